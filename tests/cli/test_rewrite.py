@@ -161,3 +161,49 @@ def test_why_no_gru_can_be_kept_in_int8(tmp_path: Path) -> None:
     assert result.exit_code != 0 and not (tmp_path / "small.onnx").exists()
     words = str(result.exception) + " ".join(result.output.split())
     assert "--keep-snr: no GRU node can be kept in int8: " in words and "is of float64" in words
+
+
+def test_quantize_some_nodes(tmp_path: Path) -> None:
+    nodes = [gru("X", ["Y"], name="one"), gru("X", ["Y2"], name="two")]
+    source = save(tmp_path, model(graph(nodes, [value("X", shape=["T", "N", I])], ["Y", "Y2"], weights())))
+    target = tmp_path / "target.onnx"
+    result = run(source, target, "--quantize", "--node", "two")
+    assert result.exit_code == 0, result.output
+    assert result.output.split("\n")[1:5] == [
+        "one",
+        "  hidden_size = 3 written" if "hidden_size = 3 written" in result.output else "  unchanged",
+        "two",
+        "  W and R became int8, with a scale for each row",
+    ]
+    for options, words in (
+        (("--node", "none"), "quantize: no GRU node is called 'none'; must be of ['one', 'two']"),
+        (("--node", "one", "--keep-snr", 30), "--node: given with --keep-snr, which chooses the GRUs"),
+        (
+            ("--node", "one", "--initial-h"),
+            "--quantize: rewrites a whole model; must not be given with --init",
+        ),
+    ):
+        result = run(source, tmp_path / "other.onnx", "--quantize", *options)
+        assert isinstance(result.exception, onegru.SpecError) and words in str(result.exception)
+
+
+def test_quantize_and_streaming(tmp_path: Path) -> None:
+    """Both at once, and one after the other: states come from the file; hints name options that there are."""
+    source, target, again = (tmp_path / f"{name}.onnx" for name in ("source", "target", "again"))
+    onegru.save(make_gru(), source)
+    result = run(source, target, "--streaming", "--quantize", "--no-check")
+    assert result.exit_code == 0, result.output
+    assert onegru.inspect(target).streaming.startswith("yes; the file says")
+    onegru.rewrite(source, target, streaming=True)
+    x = tmp_path / "x.npy"
+    np.save(x, numbers(1, 5, 2, make_gru().spec.input_size))
+    result = run(target, again, "--quantize", "-i", f"X={x}")
+    assert result.exit_code == 0, result.output
+    assert "W and R became int8" in result.output
+    result = run(target, again, "--quantize", "--overwrite", "-i", f"X={x}", "--dim", "B=2")
+    assert str(result.exception).startswith("--dim: has an effect only on random inputs")
+    other = save(
+        tmp_path, model(graph([gru("X", ["Y"], initial_h="h")], [value("X"), value("h")], ["Y"], weights()))
+    )
+    result = run(other, again, "--quantize", "--overwrite", "-i", f"X={x}")
+    assert str(result.exception) == "input 'h': missing; give it with -i h=FILE"

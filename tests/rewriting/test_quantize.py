@@ -232,11 +232,9 @@ def test_refusals(tmp_path: Path) -> None:
     source = save(tmp_path, model(graph([PLAIN], [X_INFO], ["Y"], WEIGHTS | {"R": broken})))
     with pytest.raises(SpecError, match=r"^quantize: GRU node 'g'.*R holds NaN or infinity; must be finite$"):
         onegru.rewrite(source, target, quantize=True)
-    moved = [node("Neg", ["W"], ["W2"]), gru("X", ["Y"], W="W2")]
-    source = save(tmp_path, model(graph(moved, [X_INFO], ["Y"], WEIGHTS)))
-    with pytest.raises(
-        SpecError, match=r"^quantize: .*: W is computed by a node, .*: fold the model's constants"
-    ):
+    moved = [node("Mul", ["W", "scale"], ["W2"]), gru("X", ["Y"], W="W2")]
+    source = save(tmp_path, model(graph(moved, [X_INFO, value("scale", "float32", [1])], ["Y"], WEIGHTS)))
+    with pytest.raises(SpecError, match=r"^quantize: .*: W is computed in each run, .*: name the other"):
         onegru.rewrite(source, target, quantize=True)
     nodes = [gru("X", ["Y"]), gru("X", ["Y2"])]  # which share X
     source = save(tmp_path, model(graph(nodes, [X_INFO], ["Y", "Y2"], WEIGHTS)))

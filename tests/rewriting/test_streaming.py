@@ -681,6 +681,33 @@ def test_which_axis_is_time(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("fuse", [False, True])
+def test_in_int8(fuse: bool, tmp_path: Path) -> None:
+    """Streaming first, then quantized: the same file as by two commands."""
+    source = save(tmp_path, built([CAUSAL["padded convolution"], CAUSAL["GRU"], CAUSAL["GRU"]], 4))
+    if fuse:
+        onegru.rewrite(source, source, decompose=True)
+    both, first, second = (tmp_path / f"{name}.onnx" for name in ("both", "first", "second"))
+    report = onegru.rewrite(source, both, streaming=True, quantize=True, fuse=fuse)
+    onegru.rewrite(source, first, streaming=True, fuse=fuse)
+    onegru.rewrite(first, second, quantize=True)
+    assert both.read_bytes() == second.read_bytes()
+    assert [len(node.done) for node in report.nodes] == [2, 2]
+    assert report.nodes[0].done[1] == "W and R became int8, with a scale for each row"
+    assert all(0 < output.max_abs < 0.1 and (output.snr or 0) > 30 for output in report.outputs)
+    x = np.random.default_rng(0).standard_normal((B, C, T)).astype(np.float32)
+    onegru.rewrite(
+        first, second, quantize=True, inputs={"X": x}
+    )  # without the states, which the file tells of
+    grouped = onegru.rewrite(source, both, streaming=True, quantize=True, group_size=32, opset=21, fuse=fuse)
+    assert grouped.opsets[1] == 21 and "32 weights of a row" in grouped.nodes[0].done[1]
+    names = [node.name for node in report.nodes]
+    one = onegru.rewrite(source, both, streaming=True, quantize=names[:1], fuse=fuse)
+    assert [len(node.done) for node in one.nodes] == [2, 1]
+    with pytest.raises(SpecError, match=r"^quantize: no GRU node is called 'other'"):
+        onegru.rewrite(source, both, streaming=True, quantize=["other"], fuse=fuse)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -688,7 +715,7 @@ def test_which_axis_is_time(tmp_path: Path) -> None:
         ({"streaming": True, "time": {"X": 3}}, "time: axis 3 of 'X'; must be below its rank, 3"),
         ({"streaming": True, "time": {"X": "1"}}, "time"),
         ({"streaming": True, "opset": 15}, "opset: given with streaming"),
-        ({"streaming": True, "quantize": True}, "quantize: given with streaming"),
+        ({"streaming": True, "dtype": "float16"}, "dtype: given with streaming"),
         ({"streaming": 1}, "streaming: 1; must be True or False"),
         ({"streaming": True, "delay": 2}, "delay: 2; must be True or False"),
         ({"time": {"X": 1}}, "time: given without streaming"),

@@ -72,7 +72,10 @@ def convert_command(
     nodes: Annotated[
         list[str] | None,
         typer.Option(
-            "--node", metavar="NAME", help="The GRU to convert; several make a stack, lowest first."
+            "--node",
+            metavar="NAME",
+            help="The GRU to convert; several make a stack, lowest first. With --quantize: one to store in "
+            "int8; by default all.",
         ),
     ] = None,
     keras_version: Annotated[
@@ -170,7 +173,7 @@ def convert_command(
         "seq_length": seq_length,
     }
     of_layers = {
-        "--node": nodes,
+        "--node": None if quantize else nodes,
         "--keras-version": keras_version,
         "--cell": cell,
         "--initial-h": initial_h,
@@ -229,7 +232,7 @@ def convert_command(
             opset=opset,
             layout=layout,
             dtype="float16" if float16 else None,
-            quantize=quantize,
+            quantize=list(nodes or []) or quantize if quantize else False,
             group_size=group_size,
             split=split,
             decompose=decompose,

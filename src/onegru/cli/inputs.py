@@ -19,6 +19,7 @@ from onegru.formats.graph import TensorInfo, by_name
 from onegru.models.inputs import check_fit
 from onegru.models.model import Model
 from onegru.models.random_inputs import pick_inputs
+from onegru.models.stream import first_states
 from onegru.system.array_files import Header, read_npy, read_npz
 from onegru.system.bounded import check_regular
 
@@ -140,9 +141,16 @@ def split_name(text: str, known: Container[str]) -> tuple[str | None, str]:
 
 
 def gather_inputs(
-    model: Model, texts: Sequence[str], seed: int | None, dims: Sequence[str], default: int | None = None
+    model: Model,
+    texts: Sequence[str],
+    seed: int | None,
+    dims: Sequence[str],
+    default: int | None = None,
+    draws: bool = True,
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
     """An array for each input: from files as far as they are given, else random if there is a seed.
+
+    Without one, states that the file tells of are what it says they are at first.
 
     Args:
         model: the model.
@@ -151,6 +159,7 @@ def gather_inputs(
         dims: sizes of open dimensions, as for `parse_dims`.
         default: the size of every other open dimension that no given input determines; None to pick, which is
             told on stderr.
+        draws: whether the command has --random.
 
     Returns:
         the arrays, and the names of the random ones.
@@ -161,7 +170,8 @@ def gather_inputs(
     """
     for option, given in (("--dim", bool(dims)), ("--dims", default is not None)):
         if given and seed is None:
-            raise SpecError(f"{option}: has an effect only on inputs that --random draws")
+            drawn = "inputs that --random draws" if draws else "random inputs; must be left out with -i"
+            raise SpecError(f"{option}: has an effect only on {drawn}")
     sizes = parse_dims(dims)
     infos = by_name(model.inputs)
     values: dict[str, Array] = {}
@@ -175,13 +185,12 @@ def gather_inputs(
     if picked:
         listed = ", ".join(f"{safe(name)}={size}" for name, size in picked.items())
         say(Screen(stderr=True), f"random inputs with {listed}; --dim NAME=SIZE for others")
-    values |= made
+    values |= first_states(model._graph, values) if seed is None else made
     missing = [info for info in model.inputs if info.name not in values and not info.optional]
     if missing:
         names = ", ".join(repr(info.name) for info in missing)
-        raise SpecError(
-            f"input {names}: missing; give it with -i {missing[0].name}=FILE, or draw it with --random SEED"
-        )
+        otherwise = ", or draw it with --random SEED" if draws else ""
+        raise SpecError(f"input {names}: missing; give it with -i {missing[0].name}=FILE{otherwise}")
     return values, tuple(made)
 
 

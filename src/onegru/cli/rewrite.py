@@ -174,13 +174,15 @@ def convert_model(
     _refuse(of_samples, not samples, "without --samples")
     if samples and inputs:
         raise SpecError("--samples: given with --input; must be one of them")
+    if keep_snr is not None and not isinstance(options["quantize"], bool):
+        raise SpecError("--node: given with --keep-snr, which chooses the GRUs; must be one of them")
     if time:
         options["time"] = _axes_of(time)
     measured: Quantization[Model] | None = None
     values: Mapping[str, Array] | None = None
     given: list[dict[str, Array]] = []
     if inputs:
-        values, _ = gather_inputs(load(source.path, fuse=fused), inputs, None, dims or [])
+        values, _ = gather_inputs(load(source.path, fuse=fused), inputs, None, dims or [], draws=False)
     sizes = parse_dims(dims or [])
     words = "the inputs given" if inputs else "random inputs, which say little: -i or --samples for your own"
     if samples:

@@ -287,3 +287,17 @@ class ModelStream:
             except (ValueError, MemoryError):
                 raise SpecError(f"state: {name!r} would be {wanted}; must fit into memory") from None
         return zeros
+
+
+def first_states(graph: Graph, inputs: Mapping[str, object]) -> dict[str, Array]:
+    """The states before the first run that the file of a model tells of, but those given as inputs.
+
+    Args:
+        graph: the model.
+        inputs: the inputs of the first run, as far as they are given.
+
+    Raises:
+        SpecError: the inputs leave sizes of states open, or have too few steps for a first run.
+    """
+    missing = [name for name in graph.starts if name not in inputs]
+    return ModelStream(graph, lambda _: {}, dict(graph.states), {})._zeros(missing, inputs)

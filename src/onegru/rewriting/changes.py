@@ -148,8 +148,8 @@ def to_int8(around: Around, form: Form, group: int) -> Form:
         array = scope.constant(form.inputs[port])
         if array is None:
             raise SpecError(
-                f"quantize: {form.label}: {port} is computed by a node, or an input with a default; must be "
-                "a constant: fold the model's constants first, or name the GRU nodes to quantize"
+                f"quantize: {form.label}: {port} is computed in each run, or an input with a default; must "
+                "be a constant: name the other GRU nodes to quantize those (--node)"
             )
         if not np.isfinite(array).all():
             raise SpecError(f"quantize: {form.label}: {port} holds NaN or infinity; must be finite")

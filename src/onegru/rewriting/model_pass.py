@@ -11,6 +11,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onegru.core.compare import QUANTIZED
 from onegru.core.errors import SpecError
+from onegru.formats.onnx.constant_weights import fold_weights
 from onegru.formats.onnx.dequantized import fold_dequantized
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
@@ -148,6 +149,11 @@ class _Rewriter:
         takes_weights = changes.quantize or changes.float16 or changes.split or changes.decompose
         if takes_weights and fold_dequantized(source, self.model, self.old) and changes.quantize is not True:
             self.notes.append("quantized weights were dequantized")
+        if takes_weights:
+            held = sum(len(tensor.raw_data) for tensor in all_tensors(self.model))
+            self.retired = fold_weights(source, self.model, self.old, max(size, held))
+            if self.retired:
+                self.notes.append("weights that nodes compute from constants are constants now")
         self.types = inferred_types(self.model)
         self.names = Names(self.model)
         self.new = changes.opset or self._least_opset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from onegru.core.arguments import check_function, file_path, flag, shown
@@ -13,6 +13,7 @@ from onegru.core.dtypes import check_group_size
 from onegru.core.errors import FormatError, SpecError, needs_extra
 from onegru.formats.opened import Kind, open_model
 from onegru.models.random_inputs import Dims
+from onegru.models.stream import first_states
 from onegru.rewriting.check import Check, OutputReport, check_target
 from onegru.rewriting.fuse import fuse_onnx
 from onegru.system.atomic_write import write_files
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from onegru.formats.opened import Opened
     from onegru.fusion.search import Fused, NearMiss, Progress
     from onegru.models.fusing import Decomposed
+    from onegru.rewriting.plan import Changes
 
 #: The runtimes whose faults a model can be rewritten for.
 RUNTIMES = ("onnxruntime", "openvino")
@@ -121,7 +123,8 @@ def rewrite(
             steps, and a Scan. There must then be at least one step.
         runtime: "onnxruntime" or "openvino": make the least change to each node that the runtime is known
             to refuse or to miscompute, and check the target in it.
-        inputs: an array for each of the model's inputs, to check with; random by default.
+        inputs: an array for each of the model's inputs, to check with; random by default. States that the
+            metadata of the file tell of may be left out: they are what those say of the first run.
         dims: sizes of open dimensions of random inputs, by name ("X.0" for one without), and whole shapes of
             inputs, by their names.
         seed: of the random inputs.
@@ -135,7 +138,8 @@ def rewrite(
         streaming: whether a model of whole sequences becomes one that runs in chunks of any size: the states
             of its GRUs (and LSTMs and RNNs), and the last steps before its causal convolutions, become inputs
             and outputs, zeros at first. Checked by running the source over random sequences, and the target
-            over chunks of them. `onegru.load(target).stream()` knows the states, by the file's metadata.
+            over chunks of them. `onegru.load(target).stream()` knows the states, by the file's metadata. Of
+            the other changes `quantize` may be asked for as well, with `group_size` and `opset`.
         time: with `streaming`, the axis of time of inputs, by name; by default that along which the GRUs run.
         delay: with `streaming`, whether outputs may come later than in a whole run, where a convolution needs
             steps ahead; else such a model is refused.
@@ -170,13 +174,16 @@ def rewrite(
     if opset is not None:
         check_opset(opset)
     place = Source.of(file)
+    names = quantize if isinstance(quantize, bool) else frozenset(quantize)
+    group = check_group_size(group_size)
+    if group and not quantize:
+        raise SpecError("group_size: given without quantize, where it has no effect; must be left out")
+    changes = Changes(opset, layout, dtype == "float16", names, group, split, decompose, runtime)
     if flag("streaming", streaming):
         given_too = {
-            "opset": opset,
+            "opset": None if quantize else opset,
             "layout": layout,
             "dtype": dtype,
-            "quantize": quantize or None,
-            "group_size": group_size,
             "split": split or None,
             "decompose": decompose or None,
             "runtime": runtime,
@@ -186,20 +193,21 @@ def rewrite(
                 raise SpecError(f"{name}: given with streaming; must be left out, and asked for later")
         found, given, notes = fuse_onnx(file, progress) if fuse else (None, file.data, [])
         model = model_of(file) if found is None else found.model
-        return _rewrite_for_streaming(file, target, model, found, notes, wanted, time, flag("delay", delay))
+        more = changes if quantize else None
+        return _rewrite_for_streaming(
+            file, target, model, found, notes, wanted, time, flag("delay", delay), more
+        )
     for name, is_given in (("time", time is not None), ("delay", flag("delay", delay))):
         if is_given:
             raise SpecError(f"{name}: given without streaming, where it has no effect; must be left out")
-    names = quantize if isinstance(quantize, bool) else frozenset(quantize)
-    group = check_group_size(group_size)
-    if group and not quantize:
-        raise SpecError("group_size: given without quantize, where it has no effect; must be left out")
-    changes = Changes(opset, layout, dtype == "float16", names, group, split, decompose, runtime)
     found, given, notes = fuse_onnx(file, progress) if fuse else (None, file.data, [])
     model = model_of(file) if found is None else found.model
     rewritten = rewrite_model(place, model, len(given), changes)
     result = rewritten.serialized(place)
     tolerances = TOLERANCE_REWRITTEN if found is None else TOLERANCE_FUSED
+    if wanted.inputs is not None:
+        states = first_states(read_onnx(file, again=True), wanted.inputs)
+        wanted = replace(wanted, inputs={**states, **wanted.inputs})
     outputs, unchecked = check_result(
         lambda: read_onnx(file, again=True),
         parse_onnx(result, Source(str(target))),
@@ -232,21 +240,29 @@ def _rewrite_for_streaming(
     wanted: Check,
     time: Mapping[str, int] | None,
     delay: bool,
+    changes: Changes | None,
 ) -> Rewriting:
     from onegru.rewriting.streaming import rewrite_for_streaming, words_of
 
-    made, result, outputs, more = rewrite_for_streaming(file, model, target, wanted, time, delay)
-    nodes, others = words_of(made)
-    opset = max(entry.version for entry in made.model.opset_import if entry.domain in ("", "ai.onnx"))
-    write_files([(target, lambda file: file.write(result))])
+    result = rewrite_for_streaming(file, model, target, wanted, time, delay, changes)
+    nodes, more = words_of(result.made)
+    versions = (entry.version for entry in result.made.model.opset_import if entry.domain in ("", "ai.onnx"))
+    newest = max(versions)
+    opsets: tuple[int, int] = (newest, newest)
+    others: tuple[str, ...] = ()
+    if (rewritten := result.rewritten) is not None:
+        opsets, others = rewritten.opsets, tuple(rewritten.others)
+        for name, done, _ in rewritten.nodes:
+            nodes[name] = [*nodes.get(name, ()), *done]
+    write_files([(target, lambda file: file.write(result.data))])
     return Rewriting(
         source=str(file),
         target=str(target),
-        opsets=(opset, opset),
+        opsets=opsets,
         nodes=tuple(NodeReport(name, tuple(words)) for name, words in nodes.items()),
-        others=(),
-        notes=(*notes, *more, *others),
-        outputs=outputs,
+        others=others,
+        notes=(*notes, *result.notes, *more),
+        outputs=result.outputs,
         fused=() if fused is None else fused.fused,
         missed=() if fused is None else fused.missed,
     )

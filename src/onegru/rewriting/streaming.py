@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from onegru.core.compare import TOLERANCE_FUSED, difference, magnitude, signal_to_noise
+from onegru.core.compare import QUANTIZED, TOLERANCE_FUSED, difference, magnitude, signal_to_noise
 from onegru.core.dtypes import ELEMENT_TYPES, Array
 from onegru.core.errors import FormatError, OneGRUError, SpecError
 from onegru.core.wording import count
@@ -20,7 +20,8 @@ from onegru.models.model import Model
 from onegru.models.random_inputs import dimension_name, draw_inputs
 from onegru.models.streaming import own_states
 from onegru.rewriting.check import Check, OutputReport
-from onegru.rewriting.model_pass import embed_external, one_file
+from onegru.rewriting.model_pass import Rewritten, embed_external, one_file, rewrite_model
+from onegru.rewriting.plan import Changes
 from onegru.timeline.edit_onnx import Streaming
 from onegru.timeline.onnx import streaming_model
 
@@ -28,9 +29,33 @@ _STEPS = 29  # of a random sequence, unless the model has its own number
 _DRAWN = 3  # ways to cut a sequence that are drawn
 
 
+class Chunked(NamedTuple):
+    """A model that runs in chunks.
+
+    Attributes:
+        made: what was changed for that.
+        rewritten: what was done to its GRU nodes then; None for nothing.
+        data: the model.
+        outputs: how far its outputs lie apart from the source's.
+        notes: what else was done.
+    """
+
+    made: Streaming
+    rewritten: Rewritten | None
+    data: bytes
+    outputs: tuple[OutputReport, ...]
+    notes: list[str]
+
+
 def rewrite_for_streaming(
-    file: Opened, model: ModelProto, target: Path, check: Check, time: Mapping[str, int] | None, delay: bool
-) -> tuple[Streaming, bytes, tuple[OutputReport, ...], list[str]]:
+    file: Opened,
+    model: ModelProto,
+    target: Path,
+    check: Check,
+    time: Mapping[str, int] | None,
+    delay: bool,
+    changes: Changes | None = None,
+) -> Chunked:
     """Change a model, and compare it with its source.
 
     Args:
@@ -40,12 +65,10 @@ def rewrite_for_streaming(
         check: what to check.
         time: as for `onegru.rewrite`.
         delay: likewise.
-
-    Returns:
-        the result, its bytes, how far its outputs lie apart from the source's, and what else was done.
+        changes: what is done to its GRU nodes then; the model is also compared before that, more closely.
 
     Raises:
-        SpecError: a node cannot run in chunks, or an argument is not legal.
+        SpecError: a node cannot run in chunks or be what `changes` asks for, or an argument is not legal.
         FormatError: the file is broken, or the result differs from the source.
     """
     place = Source.of(file)
@@ -63,20 +86,29 @@ def rewrite_for_streaming(
             f"{file}: has nothing to carry from one chunk to the next; it runs in chunks as it is"
         )
     data = one_file(place, made.model)
+    whole = Model(read_onnx(file, again=True)) if check.is_wanted else None
     outputs: tuple[OutputReport, ...] = ()
-    if check.is_wanted:
-        whole = Model(read_onnx(file, again=True))
+    if whole is not None:
         outputs = compare_in_chunks(whole, Model(parse_onnx(data, Source(str(target)))), made, check, target)
+    rewritten: Rewritten | None = None
+    if changes is not None:
+        rewritten = rewrite_model(place, made.model, len(data), changes)
+        data = rewritten.serialized(place)
+        notes += rewritten.notes
+    if whole is not None and rewritten is not None:
+        chunked, is_int8 = Model(parse_onnx(data, Source(str(target)))), QUANTIZED in rewritten.dtypes
+        outputs = compare_in_chunks(whole, chunked, made, check, target, is_int8)
+    if whole is not None:
         shapes = {info.name: info.shape for info in whole.inputs}
         if all((shape := shapes[name]) is not None and shape[axis] == 1 for name, axis in made.time.items()):
             notes.append("the source takes one step in each run, so that states over steps are not compared")
-    return made, data, outputs, notes
+    return Chunked(made, rewritten, data, outputs, notes)
 
 
 def compare_in_chunks(
-    whole: Model, chunked: Model, made: Streaming, check: Check, target: Path
+    whole: Model, chunked: Model, made: Streaming, check: Check, target: Path, is_int8: bool = False
 ) -> tuple[OutputReport, ...]:
-    """Run the source over whole sequences and the target over chunks of them.
+    """Run the source over whole sequences and the target over chunks of them, perhaps with GRUs in int8.
 
     Raises:
         FormatError: outputs differ by more than rounding.
@@ -95,7 +127,7 @@ def compare_in_chunks(
         for name, array in expected.items():
             if name not in made.axes:
                 continue
-            report = _compared(name, array, results[name], made, total, check, target, sizes)
+            report = _compared(name, array, results[name], made, total, check, target, sizes, is_int8)
             if name not in found or report.max_abs > found[name].max_abs:
                 found[name] = report
     return tuple(found.values())
@@ -171,6 +203,7 @@ def _compared(
     check: Check,
     target: Path,
     sizes: list[int],
+    is_int8: bool,
 ) -> OutputReport:
     axis = made.axes[name]
     if axis is not None:
@@ -182,7 +215,9 @@ def _compared(
             f"{list(expected.shape)}; not written"
         )
     apart = difference(expected, found)
-    base = TOLERANCE_FUSED.get(expected.dtype.name, 0.0) if check.tolerance is None else check.tolerance
+    kinds = (expected.dtype.name, *[QUANTIZED] * is_int8)
+    base = max(TOLERANCE_FUSED.get(kind, 0.0) for kind in kinds)
+    base = base if check.tolerance is None else check.tolerance
     limit = base * magnitude(expected) if expected.dtype.name in ELEMENT_TYPES else 0.0
     if apart.max_abs > limit:
         raise FormatError(

@@ -19,13 +19,12 @@ from onegru.core.dtypes import Array, default_float_mode
 from onegru.engines.storage import quantize_channels
 from onegru.formats.onnx.validate import (
     Source,
-    attribute_graphs,
     drop_named,
     is_onnx,
     is_ours,
     replace_nodes,
 )
-from onegru.formats.onnx.values import Values, all_graphs
+from onegru.formats.onnx.values import Values, all_graphs, all_values
 
 # Operators that may stand between DequantizeLinear and a GRU: they move numbers but do not change them.
 _MOVERS = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice"}
@@ -82,7 +81,7 @@ def _replace(
     value_of: Callable[[Values, NodeProto], Array | None],
 ) -> bool:
     """Replace nodes of one operator, on the way to a weight, by what `value_of` says they compute."""
-    levels = list(_levels(source, model))
+    levels = list(all_values(source, model))
     used_elsewhere = {id(values.graph): _used_elsewhere(values) for values in levels}
     found: dict[tuple[int, str], tuple[Values, NodeProto]] = {}
     for values in levels:
@@ -100,18 +99,9 @@ def _replace(
             graph.initializer.append(onnx.numpy_helper.from_array(array, node.output[0]))
             replace_nodes(graph, [other for other in graph.node if other.output[:1] != node.output[:1]])
             taken.update(node.input)
-    for values in _levels(source, model):
+    for values in all_values(source, model):
         drop_named(values.graph.initializer, taken - values.consumers.keys() - values.inputs - values.outputs)
     return bool(taken)
-
-
-def _levels(source: Source, model: ModelProto) -> Iterator[Values]:
-    """The values of the graph, and of the bodies in it."""
-    waiting = [Values(source, model.graph, model.ir_version)]
-    while waiting:
-        values = waiting.pop()
-        yield values
-        waiting += [values.of_body(body) for node in values.graph.node for body in attribute_graphs(node)]
 
 
 def _producers(values: Values, name: str, kind: str) -> Iterator[tuple[Values, NodeProto]]:

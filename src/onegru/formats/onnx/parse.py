@@ -32,16 +32,16 @@ from onegru.formats.graph import (
     TensorInfo,
     initial_states,
 )
+from onegru.formats.onnx.constant_weights import fold_weights, nodes_ahead, results
 from onegru.formats.onnx.dequantized import fold_dequantized
 from onegru.formats.onnx.functions.unfold import unfold_functions
 from onegru.formats.onnx.nested import find_nested
 from onegru.formats.onnx.node import is_plain_constant, node_attributes, tensor_info
-from onegru.formats.onnx.order import needed_nodes, node_inputs, sort_nodes
+from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.sizes import OnnxSizes, without_weights
-from onegru.formats.onnx.states import evaluate, find_states
+from onegru.formats.onnx.states import find_states
 from onegru.formats.onnx.validate import (
     Source,
-    attribute_graphs,
     describe,
     external_tensors,
     is_augru,
@@ -50,7 +50,6 @@ from onegru.formats.onnx.validate import (
     model_of,
     read_model,
     serialized,
-    to_array,
 )
 from onegru.formats.onnx.values import Values
 from onegru.formats.onnx.views import ViewStep, view_of
@@ -63,10 +62,6 @@ from onegru.operators.onnx import AUGRU, gru_version
 
 _WEIGHTS = ("W", "R", "B")
 _SEARCHED = 1 << 20
-
-# Their results differ from run to run, so they are never run ahead of time. Those of Dropout may, too.
-_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"}
-_RANDOM |= {"Multinomial", "Bernoulli"}
 
 
 def read_onnx(file: Opened, *, again: bool = False) -> Graph:
@@ -93,7 +88,7 @@ def parse_onnx(data: bytes, source: Source) -> Graph:
 
 def _constants(source: Source, data: bytes, parse: Callable[[], ModelProto]) -> dict[str, Array]:
     """The constants that the GRU nodes of a serialized model use."""
-    return _Reader(source, data, parse).constants()
+    return _Reader(source, data, parse, folds=True).constants()
 
 
 def _is_size(number: object) -> bool:
@@ -102,9 +97,14 @@ def _is_size(number: object) -> bool:
 
 
 class _Reader:
-    """One model being read. `parse` makes a model of `data`, which may be changed."""
+    """One model being read. `parse` makes a model of `data`, which may be changed.
 
-    def __init__(self, source: Source, data: bytes, parse: Callable[[], ModelProto]) -> None:
+    With `folds`, weights that nodes compute from constants become constants.
+    """
+
+    def __init__(
+        self, source: Source, data: bytes, parse: Callable[[], ModelProto], folds: bool = False
+    ) -> None:
         self.source = source
         self.data = data
         self.parse = parse
@@ -117,6 +117,8 @@ class _Reader:
         if fold_dequantized(source, model, self.opset):
             self.nodes = sort_nodes(source, self.graph)
             self.is_changed = True
+        if folds and fold_weights(source, model, self.opset, len(data)):
+            self.nodes = sort_nodes(source, self.graph)
         self.values = Values(source, self.graph, model.ir_version)
         self.tensors, self.sparse = self.values.tensors, self.values.sparse
         self.defaults, self.producers = self.values.defaults, self.values.producers
@@ -212,10 +214,9 @@ class _Reader:
 
     def constants(self) -> dict[str, Array]:
         """Those that GRU nodes use, as far as they may be known ahead of runs."""
-        found = self._folded(self._ahead_of_runs())
-        if found is None:
-            found = self._folded([]) or {}
-        return found | {name: self.values.array(constant) for name, constant in self.inner.items()}
+        return (self._folded([]) or {}) | {
+            name: self.values.array(constant) for name, constant in self.inner.items()
+        }
 
     # GRU nodes
 
@@ -326,29 +327,8 @@ class _Reader:
 
     def _ahead_of_runs(self) -> list[NodeProto]:
         """The nodes that compute weights only from constants, unless the results are too large."""
-        # Whether a value depends only on constants.
-        known = dict.fromkeys(set(self.tensors) - self.defaults | self.sparse, True)
-        chosen: set[int] = set()
         weights = [gru.inputs[n] for gru in self.grus.values() for n in _WEIGHTS if n in gru.inputs]
-        waiting = list(weights)
-        while waiting:
-            node = self.producers.get(waiting[-1])
-            if waiting[-1] in known or node is None:
-                known.setdefault(waiting.pop(), False)
-                continue
-            may = is_onnx(node) and not is_ours(node) and node.op_type not in _RANDOM
-            may = may and (is_plain_constant(node) or self.ahead.fits(node))
-            may = may and not any(attribute_graphs(node))
-            inputs = [taken for taken in node.input if taken] if may else []
-            if missing := [taken for taken in inputs if taken not in known]:
-                waiting += missing
-                continue
-            may = may and all(known[taken] for taken in inputs)
-            known.update(dict.fromkeys(node.output, may))
-            if may and not is_plain_constant(node):
-                chosen.add(id(node))
-        nodes = [node for node in self.nodes if id(node) in chosen]
-        return needed_nodes(nodes, (name for name in weights if known[name]))
+        return nodes_ahead(self.values, weights, self.ahead.fits)[0]
 
     def _folded(self, ahead: Sequence[NodeProto]) -> dict[str, Array] | None:
         """The constants that GRU nodes and outputs use, and the defaults of inputs.
@@ -367,25 +347,8 @@ class _Reader:
             if isinstance(constant, TensorProto) or (constant is not None and is_plain_constant(constant)):
                 found[name] = self.values.array(constant)
         names = sorted({name for node in ahead for name in node.output} & wanted)
-        computed = self._computed(ahead, names) if names else {}
+        computed = results(self.values, self.opset, ahead, names) if names else {}
         return None if computed is None else found | computed
-
-    def _computed(self, nodes: Sequence[NodeProto], names: Sequence[str]) -> dict[str, Array] | None:
-        """The outputs of nodes that take only constants; None if onnx's own evaluator does not run them."""
-        used = {name for node in nodes for name in node_inputs(node)}
-        producers = (self.producers[name] for name in sorted(used & self.producers.keys()))
-        constants = {id(node): node for node in producers if is_plain_constant(node)}
-        outputs = [onnx.ValueInfoProto(name=name) for name in names]
-        graph = onnx.helper.make_graph([*constants.values(), *nodes], "constants", [], outputs)
-        graph.initializer.extend(
-            onnx.numpy_helper.from_array(to_array(self.source, self.tensors[name]), name)
-            for name in sorted(used & self.tensors.keys())
-        )
-        graph.sparse_initializer.extend(
-            tensor for tensor in self.graph.sparse_initializer if tensor.values.name in used
-        )
-        arrays = evaluate(graph, self.opset, {})
-        return None if arrays is None else dict(zip(names, arrays, strict=True))
 
     # As steps
 

@@ -166,3 +166,12 @@ class Values:
             return self.array(held).dtype.name
         known = element_type(self.types[name].tensor_type.elem_type) if name in self.types else None
         return known.name if known is not None and known.name in _FLOATS else None
+
+
+def all_values(source: Source, model: ModelProto) -> Iterator[Values]:
+    """The values of a model's graph, then of the bodies in it, each behind those around it."""
+    waiting = [Values(source, model.graph, model.ir_version)]
+    while waiting:
+        values = waiting.pop()
+        yield values
+        waiting += [values.of_body(body) for node in values.graph.node for body in attribute_graphs(node)]

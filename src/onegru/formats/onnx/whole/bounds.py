@@ -82,13 +82,19 @@ class Ahead:
         nodes: of its graph, in an order in which they can be run.
         most: how many bytes may be computed ahead of the runs.
         constants: the names of initializers that no caller replaces.
+        tensors: the initializers; None for those of the model's graph.
 
     Attributes:
         most: the largest size in bytes of a value that is computed ahead of the runs.
     """
 
     def __init__(
-        self, model: ModelProto, nodes: Sequence[NodeProto], most: int, constants: Container[str]
+        self,
+        model: ModelProto,
+        nodes: Sequence[NodeProto],
+        most: int,
+        constants: Container[str],
+        tensors: Iterable[TensorProto] | None = None,
     ) -> None:
         chosen: list[NodeProto] = []
         plain: list[NodeProto] = []
@@ -102,7 +108,8 @@ class Ahead:
                 known.update(node.output)
                 (plain if node.op_type == "Constant" else chosen).append(node)
         self.most = most
-        self._sizes = _inferred(model, plain, chosen) if chosen else {}
+        tensors = model.graph.initializer if tensors is None else tensors
+        self._sizes = _inferred(model, tensors, plain, chosen) if chosen else {}
         sizes = [self._sizes.get(name) for node in chosen for name in node.output if name]
         if inner or None in sizes or sum(size or 0 for size in sizes) > self.most:
             self.most //= max(1, len(sizes) + inner)
@@ -135,11 +142,16 @@ def _counter(functions: Iterable[FunctionProto]) -> Callable[[NodeProto], int]:
     return count
 
 
-def _inferred(model: ModelProto, plain: Sequence[NodeProto], chosen: Sequence[NodeProto]) -> dict[str, int]:
+def _inferred(
+    model: ModelProto,
+    tensors: Iterable[TensorProto],
+    plain: Sequence[NodeProto],
+    chosen: Sequence[NodeProto],
+) -> dict[str, int]:
     """The bytes of each output of some nodes, as far as onnx can tell without computing anything."""
     graph = GraphProto(name="constants")
     used = {name for node in chosen for name in node.input}
-    held = {tensor.name: tensor for tensor in model.graph.initializer if tensor.name in used}
+    held = {tensor.name: tensor for tensor in tensors if tensor.name in used}
     for node in plain:
         tensors = [attribute.t for attribute in node.attribute if attribute.HasField("t")]
         if tensors and used.intersection(node.output):

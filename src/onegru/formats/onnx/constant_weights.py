@@ -1,0 +1,197 @@
+"""Weights of GRU nodes that other nodes compute from constants: computed once, wherever they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto
+
+from onegru.core.dtypes import Array
+from onegru.formats.onnx.node import is_plain_constant
+from onegru.formats.onnx.order import needed_nodes, node_inputs, sort_nodes
+from onegru.formats.onnx.states import evaluate
+from onegru.formats.onnx.validate import (
+    Source,
+    attribute_graphs,
+    drop_named,
+    external_tensors,
+    is_onnx,
+    is_ours,
+    replace_nodes,
+    to_array,
+)
+from onegru.formats.onnx.values import Values, all_values
+from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
+
+_WEIGHTS = slice(1, 4)  # W, R and B among the inputs of either operator
+_LEAST_IR = 4  # where an initializer need not be an input
+
+# Their results differ from run to run, so they are never run ahead of time. Those of Dropout may, too.
+_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"}
+_RANDOM |= {"Multinomial", "Bernoulli"}
+
+
+def nodes_ahead(
+    values: Values, weights: Iterable[str], fits: Callable[[NodeProto], bool]
+) -> tuple[list[NodeProto], list[str]]:
+    """The nodes of a graph that compute weights only from constants.
+
+    Args:
+        values: of the graph.
+        weights: what may be computed.
+        fits: whether the results of a node that takes only constants are small enough.
+
+    Returns:
+        the nodes, in an order in which they can be run, and those of the weights that they compute.
+    """
+    known: dict[str, bool] = {}  # whether a value depends only on constants
+    started: set[str] = set()
+    chosen: list[NodeProto] = []
+    weights = list(weights)
+    waiting = list(weights)
+    while waiting:
+        name = waiting[-1]
+        node = values.producers.get(name)
+        if name in known or node is None or is_plain_constant(node):
+            known.setdefault(waiting.pop(), values.is_constant(name))
+            continue
+        may = is_onnx(node) and not is_ours(node) and node.op_type not in _RANDOM
+        may = may and fits(node) and not any(attribute_graphs(node))
+        inputs = [taken for taken in node.input if taken] if may else []
+        missing = [taken for taken in inputs if taken not in known]
+        may = may and started.isdisjoint(missing)  # else a cycle, which the body of a node may have
+        if may and missing:
+            started.add(name)
+            waiting += missing
+            continue
+        may = may and all(known[taken] for taken in inputs)
+        known.update(dict.fromkeys(node.output, may))
+        if may:
+            chosen.append(node)
+    found = [name for name in weights if known[name] and not values.is_constant(name)]
+    return needed_nodes(chosen, found), found
+
+
+def results(
+    values: Values, opset: int, nodes: Sequence[NodeProto], names: Sequence[str]
+) -> dict[str, Array] | None:
+    """What nodes that take only constants give; None if onnx's own evaluator does not run them."""
+    taken = sorted({name for node in nodes for name in node_inputs(node)})
+    held = {name: item for name in taken if (item := values.held(name)) is not None}
+    constants = {id(item): item for item in held.values() if isinstance(item, NodeProto)}
+    outputs = [onnx.ValueInfoProto(name=name) for name in names]
+    graph = onnx.helper.make_graph([*constants.values(), *nodes], "constants", [], outputs)
+    graph.initializer.extend(
+        onnx.numpy_helper.from_array(to_array(values.source, item), name)
+        for name, item in held.items()
+        if isinstance(item, TensorProto)
+    )
+    graph.sparse_initializer.extend(
+        tensor
+        for name in taken
+        if name in (at := values.owner(name)).sparse
+        for tensor in at.graph.sparse_initializer
+        if tensor.values.name == name
+    )
+    arrays = evaluate(graph, opset, {})
+    return None if arrays is None else dict(zip(names, arrays, strict=True))
+
+
+def fold_weights(source: Source, model: ModelProto, opset: int, size: int) -> set[str]:
+    """Replace the nodes that compute weights of GRU nodes only from constants by what they compute.
+
+    Args:
+        source: where it comes from.
+        model: the model, which this changes; its graph is one that `sort_nodes` accepts.
+        opset: the version of its operators.
+        size: its bytes.
+
+    Returns:
+        what the nodes took that are gone now.
+
+    Raises:
+        FormatError: a constant is broken, or the file would take far more memory than it has bytes.
+    """
+    levels = list(all_values(source, model))
+    wanted = _wanted(levels)
+    if not any(wanted):
+        return set()
+    most = check_bounds(source, model, sort_nodes(source, model.graph), size, external_tensors(model))
+    retired: set[str] = set()
+    for index, names in enumerate(wanted):  # graphs come before the bodies in them
+        nodes, _ = nodes_ahead(levels[index], sorted(names), lambda _: True)
+        if nodes:
+            fits = _bound(levels[index], model, nodes, most).fits
+            gone = _fold(levels[index], opset, *nodes_ahead(levels[index], sorted(names), fits))
+            levels = list(all_values(source, model)) if gone else levels
+            retired |= gone
+    return retired
+
+
+def _wanted(levels: Sequence[Values]) -> list[set[str]]:
+    """For each graph, the values that nodes compute and weights are made of, here or in its bodies."""
+    places = {id(values): index for index, values in enumerate(levels)}
+    wanted: list[set[str]] = [set() for _ in levels]
+    for index, values in reversed(list(enumerate(levels))):
+        for node in filter(is_ours, values.graph.node):
+            for name in filter(None, node.input[_WEIGHTS]):
+                wanted[places[id(values.owner(name))]].add(name)
+        wanted[index] = {
+            name for name in wanted[index] if name in values.producers and not values.is_constant(name)
+        }
+        seen: set[str] = set()
+        waiting = list(wanted[index])
+        while waiting:
+            name = waiting.pop()
+            if name not in seen and name in values.producers:
+                waiting += filter(None, values.producers[name].input)
+            elif name not in seen:
+                wanted[places[id(values.owner(name))]].add(name)
+            seen.add(name)
+    return wanted
+
+
+def _bound(values: Values, model: ModelProto, nodes: Sequence[NodeProto], most: int) -> Ahead:
+    """What may be computed of nodes that take only constants."""
+    taken = {name for node in nodes for name in node.input if name and values.is_constant(name)}
+    held = [values.held(name) for name in sorted(taken)]
+    plain = [item for item in held if isinstance(item, NodeProto)]
+    return Ahead(
+        model, [*plain, *nodes], most, taken, [item for item in held if isinstance(item, TensorProto)]
+    )
+
+
+def _fold(values: Values, opset: int, nodes: Sequence[NodeProto], names: Sequence[str]) -> set[str]:
+    """Put constants in the place of nodes that give these values; returns what the nodes that are gone took.
+
+    Those whose results only they used are gone as well.
+    """
+    graph = values.graph
+    gone = {_key(values.producers[name]) for name in names}
+    used = values.consumers.keys() | values.outputs
+    given = [name for node in nodes if _key(node) in gone for name in node.output if name in used]
+    arrays = results(values, opset, nodes, given) if given else None
+    if arrays is None:
+        return set()
+    early: list[NodeProto] = []
+    for name, array in arrays.items():
+        tensor = onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
+        if values.ir_version >= _LEAST_IR:
+            graph.initializer.append(tensor)
+        else:
+            early.append(onnx.helper.make_node("Constant", [], [name], value=tensor))
+    for node in reversed(nodes):
+        users = [other for name in node.output for other in values.consumers.get(name, ())]
+        if values.outputs.isdisjoint(node.output) and all(_key(other) in gone for other in users):
+            gone.add(_key(node))
+    left = [node for node in graph.node if _key(node) not in gone]
+    drop_named(graph.value_info, {name for key in gone for name in key})
+    replace_nodes(graph, [*early, *left])
+    return {name for node in nodes if _key(node) in gone for name in node.input}
+
+
+def _key(node: NodeProto) -> tuple[str, ...]:
+    """What tells a node from all others of its graph."""
+    return tuple(node.output)
