@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <exception>
 #include <numeric>
+#include <utility>
 #include <vector>
 
+#include "native/assert.h"
 #include "native/float_mode.h"
 #include "native/kernel.h"
 #include "native/plan.h"
@@ -27,7 +30,8 @@ const GradientKernel& KernelOf(const Packed& packed) {
                                                      : Float32GradientKernel(packed.target());
 }
 
-// Tasks 0…count - 1, each done once, by whoever comes; all are done when Run returns.
+// Tasks 0…count - 1, each done once, by whoever comes; all are done when Run returns. What one throws, Run throws, once
+// nobody is in any: those that have not begun are left out.
 class Tasks final : public Job {
  public:
   using Task = void (*)(void* data, std::size_t index);
@@ -41,9 +45,11 @@ class Tasks final : public Job {
     {
       const Invitation invitation(*job, std::min(threads, count) - 1, Sleepers::kWake);
       job->Work();
-      for (Spin spin; job->done_.load(std::memory_order_acquire) != count;) spin.Once();
+      for (Spin spin; job->done_.load(std::memory_order_acquire) != count;) spin.OnceOrNap();
     }
+    const std::exception_ptr failure = std::exchange(job->failure_, nullptr);
     job->Drop();
+    if (failure != nullptr) std::rethrow_exception(failure);
   }
 
   void Help() override {
@@ -60,15 +66,22 @@ class Tasks final : public Job {
     for (;;) {
       const std::size_t i = next_.fetch_add(1, std::memory_order_relaxed);
       if (i >= count_) return;
-      task_(data_, i);
+      MayStall();
+      if (!has_failed_.load(std::memory_order_relaxed)) Do(i);
       done_.fetch_add(1, std::memory_order_release);
     }
+  }
+
+  void Do(std::size_t i) noexcept try { task_(data_, i); } catch (...) {
+    if (!has_failed_.exchange(true, std::memory_order_relaxed)) failure_ = std::current_exception();
   }
 
   const std::size_t count_;
   const Task task_;
   void* const data_;
   std::atomic<std::size_t> next_{0}, done_{0};
+  std::atomic<bool> has_failed_{false};
+  std::exception_ptr failure_;  // of the first that failed; read when all are done
 };
 
 template <class F>

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <new>
 
+#include "native/assert.h"
 #include "native/system/system.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -32,7 +34,10 @@ class MemoryPool::Leaving {
       system::Free(blocks_[i]);
     }
   }
-  void Add(Block* block) { blocks_[count_++] = block; }
+  void Add(Block* block) {
+    ONEGRU_ASSERT(count_ < std::size(blocks_));
+    blocks_[count_++] = block;
+  }
 
  private:
   Block* blocks_[kMostBlocksKept + 1];
@@ -84,6 +89,7 @@ void MemoryPool::Free(void* data) noexcept {
   while (count_ == kMostBlocksKept || bytes_ + block->size > kMostBytesKept) leaving.Add(Remove(0));
   block->freed = now;
   ASAN_POISON_MEMORY_REGION(block->data(), block->size);
+  ONEGRU_ASSERT(count_ < kMostBlocksKept);
   blocks_[count_++] = block;
   bytes_ += block->size;
 }

@@ -1,6 +1,8 @@
 #include "native/plan.h"
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <numeric>
 
 #include "native/system/system.h"
@@ -34,10 +36,14 @@ constexpr double kLeastGain = 1.25;
 constexpr double kSecondsOfMeeting = 1e-6;
 constexpr std::size_t kMostRowsThatWait = 32;
 
+// Looked up when the library is loaded: a fork beside a first call would leave its child waiting for that call's
+// thread.
+const std::size_t g_cache = system::SecondLevelCache();
+
 // What a core reaches, measured when first asked for, in some milliseconds: makes differ by factors. The next cache
 // is 1.4 times slower than the second-level one on Zen 3, 2.3 times on Zen 5, 5 times on Sapphire Rapids.
 struct Core {
-  std::size_t cache = system::SecondLevelCache();
+  std::size_t cache = g_cache;
   double flops = FmaPeak(1e-3);
   double from_cache = ReadBandwidth(cache / 2, 5e-4);
   double from_beyond = ReadBandwidth(2 * cache, 1e-3);
@@ -51,15 +57,24 @@ struct Core {
   }
 };
 
+// Without a lock, for the same reason: several threads may measure, and one is believed.
+const Core& TheCore() {
+  static constinit std::atomic<const Core*> measured{nullptr};
+  const Core* found = measured.load(std::memory_order_acquire);
+  if (found != nullptr) return *found;
+  auto own = std::make_unique<const Core>();
+  if (measured.compare_exchange_strong(found, own.get(), std::memory_order_acq_rel)) return *own.release();
+  return *found;
+}
+
 // Whether all threads should split the units of each direction, one after the other, instead of what `plan` says.
 bool ShouldSplitUnits(const Spec& spec, const Call& call, const Plan& plan, std::size_t threads) {
 #if defined(ONEGRU_STALL)
   if (g_always_by_units) return true;
 #endif
-  static const std::size_t cache = system::SecondLevelCache();
   const std::size_t rows = (call.B + plan.row_groups - 1) / plan.row_groups;
-  if (3 * spec.H * spec.H * SizeOf(spec.storage) / plan.members <= cache || rows >= kMostRowsThatWait) return false;
-  static const Core core;
+  if (3 * spec.H * spec.H * SizeOf(spec.storage) / plan.members <= g_cache || rows >= kMostRowsThatWait) return false;
+  const Core& core = TheCore();
   const double meetings = kSecondsOfMeeting * (spec.linear_before_reset ? 1 : 2);
   const double now =
       core.Seconds(spec, rows, 1.0 / static_cast<double>(plan.members)) + (plan.members > 1 ? meetings : 0);

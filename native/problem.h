@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "native/assert.h"
+
 namespace onegru {
 
 // kInt8: of packed matrices only.
@@ -16,6 +18,7 @@ enum class ElementType : std::uint8_t { kFloat16, kBFloat16, kFloat32, kFloat64,
 
 constexpr std::size_t SizeOf(ElementType type) {
   constexpr std::size_t kSizes[] = {2, 2, 4, 8, 1};
+  ONEGRU_ASSERT(type <= ElementType::kInt8);
   return kSizes[static_cast<std::size_t>(type)];
 }
 
@@ -24,6 +27,7 @@ constexpr std::size_t ComputedSize(ElementType type) { return type == ElementTyp
 
 constexpr const char* NameOf(ElementType type) {
   constexpr const char* kNames[] = {"float16", "bfloat16", "float32", "float64", "int8"};
+  ONEGRU_ASSERT(type <= ElementType::kInt8);
   return kNames[static_cast<std::size_t>(type)];
 }
 

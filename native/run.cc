@@ -1,10 +1,12 @@
 // A call, by one thread or several. Which thread does which part of the plan is decided as they come: team.h.
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
 #include <vector>
 
+#include "native/assert.h"
 #include "native/float_mode.h"
 #include "native/kernel.h"
 #include "native/plan.h"
@@ -124,7 +126,6 @@ class CallJob final : public Job {
  public:
   // For the thread's next call.
   void Prepare(const std::shared_ptr<const Packed>& packed, const Call& call, const Plan& plan) {
-    packed_ = packed;
     call_ = call;
     call_.token = nullptr;
     plan_ = plan;
@@ -142,9 +143,11 @@ class CallJob final : public Job {
       crews_[i].Reset(scratch.seats, plan.members, scratch.epochs, Take(scratch.epochs, scratch.epoch), scratch.epoch);
     }
     shares_ = packed->spec().D * plan.row_groups;
+    ONEGRU_REQUIRE(shares_ <= std::size(claims_) && scratch.crews <= std::size(crews_));
     for (std::size_t i = 0; i < shares_; ++i) claims_[i].Reset();
     next_seat_.store(0, std::memory_order_relaxed);
     closed_.store(false, std::memory_order_relaxed);
+    packed_ = packed;  // last, as allocation may throw: the job would keep the layer
     inside_.store(1, std::memory_order_release);
   }
 
@@ -171,6 +174,12 @@ class CallJob final : public Job {
     if (plan_.members > 1) {
       for (Crew& crew : crews_) crew.Close();
     }
+    Leave();
+  }
+
+  // In the place of Lead, when nobody has come to do it.
+  void Abandon() {
+    closed_.store(true, std::memory_order_release);
     Leave();
   }
 
@@ -320,6 +329,10 @@ struct ForeignTasks {
   std::atomic<bool> is_done{false};
   std::atomic<bool> has_helper{false};  // one that came in time
 
+  ~ForeignTasks() {
+    if (!has_leader.load(std::memory_order_relaxed)) job.Abandon();  // the pool threw
+  }
+
   static void Run(void* data, std::size_t) {
     auto& tasks = *static_cast<ForeignTasks*>(data);
     if (tasks.has_leader.exchange(true)) {
@@ -356,7 +369,11 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
   const double flops = Flops(packed->spec(), call);
   const WorkspaceLoan loan;
   call.turn = (*loan).turn++;
-  const auto most = [&] { return pool == nullptr ? NumThreads() : t_pool_trials.IsDue() ? pool->threads : 1; };
+  // Another runtime's pool may be as large as it likes.
+  const auto most = [&] {
+    if (pool == nullptr) return NumThreads();
+    return t_pool_trials.IsDue() ? std::clamp<std::size_t>(pool->threads, 1, kMostThreads) : 1;
+  };
   // Helpers may come late, and have no memory of their own for gates.
   const bool is_alone = flops < kFlopsToShare || loan.is_nested() || call.gates.data != nullptr;
   const std::size_t allowed = is_alone ? 1 : most();
@@ -367,6 +384,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
   if (pool != nullptr) {
     ForeignTasks tasks{job, call.token, plan.threads() - 1};
     pool->run(pool->pool, plan.threads(), &ForeignTasks::Run, &tasks);
+    if (!tasks.has_leader.load(std::memory_order_relaxed)) ForeignTasks::Run(&tasks, 0);
     return t_pool_trials.Count(tasks.has_helper.load(std::memory_order_relaxed));
   }
   const bool is_large = flops >= kFlopsToWake;

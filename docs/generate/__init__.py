@@ -5,7 +5,7 @@
     python -m docs.generate.site       build the site: `make docs`
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`; a word after the name is its argument.
-In C++ it stands between `// table: NAME` and `// end`.
+In C++ it stands between `// table: NAME` and `// end`, in Python after `#` likewise.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from docs.generate.native import (
     native_activations,
     native_attributes,
     native_choices,
+    native_digest,
     native_functions,
     native_inputs,
+    native_interface,
     native_operators,
     native_threads,
 )
@@ -49,8 +51,10 @@ TABLES: Mapping[str, Callable[..., str]] = {
         native_activations,
         native_attributes,
         native_choices,
+        native_digest,
         native_functions,
         native_inputs,
+        native_interface,
         native_operators,
         native_threads,
         operators,
@@ -62,9 +66,9 @@ TABLES: Mapping[str, Callable[..., str]] = {
 }
 
 _TABLE = re.compile(
-    r"(?P<open><!--|//) table: (?P<name>[\w ]+?)(?P<close> -->)?\n.*?(?P<end><!-- end -->|// end)", re.DOTALL
+    r"(?P<open><!--|//|#) table: (?P<name>[\w ]+?)(?P<close> -->)?\n.*?(?P<end><!-- end -->|// end|# end)", re.DOTALL
 )
-_PLACES = ("README.md", "docs/**/*.md", "native/**/*.h", "native/**/*.cc")
+_PLACES = ("README.md", "docs/**/*.md", "native/**/*.h", "native/**/*.cc", "src/onegru/engines/native.py")
 
 #: The files that have tables, from the root of the repository.
 FILES = tuple(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import textwrap
 from collections.abc import Iterable
+from pathlib import Path
 
 from onegru.core.activations import ACTIVATIONS, ActivationKind
 from onegru.core.dtypes import ACTIVATION_STORAGES, WEIGHT_STORAGES
 from onegru.core.spec import DIRECTIONS
-from onegru.engines.native import MOST_THREADS
+from onegru.engines.native import INTERFACE, MOST_THREADS
 from onegru.engines.select import ENGINES
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, GRU_VERSIONS
 from onegru.operators.schema import Attribute, Operator
+
+_STUB = Path(__file__).resolve().parents[2] / "src/onegru/_native.pyi"
 
 _TYPES = {
     "floats": "std::vector<float>",
@@ -101,6 +106,23 @@ def native_choices() -> str:
 def native_threads() -> str:
     """The most threads that a call may use."""
     return f"inline constexpr std::size_t kMostThreads = {MOST_THREADS};"
+
+
+def _digest() -> str:
+    text = _STUB.read_text(encoding="utf-8")
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def native_digest() -> str:
+    """A digest of the module's stub."""
+    return f'_DIGEST = "{_digest()}"'
+
+
+def native_interface() -> str:
+    """What Python's side expects of the module; the digest there may be about to be written."""
+    words = " ".join((_digest(), *INTERFACE.split(" ")[1:]))
+    lines = "\n".join(f'    "{line}"' for line in textwrap.wrap(words, 100, drop_whitespace=False))
+    return f"constexpr const char kInterface[] =\n{lines};"
 
 
 def _words(name: str, words: Iterable[str]) -> str:

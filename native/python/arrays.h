@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "native/assert.h"
 #include "native/problem.h"
 
 namespace onegru {
@@ -88,6 +89,7 @@ class Integers {
 
  private:
   bool Put(std::size_t index, std::int64_t value, std::int64_t most) {
+    ONEGRU_ASSERT(index < size_);
     data_[index] = static_cast<T>(value);
     return value >= 0 && value <= most;
   }

@@ -35,6 +35,12 @@ std::vector<std::string> TargetNames(bool only_available) {
   return names;
 }
 
+// table: native_interface
+constexpr const char kInterface[] =
+    "69a8bcdb7ee2 Relu Tanh Sigmoid Affine LeakyRelu ThresholdedRelu ScaledTanh HardSigmoid Elu Softsign "
+    "Softplus float16 bfloat16 float32 float64 int8 64";
+// end
+
 std::string NameAt(std::size_t index) { return onegru::CompiledTargets()[index].name; }
 
 }  // namespace
@@ -68,6 +74,9 @@ NB_MODULE(_native, m) {
   m.def("read_bandwidth", &onegru::ReadBandwidth, nb::arg("bytes"), nb::arg("seconds"),
         "Bytes/s at which one core reads a buffer of this size.");
 
+  m.def(
+      "interface", [] { return std::string(kInterface); },
+      "What this module takes, for a look at whether it is older.");
   m.def("version", [] { return std::string(ONEGRU_VERSION); }, "Version of the package.");
   m.def("highway_version", &onegru::HighwayVersion, "Version of the Highway headers used for the build.");
   m.def("is_native", [] { return onegru::kIsNative; }, "Whether the build is for one machine's SIMD target alone.");
@@ -96,7 +105,7 @@ NB_MODULE(_native, m) {
             return onegru::LimitInt8Products(static_cast<onegru::Int8Products>(i));
           }
         }
-        throw std::invalid_argument("most");
+        throw std::invalid_argument("most: '" + std::string(most) + "'; must be simd, vnni or amx");
       },
       nb::arg("most"), "Lets kernels in int8 use this and what is before it, for tests.");
   m.def(

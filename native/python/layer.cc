@@ -9,6 +9,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -30,6 +32,22 @@ namespace onegru {
 namespace {
 
 using Activations = std::vector<std::tuple<int, double, double>>;
+
+// What Python's side may name and this module may not know, as in a tree that is newer than the module.
+[[noreturn]] void RefuseNumber(const char* what, std::int64_t number, const char* must) {
+  throw std::invalid_argument(std::string(what) + ": " + std::to_string(number) + "; must be " + must);
+}
+Function FunctionOf(int number) {
+  if (number < 0 || static_cast<std::size_t>(number) >= kFunctions) {
+    const std::string must = "a function of this module, 0…" + std::to_string(kFunctions - 1);
+    RefuseNumber("activations", number, must.c_str());
+  }
+  return static_cast<Function>(number);
+}
+ElementType TypeOf(const char* what, int number, ElementType last, const char* must) {
+  if (number < 0 || number > static_cast<int>(last)) RefuseNumber(what, number, must);
+  return static_cast<ElementType>(number);
+}
 
 PyArrayObject* Required(nb::handle object, int rank) {
   PyArrayObject* const array = AsArray(object);
@@ -64,6 +82,11 @@ class Layer {
         descr_(reinterpret_cast<PyArray_Descr*>(dtype_.ptr())),
         kept_(weights) {
     if (weights.size() != spec_.D || order.size() != 3) throw std::invalid_argument("weights");
+    for (const std::size_t place : order) {
+      if (place > 2 || std::count(order.begin(), order.end(), place) != 1) {
+        RefuseNumber("order", static_cast<std::int64_t>(place), "each of 0, 1, 2 once");
+      }
+    }
     order_ = {order[0], order[1], order[2]};
     for (const nb::list& own : weights) {
       const auto bias = [&](std::size_t i) { return own[i].is_none() ? nullptr : Checked(own[i]); };
@@ -211,25 +234,37 @@ class Layer {
     spec.I = I;
     spec.H = H;
     spec.D = reversed.size();
-    if (spec.D < 1 || spec.D > 2 || activations.size() != 2 * spec.D) throw std::invalid_argument("directions");
+    if (spec.D < 1 || spec.D > 2 || activations.size() != 2 * spec.D) {
+      throw std::invalid_argument("reversed: " + std::to_string(spec.D) + " directions, activations: " +
+                                  std::to_string(activations.size()) + "; must be 1 or 2, and two for each");
+    }
     spec.linear_before_reset = linear_before_reset;
     spec.attention = attention;
     spec.clip = clip;
     const auto read = [&](std::size_t i) {
       const auto& [function, alpha, beta] = activations[i];
-      return Activation{static_cast<Function>(function), alpha, beta};
+      return Activation{FunctionOf(function), alpha, beta};
     };
     for (std::size_t d = 0; d < spec.D; ++d) {
       spec.reversed[d] = reversed[d];
       spec.f[d] = read(2 * d);
       spec.g[d] = read(2 * d + 1);
     }
-    spec.type = static_cast<ElementType>(type);
-    spec.storage = static_cast<ElementType>(storage);
+    spec.type = TypeOf("type", type, ElementType::kFloat64, "of float16, bfloat16, float32, float64, 0…3");
+    spec.storage = TypeOf("storage", storage, ElementType::kInt8, "of those or int8, 0…4");
+    if ((spec.type == ElementType::kFloat64) != (spec.storage == ElementType::kFloat64)) {
+      RefuseNumber("storage", storage, "float64, 3, with float64 and only there");
+    }
+    const bool is_int8 = spec.storage == ElementType::kInt8;
+    if (planes < 1 || planes > (is_int8 ? 2 : 1)) {
+      RefuseNumber("planes", static_cast<std::int64_t>(planes), is_int8 ? "1 or 2" : "1 unless W and R are int8");
+    }
+    if (group % kQuad != 0 || (group != 0 && !is_int8)) {
+      RefuseNumber("group", static_cast<std::int64_t>(group),
+                   is_int8 ? "a multiple of 4" : "0 unless W and R are int8");
+    }
     spec.planes = planes;
     spec.group = group;
-    if (planes < 1 || planes > 2) throw std::invalid_argument("planes");
-    if (group % kQuad != 0) throw std::invalid_argument("group");
     return spec;
   }
 
@@ -438,7 +473,7 @@ void BindLayer(nb::module_& m) {
         const Kernel& kernel = KernelFor(spec, ChosenTargetIndex());
         const auto count = static_cast<std::size_t>(PyArray_SIZE(from));
         if (count % kernel.lanes != 0) throw std::invalid_argument("the size must be a multiple of a vector");
-        kernel.activate({static_cast<Function>(function), alpha, beta}, count, Data(from), Data(to));
+        kernel.activate({FunctionOf(function), alpha, beta}, count, Data(from), Data(to));
       },
       nb::arg("function"), nb::arg("alpha"), nb::arg("beta"), nb::arg("x"), nb::arg("y"),
       "y = function(x), for tests of accuracy.");

@@ -2,51 +2,38 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <mutex>
 #include <new>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "native/kernel.h"
+#include "native/threads/threads.h"
 
 namespace onegru {
 namespace {
 
-struct Registry {
-  std::mutex mutex;
-  std::unordered_map<std::string, std::weak_ptr<const Packed>> layers;
-};
-
-struct Failures {
-  static constexpr std::size_t kMost = 100;  // messages that are kept
-
-  std::mutex mutex;
-  std::vector<std::string> lost;
-};
+// Both are behind ForkLock. Made when the library is loaded, and never destroyed: nodes may outlive everything.
+auto& g_layers = *new std::unordered_map<std::string, std::weak_ptr<const Packed>>;
+auto& g_lost = *new std::vector<std::string>;
+constexpr std::size_t kMostLost = 100;  // messages that are kept
 
 struct Watch {
-  bool is_on = false;
-  std::string failure;
+  bool is_on = false, has_failed = false;
+  std::string failure;  // of the first; empty if there was no memory for it
 };
 thread_local Watch t_watch;
 
-// Never destroyed: nodes may outlive everything.
-Registry& TheRegistry() {
-  static auto* const registry = new Registry;
-  return *registry;
-}
-
-Failures& TheFailures() {
-  static auto* const failures = new Failures;
-  return *failures;
-}
-
 void* Open(const char* name) {
-  Registry& registry = TheRegistry();
-  const std::lock_guard lock(registry.mutex);
-  const auto found = registry.layers.find(name);
-  auto packed = found == registry.layers.end() ? nullptr : found->second.lock();
+  std::shared_ptr<const Packed> packed;
+  {
+    const std::string_view wanted(name);  // no copy, which could throw into another runtime
+    const ForkLock lock;
+    for (const auto& [own, layer] : g_layers) {
+      if (own == wanted) packed = layer.lock();
+    }
+  }
   return packed == nullptr ? nullptr : new (std::nothrow) std::shared_ptr<const Packed>(std::move(packed));
 }
 
@@ -145,47 +132,48 @@ const char* Run(const void* layer, const OnegruGraphCall* call_given) try {
   return "unknown error";
 }
 
-int Fail(const char* message, int is_watched, int threads) {
+int Fail(const char* message, int is_watched, int threads) try {
   if (is_watched != 0) {
     if (!t_watch.is_on) return 1;
-    if (t_watch.failure.empty()) t_watch.failure = message;
+    if (!std::exchange(t_watch.has_failed, true)) t_watch.failure = message;
     return 0;
   }
   if (threads > 1) return 1;
-  Failures& failures = TheFailures();
-  const std::lock_guard lock(failures.mutex);
-  auto& lost = failures.lost;
-  if (lost.size() < Failures::kMost && std::find(lost.begin(), lost.end(), message) == lost.end()) {
-    lost.emplace_back(message);
+  const ForkLock lock;
+  if (g_lost.size() < kMostLost && std::find(g_lost.begin(), g_lost.end(), message) == g_lost.end()) {
     std::fprintf(stderr, "onegru: %s; it gives NaN, as OpenVINO loses errors on one thread\n", message);
+    g_lost.emplace_back(message);
   }
   return 0;
+} catch (const std::bad_alloc&) {
+  return 0;  // the outputs say it, and has_failed
 }
 
 }  // namespace
 
 const OnegruGraphApi& GraphApi() {
-  static const OnegruGraphApi api{&Open, &Close, &Run, &Fail};
+  static constexpr OnegruGraphApi api{&Open, &Close, &Run, &Fail};
   return api;
 }
 
-void WatchFailures() { t_watch = {true, {}}; }
+void WatchFailures() { t_watch = {true, false, {}}; }
 
-std::string WatchedFailure() { return std::exchange(t_watch, {}).failure; }
+std::string WatchedFailure() {
+  const Watch watch = std::exchange(t_watch, {});
+  return watch.has_failed && watch.failure.empty() ? "out of memory" : watch.failure;
+}
 
 std::vector<std::string> TakeLostErrors() {
-  Failures& failures = TheFailures();
-  const std::lock_guard lock(failures.mutex);
-  return std::exchange(failures.lost, {});
+  const ForkLock lock;
+  return std::exchange(g_lost, {});
 }
 
 void NameLayer(const std::string& name, const std::shared_ptr<const Packed>& packed) {
-  Registry& registry = TheRegistry();
-  const std::lock_guard lock(registry.mutex);
-  for (auto entry = registry.layers.begin(); entry != registry.layers.end();) {
-    entry = entry->second.expired() ? registry.layers.erase(entry) : std::next(entry);
+  const ForkLock lock;
+  for (auto entry = g_layers.begin(); entry != g_layers.end();) {
+    entry = entry->second.expired() ? g_layers.erase(entry) : std::next(entry);
   }
-  registry.layers[name] = packed;
+  g_layers[name] = packed;
 }
 
 }  // namespace onegru

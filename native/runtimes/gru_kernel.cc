@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -229,14 +228,17 @@ class GruKernel : public ort::Kernel {
   std::shared_ptr<const Packed> Weights(const Tensor (&tensors)[3]) const {
     std::shared_ptr<const Computed> known;
     {
-      const std::lock_guard lock(mutex_);
+      const ForkLock lock;
       known = computed_;
     }
     if (known != nullptr && known->IsOf(tensors)) return known->packed;
     auto fresh = std::make_shared<Computed>(tensors);
     fresh->packed = gru_.Pack(tensors[0], tensors[1], tensors[2], weight_storage_, planes_, group_);
-    const std::lock_guard lock(mutex_);
-    computed_ = fresh;
+    known = fresh;
+    {
+      const ForkLock lock;
+      known.swap(computed_);  // what it was is freed after the lock
+    }
     return fresh->packed;
   }
 
@@ -304,9 +306,8 @@ class GruKernel : public ort::Kernel {
   const OnnxGru gru_;
   std::size_t input_count_ = 0;
   std::size_t output_count_ = 0;
-  std::shared_ptr<const Packed> packed_;  // of constants; null: the model computes them
-  mutable std::mutex mutex_;
-  mutable std::shared_ptr<const Computed> computed_;
+  std::shared_ptr<const Packed> packed_;              // of constants; null: the model computes them
+  mutable std::shared_ptr<const Computed> computed_;  // behind ForkLock
 };
 
 }  // namespace

@@ -3,8 +3,9 @@
 #ifndef ONEGRU_NATIVE_SYSTEM_THREADS_H_
 #define ONEGRU_NATIVE_SYSTEM_THREADS_H_
 
+#include <chrono>
+#include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -16,21 +17,24 @@ struct Mutex {
   void unlock() noexcept {}
 };
 inline void Yield() noexcept {}
+inline void Nap() noexcept {}
 #else
 using Mutex = std::mutex;
 inline void Yield() noexcept { std::this_thread::yield(); }
+// Leaves the CPU to others, of whatever priority.
+inline void Nap() noexcept { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
 #endif
 
-// Starts a thread that nobody joins; false if the system can start no more.
+// Starts a thread that nobody joins; false if the system can start no more, or has no memory for it.
 template <class Body>
-bool StartThread([[maybe_unused]] Body&& body) {
+bool StartThread([[maybe_unused]] Body&& body) noexcept {
 #if defined(__wasi__)
   return false;
 #else
   try {
     std::thread(std::forward<Body>(body)).detach();
     return true;
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     return false;
   }
 #endif

@@ -57,13 +57,13 @@ constexpr std::int64_t AllBits() {
 }
 static_assert((AllBits() & HWY_STATIC_TARGET) != 0, "target_list.h has to list at least the target every CPU can run");
 
-// Asked once: another library may change Highway's answer later, but the CPU stays the same.
-std::int64_t SupportedBits() {
-  // The static target of a build for every target is what the rest of this file was compiled for. If it could not run,
-  // neither could we; a libhwy built with another compiler may still not list it.
-  static const std::int64_t bits = hwy::SupportedTargets() | (kIsNative ? 0 : HWY_STATIC_TARGET);
-  return bits;
-}
+// What follows is found when the library is loaded. Found by a first call, it would be behind a lock, which a child of
+// a fork beside that call inherits and nobody releases.
+
+// Asked once: another library may change Highway's answer later, but the CPU stays the same. The static target of a
+// build for every target is what the rest of this file was compiled for. If it could not run, neither could we; a
+// libhwy built with another compiler may still not list it.
+const std::int64_t g_supported_bits = hwy::SupportedTargets() | (kIsNative ? 0 : HWY_STATIC_TARGET);
 
 std::size_t BestIndex() {
   std::size_t index = 0;
@@ -71,10 +71,7 @@ std::size_t BestIndex() {
   return index;
 }
 
-std::atomic<std::size_t>& Chosen() {
-  static std::atomic<std::size_t> index = BestIndex();
-  return index;
-}
+std::atomic<std::size_t> g_chosen{BestIndex()};
 
 std::atomic<Int8Products> g_most_int8_products{Int8Products::kAmx};
 
@@ -104,7 +101,7 @@ BitsOfInt8 FindBitsOfInt8() {
   if ((first[3] >> 24 & 3) == 3) bits.amx = bits.vnni;  // tiles, and their products in int8
 #endif
 #if ONEGRU_VNNI_AS_EVEX
-  if ((bits.vnni & SupportedBits()) != 0) bits.vnni |= HWY_AVX2;
+  if ((bits.vnni & g_supported_bits) != 0) bits.vnni |= HWY_AVX2;
 #elif ONEGRU_AVX_VNNI
   if (first[0] >= 1 && (leaf_7(1)[0] >> 4 & 1) != 0) bits.vnni |= HWY_AVX2;
 #endif
@@ -112,18 +109,18 @@ BitsOfInt8 FindBitsOfInt8() {
   return bits;
 }
 
-const BitsOfInt8& TheBitsOfInt8() {
-  static const BitsOfInt8 bits = FindBitsOfInt8();
-  return bits;
-}
+const BitsOfInt8 g_bits_of_int8 = FindBitsOfInt8();
 
-// Asks the system, once, and not before somebody wants to: it then refuses small stacks of signals.
+// Asks the system, not before somebody wants to: it then refuses small stacks of signals. Several threads may ask.
 bool MayUseTiles() {
 #if ONEGRU_EMULATED_AMX
   return true;
 #else
-  static const bool is_allowed = system::AllowTiles();
-  return is_allowed;
+  enum Answer : int { kNone, kYes, kNo };
+  static constinit std::atomic<Answer> known{kNone};
+  Answer answer = known.load(std::memory_order_relaxed);
+  if (answer == kNone) known.store(answer = system::AllowTiles() ? kYes : kNo, std::memory_order_relaxed);
+  return answer == kYes;
 #endif
 }
 
@@ -155,7 +152,7 @@ void CheckCpu() {
   bool is_there = IsAvailable(target);
   std::string needed = target.name;
 #if ONEGRU_ONLY_VNNI
-  is_there &= (TheBitsOfInt8().vnni & target.bit) != 0;
+  is_there &= (g_bits_of_int8.vnni & target.bit) != 0;
   needed += " with VNNI";
 #endif
   if (is_there) return;
@@ -166,20 +163,20 @@ void CheckCpu() {
 
 std::span<const Target> CompiledTargets() { return kTargets; }
 
-bool IsAvailable(const Target& target) { return (SupportedBits() & target.bit) != 0; }
+bool IsAvailable(const Target& target) { return (g_supported_bits & target.bit) != 0; }
 
-std::size_t ChosenTargetIndex() { return Chosen().load(std::memory_order_relaxed); }
+std::size_t ChosenTargetIndex() { return g_chosen.load(std::memory_order_relaxed); }
 
 std::size_t SelectTarget(std::optional<std::string_view> name) {
   const std::size_t index = name ? FindIndex(*name) : BestIndex();
-  Chosen().store(index, std::memory_order_relaxed);
+  g_chosen.store(index, std::memory_order_relaxed);
   return index;
 }
 
 const Target& FindTarget(std::string_view name) { return kTargets[FindIndex(name)]; }
 
 Int8Products Int8ProductsOf(std::size_t target) {
-  const BitsOfInt8& bits = TheBitsOfInt8();
+  const BitsOfInt8& bits = g_bits_of_int8;
   const std::int64_t bit = kTargets[target].bit;
   const Int8Products most = g_most_int8_products.load(std::memory_order_relaxed);
   if (most == Int8Products::kAmx && (bits.amx & bit) != 0 && MayUseTiles()) return Int8Products::kAmx;

@@ -248,6 +248,7 @@ int Main(int argc, char** argv) {
       return !AllGood();
     }
   }
+  if constexpr (kHasThreads) CheckFirstCalls();
   const std::size_t problems = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 600;
   const auto targets = CompiledTargets();
   std::vector<Hashes> hashes(targets.size());

@@ -1,13 +1,19 @@
 #include "native/tests/check_gradients.h"
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <memory>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "native/gradients.h"
 #include "native/targets/targets.h"
 #include "native/tests/problems.h"
+#include "native/tests/system.h"
 #include "native/threads/threads.h"
 
 namespace onegru {
@@ -133,10 +139,88 @@ bool IsNear(Trained& trained, const Gradient& by) {
   return std::abs(found - expected) <= 5e-7 * scale;
 }
 
+bool Same(const Gradient& a, const Gradient& b, const Problem& p) {
+  const std::size_t size = SizeOf(p.spec.type);
+  return Gradient::Same(a.X, b.X) && Gradient::Same(a.initial_h, b.initial_h) &&
+         Gradient::Same(a.attention, b.attention) && std::memcmp(a.W.get(), b.W.get(), p.W.size() * size) == 0 &&
+         std::memcmp(a.R.get(), b.R.get(), p.R.size() * size) == 0 &&
+         std::memcmp(a.bias.get(), b.bias.get(), p.bias.size() * size) == 0;
+}
+
+#if !defined(__wasi__)
+// One that is worth sharing.
+Trained MakeLargeTrained() {
+  Trained trained(0);
+  Problem& p = trained.p;
+  const std::size_t T = 12, B = 24, I = 24, H = 40;
+  p.spec = {};
+  p.spec.I = I, p.spec.H = H, p.spec.D = 1, p.spec.clip = HUGE_VAL, p.spec.planes = 1;
+  p.spec.f[0].function = Function::kSigmoid, p.spec.g[0].function = Function::kTanh;
+  p.spec.type = p.spec.storage = ElementType::kFloat32;
+  p.T = T, p.B = B, p.has_lengths = p.has_initial_h = false;
+  for (auto [to, count] : {std::pair{&p.W, 3 * H * I}, std::pair{&p.R, 3 * H * H}, std::pair{&p.bias, 6 * H}}) {
+    to->clear();
+    for (std::size_t i = 0; i < count; ++i) to->push_back(Rounded(p.spec.type, 0.1 * trained.random.Unit()));
+  }
+  p.X.Make(p.spec.type, T, 1, B, I), p.X.Fill(trained.random, 1);
+  trained.dY.Make(p.spec.type, T, 1, B, H), trained.dY.Fill(trained.random, 1);
+  trained.dY_h.Make(p.spec.type, 1, 1, B, H), trained.dY_h.Fill(trained.random, 1);
+  return trained;
+}
+
+// Forks at any moment of a training step; its children take one, too.
+void CheckForksBesideTraining(std::size_t target) {
+  const Trained trained = MakeLargeTrained();
+  SetNumThreads(1);
+  const Gradient expected = Differentiate(trained, target, true);
+  SetNumThreads(2);
+  std::atomic<bool> over{false};
+  std::atomic<std::size_t> steps{0}, wrong{0};
+  std::thread other([&] {
+    for (; !over; ++steps) wrong += !Same(Differentiate(trained, target, true), expected, trained.p);
+  });
+  while (steps == 0) std::this_thread::yield();
+  for (std::size_t n = 0; n < 20; ++n) {
+    std::this_thread::sleep_for(std::chrono::microseconds(250 * n));
+    const auto train = [&] {
+      SetNumThreads(kThreadsOfChildren);
+      return Same(Differentiate(trained, target, true), expected, trained.p);
+    };
+    Check(!kForks || InChild(train, 10), "a fork beside training", n);
+  }
+  over = true;
+  other.join();
+  Check(wrong == 0, "training beside forks", steps);
+}
+
+// A helper that the system suspends in a task is waited for, but not by a thread that keeps its CPU.
+void CheckLateHelper(std::size_t target) {
+  const Trained trained = MakeLargeTrained();
+  SetNumThreads(2);
+  static std::thread::id caller;
+  static std::atomic<int> naps;
+  caller = std::this_thread::get_id();
+  naps = 0;
+  g_events.stall = [] {
+    if (std::this_thread::get_id() == caller || naps.fetch_add(1) >= 3) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  };
+  const std::clock_t begin = std::clock();
+  for (int i = 0; i < 100 && naps < 3; ++i) Differentiate(trained, target, true);
+  const double busy = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  g_events.stall = nullptr;
+  Check(naps >= 3 && busy < 0.2, "a late helper is waited for asleep", static_cast<std::size_t>(1000 * busy));
+}
+#endif
+
 }  // namespace
 
 void CheckGradients(std::size_t target, std::size_t problems) {
   const char* const name = CompiledTargets()[target].name;
+#if !defined(__wasi__)
+  CheckForksBesideTraining(target);
+  CheckLateHelper(target);
+#endif
   for (std::size_t number = 0; number < problems; ++number) {
     Trained trained(number);
     const Spec& spec = trained.p.spec;
@@ -150,13 +234,7 @@ void CheckGradients(std::size_t target, std::size_t problems) {
       for (std::size_t threads = 2; threads <= 3; ++threads) {
         SetNumThreads(threads);
         const Gradient other = Differentiate(trained, target, saves);
-        const std::size_t size = SizeOf(spec.type);
-        const bool good = Gradient::Same(first.X, other.X) && Gradient::Same(first.initial_h, other.initial_h) &&
-                          Gradient::Same(first.attention, other.attention) &&
-                          std::memcmp(first.W.get(), other.W.get(), trained.p.W.size() * size) == 0 &&
-                          std::memcmp(first.R.get(), other.R.get(), trained.p.R.size() * size) == 0 &&
-                          std::memcmp(first.bias.get(), other.bias.get(), trained.p.bias.size() * size) == 0;
-        Check(good, "the same bits of gradients", number, name, threads);
+        Check(Same(first, other, trained.p), "the same bits of gradients", number, name, threads);
       }
     }
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <initializer_list>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -19,6 +20,7 @@
 namespace onegru {
 namespace {
 
+constexpr std::size_t kMostThreadsOfCall = onegru::kMostThreads;
 constexpr std::size_t kMostThreads = 4;
 
 // Several callers, some with the same layer, share the workers.
@@ -108,6 +110,36 @@ void CheckStalled(std::size_t target, std::size_t problems) {
   }
 }
 
+struct Shape {
+  std::size_t T, B, I, H, D;
+};
+
+struct Layer {
+  Problem problem;
+  std::shared_ptr<const Packed> packed;
+};
+
+Layer MakeLayer(const Shape& shape, bool linear_before_reset, std::size_t target) {
+  const auto& [T, B, I, H, D] = shape;
+  Layer layer;
+  Problem& p = layer.problem;
+  Random random(H);
+  p.spec.I = I, p.spec.H = H, p.spec.D = D, p.spec.reversed[1] = true;
+  p.spec.type = p.spec.storage = ElementType::kFloat32, p.spec.planes = 1;
+  p.spec.linear_before_reset = linear_before_reset;
+  p.spec.clip = HUGE_VAL;
+  for (std::size_t d = 0; d < 2; ++d) p.spec.f[d].function = Function::kSigmoid, p.spec.g[d].function = Function::kTanh;
+  p.T = T, p.B = B;
+  for (auto [to, count] :
+       {std::pair{&p.W, D * 3 * H * I}, std::pair{&p.R, D * 3 * H * H}, std::pair{&p.bias, D * 6 * H}}) {
+    for (std::size_t i = 0; i < count; ++i) to->push_back(Rounded(ElementType::kFloat32, 0.1 * random.Unit()));
+  }
+  p.X.Make(ElementType::kFloat32, T, 1, B, I);
+  p.X.Fill(random, 1);
+  layer.packed = Pack(p, target);
+  return layer;
+}
+
 // --- another runtime's pool
 
 struct Tasks {
@@ -117,6 +149,7 @@ struct Tasks {
   static void AtOnce(void*, std::size_t count, void (*task)(void*, std::size_t), void* data) {
     OnThreads(count, [&](std::size_t i) { task(data, i); });
   }
+  static void Drop(void*, std::size_t, void (*)(void*, std::size_t), void*) {}
 };
 
 void CheckForeignPools(std::size_t target, std::size_t problems) {
@@ -135,6 +168,32 @@ void CheckForeignPools(std::size_t target, std::size_t problems) {
       }
     }
   }
+}
+
+// Pools of more threads than a call may have, as machines of many cores have them: in rows, in units, in directions.
+void CheckLargePools(std::size_t target) {
+  const char* const name = CompiledTargets()[target].name;
+  for (const Shape& shape :
+       {Shape{2, 800, 4, 16, 1}, Shape{3, 1, 8, 1088, 1}, Shape{2, 403, 4, 16, 2}, Shape{2, 2, 8, 544, 2}}) {
+    const Layer layer = MakeLayer(shape, shape.B % 2 == 0, target);
+    SetNumThreads(1);
+    const Result expected = RunOnce(layer.problem, layer.packed);
+    SetNumThreads(200);
+    Check(NumThreads() == kMostThreadsOfCall && SameBits(RunOnce(layer.problem, layer.packed), expected),
+          "the same bits with all threads", shape.H, name, NumThreads());
+    for (const std::size_t threads : std::initializer_list<std::size_t>{64, 65, 96, 128, 200}) {
+      for (const auto run : {Tasks::InTurn, Tasks::AtOnce}) {
+        const ForeignPool pool{run, nullptr, threads};
+        Check(SameBits(RunOnce(layer.problem, layer.packed, &pool), expected), "the same bits in a large pool", shape.H,
+              name, threads);
+      }
+    }
+    for (const auto run : {Tasks::Drop, Tasks::InTurn}) {
+      const ForeignPool pool{run, nullptr, run == Tasks::Drop ? std::size_t{3} : 0};
+      Check(SameBits(RunOnce(layer.problem, layer.packed, &pool), expected), "a pool that does nothing", shape.H, name);
+    }
+  }
+  SetNumThreads(1);
 }
 
 // --- forks
@@ -170,37 +229,17 @@ void CheckForkBesideWindow() {
 // --- many calls
 
 // Small ones, so that threads meet more often: in rows, in units and in directions.
-struct Layer {
-  Problem problem;
-  std::shared_ptr<const Packed> packed;
+struct KnownLayer : Layer {
   Result expected;
 };
 
-std::vector<Layer> MakeLayers() {
-  struct Shape {
-    std::size_t T, B, I, H, D;
-  };
-  std::vector<Layer> layers;
+std::vector<KnownLayer> MakeLayers() {
+  std::vector<KnownLayer> layers;
   SetNumThreads(1);
-  for (const auto& [T, B, I, H, D] : {Shape{6, 24, 16, 24, 1}, Shape{6, 1, 8, 96, 1}, Shape{3, 3, 8, 96, 1},
-                                      Shape{8, 1, 8, 64, 2}, Shape{4, 1, 8, 96, 2}}) {
-    Layer layer;
-    Problem& p = layer.problem;
-    Random random(H);
-    p.spec.I = I, p.spec.H = H, p.spec.D = D, p.spec.reversed[1] = true;
-    p.spec.linear_before_reset = layers.size() % 2 == 0;
-    p.spec.clip = HUGE_VAL;
-    for (std::size_t d = 0; d < 2; ++d)
-      p.spec.f[d].function = Function::kSigmoid, p.spec.g[d].function = Function::kTanh;
-    p.T = T, p.B = B;
-    for (auto [to, count] :
-         {std::pair{&p.W, D * 3 * H * I}, std::pair{&p.R, D * 3 * H * H}, std::pair{&p.bias, D * 6 * H}}) {
-      for (std::size_t i = 0; i < count; ++i) to->push_back(Rounded(ElementType::kFloat32, 0.1 * random.Unit()));
-    }
-    p.X.Make(ElementType::kFloat32, T, 1, B, I);
-    p.X.Fill(random, 1);
-    layer.packed = Pack(p, ChosenTargetIndex());
-    layer.expected = RunOnce(p, layer.packed);
+  for (const Shape& shape : {Shape{6, 24, 16, 24, 1}, Shape{6, 1, 8, 96, 1}, Shape{3, 3, 8, 96, 1},
+                             Shape{8, 1, 8, 64, 2}, Shape{4, 1, 8, 96, 2}}) {
+    KnownLayer layer{MakeLayer(shape, layers.size() % 2 == 0, ChosenTargetIndex()), {}};
+    layer.expected = RunOnce(layer.problem, layer.packed);
     layers.push_back(std::move(layer));
   }
   return layers;
@@ -301,18 +340,38 @@ Stalling::~Stalling() {
   g_stalls = Stalls::kNone;
 }
 
+// Processes of one thread make it, so that each is the first call: it measures the CPU, then divides itself.
+void CheckFirstCalls() {
+  const Layer layer = MakeLayer({1, 1, 4, 1024, 2}, true, ChosenTargetIndex());
+  const auto call = [&](std::size_t threads) {
+    SetNumThreads(threads);
+    return RunOnce(layer.problem, layer.packed);
+  };
+  for (std::size_t n = 0; n < 20; ++n) {
+    const auto call_and_fork = [&] {
+      std::thread caller([&] { call(2); });
+      std::this_thread::sleep_for(std::chrono::microseconds(250 * n));
+      const bool good = InChild([&] { return SameBits(call(kThreadsOfChildren), call(1)); }, 10);
+      caller.join();
+      return good && SameBits(call(2), call(1));
+    };
+    Check(InChild(call_and_fork, 20), "a fork beside a first call", n);
+  }
+}
+
 void CheckThreads(std::size_t target, std::size_t problems) {
   CheckCallers(target);
   CheckStalled(target, problems / 10);
   CheckForeignPools(target, problems / 10);
+  CheckLargePools(target);
   CheckForkBesideWindow();
 }
 
 void CheckCalls(std::size_t calls) {
-  const std::vector<Layer> layers = MakeLayers();
+  const std::vector<KnownLayer> layers = MakeLayers();
   Watchdog watchdog;
   const auto call = [&](std::size_t n, const ForeignPool* pool = nullptr) {
-    const Layer& layer = layers[n % layers.size()];
+    const KnownLayer& layer = layers[n % layers.size()];
     const bool good = SameBits(RunOnce(layer.problem, layer.packed, pool), layer.expected);
     watchdog.Count();
     return good;

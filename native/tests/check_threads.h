@@ -17,6 +17,9 @@ class Stalling {
   Stalling& operator=(const Stalling&) = delete;
 };
 
+// Forks at any moment of a process's first call. Before all other calls, which would be the first.
+void CheckFirstCalls();
+
 void CheckThreads(std::size_t target, std::size_t problems);
 
 // This many calls of each kind: helpers that pause; another runtime's pool of one thread; tasks one after another; 8

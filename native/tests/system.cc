@@ -25,12 +25,12 @@ void OnThreads(std::size_t count, const std::function<void(std::size_t)>& body) 
 }
 
 #if defined(_WIN32) || defined(__wasi__)
-bool InChild(const std::function<bool()>&) { return true; }
+bool InChild(const std::function<bool()>&, unsigned) { return true; }
 #else
-bool InChild(const std::function<bool()>& run) {
+bool InChild(const std::function<bool()>& run, unsigned seconds) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(60);
+    alarm(seconds);
     _exit(run() ? 0 : 1);
   }
   int status = 1;

@@ -25,9 +25,16 @@ inline constexpr bool kHasThreads = true, kHasExceptions = true;
 // thread.
 void OnThreads(std::size_t count, const std::function<void(std::size_t)>& body);
 
-// Runs this in a forked child: false if it says false there, or takes a minute, as one that waits for a thread that it
+// Runs this in a forked child: false if it says false there, or takes so long, as one that waits for a thread that it
 // does not have. Where processes do not fork, runs nothing and is true.
-bool InChild(const std::function<bool()>& run);
+bool InChild(const std::function<bool()>& run, unsigned seconds = 60);
+
+// ThreadSanitizer lets no child of a process with threads start any.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr std::size_t kThreadsOfChildren = 1;
+#else
+inline constexpr std::size_t kThreadsOfChildren = 2;
+#endif
 
 // What lets this thread use the CPUs of the one that calls it that are even, odd, or all, by n % 3. Linux only.
 std::function<void(std::size_t)> CpusOfThisThread();

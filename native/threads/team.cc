@@ -3,6 +3,7 @@
 namespace onegru {
 
 void Epoch::Begin(std::size_t count) {
+  ONEGRU_REQUIRE(count <= kMostThreads);
   members = count;
   end_step.store(SIZE_MAX, std::memory_order_relaxed);
   over_.store(false, std::memory_order_relaxed);
@@ -21,6 +22,7 @@ bool Epoch::Meet(std::size_t member) {
 
 void Crew::Reset(std::size_t seats, std::size_t most_members, std::size_t epochs, unsigned char* scratch,
                  std::size_t each) {
+  ONEGRU_REQUIRE(seats <= kMostThreads && most_members <= kMostThreads && epochs <= kMostEpochs);
   seat_count_ = seats;
   most_members_ = most_members;
   epochs_ = epochs;

@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "native/assert.h"
 #include "native/threads/threads.h"
 
 namespace onegru {
@@ -66,7 +67,7 @@ class Claim {
   std::uint32_t windows() const { return windows_.load(std::memory_order_relaxed); }
   // False: it is done. Otherwise place() is where to continue.
   bool TakeBack() {
-    for (Spin spin; !Change(kHelped, kTaken); spin.Once()) {
+    for (Spin spin; !Change(kHelped, kTaken); spin.OnceOrNap()) {
       if (IsDone()) return false;
     }
     ONEGRU_COUNT(taken_back);
@@ -125,6 +126,7 @@ class Epoch {
 
   void Begin(std::size_t count);
   std::uint32_t NextTurn(std::size_t member) {
+    ONEGRU_ASSERT(member < members);
     const std::uint32_t turn = turns_[member].value.load(std::memory_order_relaxed) + 1;
     turns_[member].value.store(turn, std::memory_order_release);
     return turn;
@@ -163,6 +165,7 @@ class Crew {
   // Joins epochs until the crew is closed. join(epoch, member)
   template <class Join>
   void Serve(std::size_t seat, Join&& join) {
+    ONEGRU_REQUIRE(seat < seat_count_);
     Seat& mine = seats_[seat];
     for (;;) {
       MayStall();

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <new>
 
+#include "native/assert.h"
 #include "native/system/system.h"
 #include "native/system/threads.h"
 
@@ -97,12 +99,14 @@ struct Pool {
   std::unique_ptr<Worker> workers[kMostThreads];
 
   // The n-th worker, started if need be; null if the system can start no more threads.
-  Worker* At(std::size_t n) {
+  Worker* At(std::size_t n) noexcept {
     if (n < count.load(std::memory_order_acquire)) return workers[n].get();
+    ONEGRU_REQUIRE(n < kMostThreads);
     const std::lock_guard lock(mutex);
     const std::size_t now = count.load(std::memory_order_relaxed);
     if (n < now) return workers[n].get();
-    auto worker = std::make_unique<Worker>();
+    std::unique_ptr<Worker> worker(new (std::nothrow) Worker);
+    if (worker == nullptr) return nullptr;
     const bool started = system::StartThread([w = worker.get()] {
       system::TakeFirstCpus();
       w->Loop();
@@ -116,6 +120,8 @@ struct Pool {
 
 std::atomic<Pool*> g_pool{nullptr};
 
+system::Mutex g_fork_mutex;
+
 }  // namespace
 
 // A forked child has none of the threads: it abandons them, with their locks in whatever state.
@@ -124,35 +130,50 @@ struct Forks {
 
   static void Before() {
     under_way.fetch_add(1, std::memory_order_seq_cst);
-    for (Spin spin; Window::open_.load(std::memory_order_seq_cst) != 0;) spin.Once();
+    for (Spin spin; Window::open_.load(std::memory_order_seq_cst) != 0;) spin.OnceOrNap();
+    g_fork_mutex.lock();
   }
-  static void AfterInParent() { under_way.fetch_sub(1, std::memory_order_release); }
+  static void AfterInParent() {
+    g_fork_mutex.unlock();
+    under_way.fetch_sub(1, std::memory_order_release);
+  }
   static void AfterInChild() {
+    g_fork_mutex.unlock();
     under_way.store(0, std::memory_order_relaxed);
     Window::open_.store(0, std::memory_order_relaxed);
     g_pool.store(nullptr);
   }
 };
 
+namespace {
+
+// When the library is loaded: done by a call, a fork beside it would leave the child with half of it.
+[[maybe_unused]] const bool g_sees_forks = [] {
+  system::AtFork(&Forks::Before, &Forks::AfterInParent, &Forks::AfterInChild);
+  return true;
+}();
+
+}  // namespace
+
+ForkLock::ForkLock() { g_fork_mutex.lock(); }
+ForkLock::~ForkLock() { g_fork_mutex.unlock(); }
+
 void Window::Open() {
   for (;;) {
     open_.fetch_add(1, std::memory_order_seq_cst);
     if (Forks::under_way.load(std::memory_order_seq_cst) == 0) return;
     open_.fetch_sub(1, std::memory_order_release);
-    for (Spin spin; Forks::under_way.load(std::memory_order_acquire) != 0;) spin.Once();
+    for (Spin spin; Forks::under_way.load(std::memory_order_acquire) != 0;) spin.OnceOrNap();
   }
 }
 
 namespace {
 
+// Null if there is no memory for it.
 Pool* ThePool() {
   if (Pool* pool = g_pool.load(std::memory_order_acquire)) return pool;
-  static std::once_flag once;
-  std::call_once(once, [] {
-    system::StayLoaded();
-    system::AtFork(&Forks::Before, &Forks::AfterInParent, &Forks::AfterInChild);
-  });
-  auto* const fresh = new Pool;
+  system::StayLoaded();
+  auto* const fresh = new (std::nothrow) Pool;
   Pool* expected = nullptr;
   if (g_pool.compare_exchange_strong(expected, fresh)) return fresh;
   delete fresh;
@@ -167,12 +188,14 @@ void SetNumThreads(std::size_t count) {
   g_num_threads.store(std::clamp<std::size_t>(count, 1, kMostThreads), std::memory_order_relaxed);
 }
 
-Invitation::Invitation(Job& job, std::size_t count, Sleepers sleepers) {
+Invitation::Invitation(Job& job, std::size_t count, Sleepers sleepers) noexcept {
+  ONEGRU_REQUIRE(count < kMostThreads);
   if (count == 0) return;
 #if defined(ONEGRU_STALL)
   if (g_events.wakes_all) sleepers = Sleepers::kWake;
 #endif
   Pool* const pool = ThePool();
+  if (pool == nullptr) return;
   const int cpu = system::CurrentCpu();
   for (std::size_t n = 0; n < count; ++n) {  // no more than that may there be, whoever has them
     Worker* const worker = pool->At(n);
@@ -213,6 +236,7 @@ Invitation::~Invitation() {
 
 void Spin::Pause() { onegru::Pause(); }
 void Spin::Yield() { system::Yield(); }
+void Spin::Nap() { system::Nap(); }
 
 bool Patience::Wait() {
   constexpr int kSpinsToLook = 32;

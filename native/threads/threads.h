@@ -1,9 +1,13 @@
 // Worker threads: started when first needed, spinning for a moment after a job, then asleep.
 //
-// Nobody waits for them. A caller invites those that are free and starts alone; those that come help, and those that
-// have not come by the end are not needed. A helper may still be in a job whose call has returned: a job owns what it
-// touches, and lives until the last helper has left. All callers share the workers; how many come never changes a
-// result. A forked child starts with none and creates its own.
+// Nobody waits for one that has not come. A caller invites those that are free and starts alone; those that come help,
+// and those that have not come by the end are not needed. A helper may still be in a job whose call has returned: a job
+// owns what it touches, and lives until the last helper has left. All callers share the workers; how many come never
+// changes a result. A forked child starts with none and creates its own.
+//
+// Waits are for what a running thread is about to finish: a window, or a task of gradients (gradients.cc), which adds
+// to sums where they are and cannot be done twice. Such a task is a share of a chunk, milliseconds at most; a helper
+// that the system suspends in it is waited for until it runs again. Whoever waits gives up its CPU.
 
 #ifndef ONEGRU_NATIVE_THREADS_THREADS_H_
 #define ONEGRU_NATIVE_THREADS_THREADS_H_
@@ -51,7 +55,7 @@ enum class Sleepers {
 // Invites up to `count` workers to a job; the destructor uninvites those that have not come.
 class Invitation {
  public:
-  Invitation(Job& job, std::size_t count, Sleepers sleepers);
+  Invitation(Job& job, std::size_t count, Sleepers sleepers) noexcept;  // without memory or threads: fewer, or none
   ~Invitation();
   Invitation(const Invitation&) = delete;
   Invitation& operator=(const Invitation&) = delete;
@@ -71,18 +75,29 @@ class Invitation {
 class Spin {
  public:
   void Once() {
-    if (++spins_ < kPauses) {
+    if (spins_ < kPauses) {
+      ++spins_;
       Pause();
     } else {
       Yield();
     }
   }
+  // The same, and sleeps after some milliseconds: yielding alone keeps the CPU from a thread of lower priority, which
+  // may be the one that is waited for.
+  void OnceOrNap() {
+    if (naps_from_now_ == 0) return Nap();
+    if (spins_ == kPauses) --naps_from_now_;
+    Once();
+  }
   static void Pause();
 
  private:
   static constexpr int kPauses = 2000;  // some 50 µs: longer than a step
+  static constexpr int kYields = 4000;
   static void Yield();
+  static void Nap();
   int spins_ = 0;
+  int naps_from_now_ = kYields;
 };
 
 // Busy waiting with a timeout. Reads the clock only now and then.
@@ -108,6 +123,16 @@ class Window {
  private:
   friend struct Forks;
   static inline std::atomic<std::size_t> open_{0};
+};
+
+// Held for a moment by whoever reads or changes what belongs to the process, and never while the process forks: a child
+// would find it held by a thread that it does not have.
+class ForkLock {
+ public:
+  ForkLock();
+  ~ForkLock();
+  ForkLock(const ForkLock&) = delete;
+  ForkLock& operator=(const ForkLock&) = delete;
 };
 
 #if defined(ONEGRU_STALL)

@@ -6,6 +6,7 @@ import functools
 import math
 import os
 import re
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,32 @@ _FUNCTIONS = {name: index for index, name in enumerate(ACTIVATIONS)}
 
 #: The most threads that a call may use.
 MOST_THREADS = 64
+
+# Of _native.pyi.
+# table: native_digest
+_DIGEST = "69a8bcdb7ee2"
+# end
+
+#: What the compiled module must be made for: its functions, by the digest, and the tables whose rows it is told by
+#: number. `python -m docs.generate` writes it into the module's sources.
+INTERFACE = " ".join((_DIGEST, *ACTIVATIONS, *_STORAGES, str(MOST_THREADS)))
+
+
+def check_module(found: str | None) -> None:
+    """Refuse a module that was built from other sources than these, as in a tree that was updated.
+
+    Raises:
+        ImportError: `found`, which the module says it was made for, is not what is expected here.
+    """
+    if found != INTERFACE:
+        raise ImportError(
+            "onegru: its compiled module was built from an older or newer version of these sources; must be built "
+            "again: `make run` or `make test` in a clone, `pip install --force-reinstall .` otherwise"
+        )
+
+
+if "docs.generate" not in sys.modules:  # which writes what the next module is built from
+    check_module(_native.interface() if hasattr(_native, "interface") else None)
 
 
 @dataclass(frozen=True, slots=True)
