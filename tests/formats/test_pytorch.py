@@ -41,10 +41,12 @@ def expect(path: Path, arrays: dict[str, Array], name: str = "") -> None:
 @pytest.mark.parametrize("byteorder", ["<", ">"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_state_dicts(tmp_path: Path, dtype: str, byteorder: str, legacy: bool) -> None:
-    arrays = state(dtype=dtype)
+    arrays = state(dtype=dtype, prefix="gru.")
     others = {"count": np.arange(3), "epoch": 3, "loss": 0.5, "names": ["a", None, (True, {})]}
     expect(
-        write_checkpoint(tmp_path / "x.pt", {**others, **arrays}, legacy=legacy, byteorder=byteorder), arrays
+        write_checkpoint(tmp_path / "x.pt", {**others, **arrays}, legacy=legacy, byteorder=byteorder),
+        arrays,
+        "gru",
     )
 
 
