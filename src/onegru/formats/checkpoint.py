@@ -134,7 +134,7 @@ def _state_dict(path: Opened) -> tuple[_Nested, int]:
 def _tensors(
     path: Opened, content: _Nested, prefix: str, depth: int, seen: set[int]
 ) -> Iterator[tuple[str, object]]:
-    """Tensors, unknown objects and forms within nested mappings and lists, by their names joined with dots."""
+    """Tensors, unknown objects and forms in nested mappings and lists, by their names joined with dots."""
     seen.add(id(content))  # each once, as one that holds itself twice would never end
     for key, value in content.items() if isinstance(content, Mapping) else enumerate(content):
         if not isinstance(key, str) and type(key) is not int:
