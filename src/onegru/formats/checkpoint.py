@@ -140,7 +140,7 @@ def _tensors(
         if not isinstance(key, str) and type(key) is not int:
             continue
         name = f"{prefix}.{key}" if prefix else str(key)
-        if name == form_name(prefix):
+        if name == form_name(name.rpartition(".")[0]):
             yield name, value
             continue
         if len(name) > _LONGEST_NAME:
