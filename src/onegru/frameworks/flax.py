@@ -204,9 +204,7 @@ def _from_module(
             part, *names = map(str, place)
             if len(names) != 1 or part not in state:  # which a newer version of Flax may compute with
                 there = ".".join(map(str, place))
-                raise SpecError(
-                    f"{argument}: {there}, which onegru does not know in a GRUCell; must not be there"
-                )
+                raise SpecError(f"{argument}: {there}; must not be there, as onegru does not know it")
             state[part][names[0]] = variable
     return ({path: state} if path else state), (f, g), _runs_in_reverse(argument, nnx, module, cell)
 

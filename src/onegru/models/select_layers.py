@@ -56,9 +56,11 @@ def _layers_of_checkpoint(path: Opened, nodes: Sequence[str], keras_version: str
             model = read_keras(path, None, keras_version)
             if model.is_chain:
                 return joined([*layers.values()])
+            why = "is not just its GRU, called once" if len(layers) == 1 else ""
             if model.others:
                 first, kind = next(iter(model.others.items()))
                 why = f"does more than its GRUs do, by {first!r}, a {kind}"
+            if why:
                 raise SpecError(f"{path}: {why}; say with nodes (--node NAME) which to take, of {listed}")
         if len(layers) > 1:
             raise SpecError(
