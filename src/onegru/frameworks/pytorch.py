@@ -135,7 +135,7 @@ def from_torch(
         source: an `nn.GRU` or `nn.GRUCell`, or one of `onegru.torch`, or of PyTorch's dynamic quantization
             (`torch.ao.nn.quantized.dynamic`), a module that holds one, or a state dict: a mapping from names
             (`weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, `weight_ih_l0_reverse`, …, for a cell
-            `weight_ih`, …) to tensors or arrays, with or without other tensors.
+            `weight_ih`, …) to tensors or arrays, with or without those of other modules.
         prefix: the name of the GRU within the model, such as "encoder.gru" where its tensors are
             "encoder.gru.weight_ih_l0", …; "" if their names stand alone. None if there is only one.
         batch_first: for a state dict, which does not say it: whether the layer's calls take batch first, as
@@ -152,7 +152,7 @@ def from_torch(
 
     Raises:
         SpecError: there is no GRU, or there are several and `prefix` does not say which (the message lists
-            them), or tensors are missing or do not fit.
+            them), or tensors are missing or do not fit, or a state dict has others under the GRU's own name.
     """
     if batch_first is not None:
         batch_first = flag("batch_first", batch_first)

@@ -21,9 +21,9 @@ def load_layers(
     """Load the GRU layers of a file, ready to run.
 
     Args:
-        path: a PyTorch checkpoint (a state dict, or mappings that hold some; none of its code is run), a
-            safetensors file (with PyTorch's names, or onegru's own), a saved Keras model (`.keras`, `.h5`),
-            an OpenVINO IR or an ONNX model. Its type is detected from its content.
+        path: a PyTorch checkpoint (a state dict, or mappings and lists that hold some; none of its code is
+            run), a safetensors file (with PyTorch's names, or onegru's own), a saved Keras model (`.keras`,
+            `.h5`), an OpenVINO IR or an ONNX model. Its type is detected from its content.
         name: the only layer to load, by its name in the result; None for all.
         keras_version: the version of Keras that saved the file, 2.0 to 3, such as "2.3", if the file does not
             tell it: defaults and one activation have changed. None if it does, as nearly all do.
@@ -31,8 +31,8 @@ def load_layers(
     Returns:
         the layers by name, in the file's order: for PyTorch the prefix of their tensors ("" if there is
         none), for Keras the layer's name ("encoder/gru" within a model "encoder"), for ONNX and OpenVINO the
-        name of a node with constant weights. A repeated name gets a number. Other layers, such as LSTMs, are
-        left out.
+        name of a node with constant weights. A repeated name gets a number. Other layers are left out, such
+        as LSTMs, and cells with further tensors under their name, which no GRU of PyTorch has.
 
     Raises:
         FormatError: the file is broken, or holds no GRU, or none but what PyTorch's dynamic quantization
