@@ -196,6 +196,16 @@ def test_more_numbers_than_the_file_has(tmp_path: Path) -> None:
         onegru.load_layers(writer.write(tmp_path / "x.pt", views))
 
 
+def test_more_letters_than_the_file_has(tmp_path: Path) -> None:
+    """Long names around short ones, of which each would be kept."""
+    writer = Writer()
+    one = Raw(writer.part(writer.tensor(np.zeros(1, np.float32))) + b"q\x01")
+    many = {f"x{number}": Raw(b"h\x01") for number in range(5_000)}
+    content = {"weight_ih_l0": one, "a" * 900: many}
+    with pytest.raises(FormatError, match="names of more letters than four times the file's"):
+        onegru.load_layers(writer.write(tmp_path / "x.pt", content))
+
+
 def test_storages_that_are_not_as_said(tmp_path: Path) -> None:
     writer = Writer()
     content = {name: writer.tensor(array) for name, array in state().items()}

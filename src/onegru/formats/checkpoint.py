@@ -13,6 +13,8 @@ from onegru.formats.safetensors import read_layers, read_metadata
 from onegru.frameworks.pytorch import find_groups, form_name, is_recurrent, module_of, read_group
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
+from onegru.layers.torch_form import KEY
+from onegru.system.bounded import LARGEST_TEXT
 
 # How deep the mappings of a checkpoint may be nested: {"state_dict": {"model": …}} is usual.
 _DEPTH = 8
@@ -76,7 +78,11 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
     found: dict[str, Tensor] = {}
     others: dict[str, object] = {}
     left = 4 * size  # several names may share a tensor, as tied weights do
+    letters = 4 * size + LARGEST_TEXT // 16
     for key, tensor in _tensors(path, content, "", _DEPTH, set()):
+        letters -= len(key)
+        if letters < 0:
+            raise FormatError(f"{path}: names of more letters than four times the file's {size} bytes")
         if not is_recurrent(key):
             others[key] = tensor
             continue
@@ -139,17 +145,16 @@ def _tensors(
     for key, value in content.items() if isinstance(content, Mapping) else enumerate(content):
         if not isinstance(key, str) and type(key) is not int:
             continue
-        name = f"{prefix}.{key}" if prefix else str(key)
-        if name == form_name(name.rpartition(".")[0]):
-            yield name, value
+        is_form = isinstance(key, str) and key.rpartition(".")[2] == KEY
+        if not is_form and not isinstance(value, Mapping | list | tuple | Tensor | Unknown):
             continue
+        name = f"{prefix}.{key}" if prefix else str(key)
         if len(name) > _LONGEST_NAME:
             raise FormatError(f"{path}: a name of {len(name)} characters; must be at most {_LONGEST_NAME}")
-        if isinstance(value, Mapping | list | tuple):
-            if depth and id(value) not in seen:
-                yield from _tensors(path, value, name, depth - 1, seen)
-        elif isinstance(value, Tensor | Unknown):
+        if is_form or isinstance(value, Tensor | Unknown):
             yield name, value
+        elif isinstance(value, Mapping | list | tuple) and depth and id(value) not in seen:
+            yield from _tensors(path, value, name, depth - 1, seen)
 
 
 def _numbers(path: Opened, name: str, tensor: Tensor) -> Array:

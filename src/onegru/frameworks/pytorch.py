@@ -57,7 +57,7 @@ class Group:
         parts: a part by the name of the tensor that would be computed from it.
         is_packed: whether there are PyTorch's packed weights in the place of tensors.
         form: the entry for what a module of `onegru.torch` computes; None for what PyTorch's does.
-        others: the names of further tensors under the prefix, which no GRU of PyTorch has.
+        other: the first further tensor under the prefix, which no GRU of PyTorch has; "" for none.
     """
 
     prefix: str
@@ -65,7 +65,7 @@ class Group:
     parts: dict[str, str] = field(default_factory=dict)
     is_packed: bool = False
     form: object = None
-    others: list[str] = field(default_factory=list)
+    other: str = ""
 
     def check_complete(self, where: str) -> None:
         """Name the first tensor that is missing."""
@@ -113,9 +113,9 @@ class Group:
                     f"{name} of {count}*hidden_size rows, as {_OTHERS.get(count, 'no GRU')} has; a GRU has "
                     "3*hidden_size"
                 )
-        if self.others:
+        if self.other:
             return (
-                f"{self.others[0]!r} beside the names of a GRU, which no GRU of PyTorch has: it computes "
+                f"{self.other!r} beside the names of a GRU, which no GRU of PyTorch has: it computes "
                 "something else, or that tensor has to be left out"
             )
         if self.form is not None:
@@ -159,7 +159,7 @@ def from_torch(
     state_dict, told = (source, {}) if is_mapping(source) else _state_dict(source, prefix)
     groups = find_groups(state_dict)
     for name in told.keys() & groups.keys():  # its class says that it is a GRU, whatever else it holds
-        groups[name].others.clear()
+        groups[name].other = ""
     if prefix is not None:
         if not isinstance(prefix, str):
             raise SpecError(f"prefix: {shown(prefix)}; must be text, or None")
@@ -313,15 +313,14 @@ def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:
     for prefix, group in groups.items():
         group.parts = parts.get(prefix, {})
         group.form = state_dict.get(form_name(prefix))
-    depths = {prefix.count(".") + bool(prefix) for prefix in groups}
+    lengths = {len(prefix) for prefix in groups}
     for name, tensor in state_dict.items():
         if not isinstance(name, str) or isinstance(tensor, _PLAIN):
             continue
-        words = name.split(".")
-        for depth in depths:
-            around = groups.get(".".join(words[:depth])) if depth < len(words) else None
-            if around is not None and not _is_own(name, around.prefix, state_dict):
-                around.others.append(name)
+        for length in lengths:
+            around = groups.get(name[:length]) if not length or name[length : length + 1] == "." else None
+            if around is not None and not around.other and not _is_own(name, around.prefix, state_dict):
+                around.other = name
     return groups
 
 
