@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import NoneType
@@ -313,14 +314,17 @@ def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:
     for prefix, group in groups.items():
         group.parts = parts.get(prefix, {})
         group.form = state_dict.get(form_name(prefix))
-    lengths = {len(prefix) for prefix in groups}
+    whole = dict(groups)  # those beside which nothing else was found
+    lengths = Counter(map(len, whole))
     for name, tensor in state_dict.items():
         if not isinstance(name, str) or isinstance(tensor, _PLAIN):
             continue
-        for length in lengths:
-            around = groups.get(name[:length]) if not length or name[length : length + 1] == "." else None
-            if around is not None and not around.other and not _is_own(name, around.prefix, state_dict):
+        for length in [length for length in lengths if not length or name[length : length + 1] == "."]:
+            around = whole.get(name[:length])
+            if around is not None and not _is_own(name, around.prefix, state_dict):
                 around.other = name
+                del whole[around.prefix]
+                lengths -= Counter([length])
     return groups
 
 
