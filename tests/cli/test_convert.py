@@ -18,6 +18,8 @@ from onegru.models import convert_layers as checking
 from onegru.models.convert_layers import convert_layers
 from onegru.models.select_layers import layers_of_model, read_source
 from onegru.runtimes.known_issues import MEASURED
+from tests.support.files.keras_files import arrays, entry, write_h5
+from tests.support.files.keras_files import model as keras_model
 from tests.support.files.onnx_models import Shape, graph, gru, model, node, tensor, value, weights
 from tests.support.files.onnx_models import save as save_model
 from tests.support.files.torch_files import write_checkpoint
@@ -495,6 +497,24 @@ def test_what_a_checkpoint_holds_beside_its_grus_is_named(cli: Cli, suffix: str)
     assert set(onegru.inspect(source).left_out) == others
     onegru.save(onegru.load_layers(source)["rnn"], "own.safetensors")
     assert onegru.inspect("own.safetensors").left_out == ()
+
+
+def test_what_a_keras_model_holds_beside_its_grus_is_named(cli: Cli) -> None:
+    gru = entry("rnn", reset_after=True, recurrent_activation="sigmoid")
+    names = ("kernel", "recurrent_kernel", "bias")
+    tensors = {"rnn": [(f"rnn/{name}", array) for name, array in zip(names, arrays(), strict=True)]}
+    write_h5(
+        Path("m.h5"), keras_model(entry("in", "InputLayer"), gru, entry("out", "Dense")), tensors, "3.9.0"
+    )
+    cli("convert", "m.h5", "m.onnx").refused("by 'out', a Dense; say with nodes (--node NAME)")
+    assert not Path("m.onnx").exists()
+    assert "left out: out\n" in cli("convert", "m.h5", "m.onnx", "--node", "rnn").out
+    asked = cli("convert", "m.h5", "m.onnx", "--node", "rnn", "--overwrite", "--json").document()
+    assert asked["written"] and asked["left_out"] == ["out"]
+    assert "left out: out\n" in cli("inspect", "m.h5").out
+    write_h5(Path("m.h5"), keras_model(entry("in", "InputLayer"), gru), tensors, "3.9.0")
+    result = cli("convert", "m.h5", "m.onnx", "--overwrite")
+    assert result.code == 0 and "left out" not in result.out
 
 
 def test_quantized_weights_of_one_node(convert: Cli) -> None:

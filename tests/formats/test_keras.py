@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import time
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import onegru
-from onegru import FormatError
-from tests.support.files.keras_files import arrays, entry, keras_3, model, write_archive, write_h5
+from onegru import FormatError, SpecError
+from onegru.formats.opened import open_layers
+from onegru.models.load_layers import left_out
+from onegru.models.select_layers import read_source
+from tests.support.files.keras_files import H, arrays, entry, keras_3, model, write_archive, write_h5
 from tests.support.machine.systems import posix
 
 HOSTILE_JSON = {
@@ -88,3 +94,93 @@ def test_keras_3(tmp_path: Path, suffix: str) -> None:
     expected = onegru.from_keras(arrays())
     assert isinstance(layer, onegru.GRU) and isinstance(expected, onegru.GRU)
     assert layer.spec == expected.spec and (layer.weights.R == expected.weights.R).all()
+
+
+FACTS: dict[str, Any] = {"reset_after": True, "recurrent_activation": "sigmoid"}
+
+
+def saved(path: Path, *layers: dict[str, Any], kind: str = "Sequential", grus: Sequence[str] = ()) -> Path:
+    """A model of these layers, with weights for these GRUs."""
+    names = ("kernel", "recurrent_kernel", "bias")
+    tensors = {
+        gru.split("/")[0]: [(f"{gru}/{name}", array) for name, array in zip(names, arrays(), strict=True)]
+        for gru in grus
+    }
+    return write_h5(path, model(*layers, kind=kind), tensors, "3.9.0")
+
+
+def called(layer: dict[str, Any], *by: str) -> dict[str, Any]:
+    """A layer of a functional model, called with the outputs of these."""
+    calls = [{"args": [{"config": {"keras_history": [name, 0, 0]}}], "kwargs": {}} for name in by]
+    return {**layer, "inbound_nodes": calls}
+
+
+INPUT = entry("in", "InputLayer")
+OTHERS: dict[str, tuple[str, list[dict[str, Any]], str]] = {
+    "dense": ("Sequential", [entry("gru", **FACTS), entry("out", "Dense")], "'out', a Dense"),
+    "wrapped": (
+        "Sequential",
+        [entry("td", "TimeDistributed", layer=entry("x", **FACTS)), entry("gru", **FACTS)],
+        "'td', a TimeDistributed",
+    ),
+    "masked": ("Sequential", [entry("m", "Masking"), entry("gru", **FACTS)], "'m', a Masking"),
+    "own": (
+        "Functional",
+        [
+            INPUT,
+            called({**entry("own"), "registered_name": "a>GRU"}, "in"),
+            called(entry("gru", **FACTS), "own"),
+        ],
+        "'own', a GRU",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_a_model_that_does_more_wants_names(tmp_path: Path, what: str) -> None:
+    kind, layers, named = OTHERS[what]
+    path = open_layers("path", saved(tmp_path / "x.h5", *layers, kind=kind, grus=["gru"]))
+    with pytest.raises(SpecError, match=rf"by {named}; say with nodes \(--node NAME\) .*'gru'"):
+        read_source(path)
+    assert isinstance(read_source(path, ["gru"]), onegru.GRU)
+    other = named.split("'")[1]
+    assert left_out(path, ["gru"]) == left_out(path) == onegru.inspect(path.path).left_out == (other,)
+
+
+def test_models_of_nothing_but_grus(tmp_path: Path) -> None:
+    def read(kind: str, *layers: dict[str, Any]) -> onegru.GRU | onegru.Stack:
+        return read_source(saved(tmp_path / "x.h5", *layers, kind=kind, grus=["a", "b", "inner/a"]))
+
+    a, b = entry("a", **FACTS), entry("b", **FACTS)
+    assert isinstance(read("Functional", INPUT, called(a, "in")), onegru.GRU)
+    with pytest.raises(
+        SpecError, match="is not just its GRU, called once; say with nodes"
+    ):  # its outputs are its inputs, too
+        read("Functional", INPUT, called(a, "in", "a"))
+    with pytest.raises(SpecError, match="holds 2 GRUs; say with nodes"):  # side by side, perhaps
+        read("Functional", INPUT, called(a, "in"), called(b, "in"))
+    with pytest.raises(
+        SpecError, match="is not just its GRU, called once; say with nodes"
+    ):  # the inner model may be called twice
+        read("Sequential", {**model(a, name="inner"), "name": "inner"})
+    square = [np.zeros(shape, np.float32) for shape in ((H, 3 * H), (H, 3 * H), (2, 3 * H))]
+    tensors = {
+        name: [(f"{name}/{index}", array) for index, array in enumerate(each)]
+        for name, each in (("a", arrays()), ("b", square))
+    }
+    path = write_h5(tmp_path / "x.h5", model(INPUT, a, b), tensors, "3.9.0")
+    stack = read_source(path)
+    assert isinstance(stack, onegru.Stack) and len(stack) == 2
+    assert left_out(open_layers("path", path)) == ()
+    assert left_out(open_layers("path", path), ["b"]) == ("a",)
+
+
+def test_models_without_a_gru_that_can_be_read(tmp_path: Path) -> None:
+    td = entry("td", "TimeDistributed", layer=entry("x", **FACTS))
+    with pytest.raises(FormatError, match="no GRU with weights of its own: 'td', a TimeDistributed; 'd', a"):
+        onegru.load_layers(saved(tmp_path / "x.h5", td, entry("d", "Dense")))
+    own = {"class_name": "Own", "config": {"name": "own"}, "registered_name": "a>Own"}
+    with pytest.raises(FormatError, match=r"no GRU .*: a 'Own', whose layers only its own program knows"):
+        onegru.load_layers(write_h5(tmp_path / "x.h5", own, {}, "3.9.0"))
+    with pytest.raises(FormatError, match=r"no GRU with weights of its own$"):
+        onegru.load_layers(saved(tmp_path / "x.h5"))

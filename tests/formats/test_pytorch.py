@@ -41,10 +41,12 @@ def expect(path: Path, arrays: dict[str, Array], name: str = "") -> None:
 @pytest.mark.parametrize("byteorder", ["<", ">"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_state_dicts(tmp_path: Path, dtype: str, byteorder: str, legacy: bool) -> None:
-    arrays = state(dtype=dtype)
+    arrays = state(dtype=dtype, prefix="gru.")
     others = {"count": np.arange(3), "epoch": 3, "loss": 0.5, "names": ["a", None, (True, {})]}
     expect(
-        write_checkpoint(tmp_path / "x.pt", {**others, **arrays}, legacy=legacy, byteorder=byteorder), arrays
+        write_checkpoint(tmp_path / "x.pt", {**others, **arrays}, legacy=legacy, byteorder=byteorder),
+        arrays,
+        "gru",
     )
 
 
@@ -57,6 +59,50 @@ def test_what_surrounds_a_state_dict(tmp_path: Path) -> None:
     namespace = Raw(writer.part(Call(Global("argparse", "Namespace"), ())) + writer.part({"lr": 0.1}) + b"b")
     content = {"state_dict": Raw(data), "hyper_parameters": namespace, "device": Global("torch", "float32")}
     expect(writer.write(tmp_path / "x.ckpt", content), arrays, "state_dict")
+
+
+@pytest.mark.parametrize("extra", ["bias", "bias_n", "norm_i.weight", "weight_ih_l0_mask"])
+@pytest.mark.parametrize("prefix", ["", "encoder.cell."])
+def test_tensors_that_no_gru_has(tmp_path: Path, prefix: str, extra: str) -> None:
+    """Cells of others, with PyTorch's names: Equinox', those with layer norm."""
+    arrays = {**state(prefix=prefix), f"{prefix}{extra}": np.zeros((3 * H, I), np.float32)}
+    words = f"'{prefix}{extra}' beside the names of a GRU, which no GRU of PyTorch has"
+    with pytest.raises(onegru.SpecError, match=words):
+        onegru.from_torch(arrays)
+    with pytest.raises(onegru.SpecError, match=words):
+        onegru.from_torch(arrays, prefix=prefix)
+    for content in (arrays, {"model": arrays}, [arrays]):
+        with pytest.raises(FormatError, match=f"no GRU with weights of its own: .*{extra}' beside"):
+            onegru.load_layers(write_checkpoint(tmp_path / "x.pt", content))
+    safetensors = pytest.importorskip("safetensors.numpy")
+    safetensors.save_file(arrays, tmp_path / "x.safetensors")
+    with pytest.raises(FormatError, match=f"no GRU with weights of its own: .*{words}"):
+        onegru.load_layers(tmp_path / "x.safetensors")
+    within = {**state(prefix=prefix), **state(prefix=f"{prefix}inner.")}
+    with pytest.raises(onegru.SpecError, match=r"inner\.weight_ih_l0' beside the names"):
+        onegru.from_torch(within, prefix=prefix)
+    arrays = {f"a.{name}": array for name, array in arrays.items()}
+    arrays |= state(prefix="decoder.")  # which is one, and the other is left out as an LSTM is
+    expect(write_checkpoint(tmp_path / "x.pt", {"net": arrays}), state(prefix="decoder."), "net.decoder")
+
+
+def test_lists_and_what_is_no_state_dict(tmp_path: Path) -> None:
+    first, second = state(1, prefix="gru."), state(2, prefix="gru.")
+    path = write_checkpoint(tmp_path / "x.pt", {"ensemble": [first, (second, {"epoch": 3})]})
+    expect(path, first, "ensemble.0.gru")
+    expect(path, second, "ensemble.1.0.gru")
+    expect(write_checkpoint(tmp_path / "x.pt", [first, ["a", "b"]]), first, "0.gru")
+    module = Call(Global("a.net", "Net"), ())
+    with pytest.raises(FormatError, match=r"no GRU .*: 'model' is a a\.net\.Net, more than tensors"):
+        onegru.load_layers(write_checkpoint(tmp_path / "x.pt", {"model": module, "epoch": 3}))
+    lstm = {
+        "weight_ih_l0": np.zeros((4 * H, I), np.float32),
+        "weight_hh_l0": np.zeros((4 * H, H), np.float32),
+    }
+    with pytest.raises(
+        FormatError, match=r"no GRU .*: '' has weight_hh_l0 of 4.hidden_size rows, as an LSTM"
+    ):
+        onegru.load_layers(write_checkpoint(tmp_path / "x.pt", lstm))
 
 
 def test_parameters_and_views(tmp_path: Path) -> None:
@@ -148,6 +194,16 @@ def test_more_numbers_than_the_file_has(tmp_path: Path) -> None:
     views = {f"x{n}.weight_ih_l0": writer.view(big, 0, (100_000,), (1,)) for n in range(50)}
     with pytest.raises(FormatError, match="of more than four times"):
         onegru.load_layers(writer.write(tmp_path / "x.pt", views))
+
+
+def test_more_letters_than_the_file_has(tmp_path: Path) -> None:
+    """Long names around short ones, of which each would be kept."""
+    writer = Writer()
+    one = Raw(writer.part(writer.tensor(np.zeros(1, np.float32))) + b"q\x01")
+    many = {f"x{number}": Raw(b"h\x01") for number in range(5_000)}
+    content = {"weight_ih_l0": one, "a" * 900: many}
+    with pytest.raises(FormatError, match="names of more letters than four times the file's"):
+        onegru.load_layers(writer.write(tmp_path / "x.pt", content))
 
 
 def test_storages_that_are_not_as_said(tmp_path: Path) -> None:

@@ -248,6 +248,18 @@ def test_other_modules() -> None:
         onegru.from_flax(nnx.RNN(nnx_cell()), backward=nnx.RNN(nnx_cell()))
 
 
+def test_parameters_that_are_not_known() -> None:
+    """As a newer version of Flax may add them, such as the bias that linen has inside."""
+    cell = nnx_cell()
+    cell.hn_bias = nnx.Param(jnp.ones(H))
+    with pytest.raises(SpecError, match="source: hn_bias; must not be there"):
+        onegru.from_flax(cell)
+    cell = nnx_cell()
+    cell.dense_h = nnx.Linear(H, 3 * H, rngs=nnx.Rngs(1))
+    with pytest.raises(SpecError, match=r"dense_h\.bias: not a tensor of a GRU of Flax NNX"):
+        onegru.from_flax(cell)
+
+
 def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = nnx_cell()
     monkeypatch.setitem(__import__("sys").modules, "flax", None)

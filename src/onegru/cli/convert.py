@@ -245,7 +245,7 @@ def convert_command(
         checks = convert_layers(layers, target, options)
     agrees = all(item.agrees for item in checks)
     verdicts = _other_runtimes(target) if agrees else []
-    others = left_out(file, nodes or ()) if agrees else ()
+    others = left_out(file, nodes or (), keras_version) if agrees else ()
     if as_json:
         document = {
             "source": str(source),

@@ -138,7 +138,7 @@ def show_targets(console: Console, targets: Targets, operator: OpenvinoOperator,
 
 
 def left_out_words(names: Sequence[str]) -> str:
-    """The tensors of a checkpoint that are no part of the GRUs shown or converted, in a line."""
+    """The tensors or layers of a file that are no part of the GRUs shown or converted, in a line."""
     more = len(names) - _MOST_LEFT_OUT
     listed = ", ".join(map(safe, names[:_MOST_LEFT_OUT])) + (f" and {more} more" if more > 0 else "")
     return f"left out: {listed}"

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 
 from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError, MissingExtraError, SpecError, needs_extra
 from onegru.formats.opened import Kind, Opened
 from onegru.formats.pytorch import Tensor, Unknown, read_torch
 from onegru.formats.safetensors import read_layers, read_metadata
-from onegru.frameworks.pytorch import find_groups, is_recurrent, module_of, packed_in, read_group
+from onegru.frameworks.pytorch import find_groups, form_name, is_recurrent, module_of, read_group
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
+from onegru.layers.torch_form import KEY
+from onegru.system.bounded import LARGEST_TEXT
 
 # How deep the mappings of a checkpoint may be nested: {"state_dict": {"model": …}} is usual.
 _DEPTH = 8
 _LONGEST_NAME = 1000
+
+# What holds tensors, by names or by numbers.
+_Nested = Mapping[object, object] | list[object] | tuple[object, ...]
+
+# How many modules a refusal explains.
+_MOST_WORDS = 3
+
+# What stands for a tensor that is no part of a GRU.
+_OTHER = object()
 
 
 def read_safetensors(path: Opened, name: str | None = None) -> dict[str, GRU | Stack]:
@@ -35,10 +47,13 @@ def read_safetensors(path: Opened, name: str | None = None) -> dict[str, GRU | S
     own = "onegru" in read_metadata(path)
     try:
         with safetensors.safe_open(path, framework="np") as file:
-            names = [] if own else [key for key in file.keys() if is_recurrent(key)]  # noqa: SIM118
+            keys = [] if own else list(file.keys())
+            names = [key for key in keys if is_recurrent(key)]
+            names += {form_name(str(module_of(key))) for key in names} & set(keys)
             if any(file.get_slice(key).get_dtype() == "BF16" for key in names):
                 bfloat16()  # NumPy has to know the type
             tensors = {key: file.get_tensor(key) for key in names}
+            tensors |= {key: _OTHER for key in keys if key not in tensors}
     except MissingExtraError:
         raise
     except Exception as error:  # the package raises its own error, and NumPy's for types unknown to it
@@ -61,22 +76,30 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
     """
     content, size = _state_dict(path)
     found: dict[str, Tensor] = {}
-    packed: dict[str, object] = {}
+    others: dict[str, object] = {}
     left = 4 * size  # several names may share a tensor, as tied weights do
+    letters = 4 * size + LARGEST_TEXT // 16
     for key, tensor in _tensors(path, content, "", _DEPTH, set()):
-        if packed_in(key) is not None:
-            packed[key] = tensor
+        letters -= len(key)
+        if letters < 0:
+            raise FormatError(f"{path}: names of more letters than four times the file's {size} bytes")
         if not is_recurrent(key):
+            others[key] = tensor
             continue
         if isinstance(tensor, Unknown):
             raise FormatError(f"{path}: {key}: a {tensor.name}, more than tensors and plain data")
+        assert isinstance(tensor, Tensor), "the rest are forms, whose names are others"
         left -= tensor.nbytes
         if left < 0:
             raise FormatError(f"{path}: tensors of more than four times the file's {size} bytes")
         if found.setdefault(key, tensor) is not tensor:
             raise FormatError(f"{path}: two tensors called {key!r}")
     tensors = {key: _numbers(path, key, tensor) for key, tensor in found.items()}
-    return _layers(path, {**tensors, **packed}, name)
+    for key in {form_name(str(module_of(key))) for key in found} & others.keys():
+        if isinstance(form := others[key], Tensor) and form.nbytes <= left:
+            with suppress(ValueError):  # else no form
+                others[key] = form.numbers()
+    return _layers(path, {**tensors, **others}, name)
 
 
 def other_tensors(path: Opened, grus: Collection[str]) -> tuple[str, ...]:
@@ -102,10 +125,10 @@ def other_tensors(path: Opened, grus: Collection[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if module_of(name) not in grus))
 
 
-def _state_dict(path: Opened) -> tuple[Mapping[object, object], int]:
+def _state_dict(path: Opened) -> tuple[_Nested, int]:
     """What a file of PyTorch's holds, and its size."""
     content, size = read_torch(path)
-    if not isinstance(content, Mapping):
+    if not isinstance(content, Mapping | list | tuple):
         words = content.name if isinstance(content, Unknown) else type(content).__name__
         raise FormatError(
             f"{path}: a {words}, more than tensors and plain data; must be a state dict: "
@@ -115,21 +138,23 @@ def _state_dict(path: Opened) -> tuple[Mapping[object, object], int]:
 
 
 def _tensors(
-    path: Opened, content: Mapping[object, object], prefix: str, depth: int, seen: set[int]
-) -> Iterator[tuple[str, Tensor | Unknown]]:
-    """The tensors and unknown objects within nested mappings, by their names joined with dots."""
+    path: Opened, content: _Nested, prefix: str, depth: int, seen: set[int]
+) -> Iterator[tuple[str, object]]:
+    """Tensors, unknown objects and forms in nested mappings and lists, by their names joined with dots."""
     seen.add(id(content))  # each once, as one that holds itself twice would never end
-    for key, value in content.items():
+    for key, value in content.items() if isinstance(content, Mapping) else enumerate(content):
         if not isinstance(key, str) and type(key) is not int:
+            continue
+        is_form = isinstance(key, str) and key.rpartition(".")[2] == KEY
+        if not is_form and not isinstance(value, Mapping | list | tuple | Tensor | Unknown):
             continue
         name = f"{prefix}.{key}" if prefix else str(key)
         if len(name) > _LONGEST_NAME:
             raise FormatError(f"{path}: a name of {len(name)} characters; must be at most {_LONGEST_NAME}")
-        if isinstance(value, Mapping):
-            if depth and id(value) not in seen:
-                yield from _tensors(path, value, name, depth - 1, seen)
-        elif isinstance(value, Tensor | Unknown):
+        if is_form or isinstance(value, Tensor | Unknown):
             yield name, value
+        elif isinstance(value, Mapping | list | tuple) and depth and id(value) not in seen:
+            yield from _tensors(path, value, name, depth - 1, seen)
 
 
 def _numbers(path: Opened, name: str, tensor: Tensor) -> Array:
@@ -152,7 +177,17 @@ def _layers(path: Opened, tensors: Mapping[str, object], name: str | None) -> di
     layers = {
         found: read_group(group, where=f"{path}: ") for found, group in groups.items() if not group.refusal
     }
-    for found, group in groups.items():
-        if group.is_packed and not layers:
-            raise FormatError(f"{path}: {found}{': ' if found else ''}{group.refusal}")
+    if not layers:
+        for found, group in groups.items():
+            if group.is_packed:
+                raise FormatError(f"{path}: {found}{': ' if found else ''}{group.refusal}")
+        why = [f"{found!r} has {group.refusal}" for found, group in groups.items()]
+        why += [
+            f"{key!r} is a {value.name}, more than tensors and plain data: save its state_dict()"
+            for key, value in tensors.items()
+            if isinstance(value, Unknown) and not groups
+        ]
+        more = f" and {len(why) - _MOST_WORDS} more" if len(why) > _MOST_WORDS else ""
+        there = f": {'; '.join(why[:_MOST_WORDS])}{more}" if why else ""
+        raise FormatError(f"{path}: no GRU with weights of its own{there}")
     return layers

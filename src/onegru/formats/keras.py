@@ -46,31 +46,51 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A layer of the configuration, with the names and places of the models around it and its own."""
+    """A layer of the configuration, with the names and places of the models around it and its own.
+
+    Only that of a GRU comes with its configuration.
+    """
 
     path: tuple[str, ...]
     places: tuple[_Place, ...]
     kind: str
     config: Mapping[str, Any]
+    is_gru: bool
 
 
-Collected = list[tuple[str, _Found, list[Array]]]
+@dataclass(frozen=True, slots=True)
+class _Collected:
+    """What a file holds.
+
+    Attributes:
+        version: of Keras.
+        grus: the GRUs, by name, with their arrays.
+        others: the names and classes of all other layers but inputs.
+        is_chain: whether the model is its GRUs on top of each other, and nothing else.
+    """
+
+    version: str
+    grus: list[tuple[str, _Found, list[Array]]]
+    others: list[tuple[str, str]]
+    is_chain: bool
 
 
 def main(arguments: Sequence[str]) -> None:
     """Answer with the GRUs of a file: the name, class, configuration and number of arrays of each.
 
+    The names and classes of its other layers go with them, and whether GRUs are all that the model is.
     Arguments: the file, what to call it in messages, and as JSON the layer's name and the version of Keras,
     both of which may be null. What is wrong is answered as {"error": class, "message": text}.
     """
     file, shown, name, version = arguments
     try:
-        version, collected = _collect(Path(file), Path(shown), json.loads(name), json.loads(version))
-        arrays = [array for _, _, own in collected for array in own]
+        collected = _collect(Path(file), Path(shown), json.loads(name), json.loads(version))
+        arrays = [array for _, _, own in collected.grus for array in own]
         if sum(array.nbytes for array in arrays) > Path(file).stat().st_size:
             raise FormatError(f"{shown}: layers that share their arrays; each must have its own")
-        head = [(key, found.kind, found.config, len(own)) for key, found, own in collected]
-        write_answer({"keras_version": version, "layers": head}, arrays)
+        head = [(key, found.kind, found.config, len(own)) for key, found, own in collected.grus]
+        facts = {"layers": head, "others": collected.others, "is_chain": collected.is_chain}
+        write_answer({"keras_version": collected.version, **facts}, arrays)
     except MemoryError:
         message = f"{shown}: takes over {READING.memory} bytes to read"
         write_answer({"error": "FormatError", "message": message})
@@ -78,8 +98,8 @@ def main(arguments: Sequence[str]) -> None:
         write_answer({"error": type(error).__name__, "message": str(error)})
 
 
-def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -> tuple[str, Collected]:
-    """The version of Keras, and the GRUs of a saved model, or the one called `name`."""
+def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -> _Collected:
+    """What a saved model holds, of its GRUs all or the one called `name`."""
     import h5py
 
     with _naming(path):
@@ -93,7 +113,7 @@ def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -
                     raise FormatError(f"{path}: model.weights.h5 is packed; must be stored as it is")
                 with archive.open(info) as stream, h5py.File(stream, "r") as weights:
                     archived = _ArchivedWeights(path, h5py, weights)
-                    return version, _read(path, model, archived.of_layer, name)
+                    return _read(path, version, model, archived.of_layer, name)
         with h5py.File(file_path, "r") as file:
             config = file.attrs.get("model_config")
             if config is None:
@@ -103,7 +123,7 @@ def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -
                 )
             version = _version(path, file.attrs.get("keras_version"), given)
             legacy = _LegacyWeights(path, h5py, file, joined=version.startswith("3"))
-            return version, _read(path, _json(path, config), legacy.of_layer, name)
+            return _read(path, version, _json(path, config), legacy.of_layer, name)
 
 
 @contextmanager
@@ -153,27 +173,37 @@ def _text(value: object) -> str:
 
 
 def _read(
-    path: Path, model: Mapping[str, Any], arrays_of: Callable[[_Found], list[Array]], name: str | None
-) -> Collected:
+    path: Path,
+    version: str,
+    model: Mapping[str, Any],
+    arrays_of: Callable[[_Found], list[Array]],
+    name: str | None,
+) -> _Collected:
     layers: dict[str, _Found] = {}
+    others: list[tuple[str, str]] = []
     for found in _layers(model, (), (), _DEPTH):
-        if layers.setdefault("/".join(found.path), found) is not found:
+        if not found.is_gru:
+            others.append(("/".join(found.path), found.kind))
+        elif layers.setdefault("/".join(found.path), found) is not found:
             raise FormatError(f"{path}: two layers called {'/'.join(found.path)!r}")
+    is_chain = not others and _is_chain(model, list(layers.values()))
     if name is not None:
         if name not in layers:
             there = ", ".join(map(repr, layers)) or "none"
             raise SpecError(f"name: {name!r}, which {path} does not hold; it holds {there}")
         layers = {name: layers[name]}
-    return [(key, found, arrays_of(found)) for key, found in layers.items()]
+    grus = [(key, found, arrays_of(found)) for key, found in layers.items()]
+    return _Collected(version, grus, others, is_chain)
 
 
 def _layers(
     model: Mapping[str, Any], path: tuple[str, ...], places: tuple[_Place, ...], depth: int
 ) -> Iterator[_Found]:
-    """The layers of GRUs within a model's configuration."""
-    config = model.get("config")  # of Sequential before Keras 2.2.3, a list
-    entries = config.get("layers") if is_mapping(config) else config
-    entries = [item for item in entries if is_mapping(item)] if isinstance(entries, list) else []
+    """The layers within a model's configuration, but its inputs; of a class of its own, itself."""
+    entries = _entries(model)
+    if entries is None:
+        yield _Found(path, places, str(model.get("class_name")), {}, is_gru=False)
+        return
     kinds = Counter(str(entry.get("class_name")) for entry in entries)
     before: Counter[str] = Counter()
     for entry in entries:
@@ -185,7 +215,26 @@ def _layers(
         if kind in _MODELS and depth:
             yield from _layers(entry, inner, (*places, place), depth - 1)
         elif is_mapping(own) and is_own(entry) and is_gru(kind, own):
-            yield _Found(inner, (*places, place), kind, own)
+            yield _Found(inner, (*places, place), kind, own, is_gru=True)
+        elif kind != "InputLayer":
+            yield _Found(inner, (*places, place), kind, {}, is_gru=False)
+
+
+def _entries(model: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
+    """The layers in a model's configuration; None if it lists none."""
+    config = model.get("config")  # of Sequential before Keras 2.2.3, a list
+    entries = config.get("layers") if is_mapping(config) else config
+    return [item for item in entries if is_mapping(item)] if isinstance(entries, list) else None
+
+
+def _is_chain(model: Mapping[str, Any], grus: Sequence[_Found]) -> bool:
+    """Whether a model of GRUs and inputs alone is these GRUs on top of each other."""
+    kind = model.get("class_name")
+    if model.get("registered_name") not in (None, kind) or any(len(found.path) > 1 for found in grus):
+        return False  # a class of its own, or models within models, which may be called in any way
+    calls = [entry.get("inbound_nodes") for entry in _entries(model) or () if entry.get("inbound_nodes")]
+    one_call = [isinstance(call, list) and len(call) == 1 for call in calls]
+    return bool(grus) and (kind == "Sequential" or (kind in _MODELS and one_call == [True]))
 
 
 class _Weights:

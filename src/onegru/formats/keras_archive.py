@@ -10,6 +10,7 @@ import importlib.util
 import json
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,27 @@ from onegru.system.child_process import KILLED, READING, read_answer, run_child
 _READER = "onegru.formats.keras"
 
 
-def read_keras(
-    path: Opened, name: str | None = None, keras_version: str | None = None
-) -> dict[str, GRU | Stack]:
-    """The GRUs of a saved Keras model, by name ("encoder/gru" within a model "encoder").
+@dataclass(frozen=True, slots=True)
+class KerasModel:
+    """What a saved model holds.
+
+    Attributes:
+        layers: the GRUs, by name ("encoder/gru" within a model "encoder").
+        others: the classes of all other layers but inputs, by name.
+        is_chain: whether the model is its GRUs on top of each other, and nothing else.
+    """
+
+    layers: Mapping[str, GRU | Stack]
+    others: Mapping[str, str]
+    is_chain: bool
+
+
+def read_keras(path: Opened, name: str | None = None, keras_version: str | None = None) -> KerasModel:
+    """The GRUs of a saved Keras model, and what else it holds; read once.
 
     Args:
         path: a `.keras` or `.h5` file.
-        name: the only one to read; None for all.
+        name: the only GRU to read; None for all.
         keras_version: the version that wrote the file, such as "2.3"; None if the file says it.
 
     Raises:
@@ -41,6 +55,21 @@ def read_keras(
         SpecError: a GRU does what onegru does not, or `keras_version` is missing, or not what the file says.
         MissingExtraError: h5py is not installed, or ml_dtypes where weights are bfloat16.
     """
+    return path.once(_Reading(name, keras_version))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The reading of a file with these arguments of `read_keras`."""
+
+    name: str | None
+    keras_version: str | None
+
+    def __call__(self, path: Opened) -> KerasModel:
+        return _model(path, self.name, self.keras_version)
+
+
+def _model(path: Opened, name: str | None, keras_version: str | None) -> KerasModel:
     if importlib.util.find_spec("h5py") is None:
         raise MissingExtraError("h5py", "keras-files", str(path))
     head, arrays = _read(path, [json.dumps(name), json.dumps(keras_version)])
@@ -50,13 +79,14 @@ def read_keras(
     if error is not None:
         raise SpecError(message) if error == "SpecError" else FormatError(message)
     described = _layers(path, head, len(arrays))
+    others = {str(key): str(kind) for key, kind in head["others"]}
     generation = generation_of(str(head.get("keras_version")))
     layers: dict[str, GRU | Stack] = {}
     rest = iter(arrays)
     for key, kind, config, count in described:
         own: list[object] = list(islice(rest, count))
         layers[key] = from_config(kind, config, own, generation=generation, where=f"{path}: {key}: ")
-    return layers
+    return KerasModel(layers, others, head["is_chain"] is True)
 
 
 def _read(path: Opened, arguments: list[str]) -> tuple[dict[str, Any], list[Array]]:
@@ -82,6 +112,7 @@ def _layers(
     """For each layer its name, class, configuration and number of arrays, which must be all there are."""
     try:
         found = [(key, kind, config, count) for key, kind, config, count in head["layers"]]
+        _ = head["is_chain"], [(key, kind) for key, kind in head["others"]]
     except (KeyError, TypeError, ValueError):
         found = [("", None, None, -1)]
     if any(

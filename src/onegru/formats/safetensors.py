@@ -10,17 +10,16 @@ which older versions read.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from onegru.core.activations import Activation
 from onegru.core.dtypes import WEIGHT_STORAGES, Array, contiguous, default_float_mode, group_size, numpy_dtype
 from onegru.core.errors import FormatError, SpecError, needs_extra, prefixed_errors
 from onegru.core.spec import Spec, Weights
+from onegru.core.spec_json import spec_from_json, spec_to_json
 from onegru.core.wording import count
 from onegru.engines.storage import dequantized, quantize_channels
 from onegru.formats.opened import Opened, open_file
@@ -31,18 +30,6 @@ from onegru.system.bounded import LARGEST_TEXT, parse_json
 
 _FORMAT, _FORMAT_INT8 = 1, 2
 _KEY = "onegru"
-
-# The type of each field of a layer in JSON, for messages and for Python.
-_FIELDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
-    "input_size": ("an integer", (int,)),
-    "hidden_size": ("an integer", (int,)),
-    "dtype": ("a string", (str,)),
-    "direction": ("a string", (str,)),
-    "linear_before_reset": ("true or false", (bool,)),
-    "clip": ("a number or null", (int, float, type(None))),
-    "activations": ("a list", (list,)),
-    "attention": ("true or false", (bool,)),
-}
 
 _ELEMENT_TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 
@@ -69,7 +56,7 @@ def safetensors_bytes(layers: Layers, stack: bool) -> bytes:
         for name, array in parts.items():
             arrays[f"layers.{index}.{name}"] = contiguous(array, array.dtype.newbyteorder("<"))
     version = _FORMAT if all(group is None for *_, group in layers) else _FORMAT_INT8
-    document = {"format": version, "stack": stack, "layers": [_spec_json(spec) for spec, *_ in layers]}
+    document = {"format": version, "stack": stack, "layers": [spec_to_json(spec) for spec, *_ in layers]}
     tensors = {
         name: safetensors.TensorSpec(
             dtype=array.dtype.name, shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes
@@ -184,14 +171,6 @@ def _array(tensor: Mapping[str, Any]) -> Array:
 # The Spec as JSON
 
 
-def _spec_json(spec: Spec) -> dict[str, object]:
-    document: dict[str, object] = {name: getattr(spec, name) for name in _FIELDS}
-    document["activations"] = [
-        [[function.name, function.alpha, function.beta] for function in pair] for pair in spec.activations
-    ]
-    return document
-
-
 def _read_document(text: str) -> tuple[list[Spec], bool]:
     try:
         document = parse_json(text)
@@ -210,45 +189,5 @@ def _read_document(text: str) -> tuple[list[Spec], bool]:
     specs = []
     for index, item in enumerate(layers):
         with prefixed_errors(f"layer {index}: "):
-            specs.append(_read_spec(item))
+            specs.append(spec_from_json(item))
     return specs, stack
-
-
-def _read_spec(item: object) -> Spec:
-    if not isinstance(item, dict) or item.keys() != _FIELDS.keys():
-        raise SpecError(f"must be an object with {', '.join(_FIELDS)}")
-    for name, (words, types) in _FIELDS.items():
-        value = item[name]
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            raise SpecError(f"{name}: {value!r}; must be {words}")
-    fields = dict(item)
-    fields["clip"] = None if item["clip"] is None else _float("clip", item["clip"])
-    fields["activations"] = tuple(_read_pair(pair) for pair in item["activations"])
-    if max(item["input_size"], item["hidden_size"]) > 2**31:
-        raise SpecError("input_size, hidden_size: must be at most 2^31")
-    return Spec(**fields)
-
-
-def _read_pair(pair: object) -> tuple[Activation, Activation]:
-    if not isinstance(pair, list) or len(pair) != 2:
-        raise SpecError("activations: must be pairs of functions, one for each direction")
-    return _read_function(pair[0]), _read_function(pair[1])
-
-
-def _read_function(function: object) -> Activation:
-    if not isinstance(function, list) or len(function) != 3 or not isinstance(function[0], str):
-        raise SpecError("activations: a function must be a list of its name, alpha and beta")
-    alpha, beta = (None if value is None else _float("activations", value) for value in function[1:])
-    return Activation(function[0], alpha, beta)
-
-
-def _float(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SpecError(f"{name}: {value!r}; must be a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise SpecError(f"{name}: a number beyond float64; must be finite")
-    return number

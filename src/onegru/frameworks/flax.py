@@ -198,10 +198,14 @@ def _from_module(
     if type(cell) is not nnx.GRUCell:
         raise SpecError(f"{argument}: {type(cell).__name__}, a class of its own; must be nnx.GRUCell itself")
     f, g = (_function(getattr(cell, name), name) for name in ("gate_fn", "activation_fn"))
-    state = {
-        part: {name: getattr(getattr(cell, part), name) for name in ("kernel", "bias")}
-        for part in ("dense_i", "dense_h")
-    }
+    state: dict[str, dict[str, object]] = {"dense_i": {}, "dense_h": {}}
+    for place, variable in nnx.iter_graph(cell):
+        if isinstance(variable, nnx.Variable) and not isinstance(variable, nnx.RngState):
+            part, *names = map(str, place)
+            if len(names) != 1 or part not in state:  # which a newer version of Flax may compute with
+                there = ".".join(map(str, place))
+                raise SpecError(f"{argument}: {there}; must not be there, as onegru does not know it")
+            state[part][names[0]] = variable
     return ({path: state} if path else state), (f, g), _runs_in_reverse(argument, nnx, module, cell)
 
 

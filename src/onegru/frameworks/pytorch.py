@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from types import NoneType
+from typing import Any
 
 from onegru.core.arguments import flag, shown
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError, needs_extra
-from onegru.core.spec import Direction, Spec
+from onegru.core.spec import Direction
 from onegru.core.tensors import is_mapping
 from onegru.frameworks.layouts import PYTORCH
 from onegru.frameworks.weights import read, write
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
+from onegru.layers.torch_form import KEY, read_torch_form
 
 # A tensor of any recurrent module of PyTorch, or of a cell, whose tensors have no layer.
 _NAME = re.compile(
@@ -38,6 +41,9 @@ _PACKED = re.compile(
 )
 _DYNAMIC = "torch.ao.nn.quantized.dynamic.modules.rnn"
 
+# Values of a state dict that are no tensors.
+_PLAIN = (str, bytes, bool, int, float, complex, NoneType, list, tuple, Mapping)
+
 # Modules that have tensors of the same names, with other functions.
 _OTHERS = {1: "a plain RNN", 4: "an LSTM"}
 
@@ -51,12 +57,16 @@ class Group:
         tensors: by (layer, whether it is the reverse direction), then by name; a cell's are layer None.
         parts: a part by the name of the tensor that would be computed from it.
         is_packed: whether there are PyTorch's packed weights in the place of tensors.
+        form: the entry for what a module of `onegru.torch` computes; None for what PyTorch's does.
+        other: the first further tensor under the prefix, which no GRU of PyTorch has; "" for none.
     """
 
     prefix: str
     tensors: dict[tuple[int | None, bool], dict[str, object]] = field(default_factory=dict)
     parts: dict[str, str] = field(default_factory=dict)
     is_packed: bool = False
+    form: object = None
+    other: str = ""
 
     def check_complete(self, where: str) -> None:
         """Name the first tensor that is missing."""
@@ -104,6 +114,16 @@ class Group:
                     f"{name} of {count}*hidden_size rows, as {_OTHERS.get(count, 'no GRU')} has; a GRU has "
                     "3*hidden_size"
                 )
+        if self.other:
+            return (
+                f"{self.other!r} beside the names of a GRU, which no GRU of PyTorch has: it computes "
+                "something else, or that tensor has to be left out"
+            )
+        if self.form is not None:
+            try:
+                read_torch_form(self.form)
+            except SpecError as error:
+                return f"{KEY}, {error}"
         return ""
 
 
@@ -116,7 +136,7 @@ def from_torch(
         source: an `nn.GRU` or `nn.GRUCell`, or one of `onegru.torch`, or of PyTorch's dynamic quantization
             (`torch.ao.nn.quantized.dynamic`), a module that holds one, or a state dict: a mapping from names
             (`weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, `weight_ih_l0_reverse`, …, for a cell
-            `weight_ih`, …) to tensors or arrays, with or without other tensors.
+            `weight_ih`, …) to tensors or arrays, with or without those of other modules.
         prefix: the name of the GRU within the model, such as "encoder.gru" where its tensors are
             "encoder.gru.weight_ih_l0", …; "" if their names stand alone. None if there is only one.
         batch_first: for a state dict, which does not say it: whether the layer's calls take batch first, as
@@ -133,12 +153,14 @@ def from_torch(
 
     Raises:
         SpecError: there is no GRU, or there are several and `prefix` does not say which (the message lists
-            them), or tensors are missing or do not fit.
+            them), or tensors are missing or do not fit, or a state dict has others under the GRU's own name.
     """
     if batch_first is not None:
         batch_first = flag("batch_first", batch_first)
     state_dict, told = (source, {}) if is_mapping(source) else _state_dict(source, prefix)
     groups = find_groups(state_dict)
+    for name in told.keys() & groups.keys():  # its class says that it is a GRU, whatever else it holds
+        groups[name].other = ""
     if prefix is not None:
         if not isinstance(prefix, str):
             raise SpecError(f"prefix: {shown(prefix)}; must be text, or None")
@@ -156,22 +178,7 @@ def from_torch(
             found = "".join(f"; {name!r} has {group.refusal}" for name, group in groups.items())
             raise SpecError(f"source: no tensors of a GRU (weight_ih_l0, weight_hh_l0, …){found}")
         (group,) = possible.values()
-    said = told.get(group.prefix, _Told())
-    return read_group(
-        group, engine=engine, layout=_layout(group, said.batch_first, batch_first), specs=said.specs
-    )
-
-
-class _Told(NamedTuple):
-    """What a module says beside its tensors.
-
-    Attributes:
-        batch_first: whether its calls take batch first; None if it does not say.
-        specs: what the layers of one of onegru's own compute.
-    """
-
-    batch_first: bool | None = None
-    specs: Sequence[Spec] = ()
+    return read_group(group, engine=engine, layout=_layout(group, told.get(group.prefix), batch_first))
 
 
 def _layout(group: Group, told: bool | None, batch_first: bool | None) -> int:
@@ -191,8 +198,8 @@ def _list(groups: Mapping[str, Group]) -> str:
     return (", ".join(names[:20]) or "none") + more
 
 
-def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Mapping[str, _Told]]:
-    """A module's tensors, by name, those of GRUs as they take effect; and what each GRU says of itself."""
+def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Mapping[str, bool | None]]:
+    """A module's tensors, by name, those of GRUs as they take effect; and whether each GRU is batch first."""
     if isinstance(module, type) or not all(
         callable(getattr(module, name, None)) for name in ("state_dict", "named_modules")
     ):
@@ -203,7 +210,7 @@ def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Map
         import torch
 
     tensors = {name: value for name, value in module.state_dict().items() if packed_in(name) is None}
-    told: dict[str, _Told] = {}
+    told: dict[str, bool | None] = {}
     wanted = prefix.removesuffix(".") if isinstance(prefix, str) else None
     for name, child in module.named_modules():
         kinds = (torch.nn.GRU, torch.nn.GRUCell)
@@ -231,7 +238,9 @@ def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Map
             else _unpacked(child)
         )
         tensors |= {f"{dot}{tensor}": numbers for tensor, numbers in found.items()}
-        told[name] = _Told(getattr(child, "batch_first", None), child.specs() if own is not None else ())
+        if own is None:  # an entry of a derived class, which has PyTorch's way to compute
+            tensors.pop(f"{dot}{KEY}", None)
+        told[name] = getattr(child, "batch_first", None)
     return tensors, told
 
 
@@ -304,12 +313,37 @@ def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:
             groups.setdefault(packed, Group(packed, is_packed=True))
     for prefix, group in groups.items():
         group.parts = parts.get(prefix, {})
+        group.form = state_dict.get(form_name(prefix))
+    whole = dict(groups)  # those beside which nothing else was found
+    lengths = Counter(map(len, whole))
+    for name, tensor in state_dict.items():
+        if not isinstance(name, str) or isinstance(tensor, _PLAIN):
+            continue
+        for length in [length for length in lengths if not length or name[length : length + 1] == "."]:
+            around = whole.get(name[:length])
+            if around is not None and not _is_own(name, around.prefix, state_dict):
+                around.other = name
+                del whole[around.prefix]
+                lengths -= Counter([length])
     return groups
 
 
-def read_group(
-    group: Group, *, engine: str = "auto", where: str = "", layout: int = 0, specs: Sequence[Spec] = ()
-) -> GRU | Stack:
+def _is_own(name: str, prefix: str, state_dict: Mapping[str, object]) -> bool:
+    """Whether an entry is one that the recurrent module of this prefix has, as PyTorch or onegru keeps it."""
+    if (packed := packed_in(name)) is not None or is_recurrent(name):
+        return prefix in (packed, module_of(name))
+    if part := _PART.fullmatch(name):
+        whole = form_name(prefix).removesuffix(KEY) + part["whole"]
+        return part["prefix"].removesuffix(".") == prefix and whole not in state_dict
+    return name == form_name(prefix)
+
+
+def form_name(prefix: str) -> str:
+    """The name of the entry for what the module of this name computes."""
+    return f"{prefix}.{KEY}" if prefix else KEY
+
+
+def read_group(group: Group, *, engine: str = "auto", where: str = "", layout: int = 0) -> GRU | Stack:
     """The layer, or the stack, of one recurrent module.
 
     Args:
@@ -317,7 +351,6 @@ def read_group(
         engine: what runs it.
         where: a prefix of messages.
         layout: of its calls.
-        specs: what each layer computes; empty for what PyTorch's do.
 
     Raises:
         SpecError: it is no GRU, or tensors are missing or do not fit.
@@ -330,19 +363,24 @@ def read_group(
         raise SpecError(f"{where}weight_ih_l{missing[0]}: missing; there are layers up to {layers[-1]}")
     group.check_complete(where)
     both = any(reverse for _, reverse in group.tensors)
+    form = None if group.form is None else read_torch_form(group.form).spec
+    if form is not None and form.num_directions != 1 + both:
+        raise SpecError(f"{where}{KEY}: direction {form.direction}; must be as the other tensors have it")
     made: list[GRU] = []
     for layer in layers or (None,):
         directions = [group.tensors.get((layer, reverse), {}) for reverse in (False, True)[: 1 + both]]
         place = where if layer is None else f"{where}layer {layer}: "
         direction: Direction = "bidirectional" if both else "forward"
         spec, weights = read(PYTORCH, directions, direction=direction, where=place)
-        spec = replace(specs[len(made)], dtype=spec.dtype) if specs else spec
+        if form is not None:
+            sizes = {name: getattr(spec, name) for name in ("input_size", "hidden_size", "dtype")}
+            spec = replace(form, **sizes)
         made.append(GRU.from_canonical(spec, weights, engine, layout=layout))
     if len(made) == 1:
         return made[0]
-    sizes = {layer.spec.hidden_size for layer in made}
-    if len(sizes) > 1:
-        raise SpecError(f"{where}hidden sizes {sorted(sizes)}; must be one for all layers")
+    sizes_of_all = {layer.spec.hidden_size for layer in made}
+    if len(sizes_of_all) > 1:
+        raise SpecError(f"{where}hidden sizes {sorted(sizes_of_all)}; must be one for all layers")
     try:
         return Stack(made)
     except SpecError as error:

@@ -44,7 +44,7 @@ class Inspection:
         near_misses: what came near, and which part does not fit.
         fused_nodes: how many nodes the model has, those in bodies included, and how many it would have with
             GRU nodes for `decomposed`; None where there is none.
-        left_out: the tensors of a checkpoint that are no part of its GRUs.
+        left_out: the tensors of a checkpoint, or layers of a Keras model, that are no part of its GRUs.
         streaming: whether an ONNX model runs in chunks of time as it is, or rewritten, or why it cannot;
             empty where there is no GRU, and for other files.
     """

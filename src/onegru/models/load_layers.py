@@ -12,6 +12,8 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.load import load
 
+_MOST_BESIDE = 3  # as many layers a message names
+
 
 def load_layers(
     path: str | os.PathLike[str], *, name: str | None = None, keras_version: str | None = None
@@ -19,9 +21,9 @@ def load_layers(
     """Load the GRU layers of a file, ready to run.
 
     Args:
-        path: a PyTorch checkpoint (a state dict, or mappings that hold some; none of its code is run), a
-            safetensors file (with PyTorch's names, or onegru's own), a saved Keras model (`.keras`, `.h5`),
-            an OpenVINO IR or an ONNX model. Its type is detected from its content.
+        path: a PyTorch checkpoint (a state dict, or mappings and lists that hold some; none of its code is
+            run), a safetensors file (with PyTorch's names, or onegru's own), a saved Keras model (`.keras`,
+            `.h5`), an OpenVINO IR or an ONNX model. Its type is detected from its content.
         name: the only layer to load, by its name in the result; None for all.
         keras_version: the version of Keras that saved the file, 2.0 to 3, such as "2.3", if the file does not
             tell it: defaults and one activation have changed. None if it does, as nearly all do.
@@ -29,8 +31,8 @@ def load_layers(
     Returns:
         the layers by name, in the file's order: for PyTorch the prefix of their tensors ("" if there is
         none), for Keras the layer's name ("encoder/gru" within a model "encoder"), for ONNX and OpenVINO the
-        name of a node with constant weights. A repeated name gets a number. Other layers, such as LSTMs, are
-        left out.
+        name of a node with constant weights. A repeated name gets a number. Other layers are left out, such
+        as LSTMs, and cells with further tensors under their name, which no GRU of PyTorch has.
 
     Raises:
         FormatError: the file is broken, or holds no GRU, or none but what PyTorch's dynamic quantization
@@ -47,7 +49,10 @@ def load_layers(
     if file.kind is Kind.KERAS:
         from onegru.formats.keras_archive import read_keras
 
-        layers = read_keras(file, name, keras_version)
+        model = read_keras(file, name, keras_version)
+        layers = dict(model.layers)
+        if not layers:
+            raise FormatError(f"{file}: no GRU with weights of its own{_beside(model.others)}")
     elif keras_version is not None:
         raise SpecError(f"keras_version: {keras_version!r}; must be None, as {file} is {file.kind.words}")
     elif file.kind is Kind.PYTORCH:
@@ -71,13 +76,30 @@ def load_layers(
     return layers
 
 
-def left_out(file: Opened, grus: Collection[str] = ()) -> tuple[str, ...]:
-    """The tensors of a checkpoint that are no part of its GRUs; empty for other files.
+def _beside(others: Mapping[str, str]) -> str:
+    """What a Keras model without a GRU of its own holds, for a message."""
+    if list(others) == [""]:
+        return (
+            f": a {others['']!r}, whose layers only its own program knows; give onegru.from_keras the layer"
+        )
+    named = [f"{name!r}, a {kind}" for name, kind in others.items()]
+    more = f"; and {len(named) - _MOST_BESIDE} more" if len(named) > _MOST_BESIDE else ""
+    return f": {'; '.join(named[:_MOST_BESIDE])}{more}" if named else ""
+
+
+def left_out(file: Opened, grus: Collection[str] = (), keras_version: str | None = None) -> tuple[str, ...]:
+    """The tensors of a checkpoint, or layers of a Keras model, that are no part of its GRUs.
 
     Args:
-        file: the file.
-        grus: the names of its GRUs, as `load_layers` gives them; empty to read them.
+        file: the file; of other kinds, nothing is told.
+        grus: the names of its GRUs, as `load_layers` gives them; empty for all of them.
+        keras_version: as in `load_layers`.
     """
+    if file.kind is Kind.KERAS:
+        from onegru.formats.keras_archive import read_keras
+
+        model = read_keras(file, None, keras_version)
+        return (*model.others, *(name for name in model.layers if grus and name not in grus))
     if file.kind not in (Kind.PYTORCH, Kind.SAFETENSORS):
         return ()
     from onegru.formats.checkpoint import other_tensors

@@ -13,7 +13,8 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import OneGRUError, SpecError, SpecWarning
 from onegru.core.shapes import arrange, side_by_side
 from onegru.core.wording import count
-from onegru.formats.opened import Opened, open_layers
+from onegru.formats.keras_archive import read_keras
+from onegru.formats.opened import Kind, Opened, open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.gru_node import GruNode
@@ -33,8 +34,8 @@ def read_source(
 
     Args:
         path: the file.
-        nodes: the GRUs to take by name, the lowest first; empty for all of a model that has nothing else, and
-            for the only one of a checkpoint.
+        nodes: the GRUs to take by name, the lowest first; empty for all of a model that has nothing else, of
+            Keras too, and for the only one of a checkpoint.
         keras_version: as in `load_layers`.
 
     Raises:
@@ -51,6 +52,16 @@ def _layers_of_checkpoint(path: Opened, nodes: Sequence[str], keras_version: str
     layers = load_layers(path, keras_version=keras_version)
     listed = ", ".join(map(repr, layers))
     if not nodes:
+        if path.kind is Kind.KERAS:
+            model = read_keras(path, None, keras_version)
+            if model.is_chain:
+                return joined([*layers.values()])
+            why = "is not just its GRU, called once" if len(layers) == 1 else ""
+            if model.others:
+                first, kind = next(iter(model.others.items()))
+                why = f"does more than its GRUs do, by {first!r}, a {kind}"
+            if why:
+                raise SpecError(f"{path}: {why}; say with nodes (--node NAME) which to take, of {listed}")
         if len(layers) > 1:
             raise SpecError(
                 f"{path}: holds {count(len(layers), 'GRU')}; say with nodes (--node NAME) which to "

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec
+from onegru.layers.torch_form import TorchForm
 from onegru.torch.arguments import Form, form_of, spec_of
 from onegru.torch.export import is_exporting
 from onegru.torch.function import gru_layer
@@ -21,6 +22,7 @@ from onegru.torch.functional import (
     checked_state,
     must_be_tensors,
 )
+from onegru.torch.state import FormInState
 
 
 def _cast(tensor: Any, like: Tensor) -> Any:
@@ -59,11 +61,12 @@ def _check_axes(resets: Tensor | None, count: int) -> None:
         raise SpecError(f"resets: shape {list(resets.shape)}; must be of {count} axes, as the input's first")
 
 
-class GRU(nn.RNNBase):
+class GRU(FormInState, nn.RNNBase):
     """`torch.nn.GRU`, run and trained by onegru's kernels.
 
     The arguments of the constructor, the names and shapes of the parameters, the arguments and results of a
-    call and the state dict are those of `torch.nn.GRU`. More than that:
+    call and the state dict are those of `torch.nn.GRU`. A state dict has one entry more, `_extra_state`,
+    where `torch.nn.GRU` does not compute the same; modules of another form refuse it then. More than that:
 
     Args:
         linear_before_reset: whether the reset gate acts after the recurrent product, as PyTorch's does.
@@ -215,6 +218,10 @@ class GRU(nn.RNNBase):
         sizes = [self.input_size, *[D * self.hidden_size] * (self.num_layers - 1)]
         return [spec_of(self._form, size, self.hidden_size, "float32", attention) for size in sizes]
 
+    def form_in_state(self) -> TorchForm:
+        """What its state dict says of it."""
+        return TorchForm(self.specs()[0], self._form.resets_to_initial)
+
     def extra_repr(self) -> str:
         """PyTorch's, and what differs from it."""
         return str(super().extra_repr()) + _words(self._form)
@@ -228,7 +235,7 @@ def _words(form: Form) -> str:
     )
 
 
-class GRUCell(nn.GRUCell):
+class GRUCell(FormInState, nn.GRUCell):
     """`torch.nn.GRUCell`, run and trained by onegru's kernels, with the further options of `GRU`."""
 
     def __init__(
@@ -268,6 +275,10 @@ class GRUCell(nn.GRUCell):
         """What it computes."""
         attention = isinstance(self, AUGRUCell)
         return [spec_of(self._form, self.input_size, self.hidden_size, "float32", attention)]
+
+    def form_in_state(self) -> TorchForm:
+        """What its state dict says of it."""
+        return TorchForm(self.specs()[0], self._form.resets_to_initial)
 
     def extra_repr(self) -> str:
         """PyTorch's, and what differs from it."""

@@ -1,0 +1,106 @@
+"""What a module of `onegru.torch` computes, as an entry of its state dict.
+
+The tensors of a state dict have PyTorch's names, which mean PyTorch's function. Where a module has another,
+its state dict has one more entry, a tensor of the codes of a text in JSON: the fields of `Spec` but the sizes
+and the type, which the other tensors say, and whether resets lead to the initial state. It is of float32, as
+programs clone, average and round whatever a state dict holds: codes come through all of that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from onegru.core.errors import SpecError
+from onegru.core.spec import Spec
+from onegru.core.spec_json import spec_from_json, spec_to_json
+from onegru.core.tensors import as_tensor
+from onegru.system.bounded import parse_json
+
+#: The last part of the entry's name, which is PyTorch's for what a module adds to its tensors.
+KEY = "_extra_state"
+
+_LONGEST = 10_000
+_SIZES: dict[str, Any] = {"input_size": 1, "hidden_size": 1, "dtype": "float32"}
+_RESETS = "resets_to_initial"
+
+
+@dataclass(frozen=True, slots=True)
+class TorchForm:
+    """What a module computes, whatever its sizes and type.
+
+    Attributes:
+        spec: of any of its layers; its sizes and its type mean nothing.
+        resets_to_initial: whether a reset leads back to the initial state; else to zeros.
+    """
+
+    spec: Spec
+    resets_to_initial: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spec", replace(self.spec, **_SIZES))
+
+    @property
+    def is_of_torch(self) -> bool:
+        """Whether `torch.nn` computes it, and the names of tensors say it all."""
+        plain = TorchForm(Spec(**_SIZES, linear_before_reset=True))
+        both = replace(plain.spec, direction="bidirectional", activations=plain.spec.activations * 2)
+        return self in (plain, TorchForm(both))
+
+    def codes(self) -> list[int]:
+        """The numbers of the entry.
+
+        Raises:
+            SpecError: alpha or beta of an activation is infinite.
+        """
+        document = {name: value for name, value in spec_to_json(self.spec).items() if name not in _SIZES}
+        return list(json.dumps(document | {_RESETS: self.resets_to_initial}).encode())
+
+    def differences(self, other: TorchForm) -> list[str]:
+        """Where another form is not this one, each in words."""
+        return [
+            f"{name} {theirs}; must be {own}"
+            for (name, own), (_, theirs) in zip(self._facts(), other._facts(), strict=True)
+            if own != theirs
+        ]
+
+    def __str__(self) -> str:
+        plain = TorchForm(Spec(**_SIZES, linear_before_reset=True))._facts()
+        return ", ".join(f"{name} {own}" for name, own in self._facts() if (name, own) not in plain)
+
+    def _facts(self) -> Sequence[tuple[str, str]]:
+        names = [item.name for item in fields(Spec) if item.name not in _SIZES]
+        facts = [(name, _words(getattr(self.spec, name))) for name in names]
+        return [*facts, (_RESETS, str(self.resets_to_initial))]
+
+
+def _words(value: object) -> str:
+    if not isinstance(value, tuple):
+        return str(value)
+    return ", ".join(str(function) for pair in value for function in pair)
+
+
+def read_torch_form(entry: object) -> TorchForm:
+    """The form that an entry says.
+
+    Raises:
+        SpecError: it is not one that `onegru.torch` writes.
+    """
+    codes = as_tensor("a form", entry).astype(np.float64)
+    whole = np.rint(codes)
+    if codes.ndim != 1 or codes.size > _LONGEST or not np.all(np.abs(codes - whole) < 0.25):
+        raise SpecError("no codes of a text; must be as onegru.torch writes them")
+    if not np.all((whole >= 32) & (whole < 127)):
+        raise SpecError("codes beyond ASCII; must be as onegru.torch writes them")
+    try:
+        document = parse_json(whole.astype(np.uint8).tobytes())
+    except ValueError as error:
+        raise SpecError(f"not JSON ({error}); must be as onegru.torch writes it") from None
+    if not isinstance(document, dict) or _SIZES.keys() & document or type(document.get(_RESETS)) is not bool:
+        raise SpecError("not the facts of a form; must be as onegru.torch writes them")
+    resets_to_initial = document.pop(_RESETS)
+    return TorchForm(spec_from_json({**_SIZES, **document}), resets_to_initial)
