@@ -20,17 +20,17 @@ Rule = Callable[[Step], Iterable[Move]]
 
 def _pass(step: Step) -> Iterator[Move]:
     """Element by element; sizes are aligned at the end."""
-    ranks = [len(shape) for shape in step.shapes if shape is not None]
     known = [shape for shape in step.shapes if shape is not None]
+    rank = max(map(len, known), default=0)
+    wide = {rank - len(shape) + axis for shape in known for axis, size in enumerate(shape) if size != 1}
     for place, shape in enumerate(step.shapes):
         if shape is None:
             if step.op.inputs[place]:
                 raise UnknownOpError
             continue
         for axis, size in enumerate(shape):
-            to = max(ranks) - len(shape) + axis
-            sizes = [other[to - max(ranks)] for other in known if len(other) >= max(ranks) - to]
-            if size == 1 and any(other != 1 for other in sizes):
+            to = rank - len(shape) + axis
+            if size == 1 and to in wide:
                 continue
             for output in range(len(step.op.outputs)):
                 yield Move(place, axis, to, output)
