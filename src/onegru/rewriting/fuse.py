@@ -121,9 +121,11 @@ def _fuse_onnx(file: Opened, target: Path, wanted: Check, progress: Progress | N
         from onegru.formats.onnx.validate import Source
     found, result, notes = fuse_onnx(file, progress)
     made = parse_onnx(result, Source(str(target)))
-    outputs, _ = check_result(lambda: read_onnx(file, again=True), made, target, wanted, TOLERANCE_FUSED)
+    outputs, more = check_result(
+        lambda: read_onnx(file, again=True), made, target, wanted, TOLERANCE_FUSED, data=result
+    )
     write_files([(target, lambda file: file.write(result))])
-    return found, notes, outputs
+    return found, [*notes, *more], outputs
 
 
 def _fuse_ir(file: Opened, target: Path, wanted: Check, progress: Progress | None) -> _Done:
@@ -134,9 +136,9 @@ def _fuse_ir(file: Opened, target: Path, wanted: Check, progress: Progress | Non
     found = find_in_ir(file, progress)
     if not found.fused:
         raise nothing_found(str(file), found.missed)
-    outputs, _ = check_result(lambda: graph, found.graph(target), target, wanted, TOLERANCE_FUSED)
+    outputs, notes = check_result(lambda: graph, found.graph(target), target, wanted, TOLERANCE_FUSED)
     write_pair(target, found.shifted, [found.weights.tobytes()])
-    return found, [], outputs
+    return found, [*notes], outputs
 
 
 def fuse_onnx(file: Opened, progress: Progress | None = None) -> tuple[Decomposed, bytes, list[str]]:

@@ -207,7 +207,8 @@ def rewrite(
         wanted,
         tolerances,
         rewritten.dtypes,
-        None if runtime is None else (runtime, result),
+        result,
+        runtime,
     )
     write_files([(target, lambda file: file.write(result))])
     return Rewriting(
