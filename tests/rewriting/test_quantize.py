@@ -216,7 +216,7 @@ def test_integer_outputs_are_not_allowed_the_error_of_weights(
         array = np.arange(100).astype(dtype)
         case = Compared({"X": X}, {"n": array, "f": np.full(3, 0.5, np.float32)}, None)
         apart = array.copy()
-        apart[:20] = ~apart[:20] if dtype == np.bool_ else apart[:20] + 1
+        apart[:20] = np.logical_not(apart[:20]) if dtype == np.bool_ else apart[:20] + 1
         few = np.where(np.arange(100) < 5, apart, array)
         for dtypes, found, is_allowed in (
             ({"float32", QUANTIZED}, apart, False),

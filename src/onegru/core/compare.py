@@ -117,18 +117,22 @@ def count_finite(array: Array) -> int:
     return int(np.isfinite(array.astype(np.float64, copy=False)).sum())
 
 
-def nothing_compared(outputs: Mapping[str, Any]) -> str:
-    """Why a comparison with these outputs would prove nothing, in words; empty if it does not.
+def nothing_compared(*runs: Mapping[str, Any]) -> str:
+    """Why a comparison with the outputs of these runs would prove nothing, in words; empty if it does not.
 
     NaN equals whatever is broken in the same way, so at least half of an output's numbers have to be finite.
     """
-    arrays = {name: array for name, array in outputs.items() if isinstance(array, np.ndarray)}
-    for name, array in arrays.items():
-        if count_finite(array) < _LEAST_FINITE * array.size:
-            return f"of output {name!r} {count_finite(array)} of {array.size} numbers are finite"
-    if arrays and not any(array.size for array in arrays.values()):
-        return "no output holds a number"
-    return ""
+    sizes: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for outputs in runs:
+        for name, array in outputs.items():
+            if isinstance(array, np.ndarray):
+                sizes[name] = sizes.get(name, 0) + array.size
+                counts[name] = counts.get(name, 0) + count_finite(array)
+    for name, size in sizes.items():
+        if counts[name] < _LEAST_FINITE * size:
+            return f"of output {name!r} {counts[name]} of {size} numbers are finite"
+    return "no output holds a number" if sizes and not any(sizes.values()) else ""
 
 
 def signal_to_noise(expected: Array, found: Array) -> float | None:

@@ -138,6 +138,7 @@ def pick_inputs(
     dims: Dims,
     default: int | None = None,
     argument: str = "dims",
+    sizes: tuple[int, int, int] | None = None,
 ) -> tuple[dict[str, Array], dict[str, int]]:
     """Random arrays for inputs that are not given and have no default, as of `draw_inputs`.
 
@@ -149,6 +150,7 @@ def pick_inputs(
         default: the size of those that are neither in `dims` nor in a given input; None to pick the first of
             `size_plans` on which the model runs.
         argument: the caller's name for `dims`.
+        sizes: to try before those of `size_plans`.
 
     Returns:
         the arrays, and the sizes that were picked, by the names of their dimensions. If no size had to be
@@ -166,7 +168,8 @@ def pick_inputs(
         if isinstance(size, str)
     }
     first: OneGRUError | None = None
-    for plan in size_plans() if default is None else [(default, default, default)]:
+    plans = [*([sizes] if sizes else []), *size_plans()]
+    for plan in plans if default is None else [(default, default, default)]:
         shapes, picked = _shapes_missing(model, given, plan, dims, known, argument)
         if default is not None:
             picked = {}
