@@ -76,7 +76,7 @@ def quantize(
         computes, or with weights that int8 cannot hold stay as they are.
 
     Raises:
-        SpecError: an argument is not legal, or a sample does not fit.
+        SpecError: an argument is not legal, a sample does not fit, or outputs are not finite on them.
         FormatError: a file is broken, or another runtime fails on its part.
         OSError: a file cannot be opened.
     """

@@ -80,7 +80,8 @@ def fuse(
         seed: of the random inputs.
         tolerance: the largest absolute difference to allow, times the largest number of the output if that is
             above 1. By default 1e-5 for float32, 1e-9 for float64, 1e-2 for float16 and 5e-2 for bfloat16, of
-            the output or of a GRU node: the source rounds after each operator.
+            the output or of a GRU node: the source rounds after each operator; or more where the model
+            enlarges a rounding of its inputs to more.
         check: whether to check the target against the source. The source need not run without it.
         progress: called now and then with the number of nodes searched and of all.
 
@@ -89,8 +90,8 @@ def fuse(
 
     Raises:
         SpecError: an argument is not legal.
-        FormatError: the file is broken, holds nothing that can be fused, or the target differs from the
-            source; nothing is written then.
+        FormatError: the file is broken, holds nothing that can be fused, the target differs from the
+            source, or a comparison would prove nothing; nothing is written then.
         MissingExtraError: a package that this needs is not installed.
         OSError: a file cannot be read or written.
     """
