@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from onegru.drawing.card import card
 
-Status = Literal["agrees", "differs", "refuses", "crashed", "timed out"]
+Status = Literal["agrees", "differs", "refuses", "failed", "crashed", "timed out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class RuntimeResult:
     Attributes:
         runtime: its name.
         version: its version.
-        status: whether it agrees, or why there is no result.
+        status: whether it agrees, or why there is no result; "failed" if that is onegru's own fault.
         reason: details of a missing result, or of a difference beyond `fault`.
         outputs: how each output compares; empty if there is no result.
         fault: the GRU node at fault; None if none is located, or nothing differs.
