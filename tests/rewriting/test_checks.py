@@ -265,6 +265,20 @@ def test_classes_are_judged_by_what_is_in_front(outputs: list[str], tmp_path: Pa
         compared(source, classifier(wrong, outputs))
 
 
+def test_whole_numbers_of_any_type_are_judged_by_what_is_in_front(tmp_path: Path) -> None:
+    known = weights()
+
+    def rounded(known: dict[str, Array]) -> ModelProto:
+        nodes = [gru("X", ["Y"], bias="B", name="g"), node("Floor", ["Y"], ["f"])]
+        nodes.append(node("Cast", ["f"], ["Z"], to=onnx.TensorProto.INT32))
+        X = value("X", "float32", ["time", "batch", I])
+        return model(graph(nodes, [X], [value("Z", "int32")], known))
+
+    source = save(tmp_path, rounded(known))
+    with pytest.raises(FormatError, match="output 'Y' in onegru differs"):
+        compared(source, rounded({**known, "R": (known["R"] * (1 + 1e-3)).astype(np.float32)}))
+
+
 def test_an_input_that_no_node_reads(tmp_path: Path) -> None:
     """OpenVINO takes its name away; what is fed all the same is our failure, not its refusal."""
     pytest.importorskip("openvino")

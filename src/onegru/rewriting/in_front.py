@@ -13,17 +13,19 @@ import onnx
 
 from onegru.core.dtypes import ELEMENT_TYPES, numpy_dtype
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.operator import BROKEN
+from onegru.dataflow.operator import BROKEN, Op
 from onegru.formats.graph import Graph
 from onegru.formats.onnx.parse import parse_onnx
 from onegru.formats.onnx.validate import ModelProto, Source, serialized
 from onegru.timeline.read import read_timeline
 
+_WHOLE = ("Floor", "Ceil", "Round", "Sign", "OneHot", "QuantizeLinear", "DequantizeLinear")
+_PASSED_ON = ("Identity", "Squeeze", "Unsqueeze", "Reshape", "Transpose")
 _SIZES = ("Shape", "Size", "Range", "ConstantOfShape")  # what depends on no number but sizes
 
 
 def values_in_front(source: Graph, made: Graph) -> dict[str, dict[str, str]]:
-    """For outputs of integers or booleans, the values in front of them that both models have.
+    """For outputs that are integers or booleans, or whole numbers, the values in front that both models have.
 
     Returns:
         their element types, by their names, by the outputs' names. An output is left out if it depends on
@@ -34,12 +36,13 @@ def values_in_front(source: Graph, made: Graph) -> dict[str, dict[str, str]]:
         return {}
     found: dict[str, dict[str, str]] = {}
     for info in source.outputs:
-        if info.is_tensor and info.dtype not in (*ELEMENT_TYPES, "str", "unknown"):
+        if info.is_tensor and info.dtype not in ("str", "unknown"):
+            output = first.outputs[info.name]
             try:
-                values = _in_front(first.flow, first.outputs[info.name])
+                values = _in_front(first.flow, output)
             except BROKEN:
                 continue
-            if values and all(name in second.flow.producers for name in values):
+            if values and output not in values and all(name in second.flow.producers for name in values):
                 found[info.name] = values
     return found
 
@@ -56,13 +59,22 @@ def _in_front(flow: Flow, output: str) -> dict[str, str]:
         op, dtype = flow.producers.get(name), flow.dtype(name)
         if op is None or op.kind in _SIZES:  # an input, which is the same for both
             continue
-        if dtype in ELEMENT_TYPES:
+        if dtype in ELEMENT_TYPES and not _is_whole(flow, op):
             found[name] = str(dtype)
             continue
         if dtype is None or op.bodies:
             return {}
         waiting += filter(None, op.inputs)
     return found
+
+
+def _is_whole(flow: Flow, op: Op) -> bool:
+    """Whether an operator's numbers are whole, or what it passes on is, whatever the type."""
+    if op.kind == "Cast" or op.kind in _PASSED_ON:
+        dtype, made = flow.dtype(op.inputs[0]), flow.producer(op.inputs[0])
+        is_float = dtype in ELEMENT_TYPES
+        return dtype is not None and (not is_float or (made is not None and made.kind in _WHOLE))
+    return op.kind in _WHOLE
 
 
 def with_outputs(data: bytes, source: Source, values: Mapping[str, str]) -> tuple[Graph, bytes]:
