@@ -194,11 +194,14 @@ def test_numbers_that_are_not_finite() -> None:
     report: Quantization[Any] = onegru.quantize(make_gru(), broken)
     assert report.modes["float32"].snr == math.inf
     assert 20 < report.modes["W8A8"].snr < 60  # NaN stays NaN, in the same places
-    R = np.zeros((1, 6, 2), np.float32)
-    R[0, 0, 0] = np.inf
-    left = onegru.quantize(onegru.GRU(np.ones((1, 6, 5), np.float32), R), X, mode="W8A8")
-    assert left.grus[0].mode == "float32" and "R: holds NaN or infinity" in left.grus[0].reason
+    W, R = np.ones((1, 6, 5), np.float32), np.zeros((1, 6, 2), np.float32)
+    W[0, 0, 0] = np.inf  # a gate that is 0 or 1
+    left = onegru.quantize(onegru.GRU(W, R), X, mode="W8A8")
+    assert left.grus[0].mode == "float32" and "W: holds NaN or infinity" in left.grus[0].reason
     assert left.grus[0].modes == {} and left.weight_storage == {}
+    R[0, 0, 0] = np.inf  # and all is NaN from the second step on
+    with pytest.raises(SpecError, match=r"^samples: of output 'Y' .* numbers are finite, so that"):
+        onegru.quantize(onegru.GRU(W, R), X, mode="W8A8")
 
 
 @pytest.mark.parametrize(
@@ -217,8 +220,8 @@ def test_numbers_that_are_not_finite() -> None:
         ({"mode": ""}, "mode: ''; must be one of"),
         ({"among": ["W8A8", "W4"]}, "among: 'W4'; must be one of"),
         ({"among": None}, "among: None; must be some of"),
-        ({"samples": X * np.float32(np.nan)}, "samples: no output of them has a finite number"),
-        ({"samples": X[:0, :0]}, "samples: no output of them has a finite number"),
+        ({"samples": X * np.float32(np.nan)}, "samples: of output 'Y' 0 of .* numbers are finite"),
+        ({"samples": X[:0, :0]}, "samples: no output holds a number"),
     ],
 )
 def test_refusals(arguments: dict[str, Any], message: str) -> None:

@@ -17,7 +17,9 @@ from onegru.core.dtypes import Array
 from onegru.engines.storage import quantize_channels
 from onegru.models.random_inputs import draw_inputs, size_plans
 from onegru.operators.onnx import AUGRU_DOMAINS
-from onegru.rewriting.compare import _limit
+from onegru.rewriting.check import Check
+from onegru.rewriting.compare import Case as Compared
+from onegru.rewriting.compare import Judge
 from tests.support.comparison import assert_bits
 from tests.support.files.onnx_models import (
     PLAIN,
@@ -140,7 +142,7 @@ def test_published_models(path: Path, tmp_path: Path) -> None:
     assert all(output.snr is not None and 40 < output.snr < 65 for output in report.outputs)
     assert target.stat().st_size < 0.45 * path.stat().st_size
     source, made = onegru.load(path), onegru.load(target)
-    feeds = draw_inputs(source, 1, next(iter(size_plans())))
+    feeds = draw_inputs(source, 1, next(iter(size_plans()))).inputs
     wanted = source.run(feeds)
     for name, array in made.run(feeds).items():
         np.testing.assert_allclose(array, wanted[name], atol=0.05 * max(1, np.abs(wanted[name]).max()))
@@ -204,12 +206,29 @@ def test_other_changes_of_a_quantized_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tolerances", [TOLERANCE_REWRITTEN, TOLERANCE_FUSED], ids=["rewritten", "fused"])
-def test_integer_outputs_must_stay_equal(tolerances: Mapping[str, float]) -> None:
-    """An output of type int8 is not allowed the error of int8 weights."""
+def test_integer_outputs_are_not_allowed_the_error_of_weights(
+    tmp_path: Path, tolerances: Mapping[str, float]
+) -> None:
+    """Of integers a share may change, and none by rounding alone."""
+    source = onegru.load(save(tmp_path, model(graph([PLAIN], [X_INFO], ["Y"], WEIGHTS))))
+    check = Check.of(True, {"X": X}, None, 0, None)
     for dtype in (np.int8, np.uint8, np.int32, np.bool_):
-        assert _limit(tolerances, {"float32", QUANTIZED}, None, "onegru", np.full(3, 100, dtype)) == 0
-    assert _limit(tolerances, {"float32", QUANTIZED}, None, "onegru", np.full(3, 0.5, np.float32)) == 0.1
-    assert _limit(tolerances, {"float32"}, None, "onegru", np.full(3, 0.5, np.float32)) <= 1e-5
+        array = np.arange(100).astype(dtype)
+        case = Compared({"X": X}, {"n": array, "f": np.full(3, 0.5, np.float32)}, None)
+        apart = array.copy()
+        apart[:20] = np.logical_not(apart[:20]) if dtype == np.bool_ else apart[:20] + 1
+        few = np.where(np.arange(100) < 5, apart, array)
+        for dtypes, found, is_allowed in (
+            ({"float32", QUANTIZED}, apart, False),
+            ({"float32", QUANTIZED}, few, True),
+            ({"float32"}, few, False),
+        ):
+            judge = Judge(source, case, check, tmp_path / "q.onnx", tolerances, dtypes, source)
+            if is_allowed:
+                assert judge("n", "onegru", "output 'n'", array, found).tolerance == 0.1
+                continue
+            with pytest.raises(FormatError, match=r"from the source's at \[0\] and in (20|5)\.00% of it"):
+                judge("n", "onegru", "output 'n'", array, found)
 
 
 def test_refusals(tmp_path: Path) -> None:

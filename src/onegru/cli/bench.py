@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 import numpy as np
 
+from onegru.core.compare import count_finite, difference
 from onegru.core.dtypes import Array
 from onegru.core.errors import OneGRUError, SpecError
 from onegru.engines.native import MOST_THREADS, set_num_threads
@@ -64,7 +65,7 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
     """
     ours = model.run(inputs)
     calls: dict[str, Callable[[], object]] = {"onegru": lambda: model.run(inputs)}
-    differences: dict[str, float] = {}
+    differences: dict[str, float | None] = {}
     refuses: str | None = None
     file = model._file
     if any(array.size == 0 for array in inputs.values()):
@@ -125,9 +126,13 @@ def _once(call: Callable[[], object]) -> float:
     return max(time.perf_counter() - began, 1e-7)
 
 
-def _difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float:
-    found = 0.0
-    for name, array in ours.items():
-        if isinstance(array, np.ndarray) and array.dtype.kind == "f" and array.size:
-            found = max(found, float(np.abs(array.astype(np.float64) - theirs[name]).max()))
-    return found
+def _difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float | None:
+    """The largest difference; None where no number is finite."""
+    floats = {
+        name: array
+        for name, array in ours.items()
+        if isinstance(array, np.ndarray) and array.dtype.kind == "f"
+    }
+    if not any(map(count_finite, floats.values())):
+        return None
+    return max(difference(array, theirs[name]).max_abs for name, array in floats.items())

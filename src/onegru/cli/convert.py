@@ -35,6 +35,7 @@ from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
 from onegru.cli.tables import left_out_words
 from onegru.core.dtypes import is_int8
 from onegru.core.errors import SpecError
+from onegru.core.wording import count
 from onegru.engines.storage import lossless_storage
 from onegru.formats.opened import Kind, open_layers
 from onegru.formats.save import SUFFIXES
@@ -303,6 +304,9 @@ def _show(console: Console, layers: GRU | Stack, target: Path, checks: Sequence[
         table.add_row(safe(item.output), *figures, words)
     console.print(table)
     agrees = all(item.agrees for item in checks)
+    steps = max((item.steps for item in checks), default=0)
+    numbers = sum(item.compared for item in checks)
+    say(console, f"{numbers:,} numbers compared, over {count(steps, 'step')}")
     say(console, f"{'wrote' if agrees else 'did not write'} {safe(str(target))}")
     if agrees and any(is_int8(lossless_storage(layer.weights)) for layer in layers_of(layers)):
         say(console, "quantized weights were dequantized: the same numbers, in float32")

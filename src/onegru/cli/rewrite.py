@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +23,7 @@ from onegru.models.model import Model
 from onegru.quantization.quantize import quantize
 from onegru.quantization.report import Quantization, table_rows
 from onegru.quantization.subject import MODES
+from onegru.rewriting.check import OutputReport
 from onegru.rewriting.fuse import Fusion, fuse
 from onegru.rewriting.rewrite import RUNTIMES, Rewriting, rewrite
 
@@ -327,6 +328,19 @@ def show_report(console: Console, report: Rewriting) -> None:
     _show_outputs(console, report)
 
 
+def compared_words(outputs: Sequence[OutputReport]) -> str:
+    """How much was compared."""
+    own = [item for item in outputs if item.runtime == outputs[0].runtime]
+    words = f"{sum(item.compared for item in own):,} numbers compared"
+    if steps := max((item.steps or 0 for item in own), default=0):
+        words += f", over {count(steps, 'step')}"
+    if all(item.moved is not None for item in own):
+        words += f"; {sum(item.moved or 0 for item in own):,} change with the random inputs"
+    if left_out := sum(item.left_out for item in own):
+        words += f"; {left_out:,} left out, as they are not finite in the source"
+    return words
+
+
 def _show_fused(console: Console, report: Rewriting | Fusion) -> None:
     say(console, *decomposed_words(report.fused), *near_miss_words(report.missed))
 
@@ -344,3 +358,4 @@ def _show_outputs(console: Console, report: Rewriting | Fusion) -> None:
         table.add_row(safe(item.name), item.runtime, *figures)
     console.print(table)
     console.print("differences are from the source, which onegru ran on the same inputs", highlight=False)
+    say(console, compared_words(report.outputs))

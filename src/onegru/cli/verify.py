@@ -138,11 +138,22 @@ def show_verification(console: Console, found: Verification) -> None:
         for item in found.against.runtimes:
             _add_rows(table, f"{item.runtime} {item.version}, {name}", item.outputs, item.status)
     console.print(table)
+    say(console, *_compared_lines(found))
     for item in found.runtimes:
         say(console, *_runtime_lines(item))
     if found.against is not None:
         say(console, *_against_lines(safe(Path(found.model).name), found.against))
     say(console, *(f"{name} is not installed" for name in found.absent))
+
+
+def _compared_lines(found: Verification) -> list[str]:
+    outputs = next((item.outputs for item in found.runtimes if item.outputs), ())
+    if not outputs:
+        return []
+    words = f"{sum(item.compared for item in outputs):,} numbers compared"
+    words += "" if found.steps is None else f", over {count(found.steps, 'step')}"
+    left_out = sum(item.left_out for item in outputs)
+    return [words + (f"; {left_out:,} left out, as they are not finite" if left_out else "")]
 
 
 def _add_rows(table: Table, name: str, outputs: Sequence[OutputResult], otherwise: str) -> None:

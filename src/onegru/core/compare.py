@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -65,6 +65,74 @@ TOLERANCE_ACROSS_RUNTIMES: Mapping[str, float] = {
 
 #: How many times as far as one rounding of its inputs moves a model, rounding after every operation may.
 SENSITIVITY_FACTOR = 16.0
+
+# But no further, relative to max(1, the absolute value): what a rounding moves by more than that cannot be
+# told from a fault.
+_MOST_ROUNDING = {"float16": 0.1, "bfloat16": 0.5}
+_MOST_ROUNDING_ELSE = 0.01
+_LEAST_FINITE = 0.5  # of an output's numbers, for it to count as compared
+
+_EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+def nudged(array: Array, dtypes: Collection[str] = ()) -> Array:
+    """Every number moved by about half a unit in the last place, up or down, as one rounding may.
+
+    Args:
+        array: the numbers.
+        dtypes: element types that they are rounded to as well.
+    """
+    if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+        return array
+    signs = np.random.default_rng(0).choice(np.array([-1.0, 1.0]), array.shape)
+    epsilon = max(_EPSILON.get(dtype, 0.0) for dtype in (array.dtype.name, *dtypes))
+    with np.errstate(all="ignore"):
+        return (array.astype(np.float64) * (1.0 + epsilon * signs)).astype(array.dtype)
+
+
+def rounding_effect(expected: Array, moved: Array) -> float:
+    """How far rounding after every operation may move a result, relative to max(1, its absolute value).
+
+    For integers and booleans, the share of them that it may change.
+
+    Args:
+        expected: the result.
+        moved: what one rounding makes of it, as of every number of the inputs (`nudged`).
+    """
+    if expected.shape != moved.shape or not expected.size:
+        return 0.0
+    if expected.dtype.name not in ELEMENT_TYPES:
+        return min(SENSITIVITY_FACTOR * float(np.mean(expected != moved)), _MOST_ROUNDING_ELSE)
+    want, have = expected.astype(np.float64), moved.astype(np.float64)
+    with np.errstate(all="ignore"):
+        change = np.abs(have - want) / np.maximum(1.0, np.abs(want))
+    largest = float(np.max(change, where=np.isfinite(change), initial=0.0))
+    return min(SENSITIVITY_FACTOR * largest, _MOST_ROUNDING.get(expected.dtype.name, _MOST_ROUNDING_ELSE))
+
+
+def count_finite(array: Array) -> int:
+    """How many numbers of an array a comparison can judge: all but NaN and infinity."""
+    if array.dtype.name not in ELEMENT_TYPES:
+        return int(array.size)
+    return int(np.isfinite(array.astype(np.float64, copy=False)).sum())
+
+
+def nothing_compared(*runs: Mapping[str, Any]) -> str:
+    """Why a comparison with the outputs of these runs would prove nothing, in words; empty if it does not.
+
+    NaN equals whatever is broken in the same way, so at least half of an output's numbers have to be finite.
+    """
+    sizes: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for outputs in runs:
+        for name, array in outputs.items():
+            if isinstance(array, np.ndarray):
+                sizes[name] = sizes.get(name, 0) + array.size
+                counts[name] = counts.get(name, 0) + count_finite(array)
+    for name, size in sizes.items():
+        if counts[name] < _LEAST_FINITE * size:
+            return f"of output {name!r} {counts[name]} of {size} numbers are finite"
+    return "no output holds a number" if sizes and not any(sizes.values()) else ""
 
 
 def signal_to_noise(expected: Array, found: Array) -> float | None:
@@ -181,13 +249,14 @@ def tolerance_of(dtype: str) -> float:
     return TOLERANCE_ACROSS_RUNTIMES.get(dtype, 0.0)
 
 
-def agreement(expected: Any, got: Any, tolerance: float) -> Agreement:
+def agreement(expected: Any, got: Any, tolerance: float, share: float = 0.0) -> Agreement:
     """Compare a result with the expected one.
 
     Args:
         expected: what it should be.
         got: what it is.
         tolerance: the most that an element may be off, relative to max(1, |expected|). NaN equals NaN.
+        share: of integers and booleans, which share of them may differ.
     """
     if not isinstance(expected, np.ndarray) or not isinstance(got, np.ndarray):
         return Agreement(True, reason="not a tensor; not compared")
@@ -206,7 +275,7 @@ def agreement(expected: Any, got: Any, tolerance: float) -> Agreement:
         return Agreement(same, reason="" if same else f"other values of type {expected.dtype.name}")
     apart = difference(expected, got)
     wrong = beyond(expected, got, tolerance)
-    if not wrong.any():
+    if not wrong.any() or (expected.dtype.kind in "biu" and wrong.mean() <= share):
         return Agreement(True, apart.max_abs, apart.max_ulp)
     where = _index_of_max(wrong)
     return Agreement(False, apart.max_abs, apart.max_ulp, where, expected[where].item(), got[where].item())

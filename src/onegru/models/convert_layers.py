@@ -6,12 +6,22 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
-from onegru.core.compare import TOLERANCE_CONVERTED, Difference, difference, magnitude
+from onegru.core.compare import (
+    TOLERANCE_CONVERTED,
+    Difference,
+    agreement,
+    count_finite,
+    difference,
+    magnitude,
+    nothing_compared,
+    nudged,
+    rounding_effect,
+)
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, SpecError
 from onegru.core.shapes import arrange
@@ -40,11 +50,15 @@ class OutputCheck:
         output: its name in the target.
         difference: how far the two differ.
         tolerance: how far they may.
+        compared: how many numbers were compared: those that are finite in the source.
+        steps: how many steps the longest row took.
     """
 
     output: str
     difference: Difference
     tolerance: float
+    compared: int
+    steps: int
 
     @property
     def agrees(self) -> bool:
@@ -97,7 +111,7 @@ def _check(source: GRU | Stack, target: Path) -> list[OutputCheck]:
         for each output the largest difference of all runs.
 
     Raises:
-        FormatError, SpecError: the target cannot be read.
+        FormatError, SpecError: the target cannot be read, or nothing can be compared.
     """
     runs = [_run_both(source, target, *sizes) for sizes in reversed(_SIZES)]
     return [max(items, key=lambda item: item.difference.max_abs) for items in zip(*runs, strict=True)]
@@ -110,7 +124,8 @@ def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[OutputC
         inputs = _random_inputs(layers, T, B)
         theirs = _results(joined([*load_layers(written).values()]), inputs)
         ours = _results(source, inputs)
-        return [_compare(_name(slot, len(layers)), ours[slot], theirs[slot]) for slot in ours]
+        compare = _Comparison(source, inputs, ours)
+        return [compare(_name(slot, len(layers)), slot, theirs[slot]) for slot in ours]
     model = load(written)
     slots = _slots(model)
     sizes = {"T": T, "B": B} | _fixed_sizes(model, slots)
@@ -120,8 +135,9 @@ def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[OutputC
     named = {info.name: slots[info.name] for info in model.inputs}
     feeds = {name: arrange(inputs[s], CANONICAL_AXES[s[0]], axes) for name, (s, axes) in named.items()}
     ours = _results(source, inputs)
+    compare = _Comparison(source, inputs, ours)
     return [
-        _compare(name, ours[slot], arrange(array, slots[name][1], CANONICAL_AXES[slot[0]]))
+        compare(name, slot, arrange(array, slots[name][1], CANONICAL_AXES[slot[0]]))
         for name, array in model.run(feeds).items()
         for slot in [slots[name][0]]
     ]
@@ -183,5 +199,31 @@ def _name(slot: _Slot, count: int) -> str:
     return role if role == "Y" or count == 1 else f"{role}_{index}"
 
 
-def _compare(name: str, ours: Array, theirs: Array) -> OutputCheck:
-    return OutputCheck(name, difference(ours, theirs), TOLERANCE_CONVERTED[ours.dtype.name] * magnitude(ours))
+class _Comparison:
+    """Compares outputs with those of the source on the same inputs.
+
+    Raises:
+        FormatError: that would prove nothing.
+    """
+
+    def __init__(
+        self, source: GRU | Stack, inputs: Mapping[_Slot, Array], outputs: Mapping[_Slot, Array]
+    ) -> None:
+        self._source, self._inputs, self._outputs = source, inputs, outputs
+        names = {f"{role} {index}": array for (role, index), array in outputs.items()}
+        if why := nothing_compared(names):
+            raise FormatError(f"{why}, so that a comparison proves nothing")
+
+    @cached_property
+    def _moved(self) -> Mapping[_Slot, Array]:
+        inputs = {slot: nudged(array) for slot, array in self._inputs.items()}
+        return _results(self._source, inputs)
+
+    def __call__(self, name: str, slot: _Slot, found: Array) -> OutputCheck:
+        expected = self._outputs[slot]
+        apart = difference(expected, found)
+        most = TOLERANCE_CONVERTED[expected.dtype.name] * magnitude(expected)
+        if not apart.max_abs <= most:
+            effect = rounding_effect(expected, self._moved[slot])
+            most = apart.max_abs if agreement(expected, found, effect).agrees else most
+        return OutputCheck(name, apart, most, count_finite(expected), len(self._inputs["X", 0]))

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from onegru.core.arguments import integer, shown
+from onegru.core.compare import count_finite
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import OneGRUError, SpecError
 from onegru.core.machine import memory_size
 from onegru.core.shapes import fits
 from onegru.core.spec import Spec
 from onegru.formats.graph import TensorInfo
+from onegru.models.lengths import LengthsInput, find_lengths, steps_of
 from onegru.models.model import Model
 from onegru.operators.schema import CANONICAL_AXES, Role
 
@@ -50,19 +54,39 @@ def size_plans() -> Iterator[tuple[int, int, int]]:
     yield from ((7, 3, 4), (1, 1, 1), (16, 1, 16), (64, 2, 64))
 
 
-def draw_inputs(
-    model: Model, seed: int, sizes: tuple[int, int, int], dims: Dims | None = None
-) -> dict[str, Array]:
-    """A random array for each input that has no default.
+class Drawn(NamedTuple):
+    """Random inputs of a model.
 
-    Dimensions of the same name get the same size, and so do the steps and the rows of all GRU nodes; lengths
-    lie between 1 and the number of steps.
+    Attributes:
+        inputs: an array for each input that has no default.
+        outputs: what the model gives for them.
+        error: why it does not run on them; None if it does.
+    """
+
+    inputs: dict[str, Array]
+    outputs: dict[str, Any]
+    error: OneGRUError | None
+
+
+def draw_inputs(
+    model: Model,
+    seed: int,
+    sizes: tuple[int, int, int],
+    dims: Dims | None = None,
+    others: Sequence[Model] = (),
+) -> Drawn:
+    """Random inputs on which a model runs, if it can be, with finite outputs.
+
+    Dimensions of the same name get the same size, and so do the steps and the rows of all GRU nodes. Lengths
+    lie between 1 and the number of steps, which one row has. Numbers are normal; where outputs are then not
+    finite, as of logarithms and roots, they are drawn in other ways.
 
     Args:
         model: the model.
         seed: of the random numbers.
         sizes: of open dimensions: steps, rows, all others.
         dims: sizes that override `sizes`, as for `shapes_of`; at least 1.
+        others: models of the same inputs, which may show better what these are.
 
     Raises:
         SpecError: an input is not a tensor of known shape and type, or `dims` does not fit the inputs.
@@ -70,7 +94,41 @@ def draw_inputs(
     for name, told in (dims or {}).items():
         if min(told if isinstance(told, tuple) else (told,), default=1) < 1:
             raise SpecError(f"dims: {name} is {told}; must be at least 1")
-    return _draw_missing(model, {}, seed, sizes, dims or {}, {}, "dims")[0]
+    shapes, _ = _shapes_missing(model, {}, sizes, dims or {}, {}, "dims")
+    return _Draw(model, {}, seed, shapes, others).finite()
+
+
+_AGAIN, _TURNS = 1 << 20, 4  # what is added to the seed to draw again, and how often
+
+
+def draw_twice(
+    model: Model,
+    seed: int,
+    sizes: tuple[int, int, int],
+    dims: Dims | None = None,
+    others: Sequence[Model] = (),
+) -> tuple[Drawn, dict[str, int] | None]:
+    """As `draw_inputs`, and how many numbers of each output change as inputs are drawn again.
+
+    The second is None of a model that takes no inputs, or does not run.
+    """
+    drawn = draw_inputs(model, seed, sizes, dims, others)
+    if drawn.error is not None or not drawn.inputs:
+        return drawn, None
+    moved: dict[str, int] = {}
+    for turn in range(1, _TURNS + 1):  # a few integers may come out the same
+        again = draw_inputs(model, seed + turn * _AGAIN, sizes, dims, others).outputs
+        moved = {name: _count_moved(array, again.get(name)) for name, array in drawn.outputs.items()}
+        if any(moved.values()):
+            break
+    return drawn, moved
+
+
+def _count_moved(one: Any, other: Any) -> int:
+    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray) or one.shape != other.shape:
+        return 1  # whatever it is, it is another
+    is_same = (one == other) | ((one != one) & (other != other))
+    return int(one.size - np.sum(is_same))
 
 
 def pick_inputs(
@@ -80,8 +138,9 @@ def pick_inputs(
     dims: Dims,
     default: int | None = None,
     argument: str = "dims",
+    sizes: tuple[int, int, int] | None = None,
 ) -> tuple[dict[str, Array], dict[str, int]]:
-    """Random arrays for inputs that are not given and have no default, of sizes on which the model runs.
+    """Random arrays for inputs that are not given and have no default, as of `draw_inputs`.
 
     Args:
         model: the model.
@@ -91,9 +150,11 @@ def pick_inputs(
         default: the size of those that are neither in `dims` nor in a given input; None to pick the first of
             `size_plans` on which the model runs.
         argument: the caller's name for `dims`.
+        sizes: to try before those of `size_plans`.
 
     Returns:
-        the arrays, and the sizes that were picked, by the names of their dimensions.
+        the arrays, and the sizes that were picked, by the names of their dimensions. If no size had to be
+        picked, the model need not run on them.
 
     Raises:
         SpecError: an input is not a tensor of known shape and type, `dims` does not fit the inputs, or the
@@ -107,30 +168,28 @@ def pick_inputs(
         if isinstance(size, str)
     }
     first: OneGRUError | None = None
-    for plan in size_plans() if default is None else [(default, default, default)]:
-        inputs, picked = _draw_missing(model, given, seed, plan, dims, known, argument)
-        if default is not None or not picked:
-            return inputs, {}
-        try:
-            model.run({**given, **inputs})
-        except OneGRUError as error:
-            first = first or error
-        else:
-            return inputs, picked
+    plans = [*([sizes] if sizes else []), *size_plans()]
+    for plan in plans if default is None else [(default, default, default)]:
+        shapes, picked = _shapes_missing(model, given, plan, dims, known, argument)
+        if default is not None:
+            picked = {}
+        drawn = _Draw(model, given, seed, shapes).finite() if shapes else Drawn({}, {}, None)
+        if drawn.error is None or not picked:
+            return drawn.inputs, picked
+        first = first or drawn.error
     words = "of any size that was tried"
     raise SpecError(f"inputs: {model.path} does not run on random ones {words} ({first}); must be given")
 
 
-def _draw_missing(
+def _shapes_missing(
     model: Model,
     given: Mapping[str, Array],
-    seed: int,
     plan: tuple[int, int, int],
     dims: Dims,
     known: Mapping[str, int],
     argument: str,
-) -> tuple[dict[str, Array], dict[str, int]]:
-    """The arrays for `draw_inputs` and `pick_inputs`, and the sizes that come from `plan`."""
+) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
+    """The shapes of inputs to draw, and the sizes that come from `plan`."""
     letters = input_letters(model)
     named: dict[str, str] = {}
     for info in model.inputs:
@@ -147,39 +206,163 @@ def _draw_missing(
         return picked.setdefault(name, plan["TB".index(letter)] if letter else plan[2])
 
     infos = [info for info in model.inputs if info.name not in given and not info.optional]
-    shapes = shapes_of(infos, dims, otherwise, argument)
-    drawn = draw(
-        model, np.random.default_rng(seed), shapes, {name: array.shape for name, array in given.items()}
-    )
-    return drawn, picked
+    return shapes_of(infos, dims, otherwise, argument), picked
 
 
-def draw(
-    model: Model,
-    rng: np.random.Generator,
-    shapes: Mapping[str, tuple[int, ...]],
-    given: Mapping[str, tuple[int, ...]] | None = None,
-) -> dict[str, Array]:
-    """A random array for each input that `shapes` names.
+#: How numbers are drawn: the first way unless outputs are then not finite. Integers are 0 and 1 in the first
+#: way, which most indices allow, and 1 and 2 in the others, which most divisors do.
+WAYS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "positive": lambda rng, shape: rng.uniform(0.5, 1.5, shape),
+    "below 1": lambda rng, shape: rng.uniform(0.05, 0.95, shape),
+    "above 1": lambda rng, shape: rng.uniform(2.0, 4.0, shape),
+    "negative": lambda rng, shape: rng.uniform(-1.5, -0.5, shape),
+    "whole": lambda rng, shape: rng.integers(1, 4, shape).astype(np.float64),
+}
+_NORMAL = next(iter(WAYS))
+_MOST_VARIED = 8  # inputs that are drawn in another way than the rest
+
+
+class _Try(NamedTuple):
+    """Inputs drawn in some ways, and the share of finite numbers in the worst output and in all."""
+
+    share: tuple[float, float]
+    drawn: Drawn
+    ways: dict[str, str]
+
+    @property
+    def is_finite(self) -> bool:
+        return self.share == (1.0, 1.0)
+
+
+class _Draw:
+    """Draws inputs of a model.
 
     Args:
         model: the model.
-        rng: the source of the numbers.
+        given: the inputs that are not drawn.
+        seed: of the random numbers.
         shapes: of the inputs to draw, by name.
-        given: of the inputs already there, likewise.
+        others: models of the same inputs, which may show better what these are.
 
     Raises:
         SpecError: an input is of a type that cannot be random, or the memory does not suffice.
     """
-    total = sum(math.prod(shape) * 8 for shape in shapes.values())
-    if total > memory_size() // 4:
-        raise SpecError(f"inputs to draw: {total} bytes; too much for this machine's memory")
-    longest = _longest_lengths(model, {**(given or {}), **shapes})
-    return {
-        info.name: _draw_one(rng, info, shapes[info.name], longest.get(info.name))
-        for info in model.inputs
-        if info.name in shapes
-    }
+
+    def __init__(
+        self,
+        model: Model,
+        given: Mapping[str, Array],
+        seed: int,
+        shapes: Mapping[str, tuple[int, ...]],
+        others: Sequence[Model] = (),
+    ) -> None:
+        total = sum(math.prod(shape) * 8 for shape in shapes.values())
+        if total > memory_size() // 4:
+            raise SpecError(f"inputs to draw: {total} bytes; too much for this machine's memory")
+        self.model, self.given, self.seed, self.shapes = model, given, seed, shapes
+        self.infos = [info for info in model.inputs if info.name in shapes]
+        for info in self.infos:
+            _check_drawable(info)
+        self.error: OneGRUError | None = None
+        self.longest: dict[str, int] = {}
+        for item in (model, *others):
+            self._find_longest(item)
+
+    def __call__(self, ways: Mapping[str, str]) -> dict[str, Array]:
+        """The inputs, those that are named drawn in another way than the first."""
+        rng = np.random.default_rng(self.seed)
+        return {
+            info.name: _draw_lengths(rng, info, self.shapes[info.name], self.longest[info.name])
+            if info.name in self.longest
+            else draw_numbers(
+                rng, numpy_dtype(info.dtype), self.shapes[info.name], ways.get(info.name, _NORMAL)
+            )
+            for info in self.infos
+        }
+
+    def finite(self) -> Drawn:
+        """Inputs with finite outputs, or else those with the most of them."""
+        names = [info.name for info in self.infos if info.name not in self.longest]
+        best: _Try | None = None
+        for way in WAYS if names else [_NORMAL]:
+            best = self._better(best, dict.fromkeys(names, way))
+            if best is not None and best.is_finite:
+                return best.drawn
+        for name in names[:_MOST_VARIED] if len(names) > 1 else ():
+            for way in WAYS if best is not None else ():
+                best = self._better(best, {**(best.ways if best is not None else {}), name: way})
+                if best is not None and best.is_finite:
+                    return best.drawn
+        return Drawn(self({}), {}, self.error) if best is None else best.drawn
+
+    def _better(self, best: _Try | None, ways: dict[str, str]) -> _Try | None:
+        """What comes of drawing in these ways, if it is better."""
+        inputs = self(ways)
+        try:
+            outputs = self.model.run({**self.given, **inputs})
+        except OneGRUError as error:
+            self.error = self.error or error
+            return best
+        share = _finite_share(outputs)
+        if best is not None and share <= best.share:
+            return best
+        return _Try(share, Drawn(inputs, outputs, None), ways)
+
+    # ---- lengths
+
+    def _find_longest(self, model: Model) -> None:
+        """Add to `longest` the inputs that hold lengths, with the number of steps that they must fit."""
+        shapes = {**{name: array.shape for name, array in self.given.items()}, **self.shapes}
+        wanted = {info.name for info in self.infos if numpy_kind(info) in "iu"} - self.longest.keys()
+        direct = _longest_lengths(model, shapes)
+        self.longest |= {name: steps for name in wanted if (steps := direct.get(name)) is not None}
+        if not (wanted := wanted - self.longest.keys()):
+            return
+        for name, lengths in find_lengths(model).items():
+            if name not in wanted:
+                continue
+            steps = steps_of(model, lengths, shapes)
+            self.longest[name] = self._tried(model, name, lengths) if steps is None else steps
+
+    def _tried(self, model: Model, name: str, lengths: LengthsInput) -> int:
+        """How many steps lengths must fit, as runs show it; 1 if none does."""
+        self.longest[name] = 1
+        sizes = {size for shape in self.shapes.values() for size in shape}
+        sizes |= {size for array in self.given.values() for size in array.shape}
+        if not lengths.is_scaled:
+            try:
+                steps = _steps_seen(model, {**self.given, **self({})})
+            except OneGRUError:
+                return 1
+            if steps:
+                return min(steps)
+        for size in sorted(sizes, reverse=True)[:_MOST_VARIED]:
+            self.longest[name] = size
+            with suppress(OneGRUError):
+                model.run({**self.given, **self({})})
+                return size
+        return 1
+
+
+def _steps_seen(model: Model, inputs: Mapping[str, Array]) -> list[int]:
+    """The number of steps of what each GRU with lengths was given in a run."""
+    found = []
+    for gru, trace in zip(model.gru_nodes, model.trace(inputs), strict=True):
+        ports = {port.role: port for port in gru._step.ports}
+        lengths = ports.get("sequence_lens")
+        if lengths is not None and lengths.name in trace and "T" in ports["X"].axes:
+            found.append(trace[ports["X"].name].shape[ports["X"].axes.index("T")])
+    return found
+
+
+def _finite_share(outputs: Mapping[str, Any]) -> tuple[float, float]:
+    """The share of finite numbers in the worst output, and in all."""
+    arrays = [array for array in outputs.values() if isinstance(array, np.ndarray) and array.size]
+    counts = [(count_finite(array), array.size) for array in arrays]
+    total = sum(size for _, size in counts)
+    shares = min((finite / size for finite, size in counts), default=1.0)
+    return shares, sum(finite for finite, _ in counts) / total if total else 1.0
 
 
 def random_call(spec: Spec, T: int, B: int, rng: np.random.Generator) -> dict[Role, Array]:
@@ -322,19 +505,28 @@ def _longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dic
     return found
 
 
-def _draw_one(
-    rng: np.random.Generator, info: TensorInfo, shape: tuple[int, ...], longest: int | None
-) -> Array:
-    """Normal numbers, lengths up to `longest`, or for other integers 0 and 1, which most indices allow.
+def numpy_kind(info: TensorInfo) -> str:
+    """The kind of an input's type, by NumPy's letter; empty for what is no number."""
+    return "" if info.dtype in ("str", "unknown") or not info.is_tensor else numpy_dtype(info.dtype).kind
 
-    Raises:
-        SpecError: its type cannot be random.
-    """
+
+def _check_drawable(info: TensorInfo) -> None:
     if info.dtype in ("str", "unknown"):
         raise SpecError(f"input {info.name!r}: type {info.dtype} cannot be drawn; give its value")
-    dtype = numpy_dtype(info.dtype)
-    if dtype.kind in "iu" and longest is not None:
-        return rng.integers(min(1, longest), longest + 1, shape).astype(dtype)
+
+
+def draw_numbers(
+    rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...], way: str = _NORMAL
+) -> Array:
+    """Random numbers of a type, in one of `WAYS`."""
     if dtype.kind in "iub":
-        return rng.integers(0, 2, shape).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
+        least = int(way != _NORMAL and dtype.kind != "b")
+        return rng.integers(least, least + 2, shape).astype(dtype)
+    return WAYS[way](rng, shape).astype(dtype)
+
+
+def _draw_lengths(rng: np.random.Generator, info: TensorInfo, shape: tuple[int, ...], longest: int) -> Array:
+    """Lengths from 1 to the longest, which the first row has."""
+    drawn = np.asarray(rng.integers(min(1, longest), longest + 1, shape))
+    drawn.reshape(-1)[:1] = longest
+    return drawn.astype(numpy_dtype(info.dtype))

@@ -143,7 +143,7 @@ def _why_no_chain(model: Model) -> str:
     if _is_bare(model):
         return ""
     try:
-        inputs = draw_inputs(model, 0, _OPEN_SIZES)
+        inputs = draw_inputs(model, 0, _OPEN_SIZES).inputs
         raw = model.trace(inputs)
         traces = [_canonical(gru, trace) for gru, trace in zip(model.gru_nodes, raw, strict=True)]
         outputs = model.run(inputs)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.arguments import check_function, choice, number, shown
+from onegru.core.compare import nothing_compared
 from onegru.core.dtypes import ELEMENT_TYPES, Array, check_group_size, is_int8
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec
@@ -75,7 +76,7 @@ def quantize(
         computes, or with weights that int8 cannot hold stay as they are.
 
     Raises:
-        SpecError: an argument is not legal, or a sample does not fit.
+        SpecError: an argument is not legal, a sample does not fit, or outputs are not finite on them.
         FormatError: a file is broken, or another runtime fails on its part.
         OSError: a file cannot be opened.
     """
@@ -111,9 +112,10 @@ class Measurement:
         self._found: dict[tuple[tuple[str, str], ...], float] = {}
         made = subject.make({})
         self._expected = [subject.run(made, sample) for sample in subject.samples]
-        floats = [array for outputs in self._expected for array in outputs.values() if _is_float(array)]
-        if floats and not any(np.isfinite(array.astype(np.float64)).any() for array in floats):
-            raise SpecError("samples: no output of them has a finite number; some must, to be compared")
+        if why := nothing_compared(*self._expected):
+            raise SpecError(
+                f"samples: {why}, so that a comparison proves nothing; must be inputs for which it does (-i)"
+            )
 
     def report(self, mode: str, keep_snr: float | None, order: list[str]) -> Quantization[Any]:
         """All modes, and the result of one, or of those that keep a ratio of signal to noise."""
@@ -231,12 +233,20 @@ def _size(spec: Spec, mode: str, group: int) -> int:
 
 
 def _ratio(pairs: Iterable[tuple[Mapping[str, Array], Mapping[str, Array]]]) -> float:
-    """The ratio of signal to noise in dB of the worst output, over all runs."""
+    """The ratio of signal to noise in dB of the worst output, over all runs.
+
+    Integers and booleans are what floating-point numbers decide, and do not count beside these. Where there
+    are no others, each that changes is as much noise as one that does not is signal.
+    """
     signals: dict[str, float] = {}
     noises: dict[str, float] = {}
     for expected, found in pairs:
+        has_floats = any(map(_is_float, expected.values()))
         for name, array in expected.items():
             if not _is_float(array):
+                if not has_floats and isinstance(array, np.ndarray):
+                    signals[name] = signals.get(name, 0.0) + array.size
+                    noises[name] = noises.get(name, 0.0) + float(np.sum(array != found[name]))
                 continue
             one, other = array.astype(np.float64), found[name].astype(np.float64)
             same = (one == other) | (np.isnan(one) & np.isnan(other))

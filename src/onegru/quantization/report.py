@@ -25,8 +25,9 @@ class Measured:
 
     Attributes:
         snr: the ratio of signal to noise in dB against float32, that of the worst output: 10·log10 of
-            Σ expected² / Σ (expected - found)². Infinity where nothing differs, minus infinity where a number
-            is no longer finite.
+            Σ expected² / Σ (expected - found)²; of a model whose outputs are all integers or booleans, of
+            how many there are by how many change. Infinity where nothing differs, minus infinity where a
+            number is no longer finite.
         size: the bytes of the weights: W and R, the scales of int8, and B in float32.
         seconds: the shortest time that a pass over the samples took.
     """

@@ -33,7 +33,7 @@ MODES: Mapping[str, tuple[str | None, str | None]] = {
 }
 EXACT = "float32"
 
-#: The steps and rows of a layer's random inputs.
+#: The steps and rows of random inputs: noise grows with steps.
 _RANDOM_STEPS, _RANDOM_ROWS = 100, 4
 
 
@@ -179,7 +179,9 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
     reasons |= {name: "shares its name with others" for name in names if names.count(name) > 1}
     reasons |= {name: "has a line break in its name" for name in names if "\n" in name}
     if samples is None:
-        found: list[Any] = [pick_inputs(exact, {}, seed, dims)[0]]
+        found: list[Any] = [
+            pick_inputs(exact, {}, seed, dims, sizes=(_RANDOM_STEPS, _RANDOM_ROWS, _RANDOM_ROWS))[0]
+        ]
     else:
         if dims:
             raise SpecError("dims: given with samples, whose sizes are their own; must be left out")

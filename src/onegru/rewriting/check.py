@@ -21,8 +21,14 @@ class OutputReport:
         runtime: what ran the target: "onegru", "onnxruntime" or "openvino".
         max_abs: the largest absolute difference.
         max_ulp: the largest number of representable numbers in between.
-        tolerance: the largest absolute difference that was allowed.
+        tolerance: the largest absolute difference that was allowed; of integers and booleans, the largest
+            share of them that may differ.
         snr: the ratio of signal to noise in dB; None where nothing differs.
+        compared: how many numbers were compared: those that are finite in the source.
+        left_out: how many were not.
+        moved: how many of those compared change with the random inputs, as the others say little; None of
+            inputs that were given.
+        steps: how many steps the longest row of a GRU took.
     """
 
     name: str
@@ -31,6 +37,10 @@ class OutputReport:
     max_ulp: int
     tolerance: float
     snr: float | None = None
+    compared: int = 0
+    left_out: int = 0
+    moved: int | None = None
+    steps: int | None = None
 
 
 def check_target(target: Path, suffix: str) -> None:

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from onegru.core.compare import difference, magnitude, signal_to_noise
+from onegru.core.compare import (
+    agreement,
+    count_finite,
+    difference,
+    magnitude,
+    nothing_compared,
+    signal_to_noise,
+)
 from onegru.core.dtypes import ELEMENT_TYPES, Array
 from onegru.core.errors import FormatError, OneGRUError
 from onegru.formats.graph import Graph
+from onegru.models.lengths import count_steps
 from onegru.models.model import Model
-from onegru.models.random_inputs import Dims, draw_inputs, size_plans
+from onegru.models.random_inputs import draw_twice, size_plans
+from onegru.models.rounding import Rounding
 from onegru.rewriting.check import Check, OutputReport
 
 _RUNTIME_FACTOR = 10.0  # other runtimes approximate the activations less closely
 _CHECKS = 2  # on inputs of so many different sizes, if sizes are open
+#: The end of a message.
+PROVES_NOTHING = (
+    "so that a comparison proves nothing; give inputs for which it does (inputs, -i), or do without a check"
+)
 
 
 _Run = Callable[[dict[str, Any]], Mapping[str, Any]]
-_Limit = Callable[[str, Array], float]
 
 
 def check_result(
@@ -32,7 +44,8 @@ def check_result(
     check: Check,
     tolerances: Mapping[str, float],
     dtypes: Collection[str] | None = None,
-    other: tuple[str, bytes] | None = None,
+    data: bytes | None = None,
+    runtime: str | None = None,
 ) -> tuple[tuple[OutputReport, ...], tuple[str, ...]]:
     """Compare a changed model with its source.
 
@@ -43,7 +56,8 @@ def check_result(
         check: what to check.
         tolerances: the largest differences to allow, by element types.
         dtypes: the element types that GRUs are computed in; None for those of the result's GRU nodes.
-        other: another runtime to check the result in, and the ONNX model that it is given.
+        data: the changed model as it is to be written, of ONNX.
+        runtime: another runtime to check that in; None for none.
 
     Returns:
         how far the outputs lie apart, and what was not checked, in words.
@@ -54,8 +68,20 @@ def check_result(
     """
     if not check.is_wanted:
         return (), ()
+    graph = source()
+    outputs = graph.outputs
+    fronts: dict[str, dict[str, str]] = {}
+    if data is not None and graph.file is not None:
+        # Imported here, as an IR needs no onnx.
+        from onegru.formats.onnx.validate import Source
+        from onegru.rewriting.in_front import values_in_front, with_outputs
+
+        if fronts := values_in_front(graph, made):
+            values = {name: dtype for front in fronts.values() for name, dtype in front.items()}
+            graph, _ = with_outputs(graph.file.data, Source.of(graph.file), values)
+            made, data = with_outputs(data, Source(str(target)), values)
     try:
-        given = Model(source())
+        given = Model(graph)
     except FormatError as error:
         raise FormatError(f"{error}; so the target cannot be checked, and is not written") from None
     result = Model(made)
@@ -63,15 +89,51 @@ def check_result(
         dtypes = {node.layer.spec.dtype for node in result.gru_nodes if node.layer is not None}
     runs: dict[str, _Run] = {"onegru": result.run}
     notes: tuple[str, ...] = ()
-    if other is not None:
-        runtime, model = other
+    if runtime is not None:
+        assert data is not None
         if any(info.dtype == "bfloat16" for info in (*given.inputs, *given.outputs)):
             notes = (f"not checked in {runtime}, which takes no bfloat16 arrays",)
         else:
-            runs[runtime] = _other(runtime, model, target, [info.name for info in given.outputs])
-    cases = [dict(check.inputs)] if check.inputs is not None else _cases(given, check.seed, check.dims)
-    limit = functools.partial(_limit, tolerances, dtypes, check.tolerance)
-    return _check(given, runs, cases, limit, target), notes
+            runs[runtime] = _other(runtime, data, target, [info.name for info in given.outputs])
+    found: dict[tuple[str, str], OutputReport] = {}
+    steps: dict[str, int] = {}
+    for case in _cases(given, result, check):
+        judge = Judge(given, case, check, target, tolerances, dtypes, result, fronts)
+        for name, count in count_steps(given if given.gru_nodes else result, case.inputs).items():
+            steps[name] = max(count, steps.get(name, 0))
+        for place, run in runs.items():
+            results = run(case.inputs)
+            for name, expected in case.outputs.items():
+                report = judge(name, place, f"output {name!r} in {place}", expected, results[name])
+                key = (place, name)
+                found[key] = report if key not in found else _both(found[key], report)
+    check_moved(target, found.values())
+    if steps and not any(steps.values()):
+        raise FormatError(f"{target}: not written: no GRU takes a step on these inputs, {PROVES_NOTHING}")
+    notes += tuple(f"GRU {name} did not run on these inputs" for name, count in steps.items() if not count)
+    most = max(steps.values(), default=None)
+    wanted = {info.name for info in outputs}
+    reports = (replace(report, steps=most) for report in found.values() if report.name in wanted)
+    return tuple(reports), notes
+
+
+def check_moved(target: Path, reports: Iterable[OutputReport]) -> None:
+    """Raise FormatError if random inputs change no output, whatever they are."""
+    moved = [report.moved for report in reports]
+    if moved and None not in moved and not any(moved):
+        why = "no output changes as the random inputs do"
+        raise FormatError(f"{target}: not written: {why}, {PROVES_NOTHING}")
+
+
+def _both(one: OutputReport, other: OutputReport) -> OutputReport:
+    """Two comparisons of an output: the larger difference, and the numbers of both."""
+    worse = other if other.max_abs > one.max_abs else one
+    return replace(
+        worse,
+        compared=one.compared + other.compared,
+        left_out=one.left_out + other.left_out,
+        moved=None if one.moved is None or other.moved is None else one.moved + other.moved,
+    )
 
 
 def _other(runtime: str, model: bytes, target: Path, names: list[str]) -> _Run:
@@ -89,91 +151,154 @@ def _other(runtime: str, model: bytes, target: Path, names: list[str]) -> _Run:
     return lambda feeds: dict(zip(session.output_names, session.run(feeds), strict=True))
 
 
-def _cases(model: Model, seed: int, dims: Dims | None) -> Iterator[dict[str, Array]]:
-    """Random inputs, of different sizes where sizes are open."""
-    seen: set[str] = set()
-    for index, sizes in enumerate(size_plans()):
-        case = draw_inputs(model, seed + index, sizes, dims)
-        shapes = repr({name: array.shape for name, array in case.items()})
-        if shapes not in seen:
-            seen.add(shapes)
-            yield case
+class Case(NamedTuple):
+    """Inputs to compare on.
+
+    Attributes:
+        inputs: they.
+        outputs: what the source gives for them.
+        moved: how many numbers of each output change as inputs are drawn again; None for inputs that were
+            given, or of a model that takes none.
+    """
+
+    inputs: dict[str, Any]
+    outputs: Mapping[str, Any]
+    moved: Mapping[str, int] | None
 
 
-def _limit(
-    tolerances: Mapping[str, float],
-    dtypes: Collection[str],
-    tolerance: float | None,
-    runtime: str,
-    expected: Array,
-) -> float:
-    """The tolerance of a runtime's output, given the source's."""
-    if expected.dtype.name not in tolerances:
-        return 0.0
-    base = max(tolerances.get(dtype, 0.0) for dtype in {expected.dtype.name, *dtypes})
-    if tolerance is not None:
-        base = tolerance
-    elif runtime != "onegru":
-        base *= _RUNTIME_FACTOR if base < 1e-3 else 1.0
-    return base * magnitude(expected)
-
-
-def _check(
-    given: Model, runs: Mapping[str, _Run], cases: Any, limit: _Limit, target: Path
-) -> tuple[OutputReport, ...]:
-    """Run source and target.
+def _cases(given: Model, result: Model, check: Check) -> Iterator[Case]:
+    """The inputs to compare on: those given, or random ones, of different sizes where sizes are open.
 
     Raises:
-        FormatError: they differ, or the source runs on none of the inputs.
+        FormatError: the source runs on none of the random ones.
+        OneGRUError: it does not run on those given.
     """
-    found: dict[tuple[str, str], OutputReport] = {}
-    first_error: OneGRUError | None = None
+    if check.inputs is not None:
+        yield Case(dict(check.inputs), given.run(check.inputs), None)
+        return
+    seen: set[str] = set()
+    first: OneGRUError | None = None
     count = 0
-    for case in cases:
-        try:
-            wanted = given.run(case)
-        except OneGRUError as error:
-            first_error = first_error or error
+    for index, sizes in enumerate(size_plans()):
+        drawn, moved = draw_twice(given, check.seed + index, sizes, check.dims, [result])
+        shapes = repr({name: array.shape for name, array in drawn.inputs.items()})
+        if shapes in seen:
             continue
-        for runtime, run in runs.items():
-            results = run(case)
-            for name, expected in wanted.items():
-                report = _compared(name, runtime, expected, results[name], limit, target)
-                key = (runtime, name)
-                if key not in found or report.max_abs > found[key].max_abs:
-                    found[key] = report
+        seen.add(shapes)
+        if drawn.error is not None:
+            first = first or drawn.error
+            continue
+        yield Case(drawn.inputs, drawn.outputs, moved)
         count += 1
         if count == _CHECKS:
-            break
+            return
     if not count:
-        if isinstance(cases, list):  # the caller's own
-            assert first_error is not None
-            raise first_error
         raise FormatError(
-            f"{given.path}: does not run on random inputs ({first_error}); give inputs or dims to check with"
+            f"{given.path}: does not run on random inputs ({first}); give inputs or dims to check with"
         )
-    return tuple(found.values())
 
 
-def _compared(
-    name: str, runtime: str, expected: Any, result: Any, limit: _Limit, target: Path
-) -> OutputReport:
-    place = f"{target}: not written: output {name!r} in {runtime}"
-    if not isinstance(expected, np.ndarray) or expected.dtype.kind in "OUS":
-        if repr(expected) != repr(result):
-            raise FormatError(f"{place} differs from the source's")
-        return OutputReport(name, runtime, 0.0, 0, 0.0)
-    result = np.asarray(result)
-    if result.dtype != expected.dtype or result.shape != expected.shape:
-        raise FormatError(
-            f"{place} is {result.dtype} {list(result.shape)}; the source's is {expected.dtype} "
-            f"{list(expected.shape)}"
+class Judge:
+    """Judges outputs of a changed model by those of its source, on the same inputs.
+
+    Args:
+        source: the source.
+        case: the inputs, and the source's outputs.
+        check: what to check.
+        target: the file that the changed model is to become.
+        tolerances: the largest differences to allow, by element types.
+        dtypes: the element types that GRUs are computed in.
+        result: the changed model.
+        fronts: outputs that are judged by others, which have no tolerance of their own.
+
+    Raises:
+        FormatError: a comparison would prove nothing.
+    """
+
+    def __init__(
+        self,
+        source: Model,
+        case: Case,
+        check: Check,
+        target: Path,
+        tolerances: Mapping[str, float],
+        dtypes: Collection[str],
+        result: Model,
+        fronts: Collection[str] = (),
+    ) -> None:
+        self._fronts = fronts
+        self._case, self._check, self._target = case, check, target
+        self._tolerances, self._dtypes = tolerances, dtypes
+        floats = {name for name in dtypes if name in ELEMENT_TYPES}
+        self._rounding = Rounding(source, case.inputs, None, floats, result)
+        if why := nothing_compared(case.outputs):
+            drawn = "" if check.inputs is not None else " on random inputs"
+            raise FormatError(f"{target}: not written: {why}{drawn}, {PROVES_NOTHING}")
+
+    def __call__(self, name: str, runtime: str, words: str, expected: Any, found: Any) -> OutputReport:
+        """How far an output is off.
+
+        Args:
+            name: the output.
+            runtime: what gave it.
+            words: for both, in messages.
+            expected: what the source gives.
+            found: what the changed model gives.
+
+        Raises:
+            FormatError: it is off by more than it may.
+        """
+        place = f"{self._target}: not written: {words}"
+        if not isinstance(expected, np.ndarray) or expected.dtype.kind in "OUS":
+            if repr(expected) != repr(found):
+                raise FormatError(f"{place} differs from the source's")
+            return OutputReport(name, runtime, 0.0, 0, 0.0)
+        found = np.asarray(found)
+        if found.dtype != expected.dtype or found.shape != expected.shape:
+            raise FormatError(
+                f"{place} is {found.dtype} {list(found.shape)}; the source's is {expected.dtype} "
+                f"{list(expected.shape)}"
+            )
+        apart, base = difference(expected, found), self._base(name, runtime, expected)
+        is_float = expected.dtype.name in ELEMENT_TYPES
+        share = 0.0 if is_float or not expected.size else float(np.mean(expected != found))
+        most = base * magnitude(expected) if is_float else base
+        if not (apart.max_abs if is_float else share) <= most and self._check.tolerance is None:
+            effect = self._rounding.effect(name)
+            if agreement(expected, found, effect, effect).agrees:
+                most = max(most, apart.max_abs if is_float else effect)
+        if not (apart.max_abs if is_float else share) <= most:
+            what = f"by {apart.max_abs:.3g} at {list(apart.where or ())}; at most {most:.3g} is allowed"
+            if not is_float:
+                what = f"at {list(apart.where or ())} and in {share:.2%} of it; at most {most:.2%} is allowed"
+            raise FormatError(
+                f"{place} differs from the source's {what}, unless tolerance says otherwise{self._hint()}"
+            )
+        count = count_finite(expected)
+        moved = None if self._case.moved is None else self._case.moved.get(name, 0)
+        snr = signal_to_noise(expected, found) if is_float else None
+        return OutputReport(
+            *(name, runtime, apart.max_abs, apart.max_ulp, most, snr),
+            compared=count,
+            left_out=expected.size - count,
+            moved=moved,
         )
-    apart, most = difference(expected, result), limit(runtime, expected)
-    if not apart.max_abs <= most:
-        raise FormatError(
-            f"{place} differs from the source's by {apart.max_abs:.3g} at {list(apart.where or ())}; "
-            f"at most {most:.3g} is allowed, unless tolerance says otherwise"
+
+    def _base(self, name: str, runtime: str, expected: Array) -> float:
+        """The tolerance of a runtime's output, whatever the model does with rounding."""
+        own = expected.dtype.name
+        if name in self._fronts:
+            return 1.0
+        is_whole = expected.dtype.kind in "biu"
+        if own not in self._tolerances and not is_whole:
+            return 0.0
+        given = self._check.tolerance
+        if given is not None and (given < 1.0 or not is_whole):
+            return given
+        base = max((self._tolerances.get(dtype, 0.0) for dtype in {own, *self._dtypes}), default=0.0)
+        return base * (_RUNTIME_FACTOR if runtime != "onegru" and base < 1e-3 else 1.0)
+
+    def _hint(self) -> str:
+        return (
+            "" if self._check.inputs is not None else "; these inputs are random: give its own (inputs, -i)"
         )
-    snr = signal_to_noise(expected, result) if expected.dtype.name in ELEMENT_TYPES else None
-    return OutputReport(name, runtime, apart.max_abs, apart.max_ulp, most, snr)

@@ -80,7 +80,8 @@ def fuse(
         seed: of the random inputs.
         tolerance: the largest absolute difference to allow, times the largest number of the output if that is
             above 1. By default 1e-5 for float32, 1e-9 for float64, 1e-2 for float16 and 5e-2 for bfloat16, of
-            the output or of a GRU node: the source rounds after each operator.
+            the output or of a GRU node: the source rounds after each operator; or more where the model
+            enlarges a rounding of its inputs to more.
         check: whether to check the target against the source. The source need not run without it.
         progress: called now and then with the number of nodes searched and of all.
 
@@ -89,8 +90,8 @@ def fuse(
 
     Raises:
         SpecError: an argument is not legal.
-        FormatError: the file is broken, holds nothing that can be fused, or the target differs from the
-            source; nothing is written then.
+        FormatError: the file is broken, holds nothing that can be fused, the target differs from the
+            source, or a comparison would prove nothing; nothing is written then.
         MissingExtraError: a package that this needs is not installed.
         OSError: a file cannot be read or written.
     """
@@ -121,9 +122,11 @@ def _fuse_onnx(file: Opened, target: Path, wanted: Check, progress: Progress | N
         from onegru.formats.onnx.validate import Source
     found, result, notes = fuse_onnx(file, progress)
     made = parse_onnx(result, Source(str(target)))
-    outputs, _ = check_result(lambda: read_onnx(file, again=True), made, target, wanted, TOLERANCE_FUSED)
+    outputs, more = check_result(
+        lambda: read_onnx(file, again=True), made, target, wanted, TOLERANCE_FUSED, data=result
+    )
     write_files([(target, lambda file: file.write(result))])
-    return found, notes, outputs
+    return found, [*notes, *more], outputs
 
 
 def _fuse_ir(file: Opened, target: Path, wanted: Check, progress: Progress | None) -> _Done:
@@ -134,9 +137,9 @@ def _fuse_ir(file: Opened, target: Path, wanted: Check, progress: Progress | Non
     found = find_in_ir(file, progress)
     if not found.fused:
         raise nothing_found(str(file), found.missed)
-    outputs, _ = check_result(lambda: graph, found.graph(target), target, wanted, TOLERANCE_FUSED)
+    outputs, notes = check_result(lambda: graph, found.graph(target), target, wanted, TOLERANCE_FUSED)
     write_pair(target, found.shifted, [found.weights.tobytes()])
-    return found, [], outputs
+    return found, [*notes], outputs
 
 
 def fuse_onnx(file: Opened, progress: Progress | None = None) -> tuple[Decomposed, bytes, list[str]]:

@@ -131,7 +131,9 @@ def rewrite(
         tolerance: the largest absolute difference to allow, times the largest number of the output if that is
             above 1. By default 1e-6 for float32, 1e-10 for float64, 2e-3 for float16, 2e-2 for bfloat16 and
             0.1 with `quantize`, of the output or of a GRU node; those of `onegru.fuse` with `fuse`; ten times
-            that in another runtime.
+            that in another runtime; or more where the model enlarges a rounding of its inputs to more. Of
+            integers and booleans it is the share that may differ, unless the numbers in front of them can be
+            compared.
         check: whether to check the target against the source. The source need not run without it.
         fuse: whether GRUs that are decomposed into other operators become GRU nodes first, as by
             `onegru.fuse`; there must then be one.
@@ -151,7 +153,8 @@ def rewrite(
     Raises:
         SpecError: an argument or a GRU node is not legal, or the target's opset cannot express a node.
         FormatError: the file is broken or holds what cannot be rewritten, or the target differs from the
-            source; nothing is written then.
+            source, or a comparison would prove nothing, as outputs are not finite or do not change; nothing
+            is written then.
         MissingExtraError: a package that this needs is not installed.
         OSError: a file cannot be read or written.
     """
@@ -215,7 +218,8 @@ def rewrite(
         wanted,
         tolerances,
         rewritten.dtypes,
-        None if runtime is None else (runtime, result),
+        result,
+        runtime,
     )
     write_files([(target, lambda file: file.write(result))])
     return Rewriting(

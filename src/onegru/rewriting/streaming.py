@@ -9,17 +9,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onegru.core.compare import QUANTIZED, TOLERANCE_FUSED, difference, magnitude, signal_to_noise
-from onegru.core.dtypes import ELEMENT_TYPES, Array
+from onegru.core.compare import QUANTIZED, TOLERANCE_FUSED
+from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, OneGRUError, SpecError
 from onegru.core.wording import count
 from onegru.formats.onnx.parse import parse_onnx, read_onnx
 from onegru.formats.onnx.validate import ModelProto, Source
 from onegru.formats.opened import Opened
 from onegru.models.model import Model
-from onegru.models.random_inputs import dimension_name, draw_inputs
+from onegru.models.random_inputs import dimension_name, draw_twice
 from onegru.models.streaming import own_states
 from onegru.rewriting.check import Check, OutputReport
+from onegru.rewriting.compare import Case, Judge, check_moved
 from onegru.rewriting.model_pass import Rewritten, embed_external, one_file, rewrite_model
 from onegru.rewriting.plan import Changes
 from onegru.timeline.edit_onnx import Streaming
@@ -115,27 +116,33 @@ def compare_in_chunks(
         OneGRUError: one of the models does not run.
     """
     found: dict[str, OutputReport] = {}
-    inputs = _inputs(whole, made, check)
+    case = _case(whole, made, check)
+    inputs = {name: np.asarray(array) for name, array in case.inputs.items()}
     steps = {array.shape[made.time[name]] for name, array in inputs.items() if name in made.time}
     if len(steps) != 1 or min(steps) < 1:
         raise SpecError(f"inputs: {sorted(steps)} steps of time; must be one number of at least 1 for all")
     total = steps.pop()
-    expected = whole.run(inputs)
+    dtypes = {node.layer.spec.dtype for node in whole.gru_nodes if node.layer is not None} or {"float32"}
+    dtypes |= {QUANTIZED} if is_int8 else set()
+    judge = Judge(whole, case, check, target, TOLERANCE_FUSED, dtypes, chunked)
     rng = np.random.default_rng(check.seed)
     for sizes in _chunk_sizes(total, max(made.delays.values(), default=0), rng):
         results = _run_in_chunks(chunked, inputs, made, sizes)
-        for name, array in expected.items():
-            if name not in made.axes:
-                continue
-            report = _compared(name, array, results[name], made, total, check, target, sizes, is_int8)
+        for name, axis in made.axes.items():
+            expected = case.outputs[name]
+            if axis is not None:
+                expected = np.take(expected, range(max(0, total - made.delays.get(name, 0))), axis)
+            words = f"output {name!r} in chunks of {sizes[:4]}…"
+            report = judge(name, "onegru", words, expected, results[name])
             if name not in found or report.max_abs > found[name].max_abs:
-                found[name] = report
+                found[name] = replace(report, steps=total)
+    check_moved(target, found.values())
     return tuple(found.values())
 
 
-def _inputs(whole: Model, made: Streaming, check: Check) -> dict[str, Array]:
+def _case(whole: Model, made: Streaming, check: Check) -> Case:
     if check.inputs is not None:
-        return {name: np.asarray(array) for name, array in check.inputs.items()}
+        return Case(dict(check.inputs), whole.run(check.inputs), None)
     dims: dict[str, Any] = dict(check.dims or {})
     for info in whole.inputs:
         if info.name in made.time and info.shape is not None:
@@ -146,14 +153,10 @@ def _inputs(whole: Model, made: Streaming, check: Check) -> dict[str, Array]:
     starts = [state.start for state in made.states if state.start is not None]
     rows = {size for start in starts for size in start.shape[:-1] if size > 1}
     for batch, other in ((2, 4), (1, 1), (2, 16), (2, 2), *((size, size) for size in rows)):
-        inputs = draw_inputs(whole, check.seed, (_STEPS, batch, other), dims)
-        try:
-            whole.run(inputs)
-        except OneGRUError as error:
-            first = first or error
-        else:
-            return inputs
-    assert first is not None
+        drawn, moved = draw_twice(whole, check.seed, (_STEPS, batch, other), dims)
+        if drawn.error is None:
+            return Case(drawn.inputs, drawn.outputs, moved)
+        first = first or drawn.error
     raise FormatError(f"{first}; so the target cannot be checked, and is not written")
 
 
@@ -192,40 +195,6 @@ def _run_in_chunks(
         for name, axis in made.axes.items()
         if name in parts[-1]
     }
-
-
-def _compared(
-    name: str,
-    expected: Array,
-    found: Array,
-    made: Streaming,
-    total: int,
-    check: Check,
-    target: Path,
-    sizes: list[int],
-    is_int8: bool,
-) -> OutputReport:
-    axis = made.axes[name]
-    if axis is not None:
-        expected = np.take(expected, range(max(0, total - made.delays.get(name, 0))), axis)
-    words = f"{target}: output {name!r} in chunks of {sizes[:4]}…"
-    if expected.shape != found.shape or expected.dtype != found.dtype:
-        raise FormatError(
-            f"{words} is {found.dtype} {list(found.shape)}, of a whole run {expected.dtype} "
-            f"{list(expected.shape)}; not written"
-        )
-    apart = difference(expected, found)
-    kinds = (expected.dtype.name, *[QUANTIZED] * is_int8)
-    base = max(TOLERANCE_FUSED.get(kind, 0.0) for kind in kinds)
-    base = base if check.tolerance is None else check.tolerance
-    limit = base * magnitude(expected) if expected.dtype.name in ELEMENT_TYPES else 0.0
-    if apart.max_abs > limit:
-        raise FormatError(
-            f"{words} differs from that of a whole run by {apart.max_abs:.3g} at {list(apart.where or ())}; "
-            f"must be at most {limit:.3g}; not written"
-        )
-    snr = signal_to_noise(expected, found) if expected.dtype.name in ELEMENT_TYPES else None
-    return OutputReport(name, "onegru", apart.max_abs, apart.max_ulp, limit, snr)
 
 
 def words_of(made: Streaming) -> tuple[dict[str, list[str]], list[str]]:

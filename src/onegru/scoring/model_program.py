@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from onegru.core.compare import nothing_compared
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import OneGRUError, SpecError
 from onegru.core.wording import shape_words
 from onegru.formats.graph import by_name
 from onegru.models.model import Model
+from onegru.models.random_inputs import WAYS, draw_numbers
 from onegru.scoring.columns import Field
 from onegru.scoring.model_inputs import Axes, ModelInputs
 from onegru.scoring.program import check_names
@@ -76,15 +79,16 @@ class ModelProgram:
 
     # ---- trials
 
-    def _draw(self, rows: int, steps: int) -> dict[str, Array]:
-        """Random values of all fields, as `run` takes them."""
+    def _draw(self, rows: int, steps: int, way: str = next(iter(WAYS))) -> dict[str, Array]:
+        """Random values of all fields, as `run` takes them, in one of `WAYS`."""
         rng = np.random.default_rng(0)
         return {
-            field.name: (
-                rng.integers(0, 2, (*([steps] if field.is_sequence else []), rows, field.width))
-                if numpy_dtype(field.dtype).kind in "biu"
-                else rng.standard_normal((*([steps] if field.is_sequence else []), rows, field.width))
-            ).astype(numpy_dtype(field.dtype))
+            field.name: draw_numbers(
+                rng,
+                numpy_dtype(field.dtype),
+                (*([steps] if field.is_sequence else []), rows, field.width),
+                way,
+            )
             for field in self.fields
         }
 
@@ -129,8 +133,14 @@ class ModelProgram:
         if self._inputs.lengths is None:
             raise SpecError(f"pad: {self._model.path} has no input of lengths; must be left out")
         rows, steps = _ROWS[0], _STEPS[0]
-        arrays = self._draw(rows, steps + 4)
         lengths = np.array([steps + 4, steps])
+        for way in WAYS:  # until outputs are finite, as NaN is like any other
+            arrays = self._draw(rows, steps + 4, way)
+            with suppress(OneGRUError, ValueError):
+                if not nothing_compared(self.run(arrays, lengths)):
+                    break
+        else:
+            arrays = self._draw(rows, steps + 4)
         alone = {
             field.name: arrays[field.name][:steps, 1:] if field.is_sequence else arrays[field.name][1:]
             for field in self.fields
@@ -140,6 +150,9 @@ class ModelProgram:
         except (OneGRUError, ValueError) as error:
             what = f"cannot be run on rows of different lengths ({error})"
             raise SpecError(f"pad: {self._model.path}: {what}; must be left out") from None
+        if why := nothing_compared(exact):
+            what = f"{why} on random rows, so that nothing is known of padding"
+            raise SpecError(f"pad: {self._model.path}: {what}; must be left out")
         for result in self.results:
             far, near = padded[result.name], exact[result.name]
             far, near = (far[:steps, 1], near[:, 0]) if result.is_sequence else (far[1], near[0])

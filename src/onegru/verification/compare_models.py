@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onegru.core.compare import nudged, rounding_effect, tolerance_of
 from onegru.core.dtypes import Array
 from onegru.core.errors import OneGRUError, SpecError
 from onegru.core.shapes import side_by_side
@@ -20,7 +21,7 @@ from onegru.models.load_layers import load_layers, named_layers
 from onegru.models.model import Model
 from onegru.verification.compare_grus import compare_calls, is_alike, of_layer, on_random_inputs, trace_pair
 from onegru.verification.compare_runtimes import Tolerances, compare_outputs
-from onegru.verification.gru_call import Call, call_of, nudged, tolerance_for
+from onegru.verification.gru_call import Call, call_of
 from onegru.verification.results import Against, LayerResult, OutputResult, RuntimeResult
 from onegru.verification.runtimes.base import Subject
 from onegru.verification.runtimes.subprocess_runner import run_apart
@@ -206,7 +207,10 @@ def _run_checkpoint(path: Path, layers: Sequence[GRU], timeout: float) -> tuple[
     outcome = run_apart(runtime, subject, {"X": X}, timeout)
     if outcome.status != "ran":
         return (RuntimeResult(runtime.name, version, outcome.status, outcome.reason),)
-    allowed = {name: tolerance_for(array, moved[name]) for name, array in expected.items()}
+    allowed = {
+        name: max(tolerance_of(array.dtype.name), rounding_effect(array, moved[name]))
+        for name, array in expected.items()
+    }
     outputs = compare_outputs(expected, outcome.outputs, allowed)
     if all(item.agrees for item in outputs):
         return (RuntimeResult(runtime.name, version, "agrees", outputs=outputs),)

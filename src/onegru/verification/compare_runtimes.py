@@ -7,11 +7,14 @@ from dataclasses import asdict
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
+
 import onegru.verification.locate as faults
 from onegru._native import version
-from onegru.core.compare import agreement
-from onegru.core.errors import OneGRUError, SpecError
+from onegru.core.compare import agreement, count_finite, nothing_compared
+from onegru.core.errors import FormatError, OneGRUError, SpecError
 from onegru.models.inspect import report
+from onegru.models.lengths import count_steps
 from onegru.models.model import Model
 from onegru.verification.results import OutputResult, RuntimeResult, Verification
 from onegru.verification.runtimes.base import Runtime
@@ -51,7 +54,7 @@ def compare_runtimes(
 
     Raises:
         SpecError: an input does not fit the model, or an argument is not legal.
-        FormatError: the model cannot be run.
+        FormatError: the model cannot be run, or its outputs are not finite, so that nothing can be compared.
     """
     if tolerance is not None and not tolerance >= 0:
         raise SpecError(f"tolerance: {tolerance}; must be at least 0")
@@ -68,7 +71,8 @@ def compare_runtimes(
         tell(done, len(checks))
         results.append(check())
     tell(len(checks), len(checks))
-    return Verification(model.path, tuple(item for item in results if item is not None), absent)
+    steps = max(count_steps(model, inputs).values(), default=None)
+    return Verification(model.path, tuple(item for item in results if item is not None), absent, steps=steps)
 
 
 class _Verifier:
@@ -80,6 +84,11 @@ class _Verifier:
         self.model = model
         self.inputs = inputs
         self.exact = traced_run(model, inputs, "reference")
+        if why := nothing_compared(self.exact.outputs):
+            raise FormatError(
+                f"{model.path}: {why}, so that a comparison proves nothing; give inputs for which it does "
+                "(inputs, -i)"
+            )
         self.tolerances = Tolerances(model, inputs, self.exact.outputs, tolerance)
         self.run = partial(run_apart, timeout=timeout)
 
@@ -168,11 +177,20 @@ def compare_outputs(
     expected: Mapping[str, Any], got: Mapping[str, Any], allowed: Mapping[str, float]
 ) -> tuple[OutputResult, ...]:
     """How each output compares, with its own tolerance."""
-    return tuple(
-        OutputResult(name, False, allowed[name], reason="is not given")
-        if name not in got and hasattr(want, "dtype")
-        else OutputResult(
-            name, tolerance=allowed[name], **asdict(agreement(want, got.get(name), allowed[name]))
+    found = []
+    for name, want in expected.items():
+        if name not in got and hasattr(want, "dtype"):
+            found.append(OutputResult(name, False, allowed[name], reason="is not given"))
+            continue
+        item = agreement(want, got.get(name), allowed[name], _share(allowed[name]))
+        count = count_finite(want) if isinstance(want, np.ndarray) and item.max_abs is not None else 0
+        left_out = want.size - count if count else 0
+        found.append(
+            OutputResult(name, tolerance=allowed[name], **asdict(item), compared=count, left_out=left_out)
         )
-        for name, want in expected.items()
-    )
+    return tuple(found)
+
+
+def _share(tolerance: float) -> float:
+    """The share of integers that may differ: what is no share allows none."""
+    return tolerance if tolerance < 1.0 else 0.0

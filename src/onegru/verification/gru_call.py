@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onegru.core.compare import SENSITIVITY_FACTOR, Agreement, agreement, beyond, tolerance_of
+from onegru.core.compare import Agreement, agreement, beyond, nudged, rounding_effect, tolerance_of
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecWarning
 from onegru.core.spec import Spec, Weights
@@ -16,8 +16,6 @@ from onegru.layers.gru import GRU
 from onegru.models.gru_node import GruNode
 from onegru.operators.lowering import lower
 from onegru.operators.schema import WEIGHTS, Operator, Port
-
-_EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +56,8 @@ class Call:
         floats = [p.name for p in self.ports if p.role in ("X", "initial_h") and p.name in self.values]
         moved = {name: nudged(self.values[name]) for name in floats}
         others = replace(self, values={**self.values, **moved}).run()
-        allowed = (tolerance_for(expected[name], others[name]) for name in self.outputs)
-        return max(allowed, default=tolerance_of(self.spec.dtype))
+        allowed = (rounding_effect(expected[name], others[name]) for name in self.outputs)
+        return max(tolerance_of(self.spec.dtype), *allowed)
 
     def agreements(self, expected: Mapping[str, Array], got: Mapping[str, Array]) -> dict[str, Agreement]:
         """How each output in `got` compares with `expected`."""
@@ -123,29 +121,3 @@ def in_type(call: Call, dtype: str) -> Call:
         for name, array in call.values.items()
     }
     return replace(call, spec=replace(call.spec, dtype=dtype), weights=weights, values=values)
-
-
-def nudged(array: Array) -> Array:
-    """Every number moved by about half a unit in the last place, up or down, as one rounding may."""
-    if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
-        return array
-    signs = np.random.default_rng(0).choice(np.array([-1.0, 1.0]), array.shape)
-    epsilon = float(_EPSILON[array.dtype.name])
-    with np.errstate(all="ignore"):
-        return (array.astype(np.float64) * (1.0 + epsilon * signs)).astype(array.dtype)
-
-
-def tolerance_for(expected: Array, moved: Array) -> float:
-    """How far a result may be off: the default of its type, or more if rounding is amplified.
-
-    Args:
-        expected: the result.
-        moved: what it is after every number of the inputs is `nudged`.
-    """
-    least = tolerance_of(expected.dtype.name)
-    if expected.shape != moved.shape or not expected.size:
-        return least
-    want, have = expected.astype(np.float64), moved.astype(np.float64)
-    with np.errstate(all="ignore"):
-        change = np.abs(have - want) / np.maximum(1.0, np.abs(want))
-    return max(least, SENSITIVITY_FACTOR * float(np.max(change, where=np.isfinite(change), initial=0.0)))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from onegru.drawing.card import card
 
-Status = Literal["agrees", "differs", "refuses", "crashed", "timed out"]
+Status = Literal["agrees", "differs", "refuses", "failed", "crashed", "timed out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class OutputResult:
         expected: the element expected there.
         got: the element found there.
         reason: why the two cannot be compared element by element; empty if they can.
+        compared: how many elements were compared: those that are finite where they are expected.
+        left_out: how many were not, as NaN equals whatever is broken in the same way.
     """
 
     output: str
@@ -35,6 +37,8 @@ class OutputResult:
     expected: Any = None
     got: Any = None
     reason: str = ""
+    compared: int = 0
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class RuntimeResult:
     Attributes:
         runtime: its name.
         version: its version.
-        status: whether it agrees, or why there is no result.
+        status: whether it agrees, or why there is no result; "failed" if that is onegru's own fault.
         reason: details of a missing result, or of a difference beyond `fault`.
         outputs: how each output compares; empty if there is no result.
         fault: the GRU node at fault; None if none is located, or nothing differs.
@@ -154,6 +158,7 @@ class Verification:
         runtimes: the result of each runtime: onegru's native engine first, then the others.
         absent: the runtimes that are not installed.
         against: how it compares with a reference; None if there is none.
+        steps: how many steps the longest row of a GRU node took; None of a model without.
     """
 
     __module__ = "onegru"
@@ -162,6 +167,7 @@ class Verification:
     runtimes: tuple[RuntimeResult, ...]
     absent: tuple[str, ...] = ()
     against: Against | None = None
+    steps: int | None = None
 
     @property
     def agrees(self) -> bool:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from onegru.core.compare import tolerance_of
-from onegru.core.errors import OneGRUError, SpecWarning
-from onegru.engines.interface import EngineOptions
-from onegru.formats.graph import Graph, by_name
+from onegru.formats.graph import by_name
 from onegru.models.model import Model
+from onegru.models.rounding import Rounding, with_engine
 from onegru.operators.schema import WEIGHTS
-from onegru.verification.gru_call import nudged, tolerance_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +55,7 @@ def traced_run(model: Model, inputs: Mapping[str, Any], engine: str) -> Trace:
         SpecError: an input does not fit.
         FormatError: ONNX Runtime fails on its part.
     """
-    outputs, arrays = _again(model._graph, engine)._traced(inputs)
+    outputs, arrays = with_engine(model, engine)._traced(inputs)
     values = given_values(model, inputs)
     for gru, ports in zip(model.gru_nodes, arrays, strict=True):
         names = {**gru._step.inputs, **gru._step.outputs}
@@ -67,32 +63,19 @@ def traced_run(model: Model, inputs: Mapping[str, Any], engine: str) -> Trace:
     return Trace(outputs, values)
 
 
-def _again(graph: Graph, engine: str) -> Model:
-    with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given when the model was loaded
-        return Model(graph, EngineOptions(engine))
-
-
 def tolerances(model: Model, inputs: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, float]:
     """How far each output may be off: the default of its type, or more if the model amplifies rounding.
-
-    A model may be so sensitive, or so deep, that no two runtimes agree on it to the last digits. A second
-    run, on inputs of which every number is one rounding away, shows how sensitive it is.
 
     Args:
         model: the model.
         inputs: its inputs.
         exact: its outputs for them.
     """
-    moved = exact
-    with suppress(OneGRUError):  # if the moved inputs are out of its range, the defaults remain
-        moved = _again(model._graph, "reference").run(
-            {name: nudged(value) if _is_array(value) else value for name, value in inputs.items()}
-        )
-    found = dict.fromkeys(exact, 0.0)
-    for name, array in exact.items():
-        if _is_array(array) and tolerance_of(array.dtype.name):
-            found[name] = tolerance_for(array, moved[name])
-    return found
+    rounding = Rounding(model, inputs, exact)
+    return {
+        name: max(tolerance_of(array.dtype.name), rounding.effect(name)) if _is_array(array) else 0.0
+        for name, array in exact.items()
+    }
 
 
 def _is_array(value: object) -> bool:

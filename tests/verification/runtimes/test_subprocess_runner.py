@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from onegru.verification.runtimes.base import Subject
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
+from onegru.verification.runtimes.openvino import OpenVino
+from onegru.verification.runtimes.subprocess_runner import run_apart
 from tests.support import mutants
 from tests.support.files.onnx_models import I, save
 from tests.support.machine.systems import posix
@@ -30,6 +33,17 @@ def test_a_hang(tmp_path: Path) -> None:
     found = verified(save(tmp_path, chain()), feeds(), mutants.Hanging(), timeout=3)
     assert (only(found).status, only(found).reason) == ("timed out", "took longer than 3 s")
     assert found.agrees
+
+
+def test_a_failure_of_our_own_is_no_refusal(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    path = save(tmp_path, chain())
+    subject = Subject(str(path), path.read_bytes(), {"Y": ("Y",)})
+    result = run_apart(OpenVino(), subject, {}, 60)  # without any input
+    assert result.status == "failed"
+    assert "onegru failed (input" in result.reason and "which is a fault of its own" in result.reason
+    broken = Subject(str(path), b"no model", {"Y": ("Y",)})
+    assert run_apart(OpenVino(), broken, {}, 60).status == "refuses"
 
 
 def test_a_refusal(tmp_path: Path) -> None:

@@ -34,8 +34,18 @@ def run_openvino(model: bytes, where: str, feeds: Mapping[str, Array], outputs: 
         core = openvino.Core()
         compiled: Any = core.compile_model(core.read_model(model), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         request = compiled.create_infer_request()
-        infer(request, feeds)
+    except Exception as error:  # its exceptions share no base class
+        raise _refusal(where, error) from None
+    # An input that no node reads has lost its name, and takes whatever it is.
+    names = {name for port in compiled.inputs for name in port.get_names()}
+    taken = {name: array for name, array in feeds.items() if name in names}
+    try:
+        infer(request, taken)
         return [np.array(request.get_tensor(name).data) for name in outputs]
     except Exception as error:  # its exceptions share no base class
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        raise FormatError(f"{where}: OpenVINO refuses it ({lines[-1]})") from None
+        raise _refusal(where, error) from None
+
+
+def _refusal(where: str, error: Exception) -> FormatError:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return FormatError(f"{where}: OpenVINO refuses it ({lines[-1]})")

@@ -70,7 +70,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs wanted, by name. Any exception counts as a refusal."""
+        """The outputs wanted, by name. An exception counts as a refusal, except for a mistake of onegru's."""
 
 
 def installed_version(*distributions: str) -> str | None:

@@ -20,7 +20,7 @@ from onegru.verification.runtimes.base import Runtime, Subject
 #: The module that runs models in a process of its own.
 WORKER = "onegru.verification.runtimes.worker"
 
-Status = Literal["ran", "refuses", "crashed", "timed out"]
+Status = Literal["ran", "refuses", "failed", "crashed", "timed out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class RunResult:
     """The result of a run.
 
     Attributes:
-        status: what happened.
+        status: what happened; "failed" if onegru did, before the runtime could refuse.
         outputs: the tensors among the outputs, by name.
         reason: why there are none, in one line.
     """
@@ -87,4 +87,8 @@ def read_result(folder: Path, name: str) -> RunResult:
         name: array.astype(object) if array.dtype.kind == "U" else array
         for name, array in zip(names, arrays, strict=True)
     }
+    if reason and head["own"]:
+        return RunResult(
+            "failed", outputs, f"could not be run: onegru failed ({reason}), which is a fault of its own"
+        )
     return RunResult("refuses" if reason else "ran", outputs, reason)

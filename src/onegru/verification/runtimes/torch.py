@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from onegru.core.errors import FormatError
 from onegru.formats.opened import Kind, open_file
 from onegru.verification.runtimes.base import Runtime, Subject
 
@@ -47,10 +48,10 @@ class TorchCheckpoint(Runtime):
 def _only_gru(state: Any) -> dict[str, Any]:
     """The tensors of the one `nn.GRU` that a state dict holds, by their names within it."""
     if not isinstance(state, Mapping):
-        raise ValueError(f"holds a {type(state).__name__}; must be a state dict")
+        raise FormatError(f"holds a {type(state).__name__}; must be a state dict")
     prefixes = {match["prefix"] or "" for match in map(_WEIGHT.fullmatch, map(str, state)) if match}
     if len(prefixes) != 1:
-        raise ValueError(f"holds the tensors of {len(prefixes)} nn.GRU; must be one")
+        raise FormatError(f"holds the tensors of {len(prefixes)} nn.GRU; must be one")
     (prefix,) = prefixes
     own = re.compile(re.escape(prefix) + r"(weight|bias)_[ih]h_l[0-9]+(_reverse)?")
     return {str(name)[len(prefix) :]: state[name] for name in state if own.fullmatch(str(name))}

@@ -1,0 +1,173 @@
+"""Which inputs of a model are the lengths of rows: those from which the lengths of its recurrences come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from onegru.core.errors import BROKEN
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op
+from onegru.models.model import Model
+from onegru.timeline.read import Timeline, read_timeline
+from onegru.timeline.rules import LENGTHS, RECURRENT, kind_of
+
+# What keeps the meaning of lengths: their type, shape and order may change. Of these the first input is
+# followed, or each of those named.
+_KEPT: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(("Identity", "Cast", "CastLike", "Squeeze", "Unsqueeze", "Reshape", "Flatten"), (0,)),
+    **dict.fromkeys(("Transpose", "Slice", "Gather", "GatherElements", "GatherND", "Split"), (0,)),
+    **dict.fromkeys(("Expand", "Tile", "TopK", "Clip", "Relu", "Abs"), (0,)),
+    **dict.fromkeys(("Min", "Max", "Concat"), tuple(range(8))),
+    "Where": (1, 2),
+}
+# What brings them into another unit, as strides do: the recurrence's steps are then not the input's.
+_SCALED: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Sum", "Mod"), tuple(range(8))),
+    **dict.fromkeys(("Floor", "Ceil", "Round"), (0,)),
+}
+_ONNX_LENGTHS = 4  # the place of a recurrence's lengths among its inputs
+
+
+@dataclass
+class LengthsInput:
+    """An input that holds lengths.
+
+    Attributes:
+        sequences: the values whose steps they count, by the names of the model's operators.
+        axes: the axis of the steps in each.
+        is_scaled: whether they count other steps, of which the model computes those.
+    """
+
+    sequences: list[str] = field(default_factory=list)
+    axes: list[int] = field(default_factory=list)
+    is_scaled: bool = False
+
+
+@dataclass(frozen=True)
+class _Known:
+    timeline: Timeline | None
+    found: Mapping[str, LengthsInput]
+
+
+_known: WeakKeyDictionary[Model, _Known] = WeakKeyDictionary()
+
+
+def find_lengths(model: Model) -> Mapping[str, LengthsInput]:
+    """The inputs that hold lengths, by name; none of a model whose operators cannot be followed."""
+    return _look(model).found
+
+
+def steps_of(model: Model, lengths: LengthsInput, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
+    """How many steps lengths must fit, as far as the file says it; None if it does not.
+
+    Args:
+        model: the model.
+        lengths: one of its inputs that hold them.
+        shapes: of its inputs, by name.
+    """
+    timeline = _look(model).timeline
+    if timeline is None or lengths.is_scaled:
+        return None
+    sizes: dict[object, int] = {}
+    for name, value in timeline.inputs.items():
+        sizes.update(zip(timeline.flow.shape(value) or (), shapes.get(name, ()), strict=False))
+    found: list[int] = []
+    for value, axis in zip(lengths.sequences, lengths.axes, strict=True):
+        shape = timeline.flow.shape(value) or ()
+        size = shape[axis] if axis < len(shape) else ""
+        steps = size if isinstance(size, int) else sizes.get(size)
+        if steps is None:
+            return None
+        found.append(steps)
+    return min(found, default=None)
+
+
+def count_steps(model: Model, inputs: Mapping[str, Any]) -> dict[str, int]:
+    """How many steps the longest row of each GRU node takes in a run, by the node's name.
+
+    Raises:
+        OneGRUError: the model does not run.
+    """
+    found: dict[str, int] = {}
+    for gru, runs in zip(model.gru_nodes, model._all_runs(inputs), strict=True):
+        ports = {port.role: port for port in gru._step.ports}
+        X, lengths = ports["X"], ports.get("sequence_lens")
+        for arrays in runs:
+            steps = arrays[X.name].shape[X.axes.index("T")] if "T" in X.axes else 1
+            if lengths is not None and lengths.name in arrays:
+                steps = min(steps, int(np.max(arrays[lengths.name], initial=0)))
+            found[gru.name] = found.get(gru.name, 0) + (steps if arrays[X.name].size else 0)
+        found.setdefault(gru.name, 0)
+    return found
+
+
+def _look(model: Model) -> _Known:
+    if model not in _known:
+        timeline = read_timeline(model._graph)
+        found: Mapping[str, LengthsInput] = {}
+        if timeline is not None:
+            try:
+                found = _find(timeline)
+            except BROKEN:
+                timeline = None
+        _known[model] = _Known(timeline, found)
+    return _known[model]
+
+
+def _find(timeline: Timeline) -> dict[str, LengthsInput]:
+    names = {value: name for name, value in timeline.inputs.items()}
+    found: dict[str, LengthsInput] = {}
+    for flow, op, place, axis in _recurrences(timeline.flow):
+        for value, is_scaled in _roots(flow, op.inputs[place]):
+            if value in names:
+                item = found.setdefault(names[value], LengthsInput())
+                item.sequences.append(op.inputs[0])
+                item.axes.append(axis)
+                item.is_scaled |= is_scaled
+    return found
+
+
+def _recurrences(flow: Flow) -> Iterator[tuple[Flow, Op, int, int]]:
+    """The operators that take lengths, where they lie; the place of these, and the axis of their steps."""
+    waiting = [flow]
+    while waiting:
+        here = waiting.pop()
+        for op in here.ops:
+            waiting += op.bodies.values()
+            kind = kind_of(op)
+            if kind == "ReverseSequence":
+                place, axis = 1, int(op.attributes.get("time_axis", 0))
+            elif kind in RECURRENT:
+                place = LENGTHS.get(kind, _ONNX_LENGTHS)
+                axis = 1 if kind in LENGTHS else int(op.attributes.get("layout", 0))
+            else:
+                continue
+            if len(op.inputs) > place and op.inputs[place]:
+                yield here, op, place, axis
+
+
+def _roots(flow: Flow, name: str) -> Iterator[tuple[str, bool]]:
+    """What a value is made of by operators that keep lengths lengths, and whether in another unit."""
+    waiting, seen = [(name, False)], set[tuple[str, bool]]()
+    while waiting:
+        item = waiting.pop()
+        if item in seen:
+            continue
+        seen.add(item)
+        value, is_scaled = flow.resolve(item[0]), item[1]
+        op = flow.producer(value)
+        if op is None:
+            yield value, is_scaled
+            continue
+        kind = kind_of(op)
+        places = _KEPT.get(kind, _SCALED.get(kind, ()))
+        waiting += [
+            (op.inputs[place], is_scaled or kind in _SCALED)
+            for place in places
+            if place < len(op.inputs) and op.inputs[place] and flow.constant(op.inputs[place]) is None
+        ]

@@ -1,0 +1,98 @@
+"""The numbers in front of a model's integers, by which a changed model is judged.
+
+One class in the place of another, or a flag, says nothing of how far a result is off: what an ArgMax, a TopK
+or a comparison takes does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import onnx
+
+from onegru.core.dtypes import ELEMENT_TYPES, numpy_dtype
+from onegru.core.errors import BROKEN
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op
+from onegru.formats.graph import Graph
+from onegru.formats.onnx.parse import parse_onnx
+from onegru.formats.onnx.validate import ModelProto, Source, serialized
+from onegru.timeline.read import read_timeline
+
+_WHOLE = ("Floor", "Ceil", "Round", "Sign", "OneHot", "QuantizeLinear", "DequantizeLinear")
+_PASSED_ON = ("Identity", "Squeeze", "Unsqueeze", "Reshape", "Transpose")
+_SIZES = ("Shape", "Size", "Range", "ConstantOfShape")  # what depends on no number but sizes
+
+
+def values_in_front(source: Graph, made: Graph) -> dict[str, dict[str, str]]:
+    """For outputs that are integers or booleans, or whole numbers, the values in front that both models have.
+
+    Returns:
+        their element types, by their names, by the outputs' names. An output is left out if it depends on
+        anything that is not found in both.
+    """
+    first, second = read_timeline(source), read_timeline(made)
+    if first is None or second is None:
+        return {}
+    found: dict[str, dict[str, str]] = {}
+    for info in source.outputs:
+        if info.is_tensor and info.dtype not in ("str", "unknown"):
+            output = first.outputs[info.name]
+            try:
+                values = _in_front(first.flow, output)
+            except BROKEN:
+                continue
+            if values and output not in values and all(name in second.flow.producers for name in values):
+                found[info.name] = values
+    return found
+
+
+def _in_front(flow: Flow, output: str) -> dict[str, str]:
+    """The values of floating-point types that integers come from; none if not all of that is known."""
+    found: dict[str, str] = {}
+    waiting, seen = [output], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or flow.constant(name) is not None:
+            continue
+        seen.add(name)
+        op, dtype = flow.producers.get(name), flow.dtype(name)
+        if op is None or op.kind in _SIZES:  # an input, which is the same for both
+            continue
+        if dtype in ELEMENT_TYPES and not _is_whole(flow, op):
+            found[name] = str(dtype)
+            continue
+        if dtype is None or op.bodies:
+            return {}
+        waiting += filter(None, op.inputs)
+    return found
+
+
+def _is_whole(flow: Flow, op: Op) -> bool:
+    """Whether an operator's numbers are whole, or what it passes on is, whatever the type."""
+    if op.kind == "Cast" or op.kind in _PASSED_ON:
+        dtype, made = flow.dtype(op.inputs[0]), flow.producer(op.inputs[0])
+        is_float = dtype in ELEMENT_TYPES
+        return dtype is not None and (not is_float or (made is not None and made.kind in _WHOLE))
+    return op.kind in _WHOLE
+
+
+def with_outputs(data: bytes, source: Source, values: Mapping[str, str]) -> tuple[Graph, bytes]:
+    """A serialized ONNX model with more of its values among its outputs.
+
+    Args:
+        data: the model.
+        source: where it comes from.
+        values: their element types, by their names.
+
+    Raises:
+        FormatError: it is too large.
+    """
+    model = ModelProto.FromString(data)
+    known = {info.name for info in model.graph.output}
+    for name in values.keys() - known:
+        code = onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(values[name]))
+        model.graph.output.append(onnx.helper.make_tensor_value_info(name, code, None))
+    made = serialized(source, model, "too large to be compared")
+    return parse_onnx(made, replace(source, file=None)), made

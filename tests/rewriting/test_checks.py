@@ -1,0 +1,311 @@
+"""What checks compare: finite numbers, many steps, what decides integers; and that they find faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, NodeProto, ValueInfoProto
+
+import onegru
+from onegru import FormatError, SpecError
+from onegru.cli.bench import measure
+from onegru.core.compare import TOLERANCE_REWRITTEN
+from onegru.core.dtypes import Array
+from onegru.formats.onnx.parse import parse_onnx, read_onnx
+from onegru.formats.onnx.validate import Source
+from onegru.formats.opened import open_model
+from onegru.models.random_inputs import pick_inputs
+from onegru.rewriting.check import Check
+from onegru.rewriting.compare import check_result
+from onegru.scoring.model_program import ModelProgram
+from tests.support.decomposed.draw import decomposed
+from tests.support.files.onnx_models import H, I, graph, gru, model, node, save, value, weights
+
+ONE = {"half": np.array(0.5, np.float32), "one": np.array(1, np.float32)}
+
+# What is planted in front of a model, and whether some numbers make it finite.
+PLANTS: dict[str, Callable[[str, str], list[NodeProto]]] = {
+    "Log": lambda x, y: [node("Log", [x], [y])],
+    "Sqrt": lambda x, y: [node("Sqrt", [x], [y])],
+    "Pow": lambda x, y: [node("Pow", [x, "half"], [y])],
+    "Div": lambda x, y: [node("Sqrt", [x], ["root"]), node("Div", ["one", "root"], [y])],
+    "Log of what is below": lambda x, y: [node("Neg", [x], ["less"]), node("Log", ["less"], [y])],
+    "Log of what is above": lambda x, y: [node("Sub", [x, "one"], ["more"]), node("Log", ["more"], [y])],
+}
+NEVER = lambda x, y: [  # noqa: E731
+    node("Abs", [x], ["size"]),
+    node("Neg", ["size"], ["less"]),
+    node("Sub", ["less", "one"], ["least"]),
+    node("Sqrt", ["least"], [y]),
+]
+
+
+def planted(proto: ModelProto, plant: Callable[[str, str], list[NodeProto]]) -> ModelProto:
+    """The model, with nodes in front of its first input."""
+    changed = ModelProto()
+    changed.CopyFrom(proto)
+    first, rest = changed.graph.input[0], list(changed.graph.node)
+    inner, first.name = first.name, "raw"
+    del changed.graph.node[:]
+    changed.graph.node.extend([*plant("raw", inner), *rest])
+    changed.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in ONE.items())
+    return changed
+
+
+def plain(*, I: int = I, H: int = H, **constants: Any) -> ModelProto:
+    X = value("X", "float32", ["time", "batch", I])
+    return model(
+        graph([gru("X", ["Y"], bias="B", name="g", hidden_size=H)], [X], ["Y"], constants or weights())
+    )
+
+
+def rewritten(source: Path, target: Path) -> tuple[int, int]:
+    return told(onegru.rewrite(source, target, decompose=True).outputs)
+
+
+def told(outputs: Any) -> tuple[int, int]:
+    assert all(item.steps > 1 and item.moved > item.compared / 2 for item in outputs)
+    return sum(item.compared for item in outputs), sum(item.left_out for item in outputs)
+
+
+def streamed(source: Path, target: Path) -> tuple[int, int]:
+    return told(onegru.rewrite(source, target, streaming=True).outputs)
+
+
+def fused(source: Path, target: Path) -> tuple[int, int]:
+    return told(onegru.fuse(source, target).outputs)
+
+
+def verified(source: Path, target: Path) -> tuple[int, int]:
+    found = onegru.verify(source, runtimes=["onnxruntime"])
+    assert found.agrees and found.steps == 4
+    (item,) = found.runtimes[0].outputs
+    return item.compared, item.left_out
+
+
+def quantized(source: Path, target: Path) -> tuple[int, int]:
+    report: Any = onegru.quantize(source, keep_snr=20)
+    assert 20 <= report.chosen.snr < 100
+    return told(onegru.rewrite(source, target, quantize=True).outputs)
+
+
+CHECKS = {
+    "rewrite": rewritten,
+    "streaming": streamed,
+    "fuse": fused,
+    "verify": verified,
+    "quantize": quantized,
+}
+
+
+def source_of(check: str) -> ModelProto:
+    return decomposed("chain", np.random.default_rng(1)).model if check == "fuse" else plain()
+
+
+@pytest.mark.parametrize(
+    ("check", "plant"),
+    [(check, plant) for check in CHECKS for plant in PLANTS if check == "rewrite" or " " not in plant],
+)
+def test_random_inputs_give_finite_outputs(check: str, plant: str, tmp_path: Path) -> None:
+    source = save(tmp_path, planted(source_of(check), PLANTS[plant]))
+    compared, left_out = CHECKS[check](source, tmp_path / "target.onnx")
+    assert compared > 0 and left_out == 0
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_check_that_would_prove_nothing(check: str, tmp_path: Path) -> None:
+    source = save(tmp_path, planted(source_of(check), NEVER))
+    words = r"of output '\w+' \d+ of \d+ numbers are finite.*, so that a comparison proves nothing.*-i"
+    with pytest.raises((FormatError, SpecError), match=words):
+        CHECKS[check](source, tmp_path / "target.onnx")
+    assert not (tmp_path / "target.onnx").exists()
+
+
+def test_outputs_that_do_not_change(tmp_path: Path) -> None:
+    nodes = [gru("X", ["Y"], bias="B", name="g"), node("Sub", ["Y", "Y"], ["Z"])]
+    X = value("X", "float32", ["time", "batch", I])
+    source = save(tmp_path, model(graph(nodes, [X], ["Z"], weights())))
+    with pytest.raises(FormatError, match=r"no output changes as the random inputs do, .* proves nothing"):
+        onegru.rewrite(source, tmp_path / "target.onnx", decompose=True)
+    onegru.rewrite(
+        source, tmp_path / "target.onnx", decompose=True, inputs={"X": np.ones((3, 2, I), np.float32)}
+    )
+
+
+# ---- lengths
+
+INT: dict[str, Array] = {
+    "axis": np.array([1]),
+    "flat": np.array([-1]),
+    "first": np.array([0, 1, 2]),
+    "count": np.array([3]),
+}
+INT["two"] = np.array(2)
+WAYS: dict[str, tuple[list[int | str], list[NodeProto]]] = {
+    "Cast": (["batch"], []),
+    "Identity": (["batch"], [node("Identity", ["l"], ["a"])]),
+    "TopK": (["batch"], [node("TopK", ["l", "count"], ["a", "places"])]),
+    "Gather": (["batch"], [node("Gather", ["l", "first"], ["a"])]),
+    "Squeeze": (["batch", 1], [node("Squeeze", ["l", "axis"], ["a"])]),
+    "Reshape": ([1, "batch"], [node("Reshape", ["l", "flat"], ["a"])]),
+    "Expand": ([], [node("Expand", ["l", "count"], ["a"])]),
+    "Min": (
+        ["batch"],
+        [node("Shape", ["X"], ["s"]), node("Gather", ["s", "zero"], ["T"]), node("Min", ["l", "T"], ["a"])],
+    ),
+    "Div": (
+        ["batch"],
+        [node("Div", ["l", "two"], ["h"]), node("Add", ["h", "h"], ["b"]), node("Min", ["b", "l"], ["a"])],
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_lengths_behind_other_operators(way: str, is_known: bool, tmp_path: Path) -> None:
+    """They lie between 1 and the number of steps, and one row has them all."""
+    shape, between = WAYS[way]
+    end = between[-1].output[0] if between else "l"
+    nodes: list[NodeProto] = [*between, node("Cast", [end], ["lens"], to=onnx.TensorProto.INT32)]
+    x = "X"
+    if not is_known:  # no inferred shape says how many steps there are
+        nodes += [node("Shape", ["X"], ["sizes"]), node("Reshape", ["X", "sizes"], ["x"])]
+        x = "x"
+    nodes.append(gru(x, ["Y"], bias="B", lens="lens", name="g"))
+    infos: list[ValueInfoProto] = [value("X", "float32", ["time", "batch", I]), value("l", "int64", shape)]
+    constants = {**weights(), **INT, "zero": np.array(0)}
+    loaded = onegru.load(save(tmp_path, model(graph(nodes, infos, ["Y"], constants))))
+    for seed in range(3):
+        drawn, _ = pick_inputs(loaded, {}, seed, {"time": 20, "batch": 3})
+        lengths = loaded.trace(drawn)[0]["sequence_lens"]
+        assert drawn["l"].min() >= 1 and lengths.max() == 20, drawn["l"]
+
+
+def test_a_check_with_lengths_uses_every_weight(tmp_path: Path) -> None:
+    """R changed is found, where lengths of 0 and 1 would not use it."""
+    nodes = [node("Cast", ["l"], ["lens"], to=onnx.TensorProto.INT32), gru("X", ["Y"], lens="lens", name="g")]
+    infos = [value("X", "float32", ["time", "batch", I]), value("l", "int64", ["batch"])]
+    known = weights()
+    one, other = (model(graph(nodes, infos, ["Y"], {**known, "R": known["R"] * c})) for c in (1, -7))
+    with pytest.raises(FormatError, match="differs from the source's"):
+        compared(save(tmp_path, one), other)
+
+
+# ---- tolerances
+
+
+def compared(source: Path, made: ModelProto, **options: Any) -> Any:
+    """The check of a rewritten model."""
+    check = Check.of(True, options.get("inputs"), None, 0, options.get("tolerance"))
+    data, target = made.SerializeToString(), source.parent / "target.onnx"
+    return check_result(
+        lambda: read_onnx(open_model("source", source), again=True),
+        parse_onnx(data, Source(str(target))),
+        target,
+        check,
+        options.get("tolerances", TOLERANCE_REWRITTEN),
+        data=data,
+    )
+
+
+def trained(scale: float) -> dict[str, Array]:
+    """Weights as large as training makes them: rounding is then more than 1e-6."""
+    rng = np.random.default_rng(0)
+    sizes = {"W": (1, 384, 64), "R": (1, 384, 128), "B": (1, 768)}
+    return {name: (rng.standard_normal(shape) * scale).astype(np.float32) for name, shape in sizes.items()}
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.2, 0.3])
+def test_rounding_is_allowed_and_faults_are_not(scale: float, tmp_path: Path) -> None:
+    known = trained(scale)
+    source = save(tmp_path, plain(I=64, H=128, **known))
+    x = np.random.default_rng(1).standard_normal((30, 2, 64)).astype(np.float32)
+    report = onegru.rewrite(source, tmp_path / "target.onnx", decompose=True, inputs={"X": x})
+    assert report.outputs[0].max_abs <= report.outputs[0].tolerance < 1e-4
+    faults = {
+        "a weight": known["W"] * (1 + 1e-3 * (np.arange(64) == 5)),
+        "a gate": known["W"][:, np.r_[128:256, :128, 256:384]],
+    }
+    for wrong in faults.values():
+        for inputs in (None, {"X": x}):
+            with pytest.raises(FormatError, match=r"differs from the source's by"):
+                compared(
+                    source, plain(I=64, H=128, **{**known, "W": wrong.astype(np.float32)}), inputs=inputs
+                )
+
+
+# ---- integers
+
+
+def classifier(known: dict[str, Array], outputs: list[str]) -> ModelProto:
+    nodes = [gru("X", ["Y"], bias="B", name="g"), node("MatMul", ["Y", "O"], ["logits"])]
+    nodes.append(node("ArgMax", ["logits"], ["classes"], axis=-1, keepdims=0, name="end"))
+    infos = {"classes": value("classes", "int64"), "logits": value("logits")}
+    X = value("X", "float32", ["time", "batch", I])
+    O = np.random.default_rng(3).standard_normal((H, 9)).astype(np.float32)
+    return model(graph(nodes, [X], [infos[name] for name in outputs], {**known, "O": O}), opset=13)
+
+
+@pytest.mark.parametrize("outputs", [["logits", "classes"], ["classes"]])
+def test_classes_are_judged_by_what_is_in_front(outputs: list[str], tmp_path: Path) -> None:
+    known, x = weights(), np.random.default_rng(2).standard_normal((200, 8, I)).astype(np.float32)
+    source, target = save(tmp_path, classifier(known, outputs)), tmp_path / "target.onnx"
+    report = onegru.rewrite(source, target, quantize=True, inputs={"X": x})
+    assert [item.name for item in report.outputs] == outputs
+    assert report.outputs[-1].max_abs > 0  # classes did change
+    kept: Any = onegru.quantize(source, {"X": x}, keep_snr=15)
+    assert 15 <= kept.chosen.snr < 100
+    wrong = {**known, "R": (known["R"] * (1 + 1e-3)).astype(np.float32)}  # changes few classes, or none
+    with pytest.raises(FormatError, match="output 'logits' in onegru differs"):
+        compared(source, classifier(wrong, outputs))
+
+
+def test_whole_numbers_of_any_type_are_judged_by_what_is_in_front(tmp_path: Path) -> None:
+    known = weights()
+
+    def rounded(known: dict[str, Array]) -> ModelProto:
+        nodes = [gru("X", ["Y"], bias="B", name="g"), node("Floor", ["Y"], ["f"])]
+        nodes.append(node("Cast", ["f"], ["Z"], to=onnx.TensorProto.INT32))
+        X = value("X", "float32", ["time", "batch", I])
+        return model(graph(nodes, [X], [value("Z", "int32")], known))
+
+    source = save(tmp_path, rounded(known))
+    with pytest.raises(FormatError, match="output 'Y' in onegru differs"):
+        compared(source, rounded({**known, "R": (known["R"] * (1 + 1e-3)).astype(np.float32)}))
+
+
+def test_an_input_that_no_node_reads(tmp_path: Path) -> None:
+    """OpenVINO takes its name away; what is fed all the same is our failure, not its refusal."""
+    pytest.importorskip("openvino")
+    infos = [value("X", "float32", ["time", 1, I]), value("length", "int64", [1])]
+    source = save(tmp_path, model(graph([gru("X", ["Y"], bias="B", name="g")], infos, ["Y"], weights())))
+    report = onegru.rewrite(source, tmp_path / "target.onnx", runtime="openvino")
+    assert {item.runtime for item in report.outputs} == {"onegru", "openvino"}
+
+
+# ---- other comparisons
+
+
+def test_times_of_a_model_whose_outputs_are_not_finite(tmp_path: Path) -> None:
+    loaded = onegru.load(save(tmp_path, planted(plain(), NEVER)))
+    timings = measure(loaded, {"raw": np.ones((3, 2, I), np.float32)}, 1)
+    assert {item.runtime: item.difference for item in timings} == {"onegru": None, "onnxruntime": None}
+
+
+def test_padding_of_a_model_of_logarithms(tmp_path: Path) -> None:
+    nodes = [node("Log", ["X"], ["x"]), gru("x", ["", "h"], bias="B", lens="lens", name="g")]
+    nodes.append(node("ReduceSum", ["h", "zero"], ["Z"], keepdims=0))
+    infos = [value("X", "float32", ["time", "batch", I]), value("lens", "int32", ["batch"])]
+    constants = {**weights(), "zero": np.array([0])}
+    source = save(tmp_path, model(graph(nodes, infos, ["Z"], constants)))
+    ModelProgram(onegru.load(source), {}, None, {}, True)
+    never = save(tmp_path, planted(onnx.load(source), NEVER), "never.onnx")
+    with pytest.raises(
+        SpecError, match=r"^pad: .* numbers are finite on random rows, so that nothing is known"
+    ):
+        ModelProgram(onegru.load(never), {}, None, {}, True)
