@@ -255,6 +255,7 @@ def _inside(part: str) -> None:
     faults.faults_look()
     result: dict[str, Any] = {}
     # What leaks does so in each sweep; what a helper keeps from its first task on, in one.
+    given = noticed = held = 0
     for _ in range(5):
         live = _held(faults, work, expected)
         given = noticed = 0
