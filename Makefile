@@ -26,7 +26,7 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wild
 CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py)
 
 .PHONY: help run example-train test test-targets test-one-cpu test-long coverage test-frameworks test-cluster bench conformance docs lint sanitize \
-  threads check-native tiles vnni amx neon ports wasm accuracy fuzz fuzz-native near-misses wheel clean
+  faults threads check-native tiles vnni amx neon ports wasm accuracy fuzz fuzz-native near-misses wheel clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,7 +96,7 @@ build:
 	@mkdir -p $@
 
 # ASan calls a function for each access: checks in line, in kernels that consist of accesses, take GCC half an hour.
-sanitize: $(VENV)/.build | build  ## the kernels' tests under ASan, then UBSan, then TSan: more than an hour
+sanitize: $(VENV)/.build faults | build  ## `make faults`, then the kernels' tests under ASan, UBSan and TSan: more than an hour
 	$(call check,asan,-O1 -g1 -fsanitize=address --param asan-instrumentation-with-call-threshold=0)
 	@echo "AddressSanitizer:" && build/asan/onegru_check
 	$(call check,ubsan,-O1 -g1 -fsanitize=undefined -fno-sanitize-recover=all)
@@ -104,6 +104,9 @@ sanitize: $(VENV)/.build | build  ## the kernels' tests under ASan, then UBSan, 
 	$(call check,tsan,-O1 -g1 -fsanitize=thread)
 	@echo "ThreadSanitizer:" && TSAN_OPTIONS=halt_on_error=1 build/tsan/onegru_check 150
 	@TSAN_OPTIONS="halt_on_error=1 die_after_fork=0" build/tsan/onegru_check --calls 5000
+
+faults: $(VENV)/.dev  ## each allocation and each start of a thread fails in turn, in every part: a minute
+	@$(BIN)/python -m tests.contracts.faults $(ARGS)
 
 threads: $(VENV)/.build | build  ## a million calls in each way in which threads may meet: minutes
 	$(call check,native,-O2)

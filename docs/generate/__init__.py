@@ -66,7 +66,8 @@ TABLES: Mapping[str, Callable[..., str]] = {
 }
 
 _TABLE = re.compile(
-    r"(?P<open><!--|//|#) table: (?P<name>[\w ]+?)(?P<close> -->)?\n.*?(?P<end><!-- end -->|// end|# end)", re.DOTALL
+    r"(?P<open><!--|//|#) table: (?P<name>[\w ]+?)(?P<close> -->)?\n.*?(?P<end><!-- end -->|(?://|#) end)",
+    re.DOTALL,
 )
 _PLACES = ("README.md", "docs/**/*.md", "native/**/*.h", "native/**/*.cc", "src/onegru/engines/native.py")
 

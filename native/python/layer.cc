@@ -33,6 +33,14 @@ namespace {
 
 using Activations = std::vector<std::tuple<int, double, double>>;
 
+// The items of a sequence. nanobind's own conversion to a vector ends the process where there is no memory for it.
+template <class T>
+std::vector<T> Items(nb::handle sequence) {
+  std::vector<T> items;
+  for (const nb::handle item : nb::iter(sequence)) items.push_back(nb::cast<T>(item));
+  return items;
+}
+
 // What Python's side may name and this module may not know, as in a tree that is newer than the module.
 [[noreturn]] void RefuseNumber(const char* what, std::int64_t number, const char* must) {
   throw std::invalid_argument(std::string(what) + ": " + std::to_string(number) + "; must be " + must);
@@ -62,9 +70,9 @@ class Layer {
   // activations: (function, alpha, beta) of f and g for each direction. dtype: the NumPy dtype of X, h and Y.
   // planes, group: as in Spec, 1 and 0 but for matrices in int8. W [D, 3H, I], R [D, 3H, H] and B [D, 6H] are
   // contiguous, of the type that is computed in.
-  Layer(std::size_t I, std::size_t H, const std::vector<bool>& reversed, bool linear_before_reset, bool attention,
-        double clip, const Activations& activations, int type, int storage, std::size_t planes, std::size_t group,
-        nb::object dtype, nb::handle W, nb::handle R, nb::handle B)
+  Layer(std::size_t I, std::size_t H, nb::handle reversed, bool linear_before_reset, bool attention, double clip,
+        nb::handle activations, int type, int storage, std::size_t planes, std::size_t group, nb::object dtype,
+        nb::handle W, nb::handle R, nb::handle B)
       : spec_(
             MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, storage, planes, group)),
         dtype_(std::move(dtype)),
@@ -74,21 +82,21 @@ class Layer {
 
   // weights: for each direction W [3H, I], R [3H, H], Wb and Rb [3H] or None, contiguous, of the type that is computed
   // in, which are kept. order: where z, r and n are among their gates.
-  Layer(std::size_t I, std::size_t H, const std::vector<bool>& reversed, bool linear_before_reset, bool attention,
-        double clip, const Activations& activations, int type, nb::object dtype, const std::vector<nb::list>& weights,
-        const std::vector<std::size_t>& order)
+  Layer(std::size_t I, std::size_t H, nb::handle reversed, bool linear_before_reset, bool attention, double clip,
+        nb::handle activations, int type, nb::object dtype, nb::handle weights, nb::handle places)
       : spec_(MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, type, 1, 0)),
         dtype_(std::move(dtype)),
         descr_(reinterpret_cast<PyArray_Descr*>(dtype_.ptr())),
-        kept_(weights) {
-    if (weights.size() != spec_.D || order.size() != 3) throw std::invalid_argument("weights");
+        kept_(Items<nb::list>(weights)) {
+    const auto order = Items<std::size_t>(places);
+    if (kept_.size() != spec_.D || order.size() != 3) throw std::invalid_argument("weights");
     for (const std::size_t place : order) {
       if (place > 2 || std::count(order.begin(), order.end(), place) != 1) {
         RefuseNumber("order", static_cast<std::int64_t>(place), "each of 0, 1, 2 once");
       }
     }
     order_ = {order[0], order[1], order[2]};
-    for (const nb::list& own : weights) {
+    for (const nb::list& own : kept_) {
       const auto bias = [&](std::size_t i) { return own[i].is_none() ? nullptr : Checked(own[i]); };
       given_.push_back({Checked(own[0]), Checked(own[1]), bias(2), bias(3)});
     }
@@ -128,7 +136,7 @@ class Layer {
   // and attention are added to what is there.
   void Gradients(nb::handle X, nb::handle initial_h, nb::handle lengths, nb::handle attention, nb::handle resets,
                  bool resets_to_initial, nb::handle Y, nb::handle gates, nb::handle dY, nb::handle dY_h, nb::handle dX,
-                 const std::vector<nb::list>& by, nb::handle d_initial_h, nb::handle d_attention) const {
+                 nb::handle gradients, nb::handle d_initial_h, nb::handle d_attention) const {
     GradientCall call{};
     PyArrayObject* const x = Required(X, 3);
     call.T = static_cast<std::size_t>(PyArray_DIM(x, 0));
@@ -150,6 +158,7 @@ class Layer {
     call.dY = rows(dY, 4, 0, 1, 2);
     call.dY_h = rows(dY_h, 3, -1, 0, 1);
     call.dX = rows(dX, 3, 0, -1, 1);
+    const auto by = Items<nb::list>(gradients);
     if (given_.empty() || by.size() != spec_.D) throw std::invalid_argument("by: must be of each direction");
     for (std::size_t d = 0; d < spec_.D; ++d) {
       call.weights[d] = given_[d];
@@ -227,9 +236,11 @@ class Layer {
   void Run(const Call& call) const { RunFromPython(packed_, call); }
 
  private:
-  static Spec MakeSpec(std::size_t I, std::size_t H, const std::vector<bool>& reversed, bool linear_before_reset,
-                       bool attention, double clip, const Activations& activations, int type, int storage,
-                       std::size_t planes, std::size_t group) {
+  static Spec MakeSpec(std::size_t I, std::size_t H, nb::handle directions, bool linear_before_reset, bool attention,
+                       double clip, nb::handle functions, int type, int storage, std::size_t planes,
+                       std::size_t group) {
+    const auto reversed = Items<bool>(directions);
+    const Activations activations = Items<Activations::value_type>(functions);
     Spec spec{};
     spec.I = I;
     spec.H = H;
@@ -403,8 +414,8 @@ Stream* StreamIn(nb::handle object) { return object.is_none() ? nullptr : nb::ca
 void BindLayer(nb::module_& m) {
   ImportNumpy();
   nb::class_<Layer>(m, "Layer")
-      .def(nb::init<std::size_t, std::size_t, const std::vector<bool>&, bool, bool, double, const Activations&, int,
-                    int, std::size_t, std::size_t, nb::object, nb::handle, nb::handle, nb::handle>(),
+      .def(nb::init<std::size_t, std::size_t, nb::handle, bool, bool, double, nb::handle, int, int, std::size_t,
+                    std::size_t, nb::object, nb::handle, nb::handle, nb::handle>(),
            nb::arg("input_size"), nb::arg("hidden_size"), nb::arg("reversed"), nb::arg("linear_before_reset"),
            nb::arg("attention"), nb::arg("clip"), nb::arg("activations"), nb::arg("type"), nb::arg("storage"),
            nb::arg("planes"), nb::arg("group"), nb::arg("dtype"), nb::arg("W"), nb::arg("R"), nb::arg("B"),
@@ -415,8 +426,8 @@ void BindLayer(nb::module_& m) {
            nb::arg("X"), nb::arg("initial_h").none(), nb::arg("lengths").none(), nb::arg("attention").none(),
            nb::arg("Y").none(), nb::arg("Y_h").none(), nb::arg("wide_state"), nb::arg("gates") = nb::none(),
            "Runs a checked call.")
-      .def(nb::init<std::size_t, std::size_t, const std::vector<bool>&, bool, bool, double, const Activations&, int,
-                    nb::object, const std::vector<nb::list>&, const std::vector<std::size_t>&>(),
+      .def(nb::init<std::size_t, std::size_t, nb::handle, bool, bool, double, nb::handle, int, nb::object, nb::handle,
+                    nb::handle>(),
            nb::arg("input_size"), nb::arg("hidden_size"), nb::arg("reversed"), nb::arg("linear_before_reset"),
            nb::arg("attention"), nb::arg("clip"), nb::arg("activations"), nb::arg("type"), nb::arg("dtype"),
            nb::arg("weights"), nb::arg("order"), "A layer to be trained.")
@@ -435,8 +446,8 @@ void BindLayer(nb::module_& m) {
           [](const Layer& layer, std::size_t batch_size) { return ScratchBound(layer.packed(), batch_size); },
           nb::arg("batch_size"), "The most scratch in bytes that a call may take.")
       .def(
-          "set_name", [](const Layer& layer, const std::string& name) { NameLayer(name, layer.shared()); },
-          nb::arg("name"), "Lets nodes of other runtimes' graphs find the layer, as long as anybody has it.")
+          "set_name", [](const Layer& layer, const char* name) { NameLayer(name, layer.shared()); }, nb::arg("name"),
+          "Lets nodes of other runtimes' graphs find the layer, as long as anybody has it.")
       .def_prop_ro(
           "saved_size", [](const Layer& layer) { return kSavedGates * layer.packed().geometry().padded(); },
           "How many numbers a call saves of a step of a row.")
@@ -454,8 +465,8 @@ void BindLayer(nb::module_& m) {
       "The address of the functions that run layers in other runtimes' graphs.");
   m.def(
       "graph_fail",
-      [](const std::string& message, bool is_watched, int threads) {
-        return GraphApi().fail(message.c_str(), is_watched, threads) != 0;
+      [](const char* message, bool is_watched, int threads) {
+        return GraphApi().fail(message, is_watched, threads) != 0;
       },
       nb::arg("message"), nb::arg("is_watched"), nb::arg("threads"),
       "Takes the message of a node's run that failed; whether the node shall raise it.");

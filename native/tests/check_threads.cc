@@ -183,14 +183,19 @@ void CheckLargePools(std::size_t target) {
           "the same bits with all threads", shape.H, name, NumThreads());
     for (const std::size_t threads : std::initializer_list<std::size_t>{64, 65, 96, 128, 200}) {
       for (const auto run : {Tasks::InTurn, Tasks::AtOnce}) {
-        const ForeignPool pool{run, nullptr, threads};
-        Check(SameBits(RunOnce(layer.problem, layer.packed, &pool), expected), "the same bits in a large pool", shape.H,
-              name, threads);
+        bool good = false;
+        const auto call = [&, pool = ForeignPool{run, nullptr, threads}] {
+          good = SameBits(RunOnce(layer.problem, layer.packed, &pool), expected);
+        };
+        std::thread(call).join();  // a new one: this one may have found that its pools do not help
+        Check(good, "the same bits in a large pool", shape.H, name, threads);
       }
     }
     for (const auto run : {Tasks::Drop, Tasks::InTurn}) {
       const ForeignPool pool{run, nullptr, run == Tasks::Drop ? std::size_t{3} : 0};
-      Check(SameBits(RunOnce(layer.problem, layer.packed, &pool), expected), "a pool that does nothing", shape.H, name);
+      bool good = false;
+      std::thread([&] { good = SameBits(RunOnce(layer.problem, layer.packed, &pool), expected); }).join();
+      Check(good, "a pool that does nothing", shape.H, name);
     }
   }
   SetNumThreads(1);

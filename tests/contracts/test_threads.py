@@ -222,6 +222,37 @@ def test_a_forked_child_computes_the_same_bits() -> None:
     assert done.stdout.startswith("True"), done.stdout
 
 
+FIRST_CALLS = """
+imported = set(sys.modules)
+def right(n):
+    thread = threading.Thread(target=digest)
+    thread.start()
+    time.sleep(n * 0.0005)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        os._exit(0 if digest() == digest() else 1)
+    status = os.waitpid(child, 0)[1]
+    thread.join()
+    return status == 0 and not any(name.startswith("numpy") for name in set(sys.modules) - imported)
+
+signal.alarm(50)
+onegru.set_num_threads(2)
+for n in range(11):
+    child = os.fork()  # whose first call it is
+    if child == 0:
+        signal.alarm(20)
+        os._exit(0 if right(n) else 1)
+    print(os.waitpid(child, 0)[1])
+"""
+
+
+@linux
+def test_a_fork_beside_a_first_call() -> None:
+    program = LAYERS.replace("def digest", "np.random.default_rng(1)\ndef digest") + FIRST_CALLS
+    assert output_of(program).split() == ["0"] * 11
+
+
 # --- several callers
 
 

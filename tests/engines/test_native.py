@@ -9,11 +9,14 @@ import sys
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import onegru
 from onegru import _native
+from onegru.engines import native
 from tests.support.machine.processes import Done, run_python
 
 SHOW = "import onegru; print(onegru.targets().chosen)"
@@ -222,3 +225,105 @@ def test_a_subinterpreter_is_refused_and_breaks_nothing(name: str) -> None:
     if name == "_xxsubinterpreters":  # isolated ones are refused by Python itself, in its own words
         assert done.stdout.splitlines() == [refused, "right"] * 2
     assert done.stdout.splitlines()[1::2] == ["right"] * 2
+
+
+# --- what the module does not know
+
+
+def options(**changed: object) -> list[object]:
+    zeros = [np.zeros(shape, np.float32) for shape in ((1, 6, 3), (1, 6, 2), (1, 12))]
+    given = {
+        "input_size": 3,
+        "hidden_size": 2,
+        "reversed": [False],
+        "linear_before_reset": False,
+        "attention": False,
+        "clip": np.inf,
+        "activations": [(2, 0.0, 0.0), (1, 0.0, 0.0)],
+        "type": 2,
+        "storage": 2,
+        "planes": 1,
+        "group": 0,
+        "dtype": np.dtype(np.float32),
+        **dict(zip("WRB", zeros, strict=True)),
+    }
+    return list({**given, **changed}.values())
+
+
+REFUSED: list[tuple[dict[str, object], str]] = [
+    (
+        {"activations": [(11, 0.0, 0.0), (1, 0.0, 0.0)]},
+        "activations: 11; must be a function of this module, 0…10",
+    ),
+    (
+        {"activations": [(2, 0.0, 0.0), (-1, 0.0, 0.0)]},
+        "activations: -1; must be a function of this module, 0…10",
+    ),
+    ({"activations": []}, "reversed: 1 directions, activations: 0; must be 1 or 2, and two for each"),
+    ({"reversed": [False] * 3}, "reversed: 3 directions, activations: 2; must be 1 or 2, and two for each"),
+    ({"type": 4}, "type: 4; must be of float16, bfloat16, float32, float64, 0…3"),
+    ({"type": -1}, "type: -1; must be of float16, bfloat16, float32, float64, 0…3"),
+    ({"storage": 5}, "storage: 5; must be of those or int8, 0…4"),
+    ({"storage": 3}, "storage: 3; must be float64, 3, with float64 and only there"),
+    ({"planes": 2}, "planes: 2; must be 1 unless W and R are int8"),
+    ({"storage": 4, "planes": 3}, "planes: 3; must be 1 or 2"),
+    ({"group": 32}, "group: 32; must be 0 unless W and R are int8"),
+    ({"storage": 4, "group": 6}, "group: 6; must be a multiple of 4"),
+]
+
+
+@pytest.mark.parametrize(("changed", "message"), REFUSED)
+def test_what_the_module_does_not_know_is_refused(changed: dict[str, object], message: str) -> None:
+    make: Any = _native.Layer
+    make(*options())
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make(*options(**changed))
+
+
+def test_unknown_numbers_elsewhere() -> None:
+    numbers = np.zeros(16, np.float32)
+    with pytest.raises(ValueError, match="activations: 11; must be"):
+        _native.activate(11, 0.0, 0.0, numbers, numbers.copy())
+    with pytest.raises(ValueError, match="most: 'mish'; must be simd, vnni or amx"):
+        _native.limit_int8_products("mish")
+    weights: Any = [[np.zeros(shape, np.float32) for shape in ((6, 3), (6, 2))] + [None, None]]
+    trained: Any = _native.Layer
+    for order in ((0, 1, 3), (0, 0, 1)):
+        with pytest.raises(ValueError, match=r"order: [03]; must be each of 0, 1, 2 once"):
+            trained(*options()[:8], np.dtype(np.float32), weights, order)
+
+
+OLDER = "must be built again: `make run` or `make test`"
+
+
+@pytest.mark.parametrize("old", ["", None, native.INTERFACE.replace("Softplus", "Softplus Mish")])
+def test_another_module_is_refused(old: str | None) -> None:
+    native.check_module(_native.interface())
+    with pytest.raises(ImportError, match=OLDER):
+        native.check_module(old)
+
+
+def test_a_tree_that_knows_more_than_its_module_says_so() -> None:
+    code = """
+        import importlib.util, sys
+        from pathlib import Path
+
+        class Newer:  # the package's table of activations, with one more
+            def find_spec(self, name, path=None, target=None):
+                if name != "onegru.core.activations":
+                    return None
+                self.path = Path(path[0], "activations.py")
+                return importlib.util.spec_from_loader(name, self, origin=str(self.path))
+            def create_module(self, spec):
+                return None
+            def exec_module(self, module):
+                row = '    ActivationKind("Softplus", "log(1 + e^x)"),'
+                text = self.path.read_text(encoding="utf-8")
+                assert row in text
+                exec(text.replace(row, row + 'ActivationKind("Mish", "x*tanh(log(1 + e^x))"),'), vars(module))
+
+        sys.meta_path.insert(0, Newer())
+        import onegru
+    """
+    done = run_python(code, status=1)
+    assert OLDER in done.stderr.splitlines()[-1]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ from openvino import opset8 as ops
 import onegru
 import onegru.runtimes.openvino_exchange as exchange
 from onegru import SpecError
+from onegru.layers.gru import native_of
 from tests.support.cases import Case, openvino_cases
 from tests.support.comparison import same_bits
+from tests.support.files import openvino_models as models
 from tests.support.machine.processes import run_python
 
 T, B, I, H = 5, 2, 3, 4
@@ -305,3 +309,68 @@ def test_weights_in_integers(has_zero: bool, storage: Any, operator: str, tmp_pa
     assert same_bits(next(iter(loaded.run({"X": x}).values())), found)
     (gru_node,) = loaded.gru_nodes
     assert gru_node.layer is not None
+
+
+class GraphCall(ctypes.Structure):
+    """As native/runtimes/graph_layers.h has it."""
+
+    _fields_ = (
+        *((name, ctypes.c_size_t) for name in ("batch", "steps", "inputs", "D", "hidden", "element_size")),
+        *((name, ctypes.c_void_p) for name in ("X", "H", "lengths")),
+        ("length_size", ctypes.c_size_t),
+        *((name, ctypes.c_void_p) for name in ("A", "Y", "Ho", "run_tasks", "pool")),
+        ("threads", ctypes.c_size_t),
+    )
+
+
+def run_in_pool(rows: int, hidden: int, threads: int) -> list[int]:
+    """One call in a pool that says how large it is, and runs its tasks in turn; how many it was given."""
+    counts: list[int] = []
+
+    def run_tasks(_pool: int, count: int, task: int, data: int) -> None:
+        counts.append(count)
+        function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)(task)
+        for index in range(count):
+            function(data, index)
+
+    callback = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p, ctypes.c_size_t] * 2)(run_tasks)
+    layer = onegru.GRU(*(draw(1, 3 * hidden, size) for size in (4, hidden)))
+    native = native_of(layer)
+    assert native is not None
+    native.set_name("large pool")
+    functions = ctypes.cast(onegru._native.graph_api(), ctypes.POINTER(ctypes.c_void_p))
+    opened = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(functions[0] or 0)
+    closed = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(functions[1] or 0)
+    run_layer = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p)(functions[2] or 0)
+    X, state = draw(rows, 2, 4), np.zeros((rows, 1, hidden), np.float32)
+    Y, Ho = np.empty((rows, 1, 2, hidden), np.float32), np.empty((rows, 1, hidden), np.float32)
+    x, h, y, ho = (array.ctypes.data for array in (X, state, Y, Ho))
+    pool = ctypes.cast(callback, ctypes.c_void_p)
+    call = GraphCall(rows, 2, 4, 1, hidden, 4, x, h, None, 0, None, y, ho, pool, None, threads)
+    handle = opened(b"large pool")
+    assert run_layer(handle, ctypes.addressof(call)) is None
+    closed(handle)
+    assert same_bits(Y.transpose(2, 1, 0, 3), layer(X.swapaxes(0, 1))[0])
+    return counts
+
+
+@pytest.mark.parametrize("threads", [0, 65, 96, 128, 200])
+@pytest.mark.parametrize(("rows", "hidden"), [(800, 16), (1, 1088)])  # by rows, by units
+def test_a_pool_of_more_threads_than_a_call_may_have(rows: int, hidden: int, threads: int) -> None:
+    """As OpenVINO's own is on a machine of many cores."""
+    with ThreadPoolExecutor(1) as new:  # an old thread may have found that its pools do not help
+        counts = new.submit(run_in_pool, rows, hidden, threads).result()
+    assert counts == ([64] if threads else [])
+
+
+def test_openvinos_pool_of_many_threads() -> None:
+    x = ops.parameter([-1, -1, 4], np.float32, name="x")
+    y = models.sequence(x, 4, 64)
+    model = openvino.Model([ops.result(y.output(0))], [x], "m")
+    X = draw(300, 3, 4)
+    expected = run(model, {"x": X})
+    onegru.openvino_exchange(model)
+    many = {**SETTINGS, "INFERENCE_NUM_THREADS": 200}
+    compiled = openvino.Core().compile_model(model, "CPU", many)
+    found = compiled({0: X})[0]
+    np.testing.assert_allclose(found, expected[0], rtol=0, atol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -186,7 +187,8 @@ def _as_array(name: str, value: object) -> Array:
     except Exception as error:  # raised by other packages' tensors
         first = (str(error) or type(error).__name__).splitlines()[0]
         raise SpecError(f"{name}: not an array ({first}); must be one") from None
-    if np.ma.isMaskedArray(value):
+    # Not imported here: a fork meanwhile would leave its child waiting for Python's import lock.
+    if "numpy.ma" in sys.modules and np.ma.isMaskedArray(value):
         raise SpecError(f"{name}: a masked array; must be a plain one, as a mask would have no effect")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 

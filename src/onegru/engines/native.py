@@ -33,8 +33,8 @@ MOST_THREADS = 64
 _DIGEST = "69a8bcdb7ee2"
 # end
 
-#: What the compiled module must be made for: its functions, by the digest, and the tables whose rows it is told by
-#: number. `python -m docs.generate` writes it into the module's sources.
+#: What the compiled module must be made for: its functions, by the digest, and the tables whose rows it is
+#: told by number. `python -m docs.generate` writes it into the module's sources.
 INTERFACE = " ".join((_DIGEST, *ACTIVATIONS, *_STORAGES, str(MOST_THREADS)))
 
 
@@ -46,8 +46,8 @@ def check_module(found: str | None) -> None:
     """
     if found != INTERFACE:
         raise ImportError(
-            "onegru: its compiled module was built from an older or newer version of these sources; must be built "
-            "again: `make run` or `make test` in a clone, `pip install --force-reinstall .` otherwise"
+            "onegru: its compiled module was built from other sources than these; must be built again: "
+            "`make run` or `make test` in a clone, `pip install --force-reinstall .` otherwise"
         )
 
 

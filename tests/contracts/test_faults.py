@@ -1,0 +1,28 @@
+"""A share of `make faults`: allocations and starts of threads that fail on purpose."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.faults import PARTS, build, count
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="makes faults as Linux lets it")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("faults"))
+
+
+def test_every_fault_of_training_ends_in_an_error_or_in_the_right_bits(library: Path) -> None:
+    found = count(library, "training")
+    assert found["allocations"] > 40 and found["threads"] == 2
+
+
+@pytest.mark.long(every=4)
+@pytest.mark.parametrize("part", [part for part in PARTS if part != "training"])
+def test_every_fault_ends_in_an_error_or_in_the_right_bits(part: str, library: Path) -> None:
+    assert count(library, part)["allocations"] > 0
