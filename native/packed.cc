@@ -245,7 +245,7 @@ Packed::Packed(const Spec& spec, std::size_t target, std::size_t lanes, const vo
 Packed::Packed(const Spec& spec, std::size_t target, std::size_t lanes, const GivenWeights* weights,
                const GateOrder& order)
     : spec_(spec), target_(target), geometry_{spec.H, lanes} {
-  Pack(weights, order);
+  if (weights != nullptr) Pack(weights, order);
 }
 
 void Packed::Pack(const GivenWeights* weights, const GateOrder& order) {

@@ -105,7 +105,7 @@ class Packed {
  public:
   // W [D, 3H, I], R [D, 3H, H] and B [D, 6H] are contiguous, of the type that is computed in.
   Packed(const Spec& spec, std::size_t target, std::size_t lanes, const void* W, const void* R, const void* B);
-  // weights: of each direction.
+  // weights: of each direction; null: nothing is packed, and only gradients from saved gates can be computed.
   Packed(const Spec& spec, std::size_t target, std::size_t lanes, const GivenWeights* weights, const GateOrder& order);
 
   // The matrices as given, in the storage type's precision: W [D, 3H, I] and R [D, 3H, H].
@@ -115,7 +115,7 @@ class Packed {
   std::size_t target() const { return target_; }
   const Geometry& geometry() const { return geometry_; }
   const PackedDirection& direction(std::size_t d) const { return directions_[d]; }
-  std::size_t bytes() const { return bytes_; }
+  std::size_t bytes() const { return bytes_; }  // 0: nothing is packed
 
  private:
   void Pack(const GivenWeights* weights, const GateOrder& order);

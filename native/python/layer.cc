@@ -81,9 +81,10 @@ class Layer {
                                                Checked(W), Checked(R), Checked(B))) {}
 
   // weights: for each direction W [3H, I], R [3H, H], Wb and Rb [3H] or None, contiguous, of the type that is computed
-  // in, which are kept. order: where z, r and n are among their gates.
+  // in, which are kept. order: where z, r and n are among their gates. packs: whether it is to run, or to compute gates
+  // again; gradients from saved gates need no packed weights.
   Layer(std::size_t I, std::size_t H, nb::handle reversed, bool linear_before_reset, bool attention, double clip,
-        nb::handle activations, int type, nb::object dtype, nb::handle weights, nb::handle places)
+        nb::handle activations, int type, nb::object dtype, nb::handle weights, nb::handle places, bool packs)
       : spec_(MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, type, 1, 0)),
         dtype_(std::move(dtype)),
         descr_(reinterpret_cast<PyArray_Descr*>(dtype_.ptr())),
@@ -101,7 +102,8 @@ class Layer {
       given_.push_back({Checked(own[0]), Checked(own[1]), bias(2), bias(3)});
     }
     const std::size_t target = ChosenTargetIndex();
-    packed_ = std::make_shared<const Packed>(spec_, target, KernelFor(spec_, target).lanes, given_.data(), order_);
+    packed_ = std::make_shared<const Packed>(spec_, target, KernelFor(spec_, target).lanes,
+                                             packs ? given_.data() : nullptr, order_);
   }
 
   const Packed& packed() const { return *packed_; }
@@ -114,6 +116,7 @@ class Layer {
   // others but attention. wide_state: initial_h and Y_h are of the type that is computed in.
   void Run(nb::handle X, nb::handle initial_h, nb::handle lengths, nb::handle attention, nb::handle Y, nb::handle Y_h,
            bool wide_state, nb::handle gates) const {
+    RequirePacked();
     Call call{};
     PyArrayObject* const x = Required(X, 3);
     call.T = static_cast<std::size_t>(PyArray_DIM(x, 0));
@@ -137,6 +140,7 @@ class Layer {
   void Gradients(nb::handle X, nb::handle initial_h, nb::handle lengths, nb::handle attention, nb::handle resets,
                  bool resets_to_initial, nb::handle Y, nb::handle gates, nb::handle dY, nb::handle dY_h, nb::handle dX,
                  nb::handle gradients, nb::handle d_initial_h, nb::handle d_attention) const {
+    if (gates.is_none()) RequirePacked();
     GradientCall call{};
     PyArrayObject* const x = Required(X, 3);
     call.T = static_cast<std::size_t>(PyArray_DIM(x, 0));
@@ -279,6 +283,10 @@ class Layer {
     return spec;
   }
 
+  void RequirePacked() const {
+    if (packed_->bytes() == 0) throw std::invalid_argument("no weights are packed");
+  }
+
   const void* Checked(nb::handle object) const {
     PyArrayObject* const array = AsArray(object);
     if (array == nullptr || !PyArray_IS_C_CONTIGUOUS(array) ||
@@ -408,6 +416,31 @@ class Stream {
 nb::object TryCall(const Layer& layer, const CallArguments& given) { return layer.Try(given); }
 nb::object TrySteps(Stream& stream, const StepArguments& given) { return stream.Try(given); }
 
+// Memory of another library's tensor as an array, which keeps the owner. The strides count elements.
+nb::object ArrayAt(nb::handle owner, std::uintptr_t address, nb::tuple shape, nb::tuple strides, nb::object dtype) {
+  PyArray_Descr* const descr = reinterpret_cast<PyArray_Descr*>(dtype.ptr());
+  const auto rank = static_cast<int>(nb::len(shape));
+  if (rank > 4 || nb::len(strides) != nb::len(shape) || !PyArray_DescrCheck(dtype.ptr())) {
+    throw std::invalid_argument("an array has a type, at most 4 axes, and a stride for each");
+  }
+  npy_intp sizes[4], steps[4];
+  npy_intp count = 1;
+  for (int axis = 0; axis < rank; ++axis) {
+    sizes[axis] = PyNumber_AsSsize_t(nb::object(shape[axis]).ptr(), PyExc_OverflowError);
+    steps[axis] = PyNumber_AsSsize_t(nb::object(strides[axis]).ptr(), PyExc_OverflowError) * PyDataType_ELSIZE(descr);
+    count *= sizes[axis];
+  }
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  if (address == 0 && count != 0) throw std::invalid_argument("no memory belongs to the elements");
+  Py_INCREF(dtype.ptr());  // the new array's
+  // Null would have NumPy allocate, for no elements.
+  nb::object array = nb::steal(PyArray_NewFromDescr(&PyArray_Type, descr, rank, sizes, steps,
+                                                    reinterpret_cast<void*>(address), NPY_ARRAY_WRITEABLE, nullptr));
+  if (!array.is_valid()) throw nb::python_error();
+  if (PyArray_SetBaseObject(AsArray(array), owner.inc_ref().ptr()) != 0) throw nb::python_error();
+  return array;
+}
+
 const Layer* LayerIn(nb::handle object) { return object.is_none() ? nullptr : nb::cast<const Layer*>(object); }
 Stream* StreamIn(nb::handle object) { return object.is_none() ? nullptr : nb::cast<Stream*>(object); }
 
@@ -427,10 +460,10 @@ void BindLayer(nb::module_& m) {
            nb::arg("Y").none(), nb::arg("Y_h").none(), nb::arg("wide_state"), nb::arg("gates") = nb::none(),
            "Runs a checked call.")
       .def(nb::init<std::size_t, std::size_t, nb::handle, bool, bool, double, nb::handle, int, nb::object, nb::handle,
-                    nb::handle>(),
+                    nb::handle, bool>(),
            nb::arg("input_size"), nb::arg("hidden_size"), nb::arg("reversed"), nb::arg("linear_before_reset"),
            nb::arg("attention"), nb::arg("clip"), nb::arg("activations"), nb::arg("type"), nb::arg("dtype"),
-           nb::arg("weights"), nb::arg("order"), "A layer to be trained.")
+           nb::arg("weights"), nb::arg("order"), nb::arg("packs"), "A layer to be trained.")
       .def("gradients", &Layer::Gradients, nb::arg("X"), nb::arg("initial_h").none(), nb::arg("lengths").none(),
            nb::arg("attention").none(), nb::arg("resets").none(), nb::arg("resets_to_initial"), nb::arg("Y"),
            nb::arg("gates").none(), nb::arg("dY").none(), nb::arg("dY_h").none(), nb::arg("dX").none(), nb::arg("by"),
@@ -460,6 +493,8 @@ void BindLayer(nb::module_& m) {
       .def(nb::init<nb::object, nb::object>(), nb::arg("layer"), nb::arg("state"), "A state that goes on.")
       .def("run", &Stream::Run, nb::arg("X"), nb::arg("attention").none(), nb::arg("rows").none(), nb::arg("Y"),
            "Runs checked steps.");
+  m.def("array_at", &ArrayAt, nb::arg("owner"), nb::arg("address"), nb::arg("shape"), nb::arg("strides"),
+        nb::arg("dtype"), "Memory of another library's tensor as an array.");
   m.def(
       "graph_api", [] { return reinterpret_cast<std::uintptr_t>(&GraphApi()); },
       "The address of the functions that run layers in other runtimes' graphs.");

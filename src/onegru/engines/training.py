@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from onegru.core.spec import Direction, Spec
 from onegru.engines.native import layer_arguments
 
 _DEFAULT = (Activation("Sigmoid"), Activation("Tanh"))
+_BOOL, _INT64 = np.dtype(np.bool_), np.dtype(np.int64)
 
 
 class DirectionWeights(NamedTuple):
@@ -33,6 +34,20 @@ class DirectionWeights(NamedTuple):
     R: Array | None
     Wb: Array | None
     Rb: Array | None
+
+
+class Outputs(NamedTuple):
+    """The outputs of a call; the last axes are contiguous.
+
+    Attributes:
+        Y: [T, D, B, H], zero past each row's end.
+        Y_h: [D, B, H], likewise.
+        gates: those of each step, [T, D, B, S], S being 4·H in whole vectors; None if none are kept.
+    """
+
+    Y: Array
+    Y_h: Array
+    gates: Array | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +83,13 @@ class Call:
     resets: Resets | None = None
 
 
-def _check_shape(name: str, array: Array | None, *shape: int) -> None:
-    if array is not None and array.shape != shape:
+def _check_array(name: str, array: Array | None, dtype: np.dtype[Any], *shape: int) -> None:
+    if array is None:
+        return
+    if array.shape != shape:
         raise SpecError(f"{name}: shape {list(array.shape)}; must be {list(shape)}")
+    if array.dtype != dtype:
+        raise SpecError(f"{name}: {array.dtype}; must be {dtype}")
 
 
 class TrainedLayer:
@@ -78,72 +97,95 @@ class TrainedLayer:
 
     Args:
         spec: what to compute, in float32 or float64.
-        weights: of each direction; they must not change as long as gradients are wanted.
+        weights: of each direction; they must not change as long as the layer is used.
         order: where z, r and n are among their gates.
+        packs: whether the weights are packed. Gradients from saved gates do without, all else needs it.
 
     Raises:
-        SpecError: the weights are of another shape.
+        SpecError: the weights are of another shape or type.
     """
 
-    def __init__(self, spec: Spec, weights: Sequence[DirectionWeights], order: tuple[int, int, int]) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        weights: Sequence[DirectionWeights],
+        order: tuple[int, int, int],
+        *,
+        packs: bool = True,
+    ) -> None:
         self.spec = spec
         self._weights = weights
         self._order = order
+        self._dtype = numpy_dtype(spec.dtype)
         kind = ELEMENT_TYPES.index(spec.dtype)
         H, I = spec.hidden_size, spec.input_size
         for own in weights:
-            _check_shape("W", own.W, 3 * H, I)
-            _check_shape("R", own.R, 3 * H, H)
-            _check_shape("Wb", own.Wb, 3 * H)
-            _check_shape("Rb", own.Rb, 3 * H)
+            _check_array("W", own.W, self._dtype, 3 * H, I)
+            _check_array("R", own.R, self._dtype, 3 * H, H)
+            _check_array("Wb", own.Wb, self._dtype, 3 * H)
+            _check_array("Rb", own.Rb, self._dtype, 3 * H)
         given = [list(own) for own in weights]
         self._is_default = spec.clip is None and set(spec.activations) == {_DEFAULT}
-        self._native = _native.Layer(*layer_arguments(spec), kind, numpy_dtype(spec.dtype), given, order)
+        self._native = _native.Layer(*layer_arguments(spec), kind, self._dtype, given, order, packs)
+
+    def saved_size(self, call: Call) -> int:
+        """How many numbers of a row's step a call keeps for its gradients.
+
+        0 with resets, a bound, or activations other than Sigmoid and Tanh: the gradients compute gates again.
+        """
+        T, B, _ = call.X.shape
+        keeps = self._is_default and call.resets is None and T and B
+        return self._native.saved_size if keeps else 0
 
     def _check(self, call: Call) -> None:
         if call.X.ndim != 3:
             raise SpecError(f"X: shape {list(call.X.shape)}; must be [T, B, I]")
         T, B, _ = call.X.shape
-        _check_shape("X", call.X, T, B, self.spec.input_size)
-        _check_shape("initial_h", call.initial_h, self.spec.num_directions, B, self.spec.hidden_size)
-        _check_shape("attention", call.attention, T, B)
+        D, H, dtype = self.spec.num_directions, self.spec.hidden_size, self._dtype
+        _check_array("X", call.X, dtype, T, B, self.spec.input_size)
+        _check_array("initial_h", call.initial_h, dtype, D, B, H)
+        _check_array("attention", call.attention, dtype, T, B)
         if call.resets is not None:
-            _check_shape("resets", call.resets.before, T, B)
+            _check_array("resets", call.resets.before, _BOOL, T, B)
         if (lengths := call.sequence_lens) is not None:
-            _check_shape("sequence_lens", lengths, B)
+            _check_array("sequence_lens", lengths, _INT64, B)
             if B and not 0 <= lengths.min() <= lengths.max() <= T:
                 raise SpecError(f"sequence_lens: {lengths.min()}…{lengths.max()}; must be in 0…{T}")
 
-    def forward(self, call: Call, *, saves: bool = False) -> tuple[Array, Array, Array | None]:
-        """Y [T, D, B, H] and Y_h [D, B, H], zero past each row's end, and the gates of each step.
+    def forward(self, call: Call, *, saves: bool = False, out: Outputs | None = None) -> Outputs:
+        """The outputs of a call.
 
         Args:
             call: the call.
-            saves: whether to keep the gates for the gradients: [T, D, B, S], S being 4·H in whole vectors.
-                None are kept with resets, a bound, or activations other than Sigmoid and Tanh: the gradients
-                compute them again.
+            saves: whether to keep the gates for the gradients, if `saved_size` is not 0.
+            out: arrays to write into, gates where they are to be kept; None for new ones.
 
         Raises:
-            SpecError: an input is of another shape; sequence_lens are not in 0…T.
+            SpecError: an array is of another shape or type; sequence_lens are not in 0…T.
         """
         self._check(call)
         T, B, _ = call.X.shape
-        D, H, dtype = self.spec.num_directions, self.spec.hidden_size, call.X.dtype
+        D, H, dtype = self.spec.num_directions, self.spec.hidden_size, self._dtype
+        if out is None:
+            size = self.saved_size(call) if saves else 0
+            gates = np.empty((T, D, B, size), dtype) if size else None
+            out = Outputs(np.empty((T, D, B, H), dtype), np.empty((D, B, H), dtype), gates)
+        else:
+            _check_array("Y", out.Y, dtype, T, D, B, H)
+            _check_array("Y_h", out.Y_h, dtype, D, B, H)
+            _check_array("gates", out.gates, dtype, T, D, B, self._native.saved_size)
         if call.resets is not None:
-            return *self._forward_with_resets(call, call.resets), None
-        Y, Y_h = np.empty((T, D, B, H), dtype), np.empty((D, B, H), dtype)
-        gates = None
-        if saves and self._is_default and T and B:
-            gates = np.empty((T, D, B, self._native.saved_size), dtype)
-        given = call.X, call.initial_h, call.sequence_lens, call.attention
-        self._native.run(*given, Y, Y_h, False, gates)
-        return Y, Y_h, gates
+            self._forward_with_resets(call, call.resets, out)
+        else:
+            given = call.X, call.initial_h, call.sequence_lens, call.attention
+            self._native.run(*given, out.Y, out.Y_h, False, out.gates)
+        return out
 
-    def _forward_with_resets(self, call: Call, resets: Resets) -> tuple[Array, Array]:
+    def _forward_with_resets(self, call: Call, resets: Resets, out: Outputs) -> None:
         """The same from one reset of any row to the next."""
         T, B, _ = call.X.shape
-        D, H, dtype = self.spec.num_directions, self.spec.hidden_size, call.X.dtype
-        Y, Y_h = np.zeros((T, D, B, H), dtype), np.zeros((D, B, H), dtype)
+        D, H, dtype = self.spec.num_directions, self.spec.hidden_size, self._dtype
+        Y, Y_h, _ = out
         lengths = np.full(B, T, np.int64) if call.sequence_lens is None else call.sequence_lens
         at = np.flatnonzero(resets.before.any(1))
         for d, backwards in enumerate(self.spec.reversed_directions):
@@ -162,7 +204,6 @@ class TrainedLayer:
                 layer._native.run(call.X[begin:end], state[None], taken, scores, y, last, False)
                 state = np.where((taken > 0)[:, None], last[0], state)
             Y_h[d] = np.where((lengths > 0)[:, None], state, 0)
-        return Y, Y_h
 
     def _one_direction(self, d: int, backwards: bool) -> TrainedLayer:
         direction: Direction = "reverse" if backwards else "forward"
@@ -178,6 +219,7 @@ class TrainedLayer:
         dY_h: Array | None,
         wanted: Collection[str],
         weights: Sequence[Collection[str]],
+        new: Callable[[tuple[int, ...]], Array] | None = None,
     ) -> tuple[dict[str, Array], list[DirectionWeights]]:
         """The gradients of a loss by the inputs and the weights of a call.
 
@@ -192,29 +234,35 @@ class TrainedLayer:
             dY_h: the gradient by Y_h, likewise.
             wanted: by which inputs: "X", "initial_h", "attention".
             weights: by which weights of each direction: "W", "R", "Wb", "Rb".
+            new: makes the array of a gradient, contiguous, of this shape; None for NumPy's.
 
         Returns:
             the gradients that are wanted, of the shapes of what they are by.
 
         Raises:
-            SpecError: an array is of another shape; sequence_lens are not in 0…T.
+            SpecError: an array is of another shape or type; sequence_lens are not in 0…T.
         """
         self._check(call)
         T, B, I = call.X.shape
-        D, H, dtype = self.spec.num_directions, self.spec.hidden_size, call.X.dtype
-        _check_shape("Y", Y, T, D, B, H)
-        _check_shape("gates", gates, T, D, B, self._native.saved_size)
-        _check_shape("dY", dY, T, D, B, H)
-        _check_shape("dY_h", dY_h, D, B, H)
+        D, H, dtype = self.spec.num_directions, self.spec.hidden_size, self._dtype
+        _check_array("Y", Y, dtype, T, D, B, H)
+        _check_array("gates", gates, dtype, T, D, B, self._native.saved_size)
+        _check_array("dY", dY, dtype, T, D, B, H)
+        _check_array("dY_h", dY_h, dtype, D, B, H)
+        made = new or (lambda shape: np.empty(shape, dtype))
         shapes = {"X": (T, B, I), "initial_h": (D, B, H), "attention": (T, B)}
-        found = {name: np.zeros(shapes[name], dtype) for name in wanted}
+        found = {name: made(shapes[name]) for name in wanted}
         sizes = {"W": (3 * H, I), "R": (3 * H, H), "Wb": (3 * H,), "Rb": (3 * H,)}
         by = [
-            DirectionWeights(
-                *(np.zeros(size, dtype) if name in own else None for name, size in sizes.items())
-            )
+            DirectionWeights(*(made(size) if name in own else None for name, size in sizes.items()))
             for own in weights
         ]
+        # Gradients by inputs are added to; those by weights are written, if there is any step.
+        lengths = call.sequence_lens
+        has_steps = bool(T and B and (lengths is None or lengths.max()))
+        for array in (*found.values(), *(() if has_steps else (array for own in by for array in own))):
+            if array is not None:
+                array.fill(0)
         resets = call.resets
         self._native.gradients(
             call.X,

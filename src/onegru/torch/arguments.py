@@ -99,6 +99,12 @@ def form_of(
     return form
 
 
+def check_steps(name: str, T: int) -> None:
+    """Raises SpecError if a call has none: PyTorch has no result then, and a state would be lost."""
+    if T == 0:
+        raise SpecError(f"{name}: 0 steps; must be 1 or more, as in PyTorch")
+
+
 @functools.lru_cache(maxsize=256)
 def form_from(words: str) -> Form:
     """The form of these words."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from onegru.core.activations import Activation
-from onegru.torch.arguments import Form, spec_of
+from onegru.torch.arguments import Form, check_steps, spec_of
 
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "Relu": lambda x, alpha, beta: torch.relu(x),
@@ -44,6 +44,7 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """Y [T, B, D·H] and Y_h [D, B, H], as `onegru.torch.function.gru_layer`."""
     T, B, _ = X.shape
+    check_steps("X", T)
     spec = spec_of(form, 1, 1, "float32", attention is not None)
     outputs: list[Tensor] = []
     last: list[Tensor] = []
@@ -79,11 +80,9 @@ def forward(
                 runs = (t < lengths)[:, None]
                 found[t] = torch.where(runs, h, zeros)
                 h = torch.where(runs, h, before)
-        if T == 0:
-            h = zeros
         if lengths is not None:
             h = torch.where((lengths > 0)[:, None], h, zeros)
-        outputs.append(torch.stack(found) if T else X.new_zeros(0, B, H))
+        outputs.append(torch.stack(found))
         last.append(h)
     return torch.cat(outputs, 2), torch.stack(last)
 
@@ -109,7 +108,19 @@ def gradients(
         ]
         return forward(form, X, weights, initial_h, lengths, attention, resets)
 
-    found, pull = torch.func.vjp(call, *(values[place] for place in places))
-    pairs = zip(found, outputs, strict=True)
-    results = pull(tuple(torch.zeros_like(y) if dy is None else dy for y, dy in pairs))
+    chosen = [values[place] for place in places]
+    results: Sequence[Tensor]
+    if any(dy is not None and torch._C._functorch.is_legacy_batchedtensor(dy) for dy in outputs):
+        # `torch.func.vjp` does not take the batches of `is_grads_batched`, autograd does. Views, as one tensor
+        # may be given twice.
+        with torch.enable_grad():
+            chosen = [value.view_as(value) for value in chosen]
+            found = call(*chosen)
+        pairs = [(y, dy) for y, dy in zip(found, outputs, strict=True) if dy is not None]
+        ys, dys = zip(*pairs, strict=True)
+        results = torch.autograd.grad(ys, chosen, dys, create_graph=torch.is_grad_enabled())
+    else:
+        found, pull = torch.func.vjp(call, *chosen)
+        ends = zip(found, outputs, strict=True)
+        results = pull(tuple(torch.zeros_like(y) if dy is None else dy for y, dy in ends))
     return [results[places.index(place)] if place in places else None for place in range(len(values))]

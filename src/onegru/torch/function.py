@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,27 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from onegru import _native
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
-from onegru.engines.training import Call, DirectionWeights, Resets, TrainedLayer
+from onegru.engines.training import Call, DirectionWeights, Outputs, Resets, TrainedLayer
 from onegru.torch import fallback
-from onegru.torch.arguments import Form, form_from, spec_of
+from onegru.torch.arguments import Form, check_steps, form_from, spec_of
 from onegru.torch.export import export_layer, is_exporting
 
 _TYPES = {torch.float32: "float32", torch.float64: "float64"}
+_DTYPES = {kind: np.dtype(name) for kind, name in _TYPES.items()}
+_DTYPES |= {torch.int64: np.dtype(np.int64), torch.bool: np.dtype(np.bool_)}
 _GATES = (1, 0, 2)  # where z, r and n are in PyTorch's order r, z, n
 # The inputs that have gradients; behind them come lengths, resets and the weights.
 _INPUTS = ("X", "initial_h", "attention")
 _WEIGHTS = ("W", "R", "Wb", "Rb")
-
-
-class _Last(threading.local):
-    """The layer of a call, from `forward` to `setup_context`, between which only tensors pass."""
-
-    layer: TrainedLayer | None = None
-
-
-_last = _Last()
 
 
 def gru_layer(
@@ -46,7 +39,7 @@ def gru_layer(
 
     Args:
         form: what to compute.
-        X: [T, B, I].
+        X: [T, B, I]; T is not 0.
         weights: for each direction weight_ih [3H, I], weight_hh [3H, H], bias_ih and bias_hh [3H], gate order
             r, z, n; both biases may be None.
         initial_h: [D, B, H]; None for zeros.
@@ -73,7 +66,8 @@ def gru_layer(
         found = _operator(given, [tensor is not None for tensor in tensors], form.words)
         return found[0], found[1]
     saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    found = _Function.apply(form, saves, *tensors)
+    kind = _TransformedOneGRU if torch._C._are_functorch_transforms_active() else _OneGRU
+    found = kind.apply(form, saves, *tensors)
     return found[0], found[1]
 
 
@@ -82,56 +76,114 @@ def _exported(form: Form, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Ten
     if torch.compiler.is_compiling():
         return export_layer(form, tensors, None)
     present = [tensor is not None for tensor in tensors]
-    return export_layer(form, tensors, lambda given: _forward(form, _spread(given, present))[:2])
+
+    def compute(given: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        Y, Y_h, _ = _forward(form, _spread(given, present))
+        return Y.transpose(1, 2), Y_h
+
+    return export_layer(form, tensors, compute)
 
 
-def _array(tensor: Tensor) -> Array:
-    """A tensor's memory, its last axis contiguous."""
-    tensor = tensor.detach()
+# --- tensors as the engine takes them
+
+
+def is_watched(*tensors: Tensor | None) -> bool:
+    """Whether something stands between these tensors and their numbers: a mode, a trace, a class of tensors.
+
+    It has to see an operator, as it would not see that memory is read.
+    """
+    if torch._C._len_torch_dispatch_stack():
+        return True
+    plain = Tensor.__torch_dispatch__
+    return any(tensor is not None and type(tensor).__torch_dispatch__ is not plain for tensor in tensors)
+
+
+def is_transformed(tensor: Tensor | None) -> bool:
+    """Whether `torch.func` stands between a tensor and its numbers."""
+    found = torch._C._functorch
+    # The latter is what `is_grads_batched` makes of gradients.
+    return tensor is not None and bool(
+        found.is_functorch_wrapped_tensor(tensor) or found.is_legacy_batchedtensor(tensor)
+    )
+
+
+def is_mapped() -> bool:
+    """Whether `torch.vmap` makes this call."""
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    mapped = torch._C._functorch.TransformType.Vmap
+    return any(item.key() == mapped for item in torch._C._functorch.get_interpreter_stack() or ())
+
+
+def _array(name: str, tensor: Tensor) -> Array:
+    """A tensor's memory as an array, its last axis contiguous, for the time of a call.
+
+    Unlike `Tensor.numpy` it leaves the memory to PyTorch, which may resize it later.
+    """
+    if not tensor.is_cpu or tensor.dtype not in _DTYPES:
+        kind = f"{tensor.dtype} on {tensor.device.type}"
+        raise SpecError(f"{name}: {kind}; must be float32 or float64 on the CPU")
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
     if tensor.dim() and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
         tensor = tensor.contiguous()
-    array: Array = tensor.numpy()
-    return array
+    address = tensor.data_ptr()
+    if address == 0 and tensor.numel():
+        raise SpecError(f"{name}: a tensor whose memory was freed; must have its numbers")
+    return _native.array_at(tensor, address, tensor.shape, tensor.stride(), _DTYPES[tensor.dtype])
 
 
-def _layer(form: Form, X: Tensor, weights: Sequence[Tensor | None], attention: bool) -> TrainedLayer:
+def _given(name: str, tensor: Tensor | None) -> Array | None:
+    return None if tensor is None else _array(name, tensor)
+
+
+def _layer(
+    form: Form, X: Tensor, weights: Sequence[Tensor | None], attention: bool, packs: bool = True
+) -> TrainedLayer:
     each = len(weights) // form.num_directions
-    arrays = [None if weight is None else np.ascontiguousarray(_array(weight)) for weight in weights]
+    arrays = [
+        None if weight is None else np.ascontiguousarray(_array(_WEIGHTS[place % each], weight))
+        for place, weight in enumerate(weights)
+    ]
     own = [DirectionWeights(*arrays[d * each : (d + 1) * each]) for d in range(form.num_directions)]
     assert own[0].R is not None
     # Sizes are tensors while a call is traced.
     spec = spec_of(form, int(X.shape[2]), int(own[0].R.shape[1]), _TYPES[X.dtype], attention)
-    return TrainedLayer(spec, own, _GATES)
+    return TrainedLayer(spec, own, _GATES, packs=packs)
 
 
 def _call(form: Form, tensors: Sequence[Tensor | None]) -> Call:
     X, initial_h, attention, lengths, resets = tensors
     assert X is not None
-    return Call(
-        _array(X),
-        None if initial_h is None else _array(initial_h),
-        None if lengths is None else np.ascontiguousarray(_array(lengths), np.int64),
-        None if attention is None else _array(attention),
-        None if resets is None else Resets(_array(resets), form.resets_to_initial),
+    if lengths is not None:
+        lengths = lengths.to(torch.int64).contiguous()
+    call = Call(
+        _array("X", X),
+        _given("initial_h", initial_h),
+        _given("lengths", lengths),
+        _given("attention", attention),
+        None if resets is None else Resets(_array("resets", resets), form.resets_to_initial),
     )
+    check_steps("X", call.X.shape[0])
+    return call
 
 
 def _forward(
     form: Form, tensors: Sequence[Tensor | None], saves: bool = False
-) -> tuple[Tensor, Tensor, Tensor, TrainedLayer]:
-    """Y [T, D, B, H], Y_h and the gates, empty if none are saved, and the layer that gave them."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Y [T, B, D, H], Y_h and the gates, empty if none are saved."""
     X = tensors[0]
     assert X is not None
+    call = _call(form, tensors[:5])
     layer = _layer(form, X, tensors[5:], tensors[2] is not None)
-    Y, Y_h, gates = layer.forward(_call(form, tensors[:5]), saves=saves)
-    saved = X.new_empty(0) if gates is None else torch.from_numpy(gates)
-    return torch.from_numpy(Y), torch.from_numpy(Y_h), saved, layer
-
-
-def _side_by_side(Y: Tensor) -> Tensor:
-    """[T, D, B, H] as [T, B, D·H]."""
-    T, D, B, H = Y.shape
-    return Y[:, 0] if D == 1 else Y.transpose(1, 2).reshape(T, B, D * H)
+    T, B, _ = call.X.shape
+    D, H = form.num_directions, layer.spec.hidden_size
+    size = layer.saved_size(call) if saves else 0
+    Y, Y_h = X.new_empty((T, B, D, H)), X.new_empty((D, B, H))
+    gates = X.new_empty((T, D, B, size) if size else 0)
+    saved = _array("gates", gates) if size else None
+    layer.forward(call, out=Outputs(_array("Y", Y).transpose(0, 2, 1, 3), _array("Y_h", Y_h), saved))
+    return Y, Y_h, gates
 
 
 def _backward(
@@ -142,48 +194,89 @@ def _backward(
     dY_h: Tensor | None,
     wanted: Sequence[bool],
     gates: Tensor | None = None,
-    layer: TrainedLayer | None = None,
 ) -> list[Tensor | None]:
     """The gradients by X, initial_h, attention and the weights, those that are wanted."""
     X, attention = tensors[0], tensors[2]
     assert X is not None
-    if layer is None:
-        layer = _layer(form, X, tensors[5:], attention is not None)
-    T, D, B, H = Y.shape
+    saved = gates if gates is not None and gates.numel() else None
+    layer = _layer(form, X, tensors[5:], attention is not None, packs=saved is None)
     if dY is not None:
-        dY = dY.reshape(T, B, D, H).permute(0, 2, 1, 3)
+        dY = dY.reshape(Y.shape).transpose(1, 2)
     inputs = [name for name, is_wanted in zip(_INPUTS, wanted, strict=False) if is_wanted]
     weights = [
         [name for name, is_wanted in zip(_WEIGHTS, wanted[first : first + 4], strict=True) if is_wanted]
-        for first in range(3, 3 + 4 * D, 4)
+        for first in range(3, 3 + 4 * form.num_directions, 4)
     ]
     found, by = layer.gradients(
         _call(form, tensors[:5]),
-        _array(Y),
-        _array(gates) if gates is not None and gates.numel() else None,
-        None if dY is None else _array(dY),
-        None if dY_h is None else _array(dY_h),
+        _array("Y", Y.transpose(1, 2)),
+        _given("gates", saved),
+        _given("dY", dY),
+        _given("dY_h", dY_h),
         inputs,
         weights,
+        lambda shape: _array("gradient", X.new_empty(shape)),
     )
     arrays = [*(found.get(name) for name in _INPUTS), *(array for own in by for array in own)]
-    return [None if array is None else torch.from_numpy(array) for array in arrays]
+    return [None if array is None else array.base for array in arrays]  # the tensor that it is the memory of
 
 
-def _is_transformed(tensor: Tensor | None) -> bool:
-    """Whether `torch.func` stands between a tensor and its numbers."""
-    return tensor is not None and bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+# --- outside of compiled code
 
 
-class _Function(torch.autograd.Function):
-    """The layer outside of compiled code."""
+def _pulled(ctx: Any, dY: Tensor | None, dY_h: Tensor | None) -> Any:
+    """The gradients by all arguments of a call."""
+    *tensors, Y, gates = ctx.saved_tensors
+    needed = ctx.needs_input_grad[2:]
+    wanted = (*needed[:3], *needed[5:])
+    if torch.is_grad_enabled() or any(map(is_transformed, (dY, dY_h))):
+        given = fallback.gradients(ctx.form, tensors, (dY, dY_h), wanted)
+    elif is_watched(*tensors, Y, dY, dY_h):
+        given = _backward_by_operator(ctx.form.words, tensors, Y, dY, dY_h, wanted)
+    else:
+        given = _backward(ctx.form, tensors, Y, dY, dY_h, wanted, gates)
+    return None, None, *given[:3], None, None, *given[3:]
+
+
+def _seen_forward(form: Form, tensors: Sequence[Tensor | None], saves: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_forward`."""
+    if not is_watched(*tensors):
+        return _forward(form, tensors, saves)
+    given, present = [t for t in tensors if t is not None], [t is not None for t in tensors]
+    _, Y_h, Y = _operator(given, present, form.words)
+    return Y, Y_h, Y.new_empty(0)
+
+
+def _output(Y: Tensor, saves: bool) -> Tensor:
+    """Y [T, B, D, H] as [T, B, D·H]; not a view of what is saved: it may be changed in place."""
+    output = Y.flatten(2)
+    return output.clone() if saves else output
+
+
+class _OneGRU(torch.autograd.Function):
+    """The layer."""
+
+    @staticmethod
+    def forward(ctx: Any, form: Form, saves: bool, *tensors: Tensor | None) -> Any:
+        Y, Y_h, gates = _seen_forward(form, tensors, saves)
+        if saves:
+            ctx.form = form
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(*tensors, Y, gates)
+        return _output(Y, saves), Y_h
+
+    @staticmethod
+    def backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None) -> Any:
+        return _pulled(ctx, dY, dY_h)
+
+
+class _TransformedOneGRU(torch.autograd.Function):
+    """The layer in transforms of `torch.func`, which want to see all that is saved; it takes longer."""
 
     @staticmethod
     def forward(form: Form, saves: bool, *tensors: Tensor | None) -> Any:
-        Y, Y_h, gates, _last.layer = _forward(form, tensors, saves)
-        output = _side_by_side(Y)
-        # Not a view of what is saved: it may be changed in place.
-        return output.clone(memory_format=torch.contiguous_format) if saves else output, Y_h, Y, gates
+        Y, Y_h, gates = _seen_forward(form, tensors, saves)
+        return _output(Y, saves), Y_h, Y, gates
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -192,20 +285,10 @@ class _Function(torch.autograd.Function):
         ctx.mark_non_differentiable(*output[2:])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, *output[2:])
-        # Its packed weights serve once more; autograd checks that the tensors they come from are unchanged.
-        ctx.layer, _last.layer = (_last.layer if any(ctx.needs_input_grad) else None), None
 
     @staticmethod
     def backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None, *_: None) -> Any:
-        *tensors, Y, gates = ctx.saved_tensors
-        needed = ctx.needs_input_grad[2:]
-        wanted = (*needed[:3], *needed[5:])
-        if torch.is_grad_enabled() or any(map(_is_transformed, (dY, dY_h))):
-            given = fallback.gradients(ctx.form, tensors, (dY, dY_h), wanted)
-        else:
-            layer, ctx.layer = ctx.layer, None  # or an output that is kept would keep the packed weights
-            given = _backward(ctx.form, tensors, Y, dY, dY_h, wanted, gates, layer)
-        return None, None, *given[:3], None, None, *given[3:]
+        return _pulled(ctx, dY, dY_h)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, form: Form, saves: bool, *tensors: Tensor | None) -> Any:
@@ -216,7 +299,7 @@ class _Function(torch.autograd.Function):
                 tensor if tensor is None or dim is None else tensor.select(dim, index)
                 for tensor, dim in zip(tensors, in_dims[2:], strict=True)
             ]
-            results.append(_Function.apply(form, saves, *taken))
+            results.append(_TransformedOneGRU.apply(form, saves, *taken))
         return tuple(torch.stack(items) for items in zip(*results, strict=True)), (0, 0, 0, 0)
 
 
@@ -233,15 +316,15 @@ def _spread(tensors: Sequence[Any], present: Sequence[bool]) -> list[Any]:
     "onegru::gru", mutates_args=(), schema="(Tensor[] tensors, bool[] present, str form) -> Tensor[]"
 )
 def _operator(tensors: list[Tensor], present: list[bool], form: str) -> list[Tensor]:
-    Y, Y_h, *_ = _forward(form_from(form), _spread(tensors, present))
-    return [_side_by_side(Y).clone(), Y_h, Y]
+    Y, Y_h, _ = _forward(form_from(form), _spread(tensors, present))
+    return [_output(Y, True), Y_h, Y]
 
 
 @_operator.register_fake
 def _(tensors: list[Tensor], present: list[bool], form: str) -> list[Tensor]:
     X, R = tensors[0], tensors[sum(present[:5]) + 1]
     T, B, H, D = X.shape[0], X.shape[1], R.shape[1], form_from(form).num_directions
-    return [X.new_empty(T, B, D * H), X.new_empty(D, B, H), X.new_empty(T, D, B, H)]
+    return [X.new_empty(T, B, D * H), X.new_empty(D, B, H), X.new_empty(T, B, D, H)]
 
 
 @torch.library.custom_op(
@@ -274,6 +357,23 @@ def _(tensors: list[Tensor], present: list[bool], wanted: list[bool], *rest: Any
     ]
 
 
+def _backward_by_operator(
+    form: str,
+    tensors: Sequence[Tensor | None],
+    Y: Tensor,
+    dY: Tensor | None,
+    dY_h: Tensor | None,
+    wanted: Sequence[bool],
+) -> list[Tensor | None]:
+    """As `_backward`."""
+    T, B, D, H = Y.shape
+    dY = Y.new_zeros(T, B, D * H) if dY is None else dY
+    dY_h = Y.new_zeros(D, B, H) if dY_h is None else dY_h
+    given, present = [t for t in tensors if t is not None], [t is not None for t in tensors]
+    found = iter(_backward_operator(given, present, list(wanted), Y, dY, dY_h, form))
+    return [next(found) if is_wanted else None for is_wanted in wanted]
+
+
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
     tensors, ctx.present, ctx.form = inputs
     ctx.save_for_backward(*tensors, output[2])
@@ -283,12 +383,7 @@ def _operator_backward(ctx: Any, grads: Sequence[Tensor | None]) -> Any:
     *tensors, Y = ctx.saved_tensors
     needed = _spread(ctx.needs_input_grad[0], ctx.present)
     wanted = [bool(is_needed) for is_needed in (*needed[:3], *needed[5:])]
-    dY, dY_h = grads[:2]
-    T, D, B, H = Y.shape
-    dY = Y.new_zeros(T, B, D * H) if dY is None else dY
-    dY_h = Y.new_zeros(D, B, H) if dY_h is None else dY_h
-    found = iter(_backward_operator(tensors, ctx.present, wanted, Y, dY, dY_h, ctx.form))
-    results = [next(found) if is_wanted else None for is_wanted in wanted]
+    results = _backward_by_operator(ctx.form, _spread(tensors, ctx.present), Y, grads[0], grads[1], wanted)
     every = [*results[:3], None, None, *results[3:]]
     return [item for item, is_there in zip(every, ctx.present, strict=True) if is_there], None, None
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from onegru.core.errors import SpecError
-from onegru.torch.arguments import form_of
-from onegru.torch.function import gru_layer
+from onegru.torch.arguments import check_steps, form_of
+from onegru.torch.function import gru_layer, is_transformed, is_watched
 
 
 def gru(
@@ -40,7 +40,7 @@ def gru(
     Source: ONNX GRU-14, with PyTorch's names, gate order and defaults; attention as in OpenVINO's AUGRUCell.
 
     Args:
-        X: [T, B, I], float32 or float64.
+        X: [T, B, I], float32 or float64; T must not be 0.
         weights: for each direction weight_ih [3H, I], weight_hh [3H, H], bias_ih and bias_hh [3H], in gate
             order r, z, n; biases may be None.
         initial_h: [D, B, H]; None for zeros.
@@ -87,6 +87,7 @@ def gru(
 def _check(X: Tensor, weights: Sequence[Tensor | None], num_directions: int) -> None:
     if X.dim() != 3:
         raise SpecError(f"X: shape {list(X.shape)}; must be [T, B, I]")
+    must_have_steps("X", X)
     if len(weights) != 4 * num_directions:
         raise SpecError(f"weights: {len(weights)}; must be 4 for each of {num_directions} directions")
     for d in range(num_directions):
@@ -118,6 +119,17 @@ def must_be_tensors(**given: object) -> None:
             raise SpecError(f"{name}: {type(value).__name__}; must be a tensor")
 
 
+def is_recorded() -> bool:
+    """Whether the call is written down, for any sizes and numbers."""
+    return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
+
+
+def must_have_steps(name: str, X: Tensor) -> None:
+    """Raises SpecError if X [T, B, I] has none."""
+    if not is_recorded():
+        check_steps(name, X.shape[0])
+
+
 def checked_state(state: Tensor | None, X: Tensor, shape: tuple[int, ...]) -> Tensor | None:
     """An initial state. Raises SpecError if it has another shape or type."""
     if state is None:
@@ -134,12 +146,8 @@ def checked_lengths(lengths: Tensor | None, X: Tensor) -> Tensor | None:
     T, B = X.shape[:2]
     if lengths.dtype not in (torch.int32, torch.int64) or tuple(lengths.shape) != (B,):
         raise SpecError(f"lengths: {lengths.dtype} {list(lengths.shape)}; must be int64 {[B]}")
-    if (
-        not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
-        and B
-        and not bool(((lengths >= 0) & (lengths <= T)).all())
-    ):
+    is_hidden = is_recorded() or is_transformed(lengths) or is_watched(lengths)
+    if not is_hidden and B and not bool(((lengths >= 0) & (lengths <= T)).all()):
         raise SpecError(f"lengths: {int(lengths.min())}…{int(lengths.max())}; must be 0…{T}")
     return lengths.to(X.device, torch.int64)
 

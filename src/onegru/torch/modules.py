@@ -14,13 +14,14 @@ from onegru.core.spec import Spec
 from onegru.layers.torch_form import TorchForm
 from onegru.torch.arguments import Form, form_of, spec_of
 from onegru.torch.export import is_exporting
-from onegru.torch.function import gru_layer
+from onegru.torch.function import gru_layer, is_mapped
 from onegru.torch.functional import (
     checked_attention,
     checked_lengths,
     checked_resets,
     checked_state,
     must_be_tensors,
+    must_have_steps,
 )
 from onegru.torch.state import FormInState
 
@@ -128,7 +129,7 @@ class GRU(FormInState, nn.RNNBase):
         is_packed = isinstance(input, PackedSequence)
         if not is_packed and not isinstance(input, Tensor):
             raise SpecError(f"input: {type(input).__name__}; must be a tensor or a PackedSequence")
-        if lengths is None and resets is None:
+        if lengths is None and resets is None and not is_mapped():  # vmap has no rule for PyTorch's operator
             is_brief = not is_packed and self._is_brief(input)
             if is_brief or (self._form.is_of_torch and self._is_for_pytorch(input, is_packed)):
                 given: tuple[Any, Tensor] = nn.GRU.forward(self, input, hx)
@@ -187,6 +188,7 @@ class GRU(FormInState, nn.RNNBase):
             raise SpecError(
                 f"input: {X.shape[2]} numbers in a row; must be {self.input_size}, its input_size"
             )
+        must_have_steps("input", X)
         D, wanted = self._form.num_directions, _promoted(X, hx)
         weights = self._weights()
         X, hx = _cast(X, weights[0]), _cast(hx, weights[0])
@@ -358,6 +360,7 @@ class AUGRU(GRU):
             raise SpecError(
                 f"input: shape {list(input.shape)}; must be of 3 axes, {self.input_size} numbers in a row"
             )
+        must_have_steps("input", input.transpose(0, 1) if self.batch_first else input)
         X, scores = input, attention
         wanted = _promoted(X, hx)
         if attention.dim() not in (2, 3):
