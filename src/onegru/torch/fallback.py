@@ -111,8 +111,8 @@ def gradients(
     chosen = [values[place] for place in places]
     results: Sequence[Tensor]
     if any(dy is not None and torch._C._functorch.is_legacy_batchedtensor(dy) for dy in outputs):
-        # `torch.func.vjp` does not take the batches of `is_grads_batched`, autograd does. Views, as one tensor
-        # may be given twice.
+        # `torch.func.vjp` does not take the batches of `is_grads_batched`, autograd does. Views, as one
+        # tensor may be given twice.
         with torch.enable_grad():
             chosen = [value.view_as(value) for value in chosen]
             found = call(*chosen)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from onegru import _native
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import Array, contiguous
 from onegru.core.errors import SpecError
 from onegru.engines.training import Call, DirectionWeights, Outputs, Resets, TrainedLayer
 from onegru.torch import fallback
@@ -142,7 +142,7 @@ def _layer(
 ) -> TrainedLayer:
     each = len(weights) // form.num_directions
     arrays = [
-        None if weight is None else np.ascontiguousarray(_array(_WEIGHTS[place % each], weight))
+        None if weight is None else contiguous(_array(_WEIGHTS[place % each], weight))
         for place, weight in enumerate(weights)
     ]
     own = [DirectionWeights(*arrays[d * each : (d + 1) * each]) for d in range(form.num_directions)]
