@@ -86,6 +86,7 @@ class Sequence {
       PrepareNext(s_);
     }
     while (s_.active > 0 && s_.Length(s_.active - 1) <= s_.step) --s_.active;
+    s_.y_by_tile = WritesByTile();
     if (!Step()) return s_.leads() && Regroup(epoch_->members - 2);
     EndStep(s_);
     return true;
@@ -186,6 +187,12 @@ class Sequence {
     return true;
   }
 
+  // Whether tiles write to Y. Of many rows, tiles' numbers lie far apart, and whole rows are written after the step: that
+  // is up to 1.06 times as fast. Of no more than a cache line, they are not.
+  bool WritesByTile() const {
+    return s_.call.Y.data != nullptr && s_.leads() && (s_.active <= kMostRows || s_.spec.H * sizeof(C) <= 64);
+  }
+
   // False if a member is late; the states before the step are unchanged.
   bool Step() {
     if constexpr (kProjectsAhead<S>) {
@@ -204,9 +211,8 @@ class Sequence {
       if (HWY_UNLIKELY(s_.shared) && !Meet()) return false;  // r∘h is complete
       StateResetBefore<kBesideAhead>(s_);
     }
-    if (HWY_LIKELY(!s_.shared)) return true;
-    if (!TakeInputsOfNext() || !Meet()) return false;  // the new state is complete
-    if (s_.leads()) WriteOthersUnits(s_);
+    if (HWY_UNLIKELY(s_.shared) && (!TakeInputsOfNext() || !Meet())) return false;  // the new state is complete
+    if (s_.leads() && (s_.shared || !s_.y_by_tile)) WriteUnits(s_);
     return true;
   }
 
