@@ -186,7 +186,7 @@ HWY_INLINE void QuantizeInputs(ItemState<C, S>& s, size_t rows) {
   if constexpr (kIsInt8<S>) {
     const size_t stride = QuantizedRow(kPlanesOf<S>, s.spec.I);
     for (size_t r = 0; r < rows; ++r) {
-      QuantizeRow<kPlanesOf<S>>(s.x_from[r], s.spec.I, false, false, s.x_int8 + r * stride);
+      QuantizeRow<kPlanesOf<S>>(s.x_from[r], s.spec.I, false, false, IsSplit(s.spec, s.spec.I), s.x_int8 + r * stride);
     }
   }
 }
@@ -310,7 +310,7 @@ HWY_INLINE void TakeStates(ItemState<C, S>& s, C* rows) {
   for (size_t slot = 0; slot < s.active; ++slot) {
     C* const row = rows + slot * s.padded;
     if constexpr (kIsInt8<S>) {
-      QuantizeRow<kPlanesOf<S>>(row, s.spec.H, true, s.is_bounded,
+      QuantizeRow<kPlanesOf<S>>(row, s.spec.H, true, s.is_bounded, IsSplit(s.spec, s.spec.H),
                                 s.h_int8 + slot * QuantizedRow(kPlanesOf<S>, s.spec.H));
     } else {
       s.h_rows[slot] = row;
