@@ -334,22 +334,27 @@ HWY_INLINE void MultiplyWords(D d, size_t quads, const unsigned char* const (&ro
                               const std::int8_t* const (&panels)[kPanels], Width width,
                               V (&sums)[kRows][kPanels * kGates]) {
   const hn::Repartition<std::int16_t, D> d16;
-  for (size_t k = 0; k < quads; ++k) {
+  const auto add = [&](size_t k, auto is_odd) HWY_ATTR __attribute__((always_inline)) {
+    V inputs[kRows];
+#pragma GCC unroll 16
+    for (size_t r = 0; r < kRows; ++r) {
+      std::int32_t pair;
+      std::memcpy(&pair, rows[r] + 2 * k * kQuad + (is_odd ? sizeof(pair) : 0), sizeof(pair));
+      inputs[r] = hn::Set(d, pair);
+    }
 #pragma GCC unroll 16
     for (size_t v = 0; v < kPanels * kGates; ++v) {
       const size_t p = v / kGates, units = p + 1 < kPanels ? size_t{hn::MaxLanes(D())} : size_t{width};
       const std::int8_t* const from = panels[p] + (k * kGates + v % kGates) * units * kQuad;
       const auto bytes = hn::BitCast(d16, hn::LoadU(d, reinterpret_cast<const std::int32_t*>(from)));
-      const V even = hn::BitCast(d, hn::ShiftRight<8>(hn::ShiftLeft<8>(bytes)));
-      const V odd = hn::BitCast(d, hn::ShiftRight<8>(bytes));
+      const V weights = hn::BitCast(d, hn::ShiftRight<8>(is_odd ? bytes : hn::ShiftLeft<8>(bytes)));
 #pragma GCC unroll 16
-      for (size_t r = 0; r < kRows; ++r) {
-        std::int32_t pairs[2];
-        std::memcpy(pairs, rows[r] + 2 * k * kQuad, sizeof(pairs));
-        sums[r][v] = AddPairs(sums[r][v], hn::Set(d, pairs[0]), even);
-        sums[r][v] = AddPairs(sums[r][v], hn::Set(d, pairs[1]), odd);
-      }
+      for (size_t r = 0; r < kRows; ++r) sums[r][v] = AddPairs(sums[r][v], inputs[r], weights);
     }
+  };
+  for (size_t k = 0; k < quads; ++k) {
+    add(k, std::false_type());  // by parity, so that inputs stay in registers
+    add(k, std::true_type());
   }
 #pragma GCC unroll 16
   for (size_t r = 0; r < kRows; ++r) {
