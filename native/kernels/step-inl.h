@@ -158,6 +158,7 @@ struct AfterStages {
 template <class C, class S, bool kBesideAhead>
 struct AfterOp {
   static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
+  static constexpr bool kTakesFiveRows = kHasFiveRows<S>;
   static constexpr bool kHasManyStages = true;
   ItemState<C, S>& s;
 
@@ -206,6 +207,7 @@ struct GatesStages {
 template <class C, class S, bool kBesideAhead>
 struct GatesOp {
   static constexpr size_t kGates = 2, kSums = kSumsEach<S>;
+  static constexpr bool kTakesFiveRows = false;
   static constexpr bool kHasManyStages = true;
   ItemState<C, S>& s;
 
@@ -251,6 +253,7 @@ struct StateStages {
 template <class C, class S, bool kBesideAhead>
 struct StateOp {
   static constexpr size_t kGates = 1, kSums = kSumsEach<S>;
+  static constexpr bool kTakesFiveRows = false;
   static constexpr bool kHasManyStages = true;
   ItemState<C, S>& s;
 

@@ -239,7 +239,8 @@ HWY_INLINE void BeginPanel(const Op& op, D d, size_t rows, size_t panel, Width w
 // Panels side by side, swept by tiles of rows from `first` on.
 template <size_t kLeast, size_t kPanels = 1, class Op, class D, class Width>
 HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width width, size_t first = 0) {
-  constexpr size_t kMost = HWY_MAX(RowsOfSweep(Op::kGates) / Op::kSums, 1);
+  constexpr size_t kFit = kMaxSums / (kPanels * Op::kGates);
+  constexpr size_t kMost = HWY_MAX(HWY_MIN(RowsOfSweep(Op::kGates), kFit) / Op::kSums, 1);
   BeginPanel(op, d, rows, panel, width);
   for (size_t row = first; row < rows;) {
     const size_t count = RowsOfNext<kMost>(rows - row);
@@ -283,6 +284,10 @@ HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool b
   }
   if (!backwards) rest();
 }
+
+// Whether matrices stored as S have tiles for five rows of three gates. In pairs of bfloat16 they do not pay.
+template <class S>
+inline constexpr bool kHasFiveRows = !kLargeTiles && !kFewTiles && !kIsInt8<S> && !std::is_same_v<S, Brain>;
 
 // Five rows of three gates: two rows of a panel would wait for their multiply-adds, those of two panels do not.
 template <class Op, class D, class GoOn>
@@ -404,14 +409,21 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     WithRows<1, kMostRows / Op::kSums>(rows, [&](auto n) HWY_ATTR {
       SweepPanels<n, PanelsBeside(Op::kGates, n * Op::kSums)>(op, d, first, full, backwards, go_on);
     });
-  } else if (!kLargeTiles && Op::kGates == 3 && Op::kSums == 1 && rows == 5) {
-    if constexpr (!kLargeTiles && Op::kGates == 3 && Op::kSums == 1) {
-      SweepFiveRows(op, d, first, full, backwards, go_on);
-    }
+  } else if (Op::kTakesFiveRows && rows == 5) {
+    if constexpr (Op::kTakesFiveRows) SweepFiveRows(op, d, first, full, backwards, go_on);
   } else {
     constexpr size_t kLeast = kLeastOfSweep, kWide = PanelsOfSweep(Op::kGates);
-    const size_t wides = (full - first) / kWide * kWide;
+    // Three panels rather than two and one, whose few sums would wait for their multiply-adds.
+    constexpr bool kTakesThree = kWide == 2 && !kLargeTiles && !kFewTiles;
+    const bool takes_three = kTakesThree && full - first >= 3 && (full - first) % 2 == 1;
+    const size_t wides = (full - first - (takes_three ? 3 : 0)) / kWide * kWide;
     const auto single = [&]() HWY_ATTR {
+      if constexpr (kTakesThree) {
+        if (takes_three) {
+          if (go_on(3)) SweepRows<kLeastOfMore, 3>(op, d, rows, first + wides, Whole<D>());
+          return;
+        }
+      }
       for (size_t i = first + wides; i < full && go_on(1); ++i) SweepRows<kLeast>(op, d, rows, i, Whole<D>());
     };
     if (backwards && kWide > 1) single();
