@@ -275,8 +275,8 @@ void EndStep(ItemState<C, S>& s) {
   ++s.step;
 }
 
-// A tile's products with x, in the step, if due: apart, as a step has no registers to spare. They are of three gates, so
-// panel by panel where all their sums would not fit.
+// A tile's products with x, in the step, if due: apart, as a step has no registers to spare. They are of three gates,
+// so panel by panel where all their sums would not fit.
 template <class C, class S, class Tile>
 HWY_INLINE void ProjectTile(ItemState<C, S>& s, const Tile& tile) {
   constexpr size_t kRows = Tile::kRows, kPanels = Tile::kPanels;

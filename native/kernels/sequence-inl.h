@@ -191,8 +191,8 @@ class Sequence {
     return true;
   }
 
-  // Of many rows, tiles' numbers lie far apart in Y, and whole rows are written after the step: that is up to 1.06 times
-  // as fast. Of no more than a cache line, they do not.
+  // Of many rows, tiles' numbers lie far apart in Y, and whole rows are written after the step: that is up to 1.06
+  // times as fast. Of no more than a cache line, they do not.
   void ChooseWayOfY() {
     const bool is_wanted = s_.call.Y.data != nullptr && s_.leads();
     s_.y_by_tile = is_wanted && (s_.active <= kMostRows || s_.spec.H * sizeof(C) <= 64);

@@ -149,10 +149,10 @@ HWY_INLINE void WithTag(D d, size_t width, F&& f) {
 }
 
 // What is done with tiles, an Op, has three stages: Sum(tile) computes the products, kSums for each channel and row;
-// Gates(rows) and Finish(rows) of its Stages() the rest; kHasManyStages: that is most of its code. Begin(d, rows, panel,
-// width), if there is one, comes before the tiles of a panel that is swept. Each loop of a stage does one operation for
-// all vectors before the next: an activation is a long dependency chain, and the CPU overlaps two only if they are close
-// together.
+// Gates(rows) and Finish(rows) of its Stages() the rest; kHasManyStages: that is most of its code. Begin(d, rows,
+// panel, width), if there is one, comes before the tiles of a panel that is swept. Each loop of a stage does one
+// operation for all vectors before the next: an activation is a long dependency chain, and the CPU overlaps two only if
+// they are close together.
 
 // A few rows at a time: all of them would not leave registers for the work.
 template <size_t kFrom, class Op, class Tile>
