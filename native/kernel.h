@@ -65,8 +65,10 @@ inline constexpr std::size_t kRowsOfLarge = 64;
 // A row of K inputs in int8: its scale, then planes of this many bytes, in whole cache lines, as AMX reads them.
 inline constexpr std::size_t kQuantizedHeader = 64;
 constexpr std::size_t QuantizedPlane(std::size_t K) { return (K + 63) / 64 * 64; }
+// The most inputs that are multiplied as words of 16 bits, see int8-inl.h: of two planes, more are two words each.
+inline constexpr std::size_t kMostInWords = 1040;
 constexpr std::size_t QuantizedRow(std::size_t planes, std::size_t K) {
-  return kQuantizedHeader + planes * QuantizedPlane(K);
+  return kQuantizedHeader + planes * QuantizedPlane(K) * (planes == 2 && K > kMostInWords ? 2 : 1);
 }
 
 // Whose scratch memory it is.

@@ -6,6 +6,11 @@
 //   (scale of the row · scale of the channel) · sum        sum = 128·(sum of hi) + (sum of lo) of two planes
 //
 // in float32, every operation rounded by itself. Inputs that are not finite make the row's scale NaN.
+//
+// Where pairs of words of 16 bits are multiplied in one instruction, and quads of bytes are not, q of two planes is a
+// word: one sum of q·w in 32 bits is that of both planes, and takes half the time. Of up to kMostInWords inputs it is
+// |q·w·K| ≤ 127·128·127·1040 < 2^31, and each plane's sum ≤ 127·127·1040 < 2^24, which float32 has exactly, so that the
+// bits are the same. Of more inputs hi and lo are words of their own.
 
 #include <cstring>
 #include <limits>
@@ -41,9 +46,18 @@ template <size_t kPlanes>
 inline constexpr size_t kPlanesOf<Int8<kPlanes>> = kPlanes;
 template <class S>
 inline constexpr bool kIsInt8 = kPlanesOf<S> != 0;
-// How many sums a row of inputs has for each of its channels.
+// Whether inputs of two planes are words.
+#undef ONEGRU_WORDS
+#if !ONEGRU_VNNI && (HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4)
+#define ONEGRU_WORDS 1
+#else
+#define ONEGRU_WORDS 0
+#endif
 template <class S>
-inline constexpr size_t kSumsEach = kIsInt8<S> ? kPlanesOf<S> : 1;
+inline constexpr bool kInWords = ONEGRU_WORDS && kPlanesOf<S> == 2;
+// How many sums a row of inputs has for each of its channels at a time.
+template <class S>
+inline constexpr size_t kSumsEach = kIsInt8<S> && !kInWords<S> ? kPlanesOf<S> : 1;
 
 // AMX multiplies where there are several rows.
 #if ONEGRU_VNNI && ONEGRU_AMX && HWY_TARGET == HWY_AVX3
@@ -135,6 +149,9 @@ inline const unsigned char* PlaneOf(const unsigned char* row, size_t K, size_t p
   return row + kQuantizedHeader + plane * QuantizedPlane(K);
 }
 
+// Whether words have the planes of a row apart.
+inline bool IsSplit(const Spec& spec, size_t K) { return K > kMostInWords && spec.group == 0; }
+
 inline float ScaleOf(const unsigned char* row) {
   float scale;
   std::memcpy(&scale, row, sizeof(scale));
@@ -144,10 +161,32 @@ inline float ScaleOf(const unsigned char* row) {
 // The largest number of a row counts as 1 up to here: states are that large where rounding has made them so.
 inline constexpr float kUnit = 1 + 0x1p-20f;
 
+#if ONEGRU_WORDS
+// Stores integers as words, of four k the first, the third, the second and the last: as bytes of weights are paired.
+HWY_INLINE void StoreWords(hn::Vec128<std::int32_t> q, unsigned char* to) {
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_shufflelo_epi16(_mm_packs_epi32(q.raw, q.raw), 0xd8));
+}
+#if HWY_TARGET != HWY_SSE4
+HWY_INLINE void StoreWords(hn::Vec256<std::int32_t> q, unsigned char* to) {
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(q.raw, q.raw), 0xd8);
+  const __m128i both = _mm_shufflehi_epi16(_mm_shufflelo_epi16(_mm256_castsi256_si128(words), 0xd8), 0xd8);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), both);
+}
+#endif
+#if HWY_TARGET == HWY_AVX3
+HWY_INLINE void StoreWords(hn::Vec512<std::int32_t> q, unsigned char* to) {
+  const __m256i words = _mm512_cvtsepi32_epi16(q.raw);
+  const __m256i all = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), all);
+}
+#endif
+#endif
+
 // Quantizes K numbers x to `row`, by the largest of them. is_state: numbers that are rarely beyond 1, so that 1 is the
-// least range. is_bounded: none of them is beyond 1, though they may be NaN.
+// least range. is_bounded: none of them is beyond 1, though they may be NaN. is_split: as IsSplit says.
 template <size_t kPlanes>
-HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_bounded, unsigned char* row) {
+HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_bounded, [[maybe_unused]] bool is_split,
+                              unsigned char* row) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
   const hn::Rebind<std::int8_t, decltype(d)> d8;
@@ -165,7 +204,7 @@ HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_b
     if (hn::GetLane(hn::MaxOfLanes(di, most)) < 0x7f800000) return true;
     const float scale = std::numeric_limits<float>::quiet_NaN();
     std::memcpy(row, &scale, sizeof(scale));
-    std::memset(row + kQuantizedHeader, kInputOffset, kPlanes * QuantizedPlane(K));
+    std::memset(row + kQuantizedHeader, kInputOffset, QuantizedRow(kPlanes, K) - kQuantizedHeader);
     return false;
   };
   float range = 1;
@@ -195,6 +234,14 @@ HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_b
     };
     if constexpr (kPlanes == 1) {
       store(q, planes + k);
+#if ONEGRU_WORDS
+    } else if constexpr (kInWords<Int8<kPlanes>>) {
+      unsigned char* const to = row + kQuantizedHeader + 2 * k;
+      if (HWY_LIKELY(!is_split)) return StoreWords(q, to);
+      const auto hi = hn::ShiftRight<7>(hn::Add(q, hn::Set(di, 64)));
+      StoreWords(hi, to);
+      StoreWords(hn::Sub(q, hn::ShiftLeft<7>(hi)), to + 2 * QuantizedPlane(K));
+#endif
     } else {
       const auto hi = hn::ShiftRight<7>(hn::Add(q, hn::Set(di, 64)));
       store(hi, planes + k);
@@ -262,11 +309,72 @@ HWY_INLINE void MultiplyQuads(D d, size_t quads, const unsigned char* const (&ro
   }
 }
 
+#if ONEGRU_WORDS
+// sum + the products of pairs of words.
+HWY_INLINE hn::Vec128<std::int32_t> AddPairs(hn::Vec128<std::int32_t> sum, hn::Vec128<std::int32_t> x,
+                                             hn::Vec128<std::int32_t> w) {
+  return hn::Vec128<std::int32_t>{_mm_add_epi32(sum.raw, _mm_madd_epi16(x.raw, w.raw))};
+}
+#if HWY_TARGET != HWY_SSE4
+HWY_INLINE hn::Vec256<std::int32_t> AddPairs(hn::Vec256<std::int32_t> sum, hn::Vec256<std::int32_t> x,
+                                             hn::Vec256<std::int32_t> w) {
+  return hn::Vec256<std::int32_t>{_mm256_add_epi32(sum.raw, _mm256_madd_epi16(x.raw, w.raw))};
+}
+#endif
+#if HWY_TARGET == HWY_AVX3
+HWY_INLINE hn::Vec512<std::int32_t> AddPairs(hn::Vec512<std::int32_t> sum, hn::Vec512<std::int32_t> x,
+                                             hn::Vec512<std::int32_t> w) {
+  return hn::Vec512<std::int32_t>{_mm512_add_epi32(sum.raw, _mm512_madd_epi16(x.raw, w.raw))};
+}
+#endif
+
+// As MultiplyQuads does, for rows of words.
+template <size_t kRows, size_t kPanels, size_t kGates, class D, class Width, class V>
+HWY_INLINE void MultiplyWords(D d, size_t quads, const unsigned char* const (&rows)[kRows],
+                              const std::int8_t* const (&panels)[kPanels], Width width,
+                              V (&sums)[kRows][kPanels * kGates]) {
+  const hn::Repartition<std::int16_t, D> d16;
+  const auto add = [&](size_t k, auto is_odd) HWY_ATTR __attribute__((always_inline)) {
+    V inputs[kRows];
+#pragma GCC unroll 16
+    for (size_t r = 0; r < kRows; ++r) {
+      std::int32_t pair;
+      std::memcpy(&pair, rows[r] + 2 * k * kQuad + (is_odd ? sizeof(pair) : 0), sizeof(pair));
+      inputs[r] = hn::Set(d, pair);
+    }
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kPanels * kGates; ++v) {
+      const size_t p = v / kGates, units = p + 1 < kPanels ? size_t{hn::MaxLanes(D())} : size_t{width};
+      const std::int8_t* const from = panels[p] + (k * kGates + v % kGates) * units * kQuad;
+      const auto bytes = hn::BitCast(d16, hn::LoadU(d, reinterpret_cast<const std::int32_t*>(from)));
+      const V weights = hn::BitCast(d, hn::ShiftRight<8>(is_odd ? bytes : hn::ShiftLeft<8>(bytes)));
+#pragma GCC unroll 16
+      for (size_t r = 0; r < kRows; ++r) sums[r][v] = AddPairs(sums[r][v], inputs[r], weights);
+    }
+  };
+  for (size_t k = 0; k < quads; ++k) {
+    add(k, std::false_type());  // by parity, so that inputs stay in registers
+    add(k, std::true_type());
+  }
+#pragma GCC unroll 16
+  for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kPanels * kGates; ++v) KeepInRegister(sums[r][v]);
+  }
+}
+#endif
+
+// The sum of both planes.
+template <class D, class V>
+HWY_INLINE V JoinPlanes(D d, V hi, V lo) {
+  return MultiplyAdd(hi, hn::Set(d, 128.0f), lo);
+}
+
 // to + the scale times vector v of a row's sums, of all planes.
 template <size_t kPlanes, class D, class V, class Sums>
 HWY_INLINE V AddScaled(D d, V scale, const Sums* sums, size_t v, V to) {
   V sum = hn::ConvertTo(d, sums[0][v]);
-  if constexpr (kPlanes == 2) sum = MultiplyAdd(sum, hn::Set(d, 128.0f), hn::ConvertTo(d, sums[1][v]));
+  if constexpr (kPlanes == 2) sum = JoinPlanes(d, sum, hn::ConvertTo(d, sums[1][v]));
   return MultiplyAdd(scale, sum, to);
 }
 

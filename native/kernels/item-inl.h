@@ -29,6 +29,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 enum class Projecting {
   kByChunk,  // for a chunk of steps, before the first of them
   kByTile,   // in the step, tile by tile, as each panel of W is best read just before that of R: a chunk of one step
+  kByPanel,  // the same of more rows than a tile has: all rows of a panel before its tiles
   kByStep,   // before each step: one row, one panel, few inputs
   kAhead,    // for a chunk of kAheadRows steps, beside the products with h of the chunk before: one row
 };

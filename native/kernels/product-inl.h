@@ -95,19 +95,32 @@ using Whole = std::integral_constant<size_t, hn::MaxLanes(D())>;
 template <Of kOf, size_t kGates, size_t kRows, size_t kPanels, class D, class S, class Width, class V>
 HWY_INLINE void AddInput(D d, const hn::TFromD<D>* const (&x)[kRows], const S* const (&w)[kPanels], size_t k,
                          Width width, V (&sums)[kRows][kPanels * kGates]) {
-  V weights[kPanels * kGates];
+  constexpr size_t kVectors = kPanels * kGates;
+  const auto weights_of = [&](size_t v) HWY_ATTR {
+    const size_t p = v / kGates, units = p + 1 < kPanels ? size_t{Whole<D>::value} : size_t{width};
+    return WeightsOf<kOf, kGates>(d, w[p], k, v % kGates, units);
+  };
+  // The fewer of the two stay in registers while the others come one by one: beside 12 sums, 16 registers have room for
+  // three and one. With four and one the compiler keeps sums in memory, which takes twice as long.
+  if constexpr (kRows < kVectors) {
+    V inputs[kRows];
 #pragma GCC unroll 16
-  for (size_t p = 0; p < kPanels; ++p) {
-    const size_t units = p + 1 < kPanels ? size_t{Whole<D>::value} : size_t{width};
-#pragma GCC unroll 4
-    for (size_t g = 0; g < kGates; ++g) weights[p * kGates + g] = WeightsOf<kOf, kGates>(d, w[p], k, g, units);
-  }
+    for (size_t r = 0; r < kRows; ++r) inputs[r] = hn::Set(d, x[r][k]);
 #pragma GCC unroll 16
-  for (size_t r = 0; r < kRows; ++r) {
-    const V input = hn::Set(d, x[r][k]);
+    for (size_t v = 0; v < kVectors; ++v) {
+      const V weights = weights_of(v);
 #pragma GCC unroll 16
-    for (size_t v = 0; v < kPanels * kGates; ++v) {
-      sums[r][v] = MultiplyAdd(input, weights[v], sums[r][v]);
+      for (size_t r = 0; r < kRows; ++r) sums[r][v] = MultiplyAdd(inputs[r], weights, sums[r][v]);
+    }
+  } else {
+    V weights[kVectors];
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kVectors; ++v) weights[v] = weights_of(v);
+#pragma GCC unroll 16
+    for (size_t r = 0; r < kRows; ++r) {
+      const V input = hn::Set(d, x[r][k]);
+#pragma GCC unroll 16
+      for (size_t v = 0; v < kVectors; ++v) sums[r][v] = MultiplyAdd(input, weights[v], sums[r][v]);
     }
   }
 }

@@ -40,13 +40,53 @@ HWY_INLINE void AddProduct(const ItemState<C, S>& s, const void* matrix, size_t 
   Multiply<Tile::kRows, Tile::kPanels, Tile::kGates>(tile.d, K, inputs + tile.row, panels, tile.width, tile.sums);
 }
 
+#if ONEGRU_WORDS
+// The products of a group where inputs are words: of `count` inputs from `first` on.
+template <class C, class S, class Tile, size_t kPanels, size_t kVectors, class Start>
+HWY_INLINE void AddWords(const ItemState<C, S>& s, const std::int8_t* const (&panels)[kPanels],
+                         const size_t (&channel)[kVectors], const Channels& channels, size_t K,
+                         const unsigned char* rows, size_t first, size_t count, Tile& tile, Start&& start) {
+  constexpr size_t kLanes = kLanesOf<C>;
+  const auto d = tile.d;
+  const hn::RebindToSigned<std::remove_const_t<decltype(d)>> di;
+  const size_t stride = QuantizedRow(kPlanesOf<S>, K), parts = IsSplit(s.spec, K) ? 2 : 1;
+  const unsigned char* words[Tile::kRows];
+  hn::Vec<decltype(di)> sums[Tile::kRows][kVectors];
+  HWY_ALIGN C high[Tile::kRows * kVectors * kLanes];
+  for (size_t part = 0; part < parts; ++part) {
+#pragma GCC unroll 16
+    for (size_t r = 0; r < Tile::kRows; ++r) {
+      words[r] = rows + r * stride + kQuantizedHeader + 2 * (part * QuantizedPlane(K) + first);
+#pragma GCC unroll 16
+      for (size_t v = 0; v < kVectors; ++v) {
+        if (part != 0) hn::Store(hn::ConvertTo(d, sums[r][v]), d, high + (r * kVectors + v) * kLanes);
+        sums[r][v] = hn::Zero(di);
+      }
+    }
+    MultiplyWords<Tile::kRows, kPanels, Tile::kGates>(di, count / kQuad, words, panels, tile.width, sums);
+  }
+  start();
+#pragma GCC unroll 16
+  for (size_t r = 0; r < Tile::kRows; ++r) {
+    const auto row_scale = hn::Set(d, ScaleOf(rows + r * stride));
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kVectors; ++v) {
+      auto sum = hn::ConvertTo(d, sums[r][v]);
+      if (HWY_UNLIKELY(parts == 2)) sum = JoinPlanes(d, hn::Load(d, high + (r * kVectors + v) * kLanes), sum);
+      const auto scale = hn::Mul(row_scale, hn::LoadU(d, channels.scale + channel[v]));
+      tile.sums[r][v] = MultiplyAdd(scale, sum, tile.sums[r][v]);
+    }
+  }
+}
+#endif
+
 // One group's products in int8: of the inputs from group · s.spec.group on, or, where there is one group, of all.
 // start() sets the tile's sums, once registers are free for them; then the products are added, scaled.
 template <class C, class S, class Tile, class Start>
 HWY_INLINE void AddGroup(const ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
                          const unsigned char* rows, Tile& tile, size_t group, size_t groups, Start&& start) {
   constexpr size_t kPlanes = kPlanesOf<S>, kGates = Tile::kGates, kLanes = kLanesOf<C>;
-  constexpr size_t kRows = Tile::kRows * kPlanes, kVectors = Tile::kPanels * kGates;
+  constexpr size_t kRows = Tile::kRows * kSumsEach<S>, kVectors = Tile::kPanels * kGates;
   const auto d = tile.d;
   const hn::RebindToSigned<std::remove_const_t<decltype(d)>> di;
   const size_t stored = StoredInputs(ElementType::kInt8, K), stride = QuantizedRow(kPlanes, K);
@@ -65,6 +105,11 @@ HWY_INLINE void AddGroup(const ItemState<C, S>& s, const void* matrix, const Cha
       channel[p * kGates + g] = (((tile.panel + p) * groups + group) * kGates + g) * kLanes;
     }
   }
+#if ONEGRU_WORDS
+  if constexpr (kInWords<S>) {
+    return AddWords(s, panels, channel, channels, K, rows + tile.row * stride, first, count, tile, start);
+  }
+#endif
 #pragma GCC unroll 16
   for (size_t r = 0; r < kRows; ++r) {
     planes[r] = PlaneOf(rows + (tile.row + r / kPlanes) * stride, K, r % kPlanes) + first;

@@ -56,6 +56,7 @@ HWY_INLINE void PrefetchRowsAfter(const ItemState<C, S>& s, const Tile& tile) {
 template <class C, class S>
 struct ProjectOp {
   static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
+  static constexpr bool kTakesFiveRows = kHasFiveRows<S>;
   static constexpr bool kHasManyStages = false;
   ItemState<C, S>& s;
 
@@ -186,7 +187,7 @@ HWY_INLINE void QuantizeInputs(ItemState<C, S>& s, size_t rows) {
   if constexpr (kIsInt8<S>) {
     const size_t stride = QuantizedRow(kPlanesOf<S>, s.spec.I);
     for (size_t r = 0; r < rows; ++r) {
-      QuantizeRow<kPlanesOf<S>>(s.x_from[r], s.spec.I, false, false, s.x_int8 + r * stride);
+      QuantizeRow<kPlanesOf<S>>(s.x_from[r], s.spec.I, false, false, IsSplit(s.spec, s.spec.I), s.x_int8 + r * stride);
     }
   }
 }
@@ -204,7 +205,8 @@ HWY_INLINE void PrepareChunk(ItemState<C, S>& s) {
   const bool is_by_tile = s.projected == s.step + 1 && !s.UsesAmx(s.x_count, s.spec.I) &&
                           !s.UsesAmx(s.x_count, s.spec.H) &&
                           !(IsJoint(s, s.x_count) && s.first == s.geometry.full_panels());
-  s.projecting = is_by_tile ? Projecting::kByTile : Projecting::kByChunk;
+  const bool is_one_tile = s.x_count <= kMostRows / kSumsEach<S>;
+  s.projecting = !is_by_tile ? Projecting::kByChunk : is_one_tile ? Projecting::kByTile : Projecting::kByPanel;
   if (s.GoOn(s.x_count * (s.last - s.first)) && !is_by_tile) Project(s, s.x_count, s.first);
 }
 
@@ -273,10 +275,28 @@ void EndStep(ItemState<C, S>& s) {
   ++s.step;
 }
 
-// A tile's products with x, in the step: apart, as a step has no registers to spare.
+// A tile's products with x, in the step, if due: apart, as a step has no registers to spare. They are of three gates,
+// so panel by panel where all their sums would not fit.
 template <class C, class S, class Tile>
 HWY_INLINE void ProjectTile(ItemState<C, S>& s, const Tile& tile) {
-  DoApart<Tile::kRows, Tile::kPanels>(ProjectOp<C, S>{s}, tile.d, tile.row, tile.panel, tile.width);
+  constexpr size_t kRows = Tile::kRows, kPanels = Tile::kPanels;
+  if constexpr (kRows <= HWY_MAX(kMostRows / kSumsEach<S>, 1)) {
+    if (s.projecting != Projecting::kByTile) return;
+    const ProjectOp<C, S> op{s};
+    if constexpr (kRows == 1 || kRows * kPanels * 3 * kSumsEach<S> <= kMaxSums) {
+      DoApart<kRows, kPanels>(op, tile.d, tile.row, tile.panel, tile.width);
+    } else {
+      const Whole<std::remove_const_t<decltype(tile.d)>> whole;
+      for (size_t p = 0; p + 1 < kPanels; ++p) DoApart<kRows, 1>(op, tile.d, tile.row, tile.panel + p, whole);
+      DoApart<kRows, 1>(op, tile.d, tile.row, tile.panel + kPanels - 1, tile.width);
+    }
+  }
+}
+
+// The products with x of all rows with a panel, in the step.
+template <class D, class Width, class C, class S>
+HWY_NOINLINE void ProjectPanel(ItemState<C, S>& s, D d, size_t rows, size_t panel, Width width) {
+  SweepRows<1>(ProjectOp<C, S>{s}, d, rows, panel, width);
 }
 
 // The products with x of a gate, in this step.
@@ -291,7 +311,7 @@ HWY_INLINE void TakeStates(ItemState<C, S>& s, C* rows) {
   for (size_t slot = 0; slot < s.active; ++slot) {
     C* const row = rows + slot * s.padded;
     if constexpr (kIsInt8<S>) {
-      QuantizeRow<kPlanesOf<S>>(row, s.spec.H, true, s.is_bounded,
+      QuantizeRow<kPlanesOf<S>>(row, s.spec.H, true, s.is_bounded, IsSplit(s.spec, s.spec.H),
                                 s.h_int8 + slot * QuantizedRow(kPlanesOf<S>, s.spec.H));
     } else {
       s.h_rows[slot] = row;

@@ -330,6 +330,8 @@ struct ActiveRows {
   size_t steps = 0;                // of the longest of them
   size_t step = 0;                 // the next
   size_t active = 0;               // the rows that have this step
+  bool y_by_tile = false;          // tiles write to Y
+  bool y_by_row = false;           // rows of Y, or parts of them, are written after each step
   size_t written = 0;              // a helper has handed over its rows of Y up to this step
   size_t y_step = 0;               // and those of this one are kept here
   bool in_line = false;            // rows of Y of this step lie equally far apart

@@ -87,11 +87,6 @@ HWY_INLINE void StorePart(D, V units, size_t width, const hn::TFromD<D>* stored,
   for (; done < width; ++done) to[done] = stored[done];
 }
 
-template <class C>
-HWY_INLINE bool WritesY(const StepState<C>& s) {
-  return s.call.Y.data != nullptr && s.owner != ScratchOwner::kMember;
-}
-
 template <class C, class At>
 HWY_INLINE char* PlaceOfY(const StepState<C>& s, const At& at) {
   return At::kIsOfOneRow ? s.PlaceOfY(at.row) : s.RowOfY(at.row);
@@ -103,7 +98,7 @@ HWY_INLINE void Blend(const StepState<C>& s, const At& at, V z, V n) {
   const V next = MultiplyAdd(hn::Sub(hn::Set(at.d, C{1}), z), n, hn::Mul(z, H(s, at)));  // n comes last
   C* const state = In(s, s.State(s.step + 1, 0), at);
   hn::Store(next, at.d, state);
-  if (!s.io_is_compute_type || !WritesY(s)) return;
+  if (!s.io_is_compute_type || !s.y_by_tile) return;
   C* const to = reinterpret_cast<C*>(PlaceOfY(s, at)) + at.panel * kLanesOf<C>;
   if (HWY_LIKELY(at.width == hn::MaxLanes(at.d))) return hn::StoreU(next, at.d, to);
   StorePart(at.d, next, at.width, state, to);
@@ -112,7 +107,7 @@ HWY_INLINE void Blend(const StepState<C>& s, const At& at, V z, V n) {
 // Where the layer's type is of 16 bits, Y by itself, once no vector is under way.
 template <class C, class Rows>
 HWY_INLINE void NarrowToY(const StepState<C>& s, Rows rows) {
-  if (HWY_LIKELY(s.io_is_compute_type) || !WritesY(s)) return;
+  if (HWY_LIKELY(s.io_is_compute_type) || !s.y_by_tile) return;
   rows.ForEach(ONEGRU_AT {
     s.NarrowPanel(In(s, s.State(s.step + 1, 0), at), at.width, PlaceOfY(s, at) + 2 * at.panel * kLanesOf<C>);
   });
@@ -163,6 +158,7 @@ struct AfterStages {
 template <class C, class S, bool kBesideAhead>
 struct AfterOp {
   static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
+  static constexpr bool kTakesFiveRows = kHasFiveRows<S>;
   static constexpr bool kHasManyStages = true;
   ItemState<C, S>& s;
 
@@ -174,9 +170,14 @@ struct AfterOp {
     return {s.weights.R, s.spec.H, s.h_int8};
   }
 
+  template <class D, class Width>
+  HWY_INLINE void Begin(D d, size_t rows, size_t panel, Width width) const {
+    if (s.projecting == Projecting::kByPanel) ProjectPanel(s, d, rows, panel, width);
+  }
+
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {
-    if (s.projecting == Projecting::kByTile) ProjectTile(s, tile);
+    ProjectTile(s, tile);
     AddRecurrent<kBesideAhead>(s, s.weights.R, s.weights.of_R, tile, [&]() HWY_ATTR {
       tile.ForEach(ONEGRU_AT { at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR), at.n = Bn(s, at); });
     });
@@ -206,6 +207,7 @@ struct GatesStages {
 template <class C, class S, bool kBesideAhead>
 struct GatesOp {
   static constexpr size_t kGates = 2, kSums = kSumsEach<S>;
+  static constexpr bool kTakesFiveRows = false;
   static constexpr bool kHasManyStages = true;
   ItemState<C, S>& s;
 
@@ -217,9 +219,14 @@ struct GatesOp {
     return {s.weights.R, s.spec.H, s.h_int8};
   }
 
+  template <class D, class Width>
+  HWY_INLINE void Begin(D d, size_t rows, size_t panel, Width width) const {
+    if (s.projecting == Projecting::kByPanel) ProjectPanel(s, d, rows, panel, width);
+  }
+
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {
-    if (s.projecting == Projecting::kByTile) ProjectTile(s, tile);
+    ProjectTile(s, tile);
     AddRecurrent<kBesideAhead>(s, s.weights.R, s.weights.of_R, tile, [&]() HWY_ATTR {
       tile.ForEach(ONEGRU_AT { at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR); });
     });
@@ -246,6 +253,7 @@ struct StateStages {
 template <class C, class S, bool kBesideAhead>
 struct StateOp {
   static constexpr size_t kGates = 1, kSums = kSumsEach<S>;
+  static constexpr bool kTakesFiveRows = false;
   static constexpr bool kHasManyStages = true;
   ItemState<C, S>& s;
 
@@ -321,10 +329,10 @@ HWY_INLINE void StateResetBefore(ItemState<C, S>& s) {
   ForOurTiles<kBesideAhead>(s, StateOp<C, S, kBesideAhead>{s});
 }
 
-// Writes to Y what other members computed in this step.
+// Writes to Y what tiles have not: all of it, or what other members computed in this step.
 template <class C, class S>
-void WriteOthersUnits(const ItemState<C, S>& s) {
-  const size_t begin = s.last * kLanesOf<C>;
+void WriteUnits(const ItemState<C, S>& s) {
+  const size_t begin = s.y_by_tile ? s.last * kLanesOf<C> : 0;
   if (s.call.Y.data == nullptr || begin >= s.spec.H) return;
   for (size_t slot = 0; slot < s.active; ++slot) {
     s.Write(s.State(s.step + 1, slot) + begin, s.spec.H - begin, s.PlaceOfY(slot) + begin * SizeOf(s.spec.type));

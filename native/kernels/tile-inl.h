@@ -95,8 +95,19 @@ inline constexpr size_t kMostRows = kLargeTiles ? 8 : kFewTiles ? 2 : 4;
 
 // The tiles of a sweep over more rows: of so many gates, how many rows and panels. Two multiply-adds begin in a cycle
 // and each takes four, so that more than eight sums must be under way; twelve leave room for weights in 16 registers.
-constexpr size_t RowsOfSweep(size_t gates) { return !kLargeTiles && !kFewTiles && gates == 2 ? 6 : kMostRows; }
-constexpr size_t PanelsOfSweep(size_t gates) { return gates > 1 ? 1 : kLargeTiles ? 2 : 3; }
+// Six rows of two vectors read fewer weights than four rows of three.
+constexpr size_t RowsOfSweep(size_t gates) { return !kLargeTiles && !kFewTiles && gates < 3 ? 6 : kMostRows; }
+constexpr size_t PanelsOfSweep(size_t gates) { return gates > 1 ? 1 : 2; }
+
+// How many rows the next tile takes of those that are left: the most, but the last two or three tiles are alike where
+// the last would have half of that or less, as small ones wait for their multiply-adds.
+template <size_t kMost>
+constexpr size_t RowsOfNext(size_t left) {
+  const size_t rest = left % kMost;
+  if (left <= kMost) return left;
+  if (rest == 0 || rest > kMost / 2 || left > 3 * kMost) return kMost;
+  return left < 2 * kMost ? (left + 1) / 2 : (left + 2) / 3;
+}
 
 // How many panels of so many gates go side by side with so many rows, where all rows make one tile: enough sums
 // under way to hide a multiply-add's latency, no more than there are registers. Measured on AVX-512, for one row:
@@ -138,9 +149,10 @@ HWY_INLINE void WithTag(D d, size_t width, F&& f) {
 }
 
 // What is done with tiles, an Op, has three stages: Sum(tile) computes the products, kSums for each channel and row;
-// Gates(rows) and Finish(rows) of its Stages() the rest; kHasManyStages: that is most of its code. Each loop of a stage
-// does one operation for all vectors before the next: an activation is a long dependency chain, and the CPU overlaps
-// two only if they are close together.
+// Gates(rows) and Finish(rows) of its Stages() the rest; kHasManyStages: that is most of its code. Begin(d, rows,
+// panel, width), if there is one, comes before the tiles of a panel that is swept. Each loop of a stage does one
+// operation for all vectors before the next: an activation is a long dependency chain, and the CPU overlaps two only if
+// they are close together.
 
 // A few rows at a time: all of them would not leave registers for the work.
 template <size_t kFrom, class Op, class Tile>
@@ -219,14 +231,19 @@ HWY_NOINLINE void DoApart(Op op, D d, size_t row, size_t panel, Width width) {
   }
 }
 
-// Panels side by side, swept by tiles of rows from `first` on: full ones, and where less than half a tile would be
-// left, the last two alike.
+template <class Op, class D, class Width>
+HWY_INLINE void BeginPanel(const Op& op, D d, size_t rows, size_t panel, Width width) {
+  if constexpr (requires { op.Begin(d, rows, panel, width); }) op.Begin(d, rows, panel, width);
+}
+
+// Panels side by side, swept by tiles of rows from `first` on.
 template <size_t kLeast, size_t kPanels = 1, class Op, class D, class Width>
 HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width width, size_t first = 0) {
-  constexpr size_t kMost = HWY_MAX(RowsOfSweep(Op::kGates) / Op::kSums, 1);
+  constexpr size_t kFit = kMaxSums / (kPanels * Op::kGates);
+  constexpr size_t kMost = HWY_MAX(HWY_MIN(RowsOfSweep(Op::kGates), kFit) / Op::kSums, 1);
+  BeginPanel(op, d, rows, panel, width);
   for (size_t row = first; row < rows;) {
-    const size_t left = rows - row;
-    const size_t count = left <= kMost ? left : left < kMost * 3 / 2 ? (left + 1) / 2 : kMost;
+    const size_t count = RowsOfNext<kMost>(rows - row);
     WithRows<kLeast, kMost>(count, [&](auto n) HWY_ATTR {
       if constexpr (n == 1) {
         Do<1, kPanels>(op, d, row, panel, width);
@@ -266,6 +283,29 @@ HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool b
     some(std::integral_constant<size_t, kWide>(), first + (backwards ? wides - kWide - i : i));
   }
   if (!backwards) rest();
+}
+
+// Whether matrices stored as S have tiles for five rows of three gates. In pairs of bfloat16 they do not pay.
+template <class S>
+inline constexpr bool kHasFiveRows = !kLargeTiles && !kFewTiles && !kIsInt8<S> && !std::is_same_v<S, Brain>;
+
+// Five rows of three gates: two rows of a panel would wait for their multiply-adds, those of two panels do not.
+template <class Op, class D, class GoOn>
+HWY_INLINE void SweepFiveRows(const Op& op, D d, size_t first, size_t last, bool backwards, GoOn&& go_on) {
+  const Whole<D> whole;
+  for (size_t i = 0, count; i < last - first && go_on(2); i += count) {
+    count = HWY_MIN(2, last - first - i);
+    const size_t panel = backwards ? last - i - count : first + i;
+    for (size_t p = panel; p < panel + count; ++p) {
+      BeginPanel(op, d, 5, p, whole);
+      DoApart<3, 1>(op, d, 0, p, whole);
+    }
+    if (count == 2) {
+      DoApart<2, 2>(op, d, 3, panel, whole);
+    } else {
+      DoApart<2, 1>(op, d, 3, panel, whole);
+    }
+  }
 }
 
 // A matrix of this many bytes is not in the second-level cache: what comes next is fetched in advance.
@@ -369,10 +409,21 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     WithRows<1, kMostRows / Op::kSums>(rows, [&](auto n) HWY_ATTR {
       SweepPanels<n, PanelsBeside(Op::kGates, n * Op::kSums)>(op, d, first, full, backwards, go_on);
     });
+  } else if (Op::kTakesFiveRows && rows == 5) {
+    if constexpr (Op::kTakesFiveRows) SweepFiveRows(op, d, first, full, backwards, go_on);
   } else {
     constexpr size_t kLeast = kLeastOfSweep, kWide = PanelsOfSweep(Op::kGates);
-    const size_t wides = (full - first) / kWide * kWide;
+    // Three panels rather than two and one, whose few sums would wait for their multiply-adds.
+    constexpr bool kTakesThree = kWide == 2 && !kLargeTiles && !kFewTiles;
+    const bool takes_three = kTakesThree && full - first >= 3 && (full - first) % 2 == 1;
+    const size_t wides = (full - first - (takes_three ? 3 : 0)) / kWide * kWide;
     const auto single = [&]() HWY_ATTR {
+      if constexpr (kTakesThree) {
+        if (takes_three) {
+          if (go_on(3)) SweepRows<kLeastOfMore, 3>(op, d, rows, first + wides, Whole<D>());
+          return;
+        }
+      }
       for (size_t i = first + wides; i < full && go_on(1); ++i) SweepRows<kLeast>(op, d, rows, i, Whole<D>());
     };
     if (backwards && kWide > 1) single();
