@@ -351,3 +351,36 @@ def test_no_steps_are_an_error(trains: bool) -> None:
         for module in (mine, ours.GRU(I, H, dtype=torch.float64, linear_before_reset=False)):
             with pytest.raises(onegru.SpecError, match=r"^input: .*0 steps.*must be"):
                 module(x, h)
+
+
+def test_lengths_may_be_mapped() -> None:
+    mine = pair()[1]
+    x = torch.randn(3, T, B, I, dtype=torch.float64)
+    lengths = torch.arange(3 * B).reshape(3, B) % (T + 1)
+    found = torch.vmap(lambda x, lengths: mine(x, lengths=lengths)[0])(x, lengths)
+    close(found, torch.stack([mine(a, lengths=b)[0] for a, b in zip(x, lengths, strict=True)]))
+    with pytest.raises(onegru.SpecError, match=r"^sequence_lens: "):
+        torch.vmap(lambda x, lengths: mine(x, lengths=lengths)[0])(x, lengths + T)
+
+
+def test_tensors_that_have_no_memory() -> None:
+    """Zeros that are never written are read as such; what has no elements in a row is refused by name."""
+    theirs, mine = pair()
+    zeros = torch._efficientzerotensor((T, B, I), dtype=torch.float64)
+    close(mine(zeros)[0].detach(), theirs(zeros)[0].detach())
+    with pytest.raises(onegru.SpecError, match=r"^X: .*sparse.*; must be "):
+        mine(torch.zeros(T, B, I, dtype=torch.float64).to_sparse())
+    with pytest.raises(onegru.SpecError, match=r"^vmap: "):
+        torch.vmap(lambda x: mine(x)[0])(torch.zeros(0, T, B, I, dtype=torch.float64))
+    mine.weight_hh_l0.untyped_storage().resize_(0)
+    with pytest.raises(onegru.SpecError, match=r"^R: .*freed.*; must "):
+        mine(torch.zeros(T, B, I, dtype=torch.float64))
+
+
+def test_the_operator_takes_one_type_alone() -> None:
+    """Anyone may call it; memory of another type would be read past its end."""
+    mine = pair()[1]
+    weights = [p.detach() for p in mine.parameters()]
+    x, h = torch.zeros(T, B, I, dtype=torch.float64), torch.zeros(1, B, H)
+    with pytest.raises(onegru.SpecError, match=r"^initial_h: float32; must be float64"):
+        torch.ops.onegru.gru([x, h, *weights], [True] * 2 + [False] * 3 + [True] * 4, mine._form.words)

@@ -120,17 +120,27 @@ def _array(name: str, tensor: Tensor) -> Array:
 
     Unlike `Tensor.numpy` it leaves the memory to PyTorch, which may resize it later.
     """
-    if not tensor.is_cpu or tensor.dtype not in _DTYPES:
-        kind = f"{tensor.dtype} on {tensor.device.type}"
-        raise SpecError(f"{name}: {kind}; must be float32 or float64 on the CPU")
+    if not tensor.is_cpu or tensor.dtype not in _DTYPES or tensor.layout is not torch.strided:
+        kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device.type}"
+        raise SpecError(f"{name}: {kind}; must be float32 or float64 with strides on the CPU")
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
-    if tensor.dim() and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+    shape, strides = tensor.shape, tensor.stride()
+    if strides and strides[-1] != 1 and shape[-1] > 1:
         tensor = tensor.contiguous()
+        strides = tensor.stride()
     address = tensor.data_ptr()
     if address == 0 and tensor.numel():
+        if tensor._is_zerotensor():
+            return np.zeros(shape, _DTYPES[tensor.dtype])
         raise SpecError(f"{name}: a tensor whose memory was freed; must have its numbers")
-    return _native.array_at(tensor, address, tensor.shape, tensor.stride(), _DTYPES[tensor.dtype])
+    return _native.array_at(tensor, address, shape, strides, _DTYPES[tensor.dtype])
+
+
+def _new(X: Tensor, shape: tuple[int, ...]) -> Array:
+    """The memory of a new tensor, of X's type."""
+    made = X.new_empty(shape)
+    return _native.array_at(made, made.data_ptr(), shape, made.stride(), _DTYPES[made.dtype])
 
 
 def _given(name: str, tensor: Tensor | None) -> Array | None:
@@ -141,8 +151,9 @@ def _layer(
     form: Form, X: Tensor, weights: Sequence[Tensor | None], attention: bool, packs: bool = True
 ) -> TrainedLayer:
     each = len(weights) // form.num_directions
+    read = each if packs else 2  # gradients from saved gates read the matrices alone
     arrays = [
-        None if weight is None else contiguous(_array(_WEIGHTS[place % each], weight))
+        None if weight is None or place % each >= read else contiguous(_array(_WEIGHTS[place % each], weight))
         for place, weight in enumerate(weights)
     ]
     own = [DirectionWeights(*arrays[d * each : (d + 1) * each]) for d in range(form.num_directions)]
@@ -215,7 +226,7 @@ def _backward(
         _given("dY_h", dY_h),
         inputs,
         weights,
-        lambda shape: _array("gradient", X.new_empty(shape)),
+        lambda shape: _new(X, shape),
     )
     arrays = [*(found.get(name) for name in _INPUTS), *(array for own in by for array in own)]
     return [None if array is None else array.base for array in arrays]  # the tensor that it is the memory of
@@ -293,6 +304,8 @@ class _TransformedOneGRU(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, form: Form, saves: bool, *tensors: Tensor | None) -> Any:
         """One call after the other."""
+        if info.batch_size == 0:
+            raise SpecError("vmap: of no calls; must be of 1 or more")
         results = []
         for index in range(info.batch_size):
             taken = [
