@@ -290,7 +290,7 @@ def test_unknown_numbers_elsewhere() -> None:
     trained: Any = _native.Layer
     for order in ((0, 1, 3), (0, 0, 1)):
         with pytest.raises(ValueError, match=r"order: [03]; must be each of 0, 1, 2 once"):
-            trained(*options()[:8], np.dtype(np.float32), weights, order)
+            trained(*options()[:8], np.dtype(np.float32), weights, order, True)
 
 
 OLDER = "must be built again: `make run` or `make test`"
