@@ -13,9 +13,7 @@ from onegru.formats.graph import Graph
 from onegru.formats.opened import Kind, Opened
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
-    from onegru.formats.onnx.validate import Source
+    from onegru.formats.onnx.validate import ModelProto, Source
     from onegru.timeline.edit_onnx import Streaming
 
 
