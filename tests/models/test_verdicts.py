@@ -12,6 +12,7 @@ import pytest
 
 import onegru
 from onegru import SpecError, SpecWarning
+from onegru.timeline.check import judge
 from tests.rewriting.test_streaming import CAUSAL, NEVER, built
 from tests.support.comparison import assert_bits
 from tests.support.files.onnx_models import save
@@ -166,3 +167,13 @@ def test_a_state_of_another_size() -> None:
     ):
         stream.step({"x": x})
     assert stream.state == {}
+
+
+@pytest.mark.parametrize("pads", [[2, 0], [0, 0]])
+def test_one_frame_that_forgets(pads: list[int]) -> None:
+    """Steps in front of the only one, which no state holds: zeros, or none."""
+    net = StreamNet(1)
+    y = net.op("Transpose", net.gru("x", "h", "h_out"), perm=[1, 2, 0])
+    y = net.op("Conv", y, net.random(I, H, 3), pads=pads)
+    found = judge(onegru.load(net.end(y))._graph)
+    assert found.is_single and "reads 3 steps; no state carries those of earlier runs" in found.warning

@@ -158,19 +158,23 @@ def _keeps_one_step(walk: Walk, loss: Finding) -> bool:
         return is_through and _has_one_step(walk, op.inputs[0], [time_axis(op)])
     if op.bodies or ("::" in kind and not kind.startswith("openvino::")):
         return False
-    if moves is None or kind.removeprefix("openvino::") in _TAKES_PARTS:
+    if moves is None:
         return True
     if kind == "Concat":
-        return all(name in walk.streamed or name in walk.from_states for name in op.inputs) and (
-            op.inputs[0] in walk.streamed
+        return op.inputs[0] in walk.streamed and all(
+            name in walk.streamed or name in walk.from_states for name in op.inputs
         )
-    is_window = "Conv" in kind or "Pool" in kind
-    return is_window and not any(
-        move.before > 0 or move.behind > 0
+    along = [
+        move
         for move in moves
-        if op.inputs[move.place] in walk.streamed
-        and walk.axes.goes_along((walk.known[op.inputs[move.place]] or ())[move.axis], walk.time)
-    )
+        if op.inputs[move.place] in walk.streamed and move.axis in _timed(walk, op.inputs[move.place])
+    ]
+    takes_more = any(move.before < 0 or move.behind < 0 or move.reach for move in along)
+    if takes_more and _has_one_step(walk, op.inputs[0], _timed(walk, op.inputs[0])):
+        return False  # no state put others in front
+    is_window = "Conv" in kind or "Pool" in kind
+    is_padded = any(move.before > 0 or move.behind > 0 for move in along)
+    return kind.removeprefix("openvino::") in _TAKES_PARTS or (is_window and not is_padded)
 
 
 def _has_one_step(walk: Walk, value: str, axes: Sequence[int]) -> bool:
