@@ -6,6 +6,7 @@ import pytest
 
 import onegru
 from onegru import SpecError
+from onegru.timeline.check import judge
 from onegru.timeline.pairs import is_next_name
 from tests.support.streams import B, H, I, StreamNet
 
@@ -85,6 +86,35 @@ def test_pairs_of_one_shape_that_depend_on_each_other() -> None:
 )
 def test_pairs_that_are_not_guessed(pairs: dict, shapes: dict) -> None:  # type: ignore[type-arg]
     assert model_with(pairs, shapes).stream().pairs == {"h_out": "h"}
+
+
+@pytest.mark.parametrize(
+    ("given", "is_paired"),
+    [
+        (["ScatterNDcache_out_dim_0", "ScatterNDcache_out_dim_1"], True),
+        ([B, "any"], True),
+        (["T", 3], False),  # the size of an input
+        ([B, 4], False),
+        ([B, 3, "one"], False),
+        (None, True),
+    ],
+)
+def test_sizes_of_outputs_that_are_not_told(given: list[int | str] | None, is_paired: bool) -> None:
+    """The output of an operator whose shape nobody infers."""
+    net = StreamNet()
+    net.inputs["cache"] = [B, 3]
+    flat = net.op("Relu", "cache")
+    net.op("Compress", flat, net.const([True] * B, "bool"), axis=0, output="cache_out")
+    net.outputs["cache_out"] = None
+    model = net.end(net.gru("x", "h", "h_out"))
+    shape = model.graph.output[1].type.tensor_type.shape
+    shape.Clear()
+    for size in given or ():
+        shape.dim.add(**({"dim_value": size} if isinstance(size, int) else {"dim_param": size}))
+    if given is None:
+        model.graph.output[1].type.tensor_type.ClearField("shape")
+    found = judge(onegru.load(model)._graph).pairs
+    assert found == {"h_out": "h"} | ({"cache_out": "cache"} if is_paired else {})
 
 
 def test_states_without_a_gru_s() -> None:

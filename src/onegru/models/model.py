@@ -349,14 +349,12 @@ class Model:
                 )
         if self._graph.starts and state is None:
             return ModelStream(self._graph, self.run, dict(self._graph.states), {} if dims is None else dims)
-        from onegru.timeline.check import check_time, named_states  # which few need
-        from onegru.timeline.read import read_timeline
+        from onegru.timeline.check import check_time, judge  # which few need
 
-        timeline, named = read_timeline(self._graph), {}
-        is_given = state is not None
+        found = None
         if state is None:
-            named = named_states(self._graph, timeline)
-            state = {**dict(self._graph.states), **named}
+            found = judge(self._graph)
+            state = found.pairs
             if not state:
                 raise SpecError(
                     f"state: none found in {self.path}: no input is the initial state of only one GRU node, "
@@ -364,8 +362,9 @@ class Model:
                 )
         if not isinstance(state, Mapping) or not state:
             raise SpecError("state: must be a mapping from outputs to inputs, with at least one")
-        stream = ModelStream(self._graph, self.run, state, {} if dims is None else dims, tuple(named))
-        check_time(self._graph, timeline, stream.pairs, refuses=not is_given)
+        named = () if found is None else found.named
+        stream = ModelStream(self._graph, self.run, state, {} if dims is None else dims, named)
+        check_time(found or judge(self._graph, stream.pairs), refuses=found is not None)
         return stream
 
     def _checked(self, inputs: Mapping[str, object]) -> dict[str, Any]:

@@ -64,6 +64,11 @@ class ModelStream:
                     f"state: {output!r} is {shape_words(given.shape)}, {taker!r} is "
                     f"{shape_words(taken.shape)}; must be of one shape"
                 )
+        self._untold = [
+            output
+            for output, taker in self._pairs.items()
+            if outputs[output].shape != self._inputs[taker].shape
+        ]
         self._dims = self._checked_dims(dims)
         self._state: dict[str, Array] = {}
 
@@ -136,6 +141,13 @@ class ModelStream:
             missing = [name for name in self._pairs.values() if name not in given]
             given.update(self._zeros(missing, inputs))
         results = self._run(given)
+        for output in self._untold:
+            info, new = self._inputs[self._pairs[output]], results[output].shape
+            if not fits_shape(info, new):
+                raise SpecError(
+                    f"state: {output!r} is {list(new)}; must be {shape_words(info.shape or ())}, as "
+                    f"{info.name!r} takes it in the next step"
+                )
         for output, taker in self._pairs.items():
             self._state[taker] = results.pop(output)
         return results

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from onegru.core.errors import FormatError, SpecError, SpecWarning
+from onegru.core.errors import FormatError, SpecError
 from onegru.core.wording import count
 from onegru.formats.graph import Graph
 from onegru.formats.opened import Kind, Opened
 
 if TYPE_CHECKING:
+    from onegru.formats.onnx.validate import ModelProto, Source
     from onegru.timeline.edit_onnx import Streaming
 
 
@@ -23,39 +23,70 @@ def streaming_words(file: Opened, graph: Graph) -> str:
         return ""
     if graph.starts:
         return "yes; the file says which output feeds which input"
-    why = ""
+    from onegru.timeline.check import judge
+
+    found, why = judge(graph), ""
     for delay in (False, True):
         try:
             made = _streaming(file, graph, None, delay)
         except (SpecError, FormatError) as error:
             why = why or str(error).removeprefix(f"{graph.path}: ")
             continue
-        if not made.states:
-            return "yes"
+        if not made.states and (found.is_sound or not found.pairs):
+            single = "; a run takes one step" if found.is_single else ""
+            return f"yes, by its own states ({found.states}){single}" if found.named else "yes"
         kinds = Counter("state" if state.steps is None else "cache" for state in made.states)
-        added = " and ".join(count(number, kind) for kind, number in kinds.items())
+        added = " and ".join(count(number, kind) for kind, number in kinds.items()) or "no state"
         later = max(made.delays.values(), default=0)
         wait = f", {count(later, 'step')} later (--delay)" if later else ""
         return f"once rewritten by onegru convert --streaming, which adds {added}{wait}"
-    if own := own_states(graph):
-        return f"as it is, by its own states ({own}); whether they are all that it needs is not known: {why}"
+    if found.pairs and not found.refusal:
+        doubt = found.warning or "no axis of time is known"
+        own = f"as it is, by its own states ({found.states})"
+        return f"{own}; whether they are all that it needs is not known: {doubt}"
     return why.replace("cannot run in chunks, as", "no:")
 
 
-def own_states(graph: Graph) -> str:
-    """The states that `Model.stream` finds among a model's inputs and outputs; empty where it refuses."""
-    from onegru.timeline.check import check_time, named_states
-    from onegru.timeline.read import read_timeline
+def run_in_chunks(
+    source: Source, model: ModelProto, graph: Graph, time: Mapping[str, int] | None, delay: bool
+) -> Streaming:
+    """Change a model so that it runs in chunks; one that does as it is only has to say so.
 
-    timeline = read_timeline(graph)
-    pairs = {**dict(graph.states), **named_states(graph, timeline)}
+    What streams, inspections and rewriting hold of a model comes from `judge` and from here.
+
+    Args:
+        source: where it comes from.
+        model: the model, which this changes.
+        graph: the same as it was read.
+        time: the axis of time of inputs, by name; None to find it.
+        delay: whether outputs may come later, where an operator needs steps ahead.
+
+    Raises:
+        SpecError: an operator cannot run in chunks; the message names it. Or an argument is not legal.
+        FormatError: the file is broken, or its operators cannot be followed.
+    """
+    from onegru.timeline.check import judge
+    from onegru.timeline.onnx import streaming_model, told_model
+
+    found = judge(graph)
+    is_sound = found.is_sound and time is None and not graph.starts
+    if is_sound and found.is_single and found.named:  # whose steps nobody can compare with more at once
+        return told_model(source, model, graph, found)
+    unchanged = type(model).FromString(model.SerializeToString()) if is_sound else model
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SpecWarning)
-            check_time(graph, timeline, pairs, refuses=True)
-    except SpecError:
-        return ""
-    return ", ".join(f"{output} → {taker}" for output, taker in pairs.items())
+        made = streaming_model(source, model, graph, time, delay)
+        taken = [name for name in made.time if time is None and name in found.pairs.values()]
+        if taken:
+            why = f"input {taken[0]!r} is a state by its name, and goes along time"
+            raise SpecError(f"{source.name}: cannot run in chunks, as {why}")
+    except SpecError as error:
+        if is_sound:
+            return told_model(source, unchanged, graph, found)
+        if found.pairs and not found.refusal and not graph.starts:
+            hint = f"stream() of the model as it is carries the states that it has ({found.states})"
+            raise SpecError(f"{error}; {hint}") from None
+        raise
+    return told_model(source, unchanged, graph, found) if is_sound and made.states else made
 
 
 def streaming_graph(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Graph:
@@ -77,7 +108,6 @@ def streaming_graph(graph: Graph, time: Mapping[str, int] | None, delay: bool) -
 
 def _streaming(file: Opened, graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Streaming:
     from onegru.formats.onnx.validate import Source, model_of
-    from onegru.timeline.onnx import streaming_model
 
     source = replace(Source.of(file), file=None)
-    return streaming_model(source, model_of(file), graph, time, delay)
+    return run_in_chunks(source, model_of(file), graph, time, delay)

@@ -18,13 +18,13 @@ from onegru.formats.onnx.validate import ModelProto, Source
 from onegru.formats.opened import Opened
 from onegru.models.model import Model
 from onegru.models.random_inputs import dimension_name, draw_twice
-from onegru.models.streaming import own_states
+from onegru.models.streaming import run_in_chunks
 from onegru.rewriting.check import Check, OutputReport
 from onegru.rewriting.compare import Case, Judge, check_moved
 from onegru.rewriting.model_pass import Rewritten, embed_external, one_file, rewrite_model
 from onegru.rewriting.plan import Changes
+from onegru.timeline.check import judge
 from onegru.timeline.edit_onnx import Streaming
-from onegru.timeline.onnx import streaming_model
 
 _STEPS = 29  # of a random sequence, unless the model has its own number
 _DRAWN = 3  # ways to cut a sequence that are drawn
@@ -75,17 +75,14 @@ def rewrite_for_streaming(
     place = Source.of(file)
     notes = embed_external(place, model, len(file.data))
     graph = parse_onnx(one_file(place, model), replace(place, file=None))
-    try:
-        made = streaming_model(place, model, graph, time, delay)
-    except SpecError as error:
-        if own := own_states(graph):
-            hint = f"stream() of the model as it is carries the states that it has ({own})"
-            raise SpecError(f"{error}; {hint}") from None
-        raise
-    if not made.states and not graph.states:
+    made = run_in_chunks(place, model, graph, time, delay)
+    own = judge(graph)
+    if not made.states and not own.pairs:
         raise SpecError(
             f"{file}: has nothing to carry from one chunk to the next; it runs in chunks as it is"
         )
+    if not made.states:
+        notes.append(f"its own states ({own.states}) are all that it needs; the metadata name them now")
     data = one_file(place, made.model)
     whole = Model(read_onnx(file, again=True)) if check.is_wanted else None
     outputs: tuple[OutputReport, ...] = ()

@@ -1,20 +1,132 @@
-"""Whether a model may be fed in chunks of time, and which of its inputs are states by name."""
+"""Whether a model may be fed in chunks of time as it is: its states, and what chunks would lose."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from onegru.core.errors import BROKEN, SpecError, SpecWarning
 from onegru.formats.graph import Graph
 from onegru.timeline.pairs import pair_by_name
-from onegru.timeline.read import Timeline
-from onegru.timeline.walk import Finding, find_losses
+from onegru.timeline.read import Timeline, read_timeline
+from onegru.timeline.rules import RECURRENT, kind_of
+from onegru.timeline.walk import Finding, Walk, finding_of, time_axis
 
 _MOST_NAMED = 5  # nodes in a message
 
+#: What takes a part of the only step of a run, and so loses none.
+_TAKES_PARTS = ("Gather", "GatherElements", "GatherND", "Slice", "Split")
 
-def named_states(graph: Graph, timeline: Timeline | None) -> dict[str, str]:
+
+@dataclass(frozen=True, slots=True)
+class AsItIs:
+    """What is known of a model that is fed in chunks as it is; made by `judge`.
+
+    Attributes:
+        path: the model.
+        pairs: the input that takes each state output.
+        named: of these, the outputs that were found by their names.
+        losses: what chunks would lose; None if the operators cannot be followed.
+        time: the axis of time of each input that has one, as far as it is known.
+        outputs: likewise.
+        is_single: whether a run takes exactly one step.
+        is_followed: whether an axis of time is known, along which losses were looked for.
+    """
+
+    path: str
+    pairs: Mapping[str, str]
+    named: tuple[str, ...] = ()
+    losses: tuple[Finding, ...] | None = None
+    time: Mapping[str, int] = field(default_factory=dict)
+    outputs: Mapping[str, int | None] = field(default_factory=dict)
+    is_single: bool = False
+    is_followed: bool = False
+
+    @property
+    def refusal(self) -> str:
+        """Why no chunks will give what one run gives; empty if they may."""
+        never = [loss for loss in self.losses or () if loss.kind in ("reverses", "mixes")]
+        return _words(never) if never else ""
+
+    @property
+    def warning(self) -> str:
+        """Why chunks may not give what one run gives; empty if they do."""
+        if self.losses is None:
+            return "its operators cannot be followed, so chunks may not give what one run gives"
+        return f"chunks may not give what one run gives, as {_words(self.losses)}" if self.losses else ""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether its states are all that it needs."""
+        return bool(self.pairs) and self.is_followed and not self.warning
+
+    @property
+    def states(self) -> str:
+        """Its states in words."""
+        return ", ".join(f"{output} → {taker}" for output, taker in self.pairs.items())
+
+
+def judge(graph: Graph, state: Mapping[str, str] | None = None) -> AsItIs:
+    """Find the states that a model has outside, and what chunks of time would lose that carry them.
+
+    Args:
+        graph: the model.
+        state: the states, if they are known.
+    """
+    timeline, named = read_timeline(graph), dict[str, str]()
+    if state is None:
+        named = _named_states(graph, timeline)
+        state = {**dict(graph.states), **named}
+    found = AsItIs(graph.path, state, tuple(named))
+    if timeline is None:
+        return found
+    states = {timeline.inputs[taker]: timeline.outputs[output] for output, taker in state.items()}
+    try:
+        walk = Walk(timeline.flow, states, timeline.opset)
+        losses = walk.findings()
+        is_single = bool(walk.time) and walk.is_single
+        if is_single:
+            losses = [loss for loss in losses if not _keeps_one_step(walk, loss)]
+        inputs = {name: _timed(walk, value) for name, value in timeline.inputs.items()}
+        outputs = {name: _timed(walk, value) for name, value in timeline.outputs.items()}
+    except BROKEN:
+        return found
+    return AsItIs(
+        graph.path,
+        state,
+        tuple(named),
+        tuple(losses),
+        {name: axes[0] for name, axes in inputs.items() if axes and name not in state.values()},
+        {name: axes[0] if axes else None for name, axes in outputs.items() if name not in state},
+        is_single,
+        bool(walk.time),
+    )
+
+
+def check_time(found: AsItIs, *, refuses: bool) -> None:
+    """Tell what chunks of time would lose.
+
+    Args:
+        found: what is known of the model.
+        refuses: whether nodes that reverse time or mix it are refused; else they are warned of.
+
+    Raises:
+        SpecError: a node reverses time, or mixes all steps of a run.
+
+    Warns:
+        SpecWarning: chunks will not give what one run gives, or may not.
+    """
+    if refuses and found.refusal:
+        raise SpecError(
+            f"{found.path}: cannot be streamed, as {found.refusal}; run it as a whole, or name its states "
+            "(state=) to stream it all the same"
+        )
+    if found.warning:
+        warnings.warn(f"{found.path}: {found.warning}", SpecWarning, stacklevel=4)
+
+
+def _named_states(graph: Graph, timeline: Timeline | None) -> dict[str, str]:
     """The outputs that are states by their names, and the inputs that take them."""
     if timeline is None:
         return {}
@@ -24,46 +136,53 @@ def named_states(graph: Graph, timeline: Timeline | None) -> dict[str, str]:
     return pair_by_name(inputs, outputs, timeline.flow, (timeline.inputs, timeline.outputs))
 
 
-def check_time(graph: Graph, timeline: Timeline | None, pairs: Mapping[str, str], *, refuses: bool) -> None:
-    """Tell what chunks of time would lose.
+def _timed(walk: Walk, value: str) -> list[int]:
+    """The axes of a value that are time."""
+    axes = walk.known.get(value) or ()
+    return [place for place, axis in enumerate(axes) if walk.axes.goes_along(axis, walk.time)]
 
-    Args:
-        graph: the model.
-        timeline: its operators.
-        pairs: the input that takes each state output.
-        refuses: whether nodes that reverse time or mix it are refused; else they are warned of.
 
-    Raises:
-        SpecError: a node reverses time, or mixes all steps of a run.
+def _keeps_one_step(walk: Walk, loss: Finding) -> bool:
+    """Whether a finding says nothing of a model whose run takes exactly one step.
 
-    Warns:
-        SpecWarning: chunks will not give what one run gives, or may not.
+    There is no other step in such a run to be left out, reversed or counted, and what reads earlier ones
+    reads them in states. Left is what begins afresh in each run: recurrences, sums from the first step, and
+    steps that are padded or constant.
     """
-    losses = [] if timeline is None else _losses(timeline, pairs)
-    if timeline is None or losses is None:
-        message = "its operators cannot be followed, so chunks may not give what one run gives"
-        warnings.warn(f"{graph.path}: {message}", SpecWarning, stacklevel=4)
-        return
-    never = [loss for loss in losses if loss.kind in ("reverses", "mixes")]
-    if refuses and never:
-        raise SpecError(
-            f"{graph.path}: cannot be streamed, as {_words(never)}; run it as a whole, or name its states "
-            "(state=) to stream it all the same"
+    op = next((op for op in walk.ops if finding_of(op, loss.kind, loss.why) == loss), None)
+    if op is None:  # an output, of more steps than one
+        return _has_one_step(walk, loss.name, _timed(walk, loss.name))
+    kind, moves = kind_of(op), walk.moves[id(op)]
+    if kind in RECURRENT:  # it cannot run through steps of the last run again, if its input has but one
+        is_through = loss.kind == "unknown" and moves is not None
+        return is_through and _has_one_step(walk, op.inputs[0], [time_axis(op)])
+    if op.bodies or ("::" in kind and not kind.startswith("openvino::")):
+        return False
+    if moves is None:
+        return True
+    if kind == "Concat":
+        return op.inputs[0] in walk.streamed and all(
+            name in walk.streamed or name in walk.from_states for name in op.inputs
         )
-    if losses:
-        message = f"{graph.path}: chunks may not give what one run gives, as {_words(losses)}"
-        warnings.warn(message, SpecWarning, stacklevel=4)
+    along = [
+        move
+        for move in moves
+        if op.inputs[move.place] in walk.streamed and move.axis in _timed(walk, op.inputs[move.place])
+    ]
+    takes_more = any(move.before < 0 or move.behind < 0 or move.reach for move in along)
+    if takes_more and _has_one_step(walk, op.inputs[0], _timed(walk, op.inputs[0])):
+        return False  # no state put others in front
+    is_window = "Conv" in kind or "Pool" in kind
+    is_padded = any(move.before > 0 or move.behind > 0 for move in along)
+    return kind.removeprefix("openvino::") in _TAKES_PARTS or (is_window and not is_padded)
 
 
-def _losses(timeline: Timeline, pairs: Mapping[str, str]) -> list[Finding] | None:
-    """What chunks lose; None if operators contradict each other."""
-    states = {timeline.inputs[taker]: timeline.outputs[output] for output, taker in pairs.items()}
-    try:
-        return find_losses(timeline.flow, states, timeline.opset)
-    except BROKEN:
-        return None
+def _has_one_step(walk: Walk, value: str, axes: Sequence[int]) -> bool:
+    """Whether a value has one step along axes of time."""
+    shape = walk.flow.shape(value)
+    return bool(axes) and shape is not None and all(shape[axis] == 1 for axis in axes)
 
 
-def _words(losses: list[Finding]) -> str:
+def _words(losses: Sequence[Finding]) -> str:
     words = "; ".join(map(str, losses[:_MOST_NAMED]))
     return f"{words}; and {len(losses) - _MOST_NAMED} more" if len(losses) > _MOST_NAMED else words

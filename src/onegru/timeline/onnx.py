@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import chain
 
 import onnx
@@ -11,15 +13,16 @@ from onnx import ModelProto, TensorProto
 from onegru.core.arguments import integer, shown
 from onegru.core.errors import BROKEN, SpecError
 from onegru.dataflow.flow import Flow
-from onegru.formats.graph import Graph
+from onegru.formats.graph import STREAM_KEY, Graph
 from onegru.formats.onnx.flow import flow_of, graph_types
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.unfold import unfold_functions
 from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.parse import model_opset
 from onegru.formats.onnx.validate import Source, drop_named, replace_nodes
+from onegru.timeline.check import AsItIs
 from onegru.timeline.edit_onnx import Editor, Streaming
-from onegru.timeline.plan import Planner
+from onegru.timeline.plan import Plan, Planner
 
 _MOST_NAMED = 5  # operators in a message
 _MOST_INTEGERS = 64  # that are folded into a constant
@@ -90,6 +93,26 @@ def streaming_model(
         raise
     except BROKEN as error:
         raise source.error(f"its operators cannot be changed ({error})") from None
+
+
+def told_model(source: Source, model: ModelProto, graph: Graph, found: AsItIs) -> Streaming:
+    """A model that runs in chunks as it is, with metadata that say so.
+
+    Args:
+        source: where it comes from.
+        model: the model, which this changes.
+        graph: the same as it was read.
+        found: what is known of it.
+    """
+    _name_sizes(model, {})
+    flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
+    planner = Planner(flow, {}, model_opset(source, model), {}, delay=False)
+    nothing, states = Plan(), tuple(found.pairs.items())
+    made = Editor(model, planner.opset, planner, nothing).edited(replace(graph, states=states))
+    for prop in made.model.metadata_props:
+        if prop.key == STREAM_KEY:  # whose axes of time a plan opens
+            prop.value = json.dumps({**json.loads(prop.value), "time": dict(found.time)})
+    return replace(made, time=found.time, axes=found.outputs)
 
 
 def _folded(source: Source, model: ModelProto) -> Flow:

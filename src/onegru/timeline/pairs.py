@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from onegru.core.shapes import fits
 from onegru.dataflow.flow import Flow
-from onegru.formats.graph import TensorInfo
+from onegru.formats.graph import Dimension, TensorInfo
 from onegru.timeline.rules import RECURRENT, kind_of
 
 # What stands beside the word that a state's input and output have in common.
@@ -32,9 +33,10 @@ def pair_by_name(
 ) -> dict[str, str]:
     """Outputs and the inputs that take them in the next run, as their names say.
 
-    The two have one type and one known shape; the names differ by a word such as `in` and `out`, `prev`
-    and `next`; the output depends on the input, and neither could be another's as well. An output that is
-    nothing but last states of GRU nodes is left out: whether those come back was looked into already.
+    The two have one type, and one shape as far as the output's is told: the first step of a stream sees the
+    rest. The names differ by a word such as `in` and `out`, `prev` and `next`; the output depends on the
+    input, and neither could be another's as well. An output that is nothing but last states of GRU nodes is
+    left out: whether those come back was looked into already.
 
     Args:
         inputs: those that are not known to be states.
@@ -42,15 +44,18 @@ def pair_by_name(
         flow: the model.
         values: what the flow calls the inputs and the outputs.
     """
-    givers = list(outputs)
+    takers, givers = list(inputs), list(outputs)
+    known = {size for info in takers for size in info.shape or ()}
     candidates = [
         (given.name, taken.name)
-        for taken in inputs
+        for taken in takers
         for given in givers
         if taken.shape is not None
         and taken.is_tensor
-        and (taken.dtype, taken.shape) == (given.dtype, given.shape)
+        and taken.dtype == given.dtype
         and None not in taken.shape
+        and _may_take(taken.shape, given.shape, known)
+        and fits(flow.shape(values[1][given.name]) or taken.shape, taken.shape)
         and is_next_name(taken.name, given.name)
     ]
     counts = Counter(name for pair in candidates for name in set(pair))
@@ -61,6 +66,22 @@ def pair_by_name(
         and values[0][taken] in _sources(flow, values[1][given])
         and not _is_last_state(flow, values[1][given])
     }
+
+
+def _may_take(
+    taken: tuple[Dimension, ...], given: tuple[Dimension, ...] | None, known: Collection[Dimension]
+) -> bool:
+    """Whether an input may take an output, by their shapes: each size is the same, or not told.
+
+    Exporters make up names for sizes of outputs that they do not know; no input has these.
+    """
+    return given is None or (
+        len(given) == len(taken)
+        and all(
+            have == want or have is None or (isinstance(have, str) and have not in known)
+            for have, want in zip(given, taken, strict=True)
+        )
+    )
 
 
 def is_next_name(taken: str, given: str) -> bool:
