@@ -788,10 +788,80 @@ def pooled_places(net: Network) -> str:
     return net.add("Add", pooled, net.add("Cast", f"{pooled}.1", to=1))
 
 
+def step_count(net: Network) -> str:
+    """[1], the number of steps, as an integer."""
+    return net.add("Slice", net.add("Shape", net.last), *(net.constant([n], np.int64) for n in (2, 3)))
+
+
+def lengths_of_another(net: Network) -> str:
+    count = net.add("Expand", step_count(net), net.constant([B], np.int64))
+    x = net.swapped(net.last)
+    lengths = net.add("Cast", net.add("Sub", count, net.constant([2], np.int64)), to=6)
+    Y = net.add("GRU", x, net.weights(1, 3 * C, C), net.weights(1, 3 * C, C), "", lengths, hidden_size=C)
+    return net.swapped(net.add("Squeeze", Y, net.constant([1], np.int64)), (1, 2, 0))
+
+
+def merged_rows_gru(net: Network) -> str:
+    rows = net.add("Reshape", net.swapped(net.last, (0, 2, 1)), net.constant([-1, 1, C], np.int64))
+    Y = net.add("GRU", rows, net.weights(1, 3 * C, C), net.weights(1, 3 * C, C), hidden_size=C)
+    shape = net.add("Shape", net.swapped(net.last, (0, 2, 1)))
+    return net.swapped(net.add("Reshape", Y, shape), (0, 2, 1))
+
+
+def trained_norm(net: Network) -> str:
+    numbers = [net.constant(net.rng.uniform(0.5, 1.5, C)) for _ in range(4)]
+    return net.add("BatchNormalization", net.last, *numbers, outputs=3, training_mode=1)
+
+
+def norm_over_time(net: Network) -> str:
+    return net.swapped(net.add("LRN", net.swapped(net.last, (0, 2, 1)), size=3), (0, 2, 1))
+
+
+def strided_same(net: Network) -> str:
+    """As TensorFlow's exporter writes it: SAME with a stride along frequency."""
+    x = net.add("Unsqueeze", net.last, net.constant([1], np.int64))
+    y = net.add("Conv", x, net.weights(1, 1, 3, 3), auto_pad="SAME_LOWER", strides=[2, 1])
+    y = net.add("Squeeze", net.add("ReduceMean", y, axes=[2], keepdims=1), net.constant([1], np.int64))
+    return net.add("Add", net.last, y)
+
+
+def summed_ones(net: Network) -> str:
+    ones = net.add("ConstantOfShape", step_count(net), value=one_value())
+    count = net.add("ReduceSum", ones, net.constant([0], np.int64), keepdims=0)
+    return net.add("Div", net.last, count)
+
+
+def one_value() -> Any:
+    return onnx.numpy_helper.from_array(np.ones(1, np.float32))
+
+
+def size_of_all(net: Network) -> str:
+    return net.add("Div", net.last, net.add("Cast", net.add("Size", net.last), to=1))
+
+
+def newest_by_the_count(net: Network) -> str:
+    last = net.add("Gather", net.last, net.constant(-1, np.int64), axis=2)
+    share = net.add("Div", last, net.add("Cast", step_count(net), to=1))
+    return net.add("Add", net.last, net.add("Unsqueeze", share, net.constant([2], np.int64)))
+
+
+def summed_of_unknown_rank(net: Network) -> str:
+    sizes = net.add("Concat", net.add("Shape", net.last), net.add("Shape", net.constant([])), axis=0)
+    again = net.add("Reshape", net.last, net.add("Compress", sizes, net.constant([1, 1, 1, 0], np.bool_)))
+    return net.add("CumSum", again, net.constant(-1, np.int64))
+
+
 REFUSED: dict[str, tuple[Callable[[Network], str], str]] = {
     "a bias on zeros in front": (biased, "Conv node 'conv1' adds to steps of zeros"),
     "a table of positions": (positions, r"Add node 'add\d' computes with the number of steps"),
     "places of a pooling": (pooled_places, "MaxPool node 'maxpool0' gives the places of steps"),
+    "lengths from a shape": (lengths_of_another, "GRU node 'gru[0-9]+'"),
+    "statistics of a run": (trained_norm, "BatchNormalization node"),
+    "a norm over steps": (norm_over_time, "LRN node"),
+    "a sum of ones": (summed_ones, "ReduceSum node 'reducesum[0-9]+' computes over all steps"),
+    "the size of all": (size_of_all, "Div node 'div[0-9]+' computes with the number of steps"),
+    "the newest by the count": (newest_by_the_count, "computes with the number of steps|spreads one value"),
+    "a value of unknown rank": (summed_of_unknown_rank, "cannot run in chunks"),
 }
 
 
@@ -807,6 +877,20 @@ def test_what_chunks_would_compute_in_another_way(name: str, tmp_path: Path) -> 
         with pytest.raises(SpecError, match=message):
             call()
     assert onegru.inspect(source).streaming.startswith("no: ")
+
+
+def test_a_gru_along_rows_and_time(tmp_path: Path) -> None:
+    source = save(tmp_path, built([merged_rows_gru], 1))
+    for time in (None, {"X": 2}):
+        with pytest.raises(SpecError, match="cannot run in chunks|GRUs go along|must be one"):
+            onegru.rewrite(source, tmp_path / "t.onnx", streaming=True, time=time, check=False)
+
+
+def test_pads_that_depend_on_a_stride(tmp_path: Path) -> None:
+    """Those of time are written down for the caches, and with them those of frequency, which are others."""
+    source = save(tmp_path, built([strided_same, CAUSAL["GRU"]], 1))
+    report = onegru.rewrite(source, tmp_path / "t.onnx", streaming=True, delay=True)
+    assert report.outputs and all(item.compared for item in report.outputs)
 
 
 def test_steps_that_wait_beside_rows(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class Plan:
         held: outputs whose steps wait for later ones, as a shift gives them, and for how many.
         unpadded: operators that no longer pad or cut time, along these axes of their first input.
         dropped: Slices that still cut steps off the front, behind a cache: how many, by operator and axis.
-        latest: Gathers of the last step by its place from the front, which is known where their number is fixed.
+        latest: Gathers of the last step by its place from the front, known where their number is fixed.
         reshaped: Reshapes whose sizes have a fixed number of steps, at these places.
         refusals: the operators that cannot be streamed, and why.
     """
