@@ -98,9 +98,13 @@ class Editor:
             op.origin.input[4] = ""
         for op, place in plan.zero_states:
             op.origin.input[place] = ""
+        for op in plan.latest:
+            self._take_latest(op)
         for op, place in plan.reshaped:
-            if not self._keeps_place(op, place):
+            if self.flow.holds(op.inputs[1]):
                 self._open_reshape(op, place)
+            else:
+                self._keep_place(op, place)
         for cache in plan.caches:
             self._add_cache(cache)
         for name, steps in plan.held.items():
@@ -313,21 +317,29 @@ class Editor:
         if node.op_type == "Pad" and len(node.input) > 3:
             del node.input[3:]  # all axes
 
-    def _keeps_place(self, op: Op, place: int) -> bool:
-        """Let a Reshape with computed sizes take the steps of what it reshapes; False for constant sizes."""
-        if self.flow.holds(op.inputs[1]):
-            return False
+    def _take_latest(self, op: Op) -> None:
+        """Let a Gather count from the end of time."""
+        index = self.flow.constant(op.inputs[1])
+        assert index is not None
+        name = self.names.fresh("onegru/latest")
+        self.model.graph.initializer.append(onnx.numpy_helper.from_array(np.full_like(index, -1), name))
+        op.origin.input[1] = name
+
+    def _keep_place(self, op: Op, place: int) -> None:
+        """Let a Reshape with computed sizes take the steps of what it reshapes."""
         sizes: list[int] = []
         before, after = self.planner.known.get(op.inputs[0]) or (), self.planner.known[op.outputs[0]] or ()
         shape = self.flow.shape(op.outputs[0]) or ()
         for axis, size in enumerate(shape):
-            if axis < len(before) and before[axis] == after[axis]:
+            if axis == place:
+                sizes.append(0 if axis < len(before) and before[axis] == after[axis] else -1)
+            elif axis < len(before) and before[axis] == after[axis]:
                 sizes.append(0)
             else:
-                sizes.append(-1 if axis == place else size if isinstance(size, int) else -2)
-        if len(shape) == len(after) and -2 not in sizes:
-            self._reshape_to(op, sizes)
-        return True
+                sizes.append(size if isinstance(size, int) else -2)
+        if len(shape) != len(after) or -2 in sizes:
+            raise self._unknown(op, "its sizes have a number of steps that is not that of what it takes")
+        self._reshape_to(op, sizes)
 
     def _open_reshape(self, op: Op, place: int) -> None:
         """Let a Reshape compute the number of steps."""

@@ -21,11 +21,13 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Size
 from onegru.dataflow.shapes import SAME_SIZES
 from onegru.timeline.axes import Axis
-from onegru.timeline.rules import LENGTHS, RECURRENT, RULES, SIZES, kind_of
+from onegru.timeline.rules import LENGTHS, RECURRENT, SIZES, kind_of
 from onegru.timeline.starts import constant_start
 from onegru.timeline.step import ENDLESS, Kind, Move, UnknownOpError
-from onegru.timeline.walk import PARTS, Finding, Walk, finding_of, time_axis
+from onegru.timeline.walk import COPIES, FILLED, PARTS, Finding, Walk, finding_of, time_axis
 
+_COUNTS = "computes with the number of steps in a run, or with numbers for each of them"
+_NOT_ALONE = "takes earlier steps along an axis that is not time alone"
 _FORWARD = ("forward", "foward")
 _MOVES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose")
 #: What gives zeros for zeros.
@@ -68,6 +70,7 @@ class Plan:
         held: outputs whose steps wait for later ones, as a shift gives them, and for how many.
         unpadded: operators that no longer pad or cut time, along these axes of their first input.
         dropped: Slices that still cut steps off the front, behind a cache: how many, by operator and axis.
+        latest: Gathers of the last step by its place, which is known where the number of steps is fixed.
         reshaped: Reshapes whose sizes have a fixed number of steps, at these places.
         refusals: the operators that cannot be streamed, and why.
     """
@@ -83,6 +86,7 @@ class Plan:
     held: dict[str, int] = field(default_factory=dict)
     unpadded: list[tuple[Op, int]] = field(default_factory=list)
     dropped: dict[tuple[int, int], int] = field(default_factory=dict)
+    latest: list[Op] = field(default_factory=list)
     reshaped: list[tuple[Op, int]] = field(default_factory=list)
     refusals: list[Finding] = field(default_factory=list)
 
@@ -130,6 +134,8 @@ class Planner(Walk):
         self.stretch: dict[str, Stretch] = {}
         self.counts: dict[Size, int] = {}  # how many steps more than the input sizes of time are, by name
         self.steps = 0  # how many a run has always; 0 if that is open
+        self.counting: set[str] = set()  # what depends on how many steps a run has
+        self.newest: set[str] = set()  # what depends on steps, and has no axis for them
 
     def plan(self) -> Plan:
         """The changes.
@@ -142,7 +148,6 @@ class Planner(Walk):
         self.time = self._find_time(recurrent)
         needed = self._needed(recurrent)
         self.streamed = {name for name in self.inputs if name not in self.states and self._timed(name)}
-        self.lengths: set[str] = set()
         made = self.made
         for name in self.inputs:
             if name in self.streamed:
@@ -159,9 +164,8 @@ class Planner(Walk):
                 self._stretched(name, self.stretch[name])
         self.made = made
         for op, place, axis, *_ in made.caches:
-            if len(self.axes.main((self.known[op.inputs[place]] or ())[axis])) > 1:
-                why = "takes earlier steps along an axis that is not time alone"
-                made.refusals.append(finding_of(op, "unknown", why))
+            if not self._is_alone(op.inputs[place], axis):
+                made.refusals.append(finding_of(op, "unknown", _NOT_ALONE))
         made.refusals = list(dict.fromkeys(made.refusals))
         for name in self.flow.outputs:
             if name not in self.states.values():
@@ -178,15 +182,25 @@ class Planner(Walk):
         """Note what an output of the model is."""
         made, stretch = self.made, self.stretch.get(name)
         axes = self._timed(name)
+        if name in self.counting:
+            why = "is computed from the number of steps in a run"
+            made.refusals.append(Finding("unknown", "output", name, why))
         if name not in self.streamed:
             return
-        if not axes:
+        if name in self.newest and not axes:
             made.newest.append(name)
+            return
+        if len(axes) != 1 or not self._leads(name, axes[0]):
+            why = "has steps along an axis that is not time alone"
+            made.refusals.append(Finding("unknown", "output", name, why))
+        if not axes:
             return
         made.outputs[name] = axes[0]
         if stretch is None:
             return
-        if (steps := stretch.to_hold) > 0:
+        if (steps := stretch.to_hold) > 0 and not self._is_alone(name, axes[0]):
+            made.refusals.append(Finding("unknown", "output", name, _NOT_ALONE))
+        elif steps > 0:
             made.held[name] = steps
             stretch = stretch.held(steps)
         if stretch.zeros or stretch.tail < 0 or (stretch.tail > 0 and not stretch.late):
@@ -246,27 +260,27 @@ class Planner(Walk):
     def _planned(self, op: Op) -> Iterator[tuple[Kind, str]]:
         """What forbids to stream an operator; notes what has to change."""
         outputs = [name for name in op.outputs if name]
-        kind, moves, data = kind_of(op), self.moves[id(op)], self._data_of(op)
-        if kind in ("Shape", "Size") or not self.streamed.intersection(op.taken()):
+        kind, moves, taken = kind_of(op), self.moves[id(op)], list(op.taken())
+        if kind in ("Shape", "Size") or not self.streamed.intersection(taken):
+            self._count(op, taken)
             return
         self.streamed.update(outputs)
-        timed = {name: self._timed(name) for name in (*op.taken(), *outputs)}
+        timed = {name: self._timed(name) for name in (*taken, *outputs)}
         gives_time = any(timed[name] for name in outputs)
-        takes = [
-            place
-            for place, name in enumerate(op.inputs)
-            if name in self.streamed and timed[name] and place not in SIZES.get(kind, ())
-        ]
-        by_body = bool(op.bodies) and any(timed[name] for name in op.taken() if name in self.streamed)
-        if not takes and not gives_time and not by_body:
+        with_steps = [name for name in taken if name in self.streamed - self.newest]
+        if not with_steps and not gives_time and self.counting.isdisjoint(taken):
+            self.newest.update(outputs)
             return
-        if moves is None:
+        if moves is None or any(self.known.get(name) is None for name in (*with_steps, *outputs)):
             yield "unknown", "does what is not known along time"
             return
+        takes = [place for place, name in enumerate(op.inputs) if name in with_steps]
+        yield from self._numbers(op, moves, timed)
         lost = {self.axes.find(factor) for factor in self.lost.get(id(op), ())}
         if lost & self.time:
             yield "unknown", "cuts time into other axes"
             return
+        yield from self._unsaid(op, moves, takes, timed)
         is_along = kind == "Concat" and self._joins_along(op) in timed[op.outputs[0]]
         is_moved = is_along or kind in ("Pad", "Slice")
         before = [self.stretch.get(op.inputs[place], Stretch()) for place in takes]
@@ -279,26 +293,167 @@ class Planner(Walk):
         stretch = yield from self._aligned(op, takes, before)
         self.stretch.update(dict.fromkeys(outputs, stretch))
         if id(op) in self.lost:
-            self._open_sizes(op, timed[op.outputs[0]], stretch.late > 0)
+            yield from self._open_sizes(op, timed[op.outputs[0]], stretch)
             return
+        if kind in ("Expand", "Resize"):
+            yield from self._as_long(op, timed, stretch)
+        self._end_time(op, moves, timed)
         if is_along:
             yield from self._joined_along(op, self._joins_along(op), stretch)
             return
         if kind == "Flatten":
             return
+        yield from self._beside(op, timed)
         if kind in RECURRENT:
             yield from self._recurrent(op, moves, timed, stretch)
             return
         for move in moves:
             if move.place in takes and move.axis in timed[op.inputs[move.place]]:
                 yield from self._moved(op, move, stretch)
-        for name in data:
-            if gives_time and (name in self.lengths or self._has_each_step(op, name, timed)):
-                yield "mixes", "computes with the number of steps in a run, or with numbers for each of them"
-            elif name in self.streamed and gives_time and not timed[name]:
-                yield "mixes", "spreads one value of a run over all of its steps"
         if any(len(timed[name]) > 1 for name in outputs):
             yield "mixes", "sets each step of a run beside every other"
+
+    def _count(self, op: Op, taken: list[str]) -> None:
+        """Note what an operator to which no step is fed gives that depends on how many there are."""
+        outputs = [name for name in op.outputs if name]
+        counts = self.counting.intersection(taken)
+        if op.kind in ("Shape", "Size"):
+            counts |= self.streamed.intersection(taken)
+        if not counts:
+            return
+        sizes = self.sized.get(op.outputs[0])
+        is_followed = op.kind == "Shape" or all(map(self._steps_in, map(self.sizes_in, counts)))
+        if (
+            sizes is not None
+            and is_followed
+            and self.counting.isdisjoint(taken if op.kind == "Shape" else ())
+        ):
+            self.counting.update(outputs if self._steps_in(sizes) else ())
+        elif self._is_filled(op):
+            self.streamed.update(outputs)
+        else:
+            self.counting.update(outputs)
+
+    def _steps_in(self, sizes: tuple[Size, ...] | None) -> list[list[str]]:
+        """For each integer that depends on the number of steps, the values of which it is a size."""
+        found = [
+            [
+                self.measured[part][1]
+                for part in str(size).split("*")
+                if part in self.measured and self._goes_along(self.measured[part][0])
+            ]
+            for size in sizes or ()
+        ]
+        return [item for item in found if item]
+
+    def _is_filled(self, op: Op) -> bool:
+        """Whether an operator repeats what it takes for each step, and for as many as one value has."""
+        if op.kind not in FILLED or self.moves[id(op)] is None:
+            return False
+        name, sizes = op.outputs[0], self.sized.get(op.inputs[FILLED[op.kind]])
+        steps, axes = self._steps_in(sizes), self.known.get(name)
+        stretches = {self.stretch.get(value, Stretch()) for values in steps for value in values}
+        if sizes is None or axes is None or len(steps) != 1 or len(steps[0]) != 1 or len(stretches) != 1:
+            return False
+        if op.kind == "Expand":
+            shape = self._shape(op.inputs[0])
+            if op.inputs[0] in self.counting or shape is None or len(shape) > len(sizes):
+                return False
+            pairs = zip(shape[::-1], sizes[::-1], strict=False)
+            if any(size != 1 and self._steps_in((wanted,)) for size, wanted in pairs):
+                return False
+        (self.stretch[name],) = stretches
+        return not self.stretch[name].zeros and len(self._timed(name)) == 1
+
+    def _numbers(
+        self, op: Op, moves: list[Move], timed: Mapping[str, list[int]]
+    ) -> Iterator[tuple[Kind, str]]:
+        """What forbids that an operator takes numbers that depend on steps, or on how many there are."""
+        kind, places = kind_of(op), SIZES.get(kind_of(op), ())
+        if kind in RECURRENT:  # what it starts from and when it stops is looked at there
+            places = (LENGTHS.get(kind, 4), *(first for first, _ in RECURRENT[kind]))
+        named = {name for place, name in enumerate(op.inputs) if place not in places}
+        named |= {*op.taken()}.difference(op.inputs)
+        if not self.counting.isdisjoint(named):
+            yield "mixes", _COUNTS
+        for place in places if kind not in RECURRENT else ():
+            name = op.inputs[place] if len(op.inputs) > place else ""
+            if name in self.streamed:
+                yield "mixes", "takes sizes or places that are computed from steps"
+                continue
+            is_known = kind in ("Reshape", "Expand", "Resize") or (
+                kind == "Slice" and self._cuts_time_alone(op, place, moves, timed)
+            )
+            if name in self.counting and not is_known:
+                yield "mixes", _COUNTS
+
+    def _cuts_time_alone(self, op: Op, place: int, moves: list[Move], timed: Mapping[str, list[int]]) -> bool:
+        """Whether the bounds of a Slice that count steps are those of time, which it keeps."""
+        axes = self.flow.ints(op, "axes", 3)
+        sizes, rank = self.sized.get(op.inputs[place]), len(self.known[op.inputs[0]] or ())
+        if place > 2 or axes is None or any(move.to is None for move in moves):
+            return False
+        counted = [
+            axis % rank
+            for item, axis in enumerate(axes)
+            if sizes is None or self._steps_in(sizes[item : item + 1])
+        ]
+        return set(counted) <= set(timed[op.inputs[0]])
+
+    def _unsaid(
+        self, op: Op, moves: list[Move], takes: list[int], timed: Mapping[str, list[int]]
+    ) -> Iterator[tuple[Kind, str]]:
+        """A rule that does not say where time goes, or lets one value of a run beside all of its steps."""
+        kind = kind_of(op)
+        if kind in ("Reshape", "Flatten"):
+            return
+        said = {(move.place, move.axis, move.to is None or move.output) for move in moves}
+        for output, name in enumerate(op.outputs):
+            if not name or (kind in RECURRENT and output):
+                continue
+            for place in takes:
+                for axis in timed[op.inputs[place]]:
+                    if not {(place, axis, True), (place, axis, output)} & said and not (
+                        "Pool" in kind and output
+                    ):
+                        yield "unknown", "does what is not known along time"
+        if any(timed[name] for name in op.outputs if name) and not self.newest.isdisjoint(op.taken()):
+            is_start = kind in RECURRENT and time_axis(op) in timed[op.inputs[0]]  # which has its own words
+            if not is_start:
+                yield "mixes", "spreads one value of a run over all of its steps"
+
+    def _end_time(self, op: Op, moves: list[Move], timed: Mapping[str, list[int]]) -> None:
+        """Note the outputs that have no axis for steps."""
+        self.newest.update(name for name in op.outputs if name and not timed[name])
+
+    def _beside(self, op: Op, timed: Mapping[str, list[int]]) -> Iterator[tuple[Kind, str]]:
+        """What takes numbers of its own for each step, as a table of positions."""
+        for move in (*self.beside.get(id(op), ()), *(self.moves[id(op)] or ())):
+            name, output = op.inputs[move.place], op.outputs[move.output]
+            if name in self.streamed or not output or move.to not in timed[output]:
+                continue
+            is_zero = kind_of(op) in RECURRENT and self.flow.fill(name) == 0
+            if (self._shape(name) or {move.axis: ""})[move.axis] != 1 and not is_zero:
+                yield "mixes", _COUNTS
+
+    def _is_alone(self, name: str, axis: int) -> bool:
+        """Whether an axis is time and nothing else."""
+        return len(self.axes.main((self.known[name] or ())[axis])) == 1
+
+    def _leads(self, name: str, axis: int) -> bool:
+        """Whether all that an axis has of a step comes before the next one."""
+        factors = self.axes.flat((self.known[name] or ())[axis])
+        large = [
+            item for item in factors if self.axes.find(item) in self.time or self.axes.sizes_of(item)[0] != 1
+        ]
+        return self.axes.find(large[0]) in self.time
+
+    def _goes_along(self, axis: Axis) -> bool:
+        return any(self.axes.find(item) in self.time for item in self.axes.flat(axis))
+
+    def _timed(self, name: str) -> list[int]:
+        """The axes of a value that are time, even if that has a single step."""
+        return [place for place, axis in enumerate(self.known.get(name) or ()) if self._goes_along(axis)]
 
     def _joins_along(self, op: Op) -> int:
         """The axis along which a Concat joins."""
@@ -319,18 +474,6 @@ class Planner(Walk):
         self.made.caches.append(Cache(op, place, axis, steps, steps, waits=True))
         return stretch.held(steps)
 
-    def _has_each_step(self, op: Op, name: str, timed: Mapping[str, list[int]]) -> bool:
-        """Whether a value that no step is fed to has numbers for each step, as a table of positions."""
-        if not name or name in self.streamed or self.flow.fill(name) is not None:
-            return False
-        if name in self.dynamic:
-            return bool(timed[name]) and name not in self.from_states
-        shape, axes = self.flow.shape(name), self.known.get(op.outputs[0])
-        if shape is None or axes is None or RULES[kind_of(op)] is not RULES["Add"]:
-            return False
-        beside = {axis - len(axes) for axis in timed[op.outputs[0]]}
-        return any(-axis <= len(shape) and shape[axis] != 1 for axis in beside)
-
     def _aligned(
         self, op: Op, takes: list[int], before: list[Stretch]
     ) -> Generator[tuple[Kind, str], None, Stretch]:
@@ -348,13 +491,53 @@ class Planner(Walk):
                 self.made.caches.append(Cache(op, place, axis, 0, steps, waits=True))
         return latest
 
-    def _open_sizes(self, op: Op, axes: list[int], is_late: bool) -> None:
-        """Note a Reshape that has the number of steps written down, or that of a value that is not late."""
-        sizes = self.flow.constant(op.inputs[1]) if op.kind == "Reshape" else None
-        if sizes is not None:
-            self.made.reshaped += [(op, axis) for axis in axes if sizes.ravel()[axis] > 0]
-        elif op.kind == "Reshape" and is_late:
-            self.made.reshaped += [(op, axis) for axis in axes]
+    def _open_sizes(self, op: Op, axes: list[int], stretch: Stretch) -> Iterator[tuple[Kind, str]]:
+        """Note a Reshape whose sizes have another number of steps than it takes: one that is written down.
+
+        Sizes that are known as numbers are written down anew, as they may depend on the number of steps.
+        """
+        if op.kind != "Reshape":
+            return
+        places = [(op, axis) for axis in axes]
+        if (sizes := self.flow.constant(op.inputs[1])) is not None:
+            is_held = self.flow.holds(op.inputs[1])
+            self.made.reshaped += [item for item in places if not is_held or sizes.ravel()[item[1]] > 0]
+            return
+        wanted = self.sized.get(op.inputs[1])
+        if wanted is None:
+            wanted = None if op.inputs[1] in self.counting else self.flow.sizes(op.inputs[1])
+        if wanted is None:
+            yield "unknown", "has sizes that are computed in a way that is not known"
+            return
+        for axis, size in enumerate(wanted):
+            steps = self._steps_in((size,))
+            if axis not in axes and steps:
+                yield "mixes", _COUNTS
+            elif axis in axes and steps:
+                is_same = len(steps[0]) == 1 and self.stretch.get(steps[0][0], Stretch()) == stretch
+                self.made.reshaped += [] if is_same and not stretch.late else [(op, axis)]
+            elif axis in axes and size not in (0, -1):
+                self.made.reshaped.append((op, axis))
+
+    def _as_long(
+        self, op: Op, timed: Mapping[str, list[int]], stretch: Stretch
+    ) -> Iterator[tuple[Kind, str]]:
+        """An Expand or a Resize along time, to a number of steps: only that which there is."""
+        place = 1 if op.kind == "Expand" else 3
+        name = op.inputs[place] if len(op.inputs) > place else ""
+        if not name:
+            return
+        sizes, rank = self.sizes_in(name), len(self.known[op.outputs[0]] or ())
+        if sizes is None:
+            yield "unknown", "has sizes that are computed in a way that is not known"
+            return
+        for axis, size in enumerate(sizes, rank - len(sizes)):
+            steps, is_time = self._steps_in((size,)), axis in timed[op.outputs[0]]
+            is_same = (
+                len(steps) == len(steps[:1]) == 1 and self.stretch.get(steps[0][0], Stretch()) == stretch
+            )
+            if (steps and not is_time) or (is_time and not (is_same or (size == 1 and op.kind == "Expand"))):
+                yield "mixes", _COUNTS
 
     def _moved(self, op: Op, move: Move, stretch: Stretch) -> Iterator[tuple[Kind, str]]:
         """What forbids time along an axis of an operator."""
@@ -367,6 +550,14 @@ class Planner(Walk):
             return
         if "Pool" in kind and len(op.outputs) > 1 and op.outputs[1]:
             yield "unknown", "gives the places of steps in a run"
+        changes = move.before or move.behind or move.reach
+        if (changes or move.to is None) and not self._is_alone(op.inputs[move.place], move.axis):
+            yield "unknown", _NOT_ALONE
+            return
+        if move.to is None and kind == "Gather" and self.flow.ints(op, "", 1) != [-1]:
+            self.made.latest.append(op)
+        if move.to is None and kind == "Slice" and not self._ends_with_time(op, move.axis):
+            yield "remembers", "takes the last step by its place in a run"
         if move.to is None:
             if stretch.tail or stretch.late:
                 yield "remembers", "takes the last step, which comes later or is not known"
@@ -454,11 +645,23 @@ class Planner(Walk):
         more = self.counts.get(size)
         return None if more is None else (sign * inner, sign * (inner * more + linear[1]))
 
+    def _ends_with_time(self, op: Op, axis: int) -> bool:
+        """Whether a Slice takes the last step of any number of them."""
+        starts, ends, axes = (
+            self.flow.ints(op, name, place) for place, name in enumerate(("starts", "ends", "axes"), 1)
+        )
+        rank = len(self.known[op.inputs[0]] or ())
+        index = axis if axes is None else [item % rank for item in axes].index(axis)
+        return starts is not None and ends is not None and starts[index] == -1 and ends[index] >= ENDLESS
+
     def _sliced(
         self, op: Op, move: Move, stretch: Stretch, front: int, behind: int
     ) -> Iterator[tuple[Kind, str]]:
         """A Slice along time: zeros go, steps in front are waited for, and those behind are not known yet."""
         later = max(front - stretch.zeros, 0)
+        if (front or behind) and not self._is_alone(op.inputs[0], move.axis):
+            yield "unknown", _NOT_ALONE
+            return
         if later and not self.delay:
             yield "remembers", f"drops {count(later, 'step')} in front: {_later(later)}"
         elif later:
@@ -480,7 +683,9 @@ class Planner(Walk):
         shape = self.flow.shape(first)
         steps = None if shape is None else shape[axis]
         is_front = len(op.inputs) == 2 and first not in self.streamed and op.inputs[1] in self.streamed
-        if not is_front or not isinstance(steps, int) or first in self.states:
+        if not self._is_alone(op.outputs[0], axis):
+            yield "unknown", _NOT_ALONE
+        elif not is_front or not isinstance(steps, int) or first in self.states:
             yield "remembers", "joins steps of a run with others"
         elif self.flow.fill(first) != 0:
             yield "remembers", f"puts {count(steps, 'step')} in front that are not zeros"
@@ -505,13 +710,18 @@ class Planner(Walk):
                 name = op.inputs[first] if len(op.inputs) > first else ""
                 if name and self.flow.fill(name) == 0:
                     self.made.zero_states.append((op, first))
+                elif name in self.counting or (name in self.newest and timed[op.outputs[0]]):
+                    yield "remembers", "starts from a state that is computed in each run"
                 elif name and self.flow.constant(name) is not None:
                     yield "remembers", "starts from a constant with a row for each step"
+            return
+        if not self._is_alone(sequence, place):
+            yield "unknown", _NOT_ALONE
             return
         if stretch.tail > 0 and not stretch.late:
             yield "unknown", f"runs through {count(stretch.tail, 'step')} behind the last one"
         if self._has_lengths(op):
-            if not self._stops_early(op):
+            if self._is_full_length(op, stretch):
                 self.made.full_length.append(op)
             else:
                 yield "unknown", "takes lengths, which count from the first step"
@@ -519,7 +729,8 @@ class Planner(Walk):
             return
         for first, _ in RECURRENT[kind_of(op)]:
             name = op.inputs[first] if len(op.inputs) > first else ""
-            if name and self.outside(name) is None and self.start_of(op, name) is None:
+            is_computed = name in self.counting and self.flow.fill(name) != 0
+            if is_computed or (name and self.outside(name) is None and self.start_of(op, name) is None):
                 yield "remembers", "starts from a state that is computed in each run"
                 return
         for name in op.outputs[1:]:
@@ -530,6 +741,22 @@ class Planner(Walk):
     def _has_lengths(self, op: Op) -> bool:
         place = LENGTHS.get(kind_of(op), 4)
         return len(op.inputs) > place and bool(op.inputs[place])
+
+    def _is_full_length(self, op: Op, stretch: Stretch) -> bool:
+        """Whether the lengths that a recurrence takes are its number of steps, for all rows."""
+        name = op.inputs[LENGTHS.get(kind_of(op), 4)]
+        while (sizes := self.sizes_in(name)) is None:
+            before = self.flow.producer(name)
+            if before is None or before.kind not in COPIES or len(before.inputs) < 1:
+                return False
+            name = before.inputs[0]
+        steps = [item for item in self._steps_in(sizes) if len(item) == 1]
+        if len(steps) != len(sizes):
+            shape = self._shape(op.inputs[0]) or ()
+            return all(isinstance(size, int) and size == shape[time_axis(op)] for size in sizes)
+        return all("*" not in str(size) for size in sizes) and all(
+            self.stretch.get(value, Stretch()).more == stretch.more for (value,) in steps
+        )
 
     def start_of(self, op: Op, name: str) -> Array | None:
         """What a recurrence starts from, its rows as one if they are the same; None if it is computed."""

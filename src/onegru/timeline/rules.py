@@ -1,7 +1,9 @@
 """What each operator does along each axis of what it takes.
 
 A rule returns `Move`s: where an axis of an input goes in an output, and what would be wrong with it if that
-axis were time. An axis that a rule does not name is new in the output.
+axis were time. An axis that a rule does not name is new in the output: where it is time, a plan refuses the
+operator. `ATTRIBUTES` and `INPUTS` say what the rules have understood of a node; of what has more, nothing is
+known.
 """
 
 from __future__ import annotations
@@ -37,8 +39,47 @@ def _pass(step: Step) -> Iterator[Move]:
 
 
 def _first(step: Step) -> Iterator[Move]:
-    """Each axis of the first input stays."""
+    """Each axis of the first input stays; the others are single numbers."""
+    others = [step.shape(place) for place, name in enumerate(step.op.inputs) if place and name]
+    if any(size != 1 for shape in others for size in shape):
+        raise UnknownOpError
     return _along(step, ())
+
+
+def _dropout(step: Step) -> Iterator[Move]:
+    mode = step.op.inputs[2] if len(step.op.inputs) > 2 else ""
+    if (mode and step.flow.fill(mode) != 0) or (step.opset < 7 and not step.number("is_test", 0)):
+        raise UnknownOpError  # it draws numbers
+    return _along(step, ())
+
+
+def _channels(step: Step) -> Iterator[Move]:
+    return _along(step, [1] if len(step.shape()) > 1 else [], why=_OF_ITS_OWN)
+
+
+def _batch_norm(step: Step) -> Iterator[Move]:
+    is_training = step.number("training_mode", 0) or (step.opset < 7 and not step.number("is_test", 0))
+    if is_training or any(step.op.outputs[1:]) or step.number("spatial", 1) != 1:
+        raise UnknownOpError
+    return _channels(step)
+
+
+def _quantized(step: Step) -> Iterator[Move]:
+    """One scale for all, or one for each place along an axis."""
+    sizes = [
+        size for place in range(1, len(step.op.inputs)) if step.op.inputs[place] for size in step.shape(place)
+    ]
+    if step.number("block_size", 0):
+        raise UnknownOpError
+    return _along(step, [step.number("axis", 1)] if any(size != 1 for size in sizes) else [], why=_OF_ITS_OWN)
+
+
+def _layer_norm(step: Step) -> Iterator[Move]:
+    rank = len(step.shape())
+    yield from _along(step, range(step.number("axis", -1) % rank, rank), why=_OVER)
+    for place in range(1, len(step.op.inputs)):  # scale and bias may have as many axes as what they scale
+        size = len(step.shape(place)) if step.op.inputs[place] else 0
+        yield from (Move(place, axis, rank - size + axis) for axis in range(size))
 
 
 def _along(
@@ -80,6 +121,7 @@ def _reduce(step: Step) -> Iterator[Move]:
 
 
 _OVER = "computes over all steps of a run at once"
+_OF_ITS_OWN = "has numbers of its own for each step"
 
 
 def _over_axis(default: int, why: str = _OVER) -> Rule:
@@ -95,14 +137,6 @@ def _softmax(step: Step) -> Iterator[Move]:
         return _along(step, [step.number("axis", -1)], why=_OVER)
     rank = len(step.shape())
     return _along(step, range(step.number("axis", 1) % rank, rank), why=_OVER)
-
-
-def _from_axis(default: int) -> Rule:
-    def rule(step: Step) -> Iterator[Move]:
-        rank = len(step.shape())
-        return _along(step, range(step.number("axis", default) % rank, rank), why=_OVER)
-
-    return rule
 
 
 def _spatial(step: Step) -> Iterator[Move]:
@@ -132,11 +166,25 @@ def _matmul(step: Step) -> Iterator[Move]:
             yield Move(place, kept, (out - 2 + (place if ranks[0] > 1 else 0)))
 
 
+def _matmul_integer(step: Step) -> Iterator[Move]:
+    yield from _matmul(step)
+    rank = max(len(step.shape(0)), len(step.shape(1)), 2)
+    for place, name in enumerate(step.op.inputs[2:], 2):  # one zero point, or one for each row or column
+        shape = step.shape(place) if name else ()
+        if len(shape) > 1 or (len(shape) == 1 and min(len(step.shape(0)), len(step.shape(1))) < 2):
+            raise UnknownOpError
+        if len(shape) == 1:
+            yield Move(place, 0, rank - 4 + place)
+
+
 def _gemm(step: Step) -> Iterator[Move]:
     for place, name in enumerate(("transA", "transB")):
         summed = (1 - place) ^ step.number(name, 0)
         yield Move(place, summed, None, 0, "mixes", "sums over all steps of a run")
         yield Move(place, 1 - summed, place)
+    if len(step.op.inputs) > 2 and step.op.inputs[2]:
+        rank = len(step.shape(2))
+        yield from (Move(2, axis, 2 - rank + axis) for axis in range(rank) if step.shape(2)[axis] != 1)
 
 
 def _einsum(step: Step) -> Iterator[Move]:
@@ -214,7 +262,7 @@ def _gather(step: Step) -> Iterator[Move]:
     size = shape[along]
     if is_reversal(step.flow, step.op) == along or _falls(indices):
         yield Move(0, along, to, 0, "reverses", "turns time round")
-    elif indices is not None and indices.size == 1 and size in (1, indices.item() + 1, -indices.item()):
+    elif indices is not None and indices.size == 1 and size in (1, indices.item() + 1):
         yield Move(0, along, to if size == 1 else None)
     elif indices is not None and indices.size == 1 and indices.item() == -1:
         yield Move(0, along, None)  # the newest step
@@ -273,12 +321,21 @@ def _expand(step: Step) -> Iterator[Move]:
 
 
 def _resize(step: Step) -> Iterator[Move]:
+    """An axis stays if its scale is 1, or if its size is; whether a size stays is asked where it is time."""
     shape, out = step.shape(), step.flow.shape(step.op.outputs[0])
-    scales = next((a for n in step.op.inputs[:0:-1] if n and (a := step.flow.constant(n)) is not None), None)
+    mode = step.text("coordinate_transformation_mode", "half_pixel")
+    if mode == "tf_crop_and_resize":
+        raise UnknownOpError
+    scales = step.op.attributes.get("scales")
+    if scales is None:
+        place = 1 if len(step.op.inputs) < 3 else 2
+        found = step.flow.constant(step.op.inputs[place]) if len(step.op.inputs) > place else None
+        scales = found.ravel() if found is not None and found.dtype.kind == "f" and found.size else None
     for axis, size in enumerate(shape):
-        is_same = out is not None and isinstance(size, int) and out[axis] == size
-        if scales is not None and scales.dtype.kind == "f" and scales.size == len(shape):
-            is_same = is_same or scales.ravel()[axis] == 1
+        if scales is not None:
+            is_same = len(scales) == len(shape) and scales[axis] == 1
+        else:
+            is_same = out is not None and len(out) == len(shape) and out[axis] == size
         yield Move(0, axis, axis, 0, "" if is_same else "mixes", "" if is_same else "resizes time")
 
 
@@ -296,9 +353,14 @@ def window_pads(step: Step) -> list[int]:
         *step.numbers("pads_end", [0] * count),
     ]
     auto = step.text("auto_pad", "NOTSET").upper()
-    if auto.startswith("SAME"):  # of a stride of 1
-        dilations = step.numbers("dilations", [1] * count)
+    if auto.startswith("SAME"):
+        dilations, strides = (step.numbers(name, [1] * count) for name in ("dilations", "strides"))
         reaches = [(size - 1) * by for size, by in zip(_window_sizes(step), dilations, strict=True)]
+        for axis, (stride, size) in enumerate(zip(strides, step.shape()[2:], strict=True)):
+            if stride != 1 and (not isinstance(size, int) or "Transpose" in step.op.kind):
+                raise UnknownOpError  # how many it puts there depends on a size that is not known
+            if stride != 1 and isinstance(size, int):
+                reaches[axis] = max((-(-size // stride) - 1) * stride + reaches[axis] + 1 - size, 0)
         behind = [reach // 2 + (reach % 2 if auto == "SAME_UPPER" else 0) for reach in reaches]
         return [*(reach - end for reach, end in zip(reaches, behind, strict=True)), *behind]
     return [0] * (2 * count) if auto == "VALID" else pads
@@ -312,7 +374,10 @@ def _window(step: Step) -> Iterator[Move]:
     sizes = _window_sizes(step)
     dilations = step.numbers("dilations", [1] * count)
     strides = step.numbers("strides", [1] * count)
-    pads = window_pads(step)
+    is_deconvolution = "Transpose" in kind or "BackpropData" in kind
+    pads = [0] * (2 * count) if is_deconvolution else window_pads(step)
+    if min(pads, default=0) < 0:
+        raise UnknownOpError
     yield Move(0, 0, 0)
     if is_pool:
         yield Move(0, 1, 1)
@@ -321,8 +386,8 @@ def _window(step: Step) -> Iterator[Move]:
     for axis, (size, dilation, stride) in enumerate(zip(sizes, dilations, strides, strict=True)):
         reach = (size - 1) * dilation
         before, behind = pads[axis], pads[axis + count]
-        if stride != 1 or "Transpose" in kind or "BackpropData" in kind:
-            moved = stride != 1 or size != 1
+        if stride != 1 or is_deconvolution:
+            moved = stride != 1 or size != 1 or _changes_size(step, axis)
             why = f"has stride {stride} along time" if stride != 1 else "spreads each step over later ones"
             yield Move(0, axis + 2, axis + 2, 0, "remembers" if moved else "", why)
             continue
@@ -330,6 +395,19 @@ def _window(step: Step) -> Iterator[Move]:
         if behind > 0:
             why += f", {behind} of them ahead"
         yield Move(0, axis + 2, axis + 2, 0, "", why, before, behind, reach)
+
+
+def _changes_size(step: Step, axis: int) -> bool:
+    """Whether a deconvolution pads or cuts an axis behind the channels by itself."""
+    count = len(step.shape()) - 2
+    more = step.numbers("output_padding", [0] * count)
+    pads = [
+        *step.numbers("pads", [0] * (2 * count)),
+        *step.numbers("pads_begin", [0] * count),
+        *step.numbers("pads_end", [0] * count),
+    ]
+    is_given = bool(step.numbers("output_shape")) or (len(step.op.inputs) > 2 and "openvino" in step.op.kind)
+    return is_given or bool(more[axis] or any(pads[axis::count]))
 
 
 def _pad(step: Step) -> Iterator[Move]:
@@ -358,6 +436,12 @@ def _recurrent(step: Step) -> Iterator[Move]:
     for output in range(1, len(step.op.outputs)):
         yield Move(0, batch, 0 if batch_first else 1, output)
     yield Move(0, 2, None, 0, "mixes", "sums over all steps of a run")
+    if kind_of(step.op) == "AUGRU":
+        yield Move(6, time, y_time, 0)
+        yield Move(6, batch, y_batch, 0)
+    if not step.op.kind.startswith("openvino::"):
+        places = [first for first, _ in RECURRENT[kind_of(step.op)] if any(step.op.inputs[first : first + 1])]
+        yield from (Move(place, 0 if batch_first else 1, y_batch, 0) for place in places)
 
 
 def _cell(step: Step) -> Iterator[Move]:
@@ -382,11 +466,11 @@ RULES: Mapping[str, Rule] = {
         "openvino::Ceiling openvino::Sign openvino::Sin openvino::Cos openvino::SquaredDifference "
         "openvino::Mod openvino::FloorMod openvino::NotEqual openvino::LogicalXor openvino::Divide",
     ),
-    **_named(
-        _first,
-        "Clip Dropout BatchNormalization QuantizeLinear DequantizeLinear LRN openvino::BatchNormInference",
-    ),
-    **_named(_matmul, "MatMul MatMulInteger"),
+    **_named(_first, "Clip"),
+    **{"Dropout": _dropout, "BatchNormalization": _batch_norm, "openvino::BatchNormInference": _channels},
+    **{"QuantizeLinear": _quantized, "DequantizeLinear": _quantized},
+    **{"MatMul": _matmul, "MatMulInteger": _matmul_integer},
+    **_named(_over_axis(1), "LRN"),
     **_named(
         _reduce,
         "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
@@ -394,7 +478,7 @@ RULES: Mapping[str, Rule] = {
         "openvino::ReduceProd openvino::ReduceL1 openvino::ReduceL2",
     ),
     **_named(_spatial, "GlobalAveragePool GlobalMaxPool GlobalLpPool"),
-    **_named(lambda step: _along(step, range(2, len(step.shape())), why=_OVER), "InstanceNormalization"),
+    **_named(lambda step: _along(step, range(1, len(step.shape())), why=_OVER), "InstanceNormalization"),
     **_named(lambda step: _along(step, range(1, len(step.shape())), why=_OVER), "GroupNormalization"),
     **_named(lambda step: _along(step, range(len(step.shape())), why=_OVER), "DynamicQuantizeLinear"),
     **_named(
@@ -405,7 +489,7 @@ RULES: Mapping[str, Rule] = {
     **_named(_over_axis(1), "openvino::SoftMax openvino::Softmax"),
     **_named(_over_axis(-1), "LpNormalization TopK openvino::LogSoftmax"),
     **_named(_arg, "ArgMax ArgMin"),
-    **_named(_from_axis(-1), "LayerNormalization RMSNormalization SimplifiedLayerNormalization"),
+    **_named(_layer_norm, "LayerNormalization RMSNormalization SimplifiedLayerNormalization"),
     **_named(_cumsum, "CumSum openvino::CumSum"),
     **_named(
         _window,
@@ -444,10 +528,101 @@ LENGTHS: Mapping[str, int] = {
 
 #: Inputs of which only the numbers count, as sizes and places.
 SIZES: Mapping[str, tuple[int, ...]] = {
-    **dict.fromkeys(("Reshape", "Expand", "Tile", "Pad", "openvino::Tile"), (1, 2, 3)),
-    **{"ConstantOfShape": (0,), "Slice": (1, 2, 3, 4), "ReverseSequence": (1,), "Resize": (1, 2, 3)},
+    **dict.fromkeys(("Reshape", "Expand", "Tile", "openvino::Tile"), (1, 2, 3)),
+    **{
+        "Pad": (1, 3),
+        "ConstantOfShape": (0,),
+        "Slice": (1, 2, 3, 4),
+        "ReverseSequence": (1,),
+        "Resize": (1, 2, 3),
+    },
     **{"Split": (1,), "Squeeze": (1,), "Unsqueeze": (1,), "openvino::Pad": (1, 2)},
 }
+
+
+_RESIZE = "antialias coordinate_transformation_mode cubic_coeff_a exclude_outside mode"
+_WINDOW = "auto_pad ceil_mode count_include_pad dilations group kernel_shape p pads storage_order strides"
+_RECURRENT = (
+    "activation_alpha activation_beta activations clip direction hidden_size layout linear_before_reset"
+)
+
+#: The attributes that rules have understood, by kind. Other kinds have none.
+ATTRIBUTES: Mapping[str, frozenset[str]] = {
+    kind: frozenset(words.split())
+    for kinds, words in (
+        ("Cast", "dtype saturate"),
+        ("CastLike", "saturate"),
+        ("Elu LeakyRelu ThresholdedRelu Celu", "alpha"),
+        ("Selu HardSigmoid", "alpha gamma beta"),
+        ("Gelu", "approximate alpha"),
+        ("Mod", "fmod"),
+        ("BitShift", "direction"),
+        ("IsInf", "detect_negative detect_positive"),
+        ("Clip", "min max"),
+        ("Dropout", "ratio seed is_test"),
+        ("BatchNormalization", "epsilon momentum training_mode spatial is_test"),
+        ("QuantizeLinear DequantizeLinear", "axis block_size output_dtype precision saturate"),
+        ("LRN", "alpha beta bias size"),
+        (
+            "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1",
+            "axes keepdims noop_with_empty_axes",
+        ),
+        ("ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare", "axes keepdims noop_with_empty_axes"),
+        ("GlobalLpPool", "p"),
+        ("InstanceNormalization", "epsilon"),
+        ("GroupNormalization", "epsilon num_groups stash_type"),
+        ("MeanVarianceNormalization", "axes"),
+        ("Softmax LogSoftmax Hardmax Concat Gather Flatten", "axis"),
+        ("LpNormalization", "axis p"),
+        ("TopK", "axis k largest sorted"),
+        ("ArgMax ArgMin", "axis keepdims select_last_index"),
+        ("LayerNormalization RMSNormalization SimplifiedLayerNormalization", "axis epsilon stash_type"),
+        ("CumSum", "exclusive reverse"),
+        ("Conv ConvInteger MaxPool AveragePool LpPool", _WINDOW),
+        ("ConvTranspose", f"{_WINDOW} output_padding output_shape"),
+        ("Pad", "mode pads paddings value"),
+        ("GRU LSTM RNN AUGRU", f"{_RECURRENT} input_forget output_sequence"),
+        ("Resize", f"{_RESIZE} extrapolation_value nearest_mode"),
+        ("Upsample", "mode scales"),
+        ("Gemm", "alpha beta transA transB"),
+        ("Einsum", "equation"),
+        ("Transpose", "perm"),
+        ("Squeeze Unsqueeze", "axes"),
+        ("Slice", "starts ends axes"),
+        ("ReverseSequence", "batch_axis time_axis"),
+        ("Split", "axis split num_outputs"),
+        ("Reshape", "allowzero shape"),
+        ("Shape", "start end"),
+        ("ConstantOfShape", "value"),
+    )
+    for kind in kinds.split()
+}
+
+#: How many inputs rules have understood, where it is not any number.
+INPUTS: Mapping[str, int] = {
+    **dict.fromkeys(("Conv", "ConvTranspose", "LayerNormalization", "InstanceNormalization"), 3),
+    **dict.fromkeys(("Clip", "Dropout", "QuantizeLinear", "DequantizeLinear", "Gemm"), 3),
+    **{
+        "BatchNormalization": 5,
+        "GRU": 6,
+        "RNN": 6,
+        "LSTM": 8,
+        "AUGRU": 7,
+        "MatMulInteger": 4,
+        "ConvInteger": 4,
+    },
+    **dict.fromkeys(("Reshape", "Expand", "Tile", "Gather", "Squeeze", "Unsqueeze", "Split", "CumSum"), 2),
+    **{"MatMul": 2, "Pad": 4, "Slice": 5, "Resize": 4, "Upsample": 2, "TopK": 2, "ReverseSequence": 2},
+}
+
+
+def is_understood(op: Op) -> bool:
+    """Whether a rule knows all that an operator of an ONNX file says."""
+    if hasattr(op.origin, "data"):  # an IR's layer: its rules ask for what they need
+        return True
+    kind = kind_of(op)
+    known = ATTRIBUTES.get(kind, frozenset())
+    return known.issuperset(op.attributes) and len(op.inputs) <= INPUTS.get(kind, len(op.inputs))
 
 
 def kind_of(op: Op) -> str:

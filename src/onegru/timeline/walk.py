@@ -7,15 +7,44 @@ from dataclasses import dataclass
 
 from onegru.core.errors import BROKEN
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.operator import Op, Shape, Size
+from onegru.dataflow.operator import Facts, Op, Shape, Size
+from onegru.dataflow.shapes import SIZE_RULES
 from onegru.timeline.axes import Axes, Axis
-from onegru.timeline.rules import LENGTHS, RECURRENT, RULES, SIZES, kind_of
+from onegru.timeline.rules import LENGTHS, RECURRENT, RULES, SIZES, is_understood, kind_of
 from onegru.timeline.step import Kind, Move, Step, UnknownOpError, slice_bounds
 
 _NONE: frozenset[str] = frozenset()
 _MOVES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Flatten")
 PARTS = (*_MOVES, "Slice", "Split", "Gather", "openvino::Split", "openvino::VariadicSplit")
-_COPIES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Expand", "Tile", "openvino::Broadcast")
+COPIES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Expand", "Tile", "openvino::Broadcast")
+
+
+#: Where operators that repeat one number, or what they take, are told how often.
+FILLED = {"ConstantOfShape": 0, "Expand": 1}
+_MOST_SIZES = 16  # of integers that are followed one by one
+
+
+def _equal_sizes(flow: Facts, op: Op, parts: list[tuple[Size, ...]]) -> tuple[Size, ...] | None:
+    """1 where two sizes are the same; no size is less than 0."""
+    first, second = (part * (max(map(len, parts)) // len(part)) for part in parts)
+    found: list[Size] = []
+    for pair in zip(first, second, strict=True):
+        numbers = [item for item in pair if isinstance(item, int)]
+        if len(numbers) == 1 and numbers[0] >= 0:
+            return None
+        found.append(int(pair[0] == pair[1]))
+    return tuple(found)
+
+
+def _chosen_sizes(flow: Facts, op: Op, parts: list[tuple[Size, ...]]) -> tuple[Size, ...] | None:
+    length = max(map(len, parts))
+    chosen, *ways = (part * (length // len(part)) for part in parts)
+    if not all(isinstance(item, int) for item in chosen):
+        return None
+    return tuple(first if item else second for item, first, second in zip(chosen, *ways, strict=True))
+
+
+_SIZE_RULES = {**SIZE_RULES, "Equal": _equal_sizes, "Where": _chosen_sizes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +91,9 @@ class Walk:
         self.axes = Axes()
         self.known: dict[str, tuple[Axis, ...] | None] = {}
         self.moves: dict[int, list[Move] | None] = {}  # None: an operator that no rule knows
+        self.beside: dict[int, list[Move]] = {}  # of inputs that depend on no input of the model
+        self.measured: dict[str, tuple[Axis, str]] = {}  # the sizes that Shape gives: of which axis and value
+        self.sized: dict[str, tuple[Size, ...]] = {}  # integers, as far as they are numbers and such sizes
         self.lost: dict[int, set[int]] = {}  # factors that a Reshape cuts
         self.inputs = [name for name in flow.inputs if not flow.holds(name)]
         self.dynamic = set(self.inputs)
@@ -101,15 +133,16 @@ class Walk:
         """Find out the axes of what an operator gives."""
         step, kind = self._step(op), kind_of(op)
         moves: list[Move] | None = None
-        if kind in ("Reshape", "Flatten"):
+        self._measure(op)
+        if op.bodies or not is_understood(op):
+            pass
+        elif kind in ("Reshape", "Flatten"):
             moves = self._regroup(op, step)
-        elif kind in RULES and not op.bodies:
+        elif kind in RULES:
             try:
-                moves = [
-                    move
-                    for move in RULES[kind](step)
-                    if op.inputs[move.place] in self.dynamic and move.output < len(op.outputs)
-                ]
+                every = [move for move in RULES[kind](step) if move.output < len(op.outputs)]
+                moves = [move for move in every if op.inputs[move.place] in self.dynamic]
+                self.beside[id(op)] = [move for move in every if op.inputs[move.place] not in self.dynamic]
                 if any(name in self.dynamic and self.known.get(name) is None for name in op.inputs):
                     moves = None
             except (UnknownOpError, *BROKEN):
@@ -118,6 +151,68 @@ class Walk:
         for output, name in enumerate(op.outputs):
             if name and name not in self.known:
                 self.known[name] = self._given(op, output, moves)
+        if kind in FILLED and moves is not None:
+            self._fill(op, moves)
+
+    def _measure(self, op: Op) -> None:
+        """Follow integers that are made of the sizes of axes, whatever is known of these sizes."""
+        if op.bodies or not op.outputs or not op.inputs:
+            return
+        if op.kind == "Shape":
+            axes = self.known.get(op.inputs[0])
+            if axes is None:
+                return
+            names = [f"@{len(self.measured) + place}" for place in range(len(axes))]
+            self.measured.update(zip(names, ((axis, op.inputs[0]) for axis in axes), strict=True))
+            found: tuple[Size, ...] | None = tuple(names)[
+                op.attributes.get("start", 0) : op.attributes.get("end")
+            ]
+        elif op.kind not in _SIZE_RULES or any(
+            name in self.dynamic for name in op.inputs[1:] if op.kind in ("Slice", "Gather", "Reshape")
+        ):
+            return
+        else:
+            parts = [self.sizes_in(name) for name in op.inputs if name]
+            try:
+                known = [part for part in parts if part is not None]
+                found = (
+                    _SIZE_RULES[op.kind](self.flow, op, known) if known and len(known) == len(parts) else None
+                )
+            except (ArithmeticError, LookupError, ValueError):
+                return
+        if found is not None and len(found) <= _MOST_SIZES:
+            self.sized[op.outputs[0]] = found
+
+    def sizes_in(self, name: str) -> tuple[Size, ...] | None:
+        """Integers, as far as they are numbers and measured sizes; None if they are not known."""
+        if name in self.dynamic:
+            return self.sized.get(name)
+        array = self.flow.constant(name)
+        if array is None or array.dtype.kind not in "iub" or array.ndim > 1 or array.size > _MOST_SIZES:
+            return None
+        return tuple(int(item) for item in array.ravel())
+
+    def _fill(self, op: Op, moves: list[Move]) -> None:
+        """What is made as long as axes of other values has the same axes."""
+        sizes, axes = self.sized.get(op.inputs[FILLED[op.kind]]), self.known.get(op.outputs[0])
+        if sizes is None or (axes is not None and len(axes) < len(sizes)):
+            return
+        rank = len(sizes) if axes is None else len(axes)
+        found = list(axes or map(self.axes.new, [""] * rank))
+        for place, size in enumerate(sizes, rank - len(sizes)):
+            parts = str(size).split("*")
+            if not parts[0].startswith("@"):
+                continue
+            axis = tuple(
+                factor
+                for part in parts
+                for factor in (self.measured[part][0] if part in self.measured else self.axes.new(int(part)))
+            )
+            if any(move.to == place for move in moves):
+                self.axes.join(found[place], axis)
+            else:
+                found[place] = axis
+        self.known[op.outputs[0]] = tuple(found)
 
     def _given(self, op: Op, output: int, moves: list[Move] | None) -> tuple[Axis, ...] | None:
         shape = self.flow.shape(op.outputs[output])
@@ -380,7 +475,7 @@ class Walk:
         sizes, shape = self.flow.sizes(name), self._shape(op.inputs[0])
         while sizes is None:
             before = self.flow.producer(name)
-            if before is None or before.kind not in _COPIES:
+            if before is None or before.kind not in COPIES:
                 return True
             name = before.inputs[0]
             sizes = self.flow.sizes(name)
