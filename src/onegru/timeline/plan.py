@@ -274,7 +274,7 @@ class Planner(Walk):
         if moves is None or any(self.known.get(name) is None for name in (*with_steps, *outputs)):
             yield "unknown", "does what is not known along time"
             return
-        takes = [place for place, name in enumerate(op.inputs) if name in with_steps]
+        takes = [place for place, name in enumerate(op.inputs) if name in with_steps and timed[name]]
         yield from self._numbers(op, moves, timed)
         lost = {self.axes.find(factor) for factor in self.lost.get(id(op), ())}
         if lost & self.time:
@@ -297,7 +297,7 @@ class Planner(Walk):
             return
         if kind in ("Expand", "Resize"):
             yield from self._as_long(op, timed, stretch)
-        self._end_time(op, moves, timed)
+        self.newest.update(name for name in outputs if not timed[name])
         if is_along:
             yield from self._joined_along(op, self._joins_along(op), stretch)
             return
@@ -380,11 +380,9 @@ class Planner(Walk):
             name = op.inputs[place] if len(op.inputs) > place else ""
             if name in self.streamed:
                 yield "mixes", "takes sizes or places that are computed from steps"
+            if name not in self.counting or kind in ("Reshape", "Expand", "Resize"):
                 continue
-            is_known = kind in ("Reshape", "Expand", "Resize") or (
-                kind == "Slice" and self._cuts_time_alone(op, place, moves, timed)
-            )
-            if name in self.counting and not is_known:
+            if kind != "Slice" or not self._cuts_time_alone(op, place, moves, timed):
                 yield "mixes", _COUNTS
 
     def _cuts_time_alone(self, op: Op, place: int, moves: list[Move], timed: Mapping[str, list[int]]) -> bool:
@@ -421,10 +419,6 @@ class Planner(Walk):
             is_start = kind in RECURRENT and time_axis(op) in timed[op.inputs[0]]  # which has its own words
             if not is_start:
                 yield "mixes", "spreads one value of a run over all of its steps"
-
-    def _end_time(self, op: Op, moves: list[Move], timed: Mapping[str, list[int]]) -> None:
-        """Note the outputs that have no axis for steps."""
-        self.newest.update(name for name in op.outputs if name and not timed[name])
 
     def _beside(self, op: Op, timed: Mapping[str, list[int]]) -> Iterator[tuple[Kind, str]]:
         """What takes numbers of its own for each step, as a table of positions."""

@@ -10,7 +10,7 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Facts, Op, Shape, Size
 from onegru.dataflow.shapes import SIZE_RULES
 from onegru.timeline.axes import Axes, Axis
-from onegru.timeline.rules import LENGTHS, RECURRENT, RULES, SIZES, is_understood, kind_of
+from onegru.timeline.rules import LENGTHS, RECURRENT, RULES, SIZES, is_understood, kind_of, least_rank
 from onegru.timeline.step import Kind, Move, Step, UnknownOpError, slice_bounds
 
 _NONE: frozenset[str] = frozenset()
@@ -232,7 +232,13 @@ class Walk:
             found.setdefault(move.to, axes[move.axis])
         if shape is None and not found:
             return None
-        rank = max(found) + 1 if shape is None else len(shape)
+        if shape is None:
+            places = {
+                move.to for move in self.beside[id(op)] if move.to is not None and move.output == output
+            }
+            rank = max(least_rank(self._step(op), output), *(place + 1 for place in {*found, *places}))
+        else:
+            rank = len(shape)
         sizes: list[Size | None] = [None] * rank if shape is None else list(shape)
         return tuple(
             self.axes.resized(found[axis], size) if axis in found else self.axes.new(size or "")
