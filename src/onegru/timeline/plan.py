@@ -70,7 +70,7 @@ class Plan:
         held: outputs whose steps wait for later ones, as a shift gives them, and for how many.
         unpadded: operators that no longer pad or cut time, along these axes of their first input.
         dropped: Slices that still cut steps off the front, behind a cache: how many, by operator and axis.
-        latest: Gathers of the last step by its place from the front, known where their number is fixed.
+        latest: Gathers of the last step by its place, which is known where the number of steps is fixed.
         reshaped: Reshapes whose sizes have a fixed number of steps, at these places.
         refusals: the operators that cannot be streamed, and why.
     """
@@ -274,14 +274,11 @@ class Planner(Walk):
         if moves is None or any(self.known.get(name) is None for name in (*with_steps, *outputs)):
             yield "unknown", "does what is not known along time"
             return
-        takes = [place for place, name in enumerate(op.inputs) if name in with_steps]
+        takes = [place for place, name in enumerate(op.inputs) if name in with_steps and timed[name]]
         yield from self._numbers(op, moves, timed)
         lost = {self.axes.find(factor) for factor in self.lost.get(id(op), ())}
         if lost & self.time:
             yield "unknown", "cuts time into other axes"
-            return
-        if "Pool" in kind and any(op.outputs[1:2]):
-            yield "unknown", "gives the places of steps in a run"
             return
         yield from self._unsaid(op, moves, takes, timed)
         is_along = kind == "Concat" and self._joins_along(op) in timed[op.outputs[0]]
@@ -300,7 +297,7 @@ class Planner(Walk):
             return
         if kind in ("Expand", "Resize"):
             yield from self._as_long(op, timed, stretch)
-        self._end_time(op, moves, timed)
+        self.newest.update(name for name in outputs if not timed[name])
         if is_along:
             yield from self._joined_along(op, self._joins_along(op), stretch)
             return
@@ -372,28 +369,20 @@ class Planner(Walk):
         self, op: Op, moves: list[Move], timed: Mapping[str, list[int]]
     ) -> Iterator[tuple[Kind, str]]:
         """What forbids that an operator takes numbers that depend on steps, or on how many there are."""
-        kind = kind_of(op)
-        places = (LENGTHS.get(kind, 4),) if kind in RECURRENT else SIZES.get(kind, ())
-        named = {name for place, name in enumerate(op.inputs) if name and place not in places}
+        kind, places = kind_of(op), SIZES.get(kind_of(op), ())
+        if kind in RECURRENT:  # what it starts from and when it stops is looked at there
+            places = (LENGTHS.get(kind, 4), *(first for first, _ in RECURRENT[kind]))
+        named = {name for place, name in enumerate(op.inputs) if place not in places}
         named |= {*op.taken()}.difference(op.inputs)
-        if kind in RECURRENT:
-            starts = {op.inputs[first] for first, _ in RECURRENT[kind] if len(op.inputs) > first}
-            if not self.counting.isdisjoint(starts & named):
-                yield "remembers", "starts from a state that is computed in each run"
-            named -= starts
         if not self.counting.isdisjoint(named):
             yield "mixes", _COUNTS
-        for place in places:
+        for place in places if kind not in RECURRENT else ():
             name = op.inputs[place] if len(op.inputs) > place else ""
             if name in self.streamed:
                 yield "mixes", "takes sizes or places that are computed from steps"
-            elif (
-                name in self.counting and kind not in (*RECURRENT, "Reshape", "Expand", "Slice", "Resize")
-            ) or (
-                name in self.counting
-                and kind == "Slice"
-                and not self._cuts_time_alone(op, place, moves, timed)
-            ):
+            if name not in self.counting or kind in ("Reshape", "Expand", "Resize"):
+                continue
+            if kind != "Slice" or not self._cuts_time_alone(op, place, moves, timed):
                 yield "mixes", _COUNTS
 
     def _cuts_time_alone(self, op: Op, place: int, moves: list[Move], timed: Mapping[str, list[int]]) -> bool:
@@ -422,16 +411,14 @@ class Planner(Walk):
                 continue
             for place in takes:
                 for axis in timed[op.inputs[place]]:
-                    if not {(place, axis, True), (place, axis, output)} & said:
+                    if not {(place, axis, True), (place, axis, output)} & said and not (
+                        "Pool" in kind and output
+                    ):
                         yield "unknown", "does what is not known along time"
         if any(timed[name] for name in op.outputs if name) and not self.newest.isdisjoint(op.taken()):
             is_start = kind in RECURRENT and time_axis(op) in timed[op.inputs[0]]  # which has its own words
             if not is_start:
                 yield "mixes", "spreads one value of a run over all of its steps"
-
-    def _end_time(self, op: Op, moves: list[Move], timed: Mapping[str, list[int]]) -> None:
-        """Note the outputs that have no axis for steps."""
-        self.newest.update(name for name in op.outputs if name and not timed[name])
 
     def _beside(self, op: Op, timed: Mapping[str, list[int]]) -> Iterator[tuple[Kind, str]]:
         """What takes numbers of its own for each step, as a table of positions."""
@@ -555,6 +542,8 @@ class Planner(Walk):
         if move.kind:
             yield move.kind, move.why
             return
+        if "Pool" in kind and len(op.outputs) > 1 and op.outputs[1]:
+            yield "unknown", "gives the places of steps in a run"
         changes = move.before or move.behind or move.reach
         if (changes or move.to is None) and not self._is_alone(op.inputs[move.place], move.axis):
             yield "unknown", _NOT_ALONE
@@ -715,6 +704,8 @@ class Planner(Walk):
                 name = op.inputs[first] if len(op.inputs) > first else ""
                 if name and self.flow.fill(name) == 0:
                     self.made.zero_states.append((op, first))
+                elif name in self.counting or (name in self.newest and timed[op.outputs[0]]):
+                    yield "remembers", "starts from a state that is computed in each run"
                 elif name and self.flow.constant(name) is not None:
                     yield "remembers", "starts from a constant with a row for each step"
             return
@@ -732,7 +723,8 @@ class Planner(Walk):
             return
         for first, _ in RECURRENT[kind_of(op)]:
             name = op.inputs[first] if len(op.inputs) > first else ""
-            if name and self.outside(name) is None and self.start_of(op, name) is None:
+            is_computed = name in self.counting and self.flow.fill(name) != 0
+            if is_computed or (name and self.outside(name) is None and self.start_of(op, name) is None):
                 yield "remembers", "starts from a state that is computed in each run"
                 return
         for name in op.outputs[1:]:

@@ -450,6 +450,19 @@ def _cell(step: Step) -> Iterator[Move]:
     yield Move(0, 1, None, 0, "mixes", "sums over all steps of a run")
 
 
+def least_rank(step: Step, output: int) -> int:
+    """How many axes an output has at least, the new ones at its end included."""
+    kind, rank = kind_of(step.op), len(step.shape())
+    if kind in RECURRENT:
+        return 3 if output else 4
+    if kind == "Unsqueeze":
+        return rank + len(step.numbers("axes", place=1))
+    if kind == "Gather":
+        return rank + len(step.shape(1)) - 1
+    is_kept = RULES[kind] is _reduce and step.number("keepdims", 1)
+    return rank if is_kept or RULES[kind] in (_spatial, _slice) else 0
+
+
 def _named(rule: Rule, words: str) -> dict[str, Rule]:
     return dict.fromkeys(words.split(), rule)
 

@@ -10,7 +10,7 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Facts, Op, Shape, Size
 from onegru.dataflow.shapes import SIZE_RULES
 from onegru.timeline.axes import Axes, Axis
-from onegru.timeline.rules import LENGTHS, RECURRENT, RULES, SIZES, is_understood, kind_of
+from onegru.timeline.rules import LENGTHS, RECURRENT, RULES, SIZES, is_understood, kind_of, least_rank
 from onegru.timeline.step import Kind, Move, Step, UnknownOpError, slice_bounds
 
 _NONE: frozenset[str] = frozenset()
@@ -25,13 +25,13 @@ _MOST_SIZES = 16  # of integers that are followed one by one
 
 
 def _equal_sizes(flow: Facts, op: Op, parts: list[tuple[Size, ...]]) -> tuple[Size, ...] | None:
-    """1 where two sizes are the same, 0 where they cannot be, as no size is less than 0."""
+    """1 where two sizes are the same; no size is less than 0."""
     first, second = (part * (max(map(len, parts)) // len(part)) for part in parts)
     found: list[Size] = []
     for pair in zip(first, second, strict=True):
         numbers = [item for item in pair if isinstance(item, int)]
-        if (len(numbers) == 1 and numbers[0] >= 0) or (not numbers and pair[0] != pair[1]):
-            return None  # sizes of other names may be the same
+        if len(numbers) == 1 and numbers[0] >= 0:
+            return None
         found.append(int(pair[0] == pair[1]))
     return tuple(found)
 
@@ -232,7 +232,13 @@ class Walk:
             found.setdefault(move.to, axes[move.axis])
         if shape is None and not found:
             return None
-        rank = max(found) + 1 if shape is None else len(shape)
+        if shape is None:
+            places = {
+                move.to for move in self.beside[id(op)] if move.to is not None and move.output == output
+            }
+            rank = max(least_rank(self._step(op), output), *(place + 1 for place in {*found, *places}))
+        else:
+            rank = len(shape)
         sizes: list[Size | None] = [None] * rank if shape is None else list(shape)
         return tuple(
             self.axes.resized(found[axis], size) if axis in found else self.axes.new(size or "")
