@@ -106,6 +106,10 @@ class Layer {
                                              packs ? given_.data() : nullptr, order_);
   }
 
+  // A layer for gradients from saved gates alone has none.
+  void RequirePacked() const {
+    if (packed_->bytes() == 0) throw std::invalid_argument("no weights are packed");
+  }
   const Packed& packed() const { return *packed_; }
   const std::shared_ptr<const Packed>& shared() const { return packed_; }
   const Spec& spec() const { return spec_; }
@@ -237,7 +241,10 @@ class Layer {
     return nb::steal(PyTuple_Pack(2, y, y_h));
   }
 
-  void Run(const Call& call) const { RunFromPython(packed_, call); }
+  void Run(const Call& call) const {
+    RequirePacked();
+    RunFromPython(packed_, call);
+  }
 
  private:
   static Spec MakeSpec(std::size_t I, std::size_t H, nb::handle directions, bool linear_before_reset, bool attention,
@@ -281,10 +288,6 @@ class Layer {
     spec.planes = planes;
     spec.group = group;
     return spec;
-  }
-
-  void RequirePacked() const {
-    if (packed_->bytes() == 0) throw std::invalid_argument("no weights are packed");
   }
 
   const void* Checked(nb::handle object) const {
@@ -471,6 +474,7 @@ void BindLayer(nb::module_& m) {
       .def(
           "unpack",
           [](const Layer& layer, nb::handle W, nb::handle R) {
+            layer.RequirePacked();
             layer.packed().Unpack(Data(AsArray(W)), Data(AsArray(R)));
           },
           nb::arg("W"), nb::arg("R"), "Writes the matrices as they came.")
@@ -479,8 +483,12 @@ void BindLayer(nb::module_& m) {
           [](const Layer& layer, std::size_t batch_size) { return ScratchBound(layer.packed(), batch_size); },
           nb::arg("batch_size"), "The most scratch in bytes that a call may take.")
       .def(
-          "set_name", [](const Layer& layer, const char* name) { NameLayer(name, layer.shared()); }, nb::arg("name"),
-          "Lets nodes of other runtimes' graphs find the layer, as long as anybody has it.")
+          "set_name",
+          [](const Layer& layer, const char* name) {
+            layer.RequirePacked();
+            NameLayer(name, layer.shared());
+          },
+          nb::arg("name"), "Lets nodes of other runtimes' graphs find the layer, as long as anybody has it.")
       .def_prop_ro(
           "saved_size", [](const Layer& layer) { return kSavedGates * layer.packed().geometry().padded(); },
           "How many numbers a call saves of a step of a row.")

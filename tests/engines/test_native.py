@@ -291,6 +291,16 @@ def test_unknown_numbers_elsewhere() -> None:
     for order in ((0, 1, 3), (0, 0, 1)):
         with pytest.raises(ValueError, match=r"order: [03]; must be each of 0, 1, 2 once"):
             trained(*options()[:8], np.dtype(np.float32), weights, order, True)
+    unpacked = trained(*options()[:8], np.dtype(np.float32), weights, (0, 1, 2), False)
+    X = np.ones((2, 1, 3), np.float32)
+    stream = _native.Stream(unpacked, np.zeros((1, 2), np.float32))
+    for run in (
+        lambda: stream.run(X, None, None, np.zeros((2, 1, 1, 2), np.float32)),
+        lambda: unpacked.run(X, None, None, None, None, None, False),
+        lambda: unpacked.set_name("unpacked"),
+    ):
+        with pytest.raises(ValueError, match="no weights are packed"):
+            run()
 
 
 OLDER = "must be built again: `make run` or `make test`"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -145,7 +146,8 @@ def test_frame_by_frame(told: bool, tmp_path: Path) -> None:
     assert f"its own states ({own}) are all that it needs; the metadata name them now" in notes
     streams = [model.stream(), onegru.load(target).stream()]
     assert all(stream.pairs == wanted for stream in streams)
-    state = {info.name: np.zeros(info.shape, np.float32) for info in model.inputs if info.name != "x"}
+    shapes: dict[str, Any] = {info.name: info.shape for info in model.inputs if info.name != "x"}
+    state = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     for frame in np.random.default_rng(4).standard_normal((5, 1, B, I)).astype(np.float32):
         expected = model.run({"x": frame, **state})
         state = {taken: expected[given] for given, taken in wanted.items()}

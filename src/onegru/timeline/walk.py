@@ -25,13 +25,13 @@ _MOST_SIZES = 16  # of integers that are followed one by one
 
 
 def _equal_sizes(flow: Facts, op: Op, parts: list[tuple[Size, ...]]) -> tuple[Size, ...] | None:
-    """1 where two sizes are the same; no size is less than 0."""
+    """1 where two sizes are the same, 0 where they cannot be, as no size is less than 0."""
     first, second = (part * (max(map(len, parts)) // len(part)) for part in parts)
     found: list[Size] = []
     for pair in zip(first, second, strict=True):
         numbers = [item for item in pair if isinstance(item, int)]
-        if len(numbers) == 1 and numbers[0] >= 0:
-            return None
+        if (len(numbers) == 1 and numbers[0] >= 0) or (not numbers and pair[0] != pair[1]):
+            return None  # sizes of other names may be the same
         found.append(int(pair[0] == pair[1]))
     return tuple(found)
 
