@@ -18,6 +18,7 @@ namespace {
 auto& g_layers = *new std::unordered_map<std::string, std::weak_ptr<const Packed>>;
 auto& g_lost = *new std::vector<std::string>;
 constexpr std::size_t kMostLost = 100;  // messages that are kept
+bool g_has_lost_more = false;           // one for which there was no memory
 
 struct Watch {
   bool is_on = false, has_failed = false;
@@ -142,11 +143,13 @@ int Fail(const char* message, int is_watched, int threads) try {
   const ForkLock lock;
   if (g_lost.size() < kMostLost && std::find(g_lost.begin(), g_lost.end(), message) == g_lost.end()) {
     std::fprintf(stderr, "onegru: %s; it gives NaN, as OpenVINO loses errors on one thread\n", message);
+    const bool before = std::exchange(g_has_lost_more, true);
     g_lost.emplace_back(message);
+    g_has_lost_more = before;
   }
   return 0;
 } catch (const std::bad_alloc&) {
-  return 0;  // the outputs say it, and has_failed
+  return 0;  // the outputs say it, has_failed, and g_has_lost_more
 }
 
 }  // namespace
@@ -165,7 +168,9 @@ std::string WatchedFailure() {
 
 std::vector<std::string> TakeLostErrors() {
   const ForkLock lock;
-  return std::exchange(g_lost, {});
+  auto lost = std::exchange(g_lost, {});
+  if (std::exchange(g_has_lost_more, false)) lost.emplace_back("out of memory");
+  return lost;
 }
 
 void NameLayer(const std::string& name, const std::shared_ptr<const Packed>& packed) {
