@@ -176,6 +176,26 @@ class Axes:
             known = self._parts[factor] = (*self.new(first), *self.new(second))
         return (known[1], known[0]) if backwards else (known[0], known[1])
 
+    def of_time(self, time: Collection[int]) -> tuple[set[int], set[int]]:
+        """What else time is called: by factors that it is divided into, or was before it was resized.
+
+        Returns:
+            the factors that are time, and those of them that are nothing else.
+        """
+        parts = {
+            self.find(factor): {self.find(item) for item in self.flat(axis) if self._sizes[item] != 1}
+            for factor, axis in self._parts.items()
+        }
+        alone, before = set(time), 0
+        while len(alone) > before:
+            before = len(alone)
+            for factor, roots in parts.items():
+                if factor in alone:
+                    alone |= roots
+                elif roots and roots <= alone:
+                    alone.add(factor)
+        return alone | {factor for factor, roots in parts.items() if not roots.isdisjoint(alone)}, alone
+
     def goes_along(self, axis: Axis | None, time: Collection[int]) -> bool:
         """Whether an axis is one of these factors, or is made of one."""
         return axis is not None and not self.main(axis).isdisjoint(time)

@@ -128,8 +128,9 @@ class Editor:
             self._name_output(value)
             if value.name in plan.outputs:
                 axis = plan.outputs[value.name]
-                if plan.delays:  # of the first chunk they have fewer
-                    value.type.tensor_type.shape.dim[axis].dim_param = f"{value.name}_frames"
+                dims = value.type.tensor_type.shape.dim
+                if plan.delays and axis < len(dims):  # of the first chunk they have fewer
+                    dims[axis].dim_param = f"{value.name}_frames"
                 _open(value, axis, "frames")
         del model.graph.value_info[:]
         axes = {name: plan.outputs.get(name) for name in outputs if name in {*plan.outputs, *plan.newest}}

@@ -135,6 +135,7 @@ class Planner(Walk):
         self.counts: dict[Size, int] = {}  # how many steps more than the input sizes of time are, by name
         self.steps = 0  # how many a run has always; 0 if that is open
         self.counting: set[str] = set()  # what depends on how many steps a run has
+        self.alone: set[int] = set()  # the factors that are time and nothing else
         self.newest: set[str] = set()  # what depends on steps, and has no axis for them
 
     def plan(self) -> Plan:
@@ -145,7 +146,7 @@ class Planner(Walk):
         """
         recurrent = [op for op in self.ops if kind_of(op) in RECURRENT]
         self.carried = {id(op) for op in recurrent if self._carried(op)}
-        self.time = self._find_time(recurrent)
+        self.time, self.alone = self.axes.of_time(self._find_time(recurrent))
         needed = self._needed(recurrent)
         self.streamed = {name for name in self.inputs if name not in self.states and self._timed(name)}
         made = self.made
@@ -295,6 +296,8 @@ class Planner(Walk):
         if id(op) in self.lost:
             yield from self._open_sizes(op, timed[op.outputs[0]], stretch)
             return
+        if kind == "Squeeze" and not ("axes" in op.attributes or any(op.inputs[1:])):
+            yield "unknown", "takes away time where a run has a single step"
         if kind in ("Expand", "Resize"):
             yield from self._as_long(op, timed, stretch)
         self.newest.update(name for name in outputs if not timed[name])
@@ -432,7 +435,8 @@ class Planner(Walk):
 
     def _is_alone(self, name: str, axis: int) -> bool:
         """Whether an axis is time and nothing else."""
-        return len(self.axes.main((self.known[name] or ())[axis])) == 1
+        main = self.axes.main((self.known[name] or ())[axis])
+        return len(main) == 1 and main <= self.alone
 
     def _leads(self, name: str, axis: int) -> bool:
         """Whether all that an axis has of a step comes before the next one."""

@@ -213,7 +213,8 @@ def _transpose(step: Step) -> Iterator[Move]:
 
 def _squeeze(step: Step) -> Iterator[Move]:
     gone = squeezed_axes(step.flow, step.op, step.shape())
-    if gone is None:
+    is_said = "axes" in step.op.attributes or any(step.op.inputs[1:])
+    if gone is None or not (is_said or all(isinstance(size, int) for size in step.shape())):
         raise UnknownOpError
     return _along(step, gone, "", keeps=False)
 

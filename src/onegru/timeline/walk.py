@@ -145,6 +145,8 @@ class Walk:
                 self.beside[id(op)] = [move for move in every if op.inputs[move.place] not in self.dynamic]
                 if any(name in self.dynamic and self.known.get(name) is None for name in op.inputs):
                     moves = None
+                elif any(move.axis >= len(self.known[op.inputs[move.place]] or ()) for move in moves):
+                    moves = None  # ranks that contradict each other
             except (UnknownOpError, *BROKEN):
                 moves = None
         self.moves[id(op)] = moves
