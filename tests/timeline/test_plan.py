@@ -1,0 +1,141 @@
+"""What a plan of chunks lets through, and what it says of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import onegru
+from onegru import SpecError
+from tests.rewriting.test_streaming import steps_of
+from tests.support.files.onnx_models import save
+from tests.timeline.test_bent import B, Bent, C, T, is_wrong
+
+
+def network(make: Callable[[Bent], str], fixed: bool) -> tuple[Bent, onnx.ModelProto]:
+    net = Bent(np.random.default_rng(1), fixed)
+    net.last = make(net)
+    net.last = net.gru()
+    return net, net.whole(B if fixed else "batch", 17)
+
+
+def spread_table(net: Bent) -> str:
+    """`table.expand(batch, steps, -1)`, as TorchScript writes it: each step has the same numbers."""
+    rows = net.add("Gather", net.add("Shape", net.last), net.ints(0))
+    sizes = net.add("Concat", rows, steps_of(net, net.last), net.ints(-1), axis=0)
+    minus = net.ints(-1, -1, -1)
+    ones = net.ints(1, 1, 1)
+    sizes = net.add("Where", net.add("Equal", sizes, minus), ones, sizes)
+    return net.back(net.add("Add", net.rows(), net.add("Expand", net.weights(1, 1, C), sizes)))
+
+
+def as_many_zeros(net: Bent) -> str:
+    return net.add("Add", net.last, net.add("ConstantOfShape", net.add("Shape", net.last)))
+
+
+def same_pads(net: Bent) -> str:
+    """Of five features, every second one with a window of 3: one zero in front, one behind."""
+    five = net.add("Slice", net.last, net.ints(0), net.ints(5), net.ints(1))
+    x = net.add("Unsqueeze", five, net.ints(1))
+    y = net.add("Conv", x, net.weights(2, 1, 3, 3), strides=[2, 1], auto_pad="SAME_LOWER")
+    mean = net.add("ReduceMean", y, axes=[1, 2], keepdims=0)
+    return net.add("Add", net.last, net.add("Unsqueeze", mean, net.ints(1)))
+
+
+def own_lengths(net: Bent) -> str:
+    lengths = net.add("Expand", steps_of(net, net.last), net.ints(B))
+    lengths = net.add("Cast", lengths, to=TensorProto.INT32)
+    W, R = net.weights(1, 3 * C, C), net.weights(1, 3 * C, C)
+    Y = net.add("GRU", net.swapped(net.last), W, R, "", lengths, hidden_size=C)
+    return net.swapped(net.add("Squeeze", Y, net.ints(1)), (1, 2, 0))
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("make", [spread_table, as_many_zeros, same_pads, own_lengths])
+def test_what_streams(make: Callable[[Bent], str], fixed: bool, tmp_path: Path) -> None:
+    net, proto = network(make, fixed)
+    source, target = save(tmp_path, proto), tmp_path / "streaming.onnx"
+    onegru.rewrite(source, target, streaming=True, delay=True, check=False)
+    assert not is_wrong(source, target, net, 1)
+
+
+@pytest.mark.parametrize("place", [-1, T - 1])
+def test_the_last_step_by_its_place(place: int, tmp_path: Path) -> None:
+    """Which is known where the number of steps is fixed, and is the newest one of any chunk."""
+    net = Bent(np.random.default_rng(1), fixed=True)
+    net.output(net.add("Gather", net.gru(), net.constant(place, np.int64), axis=2))
+    source, target = save(tmp_path, net.whole(B, 17)), tmp_path / "streaming.onnx"
+    onegru.rewrite(source, target, streaming=True, check=False)
+    assert not is_wrong(source, target, net, 1)
+
+
+def squeezed(net: Bent) -> str:
+    return net.add("Squeeze", net.add("Unsqueeze", net.last, net.ints(3)))
+
+
+def divided(net: Bent) -> str:
+    """Steps that were cut to what they were, and then set beside each other in twos."""
+    x = net.add("Conv", net.last, net.weights(C, C, 3), pads=[2, 2])
+    x = net.add("Slice", x, net.ints(0), net.ints(-2), net.ints(2))
+    y = net.add("Softmax", net.add("Reshape", x, net.ints(0, 12, 6)), axis=1)
+    return net.add("Reshape", y, net.add("Shape", x))
+
+
+def at_the_last_place(net: Bent) -> str:
+    ends = (net.ints(T - 1), net.ints(T), net.ints(2))
+    net.output(net.add("Slice", net.last, *ends))
+    return net.last
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (squeezed, r"Squeeze node 'squeeze\d' takes away time where a run has a single step"),
+        (divided, r"Reshape node 'reshape\d' cuts time into other axes"),
+        (at_the_last_place, r"Slice node 'slice\d' takes the last step by its place in a run"),
+    ],
+)
+def test_what_depends_on_a_fixed_number(make: Callable[[Bent], str], message: str, tmp_path: Path) -> None:
+    _, proto = network(make, fixed=True)
+    with pytest.raises(SpecError, match=message):
+        onegru.load(save(tmp_path, proto)).stream(rewrite=True, delay=True, time={"X": 2})
+
+
+@pytest.mark.parametrize("way", ["attribute", "input", "domain", "body"])
+def test_more_than_a_rule_has_understood(way: str, tmp_path: Path) -> None:
+    net, proto = network(lambda net: net.add("Softmax", net.last, axis=1), fixed=False)
+    node = next(item for item in proto.graph.node if item.op_type == "Softmax")
+    if way == "attribute":
+        node.attribute.append(helper.make_attribute("way", 1))
+    elif way == "input":
+        node.op_type, node.name = "Gather", "softmax0"
+        node.input.extend([net.ints(0), "X"])
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(1, np.int64), node.input[1]))
+    elif way == "domain":
+        node.domain = "com.example"
+        proto.opset_import.append(helper.make_opsetid("com.example", 1))
+    else:
+        body = helper.make_graph([helper.make_node("Neg", ["X"], ["b"])], "b", [], [])
+        node.attribute.append(helper.make_attribute("body", body))
+    file = tmp_path / "model.onnx"
+    file.write_bytes(proto.SerializeToString())
+    with pytest.raises(SpecError, match="node 'softmax0' does what is not known along time"):
+        onegru.rewrite(file, tmp_path / "t.onnx", streaming=True, check=False, time={"X": 2})
+
+
+def test_an_axis_is_not_guessed(tmp_path: Path) -> None:
+    """Where a rank is not known, by whatever name an operator goes."""
+    for kind, attributes in (("CumSum", {}), ("LogSoftmax", {"axis": 2}), ("Relu", {})):
+        net = Bent(np.random.default_rng(1), fixed=False)
+        x = net.of_unknown_rank()
+        more = [net.constant(2, np.int64)] if kind == "CumSum" else []
+        net.last = net.add(kind, x, *more, **attributes)
+        net.last = net.gru()
+        file = save(tmp_path, net.whole("batch", 17))
+        with pytest.raises(SpecError, match=r"Reshape node 'reshape\d' does what is not known along time"):
+            onegru.rewrite(file, tmp_path / "t.onnx", streaming=True, check=False, time={"X": 2})
