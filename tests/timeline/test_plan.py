@@ -139,3 +139,26 @@ def test_an_axis_is_not_guessed(tmp_path: Path) -> None:
         file = save(tmp_path, net.whole("batch", 17))
         with pytest.raises(SpecError, match=r"Reshape node 'reshape\d' does what is not known along time"):
             onegru.rewrite(file, tmp_path / "t.onnx", streaming=True, check=False, time={"X": 2})
+
+
+def test_states_of_a_size_that_no_input_has(tmp_path: Path) -> None:
+    net = Bent(np.random.default_rng(1), fixed=False)
+    net.last = net.add("Concat", net.last, net.last, axis=0)
+    net.last = net.gru()
+    with pytest.raises(SpecError, match="its state has a size that no input has"):
+        onegru.load(save(tmp_path, net.whole("batch", 17))).stream(rewrite=True, time={"X": 2})
+
+
+def test_sizes_behind_strides(tmp_path: Path) -> None:
+    """Five features of ten and back to ten, of which the state behind them holds three steps."""
+    net = Bent(np.random.default_rng(1), fixed=False)
+    x = net.add("Unsqueeze", net.add("Concat", net.last, net.last, axis=1), net.ints(1))
+    y = net.add("Conv", x, net.weights(2, 1, 3, 1), strides=[2, 1], pads=[1, 0, 1, 0])
+    up = {"strides": [2, 1], "pads": [1, 0, 1, 0], "output_padding": [1, 0]}
+    y = net.add("Squeeze", net.add("ConvTranspose", y, net.weights(2, 1, 3, 1), **up), net.ints(1))
+    net.last = net.add("Conv", y, net.weights(C, 2 * C, 4), pads=[3, 0])
+    net.last = net.gru()
+    source, target = save(tmp_path, net.whole("batch", 17)), tmp_path / "streaming.onnx"
+    onegru.rewrite(source, target, streaming=True, check=False)
+    assert ["batch", 2 * C, 3] in [list(info.shape or ()) for info in onegru.load(target).inputs]
+    assert not is_wrong(source, target, net, 1)

@@ -330,6 +330,7 @@ def _reduced(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | N
 SAME_SHAPE = (
     *("Identity", "Cast", "Neg", "Reciprocal", "Exp", "Log", "Abs", "Sqrt", "Not", "Clip", "Sigmoid"),
     *("Tanh", "Relu", "LeakyRelu", "Elu", "Softsign", "Softplus", "HardSigmoid", "ThresholdedRelu"),
+    *("HardSwish", "Gelu", "Selu", "Celu", "Mish", "Erf"),
 )
 BROADCAST = (
     *("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Pow", "PRelu", "Where", "And", "Or"),
@@ -363,22 +364,48 @@ def _padded(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | No
 
 
 def _windowed(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
-    """A convolution or a pooling; a size behind a stride stays open."""
+    """A convolution or a pooling."""
     spatial, is_pool = len(shapes[0]) - 2, "Pool" in op.kind
     kernel = op.attributes.get("kernel_shape") or (() if is_pool else shapes[1][2:])
     strides, dilations = (op.attributes.get(key) or [1] * spatial for key in ("strides", "dilations"))
     pads, auto = op.attributes.get("pads") or [0] * (2 * spatial), op.attributes.get("auto_pad", "NOTSET")
     sizes: list[Size] = [shapes[0][0], shapes[0][1] if is_pool else shapes[1][0]]
     for axis in range(spatial):
-        size = kernel[axis]
-        named = f"{op.outputs[0]}#{axis + 2}"
-        if not isinstance(size, int) or strides[axis] != 1:
-            sizes.append(named)
+        size, whole, stride = kernel[axis], shapes[0][axis + 2], strides[axis]
+        more = 0 if auto == "VALID" else pads[axis] + pads[axis + spatial]
+        is_open = stride != 1 and (not isinstance(whole, int) or op.attributes.get("ceil_mode"))
+        is_odd = is_pool and auto.startswith("SAME") and dilations[axis] != 1  # runtimes do not agree
+        if not isinstance(size, int) or is_open or is_odd:
+            sizes.append(f"{op.outputs[0]}#{axis + 2}")
         elif auto.startswith("SAME"):
-            sizes.append(shapes[0][axis + 2])
+            sizes.append(-(-whole // stride) if isinstance(whole, int) else whole)
+        elif isinstance(whole, int):
+            left = whole + more - (size - 1) * dilations[axis] - 1
+            sizes.append(left // stride + 1 if left >= 0 else f"{op.outputs[0]}#{axis + 2}")
         else:
-            more = 0 if auto == "VALID" else pads[axis] + pads[axis + spatial]
-            sizes.append(_longer(op, axis + 2, shapes[0][axis + 2], more - (size - 1) * dilations[axis]))
+            sizes.append(_longer(op, axis + 2, whole, more - (size - 1) * dilations[axis]))
+    return tuple(sizes)
+
+
+def _deconvolved(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    spatial, kernel = len(shapes[0]) - 2, shapes[1][2:]
+    strides, dilations, added = (
+        op.attributes.get(key) or [default] * spatial
+        for key, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
+    )
+    pads = op.attributes.get("pads") or [0] * (2 * spatial)
+    is_plain = op.attributes.get("auto_pad", "NOTSET") == "NOTSET" and "output_shape" not in op.attributes
+    channels = shapes[1][1]
+    if not is_plain or not isinstance(channels, int):
+        return None
+    sizes: list[Size] = [shapes[0][0], channels * op.attributes.get("group", 1)]
+    for axis, (whole, size) in enumerate(zip(shapes[0][2:], kernel, strict=True)):
+        if not isinstance(whole, int) or not isinstance(size, int):
+            is_same = size == strides[axis] == 1 and not (added[axis] or pads[axis] or pads[axis + spatial])
+            sizes.append(whole if is_same else f"{op.outputs[0]}#{axis + 2}")
+            continue
+        less = pads[axis] + pads[axis + spatial]
+        sizes.append((whole - 1) * strides[axis] + added[axis] + (size - 1) * dilations[axis] + 1 - less)
     return tuple(sizes)
 
 
@@ -407,6 +434,7 @@ SHAPE_RULES: dict[str, Callable[[Facts, Op, list[Shape], int], Shape | None]] = 
     "Range": _range,
     "Pad": _padded,
     **dict.fromkeys(("Conv", "AveragePool", "MaxPool", "LpPool"), _windowed),
+    "ConvTranspose": _deconvolved,
     "ConstantOfShape": _constant_of_shape,
 }
 

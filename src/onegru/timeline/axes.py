@@ -23,6 +23,7 @@ class Axes:
         self._sizes: list[Size] = []
         self._named: dict[str, int] = {}
         self._parts: dict[int, Axis] = {}
+        self._changed: set[int] = set()
 
     def new(self, size: Size) -> Axis:
         """An axis of this size: the same one for a name that is known; "" for a size that is not."""
@@ -78,14 +79,20 @@ class Axes:
             if one not in many:
                 self._parts[one] = many
 
-    def resized(self, axis: Axis, size: Size | None) -> Axis:
-        """The same axis where an operator has changed its size."""
+    def resized(self, axis: Axis, size: Size | None, changes: bool = False) -> Axis:
+        """The same axis by another size, which an operator has changed, or which only has another name."""
         flat = self.flat(axis)
         if size is None or len(flat) != 1 or self._sizes[flat[0]] == size:
             return axis
         self._parents.append(self.find(flat[0]))
         self._sizes.append(size)
+        if changes or flat[0] in self._changed:
+            self._changed.add(len(self._parents) - 1)
         return (len(self._parents) - 1,)
+
+    def is_changed(self, factor: int) -> bool:
+        """Whether the size of a factor is another than that of others that are the same."""
+        return factor in self._changed
 
     def main(self, axis: Axis) -> set[int]:
         """The factors that an axis goes along: those of size 1 only if it has no others."""
@@ -131,6 +138,8 @@ class Axes:
                     break
                 taken = [factor for factor, _ in factors[: ones + 1]]
                 del factors[: ones + 1]
+            elif size == 0:
+                break
             else:
                 count = 0
                 while count < len(factors) and product != size:

@@ -218,7 +218,7 @@ class Editor:
     def _size_of(self, factor: int) -> Size:
         """The size of a factor: a number, or the name that it has in an input, if there is one."""
         sizes = self.planner.axes.sizes_of(factor)
-        if isinstance(sizes[0], int):
+        if isinstance(sizes[0], int) or self.planner.axes.is_changed(factor):
             return sizes[0]
         known = [size for size in sizes if isinstance(size, int) or size.removeprefix("dim:") in self.sizes]
         return min(known or sizes, key=lambda size: isinstance(size, str))

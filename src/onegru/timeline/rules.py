@@ -357,6 +357,8 @@ def window_pads(step: Step) -> list[int]:
     if auto.startswith("SAME"):
         dilations, strides = (step.numbers(name, [1] * count) for name in ("dilations", "strides"))
         reaches = [(size - 1) * by for size, by in zip(_window_sizes(step), dilations, strict=True)]
+        if "Pool" in step.op.kind and any(by != 1 for by in dilations):
+            raise UnknownOpError  # runtimes do not agree
         for axis, (stride, size) in enumerate(zip(strides, step.shape()[2:], strict=True)):
             if stride != 1 and (not isinstance(size, int) or "Transpose" in step.op.kind):
                 raise UnknownOpError  # how many it puts there depends on a size that is not known

@@ -19,6 +19,11 @@ PARTS = (*_MOVES, "Slice", "Split", "Gather", "openvino::Split", "openvino::Vari
 COPIES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Expand", "Tile", "openvino::Broadcast")
 
 
+#: What may change the size of an axis that stays.
+_RESIZES = (
+    *("Conv", "ConvInteger", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "Pad", "Slice", "Gather"),
+    *("Split", "Tile", "Resize", "Upsample", "TopK"),
+)
 #: Where operators that repeat one number, or what they take, are told how often.
 FILLED = {"ConstantOfShape": 0, "Expand": 1}
 _MOST_SIZES = 16  # of integers that are followed one by one
@@ -242,8 +247,20 @@ class Walk:
         else:
             rank = len(shape)
         sizes: list[Size | None] = [None] * rank if shape is None else list(shape)
+        changed = {
+            move.to
+            for move in moves
+            if kind_of(op) in _RESIZES and (move.kind or move.before + move.behind - move.reach)
+        }
+        if op.kind == "Concat":
+            changed.add(op.attributes.get("axis", 0) % rank)
+        name = op.outputs[output]
         return tuple(
-            self.axes.resized(found[axis], size) if axis in found else self.axes.new(size or "")
+            self.axes.resized(
+                found[axis], size or (f"{name}#{axis}" if axis in changed else None), axis in changed
+            )
+            if axis in found
+            else self.axes.new(size or "")
             for axis, size in enumerate(sizes)
         )
 
