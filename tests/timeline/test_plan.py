@@ -162,3 +162,22 @@ def test_sizes_behind_strides(tmp_path: Path) -> None:
     onegru.rewrite(source, target, streaming=True, check=False)
     assert ["batch", 2 * C, 3] in [list(info.shape or ()) for info in onegru.load(target).inputs]
     assert not is_wrong(source, target, net, 1)
+
+
+@pytest.mark.parametrize("order", [(0, 2), (2, 0)])
+@pytest.mark.parametrize("number", [0.0, 0.5])
+def test_starts_of_rows_of_batch_and_time(order: tuple[int, int], number: float, tmp_path: Path) -> None:
+    """A GRU over features, from as many rows as batch times time, in whatever order they are multiplied."""
+    net = Bent(np.random.default_rng(1), fixed=False)
+    x = net.add("Reshape", net.rows(), net.ints(-1, C, 1))
+    first, second = (net.add("Gather", net.add("Shape", net.last), net.ints(axis)) for axis in order)
+    sizes = net.add("Concat", net.ints(1), net.add("Mul", first, second), net.ints(1), axis=0)
+    h = net.add("Expand", net.constant(np.full((1, 1, 1), number)), sizes)
+    weights = [net.weights(1, 3, 1), net.weights(1, 3, 1)]
+    Y = net.add("GRU", net.swapped(x, (1, 0, 2)), *weights, "", "", h, hidden_size=1)
+    Y = net.swapped(net.add("Squeeze", Y, net.ints(1)), (1, 0, 2))
+    net.last = net.add("Add", net.last, net.back(net.add("Reshape", Y, net.add("Shape", net.rows()))))
+    net.last = net.gru()
+    source, target = save(tmp_path, net.whole("batch", 17)), tmp_path / "streaming.onnx"
+    onegru.rewrite(source, target, streaming=True, check=False, time={"X": 2})
+    assert not is_wrong(source, target, net, 1)

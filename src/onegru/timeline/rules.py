@@ -325,7 +325,7 @@ def _resize(step: Step) -> Iterator[Move]:
     """An axis stays if its scale is 1, or if its size is; whether a size stays is asked where it is time."""
     shape, out = step.shape(), step.flow.shape(step.op.outputs[0])
     mode = step.text("coordinate_transformation_mode", "half_pixel")
-    if mode == "tf_crop_and_resize":
+    if mode == "tf_crop_and_resize" or step.text("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise UnknownOpError
     scales = step.op.attributes.get("scales")
     if scales is None:
@@ -598,7 +598,7 @@ ATTRIBUTES: Mapping[str, frozenset[str]] = {
         ("ConvTranspose", f"{_WINDOW} output_padding output_shape"),
         ("Pad", "mode pads paddings value"),
         ("GRU LSTM RNN AUGRU", f"{_RECURRENT} input_forget output_sequence"),
-        ("Resize", f"{_RESIZE} extrapolation_value nearest_mode"),
+        ("Resize", f"{_RESIZE} extrapolation_value keep_aspect_ratio_policy nearest_mode"),
         ("Upsample", "mode scales"),
         ("Gemm", "alpha beta transA transB"),
         ("Einsum", "equation"),

@@ -208,8 +208,8 @@ class Walk:
         found = list(axes or map(self.axes.new, [""] * rank))
         for place, size in enumerate(sizes, rank - len(sizes)):
             parts = str(size).split("*")
-            if not parts[0].startswith("@"):
-                continue
+            if sum(part in self.measured for part in parts) != 1:
+                continue  # of a product, the order is not known: it is that of what it is joined with
             axis = tuple(
                 factor
                 for part in parts
