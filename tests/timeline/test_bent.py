@@ -453,6 +453,11 @@ def folded_steps(net: Bent) -> str:
     return net.add("Reshape", net.add("Softmax", x, axis=1), net.add("Shape", net.last))
 
 
+def flattened_steps(net: Bent) -> str:
+    rows = net.add("Softmax", net.add("Flatten", net.last, axis=-1), axis=1)
+    return net.add("Reshape", rows, net.add("Shape", net.last))
+
+
 def uncut(net: Bent) -> str:
     x = net.add("ConvTranspose", net.last, net.weights(C, C, 3))
     return cut(net, x, 1, -1)
@@ -502,6 +507,7 @@ BENDS: dict[str, Bend] = {
     "cut by steps": cut_by_steps,
     "repeated by steps": repeated_by_steps,
     "folded steps": folded_steps,
+    "flattened steps": flattened_steps,
     "a deconvolution": uncut,
     "places of a pooling": two_by_two,
     "a norm over time": normal("MeanVarianceNormalization", axes=[0, 2]),

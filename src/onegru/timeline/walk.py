@@ -270,7 +270,8 @@ class Walk:
         if axes is None or before is None:
             return None
         if op.kind == "Flatten":
-            cut = step.number("axis", 1) % (len(axes) + 1)
+            cut = step.number("axis", 1)
+            cut += len(axes) * (cut < 0)
             parts = [axes[:cut], axes[cut:]]
             self.known[op.outputs[0]] = tuple(
                 tuple(item for axis in part for item in axis) or self.axes.new(1) for part in parts
