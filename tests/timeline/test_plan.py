@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -154,7 +155,7 @@ def test_sizes_behind_strides(tmp_path: Path) -> None:
     net = Bent(np.random.default_rng(1), fixed=False)
     x = net.add("Unsqueeze", net.add("Concat", net.last, net.last, axis=1), net.ints(1))
     y = net.add("Conv", x, net.weights(2, 1, 3, 1), strides=[2, 1], pads=[1, 0, 1, 0])
-    up = {"strides": [2, 1], "pads": [1, 0, 1, 0], "output_padding": [1, 0]}
+    up: dict[str, Any] = {"strides": [2, 1], "pads": [1, 0, 1, 0], "output_padding": [1, 0]}
     y = net.add("Squeeze", net.add("ConvTranspose", y, net.weights(2, 1, 3, 1), **up), net.ints(1))
     net.last = net.add("Conv", y, net.weights(C, 2 * C, 4), pads=[3, 0])
     net.last = net.gru()
