@@ -43,7 +43,7 @@ class Tasks final : public Job {
     }
     Tasks* const job = new Tasks(count, task, data);
     {
-      const Invitation invitation(*job, std::min(threads, count) - 1, Sleepers::kWake);
+      const Invitation invitation(*job, std::min(threads, count) - 1, Sleepers::kWake, {});
       job->Work();
       for (Spin spin; job->done_.load(std::memory_order_acquire) != count;) spin.OnceOrNap();
     }

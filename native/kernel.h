@@ -28,6 +28,7 @@ struct WorkItem {
   Claim* claim = nullptr;     // the helper's, if one has the item
   Crew* crew = nullptr;       // the threads that may split its units
   std::size_t ready = 0;      // how many of them are about to join
+  std::chrono::nanoseconds patience = kMomentForReady;  // how long to wait for those
   Claim::Place from{};        // where to begin
 };
 

@@ -88,6 +88,17 @@ bool ShouldSplitUnits(const Spec& spec, const Call& call, const Plan& plan, std:
 bool g_always_by_units = false;
 #endif
 
+std::chrono::nanoseconds LeastTime(const Spec& spec, const Call& call) {
+  constexpr double kFlopsPerNanosecond = 100, kBytesPerNanosecond = 40;
+  const double numbers = 3.0 * static_cast<double>(spec.D) * static_cast<double>(spec.H) *
+                         (static_cast<double>(spec.H) * static_cast<double>(call.T) + static_cast<double>(spec.I));
+  const double bytes = numbers * static_cast<double>(SizeOf(spec.storage));
+  // Bytes of a second-level cache come faster.
+  const bool is_beyond = 3 * spec.H * spec.H * SizeOf(spec.storage) > g_cache;
+  const double nanoseconds = std::max(Flops(spec, call) / kFlopsPerNanosecond, is_beyond ? bytes / kBytesPerNanosecond : 0);
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(nanoseconds, 1e15)));
+}
+
 Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   const Spec& spec = packed.spec();
   const std::size_t panels = packed.geometry().panels();

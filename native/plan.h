@@ -8,6 +8,7 @@
 #ifndef ONEGRU_NATIVE_PLAN_H_
 #define ONEGRU_NATIVE_PLAN_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -20,6 +21,9 @@ inline double Flops(const Spec& spec, const Call& call) {
   return 6.0 * static_cast<double>(spec.D) * static_cast<double>(spec.H) * static_cast<double>(spec.I + spec.H) *
          static_cast<double>(call.B) * static_cast<double>(call.T);
 }
+
+// How long a call takes a fast core at least: by its arithmetic, or by reading its matrices.
+std::chrono::nanoseconds LeastTime(const Spec& spec, const Call& call);
 
 struct Plan {
   std::size_t directions;  // how many run side by side

@@ -151,8 +151,9 @@ class CallJob final : public Job {
     inside_.store(1, std::memory_order_release);
   }
 
-  // Does everything that nobody else does. `ready`: how many helpers are about to come. `token` may cancel it.
-  void Lead(std::size_t ready, CancellationToken* token) {
+  // Does everything that nobody else does. `ready`: how many helpers are about to come, within `patience`. `token` may
+  // cancel it.
+  void Lead(std::size_t ready, std::chrono::nanoseconds patience, CancellationToken* token) {
     Call call = call_;
     call.token = token;
     const auto begin = std::chrono::steady_clock::now();
@@ -163,6 +164,7 @@ class CallJob final : public Job {
       if (plan_.members > 1) {
         item.crew = &crews_[item.d];
         item.ready = std::min(plan_.members - 1, ready / plan_.directions);
+        item.patience = patience;
       }
       KernelOf(*packed_).lead(item);
       ++done;
@@ -341,7 +343,7 @@ struct ForeignTasks {
       return tasks.job.Help();
     }
     const DefaultFloatMode mode;
-    tasks.job.Lead(tasks.ready, tasks.token);
+    tasks.job.Lead(tasks.ready, kMomentForReady, tasks.token);
     tasks.is_done.store(true, std::memory_order_release);
   }
 };
@@ -388,9 +390,10 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
     return t_pool_trials.Count(tasks.has_helper.load(std::memory_order_relaxed));
   }
   const bool is_large = flops >= kFlopsToWake;
-  const Invitation invitation(job, plan.threads() - 1, is_large ? Sleepers::kWake : t_rhythm.Begin());
+  const Invitation invitation(job, plan.threads() - 1, is_large ? Sleepers::kWake : t_rhythm.Begin(),
+                              is_large ? LeastTime(packed->spec(), call) : std::chrono::nanoseconds{});
   const DefaultFloatMode mode;
-  job.Lead(invitation.ready(), call.token);
+  job.Lead(invitation.ready(), invitation.patience(), call.token);
   if (!is_large) t_rhythm.End();
 }
 

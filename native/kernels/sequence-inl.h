@@ -49,7 +49,7 @@ class Sequence {
     s_.Close();
     s_.written = s_.step;
     Restart();
-    return s_.item.crew == nullptr || s_.steps == 0 || Regroup(s_.item.ready);
+    return s_.item.crew == nullptr || s_.steps == 0 || Regroup(s_.item.ready, s_.item.patience);
   }
 
   // The steps of an epoch.
@@ -114,13 +114,13 @@ class Sequence {
 
   // --- who does the units
 
-  // Continues with all who are here, perhaps alone. `ready`: how many to wait for, briefly. False if the caller has
-  // taken the item back.
-  bool Regroup(size_t ready) {
+  // Continues with all who are here, perhaps alone. `ready`: how many to wait for, for no longer than `patience`. False
+  // if the caller has taken the item back.
+  bool Regroup(size_t ready, std::chrono::nanoseconds patience = kMomentForReady) {
     Crew& crew = *s_.item.crew;
     if (!s_.HandOver()) return false;
     if (s_.shared) epoch_->End();
-    for (Patience patience(kMomentForReady); crew.here() < ready && patience.Wait();) {
+    for (Patience waiting(patience); crew.here() < ready && waiting.Wait();) {
     }
     Epoch* const next = crew.Gather();
     if (next != nullptr || s_.shared) {
@@ -162,7 +162,6 @@ class Sequence {
     return std::min<std::chrono::nanoseconds>(slow, kLeastPatience + 2 * each);
   }
 
-  static constexpr std::chrono::nanoseconds kMomentForReady{2000};
   static constexpr std::chrono::nanoseconds kLeastPatience{4000};
   static constexpr double kSlowGigaflops = 15;  // of one thread that waits for memory
   static constexpr int kMeetingsToKnow = 16;

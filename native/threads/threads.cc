@@ -19,6 +19,12 @@ constexpr int kSpinsWhenIdle = 100;
 constexpr int kYieldsWhenIdle = 400;
 // A worker that has missed this many calls in a row is not waited for at all.
 constexpr int kMostMisses = 2;
+// How long a sleeping worker takes to come is learned: it depends on the CPU, its idle states, a hypervisor, and on
+// what else runs. That is how long the first one is expected to take; a call that is predicted to last this many times
+// as long waits for it, up to twice the time.
+constexpr std::chrono::nanoseconds kUsualDelay{60000};
+constexpr int kDelaysToWait = 3;
+constexpr std::chrono::nanoseconds kMostPatience{250000};
 
 void Pause() {
 #if defined(__x86_64__)
@@ -49,7 +55,17 @@ struct alignas(64) Worker {
   Job* job = nullptr;
   int caller_cpu = -1;
   system::Detour detour;
-  int misses = 0;  // how many invitations in a row were withdrawn
+  std::chrono::steady_clock::time_point rung{};  // in this invitation; never, if it was awake
+  int misses = 0;                                // how many invitations in a row were withdrawn
+  std::atomic<std::int64_t> delay{kUsualDelay.count()};
+
+  // A delay of a moment alone, as by another process, changes it by half at most.
+  void Learn(std::chrono::nanoseconds took) {
+    const std::int64_t before = delay.load(std::memory_order_relaxed);
+    delay.store(std::clamp<std::int64_t>(took.count(), before - before / 4, before + before / 2),
+                std::memory_order_relaxed);
+  }
+  std::chrono::nanoseconds Delay() const { return std::chrono::nanoseconds(delay.load(std::memory_order_relaxed)); }
 
   void Loop() {
     thread.store(system::CurrentThread(), std::memory_order_relaxed);
@@ -62,6 +78,7 @@ struct alignas(64) Worker {
             detour.Begin(thread, caller_cpu);
             detour.End();
           }
+          if (rung != std::chrono::steady_clock::time_point{}) Learn(std::chrono::steady_clock::now() - rung);
           Job* const mine = job;
           misses = 0;
           mine->Help();
@@ -188,7 +205,7 @@ void SetNumThreads(std::size_t count) {
   g_num_threads.store(std::clamp<std::size_t>(count, 1, kMostThreads), std::memory_order_relaxed);
 }
 
-Invitation::Invitation(Job& job, std::size_t count, Sleepers sleepers) noexcept {
+Invitation::Invitation(Job& job, std::size_t count, Sleepers sleepers, std::chrono::nanoseconds predicted) noexcept {
   ONEGRU_REQUIRE(count < kMostThreads);
   if (count == 0) return;
 #if defined(ONEGRU_STALL)
@@ -215,7 +232,16 @@ Invitation::Invitation(Job& job, std::size_t count, Sleepers sleepers) noexcept 
     job.Keep();
     worker->job = &job;
     worker->caller_cpu = cpu;
-    if (!asleep && worker->misses < kMostMisses) ++ready_;
+    worker->rung = {};
+    if (asleep) {
+      worker->rung = std::chrono::steady_clock::now();
+      if (worker->misses < kMostMisses && predicted >= kDelaysToWait * worker->Delay()) {
+        ++ready_;
+        patience_ = std::max(patience_, std::min(2 * worker->Delay(), kMostPatience));
+      }
+    } else if (worker->misses < kMostMisses) {
+      ++ready_;
+    }
     worker->state.store(kInvited, std::memory_order_seq_cst);
     if (worker->asleep.load(std::memory_order_seq_cst)) worker->Ring();
     workers_[count_++] = worker;

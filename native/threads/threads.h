@@ -52,22 +52,28 @@ enum class Sleepers {
   kLeave,
 };
 
+// For helpers that are awake.
+inline constexpr std::chrono::nanoseconds kMomentForReady{2000};
+
 // Invites up to `count` workers to a job; the destructor uninvites those that have not come.
 class Invitation {
  public:
-  Invitation(Job& job, std::size_t count, Sleepers sleepers) noexcept;  // without memory or threads: fewer, or none
+  // `predicted`: how long the job takes one thread. Without memory or threads: fewer are invited, or none.
+  Invitation(Job& job, std::size_t count, Sleepers sleepers, std::chrono::nanoseconds predicted) noexcept;
   ~Invitation();
   Invitation(const Invitation&) = delete;
   Invitation& operator=(const Invitation&) = delete;
 
-  // How many are invited; and how many of them are awake and have come reliably, so that it pays to wait a moment for
-  // them.
+  // How many are invited; and how many of them it pays to wait for, and how long: for those that are awake a moment,
+  // for those that were asleep as long as they took lately. Those that have not come reliably are not waited for.
   std::size_t count() const { return count_; }
   std::size_t ready() const { return ready_; }
+  std::chrono::nanoseconds patience() const { return patience_; }
 
  private:
   std::size_t count_ = 0;
   std::size_t ready_ = 0;
+  std::chrono::nanoseconds patience_ = kMomentForReady;
   struct Worker* workers_[kMostThreads];
 };
 
