@@ -84,7 +84,7 @@ struct Uninterrupted {
 template <class C, size_t kGates_>
 struct ProductOp {
   static constexpr size_t kGates = kGates_, kSums = 1;
-  static constexpr bool kTakesFiveRows = kGates == 3 && kHasFiveRows<C>;
+  static constexpr size_t kOfTwoPanels = RowsOfTwoPanels<C>(kGates);
   static constexpr bool kHasManyStages = false;
   struct Gate {
     C* to;          // [index][stride]

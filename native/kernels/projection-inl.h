@@ -56,7 +56,7 @@ HWY_INLINE void PrefetchRowsAfter(const ItemState<C, S>& s, const Tile& tile) {
 template <class C, class S>
 struct ProjectOp {
   static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
-  static constexpr bool kTakesFiveRows = kHasFiveRows<S>;
+  static constexpr size_t kOfTwoPanels = RowsOfTwoPanels<S>(kGates);
   static constexpr bool kHasManyStages = false;
   ItemState<C, S>& s;
 

@@ -158,7 +158,7 @@ struct AfterStages {
 template <class C, class S, bool kBesideAhead>
 struct AfterOp {
   static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
-  static constexpr bool kTakesFiveRows = kHasFiveRows<S>;
+  static constexpr size_t kOfTwoPanels = RowsOfTwoPanels<S>(kGates);
   static constexpr bool kHasManyStages = true;
   ItemState<C, S>& s;
 
@@ -207,7 +207,7 @@ struct GatesStages {
 template <class C, class S, bool kBesideAhead>
 struct GatesOp {
   static constexpr size_t kGates = 2, kSums = kSumsEach<S>;
-  static constexpr bool kTakesFiveRows = false;
+  static constexpr size_t kOfTwoPanels = RowsOfTwoPanels<S>(kGates);
   static constexpr bool kHasManyStages = true;
   ItemState<C, S>& s;
 
@@ -253,7 +253,7 @@ struct StateStages {
 template <class C, class S, bool kBesideAhead>
 struct StateOp {
   static constexpr size_t kGates = 1, kSums = kSumsEach<S>;
-  static constexpr bool kTakesFiveRows = false;
+  static constexpr size_t kOfTwoPanels = RowsOfTwoPanels<S>(kGates);
   static constexpr bool kHasManyStages = true;
   ItemState<C, S>& s;
 

@@ -285,25 +285,31 @@ HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool b
   if (!backwards) rest();
 }
 
-// Whether matrices stored as S have tiles for five rows of three gates. In pairs of bfloat16 they do not pay.
+// Of how many rows the last ones take two panels side by side: those of one would be too few sums to hide a
+// multiply-add's latency, and as many more do not fit into registers. Five of three gates, seven of two; 0: none. In
+// pairs of bfloat16 that does not pay.
 template <class S>
-inline constexpr bool kHasFiveRows = !kLargeTiles && !kFewTiles && !kIsInt8<S> && !std::is_same_v<S, Brain>;
+constexpr size_t RowsOfTwoPanels(size_t gates) {
+  if (kLargeTiles || kFewTiles || kIsInt8<S> || std::is_same_v<S, Brain>) return 0;
+  return gates == 3 ? 5 : gates == 2 ? 7 : 0;
+}
 
-// Five rows of three gates: two rows of a panel would wait for their multiply-adds, those of two panels do not.
-template <class Op, class D, class GoOn>
-HWY_INLINE void SweepFiveRows(const Op& op, D d, size_t first, size_t last, bool backwards, GoOn&& go_on) {
+// So many rows: the first by a tile of one panel, the last by one of two.
+template <size_t kRows, class Op, class D, class GoOn>
+HWY_INLINE void SweepTwoPanels(const Op& op, D d, size_t first, size_t last, bool backwards, GoOn&& go_on) {
+  constexpr size_t kLast = kMaxSums / (2 * Op::kGates), kFirst = kRows - kLast;
   const Whole<D> whole;
   for (size_t i = 0, count; i < last - first && go_on(2); i += count) {
     count = HWY_MIN(2, last - first - i);
     const size_t panel = backwards ? last - i - count : first + i;
     for (size_t p = panel; p < panel + count; ++p) {
-      BeginPanel(op, d, 5, p, whole);
-      DoApart<3, 1>(op, d, 0, p, whole);
+      BeginPanel(op, d, kRows, p, whole);
+      DoApart<kFirst, 1>(op, d, 0, p, whole);
     }
     if (count == 2) {
-      DoApart<2, 2>(op, d, 3, panel, whole);
+      DoApart<kLast, 2>(op, d, kFirst, panel, whole);
     } else {
-      DoApart<2, 1>(op, d, 3, panel, whole);
+      DoApart<kLast, 1>(op, d, kFirst, panel, whole);
     }
   }
 }
@@ -409,8 +415,8 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     WithRows<1, kMostRows / Op::kSums>(rows, [&](auto n) HWY_ATTR {
       SweepPanels<n, PanelsBeside(Op::kGates, n * Op::kSums)>(op, d, first, full, backwards, go_on);
     });
-  } else if (Op::kTakesFiveRows && rows == 5) {
-    if constexpr (Op::kTakesFiveRows) SweepFiveRows(op, d, first, full, backwards, go_on);
+  } else if (Op::kOfTwoPanels != 0 && rows == Op::kOfTwoPanels) {
+    if constexpr (Op::kOfTwoPanels != 0) SweepTwoPanels<Op::kOfTwoPanels>(op, d, first, full, backwards, go_on);
   } else {
     constexpr size_t kLeast = kLeastOfSweep, kWide = PanelsOfSweep(Op::kGates);
     // Three panels rather than two and one, whose few sums would wait for their multiply-adds.

@@ -201,6 +201,32 @@ void CheckLargePools(std::size_t target) {
   SetNumThreads(1);
 }
 
+// --- sleeping helpers
+
+struct NoWork final : Job {
+  void Help() override {}
+};
+
+// A long call waits for a helper that has to wake, a short one does not. A busy machine may keep a helper awake.
+void CheckPatience() {
+  bool waits = false, goes_on = false;
+  for (std::size_t n = 0; n < 400 && !(waits && goes_on); ++n) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    auto* const job = new NoWork;
+    const bool is_long = n % 2 == 0;
+    {
+      const Invitation invitation(*job, 1, Sleepers::kWake, std::chrono::seconds(is_long ? 1 : 0));
+      const bool waits_longer = invitation.patience() > kMomentForReady;
+      if (is_long) waits |= invitation.ready() == 1 && waits_longer;
+      if (!is_long) goes_on |= invitation.count() == 1 && invitation.ready() == 0 && !waits_longer;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // it comes in time
+    }
+    job->Drop();
+  }
+  Check(waits, "a long call waits for a helper that has to wake");
+  Check(goes_on, "a short call does not");
+}
+
 // --- forks
 
 // A process that forks while a helper is in a window waits for the helper; a child finds no window open.
@@ -369,6 +395,7 @@ void CheckThreads(std::size_t target, std::size_t problems) {
   CheckStalled(target, problems / 10);
   CheckForeignPools(target, problems / 10);
   CheckLargePools(target);
+  CheckPatience();
   CheckForkBesideWindow();
 }
 

@@ -1,13 +1,14 @@
-"""How many CPUs the process may use, on made-up systems."""
+"""How many CPUs the process may use, and what its threads do, on made-up systems."""
 
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from onegru.core.machine import usable_cores, usable_cpus
+from onegru.core.machine import foreign_threads_run, usable_cores, usable_cpus
 
 
 def system(root: Path, cgroup: str, files: dict[str, str]) -> Path:
@@ -116,3 +117,11 @@ def siblings(groups: list[str]) -> dict[str, str]:
 def test_cpus_that_share_a_core_count_once(tmp_path: Path, groups: list[str], quota: str, count: int) -> None:
     root = system(tmp_path, "0::/\n", {"G/cpu.max": f"{quota}\n", **siblings(groups)})
     assert usable_cores(root) == count
+
+
+@pytest.mark.parametrize(("states", "runs"), [("SS", False), ("SR", True), ("RS", False), ("SD", False), ("", False)])
+def test_threads_that_python_did_not_start(states: str, runs: bool, tmp_path: Path) -> None:
+    """The first thread is Python's; a process's name may have parentheses."""
+    own = threading.main_thread().native_id or 0
+    files = {f"proc/self/task/{own + n}/stat": f"{own + n} (a) R (b) {s} 1 2\n" for n, s in enumerate(states)}
+    assert foreign_threads_run(system(tmp_path, "", files)) == runs

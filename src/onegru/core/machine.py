@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,21 @@ def usable_cores(root: Path = Path("/")) -> int:
     folder = root / "sys/devices/system/cpu"
     siblings = ((cpu, _read(folder / f"cpu{cpu}/topology/thread_siblings_list")) for cpu in allowed)
     return min(cpus, len({text.strip() or str(cpu) for cpu, text in siblings}))
+
+
+def foreign_threads_run(root: Path = Path("/")) -> bool:
+    """Whether a thread of this process that Python did not start is running or waits for a CPU, as Linux says it.
+
+    Args:
+        root: where `proc` is, for tests.
+    """
+    own = {str(thread.native_id) for thread in threading.enumerate()}
+    try:
+        tasks = os.listdir(root / "proc/self/task")
+    except OSError:
+        return False
+    states = (_read(root / f"proc/self/task/{task}/stat").rpartition(")")[2] for task in tasks if task not in own)
+    return any(state.startswith(" R") for state in states)
 
 
 def _quotas(root: Path) -> Iterator[int]:

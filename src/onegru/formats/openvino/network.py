@@ -16,7 +16,7 @@ import numpy as np
 from onegru import _native
 from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError, SpecError, needs_extra, prefixed_errors
-from onegru.core.machine import memory_size
+from onegru.core.machine import foreign_threads_run, memory_size
 from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.native import get_num_threads
 from onegru.formats.graph import GruStep, Observer
@@ -40,8 +40,9 @@ _PLAIN = {"f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u
 _UNWRITTEN = 0xFB
 
 # Seconds to wait before a fork. After a run OpenVINO's threads look for more work for less than 1 ms; a child
-# that is forked meanwhile waits for them forever (3 of 100 did).
-_REST = 0.01
+# that is forked meanwhile waits for them forever (3 of 100 did). On a busy machine that takes them longer; others may
+# compute as long as they like.
+_REST, _MOST_REST = 0.01, 0.5
 
 # What may be computed ahead of the runs: so many times the constants, and so much in any case.
 _TIMES, _FREE = 16, 2**26
@@ -392,6 +393,14 @@ def _check_gather(layer: Any, place: str) -> None:
         raise FormatError(f"{place}: index {wrong[0]}; must be within the {shape[0]} that there are")
 
 
+def _rest() -> None:
+    """Before a fork: let OpenVINO's threads fall asleep."""
+    end = time.monotonic() + _MOST_REST
+    time.sleep(_REST)
+    while foreign_threads_run() and time.monotonic() < end:
+        time.sleep(_REST / 10)
+
+
 @functools.cache
 def _core() -> Any:
     import openvino
@@ -399,7 +408,7 @@ def _core() -> Any:
     from onegru.runtimes.openvino_op import CLASSES
 
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=lambda: time.sleep(_REST))
+        os.register_at_fork(before=_rest)
     core = openvino.Core()
     for operator in CLASSES:
         core.add_extension(operator)
