@@ -119,7 +119,9 @@ def test_cpus_that_share_a_core_count_once(tmp_path: Path, groups: list[str], qu
     assert usable_cores(root) == count
 
 
-@pytest.mark.parametrize(("states", "runs"), [("SS", False), ("SR", True), ("RS", False), ("SD", False), ("", False)])
+@pytest.mark.parametrize(
+    ("states", "runs"), [("SS", False), ("SR", True), ("RS", False), ("SD", False), ("", False)]
+)
 def test_threads_that_python_did_not_start(states: str, runs: bool, tmp_path: Path) -> None:
     """The first thread is Python's; a process's name may have parentheses."""
     own = threading.main_thread().native_id or 0

@@ -43,17 +43,17 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def foreign_threads_run(root: Path = Path("/")) -> bool:
-    """Whether a thread of this process that Python did not start is running or waits for a CPU, as Linux says it.
+    """Whether a thread of this process that Python did not start runs or waits for a CPU, as Linux says it.
 
     Args:
         root: where `proc` is, for tests.
     """
     own = {str(thread.native_id) for thread in threading.enumerate()}
     try:
-        tasks = os.listdir(root / "proc/self/task")
+        others = [task for task in (root / "proc/self/task").iterdir() if task.name not in own]
     except OSError:
         return False
-    states = (_read(root / f"proc/self/task/{task}/stat").rpartition(")")[2] for task in tasks if task not in own)
+    states = (_read(task / "stat").rpartition(")")[2] for task in others)
     return any(state.startswith(" R") for state in states)
 
 
