@@ -40,8 +40,8 @@ _PLAIN = {"f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u
 _UNWRITTEN = 0xFB
 
 # Seconds to wait before a fork. After a run OpenVINO's threads look for more work for less than 1 ms; a child
-# that is forked meanwhile waits for them forever (3 of 100 did). On a busy machine that takes them longer; other
-# threads may compute as long as they like.
+# that is forked meanwhile waits for them forever (3 of 100 did). On a busy machine that takes them longer;
+# other threads may compute as long as they like.
 _REST, _MOST_REST = 0.01, 0.5
 
 # What may be computed ahead of the runs: so many times the constants, and so much in any case.
