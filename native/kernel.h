@@ -17,19 +17,19 @@ namespace onegru {
 struct WorkItem {
   const Packed* packed;
   const Call* call;
-  std::size_t d;              // the direction
-  const std::int32_t* order;  // the rows, the longest first; null for row, row + 1, …
-  std::size_t row;            // the first row
-  std::size_t stride;         // rows lie this far apart in `order`
-  std::size_t rows;           // how many
-  std::size_t rows_at_once;   // how many are processed together
-  std::size_t steps_at_once;  // at most, how many rows of X are projected together
-  unsigned char* scratch;     // the leader's
-  Claim* claim = nullptr;     // the helper's, if one has the item
-  Crew* crew = nullptr;       // the threads that may split its units
-  std::size_t ready = 0;      // how many of them are about to join
+  std::size_t d;                                        // the direction
+  const std::int32_t* order;                            // the rows, the longest first; null for row, row + 1, …
+  std::size_t row;                                      // the first row
+  std::size_t stride;                                   // rows lie this far apart in `order`
+  std::size_t rows;                                     // how many
+  std::size_t rows_at_once;                             // how many are processed together
+  std::size_t steps_at_once;                            // at most, how many rows of X are projected together
+  unsigned char* scratch;                               // the leader's
+  Claim* claim = nullptr;                               // the helper's, if one has the item
+  Crew* crew = nullptr;                                 // the threads that may split its units
+  std::size_t ready = 0;                                // how many of them are about to join
   std::chrono::nanoseconds patience = kMomentForReady;  // how long to wait for those
-  Claim::Place from{};        // where to begin
+  Claim::Place from{};                                  // where to begin
 };
 
 struct Kernel {

@@ -95,7 +95,8 @@ std::chrono::nanoseconds LeastTime(const Spec& spec, const Call& call) {
   const double bytes = numbers * static_cast<double>(SizeOf(spec.storage));
   // Bytes of a second-level cache come faster.
   const bool is_beyond = 3 * spec.H * spec.H * SizeOf(spec.storage) > g_cache;
-  const double nanoseconds = std::max(Flops(spec, call) / kFlopsPerNanosecond, is_beyond ? bytes / kBytesPerNanosecond : 0);
+  const double nanoseconds =
+      std::max(Flops(spec, call) / kFlopsPerNanosecond, is_beyond ? bytes / kBytesPerNanosecond : 0);
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(nanoseconds, 1e15)));
 }
 
