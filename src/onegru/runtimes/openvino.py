@@ -27,7 +27,8 @@ def openvino_exchange(
 
     GRUCell, GRUSequence, AUGRUCell and AUGRUSequence are replaced, also in the bodies of TensorIterator, Loop
     and If. Their weights are packed at once and kept outside the model, which then works only in this process
-    and can no longer be saved. Without the hint OpenVINO computes the other layers in bfloat16 where that is
+    and can no longer be saved; weights that are not computed from constants alone are packed when the layer
+    first runs, and again when they change. Without the hint OpenVINO computes the other layers in bfloat16 where that is
     the processor's default. `model.reshape` to the actual sizes makes it faster, as it does without onegru.
 
     A layer with illegal inputs, such as lengths beyond X, raises in `infer`. On one thread OpenVINO
@@ -52,6 +53,7 @@ def openvino_exchange(
     Warns:
         RuntimeWarning: once, if this build of onegru has no operator in C++ for this OpenVINO, so that layers
             run by way of Python (`onegru targets` says so).
+        SpecWarning: when the model runs, once for each layer whose weights change from run to run.
     """
     options = model_options("auto", weight_storage, activation_storage)
     with needs_extra("openvino", "openvino", "openvino_exchange"):
