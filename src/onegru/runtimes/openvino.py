@@ -28,8 +28,9 @@ def openvino_exchange(
     GRUCell, GRUSequence, AUGRUCell and AUGRUSequence are replaced, also in the bodies of TensorIterator, Loop
     and If. Their weights are packed at once and kept outside the model, which then works only in this process
     and can no longer be saved; weights that are not computed from constants alone are packed when the layer
-    first runs, and again when they change. Without the hint OpenVINO computes the other layers in bfloat16 where that is
-    the processor's default. `model.reshape` to the actual sizes makes it faster, as it does without onegru.
+    first runs, and again when they change. Without the hint OpenVINO computes the other layers in bfloat16
+    where that is the processor's default. `model.reshape` to the actual sizes makes it faster, as it does
+    without onegru.
 
     A layer with illegal inputs, such as lengths beyond X, raises in `infer`. On one thread OpenVINO
     loses every error there, but not in `start_async` and `wait`: the layer's outputs are then NaN, a line on

@@ -20,15 +20,21 @@ _LONGEST = 200
 
 
 def fuse_ir(
-    path: Path, root: ET.Element, weights: Weights, progress: Progress | None = None
+    path: Path,
+    root: ET.Element,
+    weights: Weights,
+    progress: Progress | None = None,
+    *,
+    only_layers: bool = False,
 ) -> tuple[Array, Search]:
-    """Replace the decomposed GRUs of an IR by GRUSequence and GRUCell layers.
+    """Replace the decomposed GRUs of an IR, and loops of cells, by GRUSequence and GRUCell layers.
 
     Args:
         path: where it comes from, for messages.
         root: its XML, which `ir_graph` has read; changed.
         weights: what its .bin holds, or why it cannot be read.
         progress: called now and then.
+        only_layers: whether to replace only loops of GRUCell or AUGRUCell layers that do nothing else.
 
     Returns:
         what the .bin is to hold, and what was found.
@@ -41,7 +47,14 @@ def fuse_ir(
     reader = IrReader(parser, constants)
     graph = reader.read(parse_net(path, root), root)
     # OpenVINO ignores lengths where sizes are open: see runtimes/known_issues.py.
-    search = Search(reader.names, progress=progress, allows=why_not, has_lengths=False, writes=WRITTEN)
+    search = Search(
+        reader.names,
+        progress=progress,
+        allows=why_not,
+        has_lengths=False,
+        writes=WRITTEN,
+        only_layers=only_layers,
+    )
     try:
         fuse_flow(graph.flow, search)
         if not search.fused:
