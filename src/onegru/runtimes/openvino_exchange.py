@@ -396,10 +396,14 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
             state.seen({**arrays, **results})
 
 
-def exchange_all(model: Any, options: EngineOptions) -> int:
-    """Replace every GRU layer of a model; see `onegru.openvino_exchange`."""
+def check_model(model: object) -> None:
+    """Raise SpecError for what is no model."""
     if not isinstance(model, openvino.Model):
         raise SpecError(f"model: {shown(model)}; must be an openvino.Model")
+
+
+def exchange_all(model: Any, options: EngineOptions) -> int:
+    """Replace every GRU layer of a model; see `onegru.openvino_exchange`."""
     layers = list(layers_in(model))
     check_names(options, [layer.node.get_friendly_name() for layer in layers])
     for layer in layers:
