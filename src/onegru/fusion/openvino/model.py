@@ -45,7 +45,6 @@ def fuse_ir(
     parser = AttributeParser(path)
     constants = Constants(parser, weights)
     reader = IrReader(parser, constants)
-    graph = reader.read(parse_net(path, root), root)
     # OpenVINO ignores lengths where sizes are open: see runtimes/known_issues.py.
     search = Search(
         reader.names,
@@ -56,6 +55,7 @@ def fuse_ir(
         only_layers=only_layers,
     )
     try:
+        graph = reader.read(parse_net(path, root), root)
         fuse_flow(graph.flow, search)
         if not search.fused:
             return constants.weights, search
