@@ -19,6 +19,8 @@ from onegru.core.dtypes import Array
 from tests.support.comparison import same_bits
 from tests.support.files.cell_loops import (
     FAULTS,
+    B,
+    I,
     Looped,
     expected,
     feeds,
@@ -225,3 +227,27 @@ def test_broken_loops_are_refused_in_one_line_or_stay(form: str, old: str, new: 
         assert str(error).startswith(str(path)) and "\n" not in str(error)
     else:
         assert model.nested_grus or "tanh," in new
+
+
+@pytest.mark.parametrize("is_port_changed", [False, True])
+def test_sizes_of_ports_that_are_no_longer_true(is_port_changed: bool, tmp_path: Path) -> None:
+    """OpenVINO infers them anew; the loop stays, and runs as many steps as there are."""
+    how = Looped(open=False, axis=0, state="zero")
+    x, arrays = ops.parameter([B, how.steps, I], np.float32, name="x"), feeds(how)
+    outputs = loop(how, [ops.transpose(x, ops.constant(np.array([1, 0, 2])))])
+    path = tmp_path / "m.xml"
+    openvino.save_model(model_of(outputs, [x]), path, compress_to_fp16=False)
+    assert onegru.load(path).nested_grus == ()
+    longer = replace(how, steps=how.steps + 2)
+
+    def change(text: str) -> str:
+        text = text.replace(f'shape="{B},{how.steps},{I}"', f'shape="{B},{longer.steps},{I}"')
+        return text.replace(
+            f"<dim>{how.steps}</dim>", f"<dim>{longer.steps}</dim>", 1 if is_port_changed else 0
+        )
+
+    model = onegru.load(edit(path, change))
+    assert model.nested_grus
+    arrays = feeds(longer)
+    found = model.run({"x": arrays["x"].swapaxes(0, 1)})
+    assert all(same_bits(found[name], array) for name, array in expected(longer, arrays).items())
