@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from onegru.frameworks.pytorch import from_torch, to_torch, to_torch_state_dict
     from onegru.layers.gates.trace import GateTrace
     from onegru.layers.padding import pad
+    from onegru.models.exchange import openvino_exchange
     from onegru.models.inference_session import InferenceSession
     from onegru.models.inspect import Inspection, inspect
     from onegru.models.load_layers import load_layers
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from onegru.quantization.report import Quantization
     from onegru.rewriting.fuse import Fusion, fuse
     from onegru.rewriting.rewrite import Rewriting, rewrite
-    from onegru.runtimes.openvino import openvino_errors, openvino_exchange, openvino_extensions
+    from onegru.runtimes.openvino import openvino_errors, openvino_extensions
     from onegru.verification.results import Verification
     from onegru.verification.verify import verify
 
@@ -124,7 +125,7 @@ _LATER = {
     "inspect": "onegru.models.inspect",
     "load_layers": "onegru.models.load_layers",
     "openvino_errors": "onegru.runtimes.openvino",
-    "openvino_exchange": "onegru.runtimes.openvino",
+    "openvino_exchange": "onegru.models.exchange",
     "openvino_extensions": "onegru.runtimes.openvino",
     "pad": "onegru.layers.padding",
     "quantize": "onegru.quantization.quantize",

@@ -17,7 +17,7 @@ from openvino import opset8 as ops
 
 import onegru
 import onegru.runtimes.openvino_exchange as exchange
-from onegru import SpecError
+from onegru import SpecError, SpecWarning
 from onegru.layers.gru import native_of
 from tests.support.cases import Case, openvino_cases
 from tests.support.comparison import same_bits
@@ -265,6 +265,162 @@ def test_the_cache_has_one_file_for_each_model(tmp_path: Path) -> None:
     for order in (paths, paths, paths[::-1]):  # in a process each
         said = run_python(CACHED, tmp_path / "cache", *order).stdout
         assert said == f"{wanted if order is paths else wanted[::-1]} 2\n"
+
+
+def _whole(array: Any) -> Any:
+    return ops.constant(array)
+
+
+def _unsqueezed(array: Any) -> Any:
+    zero = ops.constant(np.array([0]))
+    return ops.concat([ops.unsqueeze(ops.constant(part), zero) for part in array], 0)
+
+
+def _halved(array: Any) -> Any:
+    return ops.convert(ops.constant(array.astype(np.float16)), "f32")
+
+
+def _turned(array: Any) -> Any:
+    turned = np.ascontiguousarray(np.moveaxis(array, -1, 0))
+    order = np.roll(np.arange(array.ndim), -1)
+    return ops.transpose(ops.constant(turned), ops.constant(order))
+
+
+def _rounded(array: Any) -> Any:
+    bounds = [ops.constant(np.float32(sign)) for sign in (-1, 1, -1, 1)]
+    return ops.fake_quantize(ops.constant(array), *bounds, 255)
+
+
+def _cut(array: Any) -> Any:
+    """Each row by itself, and all of them put together again."""
+    whole = ops.constant(array)
+    axis, rows = ops.constant(np.array([1])), array.shape[1]
+    number = [ops.constant(np.array([row])) for row in range(rows + 1)]
+    step = ops.constant(np.array([1]))
+    return ops.concat([ops.slice(whole, number[i], number[i + 1], step, axis) for i in range(rows)], 1)
+
+
+def _times(array: Any) -> Any:
+    """Each number 80 times doubled and halved: more layers than any exporter writes."""
+    value = ops.constant(array)
+    for factor in (2, 0.5) * 80:
+        value = ops.multiply(value, ops.constant(np.float32(factor)))
+    return value
+
+
+WAYS = (_whole, _unsqueezed, _halved, _turned, _rounded, _cut, _times)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Grows by one whenever weights are packed."""
+    packed: list[object] = []
+    make = onegru.GRU.from_canonical
+
+    def from_canonical(*arguments: Any, **options: Any) -> Any:
+        packed.append(arguments)
+        return make(*arguments, **options)
+
+    monkeypatch.setattr(onegru.GRU, "from_canonical", from_canonical)
+    return packed
+
+
+def sequence(way: Callable[[Any], Any], inputs: int = I) -> tuple[Any, dict[str, Any]]:
+    """A bidirectional layer that has its weights in some way, and what those are."""
+    shapes = {"W": (2, 3 * H, inputs), "R": (2, 3 * H, H), "B": (2, 3 * H)}
+    arrays = {name: np.round(draw(*shape) * 127) / np.float32(128) for name, shape in shapes.items()}
+    x, h = ops.parameter([B, T, inputs], np.float32), ops.constant(np.zeros((B, 2, H), np.float32))
+    lengths, weights = ops.constant(np.full(B, T)), [way(array) for array in arrays.values()]
+    made = ops.gru_sequence(x, h, lengths, *weights, H, "bidirectional")
+    return openvino.Model([ops.result(made.output(0))], [x], "m"), arrays
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_constant_weights_are_packed_once(way: Any, operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever they pass on their way; the layer takes none of them in a run."""
+    model, arrays = sequence(way)
+    packed = counted(monkeypatch)
+    onegru.openvino_exchange(model)
+    layer = model.get_results()[0].input_value(0).get_node()
+    assert layer.get_input_size() == 3  # X, the state, lengths
+    X = draw(B, T, I)
+    for _ in range(3):
+        (got,) = run(model, {0: X})  # type: ignore[dict-item]
+    assert len(packed) == 1
+    if way is not _rounded:
+        state = np.zeros((B, 2, H), np.float32)
+        attributes: Any = {"hidden_size": H, "direction": "bidirectional"}
+        wanted = onegru.gru_sequence(X, state, np.full(B, T), **arrays, **attributes)
+        assert same_bits(got, wanted[0])
+
+
+@pytest.mark.parametrize("storage", [None, "float16"])
+@pytest.mark.parametrize("is_sized", [False, True])
+def test_weights_that_are_constant_only_at_compile(
+    storage: Any, is_sized: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They depend on a size: packed once after the exchange, and no warning is given."""
+    x = ops.parameter([B if is_sized else -1, I], np.float32, name="x")
+    h = ops.constant(np.ones((B, H), np.float32))
+    size = ops.gather(ops.shape_of(x), ops.constant(np.array([0])), ops.constant(0))
+    weights = [ops.multiply(c, ops.convert(ops.divide(size, size), "f32")) for c in constants()]
+    model = openvino.Model([ops.result(ops.gru_cell(x, h, *weights, H))], [x], "m")
+    packed = counted(monkeypatch)
+    onegru.openvino_exchange(model, weight_storage=storage)
+    compiled = openvino.Core().compile_model(model, "CPU", SETTINGS)
+    X = draw(B, I)
+    for _ in range(4):
+        (got,) = compiled({0: X}).values()
+    assert len(packed) <= 1  # equal weights may be in use already
+    if storage is None:
+        assert same_bits(got, exact(X[:, None], np.ones((B, H), np.float32)))
+
+
+@pytest.mark.parametrize("storage", [None, "float16"])
+def test_weights_that_change_are_told_once_by_name(storage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = ops.parameter([B, I], np.float32, name="x"), ops.parameter([3 * H, I], np.float32, name="w")
+    h = ops.constant(np.zeros((B, H), np.float32))
+    layer = ops.gru_cell(x, h, w, *constants()[1:], H)
+    layer.set_friendly_name("decoder")
+    model = openvino.Model([ops.result(layer)], [x, w], "m")
+    packed = counted(monkeypatch)
+    onegru.openvino_exchange(model, weight_storage=storage)
+    compiled = openvino.Core().compile_model(model, "CPU", SETTINGS)
+    first, second, X = draw(3 * H, I), draw(3 * H, I), draw(B, I)
+    compiled([X, first])
+    compiled([X, first])
+    assert len(packed) == 1
+    with pytest.warns(SpecWarning, match=r"GRU layer 'decoder': its weights have changed .* \d+ bytes"):
+        compiled([X, second])
+    compiled([X, first])  # and is not told again
+    compiled([X, first])
+    assert len(packed) >= 2
+
+
+def test_weights_in_a_body_that_come_from_around_it(operator: str) -> None:
+    """Constant there, behind another layer in the body."""
+    x, h = ops.parameter([-1, I], np.float32, name="x"), ops.parameter([-1, H], np.float32, name="h")
+    flag = ops.parameter([], bool, name="flag")
+    branch = ops.if_op(flag)
+    inner: list[Any] = [ops.parameter([-1, I], np.float32), ops.parameter([-1, H], np.float32)]
+    inner += [ops.parameter([1, *array.shape], np.float32) for array in WEIGHTS.values()]
+    weights = [ops.squeeze(item, ops.constant(np.array([0]))) for item in inner[2:]]
+    made = ops.result(ops.gru_cell(*inner[:2], *weights, H))
+    branch.set_then_body(openvino.Model([made], inner, "then"))
+    other = ops.parameter([-1, H], np.float32)
+    passed = ops.result(ops.negative(other))
+    branch.set_else_body(openvino.Model([passed], [other], "else"))
+    branch.set_input(x.output(0), inner[0], None)
+    branch.set_input(h.output(0), inner[1], other)
+    for item, array in zip(inner[2:], WEIGHTS.values(), strict=True):
+        outer = ops.unsqueeze(ops.constant(array), ops.constant(np.array([0])))
+        branch.set_input(outer.output(0), item, None)
+    model = openvino.Model([ops.result(branch.set_output(made, passed))], [flag, x, h], "m")
+    onegru.openvino_exchange(model)
+    layer = branch.get_then_body().get_results()[0].input_value(0).get_node()
+    assert layer.get_input_size() == 2
+    X, state = draw(B, I), draw(B, H)
+    (got,) = run(model, {"flag": np.array(True), "x": X, "h": state})
+    assert same_bits(got, exact(X[:, None], state))
 
 
 @pytest.mark.parametrize("has_zero", [False, True])

@@ -248,6 +248,7 @@ def test_the_layer_is_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(made) == 1
 
 
+@pytest.mark.filterwarnings("ignore:GRU layer .*its weights have changed:onegru.SpecWarning")
 def test_weights_that_change_from_run_to_run() -> None:
     arrays = inputs_of("augru_cell")
     inputs = parameters(arrays)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.loop import (
@@ -78,13 +79,16 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
     for place, inner, cut in ports.slices:
         name, shape = op.inputs[place], flow.shape(op.inputs[place])
         step = cut.step(shape)
-        if step is None or shape is None:
+        if step is None or shape is None or not 0 <= cut.axis < len(shape):
             return None
-        slices[body.inputs[inner]] = Slices(name, cut.axis % len(shape), step, True)
+        slices[body.inputs[inner]] = Slices(name, cut.axis, step, True)
     last = {body.resolve(body.outputs[inner]): op.outputs[place] for place, inner in ports.last}
     carried = []
     for place, before, inner in ports.merged:
         after = body.outputs[inner]
+        shapes = flow.shape(op.inputs[place]), body.shape(body.inputs[before]), body.shape(after)
+        if not all(_may_equal(a, b) for a, b in combinations(shapes, 2)):
+            return None
         carried.append(
             Carried(op.inputs[place], body.inputs[before], after, last.pop(body.resolve(after), ""))
         )
@@ -94,11 +98,11 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
     for place, inner, cut in ports.collected:
         name, shape = body.outputs[inner], body.shape(body.outputs[inner])
         step = cut.step(None)
-        if shape is None or not -len(shape) <= cut.axis < len(shape) or shape[cut.axis] != 1 or step is None:
+        if shape is None or not 0 <= cut.axis < len(shape) or shape[cut.axis] != 1 or step is None:
             if is_used(flow, op.outputs[place]):
                 return None
             continue
-        collected.append(Collected(name, op.outputs[place], cut.axis % len(shape), step, True))
+        collected.append(Collected(name, op.outputs[place], cut.axis, step, True))
     loop = simplified(flow, Loop(op, body, carried, slices, collected))
     counts = _counts(flow, loop)
     if op.kind == LOOP:
@@ -113,9 +117,9 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
     loop.indices = find_indices(loop, iteration)
     if op.kind == TENSOR_ITERATOR:
         return loop
-    if not starts(flow, op.inputs[1], loop.count):
+    if ports.condition is None or not starts(flow, op.inputs[1], loop.count):
         return None
-    return loop if ports.condition is None or _continues(loop, body.outputs[ports.condition]) else None
+    return loop if _continues(loop, body.outputs[ports.condition]) else None
 
 
 def takes_parts(flow: Flow, op: Op) -> bool:
@@ -127,6 +131,16 @@ def takes_parts(flow: Flow, op: Op) -> bool:
 def is_used(flow: Flow, name: str) -> bool:
     """Whether anybody takes a value."""
     return bool(name) and (name in flow.outputs or bool(flow.consumers.get(name)))
+
+
+def _may_equal(first: Shape | None, second: Shape | None) -> bool:
+    """Whether nothing that is known of two shapes tells them apart."""
+    if first is None or second is None:
+        return True
+    sizes = zip(first, second, strict=False)
+    return len(first) == len(second) and all(
+        a == b or isinstance(a, str) or isinstance(b, str) for a, b in sizes
+    )
 
 
 def _counts(flow: Flow, loop: Loop) -> list[Size]:

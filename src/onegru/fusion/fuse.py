@@ -43,7 +43,7 @@ def _fuse(graph: Graph) -> None:
                 _fuse_body(graph, op, body, place)
             except STUMBLES as error:
                 graph.miss(place, broken_words(error))
-    misses = replace_cells(graph)
+    misses = {} if graph.search.only_layers else replace_cells(graph)
     if graph.made.added:
         graph.flow.replace(graph.made.added, graph.made.constants)
         join(graph.flow, graph.search.names, graph.miss)

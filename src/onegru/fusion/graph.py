@@ -44,6 +44,8 @@ class Graph:
     ) -> Compared | None:
         """Compare the new operators with the old ones, and take them if they agree.
 
+        Where only layers are cells there is no algebra to check, and a model is loaded: they are taken.
+
         Args:
             emitter: has the new operators.
             place: what to call what was replaced.
@@ -52,6 +54,9 @@ class Graph:
         Returns:
             what the comparison has found; None if the old operators stay.
         """
+        if self.search.only_layers:
+            self.made.take(emitter)
+            return Compared("")
         ops = self.made.leading_to(emitter.ops, self.flow)
         constants = ChainMap(emitter.constants, self.made.constants)
         try:

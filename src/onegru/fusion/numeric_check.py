@@ -16,6 +16,9 @@ from onegru.dataflow.kinks import Kinks, Side
 from onegru.dataflow.numeric import NUMERIC
 from onegru.dataflow.operator import LoopIndex, Op, Shape, Size
 from onegru.layers.gru import GRU
+from onegru.operators.lowering import lower
+from onegru.operators.openvino import CELLS
+from onegru.operators.schema import WEIGHTS, Port
 
 _STEPS = 4
 _TOLERANCE = 1e-5  # of the largest number: constants such as 1/6 are rounded in files, and steps add that up
@@ -38,6 +41,7 @@ class Values(dict[str, Array]):
         arrays: the first ones.
         kinks: is told where operators are.
         rounding: draws the errors of results that are rounded coarsely; None for results as they are.
+        layers: what computes the cells that a file has as layers, to be used again.
     """
 
     def __init__(
@@ -45,10 +49,12 @@ class Values(dict[str, Array]):
         arrays: Mapping[str, Array],
         kinks: Kinks | None = None,
         rounding: np.random.Generator | None = None,
+        layers: dict[Op, tuple[GRU, Sequence[Port]]] | None = None,
     ) -> None:
         super().__init__(arrays)
         self.kinks = kinks
         self.rounding = rounding
+        self.layers = {} if layers is None else layers
 
 
 RunLoop = Callable[[Op, Values, "Sizes"], None]
@@ -401,6 +407,8 @@ def evaluate(op: Op, inputs: list[Array | None], values: Values) -> None:
         return
     if op.kind in ("GRU", "onegru::AUGRU"):
         results: Sequence[Array] = _gru(op, inputs)
+    elif op.kind in CELLS:
+        results = [_cell(op, inputs, values)]
     elif op.kind == "Cast" and str(op.attributes.get("dtype")) in (
         "float16",
         "bfloat16",
@@ -422,6 +430,24 @@ def evaluate(op: Op, inputs: list[Array | None], values: Values) -> None:
             for array in results
         ]
     values.update((name, array) for name, array in zip(op.outputs, results, strict=False) if name)
+
+
+def _cell(op: Op, inputs: list[Array | None], values: Values) -> Array:
+    """A layer of one step by the float64 reference."""
+    operator = CELLS[op.kind]
+    given = {port.name: np.asarray(array) for port, array in zip(operator.inputs, inputs, strict=False)}
+    try:
+        if op not in values.layers:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SpecWarning)
+                lowered = lower(operator, op.attributes, *map(given.get, WEIGHTS))
+                layer = GRU.from_canonical(lowered.spec, lowered.weights, "reference")
+            values.layers[op] = layer, lowered.ports
+        layer, ports = values.layers[op]
+        states = {name: array for name, array in given.items() if name not in WEIGHTS}
+        return np.asarray(layer._apply(ports, states, {"Ho": None})["Ho"])
+    except SpecError as error:
+        raise UnknownError(str(error)) from None
 
 
 def _gru(op: Op, inputs: list[Array | None]) -> list[Array]:

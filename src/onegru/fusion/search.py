@@ -89,6 +89,8 @@ class Search:
         has_lengths: whether those who run the file honour the node's lengths.
         opset: of ONNX's operators.
         writes: the kinds of operators that the file may be given beside nodes; None for all.
+        only_layers: whether cells are only those that the file has as layers, and nothing is computed
+            otherwise than by them: results are the same to the bit.
     """
 
     names: set[str]
@@ -103,6 +105,7 @@ class Search:
     has_lengths: bool = True
     opset: int = EVERY_OPSET
     writes: Collection[str] | None = None
+    only_layers: bool = False
     allows: Callable[[Cell], str] = lambda cell: ""
 
     def look(self) -> None:

@@ -13,6 +13,7 @@ from onegru.dataflow.loop import Carried, Collected, Loop
 from onegru.dataflow.operator import Op
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.expression import Expressions
+from onegru.fusion.cells.layer import layer_cell
 from onegru.fusion.cells.match import find_cell, zeroed_state
 from onegru.fusion.cells.polynomial import Polynomial, add, same
 from onegru.fusion.cells.views import View
@@ -42,7 +43,7 @@ def replace_loop(graph: Graph, loop: Loop, at: Expressions, place: str) -> None:
         whole.replace()
     except MissError:
         ahead = computed_ahead(loop)
-        if ahead <= at.boundaries:
+        if ahead <= at.boundaries or graph.search.only_layers:
             raise
         # What needs no state may be anything, as it can be computed before: not to be looked into.
         less = Expressions(loop.body, graph.search.algebra, loop.indices, at.slices)
@@ -78,7 +79,7 @@ class _Whole:
         self._drop_twins()
         cells: list[tuple[Carried, Cell]] = []
         for item in loop.carried:
-            cell = find_cell(self.at, loop.body.resolve(item.after))
+            cell = self._find(item)
             if cell is not None and loop.body.resolve(cell.state.name) == item.before:
                 if cell.lacks_products:
                     raise MissError("it takes no product of its state with constants")
@@ -102,6 +103,11 @@ class _Whole:
         steps = loop.count if isinstance(loop.count, int) else None
         for cell, reverse, width in self.done:
             graph.note(cell, self.place, "loop", steps, len(loop.body.ops), reverse, width, check)
+
+    def _find(self, item: Carried) -> Cell | None:
+        """The cell whose new state a carried value is."""
+        find = layer_cell if self.graph.search.only_layers else find_cell
+        return find(self.at, self.loop.body.resolve(item.after))
 
     def _is_used(self, name: str) -> bool:
         flow = self.graph.flow
@@ -202,7 +208,7 @@ class _Whole:
         body = self.loop.body
         others = [item for item in self.loop.carried if body.resolve(item.after) != cell.output]
         for item in others:
-            found = find_cell(self.at, body.resolve(item.after))
+            found = self._find(item)
             if found is not None and any(
                 place.name == cell.output for view in found.inputs for place in path(self.at, view)
             ):
@@ -218,6 +224,8 @@ class _Whole:
         if found is not None:
             return found
         try:
+            if self.graph.search.only_layers:
+                raise MissError("it is computed")
             return self.hoist.over_time(view)
         except MissError as error:
             words = f"its input {view.name!r} is no slice of one value for each iteration, nor made of slices"
@@ -313,7 +321,8 @@ class _Inner:
     ) -> None:
         self.body = loop.body
         self.outer = outer
-        self.values = Values(state, outer.values.kinks, outer.values.rounding)
+        known = outer.values
+        self.values = Values(state, known.kinks, known.rounding, known.layers)
         for name, source in loop.slices.items():
             place = iteration if source.step > 0 else count - 1 - iteration
             taken = np.take(outer[source.name], [place], source.axis)

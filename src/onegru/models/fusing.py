@@ -124,8 +124,13 @@ class DecomposedIr:
         return ir_graph(path, copy.deepcopy(self.root), self.weights)
 
 
-def find_in_ir(file: Opened, progress: Progress | None = None) -> DecomposedIr:
+def find_in_ir(file: Opened, progress: Progress | None = None, *, only_layers: bool = False) -> DecomposedIr:
     """The decomposed GRUs of an IR that `read_graph` has read, with layers for them.
+
+    Args:
+        file: the file.
+        progress: as of `replace_decomposed`.
+        only_layers: whether to find only loops over one axis of what GRUCell and AUGRUCell layers compute.
 
     Raises:
         FormatError: it cannot be searched.
@@ -136,7 +141,7 @@ def find_in_ir(file: Opened, progress: Progress | None = None) -> DecomposedIr:
     assert file.weights is not None
     root = copy.deepcopy(file.once(xml_of))
     before = _layer_count(root)
-    weights, search = fuse_ir(file.path, root, file.weights, progress)
+    weights, search = fuse_ir(file.path, root, file.weights, progress, only_layers=only_layers)
     nodes = before, _layer_count(root)
     return DecomposedIr(root, weights, tuple(search.fused), tuple(search.missed), nodes)
 
@@ -173,6 +178,20 @@ def fused_graph(file: Opened) -> Graph:
         from onegru.formats.onnx.validate import Source, model_of
     graph = read_onnx(file, again=True)  # first, as it refuses hostile files
     return replace(_fused_onnx(graph, Source.of(file), model_of(file)), file=replace(file))
+
+
+def with_sequences(file: Opened, graph: Graph) -> Graph:
+    """The graph of an IR with a sequence for each loop that does nothing but what a cell does at each step.
+
+    Args:
+        file: the IR, which `read_ir` has read.
+        graph: its graph.
+    """
+    try:
+        found = find_in_ir(file, only_layers=True)
+        return replace(found.graph(file.path), file=file) if found.fused else graph
+    except FormatError:  # which `read_ir` lets through: as it is
+        return graph
 
 
 def fused_onnx(source: Source, data: bytes) -> Graph:

@@ -64,7 +64,12 @@ def graph_of(path: object, *, fuse: bool = False) -> Graph:
         from onegru.models.fusing import fused_graph  # which takes long to import
 
         return fused_graph(file)
-    return read_graph(file)
+    graph = read_graph(file)
+    if file.kind is Kind.OPENVINO and any(gru.bodies for gru in graph.grus):
+        from onegru.models.fusing import with_sequences  # likewise
+
+        return with_sequences(file, graph)
+    return graph
 
 
 def read_graph(file: Opened, *, again: bool = False) -> Graph:

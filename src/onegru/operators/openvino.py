@@ -92,3 +92,8 @@ AUGRU_SEQUENCE = _with_attention(GRU_SEQUENCE, "BT1")
 OPERATORS: Mapping[str, Operator] = {
     operator.name: operator for operator in (GRU_CELL, GRU_SEQUENCE, AUGRU_CELL, AUGRU_SEQUENCE)
 }
+
+#: Those of one step, by what a flow calls them.
+CELLS: Mapping[str, Operator] = {
+    f"openvino::{operator.name}": operator for operator in (GRU_CELL, AUGRU_CELL)
+}

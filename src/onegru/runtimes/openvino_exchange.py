@@ -36,11 +36,14 @@ from onegru.runtimes.openvino_op import (
     attribute_sizes,
     attributes_of,
     digest_of,
+    same,
     set_outputs,
+    warn_of_change,
 )
 
-# Weights may be computed from constants by at most so many layers, through at most so many numbers.
-_MOST_LAYERS = 100
+# Weights may be computed from constants by at most so many layers, through at most so many numbers. Exporters
+# cut each gate's part out of a parameter, and put them together: some 150 layers for a bidirectional bias.
+_MOST_LAYERS = 10_000
 _MOST_NUMBERS = 1 << 28
 
 #: Called with the arrays of a layer that has run, by the specification's names.
@@ -54,8 +57,8 @@ class Layer:
     Attributes:
         node: the layer.
         bodies: the layers in whose bodies it lies, the outermost first.
-        outside: the source outside the body of each of its Parameters that is the same in every iteration, by
-            the Parameter's name.
+        outside: the source outside a body of each of its Parameters that is the same in every iteration, by
+            the Parameter's name; of all the bodies.
     """
 
     node: Any
@@ -77,12 +80,11 @@ def layers_in(
 
 def _given(node: Any, descriptions: Any, body: Any, outside: Mapping[str, Any]) -> dict[str, Any]:
     parameters = body.get_parameters()
-    found = {}
+    found = dict(outside)
     for description in descriptions:
         if type(description).__name__ == "InvariantInputDescription":
-            source = node.input_value(description.input_index)
             parameter = parameters[description.body_parameter_index]
-            found[parameter.get_name()] = outside.get(source.get_node().get_name(), source)
+            found[parameter.get_name()] = node.input_value(description.input_index)
     return found
 
 
@@ -178,16 +180,17 @@ def weights_in(layer: Layer, operator: Operator) -> dict[str, Array | None]:
 
 def _constant(output: Any, outside: Mapping[str, Any]) -> Array | None:
     """The array of an output that depends only on constants; None for any other."""
-    output = outside.get(output.get_node().get_name(), output)
-    known: dict[str, Any] = {}
+    known: set[str] = set()
+    given: dict[str, Any] = {}  # Parameters of bodies on the way
     waiting = [output.get_node()]
     numbers = 0
     while waiting:
         node = waiting.pop()
-        if node.get_name() in known:
+        name = node.get_name()
+        if name in known:
             continue
-        known[node.get_name()] = node
-        is_plain = node.get_input_size() > 0 or node.get_type_name() == "Constant"
+        known.add(name)
+        is_plain = node.get_input_size() > 0 or node.get_type_name() == "Constant" or name in outside
         if not is_plain or node.get_type_name() in RANDOM or isinstance(node, GruOp):
             return None
         for port in node.outputs():
@@ -197,12 +200,24 @@ def _constant(output: Any, outside: Mapping[str, Any]) -> Array | None:
             numbers += int(np.prod([size.get_length() for size in shape], dtype=object))
         if len(known) > _MOST_LAYERS or numbers > _MOST_NUMBERS:
             return None
+        if name in outside:
+            given[name] = node
         waiting += [node.input_value(index).get_node() for index in range(node.get_input_size())]
+    arrays = {name: _constant(outside[name], outside) for name in given}
+    if output.get_node().get_name() in given:
+        return arrays[output.get_node().get_name()]
     if output.get_node().get_type_name() == "Constant":
         tensor = output.get_node().get_tensor_view()
     else:
         tensor = openvino.Tensor(output.get_element_type(), output.get_shape())
-        if not openvino.Model([output], [], "weights").evaluate([tensor], []):
+        tensors = []
+        for name, node in given.items():
+            array = arrays[name]
+            tensors.append(openvino.Tensor(node.get_output_element_type(0), node.get_output_shape(0)))
+            if array is None or list(tensors[-1].shape) != list(array.shape):
+                return None
+            array_of(tensors[-1])[...] = array
+        if not openvino.Model([output], list(given.values()), "weights").evaluate([tensor], tensors):
             return None
     return np.array(array_of(tensor))
 
@@ -287,6 +302,8 @@ class _State:
     options: EngineOptions
     seen: Seen | None
     is_watched: bool
+    prepared: tuple[dict[str, Array], Lowered, GRU] | None = None  # of the last run, and of which weights
+    is_told: bool = False  # whether a warning has told that they change
 
 
 # Layers by name. They lie here and not in the nodes, as OpenVINO never frees nodes made in Python.
@@ -344,6 +361,21 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
             is_watched=state.is_watched,
         )
 
+    def _prepared(self, state: _State, weights: dict[str, Array]) -> tuple[Lowered, GRU]:
+        """The layer of these weights: made once, and again only when they change."""
+        known = state.prepared
+        if known is not None and all(same(array, known[0][name]) for name, array in weights.items()):
+            return known[1:]
+        if known is not None and not state.is_told:
+            state.is_told = True
+            warn_of_change(self.get_friendly_name(), weights.values())
+        lowered = lower(state.operator, state.attributes, *map(weights.get, WEIGHTS))
+        layer = state.layer or _made(lowered, state.options)
+        # What is no constant lies in memory that the next run writes to.
+        taken = {name: array if name in state.weights else array.copy() for name, array in weights.items()}
+        state.prepared = taken, lowered, layer
+        return lowered, layer
+
     def _compute(self, state: _State, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         arrays = {name: array_of(tensor) for name, tensor in zip(state.names, inputs, strict=True)}
         if state.layer is not None:  # OpenVINO may use float32 in place of other types
@@ -351,8 +383,7 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
             arrays = {n: a.astype(dtype) if a.dtype == np.float32 else a for n, a in arrays.items()}
         arrays |= {name: array for name, array in state.weights.items() if array is not None}
         with prefixed_errors(f"OneGRU node '{self.get_friendly_name()}': "):
-            lowered = lower(state.operator, state.attributes, *(arrays.get(name) for name in WEIGHTS))
-            layer = state.layer or _made(lowered, state.options)
+            lowered, layer = self._prepared(state, {n: arrays[n] for n in WEIGHTS if n in arrays})
             given = {name: array for name, array in arrays.items() if name not in WEIGHTS}
             ports = [port for port in lowered.ports if port.name in given or port.role in ("Y", "Y_h")]
             wanted: dict[str, Array | None] = dict.fromkeys(port.name for port in state.operator.outputs)
@@ -365,10 +396,14 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
             state.seen({**arrays, **results})
 
 
-def exchange_all(model: Any, options: EngineOptions) -> int:
-    """Replace every GRU layer of a model; see `onegru.openvino_exchange`."""
+def check_model(model: object) -> None:
+    """Raise SpecError for what is no model."""
     if not isinstance(model, openvino.Model):
         raise SpecError(f"model: {shown(model)}; must be an openvino.Model")
+
+
+def exchange_all(model: Any, options: EngineOptions) -> int:
+    """Replace every GRU layer of a model; see `onegru.openvino_exchange`."""
     layers = list(layers_in(model))
     check_names(options, [layer.node.get_friendly_name() for layer in layers])
     for layer in layers:

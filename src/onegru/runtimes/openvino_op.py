@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+import warnings
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 import openvino
 
 from onegru.core.dtypes import Array, as_array_of, as_float_array, bfloat16, contiguous
-from onegru.core.errors import FormatError, SpecError
+from onegru.core.errors import FormatError, SpecError, SpecWarning
 from onegru.core.shapes import check_shape
 from onegru.core.spec import reversed_directions
 from onegru.layers.gru import GRU
@@ -49,6 +50,8 @@ _layers: WeakValueDictionary[str, _Layer] = WeakValueDictionary()
 _used: dict[int, tuple[_Layer, tuple[int, ...]]] = {}
 _numbers = itertools.count()
 
+_told: set[int] = set()  # the nodes of whose changing weights a warning has told
+
 
 class GruOp(openvino.Op):  # type: ignore[misc]
     """One of the operators.
@@ -74,6 +77,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         self.is_watched = False  # whether whoever runs the model looks for failures
         self._number = next(_numbers)
         weakref.finalize(self, _used.pop, self._number, None)  # at the interpreter's end, too
+        weakref.finalize(self, _told.discard, self._number)
         if inputs is not None:
             self.set_arguments(list(inputs))
             self.constructor_validate_and_infer_types()
@@ -196,8 +200,11 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         """The layer of these weights: prepared once, and again only when they change."""
         used, constants = _used.get(self._number, (None, ()))
         now = self._constants()
-        if used is not None and ((now and now == constants) or all(map(_same, weights, used.weights))):
+        if used is not None and ((now and now == constants) or all(map(same, weights, used.weights))):
             return used
+        if used is not None and self._number not in _told:
+            _told.add(self._number)
+            warn_of_change(self.get_friendly_name(), weights)
         values = self._values()
         digest = digest_of(repr((self.operator.name, sorted(values.items()))), weights)
         layer = _layers.get(digest)
@@ -307,8 +314,22 @@ def digest_of(words: str, arrays: Iterable[Array]) -> str:
     return digest.hexdigest()
 
 
-def _same(a: Array, b: Array) -> bool:
+def same(a: Array, b: Array) -> bool:
+    """Whether two arrays are equal to the bit."""
+    if a is b:
+        return True
     return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(_bytes(a), _bytes(b))
+
+
+def warn_of_change(node: str, weights: Iterable[Array]) -> None:
+    """Warn that a layer's weights are others than in the run before, and what that costs."""
+    size = sum(array.nbytes for array in weights)
+    warnings.warn(
+        f"GRU layer {node!r}: its weights have changed between two runs; {size} bytes are packed again "
+        "in each run that changes them, which may take longer than the run itself. Constants are packed once",
+        SpecWarning,
+        stacklevel=2,
+    )
 
 
 def _bytes(array: Array) -> Array:

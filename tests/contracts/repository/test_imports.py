@@ -62,6 +62,7 @@ OPTIONAL = {
         "runtimes.openvino_failures",
         "formats.openvino.network",
         "formats.openvino.check",
+        "fusion.openvino.in_memory",
         "verification.runtimes.openvino",
     ),
     "ml_dtypes": ("core.dtypes",),

@@ -45,12 +45,13 @@ def test_grus_in_bodies(tmp_path: Path) -> None:
     arrays: dict[str, Any] = {"W": draw(3 * H, I), "R": draw(3 * H, H), "B": draw(3 * H)}
     cell = ops.gru_cell(step, inner_h, *map(ops.constant, arrays.values()), H)
     loop = ops.tensor_iterator()
-    body = openvino.Model([ops.result(cell)], [inner_x, inner_h], "body")
+    other = ops.negative(cell)  # or the loop would be a sequence
+    body = openvino.Model([ops.result(cell), ops.result(other)], [inner_x, inner_h], "body")
     loop.set_body(body)
     loop.set_sliced_input(inner_x, x.output(0), 0, 1, 1, -1, 1)
     loop.set_merged_input(inner_h, h.output(0), cell.output(0))
-    last = loop.get_iter_value(cell.output(0), -1)
-    path = save(tmp_path / "loop.xml", {"out": last}, [x, h])
+    last, more = (loop.get_iter_value(value.output(0), -1) for value in (cell, other))
+    path = save(tmp_path / "loop.xml", {"out": last, "more": more}, [x, h])
     model = onegru.load(path)
     (gru,) = model.gru_nodes
     assert gru.bodies[0].startswith("a body of TensorIterator layer")
@@ -75,7 +76,7 @@ def test_grus_in_bodies(tmp_path: Path) -> None:
 
 
 def test_an_augru_cell_in_a_tensor_iterator(tmp_path: Path) -> None:
-    """Which no runtime reads from a file."""
+    """Which no runtime reads from a file, in a loop that is no sequence."""
     x, a = ops.parameter([-1, 4, I], np.float32, name="x"), ops.parameter([-1, 4, 1], np.float32, name="a")
     h = ops.parameter([-1, H], np.float32, name="h")
     inner_x, inner_a = (ops.parameter([-1, 1, size], np.float32) for size in (I, 1))
@@ -87,11 +88,14 @@ def test_an_augru_cell_in_a_tensor_iterator(tmp_path: Path) -> None:
     inputs = [ops.squeeze(inner_x, axis), inner_h, *weights, ops.squeeze(inner_a, axis)]
     cell = augru(inputs, hidden_size=H)
     loop = ops.tensor_iterator()
-    loop.set_body(openvino.Model([ops.result(cell)], [inner_x, inner_h, inner_a], "body"))
+    other = ops.negative(cell)
+    results = [ops.result(cell), ops.result(other)]
+    loop.set_body(openvino.Model(results, [inner_x, inner_h, inner_a], "body"))
     loop.set_sliced_input(inner_x, x.output(0), 0, 1, 1, -1, 1)
     loop.set_sliced_input(inner_a, a.output(0), 0, 1, 1, -1, 1)
     loop.set_merged_input(inner_h, h.output(0), cell.output(0))
-    path = save(tmp_path / "loop.xml", {"out": loop.get_iter_value(cell.output(0), -1)}, [x, h, a])
+    last, more = (loop.get_iter_value(value.output(0), -1) for value in (cell, other))
+    path = save(tmp_path / "loop.xml", {"out": last, "more": more}, [x, h, a])
     assert 'type="AUGRUCell"' in path.read_text()
     model = onegru.load(path)
     X, state, A = draw(B, 4, I), draw(B, H), np.abs(draw(B, 4, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -46,6 +47,9 @@ PRECISIONS: Mapping[str, str] = {
 }
 
 _BY_PRECISION = {words: dtype for dtype, words in PRECISIONS.items()}
+
+
+_CUT = {"axis": "0", "start": "0", "end": "-1", "stride": "1", "part_size": "1"}
 
 
 class AttributeParser:
@@ -105,6 +109,18 @@ class AttributeParser:
         if text in ("?", "-1") or re.fullmatch(r"[0-9]*\.\.[0-9]*", text):
             return None
         return self.integer(layer, name, text)
+
+    def cut(self, layer: Layer, entry: ET.Element) -> tuple[int, ...]:
+        """How a loop cuts a port: axis, start, end, stride and part_size of an entry of its port_map."""
+        numbers: list[int] = []
+        for name, default in _CUT.items():
+            text = entry.get(name, default)
+            if re.fullmatch(r"\s*-?[0-9]{1,18}\s*", text) is None:
+                raise self.error(f"{layer}: its port_map: {name} {text!r}; must be an integer")
+            numbers.append(int(text))
+        if numbers[-1] < 1:  # OpenVINO divides by it
+            raise self.error(f"{layer}: its port_map: part_size {numbers[-1]}; must be at least 1")
+        return tuple(numbers)
 
     def attribute(self, layer: Layer, attribute: Attribute | None, text: str) -> object:
         """The value that a string stands for; the string itself if the operator has no such attribute."""

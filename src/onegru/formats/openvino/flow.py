@@ -254,9 +254,6 @@ class IrReader:
         flow.forget()
 
 
-_CUT = {"axis": "0", "start": "0", "end": "-1", "stride": "1", "part_size": "1"}
-
-
 class _Ports:
     """The port map of a loop."""
 
@@ -298,13 +295,13 @@ class _Ports:
                 raise parser.error(f"{layer}: its port_map names port {outer!r}, which it has not")
             place, axis = known.index(outer), entry.get("axis", "")
             if wanted == "Parameter" and axis:
-                self.slices.append((place, inner, self._cut(entry)))
+                self.slices.append((place, inner, Cut(*parser.cut(layer, entry))))
             elif wanted == "Parameter" and inner in back:
                 self.merged.append((place, inner, back[inner]))
             elif wanted == "Parameter":
                 self.invariant.append((place, inner))
             elif axis:
-                self.collected.append((place, inner, self._cut(entry)))
+                self.collected.append((place, inner, Cut(*parser.cut(layer, entry))))
             else:
                 self.last.append((place, inner))
         fed = [inner for _, inner, *_ in (*self.slices, *self.merged, *self.invariant)] + self.iterations
@@ -312,15 +309,6 @@ class _Ports:
             raise parser.error(f"{layer}: its port_map names an input of its body twice")
         if set(fed) != {name for name, kind in kinds.items() if kind == "Parameter"}:
             self.is_known = False
-
-    def _cut(self, entry: ET.Element) -> Cut:
-        numbers = []
-        for name, default in _CUT.items():
-            text = entry.get(name, default)
-            if re.fullmatch(r"\s*-?[0-9]{1,18}\s*", text) is None:
-                raise self.parser.error(f"{self.layer}: its port_map: {name} {text!r}; must be an integer")
-            numbers.append(int(text))
-        return Cut(*numbers)
 
     def described(self, parameters: list[str], results: list[str]) -> LoopPorts:
         """The map, with the body's inputs and outputs by their places."""

@@ -14,6 +14,7 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
 from onegru.formats.openvino.xml import Layer
+from onegru.operators.openvino import OPERATORS
 
 #: OpenVINO's names of operators of one input, by ONNX's.
 UNARY = {
@@ -374,7 +375,20 @@ def _einsum(place: LayerTranslation) -> Op:
     return place.op("Einsum", equation=place.layer.data.get("equation", ""))
 
 
+def _cell(place: LayerTranslation) -> Op:
+    operator, layer = OPERATORS[place.layer.type], place.layer
+    try:
+        attributes = {
+            name: place.parser.attribute(layer, operator.attributes.get(name), text)
+            for name, text in layer.data.items()
+        }
+    except FormatError:
+        raise UnknownLayerError from None
+    return place.op(f"openvino::{layer.type}", **attributes)
+
+
 _RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(("GRUCell", "AUGRUCell"), _cell),
     **{layer: _same(kind) for kind, layer in UNARY.items()},
     **{layer: _binary(kind) for kind, layer in BINARY.items()},
     **{"Relu": _same("Relu"), "Identity": _same("Identity"), "ShapeOf": _same("Shape")},

@@ -131,7 +131,7 @@ class Network:
     def _compiled(self, model: Any) -> _Compiled:
         properties = {**_PROPERTIES, "INFERENCE_NUM_THREADS": get_num_threads()}
         try:
-            compiled = _core().compile_model(model, "CPU", properties)
+            compiled = core_with_extensions().compile_model(model, "CPU", properties)
         except Exception as error:  # whatever OpenVINO stumbles over
             raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from None
         is_fixed = not self._is_observed and _is_fixed(model)
@@ -326,7 +326,7 @@ def _read(text: str, weights: Array, place: str, where: str) -> Any:
     with needs_extra("openvino", "openvino", f"{place}: {where}"):
         import openvino
     try:
-        network = _core().read_model(text, openvino.Tensor(weights, shared_memory=True))
+        network = core_with_extensions().read_model(text, openvino.Tensor(weights, shared_memory=True))
         _check(network, place, weights.nbytes)
     except FormatError:
         raise
@@ -402,7 +402,8 @@ def _rest() -> None:
 
 
 @functools.cache
-def _core() -> Any:
+def core_with_extensions() -> Any:
+    """An `openvino.Core` that knows onegru's operators, the same one each time."""
     import openvino
 
     from onegru.runtimes.openvino_op import CLASSES

@@ -182,12 +182,14 @@ class _Reader:
         )
 
     def _check_other(self, layer: Layer) -> None:
-        """Refuse what keeps a state, and what only onegru may put into a model."""
+        """Refuse what keeps a state, what only onegru may put into a model, and what ends the process."""
         if layer.type in _STATEFUL:
             raise self.parser.error(
                 f"{layer}: keeps a state between runs; must not, as each run is independent (make "
                 "states inputs and outputs)"
             )
+        for entry in layer.element.iterfind("port_map/*[@axis]"):
+            self.parser.cut(layer, entry)
         if layer.type.startswith("OneGRU"):
             raise self.parser.error(f"{layer}: is valid only in the process that created it")
 

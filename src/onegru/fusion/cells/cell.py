@@ -47,6 +47,7 @@ class Cell:
         attention: the view of a in (1 - a)·z; None for none.
         keeps: whether `attention` is 1 - a instead of a.
         masks: what switches steps off.
+        name: of the layer that it is in the file; "" if it is made of other operators.
     """
 
     output: str
@@ -61,6 +62,7 @@ class Cell:
     attention: View | None
     keeps: bool
     masks: tuple[Mask, ...]
+    name: str = ""
 
     @property
     def hidden_size(self) -> int:

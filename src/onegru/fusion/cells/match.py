@@ -11,6 +11,7 @@ from onegru.core.dtypes import Array
 from onegru.fusion.cells.activation import Act, Activations
 from onegru.fusion.cells.cell import Cell, Mask, MissError
 from onegru.fusion.cells.expression import Expressions
+from onegru.fusion.cells.layer import layer_cell
 from onegru.fusion.cells.polynomial import (
     CONSTANT,
     Algebra,
@@ -35,6 +36,8 @@ def find_cell(at: Expressions, name: str) -> Cell | None:
     Raises:
         MissError: it nearly is one.
     """
+    if (layer := layer_cell(at, name)) is not None:
+        return layer
     found = at.of(name)
     if found is None:
         return None

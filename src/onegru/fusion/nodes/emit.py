@@ -355,7 +355,9 @@ class Emitter:
         )
         kind = AUGRU if attention else "GRU"
         given = (Y, Y_h) if Y_h else (Y,)
-        self.ops.append(Op(kind, tuple(inputs), given, attributes, name=self.fresh(kind.rpartition(":")[2])))
+        name = cell.name if cell.name not in ("", *self.names) else self.fresh(kind.rpartition(":")[2])
+        self.names.add(name)
+        self.ops.append(Op(kind, tuple(inputs), given, attributes, name=name))
         if Y:
             self.flow.set_shape(Y, (T, 1, B, H))
             Y = self.squeeze(Y, [1], "Y_steps")

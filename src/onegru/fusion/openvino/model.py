@@ -9,7 +9,7 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN, FormatError, SpecError
 from onegru.formats.openvino.constants import Constants, Weights
 from onegru.formats.openvino.fields import AttributeParser
-from onegru.formats.openvino.flow import IrReader
+from onegru.formats.openvino.flow import IrGraph, IrReader
 from onegru.formats.openvino.xml import parse_net
 from onegru.fusion.fuse import fuse_flow
 from onegru.fusion.openvino.layers import WRITTEN, why_not
@@ -20,15 +20,21 @@ _LONGEST = 200
 
 
 def fuse_ir(
-    path: Path, root: ET.Element, weights: Weights, progress: Progress | None = None
+    path: Path,
+    root: ET.Element,
+    weights: Weights,
+    progress: Progress | None = None,
+    *,
+    only_layers: bool = False,
 ) -> tuple[Array, Search]:
-    """Replace the decomposed GRUs of an IR by GRUSequence and GRUCell layers.
+    """Replace the decomposed GRUs of an IR, and loops of cells, by GRUSequence and GRUCell layers.
 
     Args:
         path: where it comes from, for messages.
         root: its XML, which `ir_graph` has read; changed.
         weights: what its .bin holds, or why it cannot be read.
         progress: called now and then.
+        only_layers: whether to replace only loops of GRUCell or AUGRUCell layers that do nothing else.
 
     Returns:
         what the .bin is to hold, and what was found.
@@ -39,10 +45,19 @@ def fuse_ir(
     parser = AttributeParser(path)
     constants = Constants(parser, weights)
     reader = IrReader(parser, constants)
-    graph = reader.read(parse_net(path, root), root)
     # OpenVINO ignores lengths where sizes are open: see runtimes/known_issues.py.
-    search = Search(reader.names, progress=progress, allows=why_not, has_lengths=False, writes=WRITTEN)
+    search = Search(
+        reader.names,
+        progress=progress,
+        allows=why_not,
+        has_lengths=False,
+        writes=WRITTEN,
+        only_layers=only_layers,
+    )
     try:
+        graph = reader.read(parse_net(path, root), root)
+        if only_layers and not _has_own_sizes(graph, parser):
+            return constants.weights, search
         fuse_flow(graph.flow, search)
         if not search.fused:
             return constants.weights, search
@@ -54,3 +69,24 @@ def fuse_ir(
     except BROKEN as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise parser.error(f"cannot be searched for decomposed GRUs ({said[:_LONGEST]})") from error
+
+
+def _has_own_sizes(graph: IrGraph, parser: AttributeParser) -> bool:
+    """Whether ports say the sizes that values have, which OpenVINO infers anew.
+
+    They may be of before someone has changed the shape of a Parameter.
+    """
+    net = graph.net
+    ports = {
+        (layer.id, port.id): port.dims
+        for layer in net.layers.values()
+        for port in (*layer.inputs, *layer.outputs)
+    }
+    if any(ports.get(end) != ports.get(source) for end, source in net.edges.items()):
+        return False
+    for layer in net.layers.values() if graph.flow.outer is None else ():
+        if layer.type == "Parameter":
+            dims = tuple(parser.dimension(layer, "dim", dim) for dim in layer.outputs[0].dims)
+            if dims != (parser.shape(layer, "shape") or ()):
+                return False
+    return all(_has_own_sizes(body, parser) for body in graph.bodies.values())

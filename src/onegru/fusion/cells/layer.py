@@ -1,0 +1,87 @@
+"""Cells that a file has as one layer: OpenVINO's GRUCell and AUGRUCell."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import SpecError, SpecWarning
+from onegru.dataflow.operator import Op
+from onegru.fusion.cells.cell import Cell
+from onegru.fusion.cells.expression import Expressions
+from onegru.fusion.cells.views import View
+from onegru.fusion.nodes.sources import path
+from onegru.operators.lowering import Lowered, lower
+from onegru.operators.openvino import CELLS
+from onegru.operators.schema import WEIGHTS
+
+
+def layer_cell(at: Expressions, name: str) -> Cell | None:
+    """The layer that gives a value, or gives it but for axes of size 1; None for any other value."""
+    whole = at.whole(name)
+    if whole is None:
+        return None
+    for view in path(at, whole):
+        op = at.flow.producer(view.name)
+        if op is not None and op.kind in CELLS and view.name == op.outputs[0]:
+            return _cell_of(at, op) if _is_row(at, view, whole.width) else None
+    return None
+
+
+def _cell_of(at: Expressions, op: Op) -> Cell | None:
+    operator = CELLS[op.kind]
+    taken: dict[str, str] = dict(zip((port.role for port in operator.inputs), op.inputs, strict=False))
+    lowered = _lowered(at, op, [taken.get(role, "") for role in WEIGHTS])
+    x, h = (at.whole(taken.get(role, "")) for role in ("X", "initial_h"))
+    if lowered is None or x is None or h is None or x.width != lowered.spec.input_size:
+        return None
+    spec, weights = lowered.spec, lowered.weights
+    state = path(at, h)[-1]
+    if not _is_row(at, state, spec.hidden_size) or at.flow.dtype(op.outputs[0]) != spec.dtype:
+        return None
+    attention = None
+    if operator.attention:
+        if (shape := at.flow.shape(taken.get("A", ""))) is None or len(shape) != 2 or shape[1] != 1:
+            return None
+        attention = View(taken["A"], ("R", 0), np.zeros((0, spec.hidden_size), np.int64))
+    W, R, B = (array[0].astype(np.float64) for array in (weights.W, weights.R, weights.B))
+    return Cell(
+        output=op.outputs[0],
+        state=state,
+        inputs=(x,),
+        W=W,
+        R=R,
+        B=B,
+        activations=spec.activations[0],
+        linear_before_reset=spec.linear_before_reset,
+        clip=spec.clip,
+        attention=attention,
+        keeps=False,
+        masks=(),
+        name=op.name,
+    )
+
+
+def _is_row(at: Expressions, view: View, width: int) -> bool:
+    """Whether a view is all of a value: of its last axis, in each of its rows."""
+    shape = at.flow.shape(view.name)
+    if shape is None or shape[-1:] != (width,) or len(view.index) != 1:
+        return False
+    rows = zip(view.roles[:-1], shape, strict=False)
+    are_all = all(role == "R" or (role == 0 and size == 1) for role, size in rows)
+    return are_all and view.roles[-1] == "F" and np.array_equal(view.index[0], np.arange(width))
+
+
+def _lowered(at: Expressions, op: Op, names: list[str]) -> Lowered | None:
+    """The layer's form and weights; None if they are no constants, or not legal."""
+    arrays: list[Array | None] = [at.flow.constant(name) if name else None for name in names]
+    if any(name and array is None for name, array in zip(names, arrays, strict=True)):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SpecWarning)  # given where the model is loaded
+            return lower(CELLS[op.kind], op.attributes, *arrays)
+    except SpecError:
+        return None

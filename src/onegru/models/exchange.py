@@ -1,0 +1,64 @@
+"""`openvino_exchange`: onegru in the place of an OpenVINO model's GRU layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from onegru.core.errors import needs_extra
+from onegru.engines.select import model_options
+
+
+def openvino_exchange(
+    model: Any,
+    *,
+    weight_storage: str | Mapping[str, str] | None = None,
+    activation_storage: str | Mapping[str, str] | None = None,
+) -> int:
+    """Replace the GRU layers of an OpenVINO model by onegru's.
+
+        core = openvino.Core()
+        model = core.read_model("model.xml")
+        onegru.openvino_exchange(model)
+        compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+    GRUCell, GRUSequence, AUGRUCell and AUGRUSequence are replaced, also in the bodies of TensorIterator, Loop
+    and If. A TensorIterator or Loop that does nothing but what a cell does, at each step of one axis, becomes
+    a sequence first, named after the cell; one that goes forward and one that goes back over the same values
+    may become one layer. Weights are packed at once and kept outside the model, which then works only in this
+    process and can no longer be saved; weights that are not computed from constants alone are packed when the
+    layer first runs, and again when they change. Without the hint OpenVINO computes the other layers in
+    bfloat16 where that is the processor's default. `model.reshape` to the actual sizes makes it faster, as it
+    does without onegru.
+
+    A layer with illegal inputs, such as lengths beyond X, raises in `infer`. On one thread OpenVINO
+    loses every error there, but not in `start_async` and `wait`: the layer's outputs are then NaN, a line on
+    stderr says why, and `onegru.openvino_errors` returns it. A `CACHE_DIR` saves no time: OpenVINO compiles a
+    model with onegru's layers each time, and keeps one file for each model there.
+
+    Args:
+        model: an `openvino.Model`; it is changed.
+        weight_storage: what layers of float32 keep their weights in, as in `onegru.GRU`: one type for all, or
+            a mapping from their friendly names to types; None, or a layer left out, for float32.
+        activation_storage: likewise.
+
+    Returns:
+        the number of layers replaced.
+
+    Raises:
+        MissingExtraError: OpenVINO is not installed.
+        FormatError: it is older than 2025.0.
+        SpecError: it is not a model, or a layer or an argument is not legal.
+
+    Warns:
+        RuntimeWarning: once, if this build of onegru has no operator in C++ for this OpenVINO, so that layers
+            run by way of Python (`onegru targets` says so).
+        SpecWarning: when the model runs, once for each layer whose weights change from run to run.
+    """
+    options = model_options("auto", weight_storage, activation_storage)
+    with needs_extra("openvino", "openvino", "openvino_exchange"):
+        from onegru.fusion.openvino.in_memory import add_sequences
+        from onegru.runtimes.openvino_exchange import check_model, exchange_all
+    check_model(model)
+    add_sequences(model)
+    return exchange_all(model, options)
