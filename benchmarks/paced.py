@@ -47,11 +47,11 @@ def measure_paced(record: Record, threads: int, peers: Sequence[str], options: N
                     settle(workers.values())
                     turn = workers[name].ask(do="window", seconds=seconds, pause=pause * 1e-3)
                     calls[name] += turn["nanoseconds"]
-                    idle[name].append(turn["idle"])
+                    idle[name] += [turn["idle"]] if pause else []
+            told = ""
             for name in able:
-                results[name] |= {
-                    "median": float(np.median(calls[name])) * 1e-9,
-                    "idle": float(np.mean(idle[name])),
-                }
-            used = ", ".join(f"{name} {results[name]['idle']:.1%}" for name in able)
-            record.add({"peers": results}, f"{shown(results)}; CPU of idle helpers: {used}")
+                results[name]["median"] = float(np.median(calls[name])) * 1e-9
+                if idle[name]:
+                    results[name]["idle"] = float(np.mean(idle[name]))
+                    told += f"; {name}'s idle helpers use {results[name]['idle']:.1%}"
+            record.add({"peers": results}, shown(results) + told)

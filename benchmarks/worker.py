@@ -118,10 +118,11 @@ def main() -> None:
                 if order.get("spinning") and spinning is None:
                     spinning = spinning_session()
                 seconds, length = order["seconds"], order.get("pause", 0.0)
-                pause = Pause(length, int(WARM * seconds / length) if length else 0)
-                between = spinning if order.get("spinning") else pause if length else None
+                pause = Pause(length, max(1, int(WARM * seconds / length))) if length else None
+                between = spinning if order.get("spinning") else pause
                 answer["nanoseconds"] = each_of(prepared.call, between, seconds)
-                answer["idle"] = pause.used / (pause.slept or 1)
+                if pause is not None:
+                    answer["idle"] = pause.used / pause.slept
         print(json.dumps(answer), flush=True)
 
 

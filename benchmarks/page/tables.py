@@ -154,7 +154,7 @@ def paced(parts: Parts) -> list[str]:
         cells = [f"{found[n] * 1e6:.0f}" if n in (found := times(entry, names)) else "" for n in names]
         cells.append(f"{ratio(entry):.2f}")
         idle = times(entry, ["onegru", AGAINST], "idle")
-        cells += [f"{idle.get(name, math.nan):.1%}" for name in ("onegru", AGAINST)]
+        cells += [f"{idle[name]:.1%}" if name in idle else "–" for name in ("onegru", AGAINST)]
         first = f"| {entry['case'].split()[0]} | {entry['pace']} | {entry['threads']}"
         lines.append(f"{first} | {' | '.join(cells)} |")
     return [*lines, ""] if entries else []

@@ -230,7 +230,7 @@ def test_ways_and_paced_calls_reach_the_pages(tmp_path: Path) -> None:
     measure_paced(record, 1, ["onegru", "onnxruntime"], Namespace(only="1,1,80,320", quick=True))
     paces = {entry["pace"]: entry["peers"]["onegru"] for entry in record.document["entries"]}
     assert list(paces) == list(PAUSES) and all(0 < found["median"] < 1 for found in paces.values())
-    assert all(found["idle"] == 0 for found in paces.values())
+    assert [found.get("idle", 1) < 0.1 for found in paces.values()] == [False, True, True]
     write_report(read_machines([tmp_path / "ways.json", record.path]), tmp_path)
     pages = [(tmp_path / name).read_text("utf-8") for name in ("performance.md", "performance-tables.md")]
     assert "models by ways of carrying weights: ONNX files, onegru.load | 0.00× (0.00×)" in pages[0]
