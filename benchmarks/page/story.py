@@ -15,7 +15,6 @@ from benchmarks.page.figures import (
     ratio,
     threads_of,
     way_ratios,
-    way_words,
     whole_times,
     whole_words,
 )
@@ -122,11 +121,11 @@ def _speeds(parts: Parts) -> Iterator[tuple[str, str, str]]:
             entries = [e for e in of_kind(parts, "whole", "whole", count) if whole_words(e)[2] == form]
             if ratios := [found[2] / found[0] for found in map(whole_times, entries)]:
                 yield words, count, _times(ratios)
-    for count in _COUNTS:
-        for (form, name), pairs in way_ratios(parts, count).items():
-            runtime = "ONNX Runtime" if form == "onnx" else "OpenVINO"
-            what = f"{runtime}, models by ways of carrying weights: {way_words(form, name)}"
-            yield what, count, _times([ratio for ratio, _ in pairs])
+    for form, words in (("onnx", "ONNX Runtime, ONNX files"), ("ir", "OpenVINO, IRs")):
+        for count in _COUNTS:
+            known = way_ratios(parts, count).items()
+            if ratios := [ratio for key, pairs in known if key[0] == form for ratio, _ in pairs]:
+                yield f"{words} with weights behind other operators and in other types", count, _times(ratios)
     for pace in [pace for pace, (pause, _) in PAUSES.items() if pause]:
         for count in _COUNTS:
             entries = [e for e in of_kind(parts, "paced", "paced", count) if e["pace"] == pace]
