@@ -125,6 +125,8 @@ def main() -> None:
     wanted = ["onegru", *options.peers.split(",")] if options.peers else []
     if strange := [name for name in wanted if name not in found]:
         parser.error(f"--peers: {', '.join(strange)}; there are {', '.join(found)}")
+    # Else OpenVINO sends telemetry from processes that it forks, which may hang with NumPy's threads.
+    os.environ["CI"] = "true"
     counts = [int(part) for part in options.threads.split(",")]
     here = machine()
     print(json.dumps(here))
