@@ -242,7 +242,7 @@ def _export(way: Way, path: Path) -> None:
     options: dict[str, Any] = {name: name in way.links for name in OPTIONS[way.writer]}
     options |= {"input_names": list(way.feed), "output_names": ["out", "h"][: len(way.feed)]}
     if way.is_open:
-        # The default exporter fixes the steps all the same.
+        # The default exporter fixes one of them all the same.
         axes = {"X": {0: "steps", 1: "rows"}, "h0": {1: "rows"}}
         axes = {name: axes[name] for name in way.feed}
         if way.writer == DEFAULT:
