@@ -67,7 +67,7 @@ test-frameworks: $(VENV)/.frameworks  ## conversions against PyTorch, Keras and 
 test-cluster: $(VENV)/.cluster  ## scoring on Ray, and on Spark, which it installs: 0.5 GB; Spark needs Java
 	@$(BIN)/python -m pytest --long tests/scoring/test_ray.py tests/scoring/test_spark.py
 
-bench: $(VENV)/.dev  ## time onegru against other runtimes: most of an hour; ARGS=--tables, --beside or --drawn for a part
+bench: $(VENV)/.dev  ## time onegru against other runtimes: most of an hour; ARGS=--tables, --whole, --ways, --paced, --beside or --drawn for a part
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 
 conformance: $(VENV)/.dev  ## run the conformance kit in every runtime that is installed, for docs/conformance.md: minutes

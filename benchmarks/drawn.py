@@ -10,12 +10,11 @@ from collections.abc import Iterable, Sequence
 from benchmarks.limits import least_seconds
 from benchmarks.models.cases import Case, Shape, draw_cases
 from benchmarks.record import Record
-from benchmarks.turns import Worker, exact_results, shown, take_turns, working
+from benchmarks.turns import Worker, compare, exact_results, shown, working
 
 __all__ = ["AGAINST", "measure_drawn", "measure_rows"]
 
 AGAINST = "onnxruntime"
-AGAIN = 1.05  # a ratio below this is measured again, longer, before it counts
 ROWS = range(1, 41)
 ROWS_SIZES = (256, 64, 512)  # H and I
 ROWS_STEPS = 20
@@ -29,15 +28,11 @@ def measure_drawn(record: Record, threads: int, peers: list[str], options: Names
         str(case) for case in itertools.islice(draw_cases(options.seed), count) if options.only in str(case)
     ]
     limits, workers = record.limits(threads), {name: Worker(name, threads) for name in peers}
-    rounds, block = max(3, options.rounds - 2), options.block / 2
     with working(workers):
         for key in record.left([{"kind": "drawn", "case": case, "threads": threads} for case in cases]):
             case = Case.read(key["case"])
             right = exact_results(case)
-            results = take_turns({"case": key["case"]}, workers, right, rounds, block)
-            mine, other = (results.get(name, {}).get("median", 0.0) for name in ("onegru", AGAINST))
-            if 0 < other < AGAIN * mine:
-                results = take_turns({"case": key["case"]}, workers, right, 3 * rounds, 2 * block)
+            results = compare({"case": key["case"]}, workers, right, options, ["onegru"], AGAINST)
             share = least_seconds(case.shape, limits) / results["onegru"].get("median", float("inf"))
             record.add({"peers": results}, f"{shown(results)}; {share:.0%} of the limit")
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.models.cases import Case, layer_of
+from benchmarks.models.cases import Case, layer_of, torch_gru
 
 Array = NDArray[Any]
 Call = Callable[[], object]
@@ -146,22 +146,7 @@ def torch(case: Case, arrays: Mapping[str, Array], threads: int) -> Prepared:
         raise NotImplementedError("torch.nn.GRU has reset after alone")
     torch.set_num_threads(threads)
     s = case.shape
-    module = torch.nn.GRU(s.I, s.H, bidirectional=s.D == 2)
-
-    def in_torch_order(a: Array) -> Any:
-        z, r, n = np.split(a, 3)
-        return torch.from_numpy(np.concatenate([r, z, n]))
-
-    with torch.no_grad():
-        for d, suffix in enumerate(("", "_reverse")[: s.D]):
-            for name, array in (
-                ("weight_ih", arrays["W"][d]),
-                ("weight_hh", arrays["R"][d]),
-                ("bias_ih", arrays["B"][d, : 3 * s.H]),
-                ("bias_hh", arrays["B"][d, 3 * s.H :]),
-            ):
-                getattr(module, f"{name}_l0{suffix}").copy_(in_torch_order(array))
-    module.eval()
+    module = torch_gru(s, arrays)
     X, h0 = torch.from_numpy(arrays["X"]), torch.from_numpy(arrays["h0"])
 
     def call() -> Any:

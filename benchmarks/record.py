@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -49,18 +50,24 @@ class Record:
             known[str(threads)] = limits(threads)
         return dict(known[str(threads)])
 
-    def left(self, keys: Sequence[Entry]) -> Iterator[Entry]:
-        """Those that are not yet measured, one after another; `add` belongs to the last one given."""
+    def left(self, keys: Sequence[Entry], minutes: float = math.inf) -> Iterator[Entry]:
+        """Those that are not yet measured, until time is up; `add` belongs to the last one given."""
         there = [key for key in keys if not any(key.items() <= e.items() for e in self.document["entries"])]
-        self._began, self._total = time.monotonic(), len(there)
+        self._began, self._total, self._minutes = time.monotonic(), len(there), minutes
         for self._number, self._key in enumerate(there, 1):
+            if self._gone() >= minutes:
+                return
             yield self._key
+
+    def _gone(self) -> float:
+        return (time.monotonic() - self._began) / 60
 
     def add(self, figures: Entry, told: str) -> None:
         """Keep the figures of the last key, and print them, with the time that is left."""
         self.document["entries"].append(self._key | figures)
         self.write()
-        minutes = (time.monotonic() - self._began) / self._number * (self._total - self._number) / 60
+        gone = self._gone()
+        minutes = max(0, min(gone / self._number * (self._total - self._number), self._minutes - gone))
         name = ", ".join(f"{k} {v}" for k, v in self._key.items() if k not in ("case", "kind", "H"))
         place = f"{self.document['part']} {self._number}/{self._total}, {minutes:.1f} min left"
         print(f"{place}:  {self._key['case']}{', ' if name else ''}{name}:  {told}", flush=True)

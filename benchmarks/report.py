@@ -17,7 +17,7 @@ from benchmarks.page.figures import Parts, drawn_ratios, drawn_threads, of_kind,
 from benchmarks.page.machines import FOLDER, Machines, file_name, labels, read_machines, write_machines
 from benchmarks.page.pictures import draw_curves, draw_ratios
 from benchmarks.page.story import story
-from benchmarks.page.tables import beside, drawn, rows, table, targets, whole
+from benchmarks.page.tables import beside, drawn, paced, rows, table, targets, ways, whole
 from benchmarks.page.targets import verdicts
 from benchmarks.scoring import scored
 from benchmarks.turns import ROOT
@@ -88,7 +88,8 @@ def _tables(machines: Machines, folder: Path) -> list[str]:
         for threads, limits in parts.get("tables", {"limits": {}})["limits"].items():
             lines += table(of_kind(parts, "tables", "case", threads), threads, limits)
         curves = _curves(name) if (folder / _curves(name)).exists() else ""
-        lines += [*whole(parts), *scored(parts), *beside(parts), *drawn(parts, curves), *rows(parts)]
+        lines += [*whole(parts), *ways(parts), *scored(parts), *paced(parts), *beside(parts)]
+        lines += [*drawn(parts, curves), *rows(parts)]
     return [*lines, FOUND.read_text()]
 
 

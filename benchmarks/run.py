@@ -1,4 +1,4 @@
-"""Measures onegru and its peers, in turns, and reports:  python -m benchmarks.run [--tables --beside --drawn]
+"""Measures onegru and its peers, in turns, and reports:  python -m benchmarks.run [--tables --drawn …]
 
 Each peer is a process of its own. Results are checked against float64 first. Then all take turns, A B C A B
 C …, each for a fraction of a second, and the medians count. Every part keeps a file of its own in the folder
@@ -20,14 +20,17 @@ from benchmarks.beside import measure_beside
 from benchmarks.drawn import AGAINST, measure_drawn, measure_rows
 from benchmarks.limits import cache_shares, least_seconds
 from benchmarks.models.cases import CASES, Case
+from benchmarks.paced import measure_paced
+from benchmarks.page.figures import mean_of, way_ratios, way_words
 from benchmarks.page.machines import read_machines
 from benchmarks.peers import PEERS, version
 from benchmarks.record import Record
 from benchmarks.report import write_report
 from benchmarks.turns import ROOT, Worker, exact_results, shown, take_turns, working
+from benchmarks.ways import measure_ways
 from benchmarks.whole import WHOLE, WHOLE_CASES, exact
 
-PARTS = ("tables", "whole", "beside", "drawn")
+PARTS = ("tables", "whole", "ways", "paced", "beside", "drawn")
 
 
 def applies(name: str, case: Case) -> bool:
@@ -59,15 +62,14 @@ def measure_tables(record: Record, threads: int, peers: list[str], options: argp
 
 def measure_whole(record: Record, threads: int, options: argparse.Namespace) -> None:
     """Whole models in onegru and in the runtimes themselves."""
-    models = {str(case): index for index, case in enumerate(WHOLE_CASES) if options.only in str(case)}
+    models = {str(case): case for case in WHOLE_CASES if options.only in str(case)}
     with working({name: Worker(name, threads) for name in WHOLE}) as workers:
         for key in record.left([{"kind": "whole", "case": case, "threads": threads} for case in models]):
-            index = models[key["case"]]
-            case = WHOLE_CASES[index]
+            case = models[key["case"]]
             provider = [] if case.form.startswith("ir") else ["onegru provider"]
             names = ["onegru", case.peer, *provider]
             able, first = {name: workers[name] for name in names}, exact(case)
-            results = take_turns({"whole": index}, able, (first, first), options.rounds, options.block)
+            results = take_turns({"whole": key["case"]}, able, (first, first), options.rounds, options.block)
             record.add({"peers": results}, shown(results))
 
 
@@ -98,10 +100,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tables", action="store_true", help="only the shapes of real models")
     parser.add_argument("--whole", action="store_true", help="only whole models, which PyTorch makes")
+    parser.add_argument("--ways", action="store_true", help="only whole models by ways of carrying weights")
+    parser.add_argument("--paced", action="store_true", help="only calls with a pause before each")
     parser.add_argument("--beside", action="store_true", help="only calls beside busy processes, unpinned")
     parser.add_argument("--drawn", action="store_true", help="only drawn shapes, and every number of rows")
     parser.add_argument("--count", type=int, default=300, help="of drawn shapes; default 300")
-    parser.add_argument("--seed", type=int, default=0, help="that they are drawn from; default 0")
+    parser.add_argument("--seed", type=int, default=0, help="of all that is drawn; default 0")
+    parser.add_argument("--minutes", type=float, default=3.0, help="of --ways; default 3")
     parser.add_argument("--threads", default="1,2", help="of tables and drawn shapes; default 1,2")
     parser.add_argument("--peers", default="", help=f"beside onegru; default: all, on drawn shapes {AGAINST}")
     parser.add_argument("--rounds", type=int, help="turns; default 7")
@@ -120,6 +125,8 @@ def main() -> None:
     wanted = ["onegru", *options.peers.split(",")] if options.peers else []
     if strange := [name for name in wanted if name not in found]:
         parser.error(f"--peers: {', '.join(strange)}; there are {', '.join(found)}")
+    # Else OpenVINO sends telemetry from processes that it forks, which may hang with NumPy's threads.
+    os.environ["CI"] = "true"
     counts = [int(part) for part in options.threads.split(",")]
     here = machine()
     print(json.dumps(here))
@@ -133,6 +140,16 @@ def main() -> None:
                 measure_tables(record, threads, wanted or found, options)
             elif part == "whole":
                 measure_whole(record, threads, options)
+            elif part == "ways":
+                measure_ways(record, threads, options.minutes / len(counts), options)
+                for key, pairs in way_ratios({"ways": record.document}, str(threads)).items():
+                    ratios = [ratio for ratio, _ in pairs]
+                    told = f"lowest {ratios[0]:.2f}, geometric mean {mean_of(ratios):.2f}"
+                    print(f"{way_words(*key)}, threads {threads}, {len(ratios)} models: {told}")
+            elif part == "paced":
+                measure_paced(
+                    record, threads, ["onegru", *(p for p in wanted or found if "onegru" not in p)], options
+                )
             else:
                 measure_drawn(record, threads, wanted or ["onegru", AGAINST], options)
         if part == "drawn":

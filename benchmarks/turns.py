@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,12 @@ import numpy as np
 from benchmarks.models.cases import Array, Case, draw, layer_of
 
 __all__ = [
+    "AGAIN",
     "ROOT",
     "Worker",
     "Workers",
+    "compare",
+    "cpu_seconds",
     "exact_results",
     "prepare",
     "settle",
@@ -31,10 +35,21 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).parent.parent
+AGAIN = 1.05  # a ratio below this is measured again, longer, before it counts
 SETTLE = 0.02  # seconds; so long no peer may use a core before the next one is timed
 LONGEST_SETTLE = 2.0
 TOLERANCE = 2e-4  # float32 over up to a thousand steps
 BFLOAT16_TOLERANCE = 0.2  # rounded weights; the cost is measured in docs/numerics.md
+
+
+def cpu_seconds(pid: int | str, leave_out: int = 0) -> float:
+    """What all threads of a process have used, but one; 0 where the system does not say."""
+    used = 0
+    for entry in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        if entry.parent.name != str(leave_out):
+            with contextlib.suppress(OSError, ValueError, IndexError):  # a thread that has just ended
+                used += int(entry.read_text().split()[0])
+    return used * 1e-9
 
 
 class Worker:
@@ -68,16 +83,15 @@ class Worker:
         return dict(json.loads(line)) if line else {"refuses": "the process ended"}
 
     def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        with self.process:  # which closes what leads to it
+            self.process.kill()
+
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
 
     def cpu_seconds(self) -> float:
-        """What all its threads have used; 0 where the system does not say."""
-        used = 0
-        for entry in Path(f"/proc/{self.process.pid}/task").glob("*/schedstat"):
-            with contextlib.suppress(OSError, ValueError, IndexError):  # a thread that has just ended
-                used += int(entry.read_text().split()[0])
-        return used * 1e-9
+        """What all its threads have used."""
+        return cpu_seconds(self.process.pid)
 
 
 Workers = Mapping[str, Worker]
@@ -120,7 +134,7 @@ def prepare(order: dict[str, Any], workers: Workers, right: tuple[Array, Array])
         np.savez(file, Y=right[0], Y_h=right[1])
         for name, worker in workers.items():
             answer = worker.ask(do="prepare", exact=str(file), **order)
-            tolerance = BFLOAT16_TOLERANCE if name.endswith("bfloat16") else TOLERANCE
+            tolerance = order.get("tolerance", BFLOAT16_TOLERANCE if name.endswith("bfloat16") else TOLERANCE)
             if "refuses" not in answer and not answer["error"] <= tolerance:
                 answer = {"refuses": f"wrong by {answer['error']:.2g}"}
             answers[name] = answer
@@ -140,6 +154,23 @@ def take_turns(
             seconds[name].append(workers[name].ask(do="time", count=count)["seconds"])
     for name, found in seconds.items():
         results[name] |= {"median": statistics.median(found), "low": min(found), "high": max(found)}
+    return results
+
+
+def compare(
+    order: dict[str, Any],
+    workers: Workers,
+    right: tuple[Array, Array],
+    options: Namespace,
+    ours: Iterable[str],
+    other: str,
+) -> dict[str, dict[str, Any]]:
+    """`take_turns` of short turns; where one of ours is not clearly faster than the other, of longer ones."""
+    rounds, block = max(3, options.rounds - 2), options.block / 2
+    results = take_turns(order, workers, right, rounds, block)
+    medians = {name: entry["median"] for name, entry in results.items() if "median" in entry}
+    if any(0 < medians.get(other, 0) < AGAIN * medians.get(name, 0) for name in ours):
+        results = take_turns(order, workers, right, 3 * rounds, 2 * block)
     return results
 
 

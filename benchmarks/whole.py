@@ -1,4 +1,4 @@
-"""Whole models as their users run them: one frame, and a hundred; as ONNX files and as OpenVINO's."""
+"""Whole models as their users run them, as ONNX files and as OpenVINO's; in onegru and in the runtimes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,29 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import onegru
 from benchmarks.models.decomposed import DECOMPOSED
 from benchmarks.models.real import REAL, Array, RealModel, draw_frames, exported, exported_ir
+from benchmarks.models.ways import Way
 from benchmarks.peers import Prepared
 
-__all__ = ["WHOLE", "WHOLE_CASES", "WholeCase", "exact"]
+__all__ = ["WHOLE", "WHOLE_CASES", "WholeCase", "exact", "whole_case"]
 
 FOLDER = Path(__file__).parent.parent / "build" / "benchmarks" / "models"
 OPENINGS = 3
+
+
+class ModelFile(Protocol):
+    """A file, its form as of `WholeCase`, and what the model takes."""
+
+    @property
+    def form(self) -> str: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def feed(self) -> dict[str, Array]: ...
 
 
 @dataclass(frozen=True)
@@ -45,6 +57,12 @@ class WholeCase:
         """What it takes."""
         return draw_frames(self.real, self.frames)
 
+    @property
+    def path(self) -> Path:
+        """Its file, made once."""
+        make = exported_ir if self.form.startswith("ir") else exported
+        return make(self.model, self.real, FOLDER)
+
 
 # "fused": a file with a decomposed GRU, which the runtime runs as it is. "ir": OpenVINO compiles
 # the file as it is; "ir, reshaped": for the sizes that arrive.
@@ -56,9 +74,9 @@ WHOLE_CASES = tuple(
 ) + tuple(WholeCase(name, real.fixed_frames, "fused") for name, real in DECOMPOSED.items())
 
 
-def path_of(case: WholeCase) -> Path:
-    make = exported_ir if case.form.startswith("ir") else exported
-    return make(case.model, case.real, FOLDER)
+def whole_case(name: str) -> ModelFile:
+    """The case that is called so: of `WHOLE_CASES`, or a way of carrying weights."""
+    return next((case for case in WHOLE_CASES if str(case) == name), None) or Way.read(name)
 
 
 def exact(case: WholeCase) -> Array:
@@ -71,38 +89,43 @@ def exact(case: WholeCase) -> Array:
 Run = Callable[[], Any]
 
 
-def _onegru(case: WholeCase, threads: int) -> Run:
+def _onegru(case: ModelFile, threads: int) -> Run:
     onegru.set_num_threads(threads)
-    model, feed = onegru.load(path_of(case), fuse=case.form == "fused"), case.feed
+    model, feed = onegru.load(case.path, fuse=case.form == "fused"), case.feed
     return lambda: list(model.run(feed).values())
 
 
-def _provider(case: WholeCase, threads: int) -> Run:
+def _provider(case: ModelFile, threads: int) -> Run:
     if case.form.startswith("ir"):
         raise ValueError("is ONNX Runtime's")
     onegru.set_num_threads(threads)
-    path = path_of(case)
+    path = case.path
     if case.form == "fused":
         path = FOLDER / f"{path.stem}_fused.onnx"
-        onegru.fuse(path_of(case), path)
+        onegru.fuse(case.path, path)
     return _session(path, case, threads, [onegru.execution_provider.register(), "CPUExecutionProvider"])
 
 
-def _onnxruntime(case: WholeCase, threads: int) -> Run:
-    return _session(path_of(case), case, threads, ["CPUExecutionProvider"])
+def _onnxruntime(case: ModelFile, threads: int) -> Run:
+    return _session(case.path, case, threads, ["CPUExecutionProvider"])
 
 
-def _session(path: Path, case: WholeCase, threads: int, providers: list[str]) -> Run:
+def _session(path: Path, case: ModelFile, threads: int, providers: list[str]) -> Run:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(path, options, providers=providers)
+    session = onnxruntime.InferenceSession(path, options, providers=providers, enable_fallback=0)
     feed = case.feed
     return lambda: session.run(None, feed)
 
 
-def _openvino(case: WholeCase, threads: int) -> Run:
+def _exchange(case: ModelFile, threads: int) -> Run:
+    onegru.set_num_threads(threads)
+    return _openvino(case, threads, onegru.openvino_exchange)
+
+
+def _openvino(case: ModelFile, threads: int, change: Callable[[Any], object] = id) -> Run:
     import openvino
 
     settings = {
@@ -111,9 +134,11 @@ def _openvino(case: WholeCase, threads: int) -> Run:
         "INFERENCE_PRECISION_HINT": "f32",
     }
     core, feed = openvino.Core(), case.feed
-    model = core.read_model(path_of(case))
+    model = core.read_model(case.path)
     if case.form == "ir, reshaped":
         model.reshape({name: array.shape for name, array in feed.items()})
+    if change(model) == 0:
+        raise ValueError("no layer was exchanged")
     request = core.compile_model(model, "CPU", settings).create_infer_request()
     tensors = {name: openvino.Tensor(array, shared_memory=True) for name, array in feed.items()}
     for name, tensor in tensors.items():
@@ -125,8 +150,8 @@ def _openvino(case: WholeCase, threads: int) -> Run:
     return call
 
 
-def _prepared(open_: Callable[[WholeCase, int], Run]) -> Callable[[WholeCase, int], Prepared]:
-    def prepare(case: WholeCase, threads: int) -> Prepared:
+def _prepared(open_: Callable[[ModelFile, int], Run]) -> Callable[[ModelFile, int], Prepared]:
+    def prepare(case: ModelFile, threads: int) -> Prepared:
         seconds: list[float] = []
         call: Run = list
         for _ in range(OPENINGS):
@@ -139,9 +164,10 @@ def _prepared(open_: Callable[[WholeCase, int], Run]) -> Callable[[WholeCase, in
     return prepare
 
 
-WHOLE: Mapping[str, Callable[[WholeCase, int], Prepared]] = {
+WHOLE: Mapping[str, Callable[[ModelFile, int], Prepared]] = {
     "onegru": _prepared(_onegru),
     "onegru provider": _prepared(_provider),
+    "onegru exchange": _prepared(_exchange),
     "onnxruntime": _prepared(_onnxruntime),
     "openvino": _prepared(_openvino),
 }

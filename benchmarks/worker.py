@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -16,8 +17,10 @@ import numpy as np
 
 from benchmarks.models.cases import Case, draw
 from benchmarks.peers import PEERS, Call, Prepared, pin, spinning_session
-from benchmarks.whole import WHOLE, WHOLE_CASES
+from benchmarks.turns import cpu_seconds
+from benchmarks.whole import WHOLE, whole_case
 
+WARM = 0.25  # of a window, before calls count
 SPINNING = 0.2  # seconds; for some 50 ms after a session was made its threads are in the way of all others
 
 
@@ -25,7 +28,7 @@ def prepare(order: dict[str, Any], name: str, threads: int) -> tuple[Prepared, d
     """The call; how far its result is from the exact one, if that is given, and the seconds that it takes."""
     answer: dict[str, float] = {}
     if "whole" in order:
-        prepared = WHOLE[name](WHOLE_CASES[order["whole"]], threads)
+        prepared = WHOLE[name](whole_case(order["whole"]), threads)
         answer["opening"] = prepared.opening or 0.0
     else:
         case = Case.read(order["case"])
@@ -58,7 +61,7 @@ def mean_of(call: Call, count: int) -> float:
 def each_of(call: Call, between: Call | None, seconds: float) -> list[int]:
     """Nanoseconds of each call for so long, after a quarter of that to warm up, in turns with `between`."""
     clock = time.perf_counter_ns
-    warm = clock() + int(seconds * 0.25e9)
+    warm = clock() + int(seconds * WARM * 1e9)
     last = warm + int(seconds * 1e9)
     found: list[int] = []
     while True:
@@ -73,12 +76,29 @@ def each_of(call: Call, between: Call | None, seconds: float) -> list[int]:
                 return found
 
 
+class Pause:
+    """Sleeps; in the last half of the first pauses it looks at what other threads use of a CPU."""
+
+    def __init__(self, seconds: float, looks: int) -> None:
+        self.half, self.looks = seconds / 2, looks
+        self.used = self.slept = 0.0
+
+    def __call__(self) -> None:
+        time.sleep(self.half)
+        began = cpu_seconds("self", os.getpid()) if self.looks else 0.0
+        time.sleep(self.half)
+        if self.looks:
+            self.used += cpu_seconds("self", os.getpid()) - began
+            self.slept += self.half
+            self.looks -= 1
+
+
 def main() -> None:
     name, threads = sys.argv[1], int(sys.argv[2])
     if sys.argv[3] == "pinned":
         pin(threads)
     prepared: Prepared | None = None
-    between: Call | None = None
+    spinning: Call | None = None
     for line in sys.stdin:
         order = json.loads(line)
         answer: dict[str, object] = {}
@@ -95,11 +115,14 @@ def main() -> None:
             if order["do"] == "time":
                 answer["seconds"] = mean_of(prepared.call, order["count"])
             else:
-                if order["spinning"] and between is None:
-                    between = spinning_session()
-                answer["nanoseconds"] = each_of(
-                    prepared.call, between if order["spinning"] else None, order["seconds"]
-                )
+                if order.get("spinning") and spinning is None:
+                    spinning = spinning_session()
+                seconds, length = order["seconds"], order.get("pause", 0.0)
+                pause = Pause(length, max(1, int(WARM * seconds / length))) if length else None
+                between = spinning if order.get("spinning") else pause
+                answer["nanoseconds"] = each_of(prepared.call, between, seconds)
+                if pause is not None:
+                    answer["idle"] = pause.used / pause.slept
         print(json.dumps(answer), flush=True)
 
 

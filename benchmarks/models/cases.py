@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-__all__ = ["CASES", "MOST_FLOPS", "SIZES", "Case", "Shape", "draw", "draw_cases"]
+__all__ = ["CASES", "MOST_FLOPS", "SIZES", "Case", "Shape", "draw", "draw_cases", "layer_of", "torch_gru"]
 
 
 @dataclass(frozen=True)
@@ -167,3 +167,24 @@ def layer_of(case: Case, arrays: Mapping[str, Array], engine: str, **options: An
         engine=engine,
         **options,
     )
+
+
+def torch_gru(shape: Shape, arrays: Mapping[str, Array]) -> Any:
+    """PyTorch's GRU with these weights, which are in ONNX's order."""
+    import torch
+
+    module = torch.nn.GRU(shape.I, shape.H, bidirectional=shape.D == 2).eval().requires_grad_(False)
+
+    def in_torch_order(a: Array) -> Any:
+        z, r, n = np.split(a, 3)
+        return torch.from_numpy(np.concatenate([r, z, n]))
+
+    for d, suffix in enumerate(("", "_reverse")[: shape.D]):
+        for name, array in (
+            ("weight_ih", arrays["W"][d]),
+            ("weight_hh", arrays["R"][d]),
+            ("bias_ih", arrays["B"][d, : 3 * shape.H]),
+            ("bias_hh", arrays["B"][d, 3 * shape.H :]),
+        ):
+            getattr(module, f"{name}_l0{suffix}").copy_(in_torch_order(array))
+    return module

@@ -13,6 +13,7 @@ from benchmarks.beside import CONTENDERS
 from benchmarks.drawn import AGAINST
 from benchmarks.limits import least_seconds
 from benchmarks.models.cases import Case
+from benchmarks.ways import WAYS
 
 __all__ = [
     "OTHERS",
@@ -31,6 +32,8 @@ __all__ = [
     "summary_of",
     "threads_of",
     "times",
+    "way_ratios",
+    "way_words",
     "whole_times",
     "whole_words",
 ]
@@ -69,6 +72,26 @@ def whole_times(entry: Entry, kind: str = "median") -> tuple[float, float, float
     found = times(entry, ["onegru", "onegru provider", *OTHERS], kind)
     other = next((found[name] for name in OTHERS if name in found), math.nan)
     return found.get("onegru", math.nan), found.get("onegru provider", math.nan), other
+
+
+def way_ratios(parts: Parts, threads: str) -> dict[tuple[str, str], list[tuple[float, Entry]]]:
+    """By form of file and onegru's way to run it, the runtime's times over that, the lowest first."""
+    found: dict[tuple[str, str], list[tuple[float, Entry]]] = {}
+    for entry in of_kind(parts, "ways", "way", threads):
+        form = entry["case"].split()[0]
+        peer, *ours = WAYS[form]
+        if other := times(entry, [peer]):
+            for name in ours:
+                mine = times(entry, [name])
+                pair = (other[peer] / mine[name] if mine else 0.0, entry)
+                found.setdefault((form, name), []).append(pair)
+    return {key: sorted(pairs, key=lambda pair: pair[0]) for key, pairs in found.items()}
+
+
+def way_words(form: str, name: str) -> str:
+    """What `way_ratios` compares: "ONNX files, onegru.load"."""
+    ways = {"onegru provider": "a session with the provider", "onegru exchange": "openvino_exchange"}
+    return f"{'ONNX files' if form == 'onnx' else 'IRs'}, {ways.get(name, 'onegru.load')}"
 
 
 def share(entry: Entry, limits: Entry) -> float:

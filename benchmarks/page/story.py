@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.models.cases import Case
+from benchmarks.paced import PAUSES
 from benchmarks.page.figures import (
     Parts,
     drawn_summary,
@@ -13,6 +14,7 @@ from benchmarks.page.figures import (
     of_kind,
     ratio,
     threads_of,
+    way_ratios,
     whole_times,
     whole_words,
 )
@@ -119,6 +121,16 @@ def _speeds(parts: Parts) -> Iterator[tuple[str, str, str]]:
             entries = [e for e in of_kind(parts, "whole", "whole", count) if whole_words(e)[2] == form]
             if ratios := [found[2] / found[0] for found in map(whole_times, entries)]:
                 yield words, count, _times(ratios)
+    for form, words in (("onnx", "ONNX Runtime, ONNX files"), ("ir", "OpenVINO, IRs")):
+        for count in _COUNTS:
+            known = way_ratios(parts, count).items()
+            if ratios := [ratio for key, pairs in known if key[0] == form for ratio, _ in pairs]:
+                yield f"{words} with weights behind other operators and in other types", count, _times(ratios)
+    for pace in [pace for pace, (pause, _) in PAUSES.items() if pause]:
+        for count in _COUNTS:
+            entries = [e for e in of_kind(parts, "paced", "paced", count) if e["pace"] == pace]
+            if ratios := [ratio(entry) for entry in entries]:
+                yield f"the fastest peer, calls {pace}", count, _times(ratios)
     by_count: dict[str, list[float]] = {}
     for entry in of_kind(parts, "scoring", "scoring"):
         by_count.setdefault(str(entry["threads"]), []).append(scored_figures(entry)[1])

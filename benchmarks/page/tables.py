@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from benchmarks.beside import CONTENDERS
-from benchmarks.drawn import AGAIN, AGAINST, ROWS_STEPS
+from benchmarks.drawn import AGAINST, ROWS_STEPS
 from benchmarks.models.cases import MOST_FLOPS, SIZES
 from benchmarks.page.figures import (
     OTHERS,
@@ -22,12 +22,17 @@ from benchmarks.page.figures import (
     summary_of,
     threads_of,
     times,
+    way_ratios,
+    way_words,
     whole_times,
     whole_words,
 )
 from benchmarks.page.targets import BESIDE_TARGET, FALL_TARGET, LOWEST, verdicts
+from benchmarks.turns import AGAIN
 
-__all__ = ["beside", "drawn", "rows", "table", "targets", "whole"]
+__all__ = ["beside", "drawn", "paced", "rows", "table", "targets", "ways", "whole"]
+
+_SUMMARY = "lowest | 5 % | median | geometric mean"
 
 
 def targets(parts: Parts) -> list[str]:
@@ -98,6 +103,63 @@ def whole(parts: Parts) -> list[str]:
     return [*lines, ""] if entries else []
 
 
+def ways(parts: Parts) -> list[str]:
+    """Models by the ways in which they carry weights; those of them that are slower by name."""
+    lines = [
+        "### Ways of carrying weights",
+        "",
+        "A GRU and a dense layer in files drawn from a seed (`benchmarks/models/ways.py`): matrices behind "
+        "other operators, in float16, int8 and int4, as defaults of inputs, in bodies and functions, by "
+        "PyTorch's exporters, ONNX Runtime's quantisers and OpenVINO's converter, sizes fixed and open. The "
+        "time of the runtime alone on the same file over onegru's; 0 where onegru refuses it or is wrong.",
+        "",
+        f"| what | threads | models | {_SUMMARY} | below 1 |",
+        "| --- | --- |" + " ---: |" * 6,
+    ]
+    slower: list[str] = []
+    for threads in ("1", "2"):
+        for key, pairs in way_ratios(parts, threads).items():
+            lines.append(f"| {way_words(*key)} | {threads} {_summary([ratio for ratio, _ in pairs])} |")
+            for value, entry in pairs:
+                if value < LOWEST:
+                    refusal = entry["peers"][key[1]].get("refuses", "")
+                    words = (
+                        f"{way_words(*key)}, {threads_of(threads)}: `{entry['case']}`, {value:.2f} {refusal}"
+                    )
+                    slower.append(f"- {words.rstrip()}")
+    known = of_kind(parts, "ways", "way")
+    return [*lines, "", *(["Below 1:", "", *slower, ""] if slower else [])] if known else []
+
+
+def _summary(ratios: list[float]) -> str:
+    found = summary_of(ratios)
+    cells = " | ".join(f"{found[kind]:.2f}" for kind in ("lowest", "low", "median", "mean"))
+    return f"| {found['shapes']:g} | {cells} | {found['below']:g}"
+
+
+def paced(parts: Parts) -> list[str]:
+    names = ("onegru", *OTHERS)
+    entries = of_kind(parts, "paced", "paced")
+    lines = [
+        "### Calls with pauses",
+        "",
+        "Median of a call in µs, reset after, asleep before each for so long, as where frames or requests "
+        "come; then the fastest peer's time over onegru's, and how much of a CPU a runtime's other threads "
+        "use in the last half of the pauses.",
+        "",
+        f"| T,B,I,H,D | calls | threads | {' | '.join(names)} | ratio | onegru's helpers | ONNX Runtime's |",
+        "| --- | --- | --- |" + " ---: |" * (len(names) + 3),
+    ]
+    for entry in entries:
+        cells = [f"{found[n] * 1e6:.0f}" if n in (found := times(entry, names)) else "" for n in names]
+        cells.append(f"{ratio(entry):.2f}")
+        idle = times(entry, ["onegru", AGAINST], "idle")
+        cells += [f"{idle[name]:.1%}" if name in idle else "–" for name in ("onegru", AGAINST)]
+        first = f"| {entry['case'].split()[0]} | {entry['pace']} | {entry['threads']}"
+        lines.append(f"{first} | {' | '.join(cells)} |")
+    return [*lines, ""] if entries else []
+
+
 def beside(parts: Parts) -> list[str]:
     names = " | ".join(f"{name} median | mean" for name in CONTENDERS)
     entries = of_kind(parts, "beside", "beside")
@@ -141,7 +203,7 @@ def drawn(parts: Parts, picture: str = "") -> list[str]:
         f"{AGAIN} was measured again, longer, and that counts.",
         "",
         *([f"![random shapes]({picture})", ""] if picture else []),
-        "| threads | | shapes | lowest | 5 % | median | geometric mean | below 1 |",
+        f"| threads | | shapes | {_SUMMARY} | below 1 |",
         "| --- | --- |" + " ---: |" * 6,
     ]
     slower: list[str] = []

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from benchmarks.beside import LOOPS
+from benchmarks.drawn import AGAINST
 from benchmarks.models.cases import Case, Shape
 from benchmarks.models.decomposed import FUSED_TARGETS
+from benchmarks.paced import PAUSES
 from benchmarks.page.figures import (
     OTHERS,
     Entry,
@@ -23,6 +25,8 @@ from benchmarks.page.figures import (
     ratio,
     share,
     times,
+    way_ratios,
+    way_words,
     whole_times,
     whole_words,
 )
@@ -47,6 +51,9 @@ BFLOAT16 = 1.7  # with 16-bit weights, H ≥ 1024
 FALL_TARGET, FALL_SIZE = 0.08, 256  # at most: of GFLOP/s, from B to B + 1, for this H
 BESIDE_TARGET = 1.3  # at most: the default's time over the better of one thread's and ONNX Runtime's
 WHOLE_MEANS = {"onnx": (1.25, 1.2), "ir": (1.6, 1.8), "ir, reshaped": (1.6, 1.8)}
+FROM_PEERS = 3e-4  # seconds on one thread, from which calls with pauses are to be as fast as the peer's
+HELPED, HELPED_FROM = 1.5, 1e-3  # how many times as fast two threads make them, and from how many seconds on
+IDLE = 0.002  # at most: of a CPU, that idle helpers use
 LOADING = {"onegru.load": 2.5, "a session with the provider": 1.3}  # at most, of the runtime's own time
 
 
@@ -131,7 +138,7 @@ def is_small_step(shape: Shape) -> bool:
 
 def verdicts(parts: Parts) -> list[Verdict]:
     """All targets of which these results hold what is needed."""
-    kinds = (_tuned_mean, _tables, _drawn, _whole, _scoring, _beside)
+    kinds = (_tuned_mean, _tables, _drawn, _whole, _ways, _scoring, _paced, _beside)
     return [verdict for kind in kinds for verdict in kind(parts)]
 
 
@@ -209,6 +216,33 @@ def _models(entries: list[Entry], form: str, threads: str) -> Iterator[Verdict]:
             )
         if loads := [f[place] / f[2] for e in entries if (f := whole_times(e, "opening"))[place] > 0]:
             yield Verdict(f"{name}, loading, highest", threads, most, max(loads), most=True)
+
+
+def _ways(parts: Parts) -> Iterator[Verdict]:
+    for threads in ("1", "2"):
+        for key, pairs in way_ratios(parts, threads).items():
+            name = f"ways of carrying weights, {way_words(*key)}, lowest"
+            yield Verdict(name, threads, LOWEST, pairs[0][0])
+
+
+def _paced(parts: Parts) -> Iterator[Verdict]:
+    for pace in [pace for pace, (pause, _) in PAUSES.items() if pause]:
+        alone, helped = (
+            {e["case"]: e for e in of_kind(parts, "paced", "paced", threads) if e["pace"] == pace}
+            for threads in ("1", "2")
+        )
+        against, gains = [], []
+        for case in alone.keys() & helped.keys():
+            one, two = (times(found[case], ["onegru"]).get("onegru", math.inf) for found in (alone, helped))
+            against += [ratio(helped[case], [AGAINST])] if one >= FROM_PEERS else []
+            gains += [one / two] if HELPED_FROM <= one < math.inf else []
+        name = f"calls {pace}"
+        if against:
+            yield Verdict(f"{name}, from 0.3 ms on, lowest against ONNX Runtime", "2", LOWEST, min(against))
+        if gains:
+            yield Verdict(f"{name}, from 1 ms on, lowest against one thread", "2", HELPED, min(gains))
+        if idle := [seconds for e in helped.values() for seconds in times(e, ["onegru"], "idle").values()]:
+            yield Verdict(f"{name}, CPU that idle helpers use, highest", "2", IDLE, max(idle), most=True)
 
 
 def _scoring(parts: Parts) -> Iterator[Verdict]:

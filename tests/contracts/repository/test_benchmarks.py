@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 from benchmarks.limits import cache_shares, least_seconds
+from benchmarks.models import ways
 from benchmarks.models.cases import CASES, MOST_FLOPS, SIZES, Case, Shape, draw_cases
+from benchmarks.paced import PAUSES, measure_paced
 from benchmarks.page.figures import beside_ratio, drawn_ratios, falls
 from benchmarks.page.machines import FOLDER, labels, read_machines, write_machines
 from benchmarks.page.story import story
@@ -18,7 +23,9 @@ from benchmarks.page.targets import LIMITS as SHARES
 from benchmarks.page.targets import verdicts
 from benchmarks.record import Record
 from benchmarks.report import write_report
+from benchmarks.ways import measure_ways
 from tests.support.machine.repository import ROOT
+from tests.support.runtimes import onnxruntime_results, openvino_results
 
 MB = 1 << 20
 LIMITS = {
@@ -182,3 +189,55 @@ def test_the_pages_show_the_results(tmp_path: Path) -> None:
         shown = (ROOT / "docs" / name).read_text(encoding="utf-8")
         assert (tmp_path / name).read_text(encoding="utf-8") == shown, "run: python -m benchmarks.report"
     assert (tmp_path / "performance.png").stat().st_size > 10_000
+
+
+def test_models_by_ways_of_carrying_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has one name, and the runtime alone computes from its file what its weights say."""
+    monkeypatch.setattr(ways, "FOLDER", tmp_path)
+    seen: set[str] = set()
+    for form in ("onnx", "ir"):
+        for way in (ways.draw_way(form, 34, number) for number in range(30)):
+            assert ways.Way.read(str(way)) == way
+            drawn = {way.writer, way.place, way.stored, way.last, *way.links}
+            is_quick = way.writer in (ways.BY_HAND, ways.NNCF, ways.OPTIMIZER) and "converted" not in way.last
+            if not is_quick or drawn <= seen:
+                continue
+            seen |= drawn
+            path = way.write()
+            if form == "ir":
+                found = openvino_results(path, way.feed)
+            else:
+                found = onnxruntime_results(onnx.load(path), way.feed)
+            assert np.abs(next(iter(found.values())) - way.right).max() <= way.tolerance, way
+    by_hand = {*ways.LINKS, *ways.ENDS, *ways.PLACES, *ways.STORED, *ways.QUANTISERS}
+    assert seen >= by_hand | {ways.NNCF, ways.OPTIMIZER}
+
+
+def test_ways_and_paced_calls_reach_the_pages(tmp_path: Path) -> None:
+    """Measured for an instant, both are on the pages, with what is missed."""
+    options = Namespace(seed=0, only="onnx 0/0:", rounds=1, block=1e-3, quick=True)
+    record = Record(tmp_path / "ways.json", {}, MACHINE | SOFTWARE, resume=False)
+    measure_ways(record, 1, 1.0, options)
+    (entry,) = record.document["entries"]
+    assert {name for name, found in entry["peers"].items() if found["median"] > 0} == {
+        "onnxruntime",
+        "onegru",
+        "onegru provider",
+    }
+    entry["peers"]["onegru"] = {"refuses": "no"}
+    record.write()
+    record = Record(tmp_path / "paced.json", {}, MACHINE | SOFTWARE, resume=False)
+    measure_paced(record, 1, ["onegru", "onnxruntime"], Namespace(only="1,1,80,320", quick=True))
+    paces = {entry["pace"]: entry["peers"]["onegru"] for entry in record.document["entries"]}
+    assert list(paces) == list(PAUSES) and all(0 < found["median"] < 1 for found in paces.values())
+    assert [found.get("idle", 1) < 0.1 for found in paces.values()] == [False, True, True]
+    write_report(read_machines([tmp_path / "ways.json", record.path]), tmp_path)
+    pages = [(tmp_path / name).read_text("utf-8") for name in ("performance.md", "performance-tables.md")]
+    words = "ONNX Runtime, ONNX files with weights behind other operators and in other types"
+    assert f"| {words} | 0.00× (0.00×) | – |" in pages[0]
+    assert "| the fastest peer, calls every 10 ms | " in pages[0]
+    assert (
+        "| ways of carrying weights, ONNX files, onegru.load, lowest | One (AVX2) | 1 | ≥ 1 | 0 |" in pages[0]
+    )
+    assert "- ONNX files, onegru.load, 1 thread: `onnx 0/0: by hand;" in pages[1]
+    assert "| 1,1,80,320,1 | every 100 ms | 1 | " in pages[1]

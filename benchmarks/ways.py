@@ -1,0 +1,44 @@
+"""Whole models by the ways in which they carry weights, in turns with the runtime alone, until time is up."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+
+from benchmarks.models.ways import Way, draw_way
+from benchmarks.record import Record
+from benchmarks.turns import Worker, compare, shown, working
+
+__all__ = ["WAYS", "measure_ways"]
+
+#: By form of file: the runtime alone, then onegru's ways to run it.
+WAYS: Mapping[str, tuple[str, ...]] = {
+    "onnx": ("onnxruntime", "onegru provider", "onegru"),
+    "ir": ("openvino", "onegru exchange", "onegru"),
+}
+MOST = 1000  # models of each form
+
+
+def measure_ways(record: Record, threads: int, minutes: float, options: Namespace) -> None:
+    """Models of both forms by turns, each checked, then timed; a runtime whose process ends begins again."""
+    names = [str(draw_way(form, options.seed, number)) for number in range(MOST) for form in WAYS]
+    keys = [{"kind": "way", "case": name, "threads": threads} for name in names if options.only in name]
+    workers = {name: Worker(name, threads) for name in set().union(*WAYS.values())}
+    with working(workers):
+        for key in record.left(keys, minutes):
+            way = Way.read(key["case"])
+            try:
+                way.write()
+                right = way.right
+            except Exception as error:  # a writer that is not installed, or cannot write this
+                record.add({"peers": {}}, f"not written: {' '.join(str(error).split())[-200:]}")
+                continue
+            workers |= {name: Worker(name, threads) for name, worker in workers.items() if worker.has_ended()}
+            peer, *ours = WAYS[way.form]
+            order = {"whole": key["case"], "tolerance": way.tolerance}
+            able = {name: workers[name] for name in (peer, *ours)}
+            results = compare(order, able, (right, right), options, ours, peer)
+            refusals = [
+                f"; {name}: {found['refuses']}" for name, found in results.items() if "refuses" in found
+            ]
+            record.add({"peers": results}, shown(results) + "".join(refusals))
