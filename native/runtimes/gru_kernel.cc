@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "native/kernel.h"
@@ -96,12 +97,8 @@ std::size_t GroupOf(const Options& options, const std::string& node) {
 std::string PlaceOf(const Api& api, const OnnxOperator& kind, const ort::KernelInfo* info, const std::string& name) {
   const std::string node = std::string(kind.name) + " node";
   if (!name.empty()) return node + " '" + name + "': ";
-  for (std::size_t output = 0; output < 2; ++output) {
-    const auto text = Text(api, [&](char* to, std::size_t* size) {
-      return ort::KernelInfo_GetOutputName(api.api, info, output, to, size);
-    });
-    if (text && !text->empty()) return node + " that gives '" + *text + "': ";
-  }
+  for (const std::string& output : OutputNames(api, info))
+    if (!output.empty()) return node + " that gives '" + output + "': ";
   return node + ": ";
 }
 
@@ -133,11 +130,12 @@ struct Computed {
 
 class GruKernel : public ort::Kernel {
  public:
-  GruKernel(const Api& api, const Options& options, const DequantizedWeights& dequantized, const OnnxOperator& kind,
+  GruKernel(const Api& api, const Options& options, const ConstantWeights& constant_weights, const OnnxOperator& kind,
             const ort::KernelInfo* info, const std::string& name)
       : ort::Kernel{},
         api_(api),
         options_(options),
+        constant_weights_(constant_weights),
         kind_(kind),
         name_(name),
         place_(PlaceOf(api, kind, info, name)),
@@ -158,7 +156,7 @@ class GruKernel : public ort::Kernel {
     };
     api.Check(ort::KernelInfo_GetInputCount(api.api, info, &input_count_));
     api.Check(ort::KernelInfo_GetOutputCount(api.api, info, &output_count_));
-    TakeConstants(info, dequantized);
+    TakeConstants(info);
     for (const std::string& warning : gru_.warnings()) Warn(place_ + warning);
   }
 
@@ -169,9 +167,9 @@ class GruKernel : public ort::Kernel {
                                       kFile, __LINE__, __func__));
   }
 
-  void TakeConstants(const ort::KernelInfo* info, const DequantizedWeights& dequantized) {
+  void TakeConstants(const ort::KernelInfo* info) {
     Tensor weights[3];
-    std::vector<std::shared_ptr<Dequantized>> found;
+    std::vector<std::pair<std::string, std::shared_ptr<ComputedWeight>>> found;
     for (std::size_t i = 0; i < 3; ++i) {
       const std::size_t input = kW + i;
       const auto name = input >= input_count_ ? std::nullopt : Text(api_, [&](char* text, std::size_t* size) {
@@ -182,17 +180,17 @@ class GruKernel : public ort::Kernel {
       const ort::Value* value = nullptr;
       api_.Check(ort::KernelInfoGetConstantInput_tensor(api_.api, info, input, &is_constant, &value));
       if (!is_constant || value == nullptr) {
-        const auto result = dequantized.Find(*name);
-        if (result == nullptr) return;
-        weights[i] = {ElementType::kFloat32, result->weight_shape, result->numbers.data(), true};
-        found.push_back(result);
-        continue;
+        const std::string key = ConstantWeights::KeyOf(*name, OutputNames(api_, info));
+        found.emplace_back(key, constant_weights_.Find(key));
+        if (found.back().second == nullptr) return;
+        value = found.back().second->value.get();
       }
       weights[i] = View(api_, value, kInputNames[input], false);
     }
     if (!weights[0].is_given || !weights[1].is_given) return;
     packed_ = gru_.Pack(weights[0], weights[1], weights[2], weight_storage_, planes_, group_);
-    if (!IsObserved()) std::for_each(found.begin(), found.end(), [](auto& item) { DequantizedWeights::Take(*item); });
+    if (!IsObserved())
+      for (const auto& [key, weight] : found) weight->taken.insert(key);
     if (options_.observer == 0) return;
     const Port ports[] = {{"W", weights[0], false}, {"R", weights[1], false}, {"B", weights[2], false}};
     Show(Moment::kWeights, ports);
@@ -297,6 +295,7 @@ class GruKernel : public ort::Kernel {
 
   const Api& api_;
   const Options& options_;  // the provider outlives its kernels
+  const ConstantWeights& constant_weights_;
   const OnnxOperator& kind_;
   const std::string name_;
   const std::string place_;
@@ -312,12 +311,12 @@ class GruKernel : public ort::Kernel {
 
 }  // namespace
 
-ort::Status* MakeGruKernel(const Api& api, const Options& options, const DequantizedWeights& dequantized,
+ort::Status* MakeGruKernel(const Api& api, const Options& options, const ConstantWeights& constant_weights,
                            const OnnxOperator& kind, const ort::KernelInfo* info, ort::Kernel** kernel) {
   const auto name = Text(api, [&](char* text, std::size_t* size) {
                       return ort::KernelInfo_GetNodeName(api.api, info, text, size);
                     }).value_or("");
-  const auto make = [&] { *kernel = new GruKernel(api, options, dequantized, kind, info, name); };
+  const auto make = [&] { *kernel = new GruKernel(api, options, constant_weights, kind, info, name); };
   return api.Try(make, PlaceOf(api, kind, info, name));
 }
 

@@ -26,8 +26,11 @@ from onegru.formats.onnx.validate import (
 )
 from onegru.formats.onnx.values import Values, all_graphs, all_values
 
-# Operators that may stand between DequantizeLinear and a GRU: they move numbers but do not change them.
-_MOVERS = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice"}
+#: Operators of which weights are made of constants: computed once by every engine, and by the provider.
+CARRIERS = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Cast"}
+CARRIERS |= {"DequantizeLinear"}
+# Those that may stand between DequantizeLinear and a GRU.
+_MOVERS = CARRIERS - {"DequantizeLinear"}
 _INTEGERS = {"int4", "uint4", "int8", "uint8", "int16", "uint16", "int32"}
 #: The opset from which on each attribute is there.
 _SINCE = {"axis": 13, "block_size": 21, "output_dtype": 23}
