@@ -260,7 +260,7 @@ std::optional<std::string> ModelOf(const Api& api, const ort::Graph* graph, cons
 }
 
 // What such a model gives; null if ONNX Runtime refuses it, or cannot run it.
-ValueHandle Evaluate(const Api& api, const std::string& model, const std::map<std::string, const ort::Value*>& given,
+ValueHandle RunModel(const Api& api, const std::string& model, const std::map<std::string, const ort::Value*>& given,
                      const std::string& output) {
   ort::Env* env = nullptr;
   ort::SessionOptions* options = nullptr;
@@ -287,20 +287,6 @@ ValueHandle Evaluate(const Api& api, const std::string& model, const std::map<st
   if (options != nullptr) ort::ReleaseSessionOptions(api.api, options);
   if (env != nullptr) ort::ReleaseEnv(api.api, env);
   return is_run ? Owned(api, result) : nullptr;
-}
-
-// Keeps the tensor of an initializer, if that can be done; null if not.
-ValueHandle Keep(const Api& api, const ort::Value* value) {
-  ort::Value *list = nullptr, *item = nullptr;
-  ort::Allocator* allocator = nullptr;
-  if (!api.Succeeds(ort::GetAllocatorWithDefaultOptions(api.api, &allocator)) ||
-      !api.Succeeds(ort::CreateValue(api.api, &value, 1, ort::kSequence, &list))) {
-    return nullptr;
-  }
-  const ValueHandle kept = Owned(api, list);
-  if (!api.Succeeds(ort::GetValue(api.api, list, 0, allocator, &item))) return nullptr;
-  const ValueHandle first = Owned(api, item);
-  return DataOf(api, item) == DataOf(api, value) ? kept : nullptr;  // else the list has copies
 }
 
 // --- a node that need not run
@@ -361,7 +347,10 @@ class ConstantWeights::Pass {
       if (IsConstant(api_, value)) continue;
       const ort::Value* const default_of = Initializer(api_, value);
       if (default_of != nullptr) {
-        if (ValueHandle kept = Keep(api_, default_of)) owner_.defaults_[DataOf(api_, default_of)] = std::move(kept);
+        // A model without nodes gives what it takes: the same tensor, which thereby stays where it is.
+        ValueHandle kept = Evaluate({}, {{name, default_of}}, name);
+        if (kept != nullptr && BytesOf(api_, default_of) != 0 && DataOf(api_, kept.get()) == DataOf(api_, default_of))
+          owner_.defaults_[DataOf(api_, default_of)] = std::move(kept);
       }
       const auto weight = default_of == nullptr ? Compute(name, value) : nullptr;
       if (weight != nullptr) weights_[name] = weight;
@@ -458,8 +447,7 @@ class ConstantWeights::Pass {
     Nodes ordered;
     std::copy_if(nodes_.begin(), nodes_.end(), std::back_inserter(ordered),
                  [&](const ort::Node* node) { return makers.contains(node); });
-    const auto model = ModelOf(api_, graph_, ordered, constants, name);
-    const ValueHandle result = model ? Evaluate(api_, *model, constants, name) : nullptr;
+    const ValueHandle result = Evaluate(ordered, constants, name);
     if (result == nullptr) return nullptr;
     makers_.merge(makers);
     for (auto [item, end] = owner_.computed_.equal_range(name); item != end; ++item)
@@ -468,6 +456,12 @@ class ConstantWeights::Pass {
     weight->value = result;
     owner_.computed_.emplace(name, weight);
     return weight;
+  }
+
+  ValueHandle Evaluate(const Nodes& nodes, const std::map<std::string, const ort::Value*>& given,
+                       const std::string& output) const {
+    const auto model = ModelOf(api_, graph_, nodes, given, output);
+    return model ? RunModel(api_, *model, given, output) : nullptr;
   }
 
   void Register(const std::string& key, const std::shared_ptr<ComputedWeight>& weight) {

@@ -102,27 +102,32 @@ std::string PlaceOf(const Api& api, const OnnxOperator& kind, const ort::KernelI
   return node + ": ";
 }
 
-// Weights that the model computes, and their packed form.
+// Weights that are no constants, and their packed form.
 struct Computed {
-  explicit Computed(const Tensor (&tensors)[3]) {
+  // is_fixed: their memory tells them, so that no copy is needed.
+  Computed(const Tensor (&tensors)[3], bool fixed) : is_fixed(fixed) {
     for (std::size_t i = 0; i < 3; ++i) {
       const auto* const data = static_cast<const unsigned char*>(tensors[i].data);
       shapes[i].assign(tensors[i].shape.begin(), tensors[i].shape.end());
-      if (tensors[i].bytes() != 0) bytes[i].assign(data, data + tensors[i].bytes());
+      memory[i] = data;
+      if (!is_fixed && tensors[i].bytes() != 0) bytes[i].assign(data, data + tensors[i].bytes());
     }
   }
   bool IsOf(const Tensor (&tensors)[3]) const {
     for (std::size_t i = 0; i < 3; ++i) {
       const Tensor& tensor = tensors[i];
       if (!std::equal(shapes[i].begin(), shapes[i].end(), tensor.shape.begin(), tensor.shape.end()) ||
-          bytes[i].size() != tensor.bytes() ||
-          (!bytes[i].empty() && std::memcmp(bytes[i].data(), tensor.data, bytes[i].size()) != 0)) {
+          (is_fixed ? memory[i] != tensor.data
+                    : bytes[i].size() != tensor.bytes() ||
+                          (!bytes[i].empty() && std::memcmp(bytes[i].data(), tensor.data, bytes[i].size()) != 0))) {
         return false;
       }
     }
     return true;
   }
 
+  const bool is_fixed;
+  const void* memory[3];
   std::vector<std::int64_t> shapes[3];
   std::vector<unsigned char> bytes[3];
   std::shared_ptr<const Packed> packed;
@@ -169,6 +174,7 @@ class GruKernel : public ort::Kernel {
 
   void TakeConstants(const ort::KernelInfo* info) {
     Tensor weights[3];
+    bool are_known = true;
     std::vector<std::pair<std::string, std::shared_ptr<ComputedWeight>>> found;
     for (std::size_t i = 0; i < 3; ++i) {
       const std::size_t input = kW + i;
@@ -181,19 +187,20 @@ class GruKernel : public ort::Kernel {
       api_.Check(ort::KernelInfoGetConstantInput_tensor(api_.api, info, input, &is_constant, &value));
       if (!is_constant || value == nullptr) {
         const std::string key = ConstantWeights::KeyOf(*name, OutputNames(api_, info));
-        found.emplace_back(key, constant_weights_.Find(key));
-        if (found.back().second == nullptr) return;
-        value = found.back().second->value.get();
+        const auto weight = constant_weights_.Find(key);
+        are_known = are_known && weight != nullptr;
+        if (weight == nullptr) continue;
+        found.emplace_back(key, weight);
+        value = weight->value.get();
+      } else {
+        is_constant_[i] = true;
       }
       weights[i] = View(api_, value, kInputNames[input], false);
     }
-    if (!weights[0].is_given || !weights[1].is_given) return;
-    packed_ = gru_.Pack(weights[0], weights[1], weights[2], weight_storage_, planes_, group_);
+    if (!are_known || !weights[0].is_given || !weights[1].is_given) return;
+    packed_ = Pack(weights);
     if (!IsObserved())
       for (const auto& [key, weight] : found) weight->taken.insert(key);
-    if (options_.observer == 0) return;
-    const Port ports[] = {{"W", weights[0], false}, {"R", weights[1], false}, {"B", weights[2], false}};
-    Show(Moment::kWeights, ports);
   }
 
   // Whether an input is a constant that is packed, and so no longer needed.
@@ -224,20 +231,39 @@ class GruKernel : public ort::Kernel {
   }
 
   std::shared_ptr<const Packed> Weights(const Tensor (&tensors)[3]) const {
+    bool is_fixed = true;  // constants and defaults, whose memory no other tensor can have
+    for (std::size_t i = 0; i < 3; ++i)
+      is_fixed = is_fixed && (is_constant_[i] || !tensors[i].is_given || constant_weights_.IsDefault(tensors[i].data));
+    auto& computed = computed_[is_fixed];
     std::shared_ptr<const Computed> known;
     {
       const ForkLock lock;
-      known = computed_;
+      known = computed;
     }
     if (known != nullptr && known->IsOf(tensors)) return known->packed;
-    auto fresh = std::make_shared<Computed>(tensors);
-    fresh->packed = gru_.Pack(tensors[0], tensors[1], tensors[2], weight_storage_, planes_, group_);
+    auto fresh = std::make_shared<Computed>(tensors, is_fixed);
+    fresh->packed = Pack(tensors);
+    const bool has_changed = known != nullptr;
     known = fresh;
     {
       const ForkLock lock;
-      known.swap(computed_);  // what it was is freed after the lock
+      known.swap(computed);  // what it was is freed after the lock
+    }
+    if (has_changed && !has_told_.test_and_set()) {
+      std::size_t bytes = 0;
+      for (const Tensor& tensor : tensors) bytes += tensor.is_given ? tensor.bytes() : 0;
+      Warn(place_ + "W, R, B: are not the same in each run; their " + std::to_string(bytes) +
+           " bytes are compared in each, and packed again when they have changed (constants are packed once)");
     }
     return fresh->packed;
+  }
+
+  std::shared_ptr<const Packed> Pack(const Tensor (&weights)[3]) const {
+    auto packed = gru_.Pack(weights[0], weights[1], weights[2], weight_storage_, planes_, group_);
+    if (options_.observer == 0) return packed;
+    const Port ports[] = {{"W", weights[0], false}, {"R", weights[1], false}, {"B", weights[2], false}};
+    Show(Moment::kWeights, ports);
+    return packed;
   }
 
   void Run(ort::KernelContext* context) const {
@@ -305,8 +331,10 @@ class GruKernel : public ort::Kernel {
   const OnnxGru gru_;
   std::size_t input_count_ = 0;
   std::size_t output_count_ = 0;
-  std::shared_ptr<const Packed> packed_;              // of constants; null: the model computes them
-  mutable std::shared_ptr<const Computed> computed_;  // behind ForkLock
+  std::shared_ptr<const Packed> packed_;              // of constants; null: there are others
+  bool is_constant_[3] = {};                          // of W, R and B
+  mutable std::shared_ptr<const Computed> computed_[2];  // of others, and of fixed ones; behind ForkLock
+  mutable std::atomic_flag has_told_;
 };
 
 }  // namespace

@@ -61,7 +61,7 @@ enum TensorType {
   kDouble = 11,
   kBFloat16 = 16
 };
-inline constexpr int kCpu = 0, kWarning = 2, kFatal = 4, kSequence = 2, kNoOptimizations = 0;
+inline constexpr int kCpu = 0, kWarning = 2, kFatal = 4, kNoOptimizations = 0;
 enum AttributeType { kIntAttribute = 1, kIntsAttribute = 2, kFloatAttribute = 3, kStringAttribute = 5 };
 
 using Table = const void* const*;
@@ -96,8 +96,6 @@ inline constexpr Function<61, Status*(const TensorInfo*, std::size_t*)> GetDimen
 inline constexpr Function<62, Status*(const TensorInfo*, std::int64_t*, std::size_t)> GetDimensions;
 inline constexpr Function<76, Status*(Allocator*, void*)> AllocatorFree;
 inline constexpr Function<78, Status*(Allocator**)> GetAllocatorWithDefaultOptions;
-inline constexpr Function<80, Status*(const Value*, int, Allocator*, Value**)> GetValue;
-inline constexpr Function<82, Status*(const Value* const*, std::size_t, int, Value**)> CreateValue;
 inline constexpr Function<85, Status*(const KernelInfo*, const char*, float*)> KernelInfoGetAttribute_float;
 inline constexpr Function<86, Status*(const KernelInfo*, const char*, std::int64_t*)> KernelInfoGetAttribute_int64;
 inline constexpr Function<87, Status*(const KernelInfo*, const char*, char*, std::size_t*)>
