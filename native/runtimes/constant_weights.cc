@@ -11,7 +11,7 @@ namespace onegru {
 namespace {
 
 // table: native_carriers
-constexpr const char* kCarriers[] = {"Cast", "Concat", "DequantizeLinear", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"};
+constexpr const char* kCarriers[] = {"Cast", "Concat", "DequantizeLinear", "Identity", "QuantizeLinear", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"};
 // end
 
 // The inputs of a GRU node that may be weights: W, R and B.
@@ -357,6 +357,11 @@ class ConstantWeights::Pass {
       for (const std::string& key : keys) Register(key, weight);
     }
     Nodes idle;
+    if (makers_.empty()) return idle;
+    for (const ort::Node* const node : nodes_) {
+      for (const auto& values : {Inputs(api_, node), OuterInputs(api_, node)})
+        for (const std::string& name : NamesOf(api_, values)) takers_[name].insert(node);
+    }
     for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node)
       if (makers_.contains(*node) && Idles(*node)) idle.push_back(*node);
     return idle;
@@ -487,12 +492,11 @@ class ConstantWeights::Pass {
       }
       found->outputs.back().shape = KindOf(api_, value).value().shape;
       if (Asks(api_, value, ort::ValueInfo_IsGraphOutput)) return false;
-      for (const ort::Node* const taker : nodes_) {
+      for (const ort::Node* const taker : takers_[name]) {
         const auto known = idle_.find(taker);
-        const bool takes = Takes(taker, name);
-        if (takes && known != idle_.end()) {
+        if (known != idle_.end()) {
           found->weights.insert(found->weights.end(), known->second->weights.begin(), known->second->weights.end());
-        } else if (takes && !(weight != weights_.end() && TakesAsWeight(taker, name))) {
+        } else if (weight == weights_.end() || !TakesAsWeight(taker, name)) {
           return false;
         }
       }
@@ -506,12 +510,6 @@ class ConstantWeights::Pass {
     return true;
   }
 
-  bool Takes(const ort::Node* node, const std::string& name) const {
-    const auto is_it = [&](const ort::ValueInfo* value) { return value != nullptr && NameOf(api_, value) == name; };
-    const auto inputs = Inputs(api_, node), outer = OuterInputs(api_, node);
-    return std::any_of(inputs.begin(), inputs.end(), is_it) || std::any_of(outer.begin(), outer.end(), is_it);
-  }
-
   // Whether it takes a value as a weight of GRU nodes, itself or in its bodies, and as nothing else.
   bool TakesAsWeight(const ort::Node* node, const std::string& name) const {
     const auto inputs = NamesOf(api_, Inputs(api_, node));
@@ -522,7 +520,7 @@ class ConstantWeights::Pass {
       for (const auto* value : List<ort::ValueInfo>(api_, body, ort::Graph_GetNumOutputs, ort::Graph_GetOutputs))
         if (NameOf(api_, value) == name) return false;
       for (const ort::Node* const inner : NodesOf(api_, body))
-        if (Takes(inner, name) && !TakesAsWeight(inner, name)) return false;
+        if (!TakesAsWeight(inner, name)) return false;
     }
     return true;
   }
@@ -534,7 +532,8 @@ class ConstantWeights::Pass {
   const Nodes nodes_;
   std::map<std::string, Use> uses_;
   std::map<std::string, std::shared_ptr<ComputedWeight>> weights_;
-  std::set<const ort::Node*> makers_;  // nodes that make them
+  std::set<const ort::Node*> makers_;                         // nodes that make them
+  std::map<std::string, std::set<const ort::Node*>> takers_;  // of each value
   std::map<const ort::Node*, std::shared_ptr<Idle>> idle_;
 };
 

@@ -102,22 +102,27 @@ std::string PlaceOf(const Api& api, const OnnxOperator& kind, const ort::KernelI
   return node + ": ";
 }
 
+// ONNX Runtime copies defaults of up to 127 bytes, which are compared in less than a look-up takes.
+constexpr std::size_t kSmall = 128;
+
 // Weights that are no constants, and their packed form.
 struct Computed {
-  // is_fixed: their memory tells them, so that no copy is needed.
-  Computed(const Tensor (&tensors)[3], bool fixed) : is_fixed(fixed) {
+  // fixed: of which no copy is needed, as their memory tells them.
+  Computed(const Tensor (&tensors)[3], const bool (&fixed)[3]) {
     for (std::size_t i = 0; i < 3; ++i) {
+      is_fixed[i] = fixed[i];
       const auto* const data = static_cast<const unsigned char*>(tensors[i].data);
       shapes[i].assign(tensors[i].shape.begin(), tensors[i].shape.end());
       memory[i] = data;
-      if (!is_fixed && tensors[i].bytes() != 0) bytes[i].assign(data, data + tensors[i].bytes());
+      if (!fixed[i] && tensors[i].bytes() != 0) bytes[i].assign(data, data + tensors[i].bytes());
     }
   }
-  bool IsOf(const Tensor (&tensors)[3]) const {
+  bool IsOf(const Tensor (&tensors)[3], const bool (&fixed)[3]) const {
     for (std::size_t i = 0; i < 3; ++i) {
       const Tensor& tensor = tensors[i];
       if (!std::equal(shapes[i].begin(), shapes[i].end(), tensor.shape.begin(), tensor.shape.end()) ||
-          (is_fixed ? memory[i] != tensor.data
+          is_fixed[i] != fixed[i] ||
+          (fixed[i] ? memory[i] != tensor.data
                     : bytes[i].size() != tensor.bytes() ||
                           (!bytes[i].empty() && std::memcmp(bytes[i].data(), tensor.data, bytes[i].size()) != 0))) {
         return false;
@@ -126,7 +131,7 @@ struct Computed {
     return true;
   }
 
-  const bool is_fixed;
+  bool is_fixed[3];
   const void* memory[3];
   std::vector<std::int64_t> shapes[3];
   std::vector<unsigned char> bytes[3];
@@ -231,16 +236,19 @@ class GruKernel : public ort::Kernel {
   }
 
   std::shared_ptr<const Packed> Weights(const Tensor (&tensors)[3]) const {
-    bool is_fixed = true;  // constants and defaults, whose memory no other tensor can have
-    for (std::size_t i = 0; i < 3; ++i)
-      is_fixed = is_fixed && (is_constant_[i] || !tensors[i].is_given || constant_weights_.IsDefault(tensors[i].data));
-    auto& computed = computed_[is_fixed];
+    bool is_fixed[3];  // constants and defaults, whose memory no other tensor can have
+    bool are_fixed = true;
+    for (std::size_t i = 0; i < 3; ++i) {
+      is_fixed[i] = is_constant_[i] || !tensors[i].is_given || constant_weights_.IsDefault(tensors[i].data);
+      are_fixed = are_fixed && (is_fixed[i] || tensors[i].bytes() <= kSmall);
+    }
+    auto& computed = computed_[are_fixed];
     std::shared_ptr<const Computed> known;
     {
       const ForkLock lock;
       known = computed;
     }
-    if (known != nullptr && known->IsOf(tensors)) return known->packed;
+    if (known != nullptr && known->IsOf(tensors, is_fixed)) return known->packed;
     auto fresh = std::make_shared<Computed>(tensors, is_fixed);
     fresh->packed = Pack(tensors);
     const bool has_changed = known != nullptr;
