@@ -98,9 +98,7 @@ FUNCTIONS = {
 
 def main() -> None:
     """Print the header."""
-    print(
-        "// Made by native/kernels/polynomials.py; lowest power first. The error is relative, before rounding."
-    )
+    print("// Made by native/kernels/polynomials.py; lowest power first. The error is relative, before rounding.")
     print(
         "\n#ifndef ONEGRU_NATIVE_POLYNOMIALS_H_\n#define ONEGRU_NATIVE_POLYNOMIALS_H_\n\nnamespace onegru {\n"
     )

@@ -281,8 +281,7 @@ ValueHandle RunModel(const Api& api, const std::string& model, const std::map<st
       api.Succeeds(ort::SetIntraOpNumThreads(api.api, options, 1)) &&
       api.Succeeds(ort::DisableCpuMemArena(api.api, options)) &&  // which the result would keep
       api.Succeeds(ort::CreateSessionFromArray(api.api, env, model.data(), model.size(), options, &session)) &&
-      api.Succeeds(
-          ort::Run(api.api, session, nullptr, names.data(), values.data(), names.size(), &wanted, 1, &result));
+      api.Succeeds(ort::Run(api.api, session, nullptr, names.data(), values.data(), names.size(), &wanted, 1, &result));
   if (session != nullptr) ort::ReleaseSession(api.api, session);
   if (options != nullptr) ort::ReleaseSessionOptions(api.api, options);
   if (env != nullptr) ort::ReleaseEnv(api.api, env);
@@ -415,8 +414,8 @@ class ConstantWeights::Pass {
     const char *kind = nullptr, *domain = nullptr;
     api_.Check(ort::Node_GetOperatorType(api_.api, node, &kind));
     api_.Check(ort::Node_GetDomain(api_.api, node, &domain));
-    return IsOnnx(domain) &&
-           std::any_of(std::begin(kCarriers), std::end(kCarriers), [&](auto* name) { return !std::strcmp(name, kind); });
+    return IsOnnx(domain) && std::any_of(std::begin(kCarriers), std::end(kCarriers),
+                                         [&](auto* name) { return !std::strcmp(name, kind); });
   }
 
   // Null if it does not depend on constants alone, or if that is left to each run.

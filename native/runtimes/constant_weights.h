@@ -81,9 +81,9 @@ class ConstantWeights {
   class Pass;
 
   const Api& api_;
-  std::map<std::string, std::shared_ptr<ComputedWeight>> users_;  // null: of an input that takes none
+  std::map<std::string, std::shared_ptr<ComputedWeight>> users_;          // null: of an input that takes none
   std::multimap<std::string, std::shared_ptr<ComputedWeight>> computed_;  // by names, which bodies may share
-  std::map<std::string, std::shared_ptr<Idle>> idle_;             // by the names of their outputs
+  std::map<std::string, std::shared_ptr<Idle>> idle_;                     // by the names of their outputs
   std::map<const void*, ValueHandle> defaults_;
   std::atomic_flag is_finished_;
 };

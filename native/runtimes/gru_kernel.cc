@@ -339,8 +339,8 @@ class GruKernel : public ort::Kernel {
   const OnnxGru gru_;
   std::size_t input_count_ = 0;
   std::size_t output_count_ = 0;
-  std::shared_ptr<const Packed> packed_;              // of constants; null: there are others
-  bool is_constant_[3] = {};                          // of W, R and B
+  std::shared_ptr<const Packed> packed_;                 // of constants; null: there are others
+  bool is_constant_[3] = {};                             // of W, R and B
   mutable std::shared_ptr<const Computed> computed_[2];  // of others, and of fixed ones; behind ForkLock
   mutable std::atomic_flag has_told_;
 };

@@ -137,7 +137,7 @@ def body(nodes: Sequence[onnx.NodeProto], inputs: Any, outputs: Any, constants: 
 
 
 def placed(place: str, way: Way, inner: onnx.NodeProto) -> tuple[onnx.ModelProto, int]:
-    """A model of a GRU node from "given" to "last", and how often it runs; "around": its weights lie outside."""
+    """A model of a GRU node from "given" to "last", and how often it runs; "around": weights lie outside."""
     state, step = m.value("given", shape=STATE.shape), m.value("last", shape=STATE.shape)
     nodes, constants = [*way.nodes, inner], way.constants
     inputs = [m.value("X", shape=m.X.shape), m.value("start", shape=STATE.shape), m.value("yes", "bool", [])]
@@ -198,7 +198,7 @@ PLACES = ["main", "if", "loop", "scan", "function", "if around", "loop around"]
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("place", PLACES)
 def test_made_of_constants(place: str, seed: int) -> None:
-    """Drawn ways, types and opsets: ONNX Runtime's weights, their bits, packed once, and nothing left to run."""
+    """Drawn ways, types and opsets: ONNX Runtime's weights bit by bit, packed once, nothing left to run."""
     seed += 10 * PLACES.index(place)
     way = Way(seed, sorted(TYPES)[seed % 4])
     names = {name: way.make(shape, int(way.rng.integers(4))) for name, shape in SHAPES.items()}

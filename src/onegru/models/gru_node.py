@@ -150,9 +150,8 @@ class GruNode:
     def _run(self, values: dict[str, Any]) -> None:
         node = self._step
         layer, lowered = self._layer, self._lowered
-        if layer is None or lowered is None or not self._is_fixed:
-            if not self._weights or not self._has_defaults(values):
-                layer, lowered = self._made(self._weights_in(values))
+        if not self._is_fixed and not (self._weights and self._has_defaults(values)):
+            layer, lowered = self._made(self._weights_in(values))
         assert layer is not None and lowered is not None
         given = {name: values.get(value) for name, value in node.inputs.items() if name not in WEIGHTS}
         self._add_state(given, layer)
@@ -234,8 +233,8 @@ class GruNode:
             self._has_told = True
             size = sum(array.nbytes for array in arrays if array is not None)
             warnings.warn(
-                f"{self._place}W, R, B: are not the same in each run; their {size} bytes are compared in each, "
-                "and packed again when they have changed (constants are packed once)",
+                f"{self._place}W, R, B: are not the same in each run; their {size} bytes are compared in "
+                "each, and packed again when they have changed (constants are packed once)",
                 SpecWarning,
                 stacklevel=callers_level(),
             )

@@ -147,7 +147,7 @@ def _moves_numbers(node: NodeProto) -> bool:
 
 
 def dequantized(opset: int, values: Values, node: NodeProto) -> Array | None:
-    """What a DequantizeLinear node makes of constants, as ONNX Runtime computes it; None for what is left to it.
+    """What DequantizeLinear makes of constants, as ONNX Runtime computes it; None for what is left to that.
 
     That is (x - x_zero_point)·x_scale in float32, rounded to the scale's type.
 
