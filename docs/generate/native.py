@@ -106,7 +106,7 @@ def native_choices() -> str:
 
 def native_carriers() -> str:
     """The operators through which constants stay constant."""
-    return _words("kCarriers", sorted(CARRIERS))
+    return _rows("const char* kCarriers[]", (f'"{name}"' for name in sorted(CARRIERS)))
 
 
 def native_threads() -> str:

@@ -11,7 +11,19 @@ namespace onegru {
 namespace {
 
 // table: native_carriers
-constexpr const char* kCarriers[] = {"Cast", "Concat", "DequantizeLinear", "Identity", "QuantizeLinear", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"};
+inline constexpr const char* kCarriers[] = {
+    "Cast",
+    "Concat",
+    "DequantizeLinear",
+    "Identity",
+    "QuantizeLinear",
+    "Reshape",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+};
 // end
 
 // The inputs of a GRU node that may be weights: W, R and B.
