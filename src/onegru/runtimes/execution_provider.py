@@ -67,8 +67,8 @@ def register() -> str:
 
 
 # Called with a node's name, the moment, and its arrays by the specification's names, which are valid until it
-# returns. The moment is "weights" when W, R and B are packed, as a node is made if they are constants, else in
-# a run; it is "done" after each run.
+# returns. The moment is "weights" when W, R and B are packed, as a node with constant ones is made or in
+# a run, and "done" after each run.
 Observer = Callable[[str, str, Mapping[str, Array]], None]
 
 _observers: dict[int, Observer] = {}

@@ -172,11 +172,10 @@ def dequantized(opset: int, values: Values, node: NodeProto) -> Array | None:
         return None
     if attributes.get("output_dtype", 0) not in (0, onnx.helper.np_dtype_to_tensor_dtype(scale.dtype)):
         return None
-    if x.dtype == np.int32 and zero_point is not None and zero_point.any():
+    is_small_float = x.dtype.name in _SMALL_FLOATS
+    if x.dtype.name not in _INTEGERS and not is_small_float:
         return None
-    if x.dtype.name not in _INTEGERS | _SMALL_FLOATS:
-        return None
-    if x.dtype.name in _SMALL_FLOATS and zero_point is not None and zero_point.astype(np.float32).any():
+    if (x.dtype == np.int32 or is_small_float) and zero_point is not None and zero_point.astype(bool).any():
         return None
     if zero_point is None:
         zero_point = np.zeros(scale.shape, x.dtype)
@@ -187,9 +186,8 @@ def dequantized(opset: int, values: Values, node: NodeProto) -> Array | None:
     if of_each is None or of_zero is None:
         return None
     with default_float_mode(), np.errstate(over="ignore", invalid="ignore"):
-        if x.dtype.name in _INTEGERS:
-            x = x.astype(np.int32) - of_zero.astype(np.int32)
-        return np.asarray((x.astype(np.float32) * of_each.astype(np.float32)).astype(scale.dtype))
+        offsets = x if is_small_float else x.astype(np.int32) - of_zero.astype(np.int32)
+        return np.asarray((offsets.astype(np.float32) * of_each.astype(np.float32)).astype(scale.dtype))
 
 
 def _reshaped(values: Values, node: NodeProto) -> Array | None:
