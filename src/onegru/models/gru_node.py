@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onegru.core.arguments import integer, shown
-from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.dtypes import Array, contiguous, numpy_dtype
 from onegru.core.errors import SpecError, SpecWarning, callers_level, prefixed_errors
 from onegru.core.pickling import state_of
 from onegru.core.wording import count
@@ -41,9 +41,8 @@ class GruNode:
         self._lowered: Lowered | None = None
         self._weights: tuple[object, ...] = ()
         self._is_fixed = False
-        self._last: tuple[tuple[Array | None, ...], GRU, Lowered] | None = (
-            None  # of weights that no constants are
-        )
+        # Weights of the last run that had others, and what was made of them.
+        self._last: tuple[tuple[Array | None, ...], GRU, Lowered] | None = None
         self._has_told = False
 
     @property
@@ -251,7 +250,8 @@ class GruNode:
 def _same_bits(a: Array | None, b: Array | None) -> bool:
     if a is None or b is None:
         return a is b
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    is_alike = a.dtype == b.dtype and a.shape == b.shape
+    return is_alike and np.array_equal(*(contiguous(array).reshape(-1).view(np.uint8) for array in (a, b)))
 
 
 def prepare_nodes(nodes: Iterable[GruNode], constants: Mapping[str, object], graph: Graph) -> None:
