@@ -28,8 +28,8 @@ from onegru.formats.onnx.values import Values, all_graphs, all_values
 
 # Operators that may stand between DequantizeLinear and a GRU.
 _MOVERS = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Cast"}
-#: Those by which files make weights of constants, which the execution provider leaves to no run. ONNX Runtime's
-#: optimizer adds QuantizeLinear between them.
+#: Those by which files make weights of constants; the execution provider leaves none of them to a run.
+#: QuantizeLinear is what ONNX Runtime's optimizer adds.
 CARRIERS = {"DequantizeLinear", "QuantizeLinear", *_MOVERS}
 _INTEGERS = {"int4", "uint4", "int8", "uint8", "int16", "uint16", "int32"}
 _SMALL_FLOATS = {"float4_e2m1fn", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"}
