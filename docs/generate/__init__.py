@@ -22,6 +22,7 @@ from docs.generate.names import names
 from docs.generate.native import (
     native_activations,
     native_attributes,
+    native_carriers,
     native_choices,
     native_digest,
     native_functions,
@@ -50,6 +51,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
         names,
         native_activations,
         native_attributes,
+        native_carriers,
         native_choices,
         native_digest,
         native_functions,

@@ -12,6 +12,7 @@ from onegru.core.dtypes import ACTIVATION_STORAGES, WEIGHT_STORAGES
 from onegru.core.spec import DIRECTIONS
 from onegru.engines.native import INTERFACE, MOST_THREADS
 from onegru.engines.select import ENGINES
+from onegru.formats.onnx.dequantized import CARRIERS
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, GRU_VERSIONS
 from onegru.operators.schema import Attribute, Operator
 
@@ -101,6 +102,11 @@ def native_choices() -> str:
         "kActivationStorages": ACTIVATION_STORAGES,
     }
     return "\n".join(_words(name, words) for name, words in choices.items())
+
+
+def native_carriers() -> str:
+    """The operators through which constants stay constant."""
+    return _rows("const char* kCarriers[]", (f'"{name}"' for name in sorted(CARRIERS)))
 
 
 def native_threads() -> str:

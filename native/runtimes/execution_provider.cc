@@ -125,7 +125,7 @@ Options ReadOptions(const Api& api, const ort::SessionOptions* given) {
 
 class Provider : public ort::Ep {
  public:
-  Provider(const Api& api, const Options& options) : ort::Ep{}, api_(api), options_(options), dequantized_(api) {
+  Provider(const Api& api, const Options& options) : ort::Ep{}, api_(api), options_(options), constant_weights_(api) {
     version = api.version;
     GetName = [](const ort::Ep*) { return kName; };
     GetCapability = [](ort::Ep* self, const ort::Graph* graph, ort::GraphSupportInfo* support) {
@@ -136,14 +136,18 @@ class Provider : public ort::Ep {
       *registry = static_cast<Provider&>(*self).registry_;
       return static_cast<ort::Status*>(nullptr);
     };
+    OnRunStart = [](ort::Ep* self, const ort::RunOptions*) {
+      static_cast<Provider&>(*self).constant_weights_.Finish();
+      return static_cast<ort::Status*>(nullptr);
+    };
     api.Check(ort::CreateKernelRegistry(api.ep, &registry_));
     try {
       for (std::size_t i = 0; i < std::size(kOnnxOperators); ++i) {
         entries_[i] = {this, &kOnnxOperators[i]};
         Register(kOnnxOperators[i], kOnnxOperators[i].since, &MakeKernel, &entries_[i]);
       }
-      constexpr OnnxOperator kDequantizeLinear{"DequantizeLinear", "", 10, false, false, false};
-      Register(kDequantizeLinear, kNoVersion, &MakeDequantizeKernel, this);
+      for (const char* const name : ConstantWeights::Carriers())
+        Register({name, "", 1, false, false, false}, kNoVersion, &MakeIdleKernel, this);
     } catch (...) {
       ort::ReleaseKernelRegistry(api.ep, registry_);
       throw;
@@ -202,10 +206,10 @@ class Provider : public ort::Ep {
 
   static ort::Status* MakeKernel(void* state, const ort::KernelInfo* info, ort::Kernel** kernel) {
     const auto& [provider, kind] = *static_cast<Entry*>(state);
-    return MakeGruKernel(provider->api_, provider->options_, provider->dequantized_, *kind, info, kernel);
+    return MakeGruKernel(provider->api_, provider->options_, provider->constant_weights_, *kind, info, kernel);
   }
-  static ort::Status* MakeDequantizeKernel(void* state, const ort::KernelInfo* info, ort::Kernel** kernel) {
-    return static_cast<Provider*>(state)->dequantized_.MakeKernel(info, kernel);
+  static ort::Status* MakeIdleKernel(void* state, const ort::KernelInfo* info, ort::Kernel** kernel) {
+    return static_cast<Provider*>(state)->constant_weights_.MakeKernel(info, kernel);
   }
 
   void Claim(const ort::Graph* graph, ort::GraphSupportInfo* support) {
@@ -213,28 +217,28 @@ class Provider : public ort::Ep {
     api_.Check(ort::Graph_GetNumNodes(api_.api, graph, &count));
     std::vector<const ort::Node*> nodes(count);
     if (count != 0) api_.Check(ort::Graph_GetNodes(api_.api, graph, nodes.data(), count));
-    std::vector<const ort::Node*> grus;
-    for (const ort::Node* const node : nodes) {
-      const char *type = nullptr, *domain = nullptr;
-      int since = 0;
-      api_.Check(ort::Node_GetOperatorType(api_.api, node, &type));
-      if (std::strcmp(type, "GRU") != 0 && std::strcmp(type, "AUGRU") != 0) continue;
-      api_.Check(ort::Node_GetDomain(api_.api, node, &domain));
-      api_.Check(ort::Node_GetSinceVersion(api_.api, node, &since));
-      if (std::strcmp(domain, "ai.onnx") == 0) domain = "";
-      const bool is_known = std::any_of(std::begin(kOnnxOperators), std::end(kOnnxOperators), [&](const auto& kind) {
-        return std::strcmp(kind.name, type) == 0 && std::strcmp(kind.domain, domain) == 0 && kind.since == since;
-      });
-      if (is_known) grus.push_back(node);
-    }
-    const auto dequantize = dequantized_.Add(graph, grus);
-    for (const auto& claimed : {grus, dequantize})
-      for (const ort::Node* const node : claimed) api_.Check(ort::AddSingleNode(api_.ep, support, node));
+    for (const ort::Node* const node : nodes)
+      if (IsGru(api_, node)) api_.Check(ort::AddSingleNode(api_.ep, support, node));
+    for (const ort::Node* const node : constant_weights_.Add(graph, &IsGru))
+      api_.Check(ort::AddSingleNode(api_.ep, support, node));
+  }
+
+  static bool IsGru(const Api& api, const ort::Node* node) {
+    const char *type = nullptr, *domain = nullptr;
+    int since = 0;
+    api.Check(ort::Node_GetOperatorType(api.api, node, &type));
+    if (std::strcmp(type, "GRU") != 0 && std::strcmp(type, "AUGRU") != 0) return false;
+    api.Check(ort::Node_GetDomain(api.api, node, &domain));
+    api.Check(ort::Node_GetSinceVersion(api.api, node, &since));
+    if (IsOnnx(domain)) domain = "";
+    return std::any_of(std::begin(kOnnxOperators), std::end(kOnnxOperators), [&](const auto& kind) {
+      return std::strcmp(kind.name, type) == 0 && std::strcmp(kind.domain, domain) == 0 && kind.since == since;
+    });
   }
 
   const Api& api_;
   const Options options_;
-  DequantizedWeights dequantized_;
+  ConstantWeights constant_weights_;
   ort::KernelRegistry* registry_ = nullptr;
   Entry entries_[std::size(kOnnxOperators)];
 };

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "native/kernel.h"
@@ -96,36 +97,42 @@ std::size_t GroupOf(const Options& options, const std::string& node) {
 std::string PlaceOf(const Api& api, const OnnxOperator& kind, const ort::KernelInfo* info, const std::string& name) {
   const std::string node = std::string(kind.name) + " node";
   if (!name.empty()) return node + " '" + name + "': ";
-  for (std::size_t output = 0; output < 2; ++output) {
-    const auto text = Text(api, [&](char* to, std::size_t* size) {
-      return ort::KernelInfo_GetOutputName(api.api, info, output, to, size);
-    });
-    if (text && !text->empty()) return node + " that gives '" + *text + "': ";
-  }
+  for (const std::string& output : OutputNames(api, info))
+    if (!output.empty()) return node + " that gives '" + output + "': ";
   return node + ": ";
 }
 
-// Weights that the model computes, and their packed form.
+// ONNX Runtime copies defaults of up to 127 bytes, which are compared in less than a look-up takes.
+constexpr std::size_t kSmall = 128;
+
+// Weights that are no constants, and their packed form.
 struct Computed {
-  explicit Computed(const Tensor (&tensors)[3]) {
+  // fixed: of which no copy is needed, as their memory tells them.
+  Computed(const Tensor (&tensors)[3], const bool (&fixed)[3]) {
     for (std::size_t i = 0; i < 3; ++i) {
+      is_fixed[i] = fixed[i];
       const auto* const data = static_cast<const unsigned char*>(tensors[i].data);
       shapes[i].assign(tensors[i].shape.begin(), tensors[i].shape.end());
-      if (tensors[i].bytes() != 0) bytes[i].assign(data, data + tensors[i].bytes());
+      memory[i] = data;
+      if (!fixed[i] && tensors[i].bytes() != 0) bytes[i].assign(data, data + tensors[i].bytes());
     }
   }
-  bool IsOf(const Tensor (&tensors)[3]) const {
+  bool IsOf(const Tensor (&tensors)[3], const bool (&fixed)[3]) const {
     for (std::size_t i = 0; i < 3; ++i) {
       const Tensor& tensor = tensors[i];
       if (!std::equal(shapes[i].begin(), shapes[i].end(), tensor.shape.begin(), tensor.shape.end()) ||
-          bytes[i].size() != tensor.bytes() ||
-          (!bytes[i].empty() && std::memcmp(bytes[i].data(), tensor.data, bytes[i].size()) != 0)) {
+          is_fixed[i] != fixed[i] ||
+          (fixed[i] ? memory[i] != tensor.data
+                    : bytes[i].size() != tensor.bytes() ||
+                          (!bytes[i].empty() && std::memcmp(bytes[i].data(), tensor.data, bytes[i].size()) != 0))) {
         return false;
       }
     }
     return true;
   }
 
+  bool is_fixed[3];
+  const void* memory[3];
   std::vector<std::int64_t> shapes[3];
   std::vector<unsigned char> bytes[3];
   std::shared_ptr<const Packed> packed;
@@ -133,11 +140,12 @@ struct Computed {
 
 class GruKernel : public ort::Kernel {
  public:
-  GruKernel(const Api& api, const Options& options, const DequantizedWeights& dequantized, const OnnxOperator& kind,
+  GruKernel(const Api& api, const Options& options, const ConstantWeights& constant_weights, const OnnxOperator& kind,
             const ort::KernelInfo* info, const std::string& name)
       : ort::Kernel{},
         api_(api),
         options_(options),
+        constant_weights_(constant_weights),
         kind_(kind),
         name_(name),
         place_(PlaceOf(api, kind, info, name)),
@@ -158,7 +166,7 @@ class GruKernel : public ort::Kernel {
     };
     api.Check(ort::KernelInfo_GetInputCount(api.api, info, &input_count_));
     api.Check(ort::KernelInfo_GetOutputCount(api.api, info, &output_count_));
-    TakeConstants(info, dequantized);
+    TakeConstants(info);
     for (const std::string& warning : gru_.warnings()) Warn(place_ + warning);
   }
 
@@ -169,9 +177,10 @@ class GruKernel : public ort::Kernel {
                                       kFile, __LINE__, __func__));
   }
 
-  void TakeConstants(const ort::KernelInfo* info, const DequantizedWeights& dequantized) {
+  void TakeConstants(const ort::KernelInfo* info) {
     Tensor weights[3];
-    std::vector<std::shared_ptr<Dequantized>> found;
+    bool are_known = true;
+    std::vector<std::pair<std::string, std::shared_ptr<ComputedWeight>>> found;
     for (std::size_t i = 0; i < 3; ++i) {
       const std::size_t input = kW + i;
       const auto name = input >= input_count_ ? std::nullopt : Text(api_, [&](char* text, std::size_t* size) {
@@ -182,20 +191,21 @@ class GruKernel : public ort::Kernel {
       const ort::Value* value = nullptr;
       api_.Check(ort::KernelInfoGetConstantInput_tensor(api_.api, info, input, &is_constant, &value));
       if (!is_constant || value == nullptr) {
-        const auto result = dequantized.Find(*name);
-        if (result == nullptr) return;
-        weights[i] = {ElementType::kFloat32, result->weight_shape, result->numbers.data(), true};
-        found.push_back(result);
-        continue;
+        const std::string key = ConstantWeights::KeyOf(*name, OutputNames(api_, info));
+        const auto weight = constant_weights_.Find(key);
+        are_known = are_known && weight != nullptr;
+        if (weight == nullptr) continue;
+        found.emplace_back(key, weight);
+        value = weight->value.get();
+      } else {
+        is_constant_[i] = true;
       }
       weights[i] = View(api_, value, kInputNames[input], false);
     }
-    if (!weights[0].is_given || !weights[1].is_given) return;
-    packed_ = gru_.Pack(weights[0], weights[1], weights[2], weight_storage_, planes_, group_);
-    if (!IsObserved()) std::for_each(found.begin(), found.end(), [](auto& item) { DequantizedWeights::Take(*item); });
-    if (options_.observer == 0) return;
-    const Port ports[] = {{"W", weights[0], false}, {"R", weights[1], false}, {"B", weights[2], false}};
-    Show(Moment::kWeights, ports);
+    if (!are_known || !weights[0].is_given || !weights[1].is_given) return;
+    packed_ = Pack(weights);
+    if (!IsObserved())
+      for (const auto& [key, weight] : found) weight->taken.insert(key);
   }
 
   // Whether an input is a constant that is packed, and so no longer needed.
@@ -226,20 +236,42 @@ class GruKernel : public ort::Kernel {
   }
 
   std::shared_ptr<const Packed> Weights(const Tensor (&tensors)[3]) const {
+    bool is_fixed[3];  // constants and defaults, whose memory no other tensor can have
+    bool are_fixed = true;
+    for (std::size_t i = 0; i < 3; ++i) {
+      is_fixed[i] = is_constant_[i] || !tensors[i].is_given || constant_weights_.IsDefault(tensors[i].data);
+      are_fixed = are_fixed && (is_fixed[i] || tensors[i].bytes() <= kSmall);
+    }
+    auto& computed = computed_[are_fixed];
     std::shared_ptr<const Computed> known;
     {
       const ForkLock lock;
-      known = computed_;
+      known = computed;
     }
-    if (known != nullptr && known->IsOf(tensors)) return known->packed;
-    auto fresh = std::make_shared<Computed>(tensors);
-    fresh->packed = gru_.Pack(tensors[0], tensors[1], tensors[2], weight_storage_, planes_, group_);
+    if (known != nullptr && known->IsOf(tensors, is_fixed)) return known->packed;
+    auto fresh = std::make_shared<Computed>(tensors, is_fixed);
+    fresh->packed = Pack(tensors);
+    const bool has_changed = known != nullptr;
     known = fresh;
     {
       const ForkLock lock;
-      known.swap(computed_);  // what it was is freed after the lock
+      known.swap(computed);  // what it was is freed after the lock
+    }
+    if (has_changed && !has_told_.test_and_set()) {
+      std::size_t bytes = 0;
+      for (const Tensor& tensor : tensors) bytes += tensor.is_given ? tensor.bytes() : 0;
+      Warn(place_ + "W, R, B: are not the same in each run; their " + std::to_string(bytes) +
+           " bytes are compared in each, and packed again when they have changed (constants are packed once)");
     }
     return fresh->packed;
+  }
+
+  std::shared_ptr<const Packed> Pack(const Tensor (&weights)[3]) const {
+    auto packed = gru_.Pack(weights[0], weights[1], weights[2], weight_storage_, planes_, group_);
+    if (options_.observer == 0) return packed;
+    const Port ports[] = {{"W", weights[0], false}, {"R", weights[1], false}, {"B", weights[2], false}};
+    Show(Moment::kWeights, ports);
+    return packed;
   }
 
   void Run(ort::KernelContext* context) const {
@@ -297,6 +329,7 @@ class GruKernel : public ort::Kernel {
 
   const Api& api_;
   const Options& options_;  // the provider outlives its kernels
+  const ConstantWeights& constant_weights_;
   const OnnxOperator& kind_;
   const std::string name_;
   const std::string place_;
@@ -306,18 +339,20 @@ class GruKernel : public ort::Kernel {
   const OnnxGru gru_;
   std::size_t input_count_ = 0;
   std::size_t output_count_ = 0;
-  std::shared_ptr<const Packed> packed_;              // of constants; null: the model computes them
-  mutable std::shared_ptr<const Computed> computed_;  // behind ForkLock
+  std::shared_ptr<const Packed> packed_;                 // of constants; null: there are others
+  bool is_constant_[3] = {};                             // of W, R and B
+  mutable std::shared_ptr<const Computed> computed_[2];  // of others, and of fixed ones; behind ForkLock
+  mutable std::atomic_flag has_told_;
 };
 
 }  // namespace
 
-ort::Status* MakeGruKernel(const Api& api, const Options& options, const DequantizedWeights& dequantized,
+ort::Status* MakeGruKernel(const Api& api, const Options& options, const ConstantWeights& constant_weights,
                            const OnnxOperator& kind, const ort::KernelInfo* info, ort::Kernel** kernel) {
   const auto name = Text(api, [&](char* text, std::size_t* size) {
                       return ort::KernelInfo_GetNodeName(api.api, info, text, size);
                     }).value_or("");
-  const auto make = [&] { *kernel = new GruKernel(api, options, dequantized, kind, info, name); };
+  const auto make = [&] { *kernel = new GruKernel(api, options, constant_weights, kind, info, name); };
   return api.Try(make, PlaceOf(api, kind, info, name));
 }
 

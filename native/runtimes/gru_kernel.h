@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "native/runtimes/dequantized.h"
+#include "native/runtimes/constant_weights.h"
 #include "native/runtimes/ort_api.h"
 
 namespace onegru {
@@ -40,7 +40,7 @@ struct Options {
 };
 
 // The kernel of the node of `info`; the caller owns it. `api`, `options` and `kind` must outlive it.
-ort::Status* MakeGruKernel(const Api& api, const Options& options, const DequantizedWeights& dequantized,
+ort::Status* MakeGruKernel(const Api& api, const Options& options, const ConstantWeights& constant_weights,
                            const OnnxOperator& kind, const ort::KernelInfo* info, ort::Kernel** kernel);
 
 }  // namespace onegru

@@ -19,7 +19,7 @@ struct Port {
 };
 
 enum class Moment {
-  kWeights,  // the node was created with constant weights: W, R, B
+  kWeights,  // W, R and B were packed: as the node was created if they are constants, else in a run
   kCompute,  // the observer has to compute the outputs
   kDone,     // the outputs are written
 };
@@ -27,7 +27,7 @@ enum class Moment {
 // What it throws makes the session fail.
 class Observer {
  public:
-  // A node holds something without effect.
+  // A node holds something without effect, or costs more than it need.
   virtual void Warn(const std::string& message) = 0;
   virtual void See(std::int64_t session, Moment moment, const std::string& node, const OnnxOperator& kind,
                    const OnnxGruAttributes& attributes, std::span<const Port> ports) = 0;

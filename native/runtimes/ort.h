@@ -36,6 +36,11 @@ struct SessionOptions;
 struct Allocator;
 struct Logger;
 struct KeyValuePairs;
+struct Env;
+struct Session;
+struct RunOptions;
+struct TypeInfo;
+struct TensorInfo;
 
 #if defined(_WIN32)
 using PathChar = wchar_t;
@@ -56,7 +61,8 @@ enum TensorType {
   kDouble = 11,
   kBFloat16 = 16
 };
-inline constexpr int kCpu = 0, kWarning = 2, kIntAttribute = 1;
+inline constexpr int kCpu = 0, kWarning = 2, kFatal = 4, kNoOptimizations = 0;
+enum AttributeType { kIntAttribute = 1, kIntsAttribute = 2, kFloatAttribute = 3, kStringAttribute = 5 };
 
 using Table = const void* const*;
 
@@ -72,7 +78,22 @@ struct Function<kIndex, Result(Arguments...)> {
 // --- OrtApi
 inline constexpr Function<0, Status*(ErrorCode, const char*)> CreateStatus;
 inline constexpr Function<2, const char*(const Status*)> GetErrorMessage;
+inline constexpr Function<3, Status*(int, const char*, Env**)> CreateEnv;
+inline constexpr Function<8, Status*(const Env*, const void*, std::size_t, const SessionOptions*, Session**)>
+    CreateSessionFromArray;
+inline constexpr Function<9, Status*(Session*, const RunOptions*, const char* const*, const Value* const*, std::size_t,
+                                     const char* const*, std::size_t, Value**)>
+    Run;
+inline constexpr Function<10, Status*(SessionOptions**)> CreateSessionOptions;
+inline constexpr Function<19, Status*(SessionOptions*)> DisableCpuMemArena;
+inline constexpr Function<22, Status*(SessionOptions*, int)> SetSessionLogSeverityLevel;
+inline constexpr Function<23, Status*(SessionOptions*, int)> SetSessionGraphOptimizationLevel;
+inline constexpr Function<24, Status*(SessionOptions*, int)> SetIntraOpNumThreads;
 inline constexpr Function<51, Status*(Value*, void**)> GetTensorMutableData;
+inline constexpr Function<55, Status*(const TypeInfo*, const TensorInfo**)> CastTypeInfoToTensorInfo;
+inline constexpr Function<60, Status*(const TensorInfo*, TensorType*)> GetTensorElementType;
+inline constexpr Function<61, Status*(const TensorInfo*, std::size_t*)> GetDimensionsCount;
+inline constexpr Function<62, Status*(const TensorInfo*, std::int64_t*, std::size_t)> GetDimensions;
 inline constexpr Function<76, Status*(Allocator*, void*)> AllocatorFree;
 inline constexpr Function<78, Status*(Allocator**)> GetAllocatorWithDefaultOptions;
 inline constexpr Function<85, Status*(const KernelInfo*, const char*, float*)> KernelInfoGetAttribute_float;
@@ -82,7 +103,11 @@ inline constexpr Function<87, Status*(const KernelInfo*, const char*, char*, std
 inline constexpr Function<90, Status*(const KernelContext*, std::size_t, const Value**)> KernelContext_GetInput;
 inline constexpr Function<91, Status*(KernelContext*, std::size_t, const std::int64_t*, std::size_t, Value**)>
     KernelContext_GetOutput;
+inline constexpr Function<92, void(Env*)> ReleaseEnv;
 inline constexpr Function<93, void(Status*)> ReleaseStatus;
+inline constexpr Function<95, void(Session*)> ReleaseSession;
+inline constexpr Function<96, void(Value*)> ReleaseValue;
+inline constexpr Function<100, void(SessionOptions*)> ReleaseSessionOptions;
 inline constexpr Function<162, Status*(const KernelInfo*, const char*, float*, std::size_t*)>
     KernelInfoGetAttributeArray_float;
 inline constexpr Function<230, Status*(const KernelInfo*, std::size_t*)> KernelInfo_GetInputCount;
@@ -96,13 +121,15 @@ inline constexpr Function<247, Status*(const Logger*, int, const char*, const Pa
     Logger_LogMessage;
 inline constexpr Function<249, Status*(const KernelInfo*, std::size_t, int*, const Value**)>
     KernelInfoGetConstantInput_tensor;
-inline constexpr Function<272, Status*(const OpAttribute*, int, void*, std::size_t, std::size_t*)> ReadOpAttr;
+inline constexpr Function<272, Status*(const OpAttribute*, AttributeType, void*, std::size_t, std::size_t*)> ReadOpAttr;
 inline constexpr Function<274,
                           Status*(const KernelContext*, void (*)(void*, std::size_t), std::size_t, std::size_t, void*)>
     KernelContext_ParallelFor;
 inline constexpr Function<289, Status*(const ValueInfo*, const char**)> GetValueInfoName;
+inline constexpr Function<290, Status*(const ValueInfo*, const TypeInfo**)> GetValueInfoTypeInfo;
 inline constexpr Function<307, int(const HardwareDevice*)> HardwareDevice_Type;
 inline constexpr Function<317, Table()> GetEpApi;
+inline constexpr Function<318, Status*(const Value*, std::size_t*)> GetTensorSizeInBytes;
 inline constexpr Function<323, Status*(const ValueInfo*, const Node**, std::size_t*)> ValueInfo_GetValueProducer;
 inline constexpr Function<324, Status*(const ValueInfo*, std::size_t*)> ValueInfo_GetValueNumConsumers;
 inline constexpr Function<325, Status*(const ValueInfo*, const Node**, std::int64_t*, std::size_t)>
@@ -110,15 +137,29 @@ inline constexpr Function<325, Status*(const ValueInfo*, const Node**, std::int6
 inline constexpr Function<326, Status*(const ValueInfo*, const Value**)> ValueInfo_GetInitializerValue;
 inline constexpr Function<330, Status*(const ValueInfo*, bool*)> ValueInfo_IsGraphOutput;
 inline constexpr Function<331, Status*(const ValueInfo*, bool*)> ValueInfo_IsConstantInitializer;
+inline constexpr Function<332, Status*(const ValueInfo*, bool*)> ValueInfo_IsFromOuterScope;
+inline constexpr Function<335, Status*(const Graph*, std::int64_t*)> Graph_GetOnnxIRVersion;
+inline constexpr Function<336, Status*(const Graph*, std::size_t*)> Graph_GetNumOperatorSets;
+inline constexpr Function<337, Status*(const Graph*, const char**, std::int64_t*, std::size_t)> Graph_GetOperatorSets;
+inline constexpr Function<340, Status*(const Graph*, std::size_t*)> Graph_GetNumOutputs;
+inline constexpr Function<341, Status*(const Graph*, const ValueInfo**, std::size_t)> Graph_GetOutputs;
 inline constexpr Function<344, Status*(const Graph*, std::size_t*)> Graph_GetNumNodes;
 inline constexpr Function<345, Status*(const Graph*, const Node**, std::size_t)> Graph_GetNodes;
-inline constexpr Function<346, Status*(const Graph*, const Node**)> Graph_GetParentNode;
 inline constexpr Function<350, Status*(const Node*, const char**)> Node_GetOperatorType;
 inline constexpr Function<351, Status*(const Node*, const char**)> Node_GetDomain;
 inline constexpr Function<352, Status*(const Node*, int*)> Node_GetSinceVersion;
 inline constexpr Function<353, Status*(const Node*, std::size_t*)> Node_GetNumInputs;
 inline constexpr Function<354, Status*(const Node*, const ValueInfo**, std::size_t)> Node_GetInputs;
-inline constexpr Function<361, Status*(const Node*, const char*, const OpAttribute**)> Node_GetAttributeByName;
+inline constexpr Function<355, Status*(const Node*, std::size_t*)> Node_GetNumOutputs;
+inline constexpr Function<356, Status*(const Node*, const ValueInfo**, std::size_t)> Node_GetOutputs;
+inline constexpr Function<357, Status*(const Node*, std::size_t*)> Node_GetNumImplicitInputs;
+inline constexpr Function<358, Status*(const Node*, const ValueInfo**, std::size_t)> Node_GetImplicitInputs;
+inline constexpr Function<359, Status*(const Node*, std::size_t*)> Node_GetNumAttributes;
+inline constexpr Function<360, Status*(const Node*, const OpAttribute**, std::size_t)> Node_GetAttributes;
+inline constexpr Function<363, Status*(const OpAttribute*, AttributeType*)> OpAttr_GetType;
+inline constexpr Function<364, Status*(const OpAttribute*, const char**)> OpAttr_GetName;
+inline constexpr Function<365, Status*(const Node*, std::size_t*)> Node_GetNumSubgraphs;
+inline constexpr Function<366, Status*(const Node*, const Graph**, std::size_t, const char**)> Node_GetSubgraphs;
 inline constexpr Function<414, Status*(const Value*, TensorType*, const std::int64_t**, std::size_t*)>
     GetTensorElementTypeAndShapeDataReference;
 inline constexpr Function<417, Status*(const KernelInfo*, const char*, Allocator*, char***, std::size_t*)>
@@ -170,7 +211,9 @@ struct Ep {  // OrtEp
   std::uint32_t version;
   const char* (*GetName)(const Ep*);
   Status* (*GetCapability)(Ep*, const Graph*, GraphSupportInfo*);
-  void* others[10];
+  void* others[5];
+  Status* (*OnRunStart)(Ep*, const RunOptions*);
+  void* more[4];
   Status* (*GetKernelRegistry)(Ep*, const KernelRegistry**);
   void* later[16];
 };

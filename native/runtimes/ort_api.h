@@ -11,6 +11,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "native/runtimes/onnx_gru.h"
 #include "native/runtimes/ort.h"
@@ -70,6 +71,22 @@ std::optional<std::string> Text(const Api& api, F&& get) {
   text.resize(std::strlen(text.c_str()));
   return text;
 }
+
+// The names of a node's outputs, empty for one that is left out.
+inline std::vector<std::string> OutputNames(const Api& api, const ort::KernelInfo* info) {
+  std::size_t count = 0;
+  api.Check(ort::KernelInfo_GetOutputCount(api.api, info, &count));
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < count; ++i) {
+    names.push_back(Text(api, [&](char* text, std::size_t* size) {
+                      return ort::KernelInfo_GetOutputName(api.api, info, i, text, size);
+                    }).value_or(""));
+  }
+  return names;
+}
+
+// Whether a domain is that of ONNX's own operators.
+inline bool IsOnnx(const char* domain) { return *domain == '\0' || std::strcmp(domain, "ai.onnx") == 0; }
 
 inline std::optional<ElementType> TypeOf(ort::TensorType type) {
   switch (type) {

@@ -22,7 +22,16 @@ Options, given as `("OnegruExecutionProvider", {"threads": "1"})`:
     activation_storage: "int16" (the default) or "int8", with weights in int8.
 
 The last two may name nodes, each in a line of its own, as "first=int8" and "second=bfloat16"; the others keep
-float32. Weights that DequantizeLinear makes of constants are computed once, when the session is made.
+float32.
+
+Weights are packed once where they do not change. Those that nodes make of constants are computed as the
+session is made, by ONNX Runtime's own kernels, and the nodes have nothing to do in a run: DequantizeLinear
+and QuantizeLinear of any type, Cast, Concat, Identity, Reshape, Slice, Split, Squeeze, Transpose and
+Unsqueeze, in the main graph, in bodies and in functions. Only what would take far more memory than the
+constants, and nodes in different bodies that share all their names, are left to each run. Defaults of inputs
+are packed once, until a run gives others. Weights that change from run to run are told once, by a
+`SpecWarning` in Python and in ONNX Runtime's log elsewhere: each run compares them, and packs them again
+when they have changed.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def prefixed_errors(place: str) -> Iterator[None]:
 
 
 class SpecWarning(UserWarning):
-    """Something that is legal but has no effect."""
+    """Something that is legal but has no effect, or costs more than it need."""
 
     __module__ = "onegru"
 

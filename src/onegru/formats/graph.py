@@ -203,7 +203,7 @@ class Conversion(OwnStep):
 Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 #: Called with the index of a GRU node, a moment, and its arrays by the specification's names, which are gone
-#: afterwards: at "weights" those of a node whose weights are constants, at "done" all of one that has run.
+#: afterwards: at "weights" those that a node has packed, at "done" all of one that has run.
 Observer = Callable[[int, str, Mapping[str, Array]], None]
 
 

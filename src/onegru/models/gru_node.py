@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from onegru.core.arguments import integer, shown
-from onegru.core.dtypes import Array, numpy_dtype
-from onegru.core.errors import SpecError, prefixed_errors
+from onegru.core.dtypes import Array, contiguous, numpy_dtype
+from onegru.core.errors import SpecError, SpecWarning, callers_level, prefixed_errors
 from onegru.core.pickling import state_of
 from onegru.core.wording import count
 from onegru.drawing.card import card
@@ -40,6 +41,9 @@ class GruNode:
         self._lowered: Lowered | None = None
         self._weights: tuple[object, ...] = ()
         self._is_fixed = False
+        # Weights of the last run that had others, and what was made of them.
+        self._last: tuple[tuple[Array | None, ...], GRU, Lowered] | None = None
+        self._has_told = False
 
     @property
     def name(self) -> str:
@@ -125,23 +129,28 @@ class GruNode:
         self._is_fixed = not any(node.inputs.get(name) in defaults for name in WEIGHTS)
 
     def __getstate__(self) -> Any:
-        return state_of(self, _later=None)
+        return state_of(self, _later=None, _last=None)
 
     def _runner(self) -> Runner:
         """What runs the node, on the fast path if there is one."""
         node, fixed = self._step, WEIGHTS if self._is_fixed else ()
         reads = {value for name, value in node.inputs.items() if name not in fixed}
-        if node.operator.name in ("GRU", "AUGRU") and self._is_fixed and self._layer is not None:
-            return Runner(reads, _fast_run(node, self._layer, self._run))
-        return Runner(reads, self._run)
+        if node.operator.name not in ("GRU", "AUGRU") or self._layer is None:
+            return Runner(reads, self._run)
+        fast = _fast_run(node, self._layer, self._run)
+        if self._is_fixed:
+            return Runner(reads, fast)
+        return Runner(reads, lambda values: fast(values) if self._has_defaults(values) else self._run(values))
+
+    def _has_defaults(self, values: Mapping[str, object]) -> bool:
+        """Whether the weights are those of the layer."""
+        return all(a is b for a, b in zip(self._weights_in(values), self._weights, strict=True))
 
     def _run(self, values: dict[str, Any]) -> None:
         node = self._step
         layer, lowered = self._layer, self._lowered
-        if layer is None or lowered is None or not self._is_fixed:
-            weights = self._weights_in(values)
-            if not self._weights or any(a is not b for a, b in zip(weights, self._weights, strict=True)):
-                layer, lowered = self._make(weights)
+        if not self._is_fixed and not (self._weights and self._has_defaults(values)):
+            layer, lowered = self._made(self._weights_in(values))
         assert layer is not None and lowered is not None
         given = {name: values.get(value) for name, value in node.inputs.items() if name not in WEIGHTS}
         self._add_state(given, layer)
@@ -212,11 +221,37 @@ class GruNode:
         inputs = self._step.inputs
         return tuple(values[inputs[name]] if name in inputs else None for name in WEIGHTS)
 
+    def _made(self, weights: tuple[object, ...]) -> tuple[GRU, Lowered]:
+        """The layer of weights that a run has, which is made when they have changed."""
+        arrays = tuple(None if array is None else np.asarray(array) for array in weights)
+        last = self._last
+        if last is not None and all(map(_same_bits, arrays, last[0])):
+            return last[1:]
+        layer, lowered = self._make(weights)
+        if last is not None and not self._has_told:
+            self._has_told = True
+            size = sum(array.nbytes for array in arrays if array is not None)
+            warnings.warn(
+                f"{self._place}W, R, B: are not the same in each run; their {size} bytes are compared in "
+                "each, and packed again when they have changed (constants are packed once)",
+                SpecWarning,
+                stacklevel=callers_level(),
+            )
+        self._last = tuple(None if array is None else array.copy() for array in arrays), layer, lowered
+        return layer, lowered
+
     def _make(self, weights: tuple[object, ...]) -> tuple[GRU, Lowered]:
         with prefixed_errors(self._place):
             lowered = lower(self._step.operator, self._step.attributes, *weights, where=self._place)
             options = self._options.for_node(self.name).for_type(lowered.spec.dtype)
             return GRU.from_canonical(lowered.spec, lowered.weights, **options._asdict()), lowered
+
+
+def _same_bits(a: Array | None, b: Array | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    is_alike = a.dtype == b.dtype and a.shape == b.shape
+    return is_alike and np.array_equal(*(contiguous(array).reshape(-1).view(np.uint8) for array in (a, b)))
 
 
 def prepare_nodes(nodes: Iterable[GruNode], constants: Mapping[str, object], graph: Graph) -> None:

@@ -67,7 +67,8 @@ def register() -> str:
 
 
 # Called with a node's name, the moment, and its arrays by the specification's names, which are valid until it
-# returns. The moment is "weights" when a node with constant weights is made, and "done" after each run.
+# returns. The moment is "weights" when W, R and B are packed, as a node with constant ones is made or in
+# a run, and "done" after each run.
 Observer = Callable[[str, str, Mapping[str, Array]], None]
 
 _observers: dict[int, Observer] = {}
@@ -111,7 +112,7 @@ def _see(
 
 
 def _warn(message: str) -> None:
-    """The function that native code calls as a session is made, for what a node holds without effect."""
+    """The function that native code calls for what a node holds without effect, or costs without need."""
     warnings.warn(message, SpecWarning, stacklevel=callers_level("onnxruntime"))
 
 

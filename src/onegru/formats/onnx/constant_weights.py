@@ -9,6 +9,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto
 
 from onegru.core.dtypes import Array
+from onegru.formats.onnx.dequantized import dequantized
 from onegru.formats.onnx.node import is_plain_constant
 from onegru.formats.onnx.order import needed_nodes, node_inputs, sort_nodes
 from onegru.formats.onnx.states import evaluate
@@ -77,12 +78,27 @@ def nodes_ahead(
 def results(
     values: Values, opset: int, nodes: Sequence[NodeProto], names: Sequence[str]
 ) -> dict[str, Array] | None:
-    """What nodes that take only constants give; None if onnx's own evaluator does not run them."""
-    taken = sorted({name for node in nodes for name in node_inputs(node)})
+    """What nodes that take only constants give; None if onnx's own evaluator does not run them.
+
+    DequantizeLinear gives ONNX Runtime's bits, and not in the size that a file says a block has.
+    """
+    done: dict[str, Array] = {}
+    left: list[NodeProto] = []
+    for node in nodes:
+        is_quantized = node.op_type == "DequantizeLinear" and is_onnx(node)
+        array = dequantized(opset, values, node) if is_quantized else None
+        if array is not None:
+            done[node.output[0]] = array
+        elif any(item.name == "block_size" and item.i for item in node.attribute):
+            return None
+        else:
+            left.append(node)
+    taken = sorted({name for node in left for name in node_inputs(node)})
     held = {name: item for name in taken if (item := values.held(name)) is not None}
     constants = {id(item): item for item in held.values() if isinstance(item, NodeProto)}
     outputs = [onnx.ValueInfoProto(name=name) for name in names]
-    graph = onnx.helper.make_graph([*constants.values(), *nodes], "constants", [], outputs)
+    graph = onnx.helper.make_graph([*constants.values(), *left], "constants", [], outputs)
+    graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in done.items())
     graph.initializer.extend(
         onnx.numpy_helper.from_array(to_array(values.source, item), name)
         for name, item in held.items()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, ModelProto, NodeProto
 
 from onegru.core.dtypes import Array, default_float_mode
 from onegru.engines.storage import quantize_channels
@@ -26,9 +26,14 @@ from onegru.formats.onnx.validate import (
 )
 from onegru.formats.onnx.values import Values, all_graphs, all_values
 
-# Operators that may stand between DequantizeLinear and a GRU: they move numbers but do not change them.
-_MOVERS = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice"}
+# Operators that may stand between DequantizeLinear and a GRU.
+_MOVERS = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Cast"}
+#: Those by which files make weights of constants; the execution provider leaves none of them to a run.
+#: QuantizeLinear is what ONNX Runtime's optimizer adds.
+CARRIERS = {"DequantizeLinear", "QuantizeLinear", *_MOVERS}
 _INTEGERS = {"int4", "uint4", "int8", "uint8", "int16", "uint16", "int32"}
+_SMALL_FLOATS = {"float4_e2m1fn", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"}
+_SCALES = {"float16", "bfloat16", "float32"}
 #: The opset from which on each attribute is there.
 _SINCE = {"axis": 13, "block_size": 21, "output_dtype": 23}
 _WEIGHTS = slice(1, 4)  # W, R and B among the inputs of either operator
@@ -68,7 +73,7 @@ def fold_dequantized(source: Source, model: ModelProto, opset: int) -> bool:
     kind = "DequantizeLinear"
     if not any(node.op_type == kind for graph in all_graphs(model.graph) for node in graph.node):
         return False
-    if not _replace(source, model, kind, functools.partial(_dequantized, opset)):
+    if not _replace(source, model, kind, functools.partial(dequantized, opset)):
         return False
     _replace(source, model, "Reshape", _reshaped)  # as `convert --quantize` writes two directions
     return True
@@ -141,22 +146,36 @@ def _moves_numbers(node: NodeProto) -> bool:
     return node.op_type in _MOVERS and is_onnx(node)
 
 
-def _dequantized(opset: int, values: Values, node: NodeProto) -> Array | None:
-    """(x - x_zero_point)·x_scale in float32, as ONNX Runtime computes it; None for what is left to it."""
+def dequantized(opset: int, values: Values, node: NodeProto) -> Array | None:
+    """What DequantizeLinear makes of constants, as ONNX Runtime computes it; None for what is left to that.
+
+    That is (x - x_zero_point)·x_scale in float32, rounded to the scale's type.
+
+    Args:
+        opset: the version of the node.
+        values: those of its graph.
+        node: the node.
+
+    Raises:
+        FormatError: a constant is broken.
+    """
     attributes = {item.name: item.i for item in node.attribute}
     known = {name for name, since in _SINCE.items() if opset >= since}
     is_plain = all(item.type == AttributeProto.INT for item in node.attribute)
     if not is_plain or not attributes.keys() <= known or len(attributes) < len(node.attribute):
         return None
-    if attributes.get("output_dtype", 0) not in (0, TensorProto.FLOAT) or len(node.output) != 1:
-        return None
     arrays = [values.constant(name) if name else None for name in node.input]
     x, scale, zero_point = [*arrays, None, None, None][:3]
     if x is None or scale is None or (zero_point is None and any(node.input[2:])) or len(arrays) > 3:
         return None
-    if x.dtype == np.int32 and zero_point is not None and zero_point.any():
+    if scale.dtype.name not in _SCALES or len(node.output) != 1:
         return None
-    if x.dtype.name not in _INTEGERS or scale.dtype != np.float32:
+    if attributes.get("output_dtype", 0) not in (0, onnx.helper.np_dtype_to_tensor_dtype(scale.dtype)):
+        return None
+    is_small_float = x.dtype.name in _SMALL_FLOATS
+    if x.dtype.name not in _INTEGERS and not is_small_float:
+        return None
+    if (x.dtype == np.int32 or is_small_float) and zero_point is not None and zero_point.astype(bool).any():
         return None
     if zero_point is None:
         zero_point = np.zeros(scale.shape, x.dtype)
@@ -167,8 +186,8 @@ def _dequantized(opset: int, values: Values, node: NodeProto) -> Array | None:
     if of_each is None or of_zero is None:
         return None
     with default_float_mode(), np.errstate(over="ignore", invalid="ignore"):
-        offsets = x.astype(np.int32) - of_zero.astype(np.int32)
-        return np.asarray(offsets.astype(np.float32) * of_each)
+        offsets = x if is_small_float else x.astype(np.int32) - of_zero.astype(np.int32)
+        return np.asarray((offsets.astype(np.float32) * of_each.astype(np.float32)).astype(scale.dtype))
 
 
 def _reshaped(values: Values, node: NodeProto) -> Array | None:

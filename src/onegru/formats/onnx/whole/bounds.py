@@ -108,6 +108,7 @@ class Ahead:
                 known.update(node.output)
                 (plain if node.op_type == "Constant" else chosen).append(node)
         self.most = most
+        self._constants = constants
         tensors = model.graph.initializer if tensors is None else tensors
         self._sizes = _inferred(model, tensors, plain, chosen) if chosen else {}
         sizes = [self._sizes.get(name) for node in chosen for name in node.output if name]
@@ -117,10 +118,11 @@ class Ahead:
     def fits(self, node: NodeProto) -> bool:
         """Whether a node that depends only on constants gives values that may be computed ahead.
 
-        Nodes with blocks of scales do not: onnx's evaluator repeats each as often as the file says, whatever
-        the shape.
+        Nodes with blocks of scales that are no plain constants do not: onnx's evaluator repeats each as often
+        as the file says, whatever the shape.
         """
-        if any(attribute.name == "block_size" and attribute.i for attribute in node.attribute):
+        has_blocks = any(attribute.name == "block_size" and attribute.i for attribute in node.attribute)
+        if has_blocks and not all(name in self._constants for name in node.input if name):
             return False
         return all(self._sizes.get(name, math.inf) <= self.most for name in node.output if name)
 
