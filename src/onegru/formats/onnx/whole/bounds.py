@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+from collections import ChainMap
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
@@ -205,10 +207,10 @@ class _Shapes:
         self,
         nodes: Iterable[NodeProto],
         tensors: Mapping[str, TensorProto],
-        outer: Mapping[str, int] = {},
+        outer: ChainMap[str, _List] | None = None,
         depth: int = 0,
-    ) -> dict[str, int]:
-        """How many numbers each of the values has that are followed.
+    ) -> ChainMap[str, _List]:
+        """The lists that are followed, by the names of values.
 
         Args:
             nodes: in an order in which they can be run.
@@ -216,13 +218,13 @@ class _Shapes:
             outer: the same of values that they may take.
             depth: how many bodies and calls they lie in.
         """
-        known = dict(outer)
-        known |= {name: math.prod(tensor.dims) for name, tensor in tensors.items() if _is_shape(tensor)}
+        known: ChainMap[str, _List] = (ChainMap() if outer is None else outer).new_child()
+        known.update({name: _List.of(tensor) for name, tensor in tensors.items() if _is_shape(tensor)})
         for node in nodes:
-            count = self._given(node, known)
-            if count is not None and node.output:
-                known[node.output[0]] = count
-                self._left -= count
+            found = self._given(node, known)
+            if found is not None and node.output:
+                known[node.output[0]] = found
+                self._left -= found.count
                 if self._left < 0:
                     raise self._source.error(
                         f"{describe(node)}: shapes come to far more numbers than the file holds"
@@ -239,27 +241,71 @@ class _Shapes:
                     for inner, name in zip(function.input, node.input, strict=False)
                     if name in known
                 }
-                given = self.follow(function.node, {}, taken, depth + 1)
+                given = self.follow(function.node, {}, ChainMap(taken), depth + 1)
                 names = zip(function.output, node.output, strict=False)
-                known |= {name: given[inner] for inner, name in names if inner in given}
+                known.update({name: given[inner] for inner, name in names if inner in given})
         return known
 
-    def _given(self, node: NodeProto, known: Mapping[str, int]) -> int | None:
+    def _given(self, node: NodeProto, known: Mapping[str, _List]) -> _List | None:
         if node.op_type == "Shape":
-            return _RANK
+            return _List(_RANK)
         if node.op_type == "Constant":
             for attribute in node.attribute:
+                if attribute.name == "value_int":
+                    return _List(1, (attribute.i,))
                 if attribute.name == "value_ints":
-                    return len(attribute.ints)
+                    return _List(
+                        len(attribute.ints), tuple(attribute.ints) if len(attribute.ints) == 1 else ()
+                    )
                 if attribute.name == "value" and _is_shape(attribute.t):
-                    return int(math.prod(attribute.t.dims))
+                    return _List.of(attribute.t)
             return None
         if node.op_type not in _FOLLOWED or not node.input or node.input[0] not in known:
             return None
-        counts = [known[name] for name in node.input if name in known]
+        lists = [known[name] for name in node.input if name in known]
+        data, is_flat = lists[0], all(item.is_flat for item in lists)
+        count = max(item.count for item in lists)
         if node.op_type == "Concat":
-            return sum(known[name] for name in node.input) if len(counts) == len(node.input) else None
-        return max(counts)
+            if len(lists) < len(node.input):
+                return None
+            count = sum(item.count for item in lists)
+        elif node.op_type in ("Reshape", "Unsqueeze"):
+            is_flat = count == 1 or (node.op_type == "Reshape" and len(lists) > 1 and lists[1].count == 1)
+        elif (
+            node.op_type == "Gather" and len(lists) > 1
+        ):  # as many as there are indices, of a table of any length
+            count = lists[1].count * (1 if data.is_flat else data.count)
+        elif node.op_type == "Slice":
+            count = _sliced(node, known, data.count) if data.is_flat else data.count
+        return _List(count, is_flat=is_flat)
+
+
+class _List(NamedTuple):
+    """How many integers there are, the only one of a constant, and whether they have one axis at most."""
+
+    count: int
+    only: tuple[int, ...] = ()
+    is_flat: bool = True
+
+    @classmethod
+    def of(cls, tensor: TensorProto) -> _List:
+        count, only = math.prod(tensor.dims), ()
+        if count == 1 and tensor.data_location != TensorProto.EXTERNAL:
+            with contextlib.suppress(Exception):  # what is broken is refused by what reads it
+                only = tuple(onnx.numpy_helper.to_array(tensor).ravel().tolist())
+        return cls(count, only)
+
+
+def _sliced(node: NodeProto, known: Mapping[str, _List], count: int) -> int:
+    """How many numbers Slice leaves of so many; all, unless constants say where it begins and ends."""
+    told = {item.name: tuple(item.ints) for item in node.attribute}
+    for name, value in zip(("starts", "ends", "axes", "steps"), node.input[1:], strict=False):
+        if value:
+            told[name] = known[value].only if value in known else ()
+    bounds = [told.get("starts", ()), told.get("ends", ()), told.get("steps", (1,))]
+    if any(len(numbers) != 1 for numbers in bounds) or bounds[2] == (0,):
+        return count
+    return len(range(count)[slice(*(number for (number,) in bounds))])
 
 
 # Operators whose results are followed, too.
