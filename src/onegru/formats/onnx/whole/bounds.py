@@ -224,7 +224,7 @@ class _Shapes:
             found = self._given(node, known)
             if found is not None and node.output:
                 known[node.output[0]] = found
-                self._left -= found.count
+                self._left -= found.size
                 if self._left < 0:
                     raise self._source.error(
                         f"{describe(node)}: shapes come to far more numbers than the file holds"
@@ -264,36 +264,36 @@ class _Shapes:
             return None
         lists = [known[name] for name in node.input if name in known]
         data, is_flat = lists[0], all(item.is_flat for item in lists)
-        count = max(item.count for item in lists)
+        count = max(item.size for item in lists)
         if node.op_type == "Concat":
             if len(lists) < len(node.input):
                 return None
-            count = sum(item.count for item in lists)
+            count = sum(item.size for item in lists)
         elif node.op_type in ("Reshape", "Unsqueeze"):
-            is_flat = count == 1 or (node.op_type == "Reshape" and len(lists) > 1 and lists[1].count == 1)
+            is_flat = count == 1 or (node.op_type == "Reshape" and len(lists) > 1 and lists[1].size == 1)
         elif (
             node.op_type == "Gather" and len(lists) > 1
         ):  # as many as there are indices, of a table of any length
-            count = lists[1].count * (1 if data.is_flat else data.count)
+            count = lists[1].size * (1 if data.is_flat else data.size)
         elif node.op_type == "Slice":
-            count = _sliced(node, known, data.count) if data.is_flat else data.count
+            count = _sliced(node, known, data.size) if data.is_flat else data.size
         return _List(count, is_flat=is_flat)
 
 
 class _List(NamedTuple):
     """How many integers there are, the only one of a constant, and whether they have one axis at most."""
 
-    count: int
+    size: int
     only: tuple[int, ...] = ()
     is_flat: bool = True
 
     @classmethod
     def of(cls, tensor: TensorProto) -> _List:
-        count, only = math.prod(tensor.dims), ()
-        if count == 1 and tensor.data_location != TensorProto.EXTERNAL:
+        size, only = math.prod(tensor.dims), ()
+        if size == 1 and tensor.data_location != TensorProto.EXTERNAL:
             with contextlib.suppress(Exception):  # what is broken is refused by what reads it
                 only = tuple(onnx.numpy_helper.to_array(tensor).ravel().tolist())
-        return cls(count, only)
+        return cls(size, only)
 
 
 def _sliced(node: NodeProto, known: Mapping[str, _List], count: int) -> int:
