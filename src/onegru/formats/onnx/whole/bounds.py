@@ -248,44 +248,48 @@ class _Shapes:
 
     def _given(self, node: NodeProto, known: Mapping[str, _List]) -> _List | None:
         if node.op_type == "Shape":
-            return _List(_RANK)
+            return _List(_RANK, 1)
         if node.op_type == "Constant":
             for attribute in node.attribute:
                 if attribute.name == "value_int":
-                    return _List(1, (attribute.i,))
+                    return _List(1, 0, (attribute.i,))
                 if attribute.name == "value_ints":
-                    return _List(
-                        len(attribute.ints), tuple(attribute.ints) if len(attribute.ints) == 1 else ()
-                    )
+                    numbers = tuple(attribute.ints)
+                    return _List(len(numbers), 1, numbers if len(numbers) == 1 else ())
                 if attribute.name == "value" and _is_shape(attribute.t):
                     return _List.of(attribute.t)
             return None
         if node.op_type not in _FOLLOWED or not node.input or node.input[0] not in known:
             return None
         lists = [known[name] for name in node.input if name in known]
-        data, is_flat = lists[0], all(item.is_flat for item in lists)
-        count = max(item.size for item in lists)
+        data, second = lists[0], known.get(node.input[1]) if len(node.input) > 1 else None
+        size, rank = max(item.size for item in lists), max(item.rank for item in lists)
         if node.op_type == "Concat":
             if len(lists) < len(node.input):
                 return None
-            count = sum(item.size for item in lists)
-        elif node.op_type in ("Reshape", "Unsqueeze"):
-            is_flat = count == 1 or (node.op_type == "Reshape" and len(lists) > 1 and lists[1].size == 1)
-        elif (
-            node.op_type == "Gather" and len(lists) > 1
-        ):  # as many as there are indices, of a table of any length
-            count = lists[1].size * (1 if data.is_flat else data.size)
+            size = sum(item.size for item in lists)
+        elif node.op_type == "Reshape":
+            rank = _RANK if second is None else second.size
+        elif node.op_type == "Unsqueeze":
+            if len(node.input) < 2:  # before opset 13
+                rank += sum(len(item.ints) for item in node.attribute)
+            else:
+                rank = _RANK if second is None else data.rank + second.size
+        elif node.op_type == "Gather":  # as many as there are indices, however long the table
+            rank = _RANK if second is None else data.rank + second.rank - 1
+            if second is not None:
+                size = second.size * (1 if data.rank <= 1 else data.size)
         elif node.op_type == "Slice":
-            count = _sliced(node, known, data.size) if data.is_flat else data.size
-        return _List(count, is_flat=is_flat)
+            size, rank = (_sliced(node, known, data.size) if data.rank <= 1 else data.size), data.rank
+        return _List(size, rank)
 
 
 class _List(NamedTuple):
-    """How many integers there are, the only one of a constant, and whether they have one axis at most."""
+    """How many integers there are, along how many axes at most, and the only one of a constant."""
 
     size: int
+    rank: int
     only: tuple[int, ...] = ()
-    is_flat: bool = True
 
     @classmethod
     def of(cls, tensor: TensorProto) -> _List:
@@ -293,7 +297,7 @@ class _List(NamedTuple):
         if size == 1 and tensor.data_location != TensorProto.EXTERNAL:
             with contextlib.suppress(Exception):  # what is broken is refused by what reads it
                 only = tuple(onnx.numpy_helper.to_array(tensor).ravel().tolist())
-        return cls(size, only)
+        return cls(size, len(tensor.dims), only)
 
 
 def _sliced(node: NodeProto, known: Mapping[str, _List], count: int) -> int:
