@@ -1,12 +1,15 @@
 // The execution provider for ONNX Runtime: runs every GRU and AUGRU node of a session. The library that contains it is
-// registered there; it exports CreateEpFactories and ReleaseEpFactory.
+// registered there; it exports CreateEpFactories and ReleaseEpFactory. It is a library of custom operators as well, by
+// RegisterCustomOps: a session that gets the provider by name reads its file before it asks the provider for any.
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -14,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "native/runtimes/augru_domains.h"
 #include "native/runtimes/gru_kernel.h"
 #include "native/runtimes/observer.h"
 #include "native/runtimes/onnx_gru.h"
@@ -247,7 +251,7 @@ class Provider : public ort::Ep {
 
 class GruFactory : public ort::Factory {
  public:
-  explicit GruFactory(const Api& api) : ort::Factory{}, api_(api) {
+  explicit GruFactory(const Api& api) : ort::Factory{}, api_(api), augrus_(api) {
     version = api.version;
     GetName = [](const ort::Factory*) { return kName; };
     GetVendor = [](const ort::Factory*) { return kVendor; };
@@ -285,11 +289,37 @@ class GruFactory : public ort::Factory {
       return static_cast<ort::Status*>(nullptr);
     };
     IsStreamAware = [](const ort::Factory*) { return false; };
+    GetNumCustomOpDomains = [](ort::Factory* self, std::size_t* count) {
+      *count = static_cast<GruFactory&>(*self).augrus_.all().size();
+      return static_cast<ort::Status*>(nullptr);
+    };
+    GetCustomOpDomains = [](ort::Factory* self, ort::CustomOpDomain** domains, std::size_t count) {
+      const auto& all = static_cast<GruFactory&>(*self).augrus_.all();
+      std::copy_n(all.begin(), std::min(count, all.size()), domains);
+      return static_cast<ort::Status*>(nullptr);
+    };
   }
 
  private:
   const Api api_;
+  const AugruDomains augrus_;
 };
+
+// Of the sessions that register a library of custom operators; never destroyed, as they may outlive everything.
+std::atomic<const AugruDomains*> g_augrus{nullptr};
+
+// The tables of functions of the ONNX Runtime that asks.
+ort::Status* Ask(const ort::ApiBase* base, Api& api) {
+  unsigned minor = 0;
+  const char* const text = base->GetVersionString();
+  const bool is_known = std::sscanf(text, "1.%u.", &minor) == 1;
+  api.version = std::min(static_cast<std::uint32_t>(minor), ort::kNewestVersion);
+  api.api = is_known ? base->GetApi(api.version) : nullptr;
+  if (api.api == nullptr) api.api = base->GetApi(1);  // for the message
+  if (api.api == nullptr || (is_known && api.version >= ort::kOldestVersion)) return nullptr;
+  return api.Fail(ort::kFail, "ONNX Runtime " + std::string(text) + "; must be 1." +
+                                  std::to_string(ort::kOldestVersion) + " or newer");
+}
 
 }  // namespace
 }  // namespace onegru
@@ -305,18 +335,9 @@ extern "C" ONEGRU_EXPORT onegru::ort::Status* CreateEpFactories(const char*, con
                                                                 std::size_t most, std::size_t* count) {
   using namespace onegru;
   *count = 0;
-  unsigned minor = 0;
-  const char* const text = base->GetVersionString();
-  const bool is_known = std::sscanf(text, "1.%u.", &minor) == 1;
   Api api{};
-  api.version = std::min(static_cast<std::uint32_t>(minor), ort::kNewestVersion);
-  api.api = is_known ? base->GetApi(api.version) : nullptr;
-  if (api.api == nullptr) api.api = base->GetApi(1);  // for the message
-  if (api.api == nullptr) return nullptr;
-  if (!is_known || api.version < ort::kOldestVersion) {
-    return api.Fail(ort::kFail, "ONNX Runtime " + std::string(text) + "; must be 1." +
-                                    std::to_string(ort::kOldestVersion) + " or newer");
-  }
+  ort::Status* const refused = Ask(base, api);
+  if (refused != nullptr || api.api == nullptr) return refused;
 #if defined(ONEGRU_STANDALONE)
   SetNumThreads(std::thread::hardware_concurrency());  // of the process's mask; Python reads the environment, too
 #endif
@@ -332,4 +353,21 @@ extern "C" ONEGRU_EXPORT onegru::ort::Status* CreateEpFactories(const char*, con
 extern "C" ONEGRU_EXPORT onegru::ort::Status* ReleaseEpFactory(onegru::ort::Factory* factory) {
   delete static_cast<onegru::GruFactory*>(factory);
   return nullptr;
+}
+
+extern "C" ONEGRU_EXPORT onegru::ort::Status* RegisterCustomOps(onegru::ort::SessionOptions* options,
+                                                                const onegru::ort::ApiBase* base) {
+  using namespace onegru;
+  Api api{};
+  ort::Status* const refused = Ask(base, api);
+  if (refused != nullptr || api.api == nullptr) return refused;
+  return api.Try([&] {
+    const AugruDomains* domains = g_augrus.load();
+    if (domains == nullptr) {
+      auto fresh = std::make_unique<const AugruDomains>(api);
+      if (g_augrus.compare_exchange_strong(domains, fresh.get())) domains = fresh.release();
+    }
+    for (ort::CustomOpDomain* const domain : domains->all())
+      api.Check(ort::AddCustomOpDomain(api.api, options, domain));
+  });
 }

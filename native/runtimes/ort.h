@@ -1,7 +1,7 @@
 // ONNX Runtime's C API, as far as it is used here: its headers come with no package, and a plugin must run with every
 // version. It is a table of functions that only grows at its end, so a function is an index and a signature.
 //
-// Source: the public documentation of the C API (OrtApi, OrtEpApi, OrtEp, OrtEpFactory, OrtKernelImpl).
+// Source: the public documentation of the C API (OrtApi, OrtEpApi, OrtEp, OrtEpFactory, OrtKernelImpl, OrtCustomOp).
 // tests/runtimes/test_execution_provider.py runs it on the oldest and the newest supported version.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_ORT_H_
@@ -41,6 +41,8 @@ struct Session;
 struct RunOptions;
 struct TypeInfo;
 struct TensorInfo;
+struct CustomOpDomain;
+struct CustomOp;
 
 #if defined(_WIN32)
 using PathChar = wchar_t;
@@ -50,6 +52,7 @@ using PathChar = char;
 
 enum ErrorCode { kFail = 1, kInvalidArgument = 2, kRuntimeException = 6 };
 enum TensorType {
+  kAnyType = 0,
   kFloat = 1,
   kUint8 = 2,
   kInt8 = 3,
@@ -89,6 +92,9 @@ inline constexpr Function<19, Status*(SessionOptions*)> DisableCpuMemArena;
 inline constexpr Function<22, Status*(SessionOptions*, int)> SetSessionLogSeverityLevel;
 inline constexpr Function<23, Status*(SessionOptions*, int)> SetSessionGraphOptimizationLevel;
 inline constexpr Function<24, Status*(SessionOptions*, int)> SetIntraOpNumThreads;
+inline constexpr Function<26, Status*(const char*, CustomOpDomain**)> CreateCustomOpDomain;
+inline constexpr Function<27, Status*(CustomOpDomain*, const CustomOp*)> CustomOpDomain_Add;
+inline constexpr Function<28, Status*(SessionOptions*, CustomOpDomain*)> AddCustomOpDomain;
 inline constexpr Function<51, Status*(Value*, void**)> GetTensorMutableData;
 inline constexpr Function<55, Status*(const TypeInfo*, const TensorInfo**)> CastTypeInfoToTensorInfo;
 inline constexpr Function<60, Status*(const TensorInfo*, TensorType*)> GetTensorElementType;
@@ -108,6 +114,7 @@ inline constexpr Function<93, void(Status*)> ReleaseStatus;
 inline constexpr Function<95, void(Session*)> ReleaseSession;
 inline constexpr Function<96, void(Value*)> ReleaseValue;
 inline constexpr Function<100, void(SessionOptions*)> ReleaseSessionOptions;
+inline constexpr Function<101, void(CustomOpDomain*)> ReleaseCustomOpDomain;
 inline constexpr Function<162, Status*(const KernelInfo*, const char*, float*, std::size_t*)>
     KernelInfoGetAttributeArray_float;
 inline constexpr Function<230, Status*(const KernelInfo*, std::size_t*)> KernelInfo_GetInputCount;
@@ -234,6 +241,31 @@ struct Factory {  // OrtEpFactory
   void (*ReleaseAllocator)(Factory*, Allocator*);
   Status* (*CreateDataTransfer)(Factory*, void** transfer);
   bool (*IsStreamAware)(const Factory*);
+  void* others[3];
+  Status* (*GetNumCustomOpDomains)(Factory*, std::size_t* count);
+  Status* (*GetCustomOpDomains)(Factory*, CustomOpDomain** domains, std::size_t count);
+  void* later[11];
+};
+
+enum Presence { kRequired = 0, kOptional = 1 };
+
+struct CustomOp {  // OrtCustomOp
+  std::uint32_t version;
+  void* (*CreateKernel)(const CustomOp*, Table, const KernelInfo*);
+  const char* (*GetName)(const CustomOp*);
+  const char* (*GetExecutionProviderType)(const CustomOp*);
+  TensorType (*GetInputType)(const CustomOp*, std::size_t index);
+  std::size_t (*GetInputTypeCount)(const CustomOp*);
+  TensorType (*GetOutputType)(const CustomOp*, std::size_t index);
+  std::size_t (*GetOutputTypeCount)(const CustomOp*);
+  void (*KernelCompute)(void* kernel, KernelContext*);
+  void (*KernelDestroy)(void* kernel);
+  Presence (*GetInputCharacteristic)(const CustomOp*, std::size_t index);
+  Presence (*GetOutputCharacteristic)(const CustomOp*, std::size_t index);
+  int (*GetInputMemoryType)(const CustomOp*, std::size_t index);
+  void* variadic[4];
+  Status* (*CreateKernelV2)(const CustomOp*, Table, const KernelInfo*, void** kernel);
+  Status* (*KernelComputeV2)(void* kernel, KernelContext*);
   void* later[16];
 };
 

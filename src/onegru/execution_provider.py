@@ -5,8 +5,11 @@
         "model.onnx", providers=["OnegruExecutionProvider", "CPUExecutionProvider"]
     )
 
-AUGRU nodes, which have attention (docs/operators/augru.md), are run as well. The model is as it was, and so
-is the program around the session. Two things are ONNX Runtime's own. A GRU node whose inputs are all
+AUGRU nodes, which have attention (docs/operators/augru.md), are run as well; of a file without their function
+a session that gets the provider by name is told by
+`options.register_custom_ops_library(onegru.execution_provider.get_library_path())`, while
+`options.add_provider_for_devices` needs nothing. The model is as it was, and so is the program around the
+session. Two things are ONNX Runtime's own. A GRU node whose inputs are all
 constants is computed by it before it asks any provider, unless the session gets
 `disabled_optimizers=["ConstantFolding"]`. And where a node or an option is refused, it prints so and goes on
 with its own kernels, unless the session gets `enable_fallback=0`. `onegru.InferenceSession` sees to both. It

@@ -298,6 +298,44 @@ def test_model_of_many() -> None:
     expect_many({key: onegru.from_keras(model, name=name) for key, name in names.items()}, model)
 
 
+class Wrapped(keras.layers.Layer):  # type: ignore[misc,name-defined]
+    """A layer of its own with a GRU inside."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.inner = gru(I)
+
+    def call(self, x: Any) -> Any:
+        return self.inner(x)
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return (*shape[:-1], I)
+
+
+class Derived(keras.layers.GRU):  # type: ignore[misc,name-defined]
+    """A class of its own, which may compute anything."""
+
+
+@pytest.mark.parametrize(
+    ("holder", "shape"),
+    [
+        (lambda: keras.layers.TimeDistributed(gru(3, return_sequences=False), name="holder"), (4, 7, I)),
+        (lambda: Wrapped(name="holder"), (7, I)),
+        (lambda: Derived(3, return_sequences=True, name="holder"), (7, I)),
+    ],
+    ids=["TimeDistributed", "Wrapped", "Derived"],
+)
+def test_a_model_whose_other_grus_are_not_read(holder: Callable[[], Any], shape: tuple[int, ...]) -> None:
+    model = keras.Sequential([keras.Input(shape), holder(), gru(H, name="own")])
+    with pytest.raises(SpecError, match=r"name: missing; must say .* 'own', as GRUs within 'holder' \("):
+        onegru.from_keras(model)
+    assert isinstance(onegru.from_keras(model, name="own"), onegru.GRU)
+    with pytest.raises(
+        SpecError, match=r"holds no layer of .*, but GRUs within 'holder' \(.*give such a GRU"
+    ):
+        onegru.from_keras(keras.Sequential([keras.Input(shape), holder()]))
+
+
 @pytest.mark.parametrize("file", ["model.keras", "model.h5"])
 def test_saved_models(tmp_path: Path, file: str) -> None:
     pytest.importorskip("h5py")

@@ -141,7 +141,11 @@ def test_defaults_and_values(ours: Model) -> None:
     ("change", "message"),
     [
         ({"X": None}, r"^'X': missing; .*model\.onnx requires it, float32 \[time, batch, 5\]$"),
-        ({"lens": None}, r"^'lens': missing; .*model\.onnx requires it, int32 \[batch\]$"),
+        (
+            {"lens": None},
+            r"^'lens': missing; .*model\.onnx requires it, int32 \[batch\]: "
+            "the number of steps of each row, 4 where it is whole$",
+        ),
         ({"x": X}, r"^'x': not an input of .*model\.onnx; its inputs: 'X', 'lens', 'h', 'gain'$"),
         ({"W": WEIGHTS["W"]}, r"^'W': not an input of .*; its inputs: 'X', 'lens', 'h', 'gain'$"),
         ({"X": X.astype(np.float64)}, r"^'X': type float64; must be float32$"),

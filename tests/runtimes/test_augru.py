@@ -73,6 +73,50 @@ def test_the_node_stays_a_node(tmp_path: Path) -> None:
     np.testing.assert_allclose(plain.run(None, feeds)[0], wanted, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("domain", ["onegru", "onegru.8"])
+@pytest.mark.parametrize("way", ["by its device", "by its name", "both"])
+def test_a_file_without_the_function_opens(way: str, domain: str, tmp_path: Path) -> None:
+    """As PyTorch's exporters write it; ONNX Runtime reads a file before it asks a provider given by name."""
+    model = model_of(node())
+    del model.functions[:]
+    model.graph.node[0].domain = model.opset_import[-1].domain = domain
+    data = model.SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    name = execution_provider.register()
+    if way != "by its device":
+        options.register_custom_ops_library(execution_provider.get_library_path())
+    if way == "by its name":
+        opened = onnxruntime.InferenceSession(data, options, providers=[name, CPU])
+    else:
+        devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
+        options.add_provider_for_devices(devices, {"threads": "1"})
+        opened = onnxruntime.InferenceSession(data, options)
+    assert [item.op_type for item in onnx.load(tmp_path / "optimized.onnx").graph.node] == ["AUGRU"]
+    wanted = onegru.GRU(**m.WEIGHTS, attention=True)(m.X, attention=A[..., 0])[0]
+    assert same_bits(opened.run(None, {"X": m.X, "A": A})[0], wanted)
+
+
+@pytest.mark.parametrize("removed", [(3, "A: missing; must be given"), (1, "W|Input1|invalid model")])
+def test_without_the_function_inputs_that_are_missing_are_told(removed: tuple[int, str]) -> None:
+    place, message = removed
+    model = model_of(node())
+    del model.functions[:]
+    if place == 3:
+        del model.graph.node[0].input[place:]
+    else:
+        model.graph.node[0].input[place] = ""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.register_custom_ops_library(execution_provider.get_library_path())
+    providers = [execution_provider.register(), CPU]
+    with pytest.raises(Exception, match=message):
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers).run(
+            None, {"X": m.X, "A": A}
+        )
+
+
 def test_an_observer_sees_the_scores() -> None:
     seen: dict[str, Any] = {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import onegru
@@ -86,6 +87,24 @@ def test_pairs_of_one_shape_that_depend_on_each_other() -> None:
 )
 def test_pairs_that_are_not_guessed(pairs: dict, shapes: dict) -> None:  # type: ignore[type-arg]
     assert model_with(pairs, shapes).stream().pairs == {"h_out": "h"}
+
+
+def test_an_error_names_the_state_that_was_not_guessed() -> None:
+    """A memory of one frame: its next value is this frame alone, so that only its name tells."""
+    cache: list[int | str] = [B, 3]
+    model = model_with(
+        {"cache_out": ("frame", "Relu"), "y2": ("cache", "Neg")},
+        {"cache": cache, "frame": cache, "cache_out": cache, "y2": cache},
+    )
+    x, frame = np.ones((2, B, I), np.float32), np.full((B, 3), 0.5, np.float32)
+    with pytest.raises(SpecError, match=r"'cache': missing; .*: stream") as refused:
+        model.stream().step({"x": x, "frame": frame})
+    assert str(refused.value).endswith('stream({"h_out": "h", "cache_out": "cache"})')
+    stream = model.stream({"h_out": "h", "cache_out": "cache"})
+    stream.step({"x": x, "frame": frame})
+    assert np.array_equal(stream.step({"x": x, "frame": frame})["y2"], -frame)
+    with pytest.raises(SpecError, match=r"'frame': missing; .*float32 \[2, 3\]$"):
+        stream.step({"x": x})
 
 
 @pytest.mark.parametrize(

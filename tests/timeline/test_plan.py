@@ -13,8 +13,13 @@ from onnx import TensorProto, helper
 
 import onegru
 from onegru import SpecError
+from onegru.formats.graph import Graph
+from onegru.timeline import check
+from onegru.timeline.plan import Planner
+from onegru.timeline.read import Timeline, read_timeline
 from tests.rewriting.test_streaming import steps_of
 from tests.support.files.onnx_models import save
+from tests.support.streams import StreamNet
 from tests.timeline.test_bent import B, Bent, C, T, is_wrong
 
 
@@ -182,3 +187,34 @@ def test_starts_of_rows_of_batch_and_time(order: tuple[int, int], number: float,
     source, target = save(tmp_path, net.whole("batch", 17)), tmp_path / "streaming.onnx"
     onegru.rewrite(source, target, streaming=True, check=False, time={"X": 2})
     assert not is_wrong(source, target, net, 1)
+
+
+class NeverWhole(set[str]):
+    """A set that is asked for its members, and from which no other is made."""
+
+    def __rsub__(self, other: object) -> set[str]:
+        raise AssertionError("a set of all values is made for one operator")
+
+
+def test_a_model_is_followed_once_and_each_operator_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what a model of thousands of operators takes grows by its square."""
+    net = StreamNet()
+    value = net.gru("x", "h", "h_out")
+    for _ in range(5):
+        value = net.op("Relu", value)
+    path, reads = save(tmp_path, net.end(value)), list[Graph]()
+
+    def read(graph: Graph) -> Timeline | None:
+        reads.append(graph)
+        return read_timeline(graph)
+
+    monkeypatch.setattr(check, "read_timeline", read)
+    assert onegru.inspect(path).streaming.startswith("yes")
+    assert len(reads) == 1
+    timeline = read_timeline(onegru.load(path)._graph)
+    assert timeline is not None
+    planner = Planner(timeline.flow, {"h": "h_out"}, timeline.opset, {}, delay=False)
+    planner.newest = NeverWhole()
+    assert not planner.plan().refusals

@@ -109,6 +109,16 @@ def test_an_augru_is_exported_as_the_node_of_onegrus_domain(exporter: str, tmp_p
     sessions = [onegru.InferenceSession(path)]
     for providers in (["CPUExecutionProvider"], [own, "CPUExecutionProvider"]):
         sessions.append(onnxruntime.InferenceSession(whole, providers=providers))
+    for is_by_name in (True, False):  # of the file as it was exported
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        if is_by_name:
+            options.register_custom_ops_library(onegru.execution_provider.get_library_path())
+            sessions.append(onnxruntime.InferenceSession(path, options, providers=providers))
+        else:
+            devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == own]
+            options.add_provider_for_devices(devices, {})
+            sessions.append(onnxruntime.InferenceSession(path, options))
     runs = [onegru.load(path).run(inputs).values(), *(session.run(None, inputs) for session in sessions)]
     for found in runs:
         for array, by in zip(found, wanted, strict=True):

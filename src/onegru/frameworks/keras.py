@@ -32,9 +32,9 @@ def from_keras(
     Args:
         source: a built `keras.layers.GRU`, `GRUCell`, `RNN` of a `GRUCell` or of `StackedRNNCells`, a
             `Bidirectional` of one of the first with merge_mode "concat", a `Sequential` of nothing but
-            these, a model that holds one, or the list of arrays that `layer.get_weights()` gives (kernel
-            [I, 3H], recurrent_kernel [H, 3H] and, if there is one, bias [2, 3H] or [3H]; for two directions
-            the backward one's after the forward one's).
+            these, a model that holds one and no other within layers of other classes, or the list of arrays
+            that `layer.get_weights()` gives (kernel [I, 3H], recurrent_kernel [H, 3H] and, if there is one,
+            bias [2, 3H] or [3H]; for two directions the backward one's after the forward one's).
         name: which layer, in a model that holds several.
         reset_after: for arrays without biases, which do not say it.
         bidirectional: for 4 arrays or more: whether they are two directions; layers come one by one.
@@ -152,8 +152,16 @@ def _from_model(keras: Any, model: Any, name: str | None, engine: str) -> GRU | 
         if len(chosen) != 1:
             raise SpecError(f"name: {name!r}, of which there are {len(chosen)} layers; there are {there}")
         return _from_one(keras, chosen[0], engine)
+    hidden = ", ".join(_holders_of_others(keras, model, found))
     if not found:
-        raise SpecError(f"source: the model {model.name!r} holds no layer of class {', '.join(RECURRENT)}")
+        beside = f", but GRUs within {hidden}, which are not read; give such a GRU itself" if hidden else ""
+        raise SpecError(
+            f"source: the model {model.name!r} holds no layer of class {', '.join(RECURRENT)}{beside}"
+        )
+    if hidden:
+        raise SpecError(
+            f"name: missing; must say which layer, one of {there}, as GRUs within {hidden} are not read"
+        )
     if len(found) == 1:
         return _from_one(keras, found[0], engine)
     plain = type(model) is keras.Sequential and found == model.layers
@@ -171,6 +179,15 @@ def _recurrent_layers(keras: Any, model: Any) -> Iterator[Any]:
             yield layer
         elif kind is None and hasattr(layer, "layers"):
             yield from _recurrent_layers(keras, layer)
+
+
+def _holders_of_others(keras: Any, model: Any, found: Sequence[Any]) -> Iterator[str]:
+    """The layers of a model that hold GRUs beside those found, such as a TimeDistributed."""
+    kinds = (keras.layers.GRU, keras.layers.GRUCell)
+    seen = {id(inner) for layer in found for inner in layer._flatten_layers()}
+    for layer in model.layers:
+        if any(isinstance(inner, kinds) and id(inner) not in seen for inner in layer._flatten_layers()):
+            yield f"{layer.name!r} ({type(layer).__name__})"
 
 
 def _holds_gru(keras: Any, layer: Any) -> bool:

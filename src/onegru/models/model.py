@@ -383,8 +383,21 @@ class Model:
         for info in self.inputs:
             may_lack = info.optional or info.name in self._graph.zero_inputs
             if info.value not in values and not may_lack:
-                raise SpecError(f"{info.name!r}: missing; {self.path} requires it, {words_of(info)}")
+                raise SpecError(
+                    f"{info.name!r}: missing; {self.path} requires it, {words_of(info)}"
+                    f"{self._of_lengths(info.value, values)}"
+                )
         return values
+
+    def _of_lengths(self, value: str, values: Mapping[str, Any]) -> str:
+        """What to give for an input that GRUs take as the lengths of rows; empty for another one."""
+        for step in (node._step for node in self.gru_nodes):
+            lengths, X = step.port("sequence_lens"), step.port("X")
+            if lengths is not None and X is not None and step.inputs.get(lengths.name) == value:
+                shape = np.shape(values.get(step.inputs.get(X.name, ""), ()))
+                whole = dict(zip(X.axes, shape, strict=False)).get("T", "all")
+                return f": the number of steps of each row, {whole} where it is whole"
+        return ""
 
 
 def _copy(value: object) -> Any:

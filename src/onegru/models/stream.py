@@ -140,7 +140,10 @@ class ModelStream:
         if len(self._state) < len(self._pairs):
             missing = [name for name in self._pairs.values() if name not in given]
             given.update(self._zeros(missing, inputs))
-        results = self._run(given)
+        try:
+            results = self._run(given)
+        except SpecError as error:
+            raise SpecError(f"{error}{self._unpaired(given, str(error))}") from None
         for output in self._untold:
             info, new = self._inputs[self._pairs[output]], results[output].shape
             if not fits_shape(info, new):
@@ -151,6 +154,18 @@ class ModelStream:
         for output, taker in self._pairs.items():
             self._state[taker] = results.pop(output)
         return results
+
+    def _unpaired(self, given: Mapping[str, object], error: str) -> str:
+        """How to name a state that is missing, if an output is its next value by its name; else empty."""
+        from onegru.timeline.pairs import is_next_name
+
+        lacking = [name for name in self._inputs.keys() - given if error.startswith(f"{name!r}: missing")]
+        free = [info.name for info in self._graph.outputs if info.name not in self._pairs]
+        found = {output: name for name in lacking for output in free if is_next_name(name, output)}
+        if not found:
+            return ""
+        listed = ", ".join(f'"{output}": "{name}"' for output, name in {**self._pairs, **found}.items())
+        return f"; if it is a state, whose next value does not depend on it, say so: stream({{{listed}}})"
 
     def _step_of(self, rows: object, inputs: Mapping[str, object]) -> dict[str, Array]:
         """A step of some rows."""

@@ -14,6 +14,7 @@ from onegru.formats.opened import Kind, Opened
 
 if TYPE_CHECKING:
     from onegru.formats.onnx.validate import ModelProto, Source
+    from onegru.timeline.check import AsItIs
     from onegru.timeline.edit_onnx import Streaming
 
 
@@ -28,7 +29,7 @@ def streaming_words(file: Opened, graph: Graph) -> str:
     found, why = judge(graph), ""
     for delay in (False, True):
         try:
-            made = _streaming(file, graph, None, delay)
+            made = _streaming(file, graph, None, delay, found)
         except (SpecError, FormatError) as error:
             why = why or str(error).removeprefix(f"{graph.path}: ")
             continue
@@ -48,7 +49,12 @@ def streaming_words(file: Opened, graph: Graph) -> str:
 
 
 def run_in_chunks(
-    source: Source, model: ModelProto, graph: Graph, time: Mapping[str, int] | None, delay: bool
+    source: Source,
+    model: ModelProto,
+    graph: Graph,
+    time: Mapping[str, int] | None,
+    delay: bool,
+    found: AsItIs | None = None,
 ) -> Streaming:
     """Change a model so that it runs in chunks; one that does as it is only has to say so.
 
@@ -60,6 +66,7 @@ def run_in_chunks(
         graph: the same as it was read.
         time: the axis of time of inputs, by name; None to find it.
         delay: whether outputs may come later, where an operator needs steps ahead.
+        found: what `judge` says of the graph, if it is known.
 
     Raises:
         SpecError: an operator cannot run in chunks; the message names it. Or an argument is not legal.
@@ -68,7 +75,7 @@ def run_in_chunks(
     from onegru.timeline.check import judge
     from onegru.timeline.onnx import streaming_model, told_model
 
-    found = judge(graph)
+    found = judge(graph) if found is None else found
     is_sound = found.is_sound and time is None and not graph.starts
     if is_sound and found.is_single and found.named:  # whose steps nobody can compare with more at once
         return told_model(source, model, graph, found)
@@ -106,8 +113,10 @@ def streaming_graph(graph: Graph, time: Mapping[str, int] | None, delay: bool) -
     return parse_onnx(serialized(source, made.model, "too large to be rewritten in memory"), source)
 
 
-def _streaming(file: Opened, graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Streaming:
+def _streaming(
+    file: Opened, graph: Graph, time: Mapping[str, int] | None, delay: bool, found: AsItIs | None = None
+) -> Streaming:
     from onegru.formats.onnx.validate import Source, model_of
 
     source = replace(Source.of(file), file=None)
-    return run_in_chunks(source, model_of(file), graph, time, delay)
+    return run_in_chunks(source, model_of(file), graph, time, delay, found)

@@ -268,7 +268,7 @@ class Planner(Walk):
         self.streamed.update(outputs)
         timed = {name: self._timed(name) for name in (*taken, *outputs)}
         gives_time = any(timed[name] for name in outputs)
-        with_steps = [name for name in taken if name in self.streamed - self.newest]
+        with_steps = [name for name in taken if name in self.streamed and name not in self.newest]
         if not with_steps and not gives_time and self.counting.isdisjoint(taken):
             self.newest.update(outputs)
             return

@@ -311,6 +311,62 @@ def test_other_bounds_of_real_models(tmp_path: Path) -> None:
     assert result == 2
 
 
+@pytest.mark.parametrize("kind", ["Gather", "Gather by a number", "Slice", "Slice of opset 9", "in bodies"])
+def test_what_is_taken_from_a_long_table_is_short(kind: str, tmp_path: Path) -> None:
+    """As positions are taken from a table of all of them, in each layer."""
+    taken = []
+    for index in range(20):
+        if kind == "Gather by a number":
+            taken += [
+                node("Constant", [], [f"i{index}"], value_int=index),
+                node("Gather", ["table", f"i{index}"], [f"s{index}"]),
+                node("Reshape", [f"s{index}", "one"], [f"t{index}"]),
+            ]
+        elif kind == "Slice":
+            taken.append(node("Slice", ["table", "one", "two"], [f"t{index}"]))
+        elif kind == "Slice of opset 9":
+            taken.append(node("Slice", ["table"], [f"t{index}"], starts=[index], ends=[index + 1], axes=[0]))
+        else:
+            taken.append(node("Gather", ["table", "one"], [f"t{index}"]))
+    taken += [node("Concat", [f"t{index}" for index in range(20)], ["c"], axis=0)]
+    taken += [node("Cast", ["c"], ["b"], to=1), node("ReduceSum", ["b"], ["k"], keepdims=0)]
+    tensors = [tensor("table", np.ones(30_000)), tensor("one", [1]), tensor("two", [2])]
+    if kind == "in bodies":
+        body = helper.make_graph(taken, "body", [], [helper.make_tensor_value_info("k", 1, [])])
+        other = helper.make_graph(
+            [node("Neg", ["f"], ["n"])], "o", [], [helper.make_tensor_value_info("n", 1, [])]
+        )
+        taken = [node("If", ["yes"], ["k"], then_branch=body, else_branch=other)]
+        tensors += [tensor("yes", True, "bool"), tensor("f", 1, "float32")]
+    path = write(tmp_path / "m.onnx", (taken, tensors))
+    if kind == "Slice of opset 9":
+        model = onnx.load(path)
+        model.opset_import[0].version = 9
+        onnx.save(model, path)
+    assert onegru.load(path).run({"x": np.ones(1, np.float32)})["y"] == 21
+
+
+def test_rows_of_a_table_count_whole(tmp_path: Path) -> None:
+    """One index takes all numbers of a table that has one row."""
+    nodes = [node("Unsqueeze", ["k0", "zero"], ["r"]), node("Gather", ["r", "zero"], ["g"], axis=0)]
+    nodes.append(node("Reshape", ["g", "flat"], ["j0"]))
+    nodes += [node("Concat", [f"j{i}"] * 2, [f"j{i + 1}"], axis=0, name=f"n{i}") for i in range(8)]
+    nodes += [node("ReduceProd", ["j8"], ["p"]), node("Cast", ["p"], ["k"], to=1)]
+    tensors = [tensor("k0", np.ones(2**14)), tensor("zero", [0]), tensor("flat", [-1])]
+    refused(write(tmp_path / "m.onnx", (nodes, tensors)), "Concat node 'n", "shapes come to far more")
+
+
+def test_slices_by_what_is_computed_count_whole(tmp_path: Path) -> None:
+    nodes = [node("Shape", ["x"], ["end"])]
+    nodes += [node("Slice", ["table", "zero", "end"], [f"t{index}"], name=f"n{index}") for index in range(20)]
+    nodes += [
+        node("Concat", [f"t{index}" for index in range(20)], ["c"], axis=0),
+        node("Cast", ["c"], ["k"], to=1),
+    ]
+    tensors = [tensor("table", np.ones(30_000)), tensor("zero", [0])]
+    refused(write(tmp_path / "m.onnx", (nodes, tensors)), "Slice node 'n", "shapes come to far more")
+
+
 @pytest.mark.parametrize(
     "odd",
     [

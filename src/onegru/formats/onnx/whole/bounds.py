@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+from collections import ChainMap
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
@@ -207,10 +209,10 @@ class _Shapes:
         self,
         nodes: Iterable[NodeProto],
         tensors: Mapping[str, TensorProto],
-        outer: Mapping[str, int] = {},
+        outer: ChainMap[str, _List] | None = None,
         depth: int = 0,
-    ) -> dict[str, int]:
-        """How many numbers each of the values has that are followed.
+    ) -> ChainMap[str, _List]:
+        """The lists that are followed, by the names of values.
 
         Args:
             nodes: in an order in which they can be run.
@@ -218,13 +220,13 @@ class _Shapes:
             outer: the same of values that they may take.
             depth: how many bodies and calls they lie in.
         """
-        known = dict(outer)
-        known |= {name: math.prod(tensor.dims) for name, tensor in tensors.items() if _is_shape(tensor)}
+        known: ChainMap[str, _List] = (ChainMap() if outer is None else outer).new_child()
+        known.update({name: _List.of(tensor) for name, tensor in tensors.items() if _is_shape(tensor)})
         for node in nodes:
-            count = self._given(node, known)
-            if count is not None and node.output:
-                known[node.output[0]] = count
-                self._left -= count
+            found = self._given(node, known)
+            if found is not None and node.output:
+                known[node.output[0]] = found
+                self._left -= found.size
                 if self._left < 0:
                     raise self._source.error(
                         f"{describe(node)}: shapes come to far more numbers than the file holds"
@@ -241,27 +243,75 @@ class _Shapes:
                     for inner, name in zip(function.input, node.input, strict=False)
                     if name in known
                 }
-                given = self.follow(function.node, {}, taken, depth + 1)
+                given = self.follow(function.node, {}, ChainMap(taken), depth + 1)
                 names = zip(function.output, node.output, strict=False)
-                known |= {name: given[inner] for inner, name in names if inner in given}
+                known.update({name: given[inner] for inner, name in names if inner in given})
         return known
 
-    def _given(self, node: NodeProto, known: Mapping[str, int]) -> int | None:
+    def _given(self, node: NodeProto, known: Mapping[str, _List]) -> _List | None:
         if node.op_type == "Shape":
-            return _RANK
+            return _List(_RANK, 1)
         if node.op_type == "Constant":
             for attribute in node.attribute:
+                if attribute.name == "value_int":
+                    return _List(1, 0, (attribute.i,))
                 if attribute.name == "value_ints":
-                    return len(attribute.ints)
+                    numbers = tuple(attribute.ints)
+                    return _List(len(numbers), 1, numbers if len(numbers) == 1 else ())
                 if attribute.name == "value" and _is_shape(attribute.t):
-                    return int(math.prod(attribute.t.dims))
+                    return _List.of(attribute.t)
             return None
         if node.op_type not in _FOLLOWED or not node.input or node.input[0] not in known:
             return None
-        counts = [known[name] for name in node.input if name in known]
+        lists = [known[name] for name in node.input if name in known]
+        data, second = lists[0], known.get(node.input[1]) if len(node.input) > 1 else None
+        size, rank = max(item.size for item in lists), max(item.rank for item in lists)
         if node.op_type == "Concat":
-            return sum(known[name] for name in node.input) if len(counts) == len(node.input) else None
-        return max(counts)
+            if len(lists) < len(node.input):
+                return None
+            size = sum(item.size for item in lists)
+        elif node.op_type == "Reshape":
+            rank = _RANK if second is None else second.size
+        elif node.op_type == "Unsqueeze":
+            if len(node.input) < 2:  # before opset 13
+                rank += sum(len(item.ints) for item in node.attribute)
+            else:
+                rank = _RANK if second is None else data.rank + second.size
+        elif node.op_type == "Gather":  # as many as there are indices, however long the table
+            rank = _RANK if second is None else data.rank + second.rank - 1
+            if second is not None:
+                size = second.size * (1 if data.rank <= 1 else data.size)
+        elif node.op_type == "Slice":
+            size, rank = (_sliced(node, known, data.size) if data.rank <= 1 else data.size), data.rank
+        return _List(size, rank)
+
+
+class _List(NamedTuple):
+    """How many integers there are, along how many axes at most, and the only one of a constant."""
+
+    size: int
+    rank: int
+    only: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, tensor: TensorProto) -> _List:
+        size, only = math.prod(tensor.dims), ()
+        if size == 1 and tensor.data_location != TensorProto.EXTERNAL:
+            with contextlib.suppress(Exception):  # what is broken is refused by what reads it
+                only = tuple(onnx.numpy_helper.to_array(tensor).ravel().tolist())
+        return cls(size, len(tensor.dims), only)
+
+
+def _sliced(node: NodeProto, known: Mapping[str, _List], count: int) -> int:
+    """How many numbers Slice leaves of so many; all, unless constants say where it begins and ends."""
+    told = {item.name: tuple(item.ints) for item in node.attribute}
+    for name, value in zip(("starts", "ends", "axes", "steps"), node.input[1:], strict=False):
+        if value:
+            told[name] = known[value].only if value in known else ()
+    bounds = [told.get("starts", ()), told.get("ends", ()), told.get("steps", (1,))]
+    if any(len(numbers) != 1 for numbers in bounds) or bounds[2] == (0,):
+        return count
+    return len(range(count)[slice(*(number for (number,) in bounds))])
 
 
 # Operators whose results are followed, too.
