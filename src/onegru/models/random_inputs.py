@@ -314,44 +314,60 @@ class _Draw:
     def _find_longest(self, model: Model) -> None:
         """Add to `longest` the inputs that hold lengths, with the number of steps that they must fit."""
         shapes = {**{name: array.shape for name, array in self.given.items()}, **self.shapes}
-        wanted = {info.name for info in self.infos if numpy_kind(info) in "iu"} - self.longest.keys()
+        kinds = {info.name: numpy_kind(info) for info in self.infos}
+        wanted = {
+            name for name, kind in kinds.items() if kind in "iu" or (kind == "f" and self._is_row(name))
+        }
+        wanted -= self.longest.keys()
         direct = _longest_lengths(model, shapes)
         self.longest |= {name: steps for name in wanted if (steps := direct.get(name)) is not None}
         if not (wanted := wanted - self.longest.keys()):
             return
         for name, lengths in find_lengths(model).items():
-            if name not in wanted:
+            # Floats may be shares of the steps, or anything where no recurrence takes them.
+            is_open = lengths.is_scaled or not lengths.is_sure
+            if name not in wanted or (kinds[name] == "f" and is_open):
                 continue
             steps = steps_of(model, lengths, shapes)
-            self.longest[name] = self._tried(model, name, lengths) if steps is None else steps
+            if steps is None and (steps := self._tried(model, name, lengths)) is None:
+                self.longest.pop(name, None)
+            else:
+                self.longest[name] = steps
 
-    def _tried(self, model: Model, name: str, lengths: LengthsInput) -> int:
-        """How many steps lengths must fit, as runs show it; 1 if none does."""
-        self.longest[name] = 1
-        sizes = {size for shape in self.shapes.values() for size in shape}
-        sizes |= {size for array in self.given.values() for size in array.shape}
+    def _is_row(self, name: str) -> bool:
+        """Whether an input holds one number, or one for each row."""
+        shape = self.shapes[name]
+        return len(shape) <= 2 and math.prod(shape) == max(shape, default=1)
+
+    def _tried(self, model: Model, name: str, lengths: LengthsInput) -> int | None:
+        """How many steps lengths must fit, as runs show it; if none does, 1, or None of what may be none."""
+        least = self.longest[name] = 1
+        steps: list[int] = []
         if not lengths.is_scaled:
             try:
-                steps = _steps_seen(model, {**self.given, **self({})})
+                steps = _steps_seen(model, {**self.given, **self({})}, lengths.is_sure)
             except OneGRUError:
-                return 1
-            if steps:
+                return least if lengths.is_sure else None
+            if steps and lengths.is_sure:
                 return min(steps)
-        for size in sorted(sizes, reverse=True)[:_MOST_VARIED]:
+        sizes = {size for shape in self.shapes.values() for size in shape}
+        sizes |= {size for array in self.given.values() for size in array.shape}
+        for size in [*steps, *sorted(sizes, reverse=True)[:_MOST_VARIED]]:
             self.longest[name] = size
             with suppress(OneGRUError):
                 model.run({**self.given, **self({})})
                 return size
-        return 1
+        return least if lengths.is_sure else None
 
 
-def _steps_seen(model: Model, inputs: Mapping[str, Array]) -> list[int]:
-    """The number of steps of what each GRU with lengths was given in a run."""
+def _steps_seen(model: Model, inputs: Mapping[str, Array], with_lengths: bool) -> list[int]:
+    """The number of steps of what each GRU, or each with lengths, was given in a run."""
     found = []
     for gru, trace in zip(model.gru_nodes, model.trace(inputs), strict=True):
         ports = {port.role: port for port in gru._step.ports}
         lengths = ports.get("sequence_lens")
-        if lengths is not None and lengths.name in trace and "T" in ports["X"].axes:
+        is_wanted = not with_lengths or (lengths is not None and lengths.name in trace)
+        if is_wanted and "T" in ports["X"].axes:
             found.append(trace[ports["X"].name].shape[ports["X"].axes.index("T")])
     return found
 
