@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -132,9 +133,25 @@ def test_outputs_that_do_not_change(tmp_path: Path) -> None:
     source = save(tmp_path, model(graph(nodes, [X], ["Z"], weights())))
     with pytest.raises(FormatError, match=r"no output changes as the random inputs do, .* proves nothing"):
         onegru.rewrite(source, tmp_path / "target.onnx", decompose=True)
-    onegru.rewrite(
-        source, tmp_path / "target.onnx", decompose=True, inputs={"X": np.ones((3, 2, I), np.float32)}
-    )
+    given = {"X": np.ones((3, 2, I), np.float32)}
+    onegru.rewrite(source, tmp_path / "target.onnx", decompose=True, inputs=given)
+    with pytest.raises(FormatError, match=r"no output changes as the random inputs do, .* proves nothing"):
+        onegru.verify(source)
+    assert onegru.verify(source, given, runtimes=["onnxruntime"]).moved is None
+
+
+def test_samples_without_steps(tmp_path: Path) -> None:
+    """They keep any ratio of signal to noise."""
+    nodes = [gru("X", ["Y"], lens="l", name="g")]
+    infos = [value("X", "float32", ["time", "batch", I]), value("l", "int32", ["batch"])]
+    source = save(tmp_path, model(graph(nodes, infos, ["Y"], weights())))
+    X = np.ones((3, 2, I), np.float32)
+    for lengths in ([0, 1], [0, 0]):
+        sample = {"X": X, "l": np.array(lengths, np.int32)}
+        with (
+            nullcontext() if any(lengths) else pytest.raises(SpecError, match="samples: no GRU takes a step")
+        ):
+            onegru.quantize(source, sample, keep_snr=200)
 
 
 # ---- lengths

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -102,8 +102,13 @@ def count_steps(model: Model, inputs: Mapping[str, Any]) -> dict[str, int]:
     Raises:
         OneGRUError: the model does not run.
     """
+    return steps_in(model, model._all_runs(inputs))
+
+
+def steps_in(model: Model, seen: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, int]:
+    """The same of a run, from what `Model._all_runs` says of it."""
     found: dict[str, int] = {}
-    for gru, runs in zip(model.gru_nodes, model._all_runs(inputs), strict=True):
+    for gru, runs in zip(model.gru_nodes, seen, strict=True):
         ports = {port.role: port for port in gru._step.ports}
         X, lengths = ports["X"], ports.get("sequence_lens")
         for arrays in runs:

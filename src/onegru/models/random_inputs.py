@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -122,6 +122,27 @@ def draw_twice(
         if any(moved.values()):
             break
     return drawn, moved
+
+
+def count_moved(model: Model, inputs: Mapping[str, Array], drawn: Collection[str], seed: int) -> int | None:
+    """How many numbers of a model's outputs change as inputs are drawn again; None if none is drawn.
+
+    Args:
+        model: the model, which runs on these inputs.
+        inputs: all of them.
+        drawn: the names of those that were drawn.
+        seed: with which.
+    """
+    shapes = {name: inputs[name].shape for name in drawn}
+    given = {name: array for name, array in inputs.items() if name not in shapes}
+    if not shapes:
+        return None
+    outputs, moved = model.run(inputs), 0
+    for turn in range(1, _TURNS + 1):
+        again = _Draw(model, given, seed + turn * _AGAIN, shapes).finite().outputs
+        if moved := sum(_count_moved(array, again.get(name)) for name, array in outputs.items()):
+            break
+    return moved
 
 
 def _count_moved(one: Any, other: Any) -> int:

@@ -17,6 +17,7 @@ from onegru.engines.select import model_options
 from onegru.engines.storage import check_int8
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
+from onegru.models.lengths import steps_in
 from onegru.models.model import Model
 from onegru.models.random_inputs import Dims, pick_inputs, random_call
 
@@ -197,15 +198,19 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
         return Model(model._graph, model_options(engine, weights, activations))
 
     calls: dict[str, list[Repeat]] = {name: [] for name in layers}
+    steps = 0
     for index, sample in enumerate(found):
         with prefixed_errors(f"samples[{index}]: "):
             runs = exact._all_runs(sample)
+        steps += sum(steps_in(exact, runs).values())
         for node, seen in zip(nodes, runs, strict=True):
             if node.name in layers:
                 calls[node.name] += [
                     lambda layer, node=node, arrays=arrays: node._repeat(layer, arrays)  # type: ignore[misc]
                     for arrays in seen
                 ]
+    if nodes and not steps:
+        raise SpecError("samples: no GRU takes a step on them; must be inputs on which one does (-i)")
     return Subject(
         source=model,
         names=names,
