@@ -38,12 +38,11 @@ PLANTS: dict[str, Callable[[str, str], list[NodeProto]]] = {
     "Log of what is below": lambda x, y: [node("Neg", [x], ["less"]), node("Log", ["less"], [y])],
     "Log of what is above": lambda x, y: [node("Sub", [x, "one"], ["more"]), node("Log", ["more"], [y])],
 }
-NEVER = lambda x, y: [  # noqa: E731
-    node("Abs", [x], ["size"]),
-    node("Neg", ["size"], ["less"]),
-    node("Sub", ["less", "one"], ["least"]),
-    node("Sqrt", ["least"], [y]),
-]
+
+
+def never_finite(x: str, y: str) -> list[NodeProto]:
+    least = node("Sub", ["less", "one"], ["least"])
+    return [node("Abs", [x], ["size"]), node("Neg", ["size"], ["less"]), least, node("Sqrt", ["least"], [y])]
 
 
 def planted(proto: ModelProto, plant: Callable[[str, str], list[NodeProto]]) -> ModelProto:
@@ -120,7 +119,7 @@ def test_random_inputs_give_finite_outputs(check: str, plant: str, tmp_path: Pat
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_a_check_that_would_prove_nothing(check: str, tmp_path: Path) -> None:
-    source = save(tmp_path, planted(source_of(check), NEVER))
+    source = save(tmp_path, planted(source_of(check), never_finite))
     words = r"of output '\w+' \d+ of \d+ numbers are finite.*, so that a comparison proves nothing.*-i"
     with pytest.raises((FormatError, SpecError), match=words):
         CHECKS[check](source, tmp_path / "target.onnx")
@@ -307,6 +306,55 @@ def compared(source: Path, made: ModelProto, **options: Any) -> Any:
     )
 
 
+def test_lists_of_arrays_are_compared_by_their_numbers(tmp_path: Path) -> None:
+    split = [gru("X", ["Y"], bias="B", name="g"), node("SplitToSequence", ["Y"], ["Z"], axis=0)]
+    Z = onnx.helper.make_tensor_sequence_value_info("Z", onnx.TensorProto.FLOAT, None)
+    X = value("X", "float32", ["time", "batch", I])
+    source = save(tmp_path, model(graph(split, [X], [Z], weights())))
+    (report,) = onegru.rewrite(source, tmp_path / "target.onnx", decompose=True).outputs
+    assert report.name == "Z" and report.max_abs < 1e-6 and report.compared > 50
+    other = {**weights(), "B": weights()["B"] + np.float32(1e-4)}
+    with pytest.raises(FormatError, match=r"item \d of output 'Z' in onegru differs from the source's by"):
+        compared(source, model(graph(split, [X], [Z], other)))
+    never = [gru("X", ["y"], bias="B", name="g"), *never_finite("y", "Y"), split[1]]
+    source = save(tmp_path, model(graph(never, [X], [Z], {**weights(), **ONE})))
+    with pytest.raises(FormatError, match=r"of output 'Z' 0 of \d+ numbers are finite.* proves nothing"):
+        onegru.rewrite(source, tmp_path / "target.onnx", decompose=True)
+
+
+def test_each_of_many_words_is_compared(tmp_path: Path) -> None:
+    words = [f"word {index}" for index in range(2000)]
+
+    def spoken(words: list[str]) -> ModelProto:
+        made = plain()
+        made.graph.node.append(node("Constant", [], ["words"], value_strings=words))
+        made.graph.output.append(value("words", "str", [len(words)]))
+        return made
+
+    source = save(tmp_path, spoken(words))
+    compared(source, spoken(words))
+    words[1000] = "another"
+    with pytest.raises(FormatError, match="'words' in onegru differs from the source's"):
+        compared(source, spoken(words))
+
+
+def test_mistakes_of_onegrus_own_are_no_refusals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from onegru.formats.onnx.whole.session import Session
+    from onegru.formats.openvino.check import run_openvino
+
+    data = plain().SerializeToString()
+    session = Session(data, Source("m.onnx"))
+    with pytest.raises(FormatError, match="ONNX Runtime fails"):
+        session.run({"X": np.zeros((1, 1), np.float32)})
+    with pytest.raises(FormatError, match="OpenVINO refuses it"):
+        run_openvino(b"no model", "m.onnx", {}, [])
+    for wrong in (3, None):  # arguments that no runtime has seen
+        with pytest.raises((TypeError, AttributeError)):
+            session.run(wrong)  # type: ignore[arg-type]
+        with pytest.raises((TypeError, AttributeError)):
+            run_openvino(data, "m.onnx", wrong, ["Y"])  # type: ignore[arg-type]
+
+
 def trained(scale: float) -> dict[str, Array]:
     """Weights as large as training makes them: rounding is then more than 1e-6."""
     rng = np.random.default_rng(0)
@@ -386,7 +434,7 @@ def test_an_input_that_no_node_reads(tmp_path: Path) -> None:
 
 
 def test_times_of_a_model_whose_outputs_are_not_finite(tmp_path: Path) -> None:
-    loaded = onegru.load(save(tmp_path, planted(plain(), NEVER)))
+    loaded = onegru.load(save(tmp_path, planted(plain(), never_finite)))
     timings = measure(loaded, {"raw": np.ones((3, 2, I), np.float32)}, 1)
     assert {item.runtime: item.difference for item in timings} == {"onegru": None, "onnxruntime": None}
 
@@ -398,7 +446,7 @@ def test_padding_of_a_model_of_logarithms(tmp_path: Path) -> None:
     constants = {**weights(), "zero": np.array([0])}
     source = save(tmp_path, model(graph(nodes, infos, ["Z"], constants)))
     ModelProgram(onegru.load(source), {}, None, {}, True)
-    never = save(tmp_path, planted(onnx.load(source), NEVER), "never.onnx")
+    never = save(tmp_path, planted(onnx.load(source), never_finite), "never.onnx")
     with pytest.raises(
         SpecError, match=r"^pad: .* numbers are finite on random rows, so that nothing is known"
     ):

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from onegru.core.dtypes import ELEMENT_TYPES, Array, contiguous
+from onegru.core.dtypes import ELEMENT_TYPES, Array, as_text, contiguous
 from onegru.core.errors import SpecError
 
 # How far two results that should be equal may differ, by element type.
@@ -117,6 +117,12 @@ def count_finite(array: Array) -> int:
     return int(np.isfinite(array.astype(np.float64, copy=False)).sum())
 
 
+def arrays_in(output: Any) -> list[Array]:
+    """The arrays of an output, which may be a list of them."""
+    items = output if isinstance(output, list) else [output]
+    return [item for item in items if isinstance(item, np.ndarray)]
+
+
 def nothing_compared(*runs: Mapping[str, Any]) -> str:
     """Why a comparison with the outputs of these runs would prove nothing, in words; empty if it does not.
 
@@ -125,8 +131,8 @@ def nothing_compared(*runs: Mapping[str, Any]) -> str:
     sizes: dict[str, int] = {}
     counts: dict[str, int] = {}
     for outputs in runs:
-        for name, array in outputs.items():
-            if isinstance(array, np.ndarray):
+        for name, value in outputs.items():
+            for array in arrays_in(value):
                 sizes[name] = sizes.get(name, 0) + array.size
                 counts[name] = counts.get(name, 0) + count_finite(array)
     for name, size in sizes.items():
@@ -265,7 +271,7 @@ def agreement(expected: Any, got: Any, tolerance: float, share: float = 0.0) -> 
     if expected.dtype != got.dtype:
         return Agreement(False, reason=f"type {got.dtype.name}; must be {expected.dtype.name}")
     if expected.dtype.kind in "OUST":
-        wrong = expected.astype(np.str_) != got.astype(np.str_)
+        wrong = as_text(expected) != as_text(got)
         if not wrong.any():
             return Agreement(True)
         where = _index_of_max(wrong)

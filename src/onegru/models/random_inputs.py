@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onegru.core.arguments import integer, shown
-from onegru.core.compare import count_finite
+from onegru.core.compare import arrays_in, count_finite
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import OneGRUError, SpecError
 from onegru.core.machine import memory_size
@@ -395,7 +395,7 @@ def _steps_seen(model: Model, inputs: Mapping[str, Array], with_lengths: bool) -
 
 def _finite_share(outputs: Mapping[str, Any]) -> tuple[float, float]:
     """The share of finite numbers in the worst output, and in all."""
-    arrays = [array for array in outputs.values() if isinstance(array, np.ndarray) and array.size]
+    arrays = [array for output in outputs.values() for array in arrays_in(output) if array.size]
     counts = [(count_finite(array), array.size) for array in arrays]
     total = sum(size for _, size in counts)
     shares = min((finite / size for finite, size in counts), default=1.0)
