@@ -322,6 +322,29 @@ def test_lists_of_arrays_are_compared_by_their_numbers(tmp_path: Path) -> None:
         onegru.rewrite(source, tmp_path / "target.onnx", decompose=True)
 
 
+def test_tiny_outputs_are_compared_by_their_size(tmp_path: Path) -> None:
+    """A tolerance of 1e-6 would take zeros for numbers of 1e-8."""
+    X = value("X", "float32", ["time", "batch", I])
+    nodes = [gru("X", ["y"], bias="B", name="g"), node("Mul", ["y", "small"], ["Y"])]
+
+    def scaled(**constants: Any) -> ModelProto:
+        return model(
+            graph(nodes, [X], ["Y"], {**weights(), "small": np.array(1e-8, np.float32), **constants})
+        )
+
+    source = save(tmp_path, scaled())
+    (report,) = onegru.rewrite(source, tmp_path / "target.onnx", decompose=True).outputs
+    assert report.max_abs < 1e-13 and report.tolerance < 1e-10
+    fault = scaled(B=weights()["B"] * 2)
+    with pytest.raises(FormatError, match="'Y' in onegru differs from the source's by"):
+        compared(source, fault)
+    compared(source, fault, tolerance=1e-6)
+    assert onegru.verify(source).agrees
+    (tmp_path / "other").mkdir()
+    against = onegru.verify(source, against=save(tmp_path / "other", fault), runtimes=["onnxruntime"]).against
+    assert against is not None and not against.outputs[0].agrees
+
+
 def test_each_of_many_words_is_compared(tmp_path: Path) -> None:
     words = [f"word {index}" for index in range(2000)]
 

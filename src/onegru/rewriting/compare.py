@@ -13,7 +13,7 @@ from onegru.core.compare import (
     agreement,
     count_finite,
     difference,
-    magnitude,
+    largest_allowed,
     nothing_compared,
     signal_to_noise,
 )
@@ -274,7 +274,8 @@ class Judge:
         apart, base = difference(expected, found), self._base(name, runtime, expected)
         is_float = expected.dtype.name in ELEMENT_TYPES
         share = 0.0 if is_float or not expected.size else float(np.mean(expected != found))
-        most = base * magnitude(expected) if is_float else base
+        is_given = self._check.tolerance is not None
+        most = largest_allowed(expected, base, is_given) if is_float else base
         if not (apart.max_abs if is_float else share) <= most and self._check.tolerance is None:
             effect = self._rounding.effect(name)
             if agreement(expected, found, effect, effect).agrees:
