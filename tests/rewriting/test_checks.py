@@ -139,8 +139,13 @@ def test_outputs_that_do_not_change(tmp_path: Path) -> None:
     assert onegru.verify(source, given, runtimes=["onnxruntime"]).moved is None
 
 
-def test_samples_without_steps(tmp_path: Path) -> None:
-    """They keep any ratio of signal to noise."""
+def test_samples_that_show_nothing(tmp_path: Path) -> None:
+    """They keep any ratio of signal to noise: none of their rows has a step, or each output is zero."""
+    relu = [gru("X", ["Y"], name="g"), node("Sub", ["Y", "one"], ["less"]), node("Relu", ["less"], ["Z"])]
+    info = value("X", "float32", ["time", "batch", I])
+    source = save(tmp_path, model(graph(relu, [info], ["Z"], {**weights(), **ONE})))
+    with pytest.raises(SpecError, match="samples: each output is zero, so that a comparison proves nothing"):
+        onegru.quantize(source, keep_snr=200)
     nodes = [gru("X", ["Y"], lens="l", name="g")]
     infos = [value("X", "float32", ["time", "batch", I]), value("l", "int32", ["batch"])]
     source = save(tmp_path, model(graph(nodes, infos, ["Y"], weights())))

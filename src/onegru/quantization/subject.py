@@ -64,6 +64,7 @@ class Subject:
             returns what runs it so and returns its outputs.
         trace: the gates of the GRU of an index.
         group: how many weights of a row in int8 share a scale; 0 for all.
+        steps: how many steps the longest row of a GRU takes in a sample; None of a model without.
     """
 
     source: GRU | Stack | Model
@@ -77,6 +78,7 @@ class Subject:
     calls: Mapping[str, Sequence[Repeat]]
     trace: Callable[[Any, Any, int], GateTrace]
     group: int
+    steps: int | None
 
 
 def subject_of(source: GRU | Stack | Model, samples: object, dims: Dims, seed: int, group: int) -> Subject:
@@ -135,8 +137,16 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> S
         return {"Y": Y, **{f"Y_h {index}": h for index, h in enumerate(last)}}
 
     repeated: dict[str, list[Repeat]] = {name: [] for name in names}
+    steps = 0
     for call in calls:
-        run(make({}), call)  # refuses what does not fit
+        Y = run(make({}), call)["Y"]  # refuses what does not fit
+        lengths = call.get("sequence_lens")
+        own = (
+            Y.shape[1 if call.get("layout", source.layout) else 0]
+            if lengths is None
+            else np.max(lengths, initial=0)
+        )
+        steps = max(steps, int(own))
         if isinstance(source, GRU):
             repeated[names[0]].append(lambda layer, call=call: partial(run, layer, call))  # type: ignore[misc]
             continue
@@ -164,6 +174,7 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> S
         calls=repeated,
         trace=trace,
         group=group,
+        steps=steps,
     )
 
 
@@ -198,18 +209,18 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
         return Model(model._graph, model_options(engine, weights, activations))
 
     calls: dict[str, list[Repeat]] = {name: [] for name in layers}
-    steps = 0
+    steps: list[int] = []
     for index, sample in enumerate(found):
         with prefixed_errors(f"samples[{index}]: "):
             runs = exact._all_runs(sample)
-        steps += sum(steps_in(exact, runs).values())
+        steps += steps_in(exact, runs).values()
         for node, seen in zip(nodes, runs, strict=True):
             if node.name in layers:
                 calls[node.name] += [
                     lambda layer, node=node, arrays=arrays: node._repeat(layer, arrays)  # type: ignore[misc]
                     for arrays in seen
                 ]
-    if nodes and not steps:
+    if nodes and not any(steps):
         raise SpecError("samples: no GRU takes a step on them; must be inputs on which one does (-i)")
     return Subject(
         source=model,
@@ -223,4 +234,5 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
         calls=calls,
         trace=lambda made, sample, index: made.trace(sample, index),
         group=group,
+        steps=max(steps, default=None),
     )
