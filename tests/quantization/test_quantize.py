@@ -76,6 +76,9 @@ def test_a_stack_keeps_a_ratio() -> None:
     report = onegru.quantize(stack, X)
     single = onegru.quantize(stack.layers[1], stack.layers[0](X)[0].transpose(0, 2, 1, 3).reshape(30, 2, 32))
     assert report.grus[1].modes["W8A8"].snr <= single.grus[0].modes["W8A8"].snr + 1  # Y alone, not Y_h
+    assert (single.steps, single.compared) == (30, 30 * 2 * 9 + 2 * 9)
+    given = {"X": X.swapaxes(0, 1), "layout": 1, "sequence_lens": np.array([7, 3])[: X.shape[1]]}
+    assert (onegru.quantize(stack.layers[0], given).steps, report.steps) == (7, len(X))
 
 
 def two_grus() -> Any:

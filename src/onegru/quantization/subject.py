@@ -140,13 +140,9 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> S
     steps = 0
     for call in calls:
         Y = run(make({}), call)["Y"]  # refuses what does not fit
-        lengths = call.get("sequence_lens")
-        own = (
-            Y.shape[1 if call.get("layout", source.layout) else 0]
-            if lengths is None
-            else np.max(lengths, initial=0)
-        )
-        steps = max(steps, int(own))
+        layout, lengths = call.get("layout"), call.get("sequence_lens")
+        axis = source.layout if layout is None else layout
+        steps = max(steps, Y.shape[axis] if lengths is None else int(np.max(lengths, initial=0)))
         if isinstance(source, GRU):
             repeated[names[0]].append(lambda layer, call=call: partial(run, layer, call))  # type: ignore[misc]
             continue
