@@ -136,6 +136,15 @@ def test_saved_tensors_are_all_that_backward_reads(hooks: str, tmp_path: Path) -
             close(a, b)
 
 
+@pytest.mark.parametrize("change", [torch.sum, torch.flatten, lambda tensor: tensor.half()])
+def test_hooks_that_return_something_else(change: Any) -> None:
+    _, module = pair()
+    with saved_tensors_hooks(lambda tensor: tensor, change):
+        y, _ = module(torch.randn(T, B, I, dtype=torch.float64))
+    with pytest.raises(onegru.SpecError, match=r"; must (be|have) "):
+        y.backward(torch.ones_like(y))
+
+
 def test_a_change_in_place_is_found() -> None:
     def change(module: Any, *_: Any) -> None:
         with torch.no_grad():

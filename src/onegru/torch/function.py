@@ -158,6 +158,8 @@ def _layer(
     ]
     own = [DirectionWeights(*arrays[d * each : (d + 1) * each]) for d in range(form.num_directions)]
     assert own[0].R is not None
+    if X.dim() != 3 or own[0].R.ndim != 2:  # hooks of saved tensors may return anything
+        raise SpecError(f"X, R: {X.dim()} and {own[0].R.ndim} axes; must have 3 and 2")
     # Sizes are tensors while a call is traced.
     spec = spec_of(form, int(X.shape[2]), int(own[0].R.shape[1]), _TYPES[X.dtype], attention)
     return TrainedLayer(spec, own, _GATES, packs=packs)
