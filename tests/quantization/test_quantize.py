@@ -76,6 +76,9 @@ def test_a_stack_keeps_a_ratio() -> None:
     report = onegru.quantize(stack, X)
     single = onegru.quantize(stack.layers[1], stack.layers[0](X)[0].transpose(0, 2, 1, 3).reshape(30, 2, 32))
     assert report.grus[1].modes["W8A8"].snr <= single.grus[0].modes["W8A8"].snr + 1  # Y alone, not Y_h
+    assert (single.steps, single.compared) == (30, 30 * 2 * 9 + 2 * 9)
+    given = {"X": X.swapaxes(0, 1), "layout": 1, "sequence_lens": np.array([7, 3])[: X.shape[1]]}
+    assert (onegru.quantize(stack.layers[0], given).steps, report.steps) == (7, len(X))
 
 
 def two_grus() -> Any:
@@ -165,9 +168,11 @@ def test_a_model(tmp_path: Path) -> None:
     text = str(report)
     assert "first" in text and "is of float64" in text and f"{report.chosen.snr:.1f} dB" in text
     lines = [line.split() for line in text.split("\n")]
-    assert [words[0] for words in lines[1:]] == (
+    assert [words[0] for words in lines[1:-1]] == (
         ["first", "size", "time", "second", "size", "time", "third", "all", "size", "time"]
     )
+    total = sum(array.size for item in expected for array in item.values())
+    assert text.endswith(f"{total:,} numbers compared, over 9 steps")
     sizes = [f"{item.size / 1024:.1f}" for item in report.grus[0].modes.values()]
     assert lines[2][1::2] == [*sizes, sizes[1]]
 

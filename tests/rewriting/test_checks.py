@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,11 @@ PLANTS: dict[str, Callable[[str, str], list[NodeProto]]] = {
     "Log of what is below": lambda x, y: [node("Neg", [x], ["less"]), node("Log", ["less"], [y])],
     "Log of what is above": lambda x, y: [node("Sub", [x, "one"], ["more"]), node("Log", ["more"], [y])],
 }
-NEVER = lambda x, y: [  # noqa: E731
-    node("Abs", [x], ["size"]),
-    node("Neg", ["size"], ["less"]),
-    node("Sub", ["less", "one"], ["least"]),
-    node("Sqrt", ["least"], [y]),
-]
+
+
+def never_finite(x: str, y: str) -> list[NodeProto]:
+    least = node("Sub", ["less", "one"], ["least"])
+    return [node("Abs", [x], ["size"]), node("Neg", ["size"], ["less"]), least, node("Sqrt", ["least"], [y])]
 
 
 def planted(proto: ModelProto, plant: Callable[[str, str], list[NodeProto]]) -> ModelProto:
@@ -119,7 +119,7 @@ def test_random_inputs_give_finite_outputs(check: str, plant: str, tmp_path: Pat
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_a_check_that_would_prove_nothing(check: str, tmp_path: Path) -> None:
-    source = save(tmp_path, planted(source_of(check), NEVER))
+    source = save(tmp_path, planted(source_of(check), never_finite))
     words = r"of output '\w+' \d+ of \d+ numbers are finite.*, so that a comparison proves nothing.*-i"
     with pytest.raises((FormatError, SpecError), match=words):
         CHECKS[check](source, tmp_path / "target.onnx")
@@ -132,9 +132,30 @@ def test_outputs_that_do_not_change(tmp_path: Path) -> None:
     source = save(tmp_path, model(graph(nodes, [X], ["Z"], weights())))
     with pytest.raises(FormatError, match=r"no output changes as the random inputs do, .* proves nothing"):
         onegru.rewrite(source, tmp_path / "target.onnx", decompose=True)
-    onegru.rewrite(
-        source, tmp_path / "target.onnx", decompose=True, inputs={"X": np.ones((3, 2, I), np.float32)}
-    )
+    given = {"X": np.ones((3, 2, I), np.float32)}
+    onegru.rewrite(source, tmp_path / "target.onnx", decompose=True, inputs=given)
+    with pytest.raises(FormatError, match=r"no output changes as the random inputs do, .* proves nothing"):
+        onegru.verify(source)
+    assert onegru.verify(source, given, runtimes=["onnxruntime"]).moved is None
+
+
+def test_samples_that_show_nothing(tmp_path: Path) -> None:
+    """They keep any ratio of signal to noise: none of their rows has a step, or each output is zero."""
+    relu = [gru("X", ["Y"], name="g"), node("Sub", ["Y", "one"], ["less"]), node("Relu", ["less"], ["Z"])]
+    info = value("X", "float32", ["time", "batch", I])
+    source = save(tmp_path, model(graph(relu, [info], ["Z"], {**weights(), **ONE})))
+    with pytest.raises(SpecError, match="samples: each output is zero, so that a comparison proves nothing"):
+        onegru.quantize(source, keep_snr=200)
+    nodes = [gru("X", ["Y"], lens="l", name="g")]
+    infos = [value("X", "float32", ["time", "batch", I]), value("l", "int32", ["batch"])]
+    source = save(tmp_path, model(graph(nodes, infos, ["Y"], weights())))
+    X = np.ones((3, 2, I), np.float32)
+    for lengths in ([0, 1], [0, 0]):
+        sample = {"X": X, "l": np.array(lengths, np.int32)}
+        with (
+            nullcontext() if any(lengths) else pytest.raises(SpecError, match="samples: no GRU takes a step")
+        ):
+            onegru.quantize(source, sample, keep_snr=200)
 
 
 # ---- lengths
@@ -196,6 +217,83 @@ def test_a_check_with_lengths_uses_every_weight(tmp_path: Path) -> None:
         compared(save(tmp_path, one), other)
 
 
+def branch(name: str) -> onnx.GraphProto:
+    made = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, None)
+    return onnx.helper.make_graph([node("Identity", ["l"], [name])], name, [], [made])
+
+
+COUNTED: dict[str, tuple[str, list[NodeProto]]] = {
+    "a mask": (
+        "int64",
+        [
+            node("Shape", ["X"], ["s"]),
+            node("Gather", ["s", "zero"], ["T"]),
+            node("Range", ["zero", "T", "one"], ["steps"]),
+            node("Unsqueeze", ["steps", "axis"], ["each"]),
+            node("Less", ["each", "l"], ["runs"]),
+            node("Unsqueeze", ["runs", "axes"], ["mask"]),
+            node("Where", ["mask", "y", "nothing"], ["Y"]),
+        ],
+    ),
+    "the last step": (
+        "int64",
+        [
+            node("Sub", ["l", "one"], ["index"]),
+            node("Reshape", ["index", "shape"], ["b1"]),
+            node("Expand", ["b1", "whole"], ["each"]),
+            node("GatherElements", ["y", "each"], ["Y"], axis=0),
+        ],
+    ),
+    "a branch": (
+        "int64",
+        [
+            node("If", ["yes"], ["l2"], then_branch=branch("then"), else_branch=branch("else")),
+            node("Cast", ["l2"], ["lens"], to=onnx.TensorProto.INT32),
+            gru("X", ["Y"], lens="lens", name="other"),
+        ],
+    ),
+    "floats": (
+        "float32",
+        [
+            node("Cast", ["l"], ["lens"], to=onnx.TensorProto.INT32),
+            gru("X", ["Y"], lens="lens", name="other"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("way", COUNTED)
+def test_lengths_that_count_steps_elsewhere(way: str, tmp_path: Path) -> None:
+    """Of a mask or of an index, with which a check would else look at the first step alone."""
+    dtype, behind = COUNTED[way]
+    infos = [value("X", "float32", ["time", "batch", I]), value("l", dtype, ["batch"])]
+    constants = {
+        **{**weights(), **INT, "zero": np.array(0), "one": np.array(1), "axes": np.array([1, 3])},
+        **{"shape": np.array([1, 1, -1, 1]), "whole": np.array([1, 1, 1, H])},
+        **{"nothing": np.zeros((), np.float32), "yes": np.array(True)},
+    }
+    nodes = [gru("X", ["y"], bias="B", name="g"), *behind]
+    loaded = onegru.load(save(tmp_path, model(graph(nodes, infos, ["Y"], constants), opset=14)))
+    for seed in range(3):
+        lengths = pick_inputs(loaded, {}, seed, {"time": 20, "batch": 3})[0]["l"]
+        assert lengths.min() >= 1 and lengths.max() == 20 and (lengths == np.floor(lengths)).all(), lengths
+
+
+def test_numbers_that_are_no_lengths(tmp_path: Path) -> None:
+    """Which a table is asked for, or a threshold."""
+    nodes = [
+        node("Gather", ["table", "who"], ["row"]),
+        node("Greater", ["X", "least"], ["over"]),
+        node("Where", ["over", "X", "row"], ["x"]),
+        gru("x", ["Y"], bias="B", name="g"),
+    ]
+    infos = [value("X", "float32", ["t", "b", I]), value("who", "int64", [1]), value("least", "float32", [1])]
+    constants = {**weights(), "table": np.ones((2, I), np.float32)}
+    loaded = onegru.load(save(tmp_path, model(graph(nodes, infos, ["Y"], constants))))
+    drawn, _ = pick_inputs(loaded, {}, 0, {"t": 20, "b": 3})
+    assert drawn["who"].max() <= 1 and abs(drawn["least"]).max() < 3
+
+
 # ---- tolerances
 
 
@@ -211,6 +309,78 @@ def compared(source: Path, made: ModelProto, **options: Any) -> Any:
         options.get("tolerances", TOLERANCE_REWRITTEN),
         data=data,
     )
+
+
+def test_lists_of_arrays_are_compared_by_their_numbers(tmp_path: Path) -> None:
+    split = [gru("X", ["Y"], bias="B", name="g"), node("SplitToSequence", ["Y"], ["Z"], axis=0)]
+    Z = onnx.helper.make_tensor_sequence_value_info("Z", onnx.TensorProto.FLOAT, None)
+    X = value("X", "float32", ["time", "batch", I])
+    source = save(tmp_path, model(graph(split, [X], [Z], weights())))
+    (report,) = onegru.rewrite(source, tmp_path / "target.onnx", decompose=True).outputs
+    assert report.name == "Z" and report.max_abs < 1e-6 and report.compared > 50
+    other = {**weights(), "B": weights()["B"] + np.float32(1e-4)}
+    with pytest.raises(FormatError, match=r"item \d of output 'Z' in onegru differs from the source's by"):
+        compared(source, model(graph(split, [X], [Z], other)))
+    never = [gru("X", ["y"], bias="B", name="g"), *never_finite("y", "Y"), split[1]]
+    source = save(tmp_path, model(graph(never, [X], [Z], {**weights(), **ONE})))
+    with pytest.raises(FormatError, match=r"of output 'Z' 0 of \d+ numbers are finite.* proves nothing"):
+        onegru.rewrite(source, tmp_path / "target.onnx", decompose=True)
+
+
+def test_tiny_outputs_are_compared_by_their_size(tmp_path: Path) -> None:
+    """A tolerance of 1e-6 would take zeros for numbers of 1e-8."""
+    X = value("X", "float32", ["time", "batch", I])
+    nodes = [gru("X", ["y"], bias="B", name="g"), node("Mul", ["y", "small"], ["Y"])]
+
+    def scaled(**constants: Any) -> ModelProto:
+        return model(
+            graph(nodes, [X], ["Y"], {**weights(), "small": np.array(1e-8, np.float32), **constants})
+        )
+
+    source = save(tmp_path, scaled())
+    (report,) = onegru.rewrite(source, tmp_path / "target.onnx", decompose=True).outputs
+    assert report.max_abs < 1e-13 and report.tolerance < 1e-10
+    fault = scaled(B=weights()["B"] * 2)
+    with pytest.raises(FormatError, match="'Y' in onegru differs from the source's by"):
+        compared(source, fault)
+    compared(source, fault, tolerance=1e-6)
+    assert onegru.verify(source).agrees
+    (tmp_path / "other").mkdir()
+    against = onegru.verify(source, against=save(tmp_path / "other", fault), runtimes=["onnxruntime"]).against
+    assert against is not None and not against.outputs[0].agrees
+
+
+def test_each_of_many_words_is_compared(tmp_path: Path) -> None:
+    words = [f"word {index}" for index in range(2000)]
+
+    def spoken(words: list[str]) -> ModelProto:
+        made = plain()
+        made.graph.node.append(node("Constant", [], ["words"], value_strings=words))
+        made.graph.output.append(value("words", "str", [len(words)]))
+        return made
+
+    source = save(tmp_path, spoken(words))
+    compared(source, spoken(words))
+    words[1000] = "another"
+    with pytest.raises(FormatError, match="'words' in onegru differs from the source's"):
+        compared(source, spoken(words))
+
+
+def test_mistakes_of_onegrus_own_are_no_refusals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from onegru.formats.onnx.whole.session import Session
+    from onegru.formats.openvino.check import run_openvino
+
+    data = plain().SerializeToString()
+    session = Session(data, Source("m.onnx"))
+    with pytest.raises(FormatError, match="ONNX Runtime fails"):
+        session.run({"X": np.zeros((1, 1), np.float32)})
+    with pytest.raises(FormatError, match="OpenVINO refuses it"):
+        run_openvino(b"no model", "m.onnx", {}, [])
+    for wrong in (3, None):  # arguments that no runtime has seen
+        with pytest.raises((TypeError, AttributeError)):
+            session.run(wrong)  # type: ignore[arg-type]
+        with pytest.raises((TypeError, AttributeError)):
+            run_openvino(data, "m.onnx", wrong, ["Y"])  # type: ignore[arg-type]
 
 
 def trained(scale: float) -> dict[str, Array]:
@@ -292,7 +462,7 @@ def test_an_input_that_no_node_reads(tmp_path: Path) -> None:
 
 
 def test_times_of_a_model_whose_outputs_are_not_finite(tmp_path: Path) -> None:
-    loaded = onegru.load(save(tmp_path, planted(plain(), NEVER)))
+    loaded = onegru.load(save(tmp_path, planted(plain(), never_finite)))
     timings = measure(loaded, {"raw": np.ones((3, 2, I), np.float32)}, 1)
     assert {item.runtime: item.difference for item in timings} == {"onegru": None, "onnxruntime": None}
 
@@ -304,7 +474,7 @@ def test_padding_of_a_model_of_logarithms(tmp_path: Path) -> None:
     constants = {**weights(), "zero": np.array([0])}
     source = save(tmp_path, model(graph(nodes, infos, ["Z"], constants)))
     ModelProgram(onegru.load(source), {}, None, {}, True)
-    never = save(tmp_path, planted(onnx.load(source), NEVER), "never.onnx")
+    never = save(tmp_path, planted(onnx.load(source), never_finite), "never.onnx")
     with pytest.raises(
         SpecError, match=r"^pad: .* numbers are finite on random rows, so that nothing is known"
     ):

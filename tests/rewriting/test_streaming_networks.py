@@ -12,7 +12,7 @@ from onnx import ModelProto
 import onegru
 from onegru.core.dtypes import Array
 from tests.rewriting.test_streaming import Network, T
-from tests.support.files.onnx_models import graph, model, node, save, value
+from tests.support.files.onnx_models import I, graph, gru, model, node, save, value, weights
 
 GROUPS, WIDTH, BANDS = 4, 16, 4
 TIME = {"emb": 1, "e3": 2, "e0": 2}
@@ -137,3 +137,15 @@ def test_time_may_have_a_name_in_each_input(tmp_path: Path) -> None:
     assert {info.shape[TIME[info.name]] for info in onegru.load(target).inputs[:3] if info.shape} == {
         "emb_steps"
     }
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_what_cannot_be_loaded_is_not_written(check: bool, tmp_path: Path) -> None:
+    """An empty array joined along features, of more rows than the rest."""
+    nodes = [gru("X", ["y"], name="g"), node("Concat", ["y", "empty"], ["Y"], axis=3)]
+    constants = {**weights(), "empty": np.zeros((1, 1, 9, 0), np.float32)}
+    X = value("X", "float32", ["time", 2, I])
+    source, target = save(tmp_path, model(graph(nodes, [X], ["Y"], constants))), tmp_path / "streaming.onnx"
+    with pytest.raises(onegru.FormatError, match="ONNX Runtime refuses it"):
+        onegru.rewrite(source, target, streaming=True, check=check)
+    assert not target.exists()

@@ -57,12 +57,19 @@ def saved_and_copied(module: Any, *_: Any) -> None:
     copy.deepcopy(module)
 
 
+def exchange_numbers(module: Any, x: Any, *_: Any) -> None:
+    """As averages of weights and sharded ones do, without a word to autograd."""
+    for tensor in (x, *module.parameters()):
+        tensor.data = torch.zeros_like(tensor.data)
+
+
 @pytest.mark.parametrize(
     "change",
     [
         lambda module, *_: module.share_memory(),
         put_on_a_queue,
         saved_and_copied,
+        exchange_numbers,
         lambda module, *_: module.flatten_parameters(),
     ],
 )
@@ -76,6 +83,18 @@ def test_what_moves_parameters_between_forward_and_backward(change: Change, opti
     wanted = gradients(wanted_of, lambda *_: None, nullcontext())
     for a, b in zip(gradients(mine, change, nullcontext()), wanted, strict=True):
         close(a, b)
+
+
+def test_exchanged_numbers_are_not_differentiated_twice() -> None:
+    _, module = pair()
+    x = torch.randn(T, B, I, dtype=torch.float64)
+    refused = pytest.raises(onegru.SpecError, match="W: has other data than in the call")
+    for change, around in ((torch.clone, nullcontext()), (torch.zeros_like, refused)):
+        y, _ = module(x)
+        for parameter in module.parameters():
+            parameter.data = change(parameter.data)
+        with around:
+            torch.autograd.grad(y.sin().sum(), [*module.parameters()], create_graph=True)
 
 
 def on_disk(folder: Path) -> Any:
@@ -115,6 +134,15 @@ def test_saved_tensors_are_all_that_backward_reads(hooks: str, tmp_path: Path) -
         wanted = gradients(other, lambda *_: None, nullcontext())
         for a, b in zip(gradients(mine, change, around()), wanted, strict=True):
             close(a, b)
+
+
+@pytest.mark.parametrize("change", [torch.sum, torch.flatten, lambda tensor: tensor.half()])
+def test_hooks_that_return_something_else(change: Any) -> None:
+    _, module = pair()
+    with saved_tensors_hooks(lambda tensor: tensor, change):
+        y, _ = module(torch.randn(T, B, I, dtype=torch.float64))
+    with pytest.raises(onegru.SpecError, match=r"; must (be|have) "):
+        y.backward(torch.ones_like(y))
 
 
 def test_a_change_in_place_is_found() -> None:

@@ -190,6 +190,30 @@ def test_entries_that_are_not_onegrus(what: str, tmp_path: Path) -> None:
         onegru.load_layers(tmp_path / "x.pt")
 
 
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+def test_tensors_that_were_renamed_without_their_form(suffix: str, tmp_path: Path) -> None:
+    """As by who gives new names to weights and biases alone: they would be read as a plain GRU's."""
+    state = ours.GRU(I, H, clip=0.5).state_dict()
+    renamed = {f"{'old' if name == KEY else 'new'}.{name}": value for name, value in state.items()}
+    path = tmp_path / f"x.{suffix}"
+    if suffix == "pt":
+        torch.save(renamed, path)
+    else:
+        pytest.importorskip("safetensors.torch").save_file(renamed, path)
+    with pytest.raises(FormatError, match=r"'new' has no _extra_state, but 'old\._extra_state' is one"):
+        onegru.load_layers(path)
+    with pytest.raises(SpecError, match=r"'old\._extra_state' is one of a module"):
+        onegru.from_torch(renamed)
+    with pytest.raises(SpecError, match=r"'old\._extra_state' is one of a module"):
+        onegru.from_torch(renamed, prefix="new")
+    foreign = {
+        "other._extra_state": torch.zeros(3),
+        "another._extra_state": torch.zeros(4, dtype=torch.uint8),
+    }
+    plain = {f"new.{name}": value for name, value in ours.GRU(I, H).state_dict().items()}
+    assert onegru.from_torch({**plain, **foreign}).spec.linear_before_reset  # type: ignore[union-attr]
+
+
 def test_modules_are_used_as_before() -> None:
     """Exchanged GRUs, and programs that copy, compile, average and call modules with other parameters."""
     model = nn.Sequential(nn.GRU(I, H))

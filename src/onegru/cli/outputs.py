@@ -15,7 +15,7 @@ import numpy as np
 import typer
 
 from onegru.cli.inputs import input_files, split_name
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import Array, as_text
 from onegru.core.errors import SpecError
 from onegru.formats.opened import Opened
 from onegru.models.load import files_of
@@ -166,7 +166,7 @@ def _storable(name: str, value: Array) -> Array:
         raise SpecError(f"output {name!r}: not a tensor; cannot be written")
     if value.dtype.name == "bfloat16":
         return value.astype(np.float32)
-    return value.astype(np.str_) if value.dtype.kind == "O" else value
+    return as_text(value) if value.dtype.kind == "O" else value
 
 
 def _outline(value: Any) -> dict[str, Any]:

@@ -98,6 +98,8 @@ def verify_command(
 
     Example: onegru verify model.onnx --dim batch=2 --against checkpoint.pt
     """
+    from onegru.verification.verify import must_move  # what it imports takes long
+
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model)
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
@@ -112,6 +114,8 @@ def verify_command(
             timeout=timeout,
             progress=watch.progress,
         )
+        moved = must_move(loaded, values, random_names, random or 0)
+    found = dataclasses.replace(found, moved=moved)
     if as_json:
         print_json({**dataclasses.asdict(found), "agrees": found.agrees})
     else:
@@ -152,6 +156,7 @@ def _compared_lines(found: Verification) -> list[str]:
         return []
     words = f"{sum(item.compared for item in outputs):,} numbers compared"
     words += "" if found.steps is None else f", over {count(found.steps, 'step')}"
+    words += "" if found.moved is None else f"; {found.moved:,} change with the random inputs"
     left_out = sum(item.left_out for item in outputs)
     return [words + (f"; {left_out:,} left out, as they are not finite" if left_out else "")]
 

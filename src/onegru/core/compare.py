@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from onegru.core.dtypes import ELEMENT_TYPES, Array, contiguous
+from onegru.core.dtypes import ELEMENT_TYPES, Array, as_text, contiguous
 from onegru.core.errors import SpecError
 
 # How far two results that should be equal may differ, by element type.
 
-#: For layers converted from one file to another, times `magnitude`: eight times the distance from 1 to the
+#: For layers converted from one file to another, in `largest_allowed`: eight times the distance from 1 to the
 #: next number, as biases may have been summed and outputs are rounded.
 TOLERANCE_CONVERTED: Mapping[str, float] = {
     "float64": 2e-15,
@@ -25,7 +25,7 @@ TOLERANCE_CONVERTED: Mapping[str, float] = {
 #: What models with quantized weights have beside their element types in the tables below.
 QUANTIZED = "quantized"
 
-#: For models whose GRU nodes were rewritten, times `magnitude`.
+#: For models whose GRU nodes were rewritten, in `largest_allowed`.
 #:
 #: Quantized to int8, the digits' logits differ by 0.015 and layers of random weights by 0.008: a larger
 #: difference than 0.1 is no longer rounding.
@@ -37,8 +37,8 @@ TOLERANCE_REWRITTEN: Mapping[str, float] = {
     QUANTIZED: 0.1,
 }
 
-#: For models whose decomposed GRUs became GRU nodes, times `magnitude`: the source rounds after each of its
-#: operators.
+#: For models whose decomposed GRUs became GRU nodes, in `largest_allowed`: the source rounds after each of
+#: its operators.
 #:
 #: Measured on 292 random models of up to six steps in float32: the largest difference was 7.5e-7.
 TOLERANCE_FUSED: Mapping[str, float] = {
@@ -117,6 +117,12 @@ def count_finite(array: Array) -> int:
     return int(np.isfinite(array.astype(np.float64, copy=False)).sum())
 
 
+def arrays_in(output: Any) -> list[Array]:
+    """The arrays of an output, which may be a list of them."""
+    items = output if isinstance(output, list) else [output]
+    return [item for item in items if isinstance(item, np.ndarray)]
+
+
 def nothing_compared(*runs: Mapping[str, Any]) -> str:
     """Why a comparison with the outputs of these runs would prove nothing, in words; empty if it does not.
 
@@ -125,8 +131,8 @@ def nothing_compared(*runs: Mapping[str, Any]) -> str:
     sizes: dict[str, int] = {}
     counts: dict[str, int] = {}
     for outputs in runs:
-        for name, array in outputs.items():
-            if isinstance(array, np.ndarray):
+        for name, value in outputs.items():
+            for array in arrays_in(value):
                 sizes[name] = sizes.get(name, 0) + array.size
                 counts[name] = counts.get(name, 0) + count_finite(array)
     for name, size in sizes.items():
@@ -192,10 +198,21 @@ def difference(a: object, b: object) -> Difference:
     return Difference(float(apart[where]), max_ulp, where)
 
 
-def magnitude(array: Array) -> float:
-    """The largest absolute value among an array's finite numbers, at least 1."""
-    numbers = np.abs(array.astype(np.float64))
-    return float(np.max(numbers, initial=1.0, where=np.isfinite(numbers)))
+def largest_allowed(expected: Array, tolerance: float, is_given: bool = False) -> float:
+    """The largest absolute difference from a result: the tolerance times its largest number, at least 1.
+
+    Where that is as large as all of the result, zeros would be as good: there it is the largest number times
+    the tolerance's square root, which rounding alone hardly reaches, and a fault exceeds.
+
+    Args:
+        expected: the result.
+        tolerance: that of its type.
+        is_given: whether a user chose it, who is not corrected.
+    """
+    numbers = np.abs(expected.astype(np.float64))
+    size = float(np.max(numbers, initial=0.0, where=np.isfinite(numbers)))
+    most = tolerance * max(1.0, size)
+    return most if size > most or not size or is_given else size * min(1.0, tolerance) ** 0.5
 
 
 def _ulps(a: Array, b: Array) -> Array:
@@ -265,7 +282,7 @@ def agreement(expected: Any, got: Any, tolerance: float, share: float = 0.0) -> 
     if expected.dtype != got.dtype:
         return Agreement(False, reason=f"type {got.dtype.name}; must be {expected.dtype.name}")
     if expected.dtype.kind in "OUST":
-        wrong = expected.astype(np.str_) != got.astype(np.str_)
+        wrong = as_text(expected) != as_text(got)
         if not wrong.any():
             return Agreement(True)
         where = _index_of_max(wrong)

@@ -195,3 +195,13 @@ def _as_array(name: str, value: object) -> Array:
 
 def _either(names: tuple[str, ...]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def as_text(array: Array) -> Array:
+    """Strings as NumPy's own; what is not UTF-8, which runtimes return as bytes, by its codes."""
+    if array.dtype.kind not in "OS":
+        return array.astype(np.str_)
+    plain = (
+        str(item, "utf-8", "backslashreplace") if isinstance(item, bytes) else item for item in array.flat
+    )
+    return np.array([*map(str, plain)], np.str_).reshape(array.shape)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -40,6 +41,23 @@ BROKEN = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError),
     *(TypeError, ValueError),
 )
+
+
+_MISTAKES = (*(kind for kind in BROKEN if kind not in (MemoryError, RecursionError)), NameError)
+_PACKAGE = Path(__file__).parents[1]
+
+
+def is_own_mistake(error: Exception) -> bool:
+    """Whether onegru's own lines raised an error of Python's, as wrong arguments of another package do.
+
+    Other packages in C++ raise RuntimeError, or classes of their own, from the line that calls them.
+    """
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    file = Path("" if place is None else place.tb_frame.f_code.co_filename)
+    is_mistake = isinstance(error, _MISTAKES) and not isinstance(error, OneGRUError | UnicodeError)
+    return is_mistake and _PACKAGE in file.parents
 
 
 class MissingExtraError(OneGRUError, ImportError):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
+from typing import Any
 
 from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError, MissingExtraError, SpecError, needs_extra
 from onegru.formats.opened import Kind, Opened
 from onegru.formats.pytorch import Tensor, Unknown, read_torch
 from onegru.formats.safetensors import read_layers, read_metadata
-from onegru.frameworks.pytorch import find_groups, form_name, is_recurrent, module_of, read_group
+from onegru.frameworks.pytorch import find_groups, form_name, is_recurrent, may_be_form, module_of, read_group
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
-from onegru.layers.torch_form import KEY
+from onegru.layers.torch_form import KEY, LONGEST
 from onegru.system.bounded import LARGEST_TEXT
 
 # How deep the mappings of a checkpoint may be nested: {"state_dict": {"model": …}} is usual.
@@ -49,7 +50,12 @@ def read_safetensors(path: Opened, name: str | None = None) -> dict[str, GRU | S
         with safetensors.safe_open(path, framework="np") as file:
             keys = [] if own else list(file.keys())
             names = [key for key in keys if is_recurrent(key)]
-            names += {form_name(str(module_of(key))) for key in names} & set(keys)
+            own_forms = {form_name(str(module_of(key))) for key in names}
+            names += [
+                key
+                for key in keys
+                if key in own_forms or (may_be_form(key) and _may_hold_form(file.get_slice(key)))
+            ]
             if any(file.get_slice(key).get_dtype() == "BF16" for key in names):
                 bfloat16()  # NumPy has to know the type
             tensors = {key: file.get_tensor(key) for key in names}
@@ -59,6 +65,12 @@ def read_safetensors(path: Opened, name: str | None = None) -> dict[str, GRU | S
     except Exception as error:  # the package raises its own error, and NumPy's for types unknown to it
         raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from None
     return {"": read_layers(path)} if own else _layers(path, tensors, name)
+
+
+def _may_hold_form(entry: Any) -> bool:
+    """Whether a tensor of a safetensors file is of a form's size and type, whosesoever it is."""
+    shape = entry.get_shape()
+    return len(shape) == 1 and shape[0] <= LONGEST and entry.get_dtype() in ("F16", "BF16", "F32", "F64")
 
 
 def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack]:
@@ -95,7 +107,7 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
         if found.setdefault(key, tensor) is not tensor:
             raise FormatError(f"{path}: two tensors called {key!r}")
     tensors = {key: _numbers(path, key, tensor) for key, tensor in found.items()}
-    for key in {form_name(str(module_of(key))) for key in found} & others.keys():
+    for key in filter(may_be_form, others):
         if isinstance(form := others[key], Tensor) and form.nbytes <= left:
             with suppress(ValueError):  # else no form
                 others[key] = form.numbers()

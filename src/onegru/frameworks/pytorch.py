@@ -59,6 +59,8 @@ class Group:
         is_packed: whether there are PyTorch's packed weights in the place of tensors.
         form: the entry for what a module of `onegru.torch` computes; None for what PyTorch's does.
         other: the first further tensor under the prefix, which no GRU of PyTorch has; "" for none.
+        astray: the name of an entry as `form` that stands beside no tensors, perhaps this module's; "" for
+            none.
     """
 
     prefix: str
@@ -67,6 +69,7 @@ class Group:
     is_packed: bool = False
     form: object = None
     other: str = ""
+    astray: str = ""
 
     def check_complete(self, where: str) -> None:
         """Name the first tensor that is missing."""
@@ -118,6 +121,11 @@ class Group:
             return (
                 f"{self.other!r} beside the names of a GRU, which no GRU of PyTorch has: it computes "
                 "something else, or that tensor has to be left out"
+            )
+        if self.astray:
+            return (
+                f"no {KEY}, but {self.astray!r} is one of a module whose tensors have other names: what they "
+                "compute is not known"
             )
         if self.form is not None:
             try:
@@ -314,6 +322,12 @@ def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:
     for prefix, group in groups.items():
         group.parts = parts.get(prefix, {})
         group.form = state_dict.get(form_name(prefix))
+    known = {form_name(prefix) for prefix in (*groups, *parts)}
+    astray = next(
+        (name for name, entry in state_dict.items() if name not in known and _is_form(name, entry)), ""
+    )
+    for group in groups.values():
+        group.astray = astray if group.form is None and not group.is_packed else ""
     whole = dict(groups)  # those beside which nothing else was found
     lengths = Counter(map(len, whole))
     for name, tensor in state_dict.items():
@@ -336,6 +350,21 @@ def _is_own(name: str, prefix: str, state_dict: Mapping[str, object]) -> bool:
         whole = form_name(prefix).removesuffix(KEY) + part["whole"]
         return part["prefix"].removesuffix(".") == prefix and whole not in state_dict
     return name == form_name(prefix)
+
+
+def may_be_form(name: object) -> bool:
+    """Whether an entry of this name may say what a module computes."""
+    return isinstance(name, str) and name.rpartition(".")[2] == KEY
+
+
+def _is_form(name: object, entry: object) -> bool:
+    if not may_be_form(name) or isinstance(entry, _PLAIN):
+        return False
+    try:
+        read_torch_form(entry)
+    except SpecError:
+        return False
+    return True
 
 
 def form_name(prefix: str) -> str:

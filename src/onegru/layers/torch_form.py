@@ -24,7 +24,9 @@ from onegru.system.bounded import parse_json
 #: The last part of the entry's name, which is PyTorch's for what a module adds to its tensors.
 KEY = "_extra_state"
 
-_LONGEST = 10_000
+#: Its most codes.
+LONGEST = 10_000
+
 _SIZES: dict[str, Any] = {"input_size": 1, "hidden_size": 1, "dtype": "float32"}
 _RESETS = "resets_to_initial"
 
@@ -92,7 +94,7 @@ def read_torch_form(entry: object) -> TorchForm:
     """
     codes = as_tensor("a form", entry).astype(np.float64)
     whole = np.rint(codes)
-    if codes.ndim != 1 or codes.size > _LONGEST or not np.all(np.abs(codes - whole) < 0.25):
+    if codes.ndim != 1 or codes.size > LONGEST or not np.all(np.abs(codes - whole) < 0.25):
         raise SpecError("no codes of a text; must be as onegru.torch writes them")
     if not np.all((whole >= 32) & (whole < 127)):
         raise SpecError("codes beyond ASCII; must be as onegru.torch writes them")

@@ -17,7 +17,7 @@ from onegru.core.compare import (
     agreement,
     count_finite,
     difference,
-    magnitude,
+    largest_allowed,
     nothing_compared,
     nudged,
     rounding_effect,
@@ -222,7 +222,7 @@ class _Comparison:
     def __call__(self, name: str, slot: _Slot, found: Array) -> OutputCheck:
         expected = self._outputs[slot]
         apart = difference(expected, found)
-        most = TOLERANCE_CONVERTED[expected.dtype.name] * magnitude(expected)
+        most = largest_allowed(expected, TOLERANCE_CONVERTED[expected.dtype.name])
         if not apart.max_abs <= most:
             effect = rounding_effect(expected, self._moved[slot])
             most = apart.max_abs if agreement(expected, found, effect).agrees else most

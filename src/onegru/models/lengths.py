@@ -1,8 +1,8 @@
-"""Which inputs of a model are the lengths of rows: those from which the lengths of its recurrences come."""
+"""Which inputs of a model are the lengths of rows, as its recurrences take them, or masks and indices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,11 +24,18 @@ _KEPT: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("Expand", "Tile", "TopK", "Clip", "Relu", "Abs"), (0,)),
     **dict.fromkeys(("Min", "Max", "Concat"), tuple(range(8))),
     "Where": (1, 2),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), (0,)),
 }
 # What brings them into another unit, as strides do: the recurrence's steps are then not the input's.
 _SCALED: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Sum", "Mod"), tuple(range(8))),
     **dict.fromkeys(("Floor", "Ceil", "Round"), (0,)),
+}
+# Where a value counts steps in another way: as it hides or picks some of them, of what is no constant.
+_COUNTED: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(("Less", "LessOrEqual", "Greater", "GreaterOrEqual"), (0, 1)),
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND", "Range"), (1,)),
+    "Slice": (2,),
 }
 _ONNX_LENGTHS = 4  # the place of a recurrence's lengths among its inputs
 
@@ -41,11 +48,13 @@ class LengthsInput:
         sequences: the values whose steps they count, by the names of the model's operators.
         axes: the axis of the steps in each.
         is_scaled: whether they count other steps, of which the model computes those.
+        is_sure: whether a recurrence takes them; else they hide or pick steps, or something else.
     """
 
     sequences: list[str] = field(default_factory=list)
     axes: list[int] = field(default_factory=list)
     is_scaled: bool = False
+    is_sure: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,8 +102,13 @@ def count_steps(model: Model, inputs: Mapping[str, Any]) -> dict[str, int]:
     Raises:
         OneGRUError: the model does not run.
     """
+    return steps_in(model, model._all_runs(inputs))
+
+
+def steps_in(model: Model, seen: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, int]:
+    """The same of a run, from what `Model._all_runs` says of it."""
     found: dict[str, int] = {}
-    for gru, runs in zip(model.gru_nodes, model._all_runs(inputs), strict=True):
+    for gru, runs in zip(model.gru_nodes, seen, strict=True):
         ports = {port.role: port for port in gru._step.ports}
         X, lengths = ports["X"], ports.get("sequence_lens")
         for arrays in runs:
@@ -122,18 +136,20 @@ def _look(model: Model) -> _Known:
 def _find(timeline: Timeline) -> dict[str, LengthsInput]:
     names = {value: name for name, value in timeline.inputs.items()}
     found: dict[str, LengthsInput] = {}
-    for flow, op, place, axis in _recurrences(timeline.flow):
+    for flow, op, place, axis in _takers(timeline.flow):
         for value, is_scaled in _roots(flow, op.inputs[place]):
             if value in names:
                 item = found.setdefault(names[value], LengthsInput())
-                item.sequences.append(op.inputs[0])
-                item.axes.append(axis)
                 item.is_scaled |= is_scaled
+                if axis is not None:
+                    item.is_sure = True
+                    item.sequences.append(op.inputs[0])
+                    item.axes.append(axis)
     return found
 
 
-def _recurrences(flow: Flow) -> Iterator[tuple[Flow, Op, int, int]]:
-    """The operators that take lengths, where they lie; the place of these, and the axis of their steps."""
+def _takers(flow: Flow) -> Iterator[tuple[Flow, Op, int, int | None]]:
+    """What takes lengths, and where it lies; the place of these, and the axis of steps of a recurrence."""
     waiting = [flow]
     while waiting:
         here = waiting.pop()
@@ -146,6 +162,10 @@ def _recurrences(flow: Flow) -> Iterator[tuple[Flow, Op, int, int]]:
                 place = LENGTHS.get(kind, _ONNX_LENGTHS)
                 axis = 1 if kind in LENGTHS else int(op.attributes.get("layout", 0))
             else:
+                is_table = kind.startswith("Gather") and here.constant(op.inputs[0]) is not None
+                for place in () if is_table else _COUNTED.get(kind, ()):
+                    if place < len(op.inputs) and op.inputs[place]:
+                        yield here, op, place, None
                 continue
             if len(op.inputs) > place and op.inputs[place]:
                 yield here, op, place, axis
@@ -153,21 +173,21 @@ def _recurrences(flow: Flow) -> Iterator[tuple[Flow, Op, int, int]]:
 
 def _roots(flow: Flow, name: str) -> Iterator[tuple[str, bool]]:
     """What a value is made of by operators that keep lengths lengths, and whether in another unit."""
-    waiting, seen = [(name, False)], set[tuple[str, bool]]()
+    waiting, seen = [(flow, name, False)], set[tuple[int, str, bool]]()
     while waiting:
-        item = waiting.pop()
-        if item in seen:
+        here, name, is_scaled = waiting.pop()
+        value = here.resolve(name)
+        if (id(here), value, is_scaled) in seen or here.constant(value) is not None:
             continue
-        seen.add(item)
-        value, is_scaled = flow.resolve(item[0]), item[1]
-        op = flow.producer(value)
+        seen.add((id(here), value, is_scaled))
+        op = here.producer(value)
         if op is None:
             yield value, is_scaled
             continue
         kind = kind_of(op)
+        if kind == "If":
+            index = op.outputs.index(value)
+            waiting += [(body, body.outputs[index], is_scaled) for body in op.bodies.values()]
         places = _KEPT.get(kind, _SCALED.get(kind, ()))
-        waiting += [
-            (op.inputs[place], is_scaled or kind in _SCALED)
-            for place in places
-            if place < len(op.inputs) and op.inputs[place] and flow.constant(op.inputs[place]) is None
-        ]
+        taken = [op.inputs[place] for place in places if place < len(op.inputs) and op.inputs[place]]
+        waiting += [(here, item, is_scaled or kind in _SCALED) for item in taken]

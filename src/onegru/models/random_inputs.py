@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from onegru.core.arguments import integer, shown
-from onegru.core.compare import count_finite
+from onegru.core.compare import arrays_in, count_finite
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import OneGRUError, SpecError
 from onegru.core.machine import memory_size
@@ -122,6 +122,27 @@ def draw_twice(
         if any(moved.values()):
             break
     return drawn, moved
+
+
+def count_moved(model: Model, inputs: Mapping[str, Array], drawn: Collection[str], seed: int) -> int | None:
+    """How many numbers of a model's outputs change as inputs are drawn again; None if none is drawn.
+
+    Args:
+        model: the model, which runs on these inputs.
+        inputs: all of them.
+        drawn: the names of those that were drawn.
+        seed: with which.
+    """
+    shapes = {name: inputs[name].shape for name in drawn}
+    given = {name: array for name, array in inputs.items() if name not in shapes}
+    if not shapes:
+        return None
+    outputs, moved = model.run(inputs), 0
+    for turn in range(1, _TURNS + 1):
+        again = _Draw(model, given, seed + turn * _AGAIN, shapes).finite().outputs
+        if moved := sum(_count_moved(array, again.get(name)) for name, array in outputs.items()):
+            break
+    return moved
 
 
 def _count_moved(one: Any, other: Any) -> int:
@@ -314,51 +335,67 @@ class _Draw:
     def _find_longest(self, model: Model) -> None:
         """Add to `longest` the inputs that hold lengths, with the number of steps that they must fit."""
         shapes = {**{name: array.shape for name, array in self.given.items()}, **self.shapes}
-        wanted = {info.name for info in self.infos if numpy_kind(info) in "iu"} - self.longest.keys()
+        kinds = {info.name: numpy_kind(info) for info in self.infos}
+        wanted = {
+            name for name, kind in kinds.items() if kind in "iu" or (kind == "f" and self._is_row(name))
+        }
+        wanted -= self.longest.keys()
         direct = _longest_lengths(model, shapes)
         self.longest |= {name: steps for name in wanted if (steps := direct.get(name)) is not None}
         if not (wanted := wanted - self.longest.keys()):
             return
         for name, lengths in find_lengths(model).items():
-            if name not in wanted:
+            # Floats may be shares of the steps, or anything where no recurrence takes them.
+            is_open = lengths.is_scaled or not lengths.is_sure
+            if name not in wanted or (kinds[name] == "f" and is_open):
                 continue
             steps = steps_of(model, lengths, shapes)
-            self.longest[name] = self._tried(model, name, lengths) if steps is None else steps
+            if steps is None and (steps := self._tried(model, name, lengths)) is None:
+                self.longest.pop(name, None)
+            else:
+                self.longest[name] = steps
 
-    def _tried(self, model: Model, name: str, lengths: LengthsInput) -> int:
-        """How many steps lengths must fit, as runs show it; 1 if none does."""
-        self.longest[name] = 1
-        sizes = {size for shape in self.shapes.values() for size in shape}
-        sizes |= {size for array in self.given.values() for size in array.shape}
+    def _is_row(self, name: str) -> bool:
+        """Whether an input holds one number, or one for each row."""
+        shape = self.shapes[name]
+        return len(shape) <= 2 and math.prod(shape) == max(shape, default=1)
+
+    def _tried(self, model: Model, name: str, lengths: LengthsInput) -> int | None:
+        """How many steps lengths must fit, as runs show it; if none does, 1, or None of what may be none."""
+        least = self.longest[name] = 1
+        steps: list[int] = []
         if not lengths.is_scaled:
             try:
-                steps = _steps_seen(model, {**self.given, **self({})})
+                steps = _steps_seen(model, {**self.given, **self({})}, lengths.is_sure)
             except OneGRUError:
-                return 1
-            if steps:
+                return least if lengths.is_sure else None
+            if steps and lengths.is_sure:
                 return min(steps)
-        for size in sorted(sizes, reverse=True)[:_MOST_VARIED]:
+        sizes = {size for shape in self.shapes.values() for size in shape}
+        sizes |= {size for array in self.given.values() for size in array.shape}
+        for size in [*steps, *sorted(sizes, reverse=True)[:_MOST_VARIED]]:
             self.longest[name] = size
             with suppress(OneGRUError):
                 model.run({**self.given, **self({})})
                 return size
-        return 1
+        return least if lengths.is_sure else None
 
 
-def _steps_seen(model: Model, inputs: Mapping[str, Array]) -> list[int]:
-    """The number of steps of what each GRU with lengths was given in a run."""
+def _steps_seen(model: Model, inputs: Mapping[str, Array], with_lengths: bool) -> list[int]:
+    """The number of steps of what each GRU, or each with lengths, was given in a run."""
     found = []
     for gru, trace in zip(model.gru_nodes, model.trace(inputs), strict=True):
         ports = {port.role: port for port in gru._step.ports}
         lengths = ports.get("sequence_lens")
-        if lengths is not None and lengths.name in trace and "T" in ports["X"].axes:
+        is_wanted = not with_lengths or (lengths is not None and lengths.name in trace)
+        if is_wanted and "T" in ports["X"].axes:
             found.append(trace[ports["X"].name].shape[ports["X"].axes.index("T")])
     return found
 
 
 def _finite_share(outputs: Mapping[str, Any]) -> tuple[float, float]:
     """The share of finite numbers in the worst output, and in all."""
-    arrays = [array for array in outputs.values() if isinstance(array, np.ndarray) and array.size]
+    arrays = [array for output in outputs.values() for array in arrays_in(output) if array.size]
     counts = [(count_finite(array), array.size) for array in arrays]
     total = sum(size for _, size in counts)
     shares = min((finite / size for finite, size in counts), default=1.0)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.arguments import check_function, choice, number, shown
-from onegru.core.compare import nothing_compared
+from onegru.core.compare import arrays_in, count_finite, nothing_compared
 from onegru.core.dtypes import ELEMENT_TYPES, Array, check_group_size, is_int8
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec
@@ -112,7 +112,11 @@ class Measurement:
         self._found: dict[tuple[tuple[str, str], ...], float] = {}
         made = subject.make({})
         self._expected = [subject.run(made, sample) for sample in subject.samples]
-        if why := nothing_compared(*self._expected):
+        why = nothing_compared(*self._expected)
+        floats = [array for outputs in self._expected for array in outputs.values() if _is_float(array)]
+        if floats and not any(map(np.any, floats)):
+            why = why or "each output is zero"
+        if why:
             raise SpecError(
                 f"samples: {why}, so that a comparison proves nothing; must be inputs for which it does (-i)"
             )
@@ -142,9 +146,12 @@ class Measurement:
             word: Measured(ratio, self._size(uniform[word]), seconds[word]) for word, ratio in ratios.items()
         }
         final = Measured(self._ratio(chosen), self._size(chosen), seconds["chosen"])
-        return Quantization(
-            result, tuple(grus), whole, final, subject.group or None, subject.source, subject.samples
-        )
+        arrays = [
+            array for outputs in self._expected for output in outputs.values() for array in arrays_in(output)
+        ]
+        compared = sum(map(count_finite, arrays))
+        told = (subject.group or None, compared, subject.steps, subject.source, subject.samples)
+        return Quantization(result, tuple(grus), whole, final, *told)
 
     def _ratio(self, modes: Mapping[str, str]) -> float:
         """The ratio of signal to noise of the whole, with GRUs in these modes."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from onegru.core.arguments import choice, integer, shown
 from onegru.core.errors import SpecError
+from onegru.core.wording import count
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.model import Model
@@ -67,6 +68,8 @@ class Quantization(Generic[Quantizable]):
         modes: what each mode does to the whole, all GRUs in it; its sizes are those of all these GRUs.
         chosen: the same for the result.
         group_size: how many weights of a row in int8 share a scale; None for all.
+        compared: how many numbers of outputs were compared in each mode: those that are finite in float32.
+        steps: how many steps the longest row of a GRU took; None of a model without.
     """
 
     __module__ = "onegru"
@@ -76,6 +79,8 @@ class Quantization(Generic[Quantizable]):
     modes: Mapping[str, Measured]
     chosen: Measured
     group_size: int | None
+    compared: int
+    steps: int | None
     _source: GRU | Stack | Model = field(repr=False, compare=False)
     _samples: Sequence[Any] = field(repr=False, compare=False)
 
@@ -125,7 +130,9 @@ class Quantization(Generic[Quantizable]):
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:-1], widths[1:-1]), row[-1]])
             for row in rows
         )
-        return "\n".join(map(str.rstrip, lines))
+        words = f"{self.compared:,} numbers compared"
+        words += "" if self.steps is None else f", over {count(self.steps, 'step')}"
+        return "\n".join([*map(str.rstrip, lines), words])
 
 
 def table_rows(report: Quantization[Any]) -> list[tuple[str, ...]]:

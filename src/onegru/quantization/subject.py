@@ -17,6 +17,7 @@ from onegru.engines.select import model_options
 from onegru.engines.storage import check_int8
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
+from onegru.models.lengths import steps_in
 from onegru.models.model import Model
 from onegru.models.random_inputs import Dims, pick_inputs, random_call
 
@@ -63,6 +64,7 @@ class Subject:
             returns what runs it so and returns its outputs.
         trace: the gates of the GRU of an index.
         group: how many weights of a row in int8 share a scale; 0 for all.
+        steps: how many steps the longest row of a GRU takes in a sample; None of a model without.
     """
 
     source: GRU | Stack | Model
@@ -76,6 +78,7 @@ class Subject:
     calls: Mapping[str, Sequence[Repeat]]
     trace: Callable[[Any, Any, int], GateTrace]
     group: int
+    steps: int | None
 
 
 def subject_of(source: GRU | Stack | Model, samples: object, dims: Dims, seed: int, group: int) -> Subject:
@@ -134,8 +137,12 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> S
         return {"Y": Y, **{f"Y_h {index}": h for index, h in enumerate(last)}}
 
     repeated: dict[str, list[Repeat]] = {name: [] for name in names}
+    steps = 0
     for call in calls:
-        run(make({}), call)  # refuses what does not fit
+        Y = run(make({}), call)["Y"]  # refuses what does not fit
+        layout, lengths = call.get("layout"), call.get("sequence_lens")
+        axis = source.layout if layout is None else layout
+        steps = max(steps, Y.shape[axis] if lengths is None else int(np.max(lengths, initial=0)))
         if isinstance(source, GRU):
             repeated[names[0]].append(lambda layer, call=call: partial(run, layer, call))  # type: ignore[misc]
             continue
@@ -163,6 +170,7 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> S
         calls=repeated,
         trace=trace,
         group=group,
+        steps=steps,
     )
 
 
@@ -197,15 +205,19 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
         return Model(model._graph, model_options(engine, weights, activations))
 
     calls: dict[str, list[Repeat]] = {name: [] for name in layers}
+    steps: list[int] = []
     for index, sample in enumerate(found):
         with prefixed_errors(f"samples[{index}]: "):
             runs = exact._all_runs(sample)
+        steps += steps_in(exact, runs).values()
         for node, seen in zip(nodes, runs, strict=True):
             if node.name in layers:
                 calls[node.name] += [
                     lambda layer, node=node, arrays=arrays: node._repeat(layer, arrays)  # type: ignore[misc]
                     for arrays in seen
                 ]
+    if nodes and not any(steps):
+        raise SpecError("samples: no GRU takes a step on them; must be inputs on which one does (-i)")
     return Subject(
         source=model,
         names=names,
@@ -218,4 +230,5 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
         calls=calls,
         trace=lambda made, sample, index: made.trace(sample, index),
         group=group,
+        steps=max(steps, default=None),
     )

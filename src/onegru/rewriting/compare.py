@@ -13,11 +13,11 @@ from onegru.core.compare import (
     agreement,
     count_finite,
     difference,
-    magnitude,
+    largest_allowed,
     nothing_compared,
     signal_to_noise,
 )
-from onegru.core.dtypes import ELEMENT_TYPES, Array
+from onegru.core.dtypes import ELEMENT_TYPES, Array, as_text
 from onegru.core.errors import FormatError, OneGRUError
 from onegru.formats.graph import Graph
 from onegru.models.lengths import count_steps
@@ -198,6 +198,13 @@ def _cases(given: Model, result: Model, check: Check) -> Iterator[Case]:
         )
 
 
+def _is_same(expected: Any, found: Any) -> bool:
+    """Whether two strings, arrays of them, or other things that are no numbers are the same."""
+    if not isinstance(expected, np.ndarray) or not isinstance(found, np.ndarray):
+        return type(expected) is type(found) and repr(expected) == repr(found)
+    return expected.shape == found.shape and bool(np.all(as_text(expected) == as_text(found)))
+
+
 class Judge:
     """Judges outputs of a changed model by those of its source, on the same inputs.
 
@@ -249,8 +256,13 @@ class Judge:
             FormatError: it is off by more than it may.
         """
         place = f"{self._target}: not written: {words}"
+        if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+            report = OutputReport(name, runtime, 0.0, 0, 0.0)
+            for index, pair in enumerate(zip(expected, found, strict=True)):
+                report = _both(report, self(name, runtime, f"item {index} of {words}", *pair))
+            return report
         if not isinstance(expected, np.ndarray) or expected.dtype.kind in "OUS":
-            if repr(expected) != repr(found):
+            if not _is_same(expected, found):
                 raise FormatError(f"{place} differs from the source's")
             return OutputReport(name, runtime, 0.0, 0, 0.0)
         found = np.asarray(found)
@@ -262,7 +274,8 @@ class Judge:
         apart, base = difference(expected, found), self._base(name, runtime, expected)
         is_float = expected.dtype.name in ELEMENT_TYPES
         share = 0.0 if is_float or not expected.size else float(np.mean(expected != found))
-        most = base * magnitude(expected) if is_float else base
+        is_given = self._check.tolerance is not None
+        most = largest_allowed(expected, base, is_given) if is_float else base
         if not (apart.max_abs if is_float else share) <= most and self._check.tolerance is None:
             effect = self._rounding.effect(name)
             if agreement(expected, found, effect, effect).agrees:

@@ -131,10 +131,11 @@ def rewrite(
         tolerance: the largest absolute difference to allow, times the largest number of the output if that is
             above 1. By default 1e-6 for float32, 1e-10 for float64, 2e-3 for float16, 2e-2 for bfloat16 and
             0.1 with `quantize`, of the output or of a GRU node; those of `onegru.fuse` with `fuse`; ten times
-            that in another runtime; or more where the model enlarges a rounding of its inputs to more. Of
-            integers and booleans it is the share that may differ, unless the numbers in front of them can be
-            compared.
-        check: whether to check the target against the source. The source need not run without it.
+            that in another runtime; or more where the model enlarges a rounding of its inputs to more, and
+            less for an output that is no larger than that. Of integers and booleans it is the share that may
+            differ, unless the numbers in front of them can be compared.
+        check: whether to check the target against the source. The source need not run without it; what
+            `streaming` makes has to load.
         fuse: whether GRUs that are decomposed into other operators become GRU nodes first, as by
             `onegru.fuse`; there must then be one.
         streaming: whether a model of whole sequences becomes one that runs in chunks of any size: the states

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 
 from onegru.core.compare import QUANTIZED, TOLERANCE_FUSED
 from onegru.core.dtypes import Array
-from onegru.core.errors import FormatError, OneGRUError, SpecError
+from onegru.core.errors import FormatError, MissingExtraError, OneGRUError, SpecError
 from onegru.core.wording import count
 from onegru.formats.onnx.parse import parse_onnx, read_onnx
 from onegru.formats.onnx.validate import ModelProto, Source
@@ -70,7 +71,7 @@ def rewrite_for_streaming(
 
     Raises:
         SpecError: a node cannot run in chunks or be what `changes` asks for, or an argument is not legal.
-        FormatError: the file is broken, or the result differs from the source.
+        FormatError: the file is broken, or the result cannot be loaded, or differs from the source.
     """
     place = Source.of(file)
     notes = embed_external(place, model, len(file.data))
@@ -96,6 +97,9 @@ def rewrite_for_streaming(
     if whole is not None and rewritten is not None:
         chunked, is_int8 = Model(parse_onnx(data, Source(str(target)))), QUANTIZED in rewritten.dtypes
         outputs = compare_in_chunks(whole, chunked, made, check, target, is_int8)
+    if whole is None:
+        with suppress(MissingExtraError):  # nothing that is not checked needs what others would run it with
+            Model(parse_onnx(data, Source(str(target))))
     if whole is not None:
         shapes = {info.name: info.shape for info in whole.inputs}
         if all((shape := shapes[name]) is not None and shape[axis] == 1 for name, axis in made.time.items()):

@@ -158,6 +158,8 @@ def _layer(
     ]
     own = [DirectionWeights(*arrays[d * each : (d + 1) * each]) for d in range(form.num_directions)]
     assert own[0].R is not None
+    if X.dim() != 3 or own[0].R.ndim != 2:  # hooks of saved tensors may return anything
+        raise SpecError(f"X, R: {X.dim()} and {own[0].R.ndim} axes; must have 3 and 2")
     # Sizes are tensors while a call is traced.
     spec = spec_of(form, int(X.shape[2]), int(own[0].R.shape[1]), _TYPES[X.dtype], attention)
     return TrainedLayer(spec, own, _GATES, packs=packs)
@@ -235,18 +237,49 @@ def _backward(
 # --- outside of compiled code
 
 
+def _save(ctx: Any, tensors: Sequence[Tensor | None], Y: Tensor, gates: Tensor) -> None:
+    """Save a call for backward.
+
+    A program may assign to the `data` of a tensor meanwhile, which then has other memory, and autograd does
+    not see it. PyTorch's own operators read views, which keep the old one: so does what is detached here.
+    Second derivatives need the parameters themselves.
+    """
+    leaves = {n: t.detach() for n, t in enumerate(tensors) if t is not None and t.requires_grad and t.is_leaf}
+    own = [t if t is None or t.requires_grad else t.detach() for t in tensors]
+    ctx.leaves = tuple(leaves)
+    ctx.save_for_backward(*leaves.values(), *own, Y, gates)
+
+
 def _pulled(ctx: Any, dY: Tensor | None, dY_h: Tensor | None) -> Any:
     """The gradients by all arguments of a call."""
-    *tensors, Y, gates = ctx.saved_tensors
+    leaves: Sequence[int] = ctx.leaves
+    saved = ctx.saved_tensors
+    *tensors, Y, gates = saved[len(leaves) :]
     needed = ctx.needs_input_grad[2:]
     wanted = (*needed[:3], *needed[5:])
-    if torch.is_grad_enabled() or any(map(is_transformed, (dY, dY_h))):
+    is_again = torch.is_grad_enabled() or any(map(is_transformed, (dY, dY_h)))
+    for place, numbers in zip(leaves, saved, strict=False):
+        if not is_again:
+            tensors[place] = numbers
+        elif not _is_same(tensors[place], numbers):
+            name = (*_INPUTS, "", "", *_WEIGHTS * ctx.form.num_directions)[place]
+            raise SpecError(f"{name}: has other data than in the call; must not, to differentiate twice")
+    if is_again:
         given = fallback.gradients(ctx.form, tensors, (dY, dY_h), wanted)
     elif is_watched(*tensors, Y, dY, dY_h):
         given = _backward_by_operator(ctx.form.words, tensors, Y, dY, dY_h, wanted)
     else:
         given = _backward(ctx.form, tensors, Y, dY, dY_h, wanted, gates)
     return None, None, *given[:3], None, None, *given[3:]
+
+
+def _is_same(tensor: Tensor, numbers: Tensor) -> bool:
+    """Whether a tensor still holds these numbers, be it in other memory, as copies by hooks are."""
+    if is_watched(tensor, numbers):
+        return True
+    is_alike = tensor.shape == numbers.shape and tensor.dtype == numbers.dtype
+    is_own = is_alike and tensor.data_ptr() == numbers.data_ptr()
+    return is_own or (is_alike and bool(torch.equal(tensor.detach(), numbers)))
 
 
 def _seen_forward(form: Form, tensors: Sequence[Tensor | None], saves: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -273,7 +306,7 @@ class _OneGRU(torch.autograd.Function):
         if saves:
             ctx.form = form
             ctx.set_materialize_grads(False)
-            ctx.save_for_backward(*tensors, Y, gates)
+            _save(ctx, tensors, Y, gates)
         return _output(Y, saves), Y_h
 
     @staticmethod
@@ -292,7 +325,7 @@ class _TransformedOneGRU(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         form, _, *tensors = inputs
-        ctx.form = form
+        ctx.form, ctx.leaves = form, ()
         ctx.mark_non_differentiable(*output[2:])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, *output[2:])

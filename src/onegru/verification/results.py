@@ -159,6 +159,8 @@ class Verification:
         absent: the runtimes that are not installed.
         against: how it compares with a reference; None if there is none.
         steps: how many steps the longest row of a GRU node took; None of a model without.
+        moved: how many numbers of the outputs change as inputs are drawn again, as the others say little;
+            None of inputs that were given.
     """
 
     __module__ = "onegru"
@@ -168,6 +170,7 @@ class Verification:
     absent: tuple[str, ...] = ()
     against: Against | None = None
     steps: int | None = None
+    moved: int | None = None
 
     @property
     def agrees(self) -> bool:

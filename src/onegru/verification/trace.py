@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onegru.core.compare import tolerance_of
+from onegru.core.compare import largest_allowed, tolerance_of
+from onegru.core.dtypes import Array
 from onegru.formats.graph import by_name
 from onegru.models.model import Model
 from onegru.models.rounding import Rounding, with_engine
@@ -72,10 +73,12 @@ def tolerances(model: Model, inputs: Mapping[str, Any], exact: Mapping[str, Any]
         exact: its outputs for them.
     """
     rounding = Rounding(model, inputs, exact)
-    return {
-        name: max(tolerance_of(array.dtype.name), rounding.effect(name)) if _is_array(array) else 0.0
-        for name, array in exact.items()
-    }
+
+    def allowed(name: str, array: Array) -> float:
+        base = tolerance_of(array.dtype.name)
+        return max(min(base, largest_allowed(array, base)) if base else 0.0, rounding.effect(name))
+
+    return {name: allowed(name, array) if _is_array(array) else 0.0 for name, array in exact.items()}
 
 
 def _is_array(value: object) -> bool:

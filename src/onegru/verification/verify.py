@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from onegru.core.arguments import check_function, file_path, number, shown
-from onegru.core.errors import SpecError
+from onegru.core.errors import FormatError, SpecError
 from onegru.formats.opened import Kind
 from onegru.models.load import load
 from onegru.models.model import Model
-from onegru.models.random_inputs import Dims, check_random_inputs, pick_inputs
+from onegru.models.random_inputs import Dims, check_random_inputs, count_moved, pick_inputs
 from onegru.verification.compare_models import compare_with
 from onegru.verification.compare_runtimes import Progress, compare_runtimes
 from onegru.verification.results import Verification
@@ -59,7 +59,7 @@ def verify(
 
     Raises:
         SpecError: an argument is not legal, or an input does not fit the model.
-        FormatError: a file is broken, or the model cannot be run.
+        FormatError: a file is broken, the model cannot be run, or no output changes with random inputs.
         MissingExtraError: a runtime that is named, or a package that a file needs, is not installed.
     """
     if not isinstance(runtimes, list | tuple) or not all(isinstance(name, str) for name in runtimes):
@@ -80,8 +80,10 @@ def verify(
     for runtime in chosen if runtimes and is_ir else ():  # those that the caller named
         if reason := runtime.refuses(Subject(model.path, None, {})):
             raise SpecError(f"runtimes: {runtime.name} {reason}; {model.path} is not one")
+    drawn: Collection[str] = ()
     if inputs is None:
         inputs = pick_inputs(model, {}, seed, dims or {})[0]
+        drawn = inputs.keys()
     compared = None
     if against is not None:
         other = file_path("against", against)
@@ -89,4 +91,15 @@ def verify(
     found = compare_runtimes(
         model, inputs, runtimes=chosen, tolerance=tolerance, timeout=timeout, progress=progress
     )
-    return replace(found, against=compared)
+    return replace(found, against=compared, moved=must_move(model, inputs, drawn, seed))
+
+
+def must_move(model: Model, inputs: Mapping[str, Any], drawn: Collection[str], seed: int) -> int | None:
+    """As `count_moved`. Raises FormatError if all inputs are drawn and no number of an output changes."""
+    moved = count_moved(model, inputs, drawn, seed)
+    if moved == 0 and len(drawn) == len(inputs):
+        raise FormatError(
+            f"{model.path}: no output changes as the random inputs do, so that a comparison proves nothing; "
+            "give inputs for which it does (inputs, -i)"
+        )
+    return moved

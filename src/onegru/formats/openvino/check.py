@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.core.errors import FormatError, needs_extra
+from onegru.core.errors import FormatError, is_own_mistake, needs_extra
 from onegru.runtimes.openvino_graph import infer
 
 
@@ -46,6 +46,8 @@ def run_openvino(model: bytes, where: str, feeds: Mapping[str, Array], outputs: 
         raise _refusal(where, error) from None
 
 
-def _refusal(where: str, error: Exception) -> FormatError:
+def _refusal(where: str, error: Exception) -> Exception:
+    if isinstance(error, MemoryError) or is_own_mistake(error):
+        return error  # which is none of OpenVINO's
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return FormatError(f"{where}: OpenVINO refuses it ({lines[-1]})")

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from onegru.core.errors import OneGRUError
+from onegru.core.dtypes import as_text
+from onegru.core.errors import is_own_mistake
 from onegru.system.child_process import write_answer
 from onegru.verification.runtimes.base import Runtime, Subject
 
@@ -39,28 +40,11 @@ def _answer(runtime: Runtime, subject: Subject, inputs: Mapping[str, Any], name:
         outputs = runtime.run(subject, inputs)
     except Exception as error:  # whatever a runtime raises is its refusal; what onegru stumbles over is not
         reason = " ".join(str(error).split())[:10_000] or type(error).__name__
-        is_own = _is_own(error)
+        is_own = is_own_mistake(error)
     tensors = {
-        name: np.asarray(value.astype(np.str_) if value.dtype.kind in "OUST" else value)
+        name: as_text(np.asarray(value)) if value.dtype.kind in "OUST" else np.asarray(value)
         for name, value in outputs.items()
         if isinstance(value, np.ndarray | np.generic)
     }
     head = {"reason": reason, "own": is_own, "outputs": list(tensors)}
     write_answer(head, list(tensors.values()), name)
-
-
-def _is_own(error: Exception) -> bool:
-    """Whether onegru's own lines raised an error of Python's, as wrong arguments of a runtime do.
-
-    Runtimes in C++ raise RuntimeError, or classes of their own, from the line that calls them.
-    """
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    file = Path("" if place is None else place.tb_frame.f_code.co_filename)
-    is_mistake = isinstance(error, _MISTAKES) and not isinstance(error, OneGRUError)
-    return is_mistake and _PACKAGE in file.parents
-
-
-_MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
-_PACKAGE = Path(__file__).parents[2]

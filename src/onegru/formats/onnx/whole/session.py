@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import bfloat16, contiguous
-from onegru.core.errors import FormatError, MissingExtraError, SpecError, SpecWarning
+from onegru.core.errors import FormatError, MissingExtraError, SpecError, SpecWarning, is_own_mistake
 from onegru.engines.native import get_num_threads
 from onegru.formats.onnx.validate import Source, placed
 from onegru.runtimes.execution_provider import get_ep_name, register
@@ -134,7 +134,9 @@ class Session:
             raise self._error(error, "fails") from None
         return results
 
-    def _error(self, error: Exception, what: str) -> FormatError | SpecError:
+    def _error(self, error: Exception, what: str) -> Exception:
+        if isinstance(error, MemoryError) or is_own_mistake(error):
+            return error  # which is none of ONNX Runtime's
         line = " ".join(str(error).split())
         if (ours := _OURS.search(line)) is not None:
             return SpecError(f"{self._source.name}: {ours[1]}")
