@@ -743,7 +743,7 @@ class Planner(Walk):
         """Note how late the states are that a recurrence has outside: it needs a step in each run, too."""
         for first, _ in RECURRENT[kind_of(op)]:
             taken = self.outside(op.inputs[first]) if len(op.inputs) > first else None
-            if taken in self.states and stretch.late:
+            if stretch.late and taken is not None and taken in self.states:
                 given = self.states[taken]
                 self.made.delays[given] = max(stretch.late, self.made.delays.get(given, 0))
 
