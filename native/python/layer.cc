@@ -134,7 +134,7 @@ class Layer {
     call.wide_state = wide_state;
     if (gates.is_none()) return Run(call);
     call.gates = RowsOf(Required(gates, 4), 0, 1, 2);
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     RunSaving(packed_, call);
   }
 
@@ -175,7 +175,7 @@ class Layer {
     call.order = order_;
     call.d_initial_h = rows(d_initial_h, 3, -1, 0, 1);
     call.d_attention = rows(d_attention, 2, 0, -1, 1);
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     onegru::Gradients(*packed_, call);
   }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "native/python/bindings.h"
+#include "native/python/run_from_python.h"
 #include "native/runtimes/observer.h"
 
 namespace nb = nanobind;
@@ -64,7 +65,7 @@ class PythonObserver final : public Observer {
   template <class F>
   static void Call(F&& function) {
     if (!Py_IsInitialized()) return;
-    const nb::gil_scoped_acquire gil;
+    const Locked locked;
     try {
       function();
     } catch (const nb::python_error& error) {

@@ -18,28 +18,9 @@ constexpr std::int64_t kProductsPerLook = std::int64_t{1} << 22;
 // Between two checks for signals. A check takes the interpreter's lock, which others may hold for 5 ms.
 constexpr std::chrono::milliseconds kSignalsEvery{50};
 
-// Releases the interpreter's lock for its lifetime.
-class Unlocked {
- public:
-  Unlocked() { Release(); }
-  ~Unlocked() { Take(); }
-  Unlocked(const Unlocked&) = delete;
-  Unlocked& operator=(const Unlocked&) = delete;
-
-  void Release() { state_ = PyEval_SaveThread(); }
-  // At exit Python ends every other thread that asks for the lock: before 3.14 by unwinding its stack, which
-  // terminates the process at a function that may not throw. Such a thread hangs here instead, as it does since 3.14.
-  void Take() {
-    try {
-      PyEval_RestoreThread(state_);
-    } catch (...) {
-      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
-    }
-  }
-
- private:
-  PyThreadState* state_;
-};
+[[noreturn]] void Hang() {
+  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+}
 
 // Stops a call when a signal's handler raises an exception, which is then set.
 class SignalToken final : public CancellationToken {
@@ -74,6 +55,22 @@ class SignalToken final : public CancellationToken {
 };
 
 }  // namespace
+
+void Unlocked::Take() {
+  try {
+    PyEval_RestoreThread(state_);
+  } catch (...) {
+    Hang();
+  }
+}
+
+Locked::Locked() {
+  try {
+    state_ = PyGILState_Ensure();
+  } catch (...) {
+    Hang();
+  }
+}
 
 bool IsWatched(const Spec& spec, const Call& call) { return Flops(spec, call) >= kFlopsToWatch; }
 

@@ -3,12 +3,45 @@
 #ifndef ONEGRU_NATIVE_PYTHON_RUN_FROM_PYTHON_H_
 #define ONEGRU_NATIVE_PYTHON_RUN_FROM_PYTHON_H_
 
+#include <Python.h>
+
 #include <memory>
 
 #include "native/kernel.h"
 #include "native/plan.h"
 
 namespace onegru {
+
+// At exit Python ends every other thread that asks for the interpreter's lock: before 3.14 by unwinding its stack,
+// which terminates the process at a function that may not throw. Such a thread hangs in these classes instead, as it
+// does since 3.14.
+
+// Releases the interpreter's lock for its lifetime.
+class Unlocked {
+ public:
+  Unlocked() { Release(); }
+  ~Unlocked() { Take(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+  void Release() { state_ = PyEval_SaveThread(); }
+  void Take();
+
+ private:
+  PyThreadState* state_;
+};
+
+// Holds the interpreter's lock for its lifetime, on a thread that Python may not know.
+class Locked {
+ public:
+  Locked();
+  ~Locked() { PyGILState_Release(state_); }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
 
 // Whether a call is long enough to be watched for signals.
 bool IsWatched(const Spec& spec, const Call& call);

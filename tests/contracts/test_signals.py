@@ -225,6 +225,35 @@ def test_an_exit_while_a_daemon_thread_is_in_a_call_is_silent(T: int) -> None:
         assert not run(EXIT, T)
 
 
+TRAINING_EXIT = """
+from onegru.engines.training import Call, DirectionWeights, Outputs, TrainedLayer
+rng = np.random.default_rng(5)
+I, H, T, B = 4, 16, 3, 2
+f = lambda *shape: rng.standard_normal(shape, np.float32)
+weights = [DirectionWeights(f(3 * H, I), f(3 * H, H), f(3 * H), f(3 * H))]
+layer = TrainedLayer(onegru.Spec(I, H, "float32", linear_before_reset=True), weights, (1, 0, 2))
+call, dY = Call(f(T, B, I)), f(T, 1, B, H)
+size = layer.saved_size(call)
+started = threading.Barrier(5)
+def work():
+    empty = lambda *shape: np.empty(shape, np.float32)
+    out = Outputs(empty(T, 1, B, H), empty(1, B, H), empty(T, 1, B, size))
+    started.wait()
+    while True:
+        layer.forward(call, out=out)
+        layer.gradients(call, out.Y, out.gates, dY, None, ["X"], [["W"]])
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+started.wait()
+time.sleep(0.1)
+"""
+
+
+def test_an_exit_while_daemon_threads_train_is_silent() -> None:
+    for _ in range(3):
+        assert not run(TRAINING_EXIT)
+
+
 FORK = """
 import warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads

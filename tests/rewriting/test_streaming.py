@@ -908,6 +908,98 @@ def test_steps_that_wait_beside_rows(tmp_path: Path) -> None:
         model.stream(rewrite=True, delay=True)
 
 
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_numbers_beside_steps_of_zeros(value: float, tmp_path: Path) -> None:
+    """What a Pad puts beside zeros in front of time is there in these steps, too."""
+    net = Network(np.random.default_rng(1))
+    net.last = cut(net, padded(net, net.gru(), 2), 0, -2)
+    pads = net.constant([0, 1, 0, 0, 1, 0], np.int64)
+    wide = net.add("Pad", net.last, pads, net.constant(value))
+    net.last = net.add("Conv", wide, net.weights(C, C + 2, 3), kernel_shape=[3], pads=[2, 0])
+    source, target = save(tmp_path, net.proto()), tmp_path / "t.onnx"
+    onegru.rewrite(source, target, streaming=True, check=False)
+    X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
+    whole = onegru.load(source).run({"X": X})["Z"]
+    np.testing.assert_allclose(run_in_chunks(target, X, [1, 2, 7, 13]), whole, atol=1e-5)
+
+
+@pytest.mark.parametrize("along", ["time", "channels"])
+def test_what_no_output_needs_goes(along: str, tmp_path: Path) -> None:
+    """It would need more steps than the outputs, in each run."""
+    net = Network(np.random.default_rng(1))
+    unused = net.conv("X", 3)
+    if along == "time":
+        net.last = unused
+        net.gru()
+    else:
+        net.add(
+            "GRU",
+            net.swapped(unused, (1, 0, 2)),
+            *(net.weights(1, 3, size) for size in (T - 2, 1)),
+            hidden_size=1,
+        )
+    net.last = "X"
+    net.last = net.gru()
+    proto = net.proto()
+    for dim, size in zip(proto.graph.input[0].type.tensor_type.shape.dim, (B, C, T), strict=True):
+        dim.dim_value = size
+    source, target = save(tmp_path, proto), tmp_path / "t.onnx"
+    onegru.rewrite(source, target, streaming=True, time={"X": 2})
+    assert len(onegru.load(target).stream().pairs) == 1
+    X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
+    whole = onegru.load(source).run({"X": X})["Z"]
+    np.testing.assert_allclose(run_in_chunks(target, X, [1, 2, 20]), whole, atol=1e-5)
+
+
+def test_a_state_outside_that_comes_later_than_all_outputs(tmp_path: Path) -> None:
+    """Its GRU needs a step in each run, which the outputs do not."""
+    net = Network(np.random.default_rng(1))
+    x = net.swapped(net.conv(net.conv("X", 3), 3))
+    W, R = net.weights(1, 3 * C, C), net.weights(1, 3 * C, C)
+    net.nodes.append(node("GRU", [x, W, R, "", "", "h"], ["", "h_out"], hidden_size=C, name="g"))
+    net.nodes.append(node("Tanh", [net.conv("X", 3)], ["Z"]))
+    infos = [value("X", shape=["batch", C, "time"]), value("h", shape=[1, "batch", C])]
+    outputs = [value("Z", shape=["batch", C, None]), value("h_out", shape=[1, "batch", C])]
+    source = save(tmp_path, model(graph(net.nodes, infos, outputs, net.constants), opset=14))
+    target = tmp_path / "t.onnx"
+    onegru.rewrite(source, target, streaming=True, delay=True)
+    assert json.loads(onnx.load(target).metadata_props[0].value)["delays"] == {"Z": 2, "h_out": 4}
+    X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
+    h = np.random.default_rng(4).standard_normal((1, B, C)).astype(np.float32)
+    whole = onegru.load(source).run({"X": X, "h": h})
+    stream = onegru.load(target).stream()
+    stream.state = {"h": h}
+    with pytest.raises(SpecError, match="4 steps in the first run; must be at least 5"):
+        stream.step({"X": X[:, :, :4]})
+    parts = [stream.step({"X": X[:, :, a:b]})["Z"] for a, b in pairwise([0, 5, 6, T])]
+    np.testing.assert_allclose(np.concatenate(parts, 2), whole["Z"], atol=1e-5)
+    np.testing.assert_allclose(stream.state["h"], whole["h_out"], atol=1e-5)
+
+
+def test_states_outside_and_a_fixed_number_of_steps(tmp_path: Path) -> None:
+    """A model that takes all of its steps at once does not run in chunks of any size as it is."""
+    net = Network(np.random.default_rng(1))
+    rows = net.add("Reshape", "X", net.constant([-1, C, 1], np.int64))
+    Y = net.add(
+        "GRU", net.swapped(rows, (1, 0, 2)), net.weights(1, 3, 1), net.weights(1, 3, 1), hidden_size=1
+    )
+    x = net.swapped(
+        net.add("Reshape", net.swapped(Y, (2, 0, 1, 3)), net.constant([1, T, C], np.int64)), (1, 0, 2)
+    )
+    W, R = net.weights(1, 3 * C, C), net.weights(1, 3 * C, C)
+    net.nodes.append(node("GRU", [x, W, R, "", "", "h"], ["Z", "h_out"], hidden_size=C, name="g"))
+    infos = [value("X", shape=[1, T, C]), value("h", shape=[1, 1, C])]
+    outputs = [value("Z", shape=[T, 1, 1, C]), value("h_out", shape=[1, 1, C])]
+    source = save(tmp_path, model(graph(net.nodes, infos, outputs, net.constants), opset=14))
+    target = tmp_path / "t.onnx"
+    with pytest.raises(SpecError, match="time: GRUs go along several axes"):
+        onegru.rewrite(source, target, streaming=True, check=False)
+    assert onegru.inspect(source).streaming.startswith("yes")
+    onegru.load(source).stream()
+    onegru.rewrite(source, target, streaming=True, time={"X": 1})
+    assert onegru.load(target).inputs[0].shape == (1, "frames", C)
+
+
 def test_a_last_state_that_comes_later(tmp_path: Path) -> None:
     net = Network(np.random.default_rng(1))
     x = net.swapped(lookahead(net))

@@ -349,6 +349,19 @@ def test_an_older_openvino_is_refused() -> None:
     assert result.stdout == "openvino 2024.6.0-17404; must be 2025.0 or newer\n", result.stderr
 
 
+def test_openvino_finds_numpy_while_one_thread_imports() -> None:
+    """Threads whose first tensors come at once would wait for each other in it, for ever."""
+    result = run_python("""
+        import sys
+        import numpy as np
+        import openvino
+        import onegru.runtimes.openvino_op
+        sys.modules["numpy._core.multiarray"] = sys.modules["numpy.core.multiarray"] = None
+        print(openvino.Tensor(np.ones(1)).data)
+    """)
+    assert result.stdout == "[1.]\n", result.stderr
+
+
 def test_nothing_is_said_when_the_interpreter_ends(tmp_path: Path) -> None:
     """OpenVINO keeps nodes past the interpreter's end, where the native module would report what is left."""
     arrays = inputs_of("augru_sequence")

@@ -346,6 +346,25 @@ def test_mapped_calls_of_any_number_of_steps(steps: int, grad: bool) -> None:
         close(first, wanted)
 
 
+def test_mapped_cells() -> None:
+    """An ensemble of cells on one input, whose weights alone differ."""
+    from torch.func import functional_call, stack_module_state
+
+    plain = [nn.GRUCell(I, H, dtype=torch.float64) for _ in range(3)]
+    mine = [ours.GRUCell(I, H, dtype=torch.float64) for _ in range(3)]
+    for a, b in zip(mine, plain, strict=True):
+        a.load_state_dict(b.state_dict())
+    parameters, _ = stack_module_state(mine)
+    x = torch.randn(B, I, dtype=torch.float64)
+    found = torch.vmap(lambda p: functional_call(mine[0], p, (x,)))(parameters)
+    close(found.detach(), torch.stack([module(x) for module in plain]).detach())
+    one = torch.func.grad(lambda p: functional_call(mine[0], p, (x,)).sin().sum())
+    by = torch.vmap(one)(parameters)["weight_hh"]
+    for module in plain:
+        module(x).sin().sum().backward()
+    close(by.detach(), torch.stack([module.weight_hh.grad for module in plain]))
+
+
 def test_many_gradients_at_once() -> None:
     theirs, mine = pair()
     seeds = torch.randn(3, T, B, H, dtype=torch.float64)

@@ -27,15 +27,17 @@ def streaming_words(file: Opened, graph: Graph) -> str:
     from onegru.timeline.check import judge
 
     found, why = judge(graph), ""
+    if found.is_sound:
+        single = "; a run takes one step" if found.is_single else ""
+        return f"yes, by its own states ({found.states}){single}" if found.named else "yes"
     for delay in (False, True):
         try:
             made = _streaming(file, graph, None, delay, found)
         except (SpecError, FormatError) as error:
             why = why or str(error).removeprefix(f"{graph.path}: ")
             continue
-        if not made.states and (found.is_sound or not found.pairs):
-            single = "; a run takes one step" if found.is_single else ""
-            return f"yes, by its own states ({found.states}){single}" if found.named else "yes"
+        if not made.states and not found.pairs:
+            return "yes"
         kinds = Counter("state" if state.steps is None else "cache" for state in made.states)
         added = " and ".join(count(number, kind) for kind, number in kinds.items()) or "no state"
         later = max(made.delays.values(), default=0)
@@ -76,7 +78,7 @@ def run_in_chunks(
     from onegru.timeline.onnx import streaming_model, told_model
 
     found = judge(graph) if found is None else found
-    is_sound = found.is_sound and time is None and not graph.starts
+    is_sound = found.is_sound and time is None and not graph.starts and _is_open(graph, found)
     if is_sound and found.is_single and found.named:  # whose steps nobody can compare with more at once
         return told_model(source, model, graph, found)
     unchanged = type(model).FromString(model.SerializeToString()) if is_sound else model
@@ -94,6 +96,13 @@ def run_in_chunks(
             raise SpecError(f"{error}; {hint}") from None
         raise
     return told_model(source, unchanged, graph, found) if is_sound and made.states else made
+
+
+def _is_open(graph: Graph, found: AsItIs) -> bool:
+    """Whether a run of the model as it is takes a chunk, of any size or of one step."""
+    shapes = {info.name: info.shape or () for info in graph.inputs}
+    sizes = [shapes[name][axis] for name, axis in found.time.items() if axis < len(shapes[name])]
+    return all(size == 1 or not isinstance(size, int) for size in sizes)
 
 
 def streaming_graph(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Graph:

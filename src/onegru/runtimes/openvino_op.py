@@ -31,6 +31,9 @@ RELEASE = tuple(map(int, openvino.__version__.split(".")[:2]))
 _OLDEST = (2025, 0)  # before, its Python has no name for the type of an operator
 if RELEASE < _OLDEST:
     raise FormatError(f"openvino {openvino.__version__}; must be {'.'.join(map(str, _OLDEST))} or newer")
+# OpenVINO finds NumPy's interface with its first tensor, and two threads that are first wait for each other
+# for ever. An import is one thread's.
+openvino.Tensor(np.zeros(1, np.float32))
 
 
 @dataclass(eq=False)

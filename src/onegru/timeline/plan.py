@@ -61,7 +61,7 @@ class Plan:
     Attributes:
         inputs: the axis of time of each input that has one.
         outputs: likewise.
-        delays: the outputs that come later than in a whole run, and by how many steps.
+        delays: the outputs that come later than in a whole run, states included, and by how many steps.
         newest: the outputs without time, which are those of the newest step.
         recurrent: operators whose states become inputs and outputs.
         full_length: of these, those that take lengths that are all steps.
@@ -147,7 +147,8 @@ class Planner(Walk):
         recurrent = [op for op in self.ops if kind_of(op) in RECURRENT]
         self.carried = {id(op) for op in recurrent if self._carried(op)}
         self.time, self.alone = self.axes.of_time(self._find_time(recurrent))
-        needed = self._needed(recurrent)
+        # Others that no output depends on go with what they read.
+        needed = self._needed([op for op in recurrent if id(op) in self.carried])
         self.streamed = {name for name in self.inputs if name not in self.states and self._timed(name)}
         made = self.made
         for name in self.inputs:
@@ -283,12 +284,13 @@ class Planner(Walk):
             return
         yield from self._unsaid(op, moves, takes, timed)
         is_along = kind == "Concat" and self._joins_along(op) in timed[op.outputs[0]]
-        is_moved = is_along or kind in ("Pad", "Slice")
+        # Along any axis: a Pad with other numbers beside zeros gives no zeros.
+        is_moved = is_along or kind == "Slice" or (kind == "Pad" and self._pads_zeros(op))
         before = [self.stretch.get(op.inputs[place], Stretch()) for place in takes]
         is_ahead = any(move.behind > 0 for move in moves)
         if not (is_moved or kind in _KEEPS_ZEROS or (kind == "Conv" and len(op.inputs) < 3 and not is_ahead)):
             before = [self._moved_back(op, *item) for item in zip(takes, before, strict=True)]
-        takes_zeros = kind in (*_KEEPS_ZEROS, "Pad", "Slice") or "Conv" in kind or "Pool" in kind
+        takes_zeros = is_moved or kind in _KEEPS_ZEROS or "Conv" in kind or "Pool" in kind
         if any(item.zeros for item in before) and (len(takes) > 1 or not takes_zeros):
             yield "remembers", "takes steps of zeros that were put in front of time"
         stretch = yield from self._aligned(op, takes, before)
@@ -724,6 +726,7 @@ class Planner(Walk):
             else:
                 yield "unknown", "takes lengths, which count from the first step"
         if id(op) in self.carried:
+            self._delay_states(op, stretch)
             return
         for first, _ in RECURRENT[kind_of(op)]:
             name = op.inputs[first] if len(op.inputs) > first else ""
@@ -735,6 +738,14 @@ class Planner(Walk):
             if (stretch.late or stretch.tail) and (name in self.flow.outputs or name in self.flow.consumers):
                 yield "remembers", "gives its last state, which comes later or is not known"
         self.made.recurrent.append(op)
+
+    def _delay_states(self, op: Op, stretch: Stretch) -> None:
+        """Note how late the states are that a recurrence has outside: it needs a step in each run, too."""
+        for first, _ in RECURRENT[kind_of(op)]:
+            taken = self.outside(op.inputs[first]) if len(op.inputs) > first else None
+            if stretch.late and taken is not None and taken in self.states:
+                given = self.states[taken]
+                self.made.delays[given] = max(stretch.late, self.made.delays.get(given, 0))
 
     def _has_lengths(self, op: Op) -> bool:
         place = LENGTHS.get(kind_of(op), 4)

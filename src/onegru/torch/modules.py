@@ -268,7 +268,8 @@ class GRUCell(FormInState, nn.GRUCell):
         must_be_tensors(input=input, hx=hx)
         B = 1 if input.dim() < 2 else input.shape[0]
         is_traced = torch.jit.is_tracing() and self._form.is_of_torch
-        if (is_traced or _is_brief(self._form, input, 1, B, self.hidden_size)) and not is_exporting():
+        is_left = is_traced or _is_brief(self._form, input, 1, B, self.hidden_size)
+        if is_left and not (is_exporting() or is_mapped()):  # vmap has no rule for PyTorch's operator
             found: Tensor = super().forward(input, hx)
             return found
         return _step(self, input, hx, None)
