@@ -343,8 +343,9 @@ def test_constant_weights_are_packed_once(way: Any, operator: str, monkeypatch: 
     layer = model.get_results()[0].input_value(0).get_node()
     assert layer.get_input_size() == 3  # X, the state, lengths
     X = draw(B, T, I)
-    for _ in range(3):
-        (got,) = run(model, {0: X})  # type: ignore[dict-item]
+    for _ in range(2):
+        run(model, {0: X})  # type: ignore[dict-item]
+    (got,) = run(model, {0: X})  # type: ignore[dict-item]
     assert len(packed) == 1
     if way is not _rounded:
         state = np.zeros((B, 2, H), np.float32)
@@ -368,8 +369,9 @@ def test_weights_that_are_constant_only_at_compile(
     onegru.openvino_exchange(model, weight_storage=storage)
     compiled = openvino.Core().compile_model(model, "CPU", SETTINGS)
     X = draw(B, I)
-    for _ in range(4):
-        (got,) = compiled({0: X}).values()
+    for _ in range(3):
+        compiled({0: X})
+    (got,) = compiled({0: X}).values()
     assert len(packed) <= 1  # equal weights may be in use already
     if storage is None:
         assert same_bits(got, exact(X[:, None], np.ones((B, H), np.float32)))

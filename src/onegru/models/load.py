@@ -28,6 +28,9 @@ def load(
 ) -> Model:
     """Load a model that holds GRUs.
 
+    A loop in an IR that does nothing but what a GRUCell or AUGRUCell does, at each step of one axis, is
+    loaded as a sequence, which gives the same bits.
+
     Args:
         path: an ONNX model, or an OpenVINO IR with its `.bin` beside it, detected from content. Or an ONNX
             model in memory, without external data: its bytes, or an `onnx.ModelProto`.

@@ -251,3 +251,18 @@ def test_sizes_of_ports_that_are_no_longer_true(is_port_changed: bool, tmp_path:
     arrays = feeds(longer)
     found = model.run({"x": arrays["x"].swapaxes(0, 1)})
     assert all(same_bits(found[name], array) for name, array in expected(longer, arrays).items())
+
+
+def test_a_sequence_has_the_name_of_its_cell(tmp_path: Path) -> None:
+    """By which options are given."""
+    how = Looped()
+    path, given, options = written(tmp_path / "m.xml", how), feeds(how), {"decoder": "float16"}
+    (node,) = onegru.load(path, weight_storage=options).gru_nodes
+    assert node.name == "decoder"
+    model = core().read_model(path)
+    assert onegru.openvino_exchange(model, weight_storage=options) == 1
+    found, whole = run(model, given), expected(how, given)
+    by_file = onegru.load(path, weight_storage=options).run(given)
+    for name, array in whole.items():
+        assert same_bits(found[name], by_file[name]) and not same_bits(found[name], array)
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-3)

@@ -68,7 +68,7 @@ def constant(*values: int) -> Any:
     return ops.constant(np.array(values, np.int64))
 
 
-def weights(how: Looped) -> dict[str, Array]:
+def weights(how: Looped) -> dict[str, Any]:
     columns = (4 if how.after else 3) * H
     shapes = {"W": (3 * H, I), "R": (3 * H, H), "B": (columns,)}
     return {name: draw(*shape, seed=how.seed + place) for place, (name, shape) in enumerate(shapes.items())}
@@ -129,6 +129,7 @@ def loop(how: Looped, given: list[Any]) -> dict[str, Any]:
     number = ops.parameter([], np.int64)
     inner_x, taken = step(I, x)
     body.append(inner_x)
+    sliced = [(inner_x, x)]
     if how.fault == "scaled input":
         taken = ops.multiply(taken, ops.constant(np.float32(0.5)))
     state = ops.squeeze(inner_h, constant(1)) if how.state == "deep" else inner_h
@@ -146,6 +147,7 @@ def loop(how: Looped, given: list[Any]) -> dict[str, Any]:
     if how.attention:
         inner_a, score = step(1, rest[-1])
         body.append(inner_a)
+        sliced.append((inner_a, rest[-1]))
         (made_by,) = (c for c in onegru.openvino_extensions() if c.operator.name == "AUGRUCell")
         cell = made_by([taken, state, *inside, score], hidden_size=H)
     else:
@@ -177,7 +179,7 @@ def loop(how: Looped, given: list[Any]) -> dict[str, Any]:
         made = ops.loop(steps, ops.constant(np.array(True)))
         made.set_function(openvino.Model([*results, ops.result(going)], body, "body"))
         made.set_special_body_ports([len(body) - 1 if is_gathered else -1, len(results)])
-    for inner, value in [(inner_x, x)] + ([(inner_a, rest[-1])] if how.attention else []):
+    for inner, value in sliced:
         if is_gathered or how.fault == "same input":
             made.set_invariant_input(inner, value.output(0))
             continue
