@@ -10,6 +10,7 @@
 namespace onegru {
 namespace {
 
+// clang-format off
 // table: native_carriers
 inline constexpr const char* kCarriers[] = {
     "Cast",
@@ -25,6 +26,7 @@ inline constexpr const char* kCarriers[] = {
     "Unsqueeze",
 };
 // end
+// clang-format on
 
 // The inputs of a GRU node that may be weights: W, R and B.
 constexpr std::size_t kFirstWeight = 1, kLastWeight = 3;

@@ -75,12 +75,12 @@ class Way:
         """Weights in integers or small floats, or in another type of floats."""
         rng = self.rng
         if rng.integers(5) == 0:
-            array = rng.uniform(-1, 1, shape).astype(rng.choice([np.float16, np.float64]))
+            array = rng.uniform(-1, 1, shape).astype(str(rng.choice(["float16", "float64"])))
             return self.add("Cast", [self.constant(array)], to=onnx.TensorProto.FLOAT)
         kind = str(rng.choice(TYPES[self.opset].split()))
         code = getattr(onnx.TensorProto, kind.replace("_", "").upper())
         scale_type = (
-            np.dtype(rng.choice([np.float32, np.float16])) if self.opset >= 19 else np.dtype("float32")
+            np.dtype(str(rng.choice(["float32", "float16"]))) if self.opset >= 19 else np.dtype("float32")
         )
         axis = int(rng.integers(len(shape)))
         most = {"int4": 7, "uint4": 15, "int8": 127, "uint8": 255}.get(kind, 500 if "int" in kind else 3)
@@ -204,7 +204,7 @@ def test_made_of_constants(place: str, seed: int) -> None:
     names = {name: way.make(shape, int(way.rng.integers(4))) for name, shape in SHAPES.items()}
     graph = m.graph(way.nodes, [], list(names.values()), way.constants)
     arrays = session(m.model(graph, opset=way.opset), [CPU], optimized=False).run(None, {})
-    weights: dict[str, Array] = dict(zip(names, arrays, strict=True))
+    weights: dict[str, Any] = dict(zip(names, arrays, strict=True))
     inner = m.gru(
         "X", ["", "last"], W=names["W"], R=names["R"], bias=names["B"], initial_h="given", name="inner"
     )
@@ -213,6 +213,7 @@ def test_made_of_constants(place: str, seed: int) -> None:
     for _ in range(times):
         wanted = onegru.gru(m.X, **weights, initial_h=wanted)[1]
     feeds = {"X": m.X, "start": STATE, "yes": np.array(True)}
+    taken: dict[str, Any] = {}
     for optimized in (True, False):
         opened = session(proto, [OURS, CPU], optimized)
         taken = {info.name: feeds[info.name] for info in opened.get_inputs()}
@@ -241,7 +242,7 @@ def packings(proto: onnx.ModelProto, runs: Sequence[Mapping[str, Any]]) -> int:
     return seen["weights"]
 
 
-def dequantized(name: str, seed: int) -> tuple[list[onnx.NodeProto], dict[str, Array], Array]:
+def dequantized(name: str, seed: int) -> tuple[list[onnx.NodeProto], dict[str, Any], Any]:
     q = np.random.default_rng(seed).integers(-99, 99, SHAPES["W"]).astype(np.int8)
     scale = np.array(0.01, np.float32)
     constants = {f"{name}.q": q, f"{name}.s": scale}

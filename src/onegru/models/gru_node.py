@@ -250,8 +250,8 @@ class GruNode:
 def _same_bits(a: Array | None, b: Array | None) -> bool:
     if a is None or b is None:
         return a is b
-    is_alike = a.dtype == b.dtype and a.shape == b.shape
-    return is_alike and np.array_equal(*(contiguous(array).reshape(-1).view(np.uint8) for array in (a, b)))
+    mine, other = (contiguous(array).reshape(-1).view(np.uint8) for array in (a, b))
+    return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(mine, other)
 
 
 def prepare_nodes(nodes: Iterable[GruNode], constants: Mapping[str, object], graph: Graph) -> None:
