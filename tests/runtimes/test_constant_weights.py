@@ -14,7 +14,6 @@ import pytest
 
 import onegru
 from onegru import execution_provider
-from onegru.core.dtypes import Array
 from tests.support.comparison import same_bits
 from tests.support.files import onnx_models as m
 
