@@ -357,8 +357,9 @@ class _Draw:
 
     def _is_row(self, name: str) -> bool:
         """Whether an input holds one number, or one for each row."""
-        shape = self.shapes[name]
-        return len(shape) <= 2 and math.prod(shape) == max(shape, default=1)
+        declared = {info.name: info.shape for info in self.infos}[name]
+        shape = self.shapes[name] if declared is None else declared
+        return len(shape) <= 2 and sum(size != 1 for size in shape) <= 1
 
     def _tried(self, model: Model, name: str, lengths: LengthsInput) -> int | None:
         """How many steps lengths must fit, as runs show it; if none does, 1, or None of what may be none."""
