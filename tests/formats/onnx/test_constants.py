@@ -34,7 +34,6 @@ from tests.support.files.onnx_models import (
     weights,
 )
 
-
 # Of weights that are not the same in each run.
 MAY_CHANGE = pytest.mark.filterwarnings("ignore:.*are not the same in each run:onegru.SpecWarning")
 
