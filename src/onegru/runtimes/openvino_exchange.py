@@ -217,9 +217,27 @@ def _constant(output: Any, outside: Mapping[str, Any]) -> Array | None:
             if array is None or list(tensors[-1].shape) != list(array.shape):
                 return None
             array_of(tensors[-1])[...] = array
-        if not openvino.Model([output], list(given.values()), "weights").evaluate([tensor], tensors):
+        found = _evaluated(openvino.Model([output], list(given.values()), "weights"), tensor, tensors)
+        if found is None:
             return None
+        tensor = found
     return np.array(array_of(tensor))
+
+
+def _evaluated(model: Any, result: Any, inputs: list[Any]) -> Any:
+    """What a model gives, as a tensor, `result` if it can be; None if OpenVINO cannot compute it."""
+    try:
+        return result if model.evaluate([result], inputs) else None
+    except RuntimeError:  # of a few operators only its CPU knows how, such as opset 16's Identity
+        pass
+    try:
+        request = openvino.compile_model(
+            model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+        ).create_infer_request()
+        request.infer(dict(enumerate(inputs)))
+    except RuntimeError:
+        return None
+    return request.get_output_tensor(0)
 
 
 # --- the operator in C++
