@@ -76,3 +76,20 @@ def test_axes_whose_sizes_nobody_knows_are_not_the_same() -> None:
     axes = Axes()
     assert axes.new("") != axes.new("")
     assert axes.named("") is None
+
+
+def test_a_size_that_is_changed_is_that_of_the_factor_that_is_not_1() -> None:
+    axes = Axes()
+    axis = (*axes.new(1), *axes.new(3))
+    one, three = axis
+    same, smaller = axes.resized(axis, "fewer", changes=True)
+    assert same == one and axes.find(smaller) == three
+    assert axes.is_changed(smaller) and axes.sizes_of(smaller)[0] == "fewer"
+    assert axes.resized((*axes.new(2), three), "other name")[1] == three
+
+
+def test_which_of_several_factors_is_changed_is_not_known() -> None:
+    axes = Axes()
+    axis = (*axes.new(2), *axes.new(3))
+    changed, three = axes.resized(axis, 4, changes=True)
+    assert three == axis[1] and axes.is_changed(changed) and axes.sizes_of(changed)[0] == ""

@@ -82,13 +82,15 @@ class Axes:
     def resized(self, axis: Axis, size: Size | None, changes: bool = False) -> Axis:
         """The same axis by another size, which an operator has changed, or which only has another name."""
         flat = self.flat(axis)
-        if size is None or len(flat) != 1 or self._sizes[flat[0]] == size:
+        large = [item for item in flat if self._sizes[item] != 1] or list(flat[:1])
+        is_one = len(large) == 1
+        if size is None or not (is_one or (large and changes)) or (is_one and self._sizes[large[0]] == size):
             return axis
-        self._parents.append(self.find(flat[0]))
-        self._sizes.append(size)
-        if changes or flat[0] in self._changed:
+        self._parents.append(self.find(large[0]))
+        self._sizes.append(size if is_one else "")  # which of several factors it changes is not known
+        if changes or large[0] in self._changed:
             self._changed.add(len(self._parents) - 1)
-        return (len(self._parents) - 1,)
+        return tuple(len(self._parents) - 1 if item == large[0] else item for item in flat)
 
     def is_changed(self, factor: int) -> bool:
         """Whether the size of a factor is another than that of others that are the same."""
