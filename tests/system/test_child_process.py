@@ -193,8 +193,9 @@ def test_an_interrupt_ends_the_child(hostile: Path, tmp_path: Path) -> None:
         "def main(arguments):\n    open(arguments[0], 'w').write(str(os.getpid()))\n    time.sleep(60)"
     )
     code = """
-import sys
+import signal, sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in a shell's background ignores
 sys.path.insert(0, sys.argv[1])
 from onegru.system.child_process import READING, run_child
 run_child("slow", [sys.argv[2]], Path(sys.argv[3]), READING)
