@@ -14,6 +14,7 @@ import pytest
 
 import onegru
 from onegru import execution_provider
+from onegru.engines.interface import DEFAULT_OPTIONS
 from tests.support.comparison import same_bits
 from tests.support.files import onnx_models as m
 
@@ -311,6 +312,28 @@ def test_defaults_of_inputs_are_packed_once_until_others_are_given() -> None:
         for found in (opened.run(None, feeds), read.run(feeds).values()):
             assert all(map(same_bits, found, wanted))
     assert read.gru_nodes[0].layer is layer is not None
+
+
+def test_what_nodes_make_of_defaults_is_made_once() -> None:
+    """In `load`: the model has a session in which the defaults are constants, until a run gives others."""
+    arrays = {**m.WEIGHTS, "W": m.WEIGHTS["W"].transpose(0, 2, 1)}
+    turned = m.node("Transpose", ["W"], ["W_turned"], perm=[0, 2, 1])
+    infos = [m.value(name, shape=array.shape) for name, array in arrays.items()]
+    nodes = [turned, m.gru("X", ["Y", "Y_h"], W="W_turned", bias="B"), m.node("Relu", ["Y"], ["positive"])]
+    proto = m.model(m.graph(nodes, [m.X_INFO, *infos], ["positive"], arrays))
+    read, seen = onegru.load(proto), Counter[str]()
+    assert read._graph.whole is not None
+    run = read._graph.whole.open(DEFAULT_OPTIONS, lambda index, moment, arrays: seen.update([moment]))
+    for _ in range(3):
+        run({"X": m.X})
+    assert seen == {"weights": 1, "done": 3}
+    other = m.numbers(7, *arrays["W"].shape)
+    for W in (None, other, None, other):
+        feeds = {"X": m.X} if W is None else {"X": m.X, "W": W}
+        turned_W = m.WEIGHTS["W"] if W is None else W.transpose(0, 2, 1)
+        wanted = np.maximum(onegru.gru(m.X, turned_W, m.WEIGHTS["R"], m.WEIGHTS["B"])[0], 0)
+        assert same_bits(run(feeds)["positive"], wanted)
+        assert same_bits(read.run(feeds)["positive"], wanted)
 
 
 def test_an_array_that_is_given_may_change() -> None:

@@ -293,6 +293,7 @@ class _Reader:
             names=tuple(names),
             disabled=harmful_optimizers(self.model),
             most_ahead=self.ahead.most,
+            defaults=frozenset(self.defaults),
         )
 
     def _check_inputs(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto
@@ -32,6 +34,8 @@ class OnnxRuntimeModel(RuntimeModel):
         names: distinct names of its GRU nodes.
         disabled: the names of ONNX Runtime's optimizers that must not see it.
         most_ahead: the largest size in bytes of a value that is computed ahead of the runs.
+        defaults: the inputs that have defaults. These are constants, and so is what is computed of them, until a
+            run gives others: such runs have a session of their own, of the model as it is.
     """
 
     source: Source
@@ -40,6 +44,7 @@ class OnnxRuntimeModel(RuntimeModel):
     names: tuple[str, ...]
     disabled: tuple[str, ...]
     most_ahead: int
+    defaults: frozenset[str]
 
     def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:
         """See `RuntimeModel`."""
@@ -50,11 +55,29 @@ class OnnxRuntimeModel(RuntimeModel):
             number = add_observer(lambda name, moment, arrays: observer(indices[name], moment, arrays))
             given["observer"] = str(number)
         model = str(self.source.file) if self.source.is_unchanged else self.data
-        session = Session(model, self.source, self.where, given, self.most_ahead, self.disabled)
+
+        def session(model: bytes | str) -> Run:
+            made = Session(model, self.source, self.where, given, self.most_ahead, self.disabled)
+            names = made.output_names
+            return lambda feeds: dict(zip(names, made.run(feeds), strict=True))
+
+        if not self.defaults:
+            run = session(model)
+        else:
+            usual, others = session(self._without_inputs()), functools.cache(lambda: session(model))
+
+            def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
+                return usual(feeds) if self.defaults.isdisjoint(feeds) else others()(feeds)
+
         if observer is not None:
-            weakref.finalize(session, remove_observer, number)
-        names = session.output_names
-        return lambda feeds: dict(zip(names, session.run(feeds), strict=True))
+            weakref.finalize(run, remove_observer, number)
+        return run
+
+    def _without_inputs(self) -> bytes:
+        """The model, its defaults plain constants."""
+        model = ModelProto.FromString(self.data)
+        drop_named(model.graph.input, self.defaults)
+        return serialized(self.source, model, "too large to be handed to ONNX Runtime")
 
 
 def runnable(
