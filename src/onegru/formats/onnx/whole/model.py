@@ -34,8 +34,8 @@ class OnnxRuntimeModel(RuntimeModel):
         names: distinct names of its GRU nodes.
         disabled: the names of ONNX Runtime's optimizers that must not see it.
         most_ahead: the largest size in bytes of a value that is computed ahead of the runs.
-        defaults: the inputs that have defaults. These are constants, and so is what is computed of them, until a
-            run gives others: such runs have a session of their own, of the model as it is.
+        defaults: the inputs that have defaults. These are constants, and so is what is computed of them,
+            until a run gives others: such runs have a session of their own, of the model as it is.
     """
 
     source: Source
