@@ -262,7 +262,6 @@ def _quantise(way: Way) -> None:
     """Its file, changed by one of ONNX Runtime's quantisers."""
     import onnx
     from onnxruntime import quantization
-    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
     model, path = onnx.load(way.path), str(way.path)
     if way.last == "QDQ":
@@ -272,7 +271,9 @@ def _quantise(way: Way) -> None:
         quantization.quantize_static(model, path, reader, op_types_to_quantize=["GRU", "MatMul"])
     elif way.last == "dynamic int8":
         quantization.quantize_dynamic(model, path)
-    else:  # of MatMul alone
+    else:  # of MatMul alone; it needs onnx_ir, which comes with PyTorch's exporter
+        from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
         quantiser = MatMulNBitsQuantizer(model, block_size=32, quant_format=quantization.QuantFormat.QDQ)
         quantiser.process()
         quantiser.model.save_model_to_file(path)
