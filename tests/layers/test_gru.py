@@ -444,3 +444,20 @@ def test_none_is_not_an_array() -> None:
         layer(None, out=(empty(5, 1, 2, 4), empty(1, 2, 4)))  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="x"):
         layer.stream().step(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [(RuntimeError, SpecError), (MemoryError, MemoryError), (TimeoutError, TimeoutError)],
+)
+def test_what_a_tensor_raises_is_told_from_what_comes_from_elsewhere(
+    raised: type[Exception], expected: type[Exception]
+) -> None:
+    """As the exception of a signal's handler, or want of memory: it keeps its type."""
+
+    class Tensor:
+        def __array__(self, *_: Any, **__: Any) -> Any:
+            raise raised("words")
+
+    with pytest.raises(expected, match="words"):
+        onegru.GRU(*np.zeros((2, 1, 3, 1), np.float32))(Tensor())

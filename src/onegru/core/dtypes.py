@@ -178,13 +178,18 @@ def is_ragged(value: object) -> bool:
     return len({shape[0] for shape in shapes if isinstance(shape, tuple) and shape}) > 1
 
 
+# What other packages' tensors raise. Anything else comes from elsewhere: from a handler of signals, say, or
+# for want of memory.
+_NO_ARRAY = (ArithmeticError, AttributeError, BufferError, LookupError, RuntimeError, TypeError, ValueError)
+
+
 def _as_array(name: str, value: object) -> Array:
     refuse_grad(name, value)
     if name == "X" and is_ragged(value):
         raise SpecError("X: sequences of different lengths; must be one array; try onegru.pad(X)")
     try:
         array = np.asarray(value)
-    except Exception as error:  # raised by other packages' tensors
+    except _NO_ARRAY as error:
         first = (str(error) or type(error).__name__).splitlines()[0]
         raise SpecError(f"{name}: not an array ({first}); must be one") from None
     # Not imported here: a fork meanwhile would leave its child waiting for Python's import lock.
