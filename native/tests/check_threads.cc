@@ -204,22 +204,27 @@ void CheckLargePools(std::size_t target) {
 // --- sleeping helpers
 
 struct NoWork final : Job {
-  void Help() override {}
+  void Help() override { has_come = true; }
+  std::atomic<bool> has_come{false};
 };
 
-// A long call waits for a helper that has to wake, a short one does not. A busy machine may keep a helper awake.
+// A long call waits for a helper that has to wake, a short one does not. On a busy machine a helper takes seconds to
+// fall asleep, as it yields to others first.
 void CheckPatience() {
   bool waits = false, goes_on = false;
-  for (std::size_t n = 0; n < 400 && !(waits && goes_on); ++n) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  for (std::size_t n = 0; n < 26 && !(waits && goes_on); ++n) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2 << n / 2));
     auto* const job = new NoWork;
     const bool is_long = n % 2 == 0;
     {
-      const Invitation invitation(*job, 1, Sleepers::kWake, std::chrono::seconds(is_long ? 1 : 0));
+      const Invitation invitation(*job, 1, Sleepers::kWake, std::chrono::seconds(is_long ? 3600 : 0));
       const bool waits_longer = invitation.patience() > kMomentForReady;
       if (is_long) waits |= invitation.ready() == 1 && waits_longer;
       if (!is_long) goes_on |= invitation.count() == 1 && invitation.ready() == 0 && !waits_longer;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // it comes in time
+      // It comes before it is uninvited, however late.
+      for (std::size_t i = 0; i < 1000 && !job->has_come; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
     }
     job->Drop();
   }
