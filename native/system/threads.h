@@ -17,12 +17,12 @@ struct Mutex {
   void unlock() noexcept {}
 };
 inline void Yield() noexcept {}
-inline void Nap() noexcept {}
+inline void Nap(std::chrono::microseconds) noexcept {}
 #else
 using Mutex = std::mutex;
 inline void Yield() noexcept { std::this_thread::yield(); }
 // Leaves the CPU to others, of whatever priority.
-inline void Nap() noexcept { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
+inline void Nap(std::chrono::microseconds time) noexcept { std::this_thread::sleep_for(time); }
 #endif
 
 // Starts a thread that nobody joins; false if the system can start no more, or has no memory for it.

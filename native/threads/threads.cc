@@ -262,7 +262,10 @@ Invitation::~Invitation() {
 
 void Spin::Pause() { onegru::Pause(); }
 void Spin::Yield() { system::Yield(); }
-void Spin::Nap() { system::Nap(); }
+void Spin::Nap() {
+  system::Nap(nap_);
+  nap_ = std::min(2 * nap_, kMostOfNap);
+}
 
 bool Patience::Wait() {
   constexpr int kSpinsToLook = 32;

@@ -89,7 +89,7 @@ class Spin {
     }
   }
   // The same, and sleeps after some milliseconds: yielding alone keeps the CPU from a thread of lower priority, which
-  // may be the one that is waited for.
+  // may be the one that is waited for. The longer it has waited the longer it sleeps, as each sleep costs some 10 µs.
   void OnceOrNap() {
     if (naps_from_now_ == 0) return Nap();
     if (spins_ == kPauses) --naps_from_now_;
@@ -100,10 +100,12 @@ class Spin {
  private:
   static constexpr int kPauses = 2000;  // some 50 µs: longer than a step
   static constexpr int kYields = 4000;
+  static constexpr std::chrono::microseconds kMostOfNap{1000};
   static void Yield();
-  static void Nap();
+  void Nap();
   int spins_ = 0;
   int naps_from_now_ = kYields;
+  std::chrono::microseconds nap_{50};
 };
 
 // Busy waiting with a timeout. Reads the clock only now and then.
