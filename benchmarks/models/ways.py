@@ -141,7 +141,9 @@ class Way:
             import onnxruntime
 
             onnxruntime.set_default_logger_severity(3)
-            session = onnxruntime.InferenceSession(self.path, providers=["CPUExecutionProvider"])
+            options = onnxruntime.SessionOptions()
+            options.add_session_config_entry("session.x64quantprecision", "1")  # exact without VNNI, too
+            session = onnxruntime.InferenceSession(self.path, options, providers=["CPUExecutionProvider"])
             return np.asarray(session.run(None, self.feed)[0])
         layer, h = layer_of(self.case, self.arrays, "reference"), self.arrays["h0"]
         X, Y = self.arrays["X"], np.zeros(())

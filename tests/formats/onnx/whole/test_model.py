@@ -292,3 +292,17 @@ def test_threads_that_run_one_model_do_not_meet(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(is_right, range(4)))
+
+
+def test_products_of_integers_are_not_saturated(tmp_path: Path) -> None:
+    """Without VNNI, ONNX Runtime's default kernels add two products of eight bits in sixteen."""
+    constants = weights(I=8) | {"w": np.full((64, 8), 127, np.int8), "one": np.float32(1 / 255 / 127 / 64)}
+    nodes = [
+        node("MatMulInteger", ["x", "w"], ["integers"]),
+        node("Cast", ["integers"], ["floats"], to=TensorProto.FLOAT),
+        node("Mul", ["floats", "one"], ["X"]),
+        gru("X", ["Y"]),
+    ]
+    proto = model(graph(nodes, [value("x", "uint8", [1, 1, 64])], ["X", "Y"], constants))
+    found = loaded(tmp_path, proto).run({"x": np.full((1, 1, 64), 255, np.uint8)})["X"]
+    np.testing.assert_allclose(found, 1.0, rtol=1e-6)
