@@ -208,7 +208,7 @@ def test_models_by_ways_of_carrying_weights(tmp_path: Path, monkeypatch: pytest.
             path = way.write()
             if form == "ir":
                 found = openvino_results(path, way.feed)
-            elif way.tolerance > ways.EXACT:  # right as ONNX Runtime computes it, to which the rest is compared
+            elif way.tolerance > ways.EXACT:  # ONNX Runtime says what is right
                 found = onegru.load(path).run(way.feed)
             else:
                 found = onnxruntime_results(onnx.load(path), way.feed)

@@ -24,7 +24,7 @@ _OURS = re.compile(r"INVALID_ARGUMENT.* onegru: (.*)")
 _ONLY_FATAL = 4  # of ONNX Runtime's log levels; it logs an error and raises it as well
 _MOST_AHEAD = "optimization.constant_folding_max_output_size_in_bytes"
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
-# Without VNNI its kernels for AVX2 and AVX-512 saturate sums of two products of eight bits, unless they are told.
+# Without VNNI its kernels saturate sums of two products of eight bits, unless they are told not to.
 _EXACT_INT8 = ("session.x64quantprecision", "1")
 _CPU = "CPUExecutionProvider"
 _BFLOAT16 = "tensor(bfloat16)"
