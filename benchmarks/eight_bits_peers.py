@@ -45,7 +45,7 @@ def onnx_runtime(layer: onegru.GRU) -> Run:
     options.intra_op_num_threads = 1
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "layer.onnx"
-        onegru.save(layer, path, initial_h=False)
+        onegru.save_layers(layer, path, initial_h=False)
         session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
     return lambda X: np.asarray(session.run(["Y"], {"X": X})[0])[:, 0]
 
@@ -100,7 +100,7 @@ def nncf(layer: onegru.GRU, steps: int, rows: int) -> Run | None:
     rng = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "layer.xml"
-        onegru.save(layer, path, batch_size=rows, seq_length=steps)
+        onegru.save_layers(layer, path, batch_size=rows, seq_length=steps)
         model = core.read_model(path)
 
         def feed(X: Array) -> dict[str, Any]:

@@ -319,7 +319,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=options.folder, prefix="onegru-scoring-") as place:
             folder = Path(place)
             (folder / "in").mkdir()
-            onegru.save(make_stack(), folder / "stack.safetensors")
+            onegru.save_layers(make_stack(), folder / "stack.safetensors")
             steps = write_data(folder / "in", options.rows, nested=COLUMNS[key["case"].split(", ", 1)[1]])
             size = sum(path.stat().st_size for path in (folder / "in").iterdir())
             print(f"{key['case']}: {steps} steps, {size / 1e9:.2f} GB")

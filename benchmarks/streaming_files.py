@@ -43,7 +43,7 @@ def sessions(path: Path) -> onnxruntime.InferenceSession:
 def ways(source: Path, x: dict[str, Any], time: dict[str, int]) -> dict[str, Callable[[], object]]:
     """What runs one frame, in each way; checked."""
     target = source.with_suffix(".streaming.onnx")
-    report = onegru.rewrite(source, target, streaming=True, time=time, delay=True)
+    report = onegru.make_streaming(source, target, time=time, delay=True)
     is_late = any("later" in words for words in report.notes)
 
     def part(start: int, count: int) -> dict[str, Any]:

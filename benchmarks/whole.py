@@ -122,7 +122,7 @@ def _session(path: Path, case: ModelFile, threads: int, providers: list[str]) ->
 
 def _exchange(case: ModelFile, threads: int) -> Run:
     onegru.set_num_threads(threads)
-    return _openvino(case, threads, onegru.openvino_exchange)
+    return _openvino(case, threads, onegru.openvino.exchange)
 
 
 def _openvino(case: ModelFile, threads: int, change: Callable[[Any], object] = id) -> Run:

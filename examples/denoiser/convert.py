@@ -26,12 +26,12 @@ def main() -> None:
     ours, _ = layer(X, h)
 
     with tempfile.TemporaryDirectory() as folder:
-        onegru.save(layer, Path(folder, "gru.onnx"), opset=17)
+        onegru.save_layers(layer, Path(folder, "gru.onnx"), opset=17)
         session = onnxruntime.InferenceSession(Path(folder, "gru.onnx"), providers=["CPUExecutionProvider"])
         theirs = np.asarray(session.run(["Y"], {"X": X, "initial_h": h})[0])
         print(f"ONNX Runtime: largest difference {np.abs(theirs - ours).max():.1e}")
 
-        onegru.save(layer, Path(folder, "gru.xml"), sequence_lens=False)
+        onegru.save_layers(layer, Path(folder, "gru.xml"), sequence_lens=False)
         model = openvino.compile_model(Path(folder, "gru.xml"), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         Y = model({"X": X.swapaxes(0, 1), "initial_hidden_state": h.swapaxes(0, 1)})["Y"]  # [B, D, T, H]
         print(f"OpenVINO: largest difference {np.abs(Y.transpose(2, 1, 0, 3) - ours).max():.1e}")

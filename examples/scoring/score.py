@@ -107,8 +107,8 @@ def main() -> int:
         folder = Path(name)
         (folder / "logs").mkdir()
         pq.write_table(as_table(visits), folder / "logs" / "visits.parquet", row_group_size=5000)
-        onegru.save(stack, folder / "model.safetensors")
-        onegru.save(stack, folder / "model.onnx", initial_h=False, sequence_lens=True)
+        onegru.save_layers(stack, folder / "model.safetensors")
+        onegru.save_layers(stack, folder / "model.onnx", initial_h=False, sequence_lens=True)
         session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
 
         # From Python, and by the command: the same files.

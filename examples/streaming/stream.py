@@ -30,7 +30,7 @@ def main() -> None:
 
     BUILD.mkdir(exist_ok=True)
     target = BUILD / "enhancer-streaming.onnx"
-    report = onegru.rewrite(HERE / "enhancer.onnx", target, streaming=True)
+    report = onegru.make_streaming(HERE / "enhancer.onnx", target)
     print(*(f"{node.name}: {words}" for node in report.nodes for words in node.done), *report.notes, sep="\n")
 
     whole = onegru.load(HERE / "enhancer.onnx").run({"x": x})["gain"][0]

@@ -13,36 +13,30 @@ from onegru._native import version
 from onegru.core.activations import Activation
 from onegru.core.errors import FormatError, MissingExtraError, OneGRUError, SpecError, SpecWarning
 from onegru.core.spec import Spec, Weights
-from onegru.engines.native import Targets, get_num_threads, release_memory, set_num_threads, targets
-from onegru.formats.graph import TensorInfo
+from onegru.engines.native import get_num_threads, release_memory, set_num_threads, targets
 from onegru.layers.functional import augru_cell, augru_sequence, gru, gru_cell, gru_sequence
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, StackStream
 from onegru.layers.stream import Stream
-from onegru.models.gru_node import GruNode
 from onegru.models.load import load
 from onegru.models.model import Model
 from onegru.models.stream import ModelStream
 
 if TYPE_CHECKING:
-    from onegru import execution_provider, scoring
-    from onegru.formats.save import save, save_layers
+    from onegru import execution_provider, openvino, reports, scoring
+    from onegru.formats.save import save_layers
     from onegru.frameworks.flax import from_flax, to_flax
     from onegru.frameworks.keras import from_keras, to_keras, to_keras_weights
     from onegru.frameworks.pytorch import from_torch, to_torch, to_torch_state_dict
-    from onegru.layers.gates.trace import GateTrace
     from onegru.layers.padding import pad
-    from onegru.models.exchange import openvino_exchange
     from onegru.models.inference_session import InferenceSession
-    from onegru.models.inspect import Inspection, inspect
+    from onegru.models.inspect import inspect
     from onegru.models.load_layers import load_layers
-    from onegru.models.report import GruReport
     from onegru.quantization.quantize import quantize
-    from onegru.quantization.report import Quantization
-    from onegru.rewriting.fuse import Fusion, fuse
-    from onegru.rewriting.rewrite import Rewriting, rewrite
-    from onegru.runtimes.openvino import openvino_errors, openvino_extensions
-    from onegru.verification.results import Verification
+    from onegru.rewriting.check import Check
+    from onegru.rewriting.fuse import fuse
+    from onegru.rewriting.make_streaming import make_streaming
+    from onegru.rewriting.rewrite import rewrite
     from onegru.verification.verify import verify
 
 __version__ = version()
@@ -50,28 +44,19 @@ __version__ = version()
 __all__ = [
     "GRU",
     "Activation",
+    "Check",
     "FormatError",
-    "Fusion",
-    "GateTrace",
-    "GruNode",
-    "GruReport",
     "InferenceSession",
-    "Inspection",
     "MissingExtraError",
     "Model",
     "ModelStream",
     "OneGRUError",
-    "Quantization",
-    "Rewriting",
     "Spec",
     "SpecError",
     "SpecWarning",
     "Stack",
     "StackStream",
     "Stream",
-    "Targets",
-    "TensorInfo",
-    "Verification",
     "Weights",
     "__version__",
     "augru_cell",
@@ -88,14 +73,13 @@ __all__ = [
     "inspect",
     "load",
     "load_layers",
-    "openvino_errors",
-    "openvino_exchange",
-    "openvino_extensions",
+    "make_streaming",
+    "openvino",
     "pad",
     "quantize",
     "release_memory",
+    "reports",
     "rewrite",
-    "save",
     "save_layers",
     "scoring",
     "set_num_threads",
@@ -110,27 +94,18 @@ __all__ = [
 
 # Imported when first asked for, so that `import onegru` stays quick.
 _LATER = {
-    "Fusion": "onegru.rewriting.fuse",
-    "GateTrace": "onegru.layers.gates.trace",
-    "GruReport": "onegru.models.report",
+    "Check": "onegru.rewriting.check",
     "InferenceSession": "onegru.models.inference_session",
-    "Inspection": "onegru.models.inspect",
-    "Quantization": "onegru.quantization.report",
-    "Rewriting": "onegru.rewriting.rewrite",
-    "Verification": "onegru.verification.results",
     "from_flax": "onegru.frameworks.flax",
     "from_keras": "onegru.frameworks.keras",
     "from_torch": "onegru.frameworks.pytorch",
     "fuse": "onegru.rewriting.fuse",
     "inspect": "onegru.models.inspect",
     "load_layers": "onegru.models.load_layers",
-    "openvino_errors": "onegru.runtimes.openvino",
-    "openvino_exchange": "onegru.models.exchange",
-    "openvino_extensions": "onegru.runtimes.openvino",
+    "make_streaming": "onegru.rewriting.make_streaming",
     "pad": "onegru.layers.padding",
     "quantize": "onegru.quantization.quantize",
     "rewrite": "onegru.rewriting.rewrite",
-    "save": "onegru.formats.save",
     "save_layers": "onegru.formats.save",
     "to_flax": "onegru.frameworks.flax",
     "to_keras": "onegru.frameworks.keras",
@@ -140,14 +115,31 @@ _LATER = {
     "verify": "onegru.verification.verify",
 }
 
+# Names of before 0.1, and what replaces each; CHANGELOG.md has the same table.
+_RENAMED = {
+    "openvino_errors": "onegru.openvino.errors",
+    "openvino_exchange": "onegru.openvino.exchange",
+    "openvino_extensions": "onegru.openvino.extensions",
+    "save": "onegru.save_layers",
+    **{
+        name: f"onegru.reports.{name}"
+        for name in (
+            *("Fusion", "GateTrace", "GruNode", "GruReport", "Inspection", "Quantization", "Rewriting"),
+            *("Targets", "TensorInfo", "Verification"),
+        )
+    },
+}
+
 
 # Public modules, likewise: what the onnx package and ONNX Runtime are given, and what reads tables.
-_MODULES = ("backend", "execution_provider", "scoring")
+_MODULES = ("backend", "execution_provider", "openvino", "reports", "scoring")
 
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
         return import_module(f"onegru.{name}")
+    if name in _RENAMED:
+        raise AttributeError(f"onegru.{name}: now {_RENAMED[name]}")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_LATER[name]), name)

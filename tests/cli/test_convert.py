@@ -37,7 +37,7 @@ def convert(cli: Cli) -> Cli:
 
 def reads_whole_irs(folder: Path) -> bool:
     """Whether IRs with other layers than GRUs are read, as those of stacks are."""
-    onegru.save(make_stack(2), folder / "probe.xml")
+    onegru.save_layers(make_stack(2), folder / "probe.xml")
     try:
         onegru.load(folder / "probe.xml")
     except FormatError:
@@ -50,7 +50,7 @@ def reads_whole_irs(folder: Path) -> bool:
 
 # ---- every pair
 
-# The end of the file's name, and options of `onegru.save`.
+# The end of the file's name, and options of `onegru.save_layers`.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "onnx 1": (".onnx", {"opset": 1}),
     "onnx 3": (".onnx", {"opset": 3, "sequence_lens": True}),
@@ -92,7 +92,7 @@ def test_every_pair(tmp_path: Path, first: str, second: str) -> None:
             continue
         source, target = (tmp_path / f"{number}.{kind}{KINDS[kind][0]}" for kind in (first, second))
         target = target.with_stem(f"{target.stem} again")
-        onegru.save(layers, source, **KINDS[first][1])
+        onegru.save_layers(layers, source, **KINDS[first][1])
         checks = convert_layers(read_source(source), target, KINDS[second][1])
         assert all(item.agrees for item in checks)
         found = read_source(target)
@@ -110,7 +110,7 @@ def test_every_pair(tmp_path: Path, first: str, second: str) -> None:
 @pytest.mark.parametrize("name", ["m.onnx", "m.xml", "m.safetensors"])
 def test_other_types(convert: Cli, dtype: str, name: str) -> None:
     layer = make_gru(dtype=dtype, direction="bidirectional", linear_before_reset=True)
-    onegru.save(layer, "start.safetensors")
+    onegru.save_layers(layer, "start.safetensors")
     assert convert("start.safetensors", name).code == 0
     found = read_source(Path(name))
     assert isinstance(found, GRU) and found.spec == layer.spec
@@ -119,7 +119,7 @@ def test_other_types(convert: Cli, dtype: str, name: str) -> None:
 
 def test_attention(convert: Cli) -> None:
     layer = make_gru(attention=True)
-    onegru.save(layer, "start.safetensors")
+    onegru.save_layers(layer, "start.safetensors")
     for source, target, options in (
         ("start.safetensors", "a.xml", ()),
         ("a.xml", "b.xml", ("--cell",)),
@@ -141,7 +141,7 @@ def test_attention(convert: Cli) -> None:
 
 
 def test_what_is_printed(convert: Cli) -> None:
-    onegru.save(make_gru(), "a.onnx")
+    onegru.save_layers(make_gru(), "a.onnx")
     result = convert("a.onnx", "b.xml")
     assert (result.code, result.err) == (0, "")
     lines = [line.split() for line in result.out.splitlines()]
@@ -166,9 +166,9 @@ def test_a_difference_leaves_nothing(
     convert: Cli, monkeypatch: pytest.MonkeyPatch, name: str, existed: bool
 ) -> None:
     """A writer with a fault: one weight is off by 1e-3."""
-    onegru.save(make_gru(), "a.onnx")
+    onegru.save_layers(make_gru(), "a.onnx")
     if existed:
-        onegru.save(make_gru(7), name)
+        onegru.save_layers(make_gru(7), name)
     before = {item.name: item.read_bytes() for item in Path().iterdir()}
     weights = make_gru().weights
     R = weights.R.copy()
@@ -191,7 +191,7 @@ def test_the_check_sees_lengths_and_states(tmp_path: Path) -> None:
     """A target that ignores what it is given differs from a source that does not."""
     layer = make_gru(direction="reverse")
     path = tmp_path / "m.onnx"
-    onegru.save(layer, path, sequence_lens=True)
+    onegru.save_layers(layer, path, sequence_lens=True)
     proto = onnx.load(path)
     assert all(item.agrees and item.difference.max_abs == 0 for item in checking._check(layer, path))
     for index in (4, 5):  # sequence_lens, initial_h
@@ -211,20 +211,20 @@ def test_the_check_sees_lengths_and_states(tmp_path: Path) -> None:
         with pytest.raises(FormatError, match="is not an input or output of a GRU node"):
             checking._check(layer, path)
     wrong = make_gru(direction="forward")
-    onegru.save(wrong, path)
+    onegru.save_layers(wrong, path)
     assert not any(item.agrees for item in checking._check(layer, path))
 
 
 def test_the_tolerance_grows_with_the_numbers(tmp_path: Path) -> None:
     layer = make_gru(activations=["Sigmoid", "Affine"], activation_alpha=[100.0])
     path = tmp_path / "m.safetensors"
-    onegru.save(layer, path)
+    onegru.save_layers(layer, path)
     assert all(item.tolerance > 1e-5 for item in checking._check(layer, path))
     assert all(item.tolerance == 1e-6 for item in [*check_of(make_gru(), tmp_path)])
 
 
 def check_of(layer: GRU, folder: Path) -> list[checking.OutputCheck]:
-    onegru.save(layer, folder / "x.safetensors")
+    onegru.save_layers(layer, folder / "x.safetensors")
     return checking._check(layer, folder / "x.safetensors")
 
 
@@ -369,8 +369,8 @@ def test_models_without_layers(convert: Cli) -> None:
 
 
 def test_arguments(convert: Cli) -> None:
-    onegru.save(make_gru(), "a.onnx")
-    onegru.save(make_gru(), "a.safetensors")
+    onegru.save_layers(make_gru(), "a.onnx")
+    onegru.save_layers(make_gru(), "a.safetensors")
     convert("a.onnx", "b.pb").refused("TARGET: 'b.pb'; must end in .onnx, .xml, .safetensors")
     convert("a.pb", "b.onnx").refused("a.pb: No such file or directory")
     np.save("a.npy", np.zeros(3))
@@ -391,7 +391,7 @@ def test_arguments(convert: Cli) -> None:
 
 @posix
 def test_nothing_is_lost(convert: Cli) -> None:
-    onegru.save(make_gru(), "a.xml")
+    onegru.save_layers(make_gru(), "a.xml")
     Path("b.bin").write_bytes(b"something else")
     convert("a.xml", "b.xml").refused("TARGET: 'b.bin' exists; replace it with --overwrite")
     assert Path("b.bin").read_bytes() == b"something else" and not Path("b.xml").exists()
@@ -403,7 +403,7 @@ def test_nothing_is_lost(convert: Cli) -> None:
 
 
 def test_sizes_and_inputs(convert: Cli) -> None:
-    onegru.save(make_gru(), "a.onnx")
+    onegru.save_layers(make_gru(), "a.onnx")
     result = convert("a.onnx", "b.onnx", "--batch-size", 2, "--seq-length", 5, "--no-initial-h", "--lengths")
     assert result.code == 0, result.err
     found = onegru.load("b.onnx")
@@ -495,7 +495,7 @@ def test_what_a_checkpoint_holds_beside_its_grus_is_named(cli: Cli, suffix: str)
         assert set(cli(*arguments, "--json").document()["left_out"]) == others
     assert cli("inspect", "rnn.onnx").code == 0
     assert set(onegru.inspect(source).left_out) == others
-    onegru.save(onegru.load_layers(source)["rnn"], "own.safetensors")
+    onegru.save_layers(onegru.load_layers(source)["rnn"], "own.safetensors")
     assert onegru.inspect("own.safetensors").left_out == ()
 
 
@@ -519,8 +519,8 @@ def test_what_a_keras_model_holds_beside_its_grus_is_named(cli: Cli) -> None:
 
 def test_quantized_weights_of_one_node(convert: Cli) -> None:
     layer = make_gru(hidden=20)
-    onegru.save(layer.with_storage("int8"), "small.onnx")
-    onegru.save(layer, "plain.onnx")
+    onegru.save_layers(layer.with_storage("int8"), "small.onnx")
+    onegru.save_layers(layer, "plain.onnx")
     words = "quantized weights were dequantized: the same numbers, in float32"
     assert words in convert("small.onnx", "m.xml").out
     assert words not in convert("plain.onnx", "n.xml").out

@@ -58,9 +58,9 @@ def counted() -> Iterator[tuple[Counter[str], Counter[str]]]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     layer = make_gru()
-    onegru.save(layer, "gru.onnx")
-    onegru.save(layer, "gru.xml")
-    onegru.save(layer, "gru.safetensors")
+    onegru.save_layers(layer, "gru.onnx")
+    onegru.save_layers(layer, "gru.xml")
+    onegru.save_layers(layer, "gru.safetensors")
     case = decomposed("chain", np.random.default_rng(1))
     Path("parts.onnx").write_bytes(case.model.SerializeToString())
     ir.write(tmp_path / "parts.xml", ir.Written())

@@ -156,7 +156,7 @@ def test_refused_options(source: Path, tmp_path: Path, options: list[object], me
 
 
 def test_why_no_gru_can_be_kept_in_int8(tmp_path: Path) -> None:
-    onegru.save(make_gru(dtype="float64"), tmp_path / "m.onnx")
+    onegru.save_layers(make_gru(dtype="float64"), tmp_path / "m.onnx")
     result = run(tmp_path / "m.onnx", tmp_path / "small.onnx", "--quantize", "--keep-snr", 30)
     assert result.exit_code != 0 and not (tmp_path / "small.onnx").exists()
     words = str(result.exception) + " ".join(result.output.split())
@@ -190,11 +190,11 @@ def test_quantize_some_nodes(tmp_path: Path) -> None:
 def test_quantize_and_streaming(tmp_path: Path) -> None:
     """Both at once, and one after the other: states come from the file; hints name options that there are."""
     source, target, again = (tmp_path / f"{name}.onnx" for name in ("source", "target", "again"))
-    onegru.save(make_gru(), source)
+    onegru.save_layers(make_gru(), source)
     result = run(source, target, "--streaming", "--quantize", "--no-check")
     assert result.exit_code == 0, result.output
     assert onegru.inspect(target).streaming.startswith("yes; the file says")
-    onegru.rewrite(source, target, streaming=True)
+    onegru.make_streaming(source, target)
     x = tmp_path / "x.npy"
     np.save(x, numbers(1, 5, 2, make_gru().spec.input_size))
     result = run(target, again, "--quantize", "-i", f"X={x}")

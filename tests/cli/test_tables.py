@@ -143,7 +143,7 @@ def test_inspect_json(cli: Cli) -> None:
 
 
 def test_inspect_of_layers(cli: Cli) -> None:
-    onegru.save(make_stack(2), "layers.safetensors")
+    onegru.save_layers(make_stack(2), "layers.safetensors")
     Path("layers.safetensors").rename("layers.onnx")
     shown = cli("inspect", "layers.onnx").out
     assert shown.startswith("layers.onnx: a safetensors file with 2 GRU layers\n\nGRU, layer 0\n")

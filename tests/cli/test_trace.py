@@ -29,7 +29,7 @@ def test_every_kind_of_output(trace: Cli) -> None:
     for words in ("update gate z", "state h", "dead units: 0 of 3", "most active units", "wrote a.html"):
         assert words in out
     assert max(map(len, out.split("most active")[0].splitlines())) <= 80
-    saved = onegru.GateTrace.load("a.npz")
+    saved = onegru.reports.GateTrace.load("a.npz")
     assert (saved.name, saved.source, saved.h.shape) == ("the GRU", "gru.onnx", (6, 1, 2, 3))
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
     assert "<h1>gru.onnx · the GRU</h1>" in Path("a.html").read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def test_given_inputs_rows_and_json(trace: Cli) -> None:
     document = trace(
         name, "-i", "in.npz", "--row", 1, "--direction", "reverse", "--json", "-o", "a.npz"
     ).document()
-    saved = onegru.GateTrace.load("a.npz")
+    saved = onegru.reports.GateTrace.load("a.npz")
     assert (document["node"], document["lengths"], document["row"]) == ("the GRU", [4, 2], 1)
     (item,) = document["directions"]
     assert (item["direction"], item["steps"]) == ("reverse", 2)

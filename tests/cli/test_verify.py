@@ -170,7 +170,7 @@ def test_help_says_what_the_exit_code_means(verify: Cli) -> None:
 
 @pytest.mark.long
 def test_files_are_known_by_what_they_hold(verify: Cli) -> None:
-    onegru.save(make_gru(), "model.xml", cell=True)
+    onegru.save_layers(make_gru(), "model.xml", cell=True)
     Path("model.xml").rename("an_ir.onnx")
     Path("model.bin").rename("an_ir.bin")
     code, out, err = verify("an_ir.onnx", "--dims", 2)
@@ -190,7 +190,7 @@ def test_a_reference_that_cannot_be_compared_is_no_fault_of_random_inputs(verify
     save(Path(), b"\x08no model", "broken.onnx")
     code, out, err = verify("model.onnx", *DIMS, "--against", "broken.onnx")
     assert (code, out) == (2, "") and err.startswith("onegru: broken.onnx: ") and "drawn" not in err
-    onegru.save(make_gru(), "other.onnx")
+    onegru.save_layers(make_gru(), "other.onnx")
     code, out, err = verify("model.onnx", *DIMS, "--against", "other.onnx")
     assert (code, out) == (2, "") and err.startswith("onegru: other.onnx: nothing in it can be compared")
 

@@ -150,11 +150,11 @@ def _openvino() -> Work:
 
     def work() -> bytes:
         model = plain.clone()
-        onegru.openvino_exchange(model)
+        onegru.openvino.exchange(model)
         compiled = core.compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": 2})
         request = compiled.create_infer_request()
         request.infer({0: X})
-        if lost := onegru.openvino_errors():
+        if lost := onegru.openvino.errors():
             raise MemoryError(lost[0])
         return _bytes(request.get_output_tensor(place).data for place in (0, 1))
 

@@ -70,7 +70,7 @@ def graph() -> Any:
 def node_of(kind: type[Any]) -> Any:
     model = onegru.load(DENOISER)
     (step,) = (gru._step for gru in model.gru_nodes)
-    layer = made_of(kind, onegru.GruNode, step, "place: ", DEFAULT_OPTIONS)
+    layer = made_of(kind, onegru.reports.GruNode, step, "place: ", DEFAULT_OPTIONS)
     layer._prepare(dict(model._graph.constants), (), {})
     return layer
 
@@ -89,12 +89,12 @@ def plain(make: Callable[[], Any]) -> Case:
 
 
 @cache
-def gates() -> onegru.GateTrace:
+def gates() -> onegru.reports.GateTrace:
     return make_gru(attention=True).trace(X, attention=np.ones((3, B), np.float32))
 
 
 @cache
-def fusion() -> onegru.Fusion:
+def fusion() -> onegru.reports.Fusion:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "source.onnx", Path(folder) / "target.onnx"
         source.write_bytes(decomposed("chain", np.random.default_rng(1)).model.SerializeToString())
@@ -102,18 +102,18 @@ def fusion() -> onegru.Fusion:
 
 
 @cache
-def rewriting() -> onegru.Rewriting:
+def rewriting() -> onegru.reports.Rewriting:
     with tempfile.TemporaryDirectory() as folder:
         return onegru.rewrite(DENOISER, Path(folder) / "rewritten.onnx", check=False)
 
 
 @cache
-def quantization() -> onegru.Quantization[onegru.GRU]:
+def quantization() -> onegru.reports.Quantization[onegru.GRU]:
     return onegru.quantize(make_gru(), X)
 
 
 @cache
-def verification() -> onegru.Verification:
+def verification() -> onegru.reports.Verification:
     return onegru.verify(DENOISER, runtimes=[])
 
 

@@ -75,7 +75,7 @@ def test_in_an_ir(name: str, is_fixed: bool, tmp_path: Path) -> None:
         check(onegru.load(path, **options).run(feeds), feeds["s"])  # type: ignore[arg-type]
     core = openvino.Core()
     exchanged = core.read_model(path)
-    onegru.openvino_exchange(exchanged)
+    onegru.openvino.exchange(exchanged)
     given = feeds["s"]
     if name == "bf16":  # whose arrays OpenVINO does not take as they are
         given = openvino.Tensor(given.view(np.uint16), openvino.Shape([]), kind)

@@ -13,7 +13,7 @@ from tests.support.layers import draw, make_gru
 from tests.support.machine.processes import run_python_without
 
 
-def trace_of(direction: str = "forward", T: int = 20) -> onegru.GateTrace:
+def trace_of(direction: str = "forward", T: int = 20) -> onegru.reports.GateTrace:
     layer = make_gru(direction=direction)
     return layer.trace(draw(layer, T=T)[0])
 

@@ -267,7 +267,7 @@ def test_a_version_that_is_told_otherwise(tmp_path: Path) -> None:
     for version in ("3", "2.30", "2.1"):
         with pytest.raises(SpecError, match=rf"keras_version: '{version}'; must be '2\.3\.1', as "):
             onegru.load_layers(path, keras_version=version)
-    onegru.save(onegru.load_layers(path)["gru_1"], tmp_path / "x.onnx")
+    onegru.save_layers(onegru.load_layers(path)["gru_1"], tmp_path / "x.onnx")
     with pytest.raises(SpecError, match=r"keras_version: '2'; must be None, as .*x\.onnx is an ONNX model"):
         onegru.load_layers(tmp_path / "x.onnx", keras_version="2")
 

@@ -37,7 +37,7 @@ def safetensors_of(length: int) -> Callable[[Path], object]:
     """A file whose header has this length."""
 
     def write(path: Path) -> None:
-        onegru.save(make_gru(), path.with_suffix(".safetensors"))
+        onegru.save_layers(make_gru(), path.with_suffix(".safetensors"))
         data = path.with_suffix(".safetensors").read_bytes()
         own = int.from_bytes(data[:8], "little")
         assert own <= length
@@ -79,7 +79,7 @@ FILES: dict[str, tuple[Kind, Callable[[Path], object]]] = {
     "IR": (Kind.OPENVINO, write_ir),
     "PyTorch": (Kind.PYTORCH, lambda path: write_checkpoint(path, state())),
     "PyTorch before 1.6": (Kind.PYTORCH, lambda path: write_checkpoint(path, state(), legacy=True)),
-    "safetensors": (Kind.SAFETENSORS, lambda path: onegru.save(make_gru(), path)),
+    "safetensors": (Kind.SAFETENSORS, lambda path: onegru.save_layers(make_gru(), path)),
     **{
         f"safetensors {length:#x}": (Kind.SAFETENSORS, safetensors_of(length))
         for length in (0x380, 0x480, 0x408, 0x41A, 0x6508, 0x8B1F)
@@ -160,7 +160,7 @@ def test_files_of_no_kind(tmp_path: Path, data: bytes) -> None:
 
 def test_a_checkpoint_described(tmp_path: Path) -> None:
     stack = make_stack(2)
-    onegru.save(stack, tmp_path / "x.safetensors")
+    onegru.save_layers(stack, tmp_path / "x.safetensors")
     found = onegru.inspect(tmp_path / "x.safetensors")
     assert (found.inputs, found.outputs, found.other_nodes, found.nested_grus) == ((), (), None, ())
     assert [item.name for item in found.grus] == ["GRU, layer 0", "GRU, layer 1"]

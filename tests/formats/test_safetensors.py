@@ -39,7 +39,7 @@ def test_everything_comes_back(tmp_path: Path, dtype: str, after: bool, directio
         attention=True,
     )
     path = tmp_path / "layer.safetensors"
-    onegru.save(layer, path)
+    onegru.save_layers(layer, path)
     found = read_layers(path)
     assert isinstance(found, GRU) and same_layers(found, layer)
 
@@ -48,7 +48,7 @@ def test_everything_comes_back(tmp_path: Path, dtype: str, after: bool, directio
 def test_stacks(tmp_path: Path, count: int) -> None:
     stack = make_stack(count, ("bidirectional", "forward"))
     path = tmp_path / "stack.safetensors"
-    onegru.save(stack, path)
+    onegru.save_layers(stack, path)
     found = read_layers(path)
     assert isinstance(found, Stack) and same_layers(found, stack)
 
@@ -59,8 +59,8 @@ def test_weights_in_int8(tmp_path: Path, direction: str) -> None:
     first = make_gru(hidden=64, direction=direction).with_storage("int8", "int8")
     stack = Stack([first, make_gru(1, inputs=64 * first.spec.num_directions, hidden=48).with_storage("int8")])
     path, plain = tmp_path / "int8.safetensors", tmp_path / "float.safetensors"
-    onegru.save(stack, path)
-    onegru.save(stack.with_storage(None), plain)
+    onegru.save_layers(stack, path)
+    onegru.save_layers(stack.with_storage(None), plain)
     assert path.stat().st_size < plain.stat().st_size / 3
     found = read_layers(path)
     assert isinstance(found, Stack)
@@ -75,7 +75,7 @@ def test_weights_in_int8(tmp_path: Path, direction: str) -> None:
         assert json.loads(file.metadata()["onegru"])["format"] == 2
         q, scale = file.get_tensor("layers.0.R"), file.get_tensor("layers.0.R_scale")
         assert q.dtype == np.int8 and np.array_equal(q * scale[..., None], layers_of(stack)[0].weights.R)
-    onegru.save(Stack([layers_of(stack)[0].with_storage(None), layers_of(stack)[1]]), path)  # some of them
+    onegru.save_layers(Stack([layers_of(stack)[0].with_storage(None), layers_of(stack)[1]]), path)  # some of them
     mixed = read_layers(path)
     assert np.array_equal(layers_of(mixed)[1].weights.R, layers_of(stack)[1].weights.R)
 
@@ -84,7 +84,7 @@ def test_weights_in_int8(tmp_path: Path, direction: str) -> None:
 def test_scales_of_no_groups(tmp_path: Path, groups: int) -> None:
     """100 inputs have 4 groups of 32, 2 of 64 and 1 of 128."""
     path = tmp_path / "int8.safetensors"
-    onegru.save(make_gru(inputs=100, hidden=64).with_storage("int8_g32"), path)
+    onegru.save_layers(make_gru(inputs=100, hidden=64).with_storage("int8_g32"), path)
     with safetensors.safe_open(path, framework="np") as file:
         metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     scale = tensors["layers.0.W_scale"]
@@ -105,7 +105,7 @@ def test_what_the_file_is(tmp_path: Path) -> None:
     """Names, types and metadata, read with the format's own package."""
     layer = make_gru()
     path = tmp_path / "layer.safetensors"
-    onegru.save(layer, path)
+    onegru.save_layers(layer, path)
     with safetensors.safe_open(path, framework="np") as file:
         assert set(file.keys()) == {"layers.0.W", "layers.0.R", "layers.0.B"}
         assert np.array_equal(file.get_tensor("layers.0.R"), layer.weights.R)
@@ -130,7 +130,7 @@ def test_what_the_file_is(tmp_path: Path) -> None:
 def test_of_no_inputs(tmp_path: Path) -> None:
     layer = make_gru(inputs=0)
     path = tmp_path / "layer.safetensors"
-    onegru.save(layer, path)
+    onegru.save_layers(layer, path)
     assert same_layers(read_layers(path), layer)
 
 
@@ -288,7 +288,7 @@ def test_tensors_that_do_not_fit(tmp_path: Path) -> None:
 
 def test_broken_files(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
-    onegru.save(make_gru(), path)
+    onegru.save_layers(make_gru(), path)
     whole = path.read_bytes()
     header = int.from_bytes(whole[:8], "little")
     changed = [
@@ -320,7 +320,7 @@ def test_broken_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_flipped_bytes_never_crash(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "x.safetensors"
-    onegru.save(make_stack(2).with_storage("int8" if seed % 2 else None), path)
+    onegru.save_layers(make_stack(2).with_storage("int8" if seed % 2 else None), path)
     whole = bytearray(path.read_bytes())
     rng = np.random.default_rng(seed)
     end = 8 + int.from_bytes(whole[:8], "little")

@@ -1,4 +1,4 @@
-"""What `onegru.save` refuses, states that may be left out, files that are whole or as they were."""
+"""What `onegru.save_layers` refuses, states that may be left out, files that are whole or as they were."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
 def test_refused(tmp_path: Path, case: tuple[Any, str, dict[str, Any], str]) -> None:
     arguments, name, options, message = case
     with pytest.raises(SpecError, match=message):
-        onegru.save(make_gru(**arguments), tmp_path / name, **options)
+        onegru.save_layers(make_gru(**arguments), tmp_path / name, **options)
     assert not list(tmp_path.iterdir())
 
 
 def test_refuses_what_is_no_layer(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="layers: list; must be a GRU or a Stack"):
-        onegru.save([make_gru()], tmp_path / "m.onnx")  # type: ignore[arg-type]
+        onegru.save_layers([make_gru()], tmp_path / "m.onnx")  # type: ignore[arg-type]
 
 
 def test_refuses_what_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_refuses_what_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(writer, "_MAX_BYTES", 100)
     with pytest.raises(SpecError, match="must be below 2 GiB"):
-        onegru.save(make_gru(), tmp_path / "m.onnx")
+        onegru.save_layers(make_gru(), tmp_path / "m.onnx")
 
 
 # ---- initial states may be left out
@@ -129,7 +129,7 @@ def test_states_that_are_left_out(tmp_path: Path, kind: str, count: int) -> None
     name, options = WRITTEN[kind]
     stack = make_stack(count, ("forward",) if kind == "cells" else ("bidirectional", "forward"))
     layers = stack if count > 1 else stack.layers[0]
-    onegru.save(layers, tmp_path / name, **options)
+    onegru.save_layers(layers, tmp_path / name, **options)
     model = onegru.load(tmp_path / name)
     X = draw(layers, T=1 if kind == "cells" else 6)[0]
     feeds: dict[str, Array] = {"X": X[0] if kind == "cells" else X}
@@ -160,7 +160,7 @@ def test_states_that_are_left_out(tmp_path: Path, kind: str, count: int) -> None
 def test_states_of_other_models_may_not(tmp_path: Path) -> None:
     """Nor may those of ours that something else takes as well: what is not given is not guessed."""
     path = tmp_path / "m.onnx"
-    onegru.save(make_gru(), path)
+    onegru.save_layers(make_gru(), path)
     proto = onnx.load(path)
     X, _ = draw(make_gru())
     assert onegru.load(proto)._graph.zero_inputs == {"initial_h"}
@@ -180,7 +180,7 @@ def test_states_of_other_models_may_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["m.onnx", "m.xml"])
 def test_a_failure_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     path = tmp_path / name
-    onegru.save(make_gru(0), path)
+    onegru.save_layers(make_gru(0), path)
     before = {item.name: item.read_bytes() for item in tmp_path.iterdir()}
     replace = Path.replace
 
@@ -191,7 +191,7 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="on fire") as caught:
-        onegru.save(make_gru(1), path)
+        onegru.save_layers(make_gru(1), path)
     assert caught.value.filename == str(path)
     assert {item.name: item.read_bytes() for item in tmp_path.iterdir()} == before
 
@@ -201,7 +201,7 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.Mon
 def test_no_half_of_a_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool, name: str) -> None:
     path = tmp_path / "m.xml"
     if existed:
-        onegru.save(make_gru(0), path)
+        onegru.save_layers(make_gru(0), path)
     before = {item.name: item.read_bytes() for item in tmp_path.iterdir()}
     replace = Path.replace
     failed: list[Path] = []
@@ -214,7 +214,7 @@ def test_no_half_of_a_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exis
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="no room"):
-        onegru.save(make_gru(1), path)
+        onegru.save_layers(make_gru(1), path)
     assert failed and {item.name: item.read_bytes() for item in tmp_path.iterdir()} == before
 
 
@@ -226,7 +226,7 @@ def test_killed_while_an_ir_is_replaced(tmp_path: Path, hidden: int, earlier: tu
     """At each moment the old model or the new one is there, and never weights of the one in the other."""
     path = tmp_path / "m.xml"
     old, new = make_gru(0), make_gru(1, hidden=hidden)
-    onegru.save(old, path)
+    onegru.save_layers(old, path)
     files = {item: item.read_bytes() for item in tmp_path.iterdir() if item.suffix in earlier}
 
     def start() -> None:
@@ -247,7 +247,7 @@ def test_killed_while_an_ir_is_replaced(tmp_path: Path, hidden: int, earlier: tu
     was = found()
     assert was == ("old" if len(earlier) == 2 else "nothing")
     seen = []
-    for _ in kill_points(lambda: onegru.save(new, path)):
+    for _ in kill_points(lambda: onegru.save_layers(new, path)):
         seen.append(found())
         assert seen[-1] in (was, "new")
         if seen[-1] != "nothing" and hidden == H:
@@ -258,10 +258,10 @@ def test_killed_while_an_ir_is_replaced(tmp_path: Path, hidden: int, earlier: tu
             assert_same_as(layer, openvino_results(path, feeds), *wanted)
         start()
     assert set(seen) == {was, "new"} and seen == sorted(seen, key=("nothing", "old", "new").index)
-    onegru.save(new, path)
+    onegru.save_layers(new, path)
     assert {item.name for item in tmp_path.iterdir()} == {"m.xml", "m.bin"}
     alone = tmp_path / "alone.xml"
-    onegru.save(new, alone)
+    onegru.save_layers(new, alone)
     assert path.read_bytes() == alone.read_bytes()
     assert path.with_suffix(".bin").read_bytes() == alone.with_suffix(".bin").read_bytes()
 
@@ -277,14 +277,14 @@ def bits(layer: GRU) -> tuple[bytes, ...]:
 def test_an_ir_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The .bin of another .xml is not taken for its own."""
     path = tmp_path / "m.xml"
-    onegru.save(make_gru(0), path)
+    onegru.save_layers(make_gru(0), path)
     fromfile, times = np.fromfile, 0
 
     def replaced(*arguments: Any) -> Array:
         nonlocal times
         times += 1
         if times < 3:
-            onegru.save(make_gru(abs(times)), path)
+            onegru.save_layers(make_gru(abs(times)), path)
         return fromfile(*arguments)
 
     monkeypatch.setattr(np, "fromfile", replaced)
@@ -300,7 +300,7 @@ def test_an_ir_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: py
 def test_no_room_for_an_ir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int) -> None:
     """Whichever of the steps fails: the old pair is there, byte for byte."""
     path = tmp_path / "m.xml"
-    onegru.save(make_gru(0), path)
+    onegru.save_layers(make_gru(0), path)
     before = {item.name: item.read_bytes() for item in tmp_path.iterdir()}
     replace, count = os.replace, 0
 
@@ -313,17 +313,17 @@ def test_no_room_for_an_ir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: i
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="no room"):
-        onegru.save(make_gru(1), path)
+        onegru.save_layers(make_gru(1), path)
     assert {item.name: item.read_bytes() for item in tmp_path.iterdir()} == before
 
 
 def test_a_folder_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "m.xml").mkdir()
     with pytest.raises(OSError, match=r"m\.xml"):
-        onegru.save(make_gru(), tmp_path / "m.xml")
+        onegru.save_layers(make_gru(), tmp_path / "m.xml")
     assert [item.name for item in tmp_path.iterdir()] == ["m.xml"]
     with pytest.raises(OSError, match="nowhere"):
-        onegru.save(make_gru(), tmp_path / "nowhere" / "m.onnx")
+        onegru.save_layers(make_gru(), tmp_path / "nowhere" / "m.onnx")
 
 
 @posix
@@ -332,13 +332,13 @@ def test_links_and_modes(tmp_path: Path) -> None:
     folder.mkdir()
     link = tmp_path / "m.onnx"
     link.symlink_to(folder / "real.onnx")
-    onegru.save(make_gru(), link)
+    onegru.save_layers(make_gru(), link)
     assert link.is_symlink() and (folder / "real.onnx").is_file()
     plain = tmp_path / "plain"
     plain.write_bytes(b"")
     assert (folder / "real.onnx").stat().st_mode == plain.stat().st_mode
     longest = tmp_path / f"{'n' * 250}.onnx"
-    onegru.save(make_gru(), longest)
+    onegru.save_layers(make_gru(), longest)
     assert longest.is_file()
 
 
@@ -351,7 +351,7 @@ SAVE = """
 
     layer = onegru.GRU(np.ones((1, 6, 3), "f"), np.ones((1, 6, 2), "f"))
     try:
-        onegru.save(layer, sys.argv[1])
+        onegru.save_layers(layer, sys.argv[1])
     except onegru.MissingExtraError as error:
         print(error)
     else:
@@ -381,7 +381,7 @@ def test_weights_in_groups(tmp_path: Path, name: str, inputs: int, group: int) -
     """An IR has floats where the last group is narrower; all come back as the same numbers."""
     path, storage = tmp_path / name, f"int8_g{group}"
     kept = make_gru(inputs=inputs, hidden=64, direction="bidirectional").with_storage(storage)
-    onegru.save(kept, path)
+    onegru.save_layers(kept, path)
     found = onegru.load_layers(path)
     layer = found if isinstance(found, GRU) else next(iter(found.values()))
     assert isinstance(layer, GRU)
@@ -404,10 +404,10 @@ def test_weights_in_int8(tmp_path: Path, name: str, direction: Any, is_stack: bo
     width = 40 * first.spec.num_directions
     layers = onegru.Stack([first, make_gru(1, inputs=width, hidden=30)]) if is_stack else first
     kept = layers.with_storage("int8")
-    onegru.save(layers, path, initial_h=False, sequence_lens=False)
+    onegru.save_layers(layers, path, initial_h=False, sequence_lens=False)
     files = [file for file in tmp_path.iterdir() if file.suffix in (".onnx", ".bin")]
     size = sum(file.stat().st_size for file in files)
-    onegru.save(kept, path, initial_h=False, sequence_lens=False)
+    onegru.save_layers(kept, path, initial_h=False, sequence_lens=False)
     assert sum(file.stat().st_size for file in files) < size / 2
     X = np.random.default_rng(3).standard_normal((7, 2, 5)).astype(np.float32)
     wanted = kept(X)[0]

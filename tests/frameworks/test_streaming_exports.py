@@ -211,9 +211,9 @@ def test_networks_stream(name: str, dynamo: bool, is_open: bool, tmp_path: Path)
     time = {key: shape.index(T) for key, shape in shapes.items()}
     if delay:
         with pytest.raises(SpecError, match="ahead: gives each step 1 step later"):
-            onegru.rewrite(source, target, streaming=True, time=time)
+            onegru.make_streaming(source, target, time=time)
     try:
-        onegru.rewrite(source, target, streaming=True, time=time, delay=delay > 0)
+        onegru.make_streaming(source, target, time=time, delay=delay > 0)
     except SpecError as error:
         # PyTorch's exporter may write the number of steps down, depending on what it exported before.
         assert dynamo and is_open and "the number of steps written down" in str(error)

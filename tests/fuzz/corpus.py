@@ -102,8 +102,8 @@ def _onnx() -> list[Files]:
     made = [{"m.onnx": proto.SerializeToString(deterministic=True)} for proto in models]
     half = make_gru(3, dtype="bfloat16")
     saved = [
-        _written("m.onnx", lambda path: onegru.save(make_stack(2, ("bidirectional",)), path, layout=1)),
-        _written("m.onnx", lambda path: onegru.save(half, path, opset=22)),
+        _written("m.onnx", lambda path: onegru.save_layers(make_stack(2, ("bidirectional",)), path, layout=1)),
+        _written("m.onnx", lambda path: onegru.save_layers(half, path, opset=22)),
     ]
     return [*made, *saved, _external(chain)]
 
@@ -190,8 +190,8 @@ def _external(proto: ModelProto) -> Files:
 
 def _xml() -> list[Files]:
     files = [
-        _written("m.xml", lambda path: onegru.save(make_stack(2, ("bidirectional",)), path)),
-        _written("m.xml", lambda path: onegru.save(make_gru(2, dtype="float16"), path, cell=True)),
+        _written("m.xml", lambda path: onegru.save_layers(make_stack(2, ("bidirectional",)), path)),
+        _written("m.xml", lambda path: onegru.save_layers(make_gru(2, dtype="float16"), path, cell=True)),
         _written("m.xml", _chain),
     ]
     for steps, rows in (((), ()), ((T,), (1,))):  # a cell, and the layer of it
@@ -323,9 +323,9 @@ def _safetensors() -> list[Files]:
     stack = make_stack(2, ("forward", "bidirectional"))
     return [
         {"m.safetensors": save(named, {"format": "pt"})},
-        _written("m.safetensors", lambda path: onegru.save(stack, path)),
-        _written("m.safetensors", lambda path: onegru.save(stack.with_storage("int8"), path)),
-        _written("m.safetensors", lambda path: onegru.save(make_gru(4, dtype="bfloat16"), path)),
+        _written("m.safetensors", lambda path: onegru.save_layers(stack, path)),
+        _written("m.safetensors", lambda path: onegru.save_layers(stack.with_storage("int8"), path)),
+        _written("m.safetensors", lambda path: onegru.save_layers(make_gru(4, dtype="bfloat16"), path)),
     ]
 
 

@@ -91,7 +91,7 @@ def _target(rng: Random) -> str:
 
 def _arrays(rng: Random, path: Path) -> str:
     if path.suffix == ".npz" and rng.random() < 0.3:
-        trace = onegru.GateTrace.load(path)
+        trace = onegru.reports.GateTrace.load(path)
         trace.to_html()
         trace._repr_html_()
         return "read gates"

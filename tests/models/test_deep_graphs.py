@@ -39,7 +39,7 @@ def test_a_chain_is_run_inspected_searched_and_streamed(kind: str, tmp_path: Pat
 
 def test_long_chains_are_rewritten(tmp_path: Path) -> None:
     path = save(tmp_path, chains.chain("flat", DEEP))
-    onegru.rewrite(path, tmp_path / "new.onnx", streaming=True, time={"X": 0})
+    onegru.make_streaming(path, tmp_path / "new.onnx", time={"X": 0})
     onegru.rewrite(path, tmp_path / "new.onnx", decompose=True, opset=18)
 
 

@@ -400,7 +400,7 @@ def test_special_files_are_no_models(tmp_path: Path) -> None:
 
 def test_models_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    onegru.save(onegru.GRU(np.ones((1, 6, 3), "f"), np.ones((1, 6, 2), "f")), path)
+    onegru.save_layers(onegru.GRU(np.ones((1, 6, 3), "f"), np.ones((1, 6, 2), "f")), path)
     data = path.read_bytes()
     feeds = {"X": np.ones((2, 1, 3), np.float32)}
     wanted = onegru.load(path).run(feeds)["Y"]
@@ -408,7 +408,7 @@ def test_models_in_memory(tmp_path: Path) -> None:
         assert np.array_equal(onegru.load(given).run(feeds)["Y"], wanted)
     assert onegru.load(data, engine="reference").gru_nodes[0].layer is not None
     assert repr(onegru.load(data)).startswith("Model('model in memory'")
-    onegru.save(onegru.GRU(np.ones((1, 6, 3), "f"), np.ones((1, 6, 2), "f")), tmp_path / "m.xml")
+    onegru.save_layers(onegru.GRU(np.ones((1, 6, 3), "f"), np.ones((1, 6, 2), "f")), tmp_path / "m.xml")
     for text in ((tmp_path / "m.xml").read_bytes(), b"\xef\xbb\xbf\n <net/>"):
         with pytest.raises(FormatError, match="an OpenVINO IR, which must be loaded by the name of its file"):
             onegru.load(text)
@@ -423,7 +423,7 @@ def test_models_in_memory(tmp_path: Path) -> None:
 def test_a_model_in_memory_has_no_folder(tmp_path: Path) -> None:
     """Its external data are nowhere, not in the current folder."""
     path = tmp_path / "m.onnx"
-    onegru.save(onegru.GRU(np.ones((1, 6, 3), "f"), np.ones((1, 6, 2), "f")), path)
+    onegru.save_layers(onegru.GRU(np.ones((1, 6, 3), "f"), np.ones((1, 6, 2), "f")), path)
     model = onnx.load(path)
     onnx.save(model, path, save_as_external_data=True, size_threshold=0)
     with pytest.raises(FormatError, match="but the model has no folder; load it from its file"):

@@ -48,7 +48,7 @@ def of_openvino(path: Path, options: dict[str, Any]) -> list[Array]:
     openvino = pytest.importorskip("openvino")
     core = openvino.Core()
     model = core.read_model(path)
-    assert onegru.openvino_exchange(model, **options) == 1
+    assert onegru.openvino.exchange(model, **options) == 1
     request = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}).create_infer_request()
     request.infer(feed(port.any_name for port in model.inputs))
     return [np.array(request.get_output_tensor(place).data) for place in range(len(model.outputs))]
@@ -84,7 +84,7 @@ WAYS: dict[str, tuple[str, Callable[[Path, dict[str, Any]], list[Array]]]] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_in(tmp_path: Path, way: str, storage: tuple[str, str | None]) -> None:
     name, run = WAYS[way]
-    onegru.save(LAYER, tmp_path / name)
+    onegru.save_layers(LAYER, tmp_path / name)
     Y, Y_h = LAYER.with_storage(*storage)(X)
     found = run(tmp_path / name, dict(zip(("weight_storage", "activation_storage"), storage, strict=True)))
     wanted = {array.size: array for array in (Y, Y_h)}
@@ -98,7 +98,7 @@ def test_every_way_in(tmp_path: Path, way: str, storage: tuple[str, str | None])
 
 @pytest.mark.parametrize("storage", STORAGES, ids=str)
 def test_the_reference_engine(tmp_path: Path, storage: tuple[str, str | None]) -> None:
-    onegru.save(LAYER, tmp_path / "m.onnx")
+    onegru.save_layers(LAYER, tmp_path / "m.onnx")
     options: Any = dict(zip(("weight_storage", "activation_storage"), storage, strict=True))
     model = onegru.load(tmp_path / "m.onnx", engine="reference", **options)
     wanted = onegru.GRU.from_canonical(LAYER.spec, LAYER.weights, "reference", **options)(X)[0]
@@ -108,10 +108,10 @@ def test_the_reference_engine(tmp_path: Path, storage: tuple[str, str | None]) -
 @pytest.mark.parametrize("storage", [None, *WEIGHT_STORAGES])
 def test_reports_name_the_storage_of_a_file(tmp_path: Path, storage: str | None) -> None:
     layer = make_gru(inputs=150, hidden=140)
-    onegru.save(layer.with_storage(storage), tmp_path / "m.onnx")
+    onegru.save_layers(layer.with_storage(storage), tmp_path / "m.onnx")
     (found,) = onegru.inspect(tmp_path / "m.onnx").grus
     assert found.lossless_storage == storage
-    onegru.save(layer.with_storage(storage), tmp_path / "m.safetensors")
+    onegru.save_layers(layer.with_storage(storage), tmp_path / "m.safetensors")
     (found,) = onegru.inspect(tmp_path / "m.safetensors").grus
     assert found.lossless_storage == storage
 
@@ -119,7 +119,7 @@ def test_reports_name_the_storage_of_a_file(tmp_path: Path, storage: str | None)
 @pytest.mark.parametrize("name", ["m.onnx", "m.xml"])
 def test_other_types_keep_their_own(tmp_path: Path, name: str) -> None:
     layer = make_gru(hidden=20, direction="bidirectional", dtype="float64" if name == "m.onnx" else "float16")
-    onegru.save(layer, tmp_path / name)
+    onegru.save_layers(layer, tmp_path / name)
     x = X.astype(layer.spec.dtype)
     stored, plain = (onegru.load(tmp_path / name, weight_storage=storage) for storage in ("int8", None))
     inputs = feed((port.name for port in plain.inputs), x)
@@ -130,7 +130,7 @@ def test_other_types_keep_their_own(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_type_for_each_node(tmp_path: Path, way: str) -> None:
     name, run = WAYS[way]
-    onegru.save(LAYER, tmp_path / name)
+    onegru.save_layers(LAYER, tmp_path / name)
     (node,) = (gru.name for gru in onegru.load(tmp_path / name).gru_nodes)
     for weights, activations in [*STORAGES, (None, None)]:
         options: dict[str, Any] = {"weight_storage": {node: weights} if weights else {}}
@@ -186,7 +186,7 @@ def test_two_nodes_of_two_types() -> None:
     ],
 )
 def test_refused_mappings(tmp_path: Path, options: Any, message: str) -> None:
-    onegru.save(LAYER, tmp_path / "m.onnx")
+    onegru.save_layers(LAYER, tmp_path / "m.onnx")
     for call in (onegru.load, onegru.InferenceSession):
         with pytest.raises(SpecError, match=f"^{message}"):
             call(tmp_path / "m.onnx", **options)
@@ -194,7 +194,7 @@ def test_refused_mappings(tmp_path: Path, options: Any, message: str) -> None:
 
 def test_options_of_the_provider_and_arguments_are_one(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    onegru.save(LAYER, path, initial_h=False)
+    onegru.save_layers(LAYER, path, initial_h=False)
     wanted = LAYER.with_storage("int8", "int8")(X)[0]
 
     def made(told: dict[Any, Any], **asked: Any) -> onegru.InferenceSession:
@@ -215,11 +215,11 @@ def test_options_of_the_provider_and_arguments_are_one(tmp_path: Path) -> None:
 
 def test_refusals(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    onegru.save(LAYER, path)
+    onegru.save_layers(LAYER, path)
     calls: list[Callable[..., Any]] = [
         lambda **options: onegru.load(path, **options),
         lambda **options: onegru.InferenceSession(path, **options),
-        lambda **options: onegru.openvino_exchange(object(), **options),
+        lambda **options: onegru.openvino.exchange(object(), **options),
     ]
     for call in calls:
         with pytest.raises(
@@ -232,12 +232,12 @@ def test_refusals(tmp_path: Path) -> None:
         ):
             call(activation_storage="int8")
     wide = onegru.GRU(np.zeros((1, 3, 131073), np.float32), np.zeros((1, 3, 1), np.float32))
-    onegru.save(wide, tmp_path / "wide.onnx", initial_h=False)
+    onegru.save_layers(wide, tmp_path / "wide.onnx", initial_h=False)
     with pytest.raises(Exception, match=r"W: shape \[1, 3, 131073\]; its last axis must be at most 131072"):
         onegru.InferenceSession(tmp_path / "wide.onnx", weight_storage="int8")
     W = LAYER.weights.W.copy()
     W[0, 0, 0] = np.nan
-    onegru.save(onegru.GRU(W, LAYER.weights.R, direction="bidirectional"), path)
+    onegru.save_layers(onegru.GRU(W, LAYER.weights.R, direction="bidirectional"), path)
     for call in calls[:2]:
         with pytest.raises(Exception, match="W: holds NaN or infinity; must be finite to be kept in int8"):
             loaded = call(weight_storage="int8")

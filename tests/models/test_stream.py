@@ -441,7 +441,7 @@ def test_rows_that_are_refused(tmp_path: Path) -> None:
 def test_rows_of_an_ir_and_of_batch_first(tmp_path: Path) -> None:
     W, R = (RNG.standard_normal((1, 3 * H, size)).astype(np.float32) for size in (I, H))
     for name, options in (("m.onnx", {"layout": 1}), ("m.xml", {"sequence_lens": False})):
-        onegru.save(onegru.GRU(W, R), tmp_path / name, **options)
+        onegru.save_layers(onegru.GRU(W, R), tmp_path / name, **options)
         stream = onegru.load(tmp_path / name).stream()
         x = RNG.standard_normal((3, 2, I)).astype(np.float32)
         whole = stream.step({"X": x})["Y"]
@@ -456,7 +456,7 @@ def test_an_ir_streams(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     W, R, bias = (rng.standard_normal(n).astype(np.float32) for n in ((1, 12, I), (1, 12, H), (1, 24)))
     layer = onegru.GRU(W, R, bias)
-    onegru.save(layer, tmp_path / "m.xml", sequence_lens=False)
+    onegru.save_layers(layer, tmp_path / "m.xml", sequence_lens=False)
     model = onegru.load(tmp_path / "m.xml")
     stream = model.stream()
     assert stream.pairs == {"Ho": "initial_hidden_state"}

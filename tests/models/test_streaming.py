@@ -69,7 +69,7 @@ def test_inspection(tmp_path: Path) -> None:
     )
     assert onegru.inspect(DENOISER).streaming == "yes"
     target = tmp_path / "streaming.onnx"
-    onegru.rewrite(save(tmp_path, built([CAUSAL["GRU"]], 4)), target, streaming=True)
+    onegru.make_streaming(save(tmp_path, built([CAUSAL["GRU"]], 4)), target)
     assert onegru.inspect(target).streaming == "yes; the file says which output feeds which input"
 
 
@@ -87,7 +87,7 @@ def test_inspection_of_a_model_with_a_cache_of_its_own(tmp_path: Path, direction
     assert found.startswith(f"as it is, by its own states ({own}); whether they are all that it needs"), found
     hint = rf"carries the states that it has \({own}\)$"
     with pytest.raises(SpecError, match=hint):
-        onegru.rewrite(path, tmp_path / "target.onnx", streaming=True)
+        onegru.make_streaming(path, tmp_path / "target.onnx")
     if direction == "reverse":  # whose state nobody carries, and which may run along time
         with pytest.warns(SpecWarning, match="GRU node 'GRU_3' starts over in each run, if it runs along"):
             onegru.load(path).stream()

@@ -126,9 +126,9 @@ def test_three_agree(name: str, tmp_path: Path) -> None:
     assert says(model, rewrite=True)[0] == ("passes" if can_be else "refused")
     if not can_be:
         with pytest.raises(SpecError, match="cannot run in chunks, as"):
-            onegru.rewrite(path, target, streaming=True)
+            onegru.make_streaming(path, target)
         return
-    onegru.rewrite(path, target, streaming=True)
+    onegru.make_streaming(path, target)
     assert onegru.inspect(target).streaming == "yes; the file says which output feeds which input"
     assert says(onegru.load(target))[0] == "passes"
     if wanted == "yes":
@@ -141,7 +141,7 @@ def test_frame_by_frame(told: bool, tmp_path: Path) -> None:
     path, target = save(tmp_path, enhancer(told=told)), tmp_path / "target.onnx"
     model = onegru.load(path)
     wanted = {"conv_cache_out": "conv_cache", "inter_cache_out": "inter_cache"}
-    notes = onegru.rewrite(path, target, streaming=True).notes
+    notes = onegru.make_streaming(path, target).notes
     own = "conv_cache_out → conv_cache, inter_cache_out → inter_cache"
     assert f"its own states ({own}) are all that it needs; the metadata name them now" in notes
     streams = [model.stream(), onegru.load(target).stream()]

@@ -26,6 +26,7 @@ from onegru.rewriting.compare import check_result
 from onegru.scoring.model_program import ModelProgram
 from tests.support.decomposed.draw import decomposed
 from tests.support.files.onnx_models import H, I, graph, gru, model, node, save, value, weights
+from tests.support.int8_files import store_in_int8
 
 ONE = {"half": np.array(0.5, np.float32), "one": np.array(1, np.float32)}
 
@@ -74,7 +75,7 @@ def told(outputs: Any) -> tuple[int, int]:
 
 
 def streamed(source: Path, target: Path) -> tuple[int, int]:
-    return told(onegru.rewrite(source, target, streaming=True).outputs)
+    return told(onegru.make_streaming(source, target).outputs)
 
 
 def fused(source: Path, target: Path) -> tuple[int, int]:
@@ -91,7 +92,7 @@ def verified(source: Path, target: Path) -> tuple[int, int]:
 def quantized(source: Path, target: Path) -> tuple[int, int]:
     report: Any = onegru.quantize(source, keep_snr=20)
     assert 20 <= report.chosen.snr < 100
-    return told(onegru.rewrite(source, target, quantize=True).outputs)
+    return told(store_in_int8(source, target).outputs)
 
 
 CHECKS = {
@@ -133,7 +134,7 @@ def test_outputs_that_do_not_change(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"no output changes as the random inputs do, .* proves nothing"):
         onegru.rewrite(source, tmp_path / "target.onnx", decompose=True)
     given = {"X": np.ones((3, 2, I), np.float32)}
-    onegru.rewrite(source, tmp_path / "target.onnx", decompose=True, inputs=given)
+    onegru.rewrite(source, tmp_path / "target.onnx", decompose=True, check=onegru.Check(inputs=given))
     with pytest.raises(FormatError, match=r"no output changes as the random inputs do, .* proves nothing"):
         onegru.verify(source)
     assert onegru.verify(source, given, runtimes=["onnxruntime"]).moved is None
@@ -395,7 +396,7 @@ def test_rounding_is_allowed_and_faults_are_not(scale: float, tmp_path: Path) ->
     known = trained(scale)
     source = save(tmp_path, plain(I=64, H=128, **known))
     x = np.random.default_rng(1).standard_normal((30, 2, 64)).astype(np.float32)
-    report = onegru.rewrite(source, tmp_path / "target.onnx", decompose=True, inputs={"X": x})
+    report = onegru.rewrite(source, tmp_path / "target.onnx", decompose=True, check=onegru.Check(inputs={"X": x}))
     assert report.outputs[0].max_abs <= report.outputs[0].tolerance < 1e-4
     faults = {
         "a weight": known["W"] * (1 + 1e-3 * (np.arange(64) == 5)),
@@ -425,7 +426,7 @@ def classifier(known: dict[str, Array], outputs: list[str]) -> ModelProto:
 def test_classes_are_judged_by_what_is_in_front(outputs: list[str], tmp_path: Path) -> None:
     known, x = weights(), np.random.default_rng(2).standard_normal((200, 8, I)).astype(np.float32)
     source, target = save(tmp_path, classifier(known, outputs)), tmp_path / "target.onnx"
-    report = onegru.rewrite(source, target, quantize=True, inputs={"X": x})
+    report = store_in_int8(source, target, check=onegru.Check(inputs={"X": x}))
     assert [item.name for item in report.outputs] == outputs
     assert report.outputs[-1].max_abs > 0  # classes did change
     kept: Any = onegru.quantize(source, {"X": x}, keep_snr=15)

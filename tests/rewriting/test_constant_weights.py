@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import onegru
 from onegru.core.dtypes import Array
 from tests.support.comparison import assert_bits
 from tests.support.files.onnx_models import WEIGHTS, X_INFO, H, X, graph, gru, model, node, save, value
+from tests.support.int8_files import store_in_int8
 
 Part = tuple[list[NodeProto], dict[str, Array]]
 LAST = gru("X", ["Y", "Y_h"], W="W", R="R", bias="B", name="g")
@@ -72,11 +74,11 @@ def computed(make: Callable[[str, Array], Part]) -> Part:
     return nodes, constants
 
 
-REWRITINGS: Mapping[str, dict[str, Any]] = {
-    "quantize": {"quantize": True},
-    "by name": {"quantize": ["g"]},
-    "float16": {"dtype": "float16"},
-    "decompose": {"decompose": True},
+REWRITINGS: Mapping[str, Callable[[Path, Path], onegru.reports.Rewriting]] = {
+    "quantize": store_in_int8,
+    "by name": partial(store_in_int8, quantize=["g"]),
+    "float16": partial(onegru.rewrite, dtype="float16"),
+    "decompose": partial(onegru.rewrite, decompose=True),
 }
 
 
@@ -90,7 +92,7 @@ def test_they_become_constants(make: Callable[[str, Array], Part], rewriting: st
     plain = save(tmp_path, model(graph([LAST], [X_INFO], outputs, WEIGHTS), opset=18), "plain.onnx")
     targets = [tmp_path / "a.onnx", tmp_path / "b.onnx"]
     reports = [
-        onegru.rewrite(path, target, **REWRITINGS[rewriting])
+        REWRITINGS[rewriting](path, target)
         for path, target in zip((source, plain), targets, strict=True)
     ]
     assert "weights that nodes compute from constants are constants now" in reports[0].notes
@@ -114,7 +116,7 @@ def test_what_others_take_stays(tmp_path: Path) -> None:
     outputs = ["Y", "Y2", "gate", "raw", "R"]
     source = save(tmp_path, model(graph([*nodes, LAST, *more], [X_INFO], outputs, constants)))
     target = tmp_path / "target.onnx"
-    onegru.rewrite(source, target, quantize=["g"])
+    store_in_int8(source, target, quantize=["g"])
     made, wanted = (onegru.load(path).run({"X": X}) for path in (target, source))
     for name in ("Y2", "gate", "raw", "R"):
         assert_bits(made[name], wanted[name])
@@ -146,9 +148,9 @@ def test_in_bodies_and_in_old_files(ir: int, tmp_path: Path) -> None:
     (inner_gru,) = onegru.quantize(source, feeds).grus
     assert inner_gru.name == "inner" and not inner_gru.reason
     target = tmp_path / "target.onnx"
-    onegru.rewrite(source, target, quantize=True, inputs=feeds)
+    store_in_int8(source, target, check=onegru.Check(inputs=feeds))
     plain = save(tmp_path, model(graph([LAST], [X_INFO], ["Y"], WEIGHTS)), "plain.onnx")
-    onegru.rewrite(plain, tmp_path / "b.onnx", quantize=True)
+    store_in_int8(plain, tmp_path / "b.onnx")
     wanted = onegru.load(tmp_path / "b.onnx").run({"X": X})["Y"]
     assert_bits(onegru.load(target).run(feeds)["Y"], wanted)
 
@@ -170,7 +172,7 @@ def test_what_is_not_computed_ahead(tmp_path: Path) -> None:
     for nodes in lists:
         source = save(tmp_path, model(graph([*nodes, LAST], [X_INFO], ["Y"], constants)))
         with pytest.raises(onegru.SpecError, match=r"W is computed in each run"):
-            onegru.rewrite(source, target, quantize=True, check=False)
+            store_in_int8(source, target, check=False)
     cycle = [node("Neg", ["V"], ["W"]), node("Neg", ["W"], ["V"]), gru("X", ["Y1"], name="inner")]
     body = graph(cycle, [], [value("Y1", shape=[None] * 4)])
     choice = node("If", ["is_on"], ["Y"], then_branch=body, else_branch=body)

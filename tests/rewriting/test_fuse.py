@@ -99,8 +99,8 @@ def test_external_data_come_into_the_file(tmp_path: Path) -> None:
 def test_given_inputs_sizes_and_tolerance(tmp_path: Path) -> None:
     case = case_of("chain")
     source, target = saved(tmp_path, case), tmp_path / "target.onnx"
-    assert onegru.fuse(source, target, inputs=case.feeds, tolerance=1e-4).outputs[0].tolerance >= 1e-4
-    assert onegru.fuse(source, target, dims={"batch": 5}, seed=3).outputs
+    assert onegru.fuse(source, target, check=onegru.Check(inputs=case.feeds, tolerance=1e-4)).outputs[0].tolerance >= 1e-4
+    assert onegru.fuse(source, target, check=onegru.Check(dims={"batch": 5}, seed=3)).outputs
     assert onegru.fuse(source, target, check=False).outputs == ()
     assert_computes(onegru.load(target), case)
 
@@ -136,8 +136,9 @@ def test_near_misses_are_left_alone_and_told(tmp_path: Path) -> None:
 def test_fused_and_rewritten(tmp_path: Path) -> None:
     case = case_of("chain")
     target = tmp_path / "target.onnx"
-    report = onegru.rewrite(saved(tmp_path, case), target, fuse=True, layout=1, opset=22)
-    assert len(report.fused) == len(report.nodes) == case.count
+    fused = onegru.fuse(saved(tmp_path, case), target)
+    report = onegru.rewrite(target, target, layout=1, opset=22)
+    assert len(fused.fused) == len(report.nodes) == case.count
     assert report.opsets[1] == 22
     assert report.nodes[0].done[0] == "layout 0 became 1"
     assert_computes(onegru.load(target), case)
@@ -147,10 +148,6 @@ def test_rewriting_alone_fuses_nothing(tmp_path: Path) -> None:
     source, target = saved(tmp_path, case_of("chain")), tmp_path / "target.onnx"
     with pytest.raises(onegru.FormatError, match="holds no GRU node"):
         onegru.rewrite(source, target)
-    with pytest.raises(onegru.SpecError, match="progress: given without fuse"):
-        onegru.rewrite(source, target, progress=print)
-    with pytest.raises(onegru.SpecError, match="fuse: 1; must be True or False"):
-        onegru.rewrite(source, target, fuse=1)  # type: ignore[arg-type]
     assert not target.exists()
 
 
@@ -161,20 +158,13 @@ def test_rewriting_alone_fuses_nothing(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"source": 3}, "source: 3; must be the name of a file"),
-        ({"target": None}, "target: None; must be the name of a file"),
         ({"target": "target.xml"}, "target: 'target.xml'; must end in .onnx"),
         ({"target": "no/where.onnx"}, "target: folder 'no' does not exist; must exist"),
-        ({"inputs": 3}, "inputs: 3; must be a mapping from names to arrays"),
-        ({"inputs": {}}, "missing"),
-        ({"inputs": {"Q": 3}}, "'Q': not an input"),
-        ({"inputs": {}, "dims": {"batch": 3}}, "dims: given with inputs"),
-        ({"inputs": {}, "check": False}, "inputs: given with check=False"),
-        ({"dims": {"K": 3}}, "dims: 'K'; must be an open dimension"),
-        ({"dims": []}, "dims: []; must be a mapping from names to sizes"),
-        ({"seed": -1}, "seed: -1; must be an integer, at least 0"),
-        ({"tolerance": -1.0}, "tolerance: -1.0; must be at least 0"),
-        ({"tolerance": "a"}, "tolerance: 'a'; must be a number"),
-        ({"check": 1}, "check: 1; must be True or False"),
+        ({"check": onegru.Check(inputs={})}, "missing"),
+        ({"check": onegru.Check(inputs={"Q": 3})}, "'Q': not an input"),
+        ({"check": onegru.Check(dims={"K": 3})}, "dims: 'K'; must be an open dimension"),
+        ({"check": 1}, "check: 1; must be True, False or an onegru.Check"),
+        ({"inputs": {}}, "inputs: no longer an argument of fuse; now check=onegru.Check(inputs=…)"),
         ({"progress": 3}, "progress: 3; must be a function"),
     ],
 )

@@ -30,29 +30,19 @@ from tests.support.rewrite_cases import Case
         ({"dtype": "int8"}, "dtype: 'int8'; must be 'float16'"),
         ({"runtime": "tvm"}, "runtime: 'tvm'; must be 'onnxruntime' or 'openvino'"),
         ({"opset": 1}, "opset: 1; must be at least 3, as GRU node 'gru' has linear_before_reset"),
-        ({"tolerance": -1.0}, "tolerance: -1.0; must be at least 0"),
-        ({"dims": {"K": 3}, "opset": 22}, "dims: 'K'; must be an open dimension of an input: 'N', 'T'"),
-        ({"dims": {"T": (3,)}, "opset": 22}, "dims: 'T' is (3,); must be one size"),
-        ({"dims": {"T": 0}, "opset": 22}, "dims['T']: 0; must be an integer, at least 1"),
-        ({"dims": {"T": "3"}}, "dims['T']: '3'; must be an integer"),
-        ({"dims": []}, "dims: []; must be a mapping from names to sizes"),
-        ({"seed": -1}, "seed: -1; must be an integer, at least 0"),
-        ({"seed": 1.5}, "seed: 1.5; must be an integer, at least 0"),
-        ({"seed": True}, "seed: True; must be an integer, at least 0"),
-        ({"inputs": 3}, "inputs: 3; must be a mapping from names to arrays"),
-        ({"inputs": []}, "inputs: []; must be a mapping from names to arrays"),
-        ({"inputs": {}, "opset": 22}, "'X': missing"),
-        ({"inputs": {"Q": 3}, "opset": 22}, "'Q': not an input"),
-        ({"inputs": {}, "dims": {"T": 3}}, "dims: given with inputs"),
-        ({"inputs": {}, "check": False}, "inputs: given with check=False"),
-        ({"tolerance": 0.1, "check": False}, "tolerance: given with check=False"),
-        ({"tolerance": "a"}, "tolerance: 'a'; must be a number"),
-        ({"check": 1}, "check: 1; must be True or False"),
+        ({"check": onegru.Check(dims={"K": 3})}, "dims: 'K'; must be an open dimension of an input: 'N', 'T'"),
+        ({"check": onegru.Check(dims={"T": (3,)})}, "dims: 'T' is (3,); must be one size"),
+        ({"check": onegru.Check(inputs={}), "opset": 22}, "'X': missing"),
+        ({"check": onegru.Check(inputs={"Q": 3}), "opset": 22}, "'Q': not an input"),
+        ({"check": 1}, "check: 1; must be True, False or an onegru.Check"),
         ({"split": 1}, "split: 1; must be True or False"),
         ({"decompose": "no"}, "decompose: 'no'; must be True or False"),
         ({"layout": True}, "layout: True; must be 0 or 1"),
         ({"source": 3}, "source: 3; must be the name of a file"),
-        ({"target": None}, "target: None; must be the name of a file"),
+        ({"target": 3}, "target: 3; must be the name of a file"),
+        ({"quantize": True}, "quantize: no longer an argument of rewrite; now onegru.quantize("),
+        ({"streaming": True}, "streaming: no longer an argument of rewrite; now onegru.make_streaming("),
+        ({"tolerance": 0.1}, "tolerance: no longer an argument of rewrite; now check=onegru.Check(tolerance=…)"),
     ],
 )
 def test_illegal_arguments(options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -62,6 +52,29 @@ def test_illegal_arguments(options: dict[str, Any], message: str, tmp_path: Path
         rewrite(**{"source": source, "target": tmp_path / "target.onnx"} | options)
     assert message in str(caught.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tolerance": -1.0}, "tolerance: -1.0; must be at least 0"),
+        ({"tolerance": "a"}, "tolerance: 'a'; must be a number"),
+        ({"tolerance": float("inf")}, "tolerance: inf; must be at least 0 and finite"),
+        ({"dims": {"T": 0}}, "dims['T']: 0; must be an integer, at least 1"),
+        ({"dims": {"T": "3"}}, "dims['T']: '3'; must be an integer"),
+        ({"dims": []}, "dims: []; must be a mapping from names to sizes"),
+        ({"seed": -1}, "seed: -1; must be an integer, at least 0"),
+        ({"seed": 1.5}, "seed: 1.5; must be an integer, at least 0"),
+        ({"seed": True}, "seed: True; must be an integer, at least 0"),
+        ({"inputs": 3}, "inputs: 3; must be a mapping from names to arrays"),
+        ({"inputs": []}, "inputs: []; must be a mapping from names to arrays"),
+        ({"inputs": {}, "dims": {"T": 3}}, "dims: given with inputs"),
+    ],
+)
+def test_illegal_checks(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(onegru.SpecError) as caught:
+        onegru.Check(**options)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("opset", [7, 11, 13])
@@ -177,4 +190,4 @@ def test_sizes_may_be_numpys(tmp_path: Path) -> None:
     source = save(tmp_path, Case("plain").build())
     names = [size for size in onegru.load(source).inputs[0].shape or () if isinstance(size, str)]
     dims: dict[str, Any] = {name: np.int64(2) for name in names}
-    assert rewrite(source, tmp_path / "target.onnx", opset=22, dims=dims).outputs
+    assert rewrite(source, tmp_path / "target.onnx", opset=22, check=onegru.Check(dims=dims)).outputs

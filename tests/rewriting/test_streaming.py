@@ -22,6 +22,7 @@ from onegru.formats.graph import STREAM_KEY
 from onegru.timeline import plan
 from tests.support.comparison import assert_bits
 from tests.support.files.onnx_models import graph, model, node, save, value
+from tests.support.int8_files import store_in_int8
 
 B, C, T = 2, 6, 23
 
@@ -355,19 +356,19 @@ def test_drawn_networks(seed: int, tmp_path: Path) -> None:
     whole = onegru.load(source).run({"X": X})["Z"]
     if not set(names).isdisjoint(NEVER):
         with pytest.raises(SpecError, match=r"cannot run in chunks, as |^time: no GRU"):
-            onegru.rewrite(source, target, streaming=True, delay=True)
+            onegru.make_streaming(source, target, delay=True)
         assert not target.exists()
         return
     if not set(names).isdisjoint(AHEAD):
         with pytest.raises(SpecError, match=r"gives each step \d steps? later"):
-            onegru.rewrite(source, target, streaming=True)
+            onegru.make_streaming(source, target)
         future = X.copy()
         future[:, :, -1] += 100.0
         changed = onegru.load(source).run({"X": future})["Z"]
         is_ahead = np.any(changed[:, :, :-1] != whole[:, :, :-1])
         # Later steps may take back what earlier ones look ahead; that waits all the same.
         assert is_ahead or "shift into a convolution" in names, "it did not look ahead"
-    report = onegru.rewrite(source, target, streaming=True, delay=True)
+    report = onegru.make_streaming(source, target, delay=True)
     assert report.outputs and report.outputs[0].max_abs <= report.outputs[0].tolerance
     onnx.checker.check_model(onnx.load(target), full_check=True)
     delays = json.loads(onnx.load(target).metadata_props[0].value)["delays"]
@@ -382,7 +383,7 @@ def test_drawn_networks(seed: int, tmp_path: Path) -> None:
 def test_each_part(name: str, tmp_path: Path) -> None:
     source = save(tmp_path, built([CAUSAL[name], CAUSAL["GRU"]], 1))
     target = tmp_path / "streaming.onnx"
-    onegru.rewrite(source, target, streaming=True)
+    onegru.make_streaming(source, target)
     X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
     whole = onegru.load(source).run({"X": X})["Z"]
     for sizes in ([1] * T, [7, 7, 7, 2], [22, 1], [T]):
@@ -395,7 +396,7 @@ def test_each_part(name: str, tmp_path: Path) -> None:
 def test_what_never_streams_is_refused_by_name(name: str, tmp_path: Path) -> None:
     source = save(tmp_path, built([CAUSAL["GRU"], NEVER[name]], 1))
     with pytest.raises(SpecError) as caught:
-        onegru.rewrite(source, tmp_path / "t.onnx", streaming=True, delay=True)
+        onegru.make_streaming(source, tmp_path / "t.onnx", delay=True)
     kinds = {"mean": "ReduceMean", "reversed": "Slice", "softmax": "Softmax", "Einsum": "Einsum"}
     kind = (kinds | {"instance": "InstanceNormalization"}).get(name.split()[0], "GRU")
     assert f"as {kind} node '{kind.lower()}" in str(caught.value)
@@ -445,7 +446,7 @@ def test_a_wrong_rule_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.M
     parts, spoil = WRONG[name]
     source = save(tmp_path, built([{**CAUSAL, **AHEAD}[part] for part in parts], 4))
     target = tmp_path / "streaming.onnx"
-    onegru.rewrite(source, target, streaming=True, delay=True)
+    onegru.make_streaming(source, target, delay=True)
     target.unlink()
     make = plan.Planner.plan
 
@@ -456,7 +457,7 @@ def test_a_wrong_rule_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(plan.Planner, "plan", spoiled)
     with pytest.raises((FormatError, SpecError), match=r"not written|fails|must be|nothing to carry"):
-        onegru.rewrite(source, target, streaming=True, delay=True)
+        onegru.make_streaming(source, target, delay=True)
     assert not target.exists()
 
 
@@ -464,7 +465,7 @@ def test_states_of_another_gru_are_caught(tmp_path: Path) -> None:
     """A file whose metadata were changed gives other numbers than the whole: that is what the check sees."""
     source = save(tmp_path, built([CAUSAL["GRU"], CAUSAL["GRU"]], 5))
     target = tmp_path / "streaming.onnx"
-    onegru.rewrite(source, target, streaming=True)
+    onegru.make_streaming(source, target)
     proto = onnx.load(target)
     document = json.loads(proto.metadata_props[0].value)
     first, second = document["states"]
@@ -483,7 +484,7 @@ def test_the_file_is_plain_onnx(tmp_path: Path) -> None:
     """ONNX Runtime runs it by the file's metadata alone."""
     source = save(tmp_path, built([CAUSAL["padded convolution"], CAUSAL["GRU"]], 2))
     target = tmp_path / "streaming.onnx"
-    report = onegru.rewrite(source, target, streaming=True)
+    report = onegru.make_streaming(source, target)
     assert [item.name for item in report.nodes] == ["gru3"]
     assert report.nodes[0].done == ("its state is now gru3_state_in and gru3_state_out",)
     assert any("steps before it are now conv" in words for words in report.notes)
@@ -511,7 +512,7 @@ def session_of(path: Path) -> Any:
 def test_states_are_saved_and_rows_step_by_themselves(tmp_path: Path) -> None:
     source = save(tmp_path, built([CAUSAL["padded convolution"], CAUSAL["GRU"]], 2))
     target = tmp_path / "streaming.onnx"
-    onegru.rewrite(source, target, streaming=True)
+    onegru.make_streaming(source, target)
     X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
     whole = run_in_chunks(target, X, [T])
     stream = onegru.load(target).stream()
@@ -534,7 +535,7 @@ def test_states_that_are_outside_stay(tmp_path: Path) -> None:
     outputs = [value("Y", shape=[None, 1, "batch", C]), value("h_out", shape=[1, "batch", C])]
     source = save(tmp_path, model(graph(net.nodes, infos, outputs, net.constants), opset=14))
     target = tmp_path / "streaming.onnx"
-    onegru.rewrite(source, target, streaming=True)
+    onegru.make_streaming(source, target)
     pairs = onegru.load(target).stream().pairs
     assert pairs["h_out"] == "h" and len(pairs) == 2
 
@@ -549,7 +550,7 @@ def test_opsets(opset: int, tmp_path: Path) -> None:
     more = [] if opset < 13 else [net.constant([1], np.int64)]
     net.last = net.swapped(net.add("Squeeze", Y, *more, **axes), (1, 2, 0))
     source = save(tmp_path, net.proto(opset))
-    onegru.rewrite(source, tmp_path / "t.onnx", streaming=True)
+    onegru.make_streaming(source, tmp_path / "t.onnx")
 
 
 def test_a_body_that_reads_steps_is_refused_by_name(tmp_path: Path) -> None:
@@ -564,16 +565,16 @@ def test_a_body_that_reads_steps_is_refused_by_name(tmp_path: Path) -> None:
     net.last = net.gru()
     source = save(tmp_path, net.proto())
     with pytest.raises(SpecError, match=r"If node 'if\d' does what is not known along time"):
-        onegru.rewrite(source, tmp_path / "t.onnx", streaming=True, time={"X": 2}, check=False)
+        onegru.make_streaming(source, tmp_path / "t.onnx", time={"X": 2}, check=False)
     with pytest.raises(SpecError, match="--time X=1"):
         onegru.load(source).stream(rewrite=True)
 
 
 def test_what_was_rewritten_before_is_refused(tmp_path: Path) -> None:
     source, target = save(tmp_path, built([padded_conv, CAUSAL["GRU"]], 1)), tmp_path / "t.onnx"
-    onegru.rewrite(source, target, streaming=True)
+    onegru.make_streaming(source, target)
     with pytest.raises(SpecError, match="was rewritten for streaming before; it runs in chunks as it is"):
-        onegru.rewrite(target, tmp_path / "again.onnx", streaming=True)
+        onegru.make_streaming(target, tmp_path / "again.onnx")
     with pytest.raises(SpecError, match="was rewritten for streaming before"):
         onegru.load(target).stream(rewrite=True)
 
@@ -587,7 +588,7 @@ def test_steps_that_wait_in_opset_9(delay: bool, tmp_path: Path) -> None:
     if delay:
         net.last = net.add("Add", net.last, net.conv(net.last, 3, pads=(1, 1)))
     source, target = save(tmp_path, net.proto(9)), tmp_path / "t.onnx"
-    onegru.rewrite(source, target, streaming=True, time={"X": 2}, delay=delay)
+    onegru.make_streaming(source, target, time={"X": 2}, delay=delay)
     X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
     whole = onegru.load(source).run({"X": X})["Z"]
     found = run_in_chunks(target, X, [2, 1, 7, 3, 10])
@@ -605,7 +606,7 @@ def test_a_shift_is_an_output(is_read: bool, tmp_path: Path) -> None:
         outputs.append(value(net.conv(padded(net, shift, 2), 3), shape=["batch", C, None]))
     source = save(tmp_path, model(graph(net.nodes, infos, outputs, net.constants), opset=14))
     target = tmp_path / "t.onnx"
-    onegru.rewrite(source, target, streaming=True)
+    onegru.make_streaming(source, target)
     onnx.checker.check_model(onnx.load(target), full_check=True)
     X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
     whole, stream = onegru.load(source).run({"X": X}), onegru.load(target).stream()
@@ -620,7 +621,7 @@ def test_a_shift_into_a_convolution_that_is_cut(tmp_path: Path) -> None:
     net.last = cut(net, padded(net, net.gru(), 1), 0, -1)
     net.last = cut(net, net.conv(net.last, 3, 2, pads=(4, 4)), 0, -4)
     source, target = save(tmp_path, net.proto()), tmp_path / "t.onnx"
-    onegru.rewrite(source, target, streaming=True)
+    onegru.make_streaming(source, target)
     X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
     whole = onegru.load(source).run({"X": X})["Z"]
     np.testing.assert_allclose(run_in_chunks(target, X, [1, 2, 7, 13]), whole, atol=1e-5)
@@ -644,7 +645,7 @@ def test_convolutions_behind_a_gru_over_features(rows: str | int, tmp_path: Path
     outputs = [value(net.last, shape=[rows, C, None])]
     source = save(tmp_path, model(graph(net.nodes, infos, outputs, net.constants), opset=14))
     target = tmp_path / "t.onnx"
-    onegru.rewrite(source, target, streaming=True, time={"X": 2})
+    onegru.make_streaming(source, target, time={"X": 2})
     shapes = {info.name: info.shape for info in onegru.load(target).inputs}
     assert sorted(shapes.values(), key=str) == sorted(
         [(rows, C, "time"), (rows, C, 2), (rows, C, 2), (1, rows, C)], key=str
@@ -661,7 +662,7 @@ def test_a_fixed_number_of_steps_is_opened(tmp_path: Path) -> None:
         opset=14,
     )
     source, target = save(tmp_path, proto), tmp_path / "t.onnx"
-    onegru.rewrite(source, target, streaming=True)
+    onegru.make_streaming(source, target)
     X = np.random.default_rng(3).standard_normal((1, C, T)).astype(np.float32)
     whole = onegru.load(source).run({"X": X})["Z"]
     np.testing.assert_allclose(run_in_chunks(target, X, [1, 9, 13]), whole, atol=1e-5)
@@ -673,59 +674,54 @@ def test_which_axis_is_time(tmp_path: Path) -> None:
     net.last = ahead_conv(net)
     source, target = save(tmp_path, net.proto()), tmp_path / "t.onnx"
     with pytest.raises(SpecError, match=r"^time: no GRU goes along an axis of an input; give"):
-        onegru.rewrite(source, target, streaming=True)
-    onegru.rewrite(source, target, streaming=True, time={"X": 2})
+        onegru.make_streaming(source, target)
+    onegru.make_streaming(source, target, time={"X": 2})
     X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
     np.testing.assert_allclose(
         run_in_chunks(target, X, [3, T - 3]), onegru.load(source).run({"X": X})["Z"], atol=1e-5
     )
 
 
-@pytest.mark.parametrize("fuse", [False, True])
-def test_in_int8(fuse: bool, tmp_path: Path) -> None:
+def test_in_int8(tmp_path: Path) -> None:
     """Streaming first, then quantized: the same file as by two commands."""
     source = save(tmp_path, built([CAUSAL["padded convolution"], CAUSAL["GRU"], CAUSAL["GRU"]], 4))
-    if fuse:
-        onegru.rewrite(source, source, decompose=True)
     both, first, second = (tmp_path / f"{name}.onnx" for name in ("both", "first", "second"))
-    report = onegru.rewrite(source, both, streaming=True, quantize=True, fuse=fuse)
-    onegru.rewrite(source, first, streaming=True, fuse=fuse)
-    onegru.rewrite(first, second, quantize=True)
+    report = onegru.make_streaming(source, both, quantize=True)
+    onegru.make_streaming(source, first)
+    store_in_int8(first, second)
     assert both.read_bytes() == second.read_bytes()
     assert [len(node.done) for node in report.nodes] == [2, 2]
     assert report.nodes[0].done[1] == "W and R became int8, with a scale for each row"
     assert all(0 < output.max_abs < 0.1 and (output.snr or 0) > 30 for output in report.outputs)
     x = np.random.default_rng(0).standard_normal((B, C, T)).astype(np.float32)
-    onegru.rewrite(
-        first, second, quantize=True, inputs={"X": x}
+    store_in_int8(
+        first, second, check=onegru.Check(inputs={"X": x})
     )  # without the states, which the file tells of
-    grouped = onegru.rewrite(source, both, streaming=True, quantize=True, group_size=32, opset=21, fuse=fuse)
+    grouped = onegru.make_streaming(source, both, quantize=True, group_size=32, opset=21)
     assert grouped.opsets[1] == 21 and "32 weights of a row" in grouped.nodes[0].done[1]
     names = [node.name for node in report.nodes]
-    one = onegru.rewrite(source, both, streaming=True, quantize=names[:1], fuse=fuse)
+    one = onegru.make_streaming(source, both, quantize=names[:1])
     assert [len(node.done) for node in one.nodes] == [2, 1]
     with pytest.raises(SpecError, match=r"^quantize: no GRU node is called 'other'"):
-        onegru.rewrite(source, both, streaming=True, quantize=["other"], fuse=fuse)
+        onegru.make_streaming(source, both, quantize=["other"])
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"streaming": True, "time": {"Q": 1}}, "time: 'Q' is not an input; must be of"),
-        ({"streaming": True, "time": {"X": 3}}, "time: axis 3 of 'X'; must be below its rank, 3"),
-        ({"streaming": True, "time": {"X": "1"}}, "time"),
-        ({"streaming": True, "opset": 15}, "opset: given with streaming"),
-        ({"streaming": True, "dtype": "float16"}, "dtype: given with streaming"),
-        ({"streaming": 1}, "streaming: 1; must be True or False"),
-        ({"streaming": True, "delay": 2}, "delay: 2; must be True or False"),
-        ({"time": {"X": 1}}, "time: given without streaming"),
-        ({"delay": True}, "delay: given without streaming"),
+        ({"time": {"Q": 1}}, "time: 'Q' is not an input; must be of"),
+        ({"time": {"X": 3}}, "time: axis 3 of 'X'; must be below its rank, 3"),
+        ({"time": {"X": "1"}}, "time"),
+        ({"opset": 15}, "opset: given without quantize"),
+        ({"group_size": 32}, "group_size: given without quantize"),
+        ({"delay": 2}, "delay: 2; must be True or False"),
+        ({"quantize": 1}, "quantize: 1; must be True, False or names"),
     ],
 )
 def test_refused_arguments(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
     source = save(tmp_path, built([CAUSAL["GRU"]], 1))
     with pytest.raises(SpecError, match=f"^{message}"):
-        onegru.rewrite(source, tmp_path / "t.onnx", **arguments)
+        onegru.make_streaming(source, tmp_path / "t.onnx", **arguments)
     assert not (tmp_path / "t.onnx").exists()
 
 
@@ -734,7 +730,7 @@ def test_a_single_step_proves_little(tmp_path: Path) -> None:
     for steps in (12, 1):
         for item in (*proto.graph.input, *proto.graph.output):
             item.type.tensor_type.shape.dim[2].dim_value = steps
-        notes = onegru.rewrite(save(tmp_path, proto), target, streaming=True).notes
+        notes = onegru.make_streaming(save(tmp_path, proto), target).notes
         assert any("takes one step in each run" in note for note in notes) == (steps == 1)
 
 
@@ -871,7 +867,7 @@ def test_what_chunks_would_compute_in_another_way(name: str, tmp_path: Path) -> 
     part, message = REFUSED[name]
     source = save(tmp_path, built([part, CAUSAL["GRU"]], 1))
     for call in (
-        lambda: onegru.rewrite(source, tmp_path / "t.onnx", streaming=True, check=False),
+        lambda: onegru.make_streaming(source, tmp_path / "t.onnx", check=False),
         lambda: onegru.load(source).stream(rewrite=True),
     ):
         with pytest.raises(SpecError, match=message):
@@ -883,13 +879,13 @@ def test_a_gru_along_rows_and_time(tmp_path: Path) -> None:
     source = save(tmp_path, built([merged_rows_gru], 1))
     for time in (None, {"X": 2}):
         with pytest.raises(SpecError, match=r"cannot run in chunks|GRUs go along|must be one"):
-            onegru.rewrite(source, tmp_path / "t.onnx", streaming=True, time=time, check=False)
+            onegru.make_streaming(source, tmp_path / "t.onnx", time=time, check=False)
 
 
 def test_pads_that_depend_on_a_stride(tmp_path: Path) -> None:
     """Those of time are written down for the caches, and with them those of frequency, which are others."""
     source = save(tmp_path, built([strided_same, CAUSAL["GRU"]], 1))
-    report = onegru.rewrite(source, tmp_path / "t.onnx", streaming=True, delay=True)
+    report = onegru.make_streaming(source, tmp_path / "t.onnx", delay=True)
     assert report.outputs and all(item.compared for item in report.outputs)
 
 
@@ -917,7 +913,7 @@ def test_numbers_beside_steps_of_zeros(value: float, tmp_path: Path) -> None:
     wide = net.add("Pad", net.last, pads, net.constant(value))
     net.last = net.add("Conv", wide, net.weights(C, C + 2, 3), kernel_shape=[3], pads=[2, 0])
     source, target = save(tmp_path, net.proto()), tmp_path / "t.onnx"
-    onegru.rewrite(source, target, streaming=True, check=False)
+    onegru.make_streaming(source, target, check=False)
     X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
     whole = onegru.load(source).run({"X": X})["Z"]
     np.testing.assert_allclose(run_in_chunks(target, X, [1, 2, 7, 13]), whole, atol=1e-5)
@@ -944,7 +940,7 @@ def test_what_no_output_needs_goes(along: str, tmp_path: Path) -> None:
     for dim, size in zip(proto.graph.input[0].type.tensor_type.shape.dim, (B, C, T), strict=True):
         dim.dim_value = size
     source, target = save(tmp_path, proto), tmp_path / "t.onnx"
-    onegru.rewrite(source, target, streaming=True, time={"X": 2})
+    onegru.make_streaming(source, target, time={"X": 2})
     assert len(onegru.load(target).stream().pairs) == 1
     X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
     whole = onegru.load(source).run({"X": X})["Z"]
@@ -962,7 +958,7 @@ def test_a_state_outside_that_comes_later_than_all_outputs(tmp_path: Path) -> No
     outputs = [value("Z", shape=["batch", C, None]), value("h_out", shape=[1, "batch", C])]
     source = save(tmp_path, model(graph(net.nodes, infos, outputs, net.constants), opset=14))
     target = tmp_path / "t.onnx"
-    onegru.rewrite(source, target, streaming=True, delay=True)
+    onegru.make_streaming(source, target, delay=True)
     assert json.loads(onnx.load(target).metadata_props[0].value)["delays"] == {"Z": 2, "h_out": 4}
     X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
     h = np.random.default_rng(4).standard_normal((1, B, C)).astype(np.float32)
@@ -993,10 +989,10 @@ def test_states_outside_and_a_fixed_number_of_steps(tmp_path: Path) -> None:
     source = save(tmp_path, model(graph(net.nodes, infos, outputs, net.constants), opset=14))
     target = tmp_path / "t.onnx"
     with pytest.raises(SpecError, match="time: GRUs go along several axes"):
-        onegru.rewrite(source, target, streaming=True, check=False)
+        onegru.make_streaming(source, target, check=False)
     assert onegru.inspect(source).streaming.startswith("yes")
     onegru.load(source).stream()
-    onegru.rewrite(source, target, streaming=True, time={"X": 1})
+    onegru.make_streaming(source, target, time={"X": 1})
     assert onegru.load(target).inputs[0].shape == (1, "frames", C)
 
 
@@ -1007,7 +1003,7 @@ def test_a_last_state_that_comes_later(tmp_path: Path) -> None:
     net.nodes.append(node("GRU", [x, W, R], ["Y", "Z"], hidden_size=C, name="g"))
     proto = model(graph(net.nodes, [value("X", shape=["batch", C, "time"])], ["Z"], net.constants), opset=14)
     with pytest.raises(SpecError, match="GRU node 'g' gives its last state, which comes later"):
-        onegru.rewrite(save(tmp_path, proto), tmp_path / "t.onnx", streaming=True, delay=True)
+        onegru.make_streaming(save(tmp_path, proto), tmp_path / "t.onnx", delay=True)
 
 
 def test_a_table_for_a_fixed_number_of_steps(tmp_path: Path) -> None:
@@ -1026,4 +1022,4 @@ def test_nothing_to_carry(tmp_path: Path) -> None:
     net = Network(np.random.default_rng(1))
     net.last = net.add("Tanh", "X")
     with pytest.raises(SpecError, match="has nothing to carry from one chunk to the next"):
-        onegru.rewrite(save(tmp_path, net.proto()), tmp_path / "t.onnx", streaming=True, time={"X": 2})
+        onegru.make_streaming(save(tmp_path, net.proto()), tmp_path / "t.onnx", time={"X": 2})

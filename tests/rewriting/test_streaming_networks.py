@@ -114,7 +114,7 @@ def feeds_of(seed: int) -> dict[str, Array]:
 @pytest.mark.parametrize("dynamo", [False, True], ids=["torchscript", "dynamo"])
 def test_a_decoder_of_groups(dynamo: bool, is_open: bool, equation: str, tmp_path: Path) -> None:
     source, target = save(tmp_path, Decoder(dynamo, equation).whole(is_open)), tmp_path / "streaming.onnx"
-    onegru.rewrite(source, target, streaming=True)
+    onegru.make_streaming(source, target)
     feeds = feeds_of(3)
     whole = onegru.load(source).run(feeds)["m"]
     stream = onegru.load(target).stream()
@@ -132,8 +132,8 @@ def test_time_may_have_a_name_in_each_input(tmp_path: Path) -> None:
         info.type.tensor_type.shape.dim[TIME[info.name]].dim_param = f"{info.name}_steps"
     source, target = save(tmp_path, proto), tmp_path / "streaming.onnx"
     with pytest.raises(onegru.SpecError, match="Reshape node 'reshape51' cuts time into other axes"):
-        onegru.rewrite(source, target, streaming=True)
-    onegru.rewrite(source, target, streaming=True, time=TIME)
+        onegru.make_streaming(source, target)
+    onegru.make_streaming(source, target, time=TIME)
     assert {info.shape[TIME[info.name]] for info in onegru.load(target).inputs[:3] if info.shape} == {
         "emb_steps"
     }
@@ -147,5 +147,5 @@ def test_what_cannot_be_loaded_is_not_written(check: bool, tmp_path: Path) -> No
     X = value("X", "float32", ["time", 2, I])
     source, target = save(tmp_path, model(graph(nodes, [X], ["Y"], constants))), tmp_path / "streaming.onnx"
     with pytest.raises(onegru.FormatError, match="ONNX Runtime refuses it"):
-        onegru.rewrite(source, target, streaming=True, check=check)
+        onegru.make_streaming(source, target, check=check)
     assert not target.exists()

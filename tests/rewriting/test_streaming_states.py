@@ -104,7 +104,7 @@ def sequence(steps: int = T, rows: int = B) -> Array:
 @pytest.mark.parametrize("name", STARTS)
 def test_a_learned_start(name: str, kind: str, tmp_path: Path) -> None:
     source, target = save(tmp_path, with_start(STARTS[name], kind)), tmp_path / "streaming.onnx"
-    onegru.rewrite(source, target, streaming=True)
+    onegru.make_streaming(source, target)
     X = sequence()
     whole = onegru.load(source).run({"X": X})["Z"]
     for sizes in ([1] * T, [7, 7, 7, 2], [T]):
@@ -137,7 +137,7 @@ def in_onnx_runtime(path: Path, X: Array) -> Array:
 
 def test_rows_begin_at_a_learned_start(tmp_path: Path) -> None:
     source, target = save(tmp_path, with_start(spread)), tmp_path / "streaming.onnx"
-    onegru.rewrite(source, target, streaming=True)
+    onegru.make_streaming(source, target)
     X = sequence(rows=4)
     stream = onegru.load(target).stream(dims={"batch": 4})
     found = stream.step({"X": X[:2]}, rows=[3, 1])["Z"]
@@ -193,7 +193,7 @@ def test_a_start_that_is_computed_in_each_run(start: Start, tmp_path: Path) -> N
 )
 def test_broken_numbers_are_refused(initial: Any, tmp_path: Path) -> None:
     source, target = save(tmp_path, with_start(spread)), tmp_path / "streaming.onnx"
-    onegru.rewrite(source, target, streaming=True)
+    onegru.make_streaming(source, target)
     proto = onnx.load(target)
     document = json.loads(proto.metadata_props[0].value)
     document["states"][-1]["initial"] = initial
@@ -269,7 +269,7 @@ def stacked(parts: Ends, kind: str = "GRU", layers: int = 2, gives: bool = False
 @pytest.mark.parametrize("parts", [sliced, gathered, split, in_other_order])
 def test_parts_of_an_input_are_one_state(parts: Ends, kind: str, gives: bool, tmp_path: Path) -> None:
     source, target = save(tmp_path, stacked(parts, kind, 2, gives)), tmp_path / "streaming.onnx"
-    onegru.rewrite(source, target, streaming=True)
+    onegru.make_streaming(source, target)
     rng, X = np.random.default_rng(3), sequence()
     model = onegru.load(source)
     states = {
@@ -324,7 +324,7 @@ def test_the_default_of_a_state_is_its_start(tmp_path: Path) -> None:
         dims[0 if info.name == "X" else 1].dim_value = B
     proto.graph.initializer.append(tensor("h", default))
     source, target = save(tmp_path, proto), tmp_path / "streaming.onnx"
-    onegru.rewrite(source, target, streaming=True)
+    onegru.make_streaming(source, target)
     X = sequence()
     whole = onegru.load(source).run({"X": X})["Z"]
     np.testing.assert_allclose(run_in_chunks(target, X, [3, T - 3]), whole, atol=1e-5)

@@ -35,7 +35,7 @@ def model_of(function: str, arguments: dict[str, Any], form: str) -> tuple[Any, 
     }
     for name, parameter in parameters.items():
         parameter.output(0).set_names({name})
-    (kind,) = (item for item in onegru.openvino_extensions() if item.operator is operator)
+    (kind,) = (item for item in onegru.openvino.extensions() if item.operator is operator)
     attributes = {name: value for name, value in arguments.items() if name not in arrays}
     node = kind([parameter.output(0) for parameter in parameters.values()], **attributes)
     return openvino.Model(node.outputs(), list(parameters.values())), arrays
@@ -45,9 +45,9 @@ def run(function: str, arguments: dict[str, Any], form: str) -> list[Any]:
     """The outputs of such a graph."""
     model, arrays = model_of(function, arguments, form)
     if form == "exchanged":
-        assert onegru.openvino_exchange(model) == 1
+        assert onegru.openvino.exchange(model) == 1
     results = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(arrays)
-    if lost := onegru.openvino_errors():  # on one CPU
+    if lost := onegru.openvino.errors():  # on one CPU
         raise RuntimeError(lost[0])
     return [np.array(results[index]) for index in range(len(model.outputs))]
 

@@ -38,7 +38,7 @@ def run(model: Any, feeds: Mapping[str, Any]) -> list[Any]:
     compiled = openvino.Core().compile_model(model, "CPU", SETTINGS)
     request = compiled.create_infer_request()
     request.infer(dict(feeds))
-    if lost := onegru.openvino_errors():  # on one CPU
+    if lost := onegru.openvino.errors():  # on one CPU
         raise RuntimeError(lost[0])
     return [np.array(request.get_tensor(output).data) for output in compiled.outputs]
 
@@ -73,7 +73,7 @@ def test_one_layer_has_the_bits_of_the_function(native: bool, case: Case, is_con
         return  # OpenVINO's Python makes no constants of the others in one way
     if is_constant and any(a is not None and a.size == 0 for a in case.inputs.values()):
         return  # nor empty ones
-    classes = {cls.operator.name.lower(): cls for cls in onegru.openvino_extensions()}
+    classes = {cls.operator.name.lower(): cls for cls in onegru.openvino.extensions()}
     cls = classes[case.function.replace("_", "")]
     inputs, parameters, feeds = [], [], {}
     for port in cls.operator.inputs:
@@ -94,7 +94,7 @@ def test_one_layer_has_the_bits_of_the_function(native: bool, case: Case, is_con
     if not native:
         exchange._factory = lambda: None  # type: ignore[assignment]
     try:
-        assert onegru.openvino_exchange(model) == 1
+        assert onegru.openvino.exchange(model) == 1
     finally:
         exchange._factory = factory
     wanted = getattr(onegru, case.function)(**case.arguments)
@@ -153,7 +153,7 @@ def iterated(reverse: bool, weights_outside: bool = False) -> Any:
 @pytest.mark.parametrize("weights_outside", [False, True])
 def test_a_cell_in_a_tensor_iterator(operator: str, reverse: bool, weights_outside: bool) -> None:
     model, X, h = iterated(reverse, weights_outside), draw(B, T, I), draw(B, H)
-    assert onegru.openvino_exchange(model) == 1
+    assert onegru.openvino.exchange(model) == 1
     (got,) = run(model, {"x": X, "h": h})
     assert same_bits(got, exact(X, h, reverse))
     model.reshape({"x": [B, T, I], "h": [B, H]})
@@ -171,7 +171,7 @@ def test_a_cell_in_a_loop(operator: str) -> None:
     loop.set_invariant_input(inner_x, x.output(0))
     loop.set_merged_input(inner_h, h.output(0), made.output(0))
     model = openvino.Model([ops.result(loop.get_iter_value(made.output(0), -1))], [x, h], "m")
-    assert onegru.openvino_exchange(model) == 1
+    assert onegru.openvino.exchange(model) == 1
     X, state = draw(B, I), draw(B, H)
     wanted = exact(np.repeat(X[:, None], T, 1), state)
     assert same_bits(run(model, {"x": X, "h": state})[0], wanted)
@@ -195,7 +195,7 @@ def test_a_cell_in_an_if(operator: str) -> None:
     branch.set_input(h.output(0), bodies[0][1], bodies[1][1])
     out = branch.set_output(bodies[0][2], bodies[1][2])
     model = openvino.Model([ops.result(out)], [flag, x, h], "m")
-    assert onegru.openvino_exchange(model) == 1
+    assert onegru.openvino.exchange(model) == 1
     X, state = draw(B, I), draw(B, H)
     for value, wanted in ((True, exact(X[:, None], state)), (False, -state)):
         assert same_bits(run(model, {"flag": np.array(value), "x": X, "h": state})[0], wanted)
@@ -203,7 +203,7 @@ def test_a_cell_in_an_if(operator: str) -> None:
 
 def test_it_must_be_a_model() -> None:
     with pytest.raises(SpecError, match=r"model: 3; must be an openvino\.Model"):
-        onegru.openvino_exchange(3)
+        onegru.openvino.exchange(3)
 
 
 def sequence_with_lengths(lengths: list[int]) -> Any:
@@ -217,7 +217,7 @@ def sequence_with_lengths(lengths: list[int]) -> Any:
 def test_lengths_hold_when_a_model_is_reshaped_again(operator: str) -> None:
     model = sequence_with_lengths([5, 5])
     model.reshape([2, 5, I])
-    onegru.openvino_exchange(model)
+    onegru.openvino.exchange(model)
     model.reshape([2, 7, I])
     X = draw(2, 7, I)
     (got,) = run(model, {0: X})  # type: ignore[dict-item]
@@ -228,7 +228,7 @@ def test_lengths_hold_when_a_model_is_reshaped_again(operator: str) -> None:
 
 def test_lengths_beyond_the_steps_are_refused(operator: str) -> None:
     model = sequence_with_lengths([5, 9])
-    onegru.openvino_exchange(model)
+    onegru.openvino.exchange(model)
     with pytest.raises(RuntimeError, match=r"OneGRU node '.*': sequence_lengths"):
         run(model, {0: draw(2, 5, I)})  # type: ignore[dict-item]
 
@@ -243,7 +243,7 @@ for _ in range(2):
     found = []
     for path in sys.argv[2:]:
         model = core.read_model(path)
-        assert onegru.openvino_exchange(model) == 1
+        assert onegru.openvino.exchange(model) == 1
         found.append(float(core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(x)[0].sum()))
 print(found, len(os.listdir(sys.argv[1])))
 """
@@ -345,7 +345,7 @@ def test_constant_weights_are_packed_once(way: Any, operator: str, monkeypatch: 
     """Whatever they pass on their way; the layer takes none of them in a run."""
     model, arrays = sequence(way)
     packed = counted(monkeypatch)
-    onegru.openvino_exchange(model)
+    onegru.openvino.exchange(model)
     layer = model.get_results()[0].input_value(0).get_node()
     assert layer.get_input_size() == 3  # X, the state, lengths
     X = draw(B, T, I)
@@ -372,7 +372,7 @@ def test_weights_that_are_constant_only_at_compile(
     weights = [ops.multiply(c, ops.convert(ops.divide(size, size), "f32")) for c in constants()]
     model = openvino.Model([ops.result(ops.gru_cell(x, h, *weights, H))], [x], "m")
     packed = counted(monkeypatch)
-    onegru.openvino_exchange(model, weight_storage=storage)
+    onegru.openvino.exchange(model, weight_storage=storage)
     compiled = openvino.Core().compile_model(model, "CPU", SETTINGS)
     X = draw(B, I)
     for _ in range(3):
@@ -391,7 +391,7 @@ def test_weights_that_change_are_told_once_by_name(storage: Any, monkeypatch: py
     layer.set_friendly_name("decoder")
     model = openvino.Model([ops.result(layer)], [x, w], "m")
     packed = counted(monkeypatch)
-    onegru.openvino_exchange(model, weight_storage=storage)
+    onegru.openvino.exchange(model, weight_storage=storage)
     compiled = openvino.Core().compile_model(model, "CPU", SETTINGS)
     first, second, X = draw(3 * H, I), draw(3 * H, I), draw(B, I)
     compiled([X, first])
@@ -423,7 +423,7 @@ def test_weights_in_a_body_that_come_from_around_it(operator: str) -> None:
         outer = ops.unsqueeze(ops.constant(array), ops.constant(np.array([0])))
         branch.set_input(outer.output(0), item, None)
     model = openvino.Model([ops.result(branch.set_output(made, passed))], [flag, x, h], "m")
-    onegru.openvino_exchange(model)
+    onegru.openvino.exchange(model)
     layer = branch.get_then_body().get_results()[0].input_value(0).get_node()
     assert layer.get_input_size() == 2
     X, state = draw(B, I), draw(B, H)
@@ -463,7 +463,7 @@ def test_weights_in_integers(has_zero: bool, storage: Any, operator: str, tmp_pa
     path = tmp_path / "m.xml"
     openvino.save_model(openvino.Model([sequence.output(0)], [X], "m"), path, compress_to_fp16=False)
     model = openvino.Core().read_model(path)
-    assert onegru.openvino_exchange(model, weight_storage=storage) == 1
+    assert onegru.openvino.exchange(model, weight_storage=storage) == 1
     x = draw(2, 5, I)
     found = run(model, {"X": x})[0]
     bias = np.concatenate([B_, np.zeros_like(B_)], 1)
@@ -533,7 +533,7 @@ def test_openvinos_pool_of_many_threads() -> None:
     model = openvino.Model([ops.result(y.output(0))], [x], "m")
     X = draw(300, 3, 4)
     expected = run(model, {"x": X})
-    onegru.openvino_exchange(model)
+    onegru.openvino.exchange(model)
     many = {**SETTINGS, "INFERENCE_NUM_THREADS": 200}
     compiled = openvino.Core().compile_model(model, "CPU", many)
     found = compiled({0: X})[0]

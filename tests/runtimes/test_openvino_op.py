@@ -29,7 +29,7 @@ def draw(*shape: int, seed: int = 1, dtype: Any = np.float32) -> Array:
 
 def core() -> Any:
     made = openvino.Core()
-    for operator in onegru.openvino_extensions():
+    for operator in onegru.openvino.extensions():
         made.add_extension(operator)
     return made
 
@@ -69,7 +69,7 @@ def feeds(arrays: dict[str, Any]) -> dict[str, Array]:
 
 def run(compiled: Any, given: dict[str, Array]) -> list[Array]:
     results = compiled(given)
-    if lost := onegru.openvino_errors():  # on one CPU
+    if lost := onegru.openvino.errors():  # on one CPU
         raise RuntimeError(lost[0])
     return [np.array(results[port]) for port in compiled.outputs]
 
@@ -183,7 +183,7 @@ def test_layers_between_others_with_compressed_weights(tmp_path: Path) -> None:
 
 
 def node_class(name: str) -> Any:
-    return next(item for item in onegru.openvino_extensions() if item.__name__ == name)
+    return next(item for item in onegru.openvino.extensions() if item.__name__ == name)
 
 
 def parameters(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -327,7 +327,7 @@ def test_without_openvino() -> None:
         sys.modules["openvino"] = None
         import onegru
         try:
-            onegru.openvino_extensions()
+            onegru.openvino.extensions()
         except onegru.MissingExtraError as error:
             print(error)
     """)
@@ -342,7 +342,7 @@ def test_an_older_openvino_is_refused() -> None:
         openvino.__version__ = "2024.6.0-17404"
         import onegru
         try:
-            onegru.openvino_extensions()
+            onegru.openvino.extensions()
         except onegru.FormatError as error:
             print(error)
     """)
@@ -371,7 +371,7 @@ def test_nothing_is_said_when_the_interpreter_ends(tmp_path: Path) -> None:
         import sys
         import numpy, openvino, onegru
         core = openvino.Core()
-        for operator in onegru.openvino_extensions():
+        for operator in onegru.openvino.extensions():
             core.add_extension(operator)
         compiled = core.compile_model(sys.argv[1], "CPU")
         print([array.shape for array in compiled(dict(numpy.load(sys.argv[2]))).values()])

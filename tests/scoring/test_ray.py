@@ -196,7 +196,7 @@ def test_a_scorer_in_a_pipeline_of_ray_data(data: Path) -> None:
 
 @pytest.mark.long
 def test_ctrl_c_ends_a_local_cluster(data: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
-    onegru.save(make_gru(), tmp_path / "m.safetensors")
+    onegru.save_layers(make_gru(), tmp_path / "m.safetensors")
     command = [sys.executable, "-m", "onegru", "score", str(tmp_path / "m.safetensors"), str(data), "-o"]
     options = ["--keep", "id", "--output", "Y_h", "--output", "Y", "--memory", "270MiB"]
     with subprocess.Popen(

@@ -90,7 +90,7 @@ def test_other_types_are_converted(kind: str, dtype: str) -> None:
 @pytest.mark.parametrize("name", ["m.safetensors", "m.onnx"])
 def test_storage(name: str, tmp_path: Path) -> None:
     layer, rows = make_gru(hidden=16), sequences()
-    onegru.save(layer, tmp_path / name)
+    onegru.save_layers(layer, tmp_path / name)
     given: dict[str, Any] = {"inputs": {"X": "X"}} if name == "m.onnx" else {}
     scorer = Scorer(
         tmp_path / name, outputs=["Y_h"], weight_storage="int8", activation_storage="int8", **given

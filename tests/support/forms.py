@@ -175,7 +175,7 @@ class Target:
 
 
 def saved(**options: Any) -> Callable[[onegru.GRU, Path], None]:
-    return lambda layer, path: onegru.save(layer, path, **options)
+    return lambda layer, path: onegru.save_layers(layer, path, **options)
 
 
 TARGETS: Mapping[str, Target] = {

@@ -90,7 +90,7 @@ BROKEN: dict[str, Callable[[], bytes]] = {
 def test_broken_files(tmp_path: Path, name: str) -> None:
     path = tmp_path / "a.npz"
     path.write_bytes(BROKEN[name]())
-    onegru.save(make_gru(), tmp_path / "m.onnx")
+    onegru.save_layers(make_gru(), tmp_path / "m.onnx")
     stream = onegru.load(tmp_path / "m.onnx").stream()
     with pytest.raises(FormatError, match=r"a\.npz: not an \.npz file, or truncated \(.+\)"):
         read_npz(path, everything)
@@ -103,7 +103,7 @@ def test_data_that_are_not_wanted_are_not_read(tmp_path: Path, monkeypatch: pyte
         raise AssertionError("is read")
 
     monkeypatch.setattr(np.lib.format, "read_array", read)
-    onegru.save(make_gru(), tmp_path / "m.onnx")
+    onegru.save_layers(make_gru(), tmp_path / "m.onnx")
     stream = onegru.load(tmp_path / "m.onnx").stream()
     for shape in ((1, 2), (2, 7, H), (1, 7, H + 1)):
         with (tmp_path / "s.npz").open("wb") as file:
@@ -123,7 +123,7 @@ def test_inputs_of_other_shapes_are_not_read(
 ) -> None:
     from onegru.cli import inputs
 
-    onegru.save(make_gru(), tmp_path / "m.onnx", initial_h=False)
+    onegru.save_layers(make_gru(), tmp_path / "m.onnx", initial_h=False)
     model = onegru.load(tmp_path / "m.onnx")
     path = tmp_path / f"x.{suffix}"
 
@@ -143,7 +143,7 @@ def test_numbers_of_no_size_are_not_counted_one_by_one(tmp_path: Path) -> None:
     """A type without bytes lets a file of 100 bytes claim any number of them: copying those never ended."""
     from onegru.cli import inputs
 
-    onegru.save(make_gru(), tmp_path / "m.onnx", initial_h=False)
+    onegru.save_layers(make_gru(), tmp_path / "m.onnx", initial_h=False)
     model = onegru.load(tmp_path / "m.onnx")
     for descr in ("'|V0'", "'|S0'", "[]"):
         header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': (4294967295, 255, {I}), }}\n".encode()

@@ -210,12 +210,12 @@ def layer() -> onegru.GRU:
 
 
 def rewrite(path: Path) -> None:
-    onegru.save(layer(), path.parent / "source.onnx")
+    onegru.save_layers(layer(), path.parent / "source.onnx")
     rewrite_model(path.parent / "source.onnx", path, opset=14)
 
 
 def save_states(path: Path) -> None:
-    onegru.save(layer(), path.parent / "source.onnx")
+    onegru.save_layers(layer(), path.parent / "source.onnx")
     onegru.load(path.parent / "source.onnx").stream(state={"Y_h": "initial_h"}).save(path)
 
 
@@ -228,20 +228,20 @@ def command(*arguments: object) -> None:
 
 
 def convert(path: Path) -> None:
-    onegru.save(layer(), path.parent / "source.onnx")
+    onegru.save_layers(layer(), path.parent / "source.onnx")
     command("convert", path.parent / "source.onnx", "--overwrite", path)
 
 
 def run(path: Path) -> None:
-    onegru.save(layer(), path.parent / "source.onnx", batch_size=1, seq_length=1)
+    onegru.save_layers(layer(), path.parent / "source.onnx", batch_size=1, seq_length=1)
     out = path.parent / "o.npz"
     command("run", path.parent / "source.onnx", "--random", "0", "-o", f"Y={path}", "-o", out)
 
 
 WRITERS = {
-    "save to ONNX": (lambda path: onegru.save(layer(), path), ".onnx"),
-    "save to IR": (lambda path: onegru.save(layer(), path), ".xml"),
-    "save to safetensors": (lambda path: onegru.save(layer(), path), ".safetensors"),
+    "save to ONNX": (lambda path: onegru.save_layers(layer(), path), ".onnx"),
+    "save to IR": (lambda path: onegru.save_layers(layer(), path), ".xml"),
+    "save to safetensors": (lambda path: onegru.save_layers(layer(), path), ".safetensors"),
     "rewrite": (rewrite, ".onnx"),
     "states": (save_states, ".npz"),
     "convert": (convert, ".xml"),

@@ -49,7 +49,7 @@ def test_layers_files_and_children_without_posix(tmp_path: Path) -> None:
     assert usable_cpus() == usable_cores() >= 1 and memory_size() == 2**34
     layer = onegru.GRU(*(np.ones(s, "f") for s in ((1, 6, 3), (1, 6, 2))))
     for _ in range(2):
-        onegru.save(layer, folder / "layer.onnx")
+        onegru.save_layers(layer, folder / "layer.onnx")
     assert onegru.load_layers(folder / "layer.onnx")
     for name, seconds, code in (("quick", 0, 0), ("slow", 60, None)):
         place = folder / name

@@ -610,7 +610,7 @@ def verdict(seed: int, folder: Path, names: list[str]) -> tuple[str, str]:
     name, net, proto = drawn(seed, names)
     source, target = save(folder, proto), folder / f"{seed}.onnx"
     try:
-        onegru.rewrite(source, target, streaming=True, delay=True, check=False, time={"X": 2})
+        onegru.make_streaming(source, target, delay=True, check=False, time={"X": 2})
     except SpecError as error:
         assert "cannot run in chunks, as" in str(error) or "has nothing to carry" in str(error), (name, error)
         return name, "refused"

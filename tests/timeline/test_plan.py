@@ -66,7 +66,7 @@ def own_lengths(net: Bent) -> str:
 def test_what_streams(make: Callable[[Bent], str], fixed: bool, tmp_path: Path) -> None:
     net, proto = network(make, fixed)
     source, target = save(tmp_path, proto), tmp_path / "streaming.onnx"
-    onegru.rewrite(source, target, streaming=True, delay=True, check=False)
+    onegru.make_streaming(source, target, delay=True, check=False)
     assert not is_wrong(source, target, net, 1)
 
 
@@ -76,7 +76,7 @@ def test_the_last_step_by_its_place(place: int, tmp_path: Path) -> None:
     net = Bent(np.random.default_rng(1), fixed=True)
     net.output(net.add("Gather", net.gru(), net.constant(place, np.int64), axis=2))
     source, target = save(tmp_path, net.whole(B, 17)), tmp_path / "streaming.onnx"
-    onegru.rewrite(source, target, streaming=True, check=False)
+    onegru.make_streaming(source, target, check=False)
     assert not is_wrong(source, target, net, 1)
 
 
@@ -131,7 +131,7 @@ def test_more_than_a_rule_has_understood(way: str, tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     file.write_bytes(proto.SerializeToString())
     with pytest.raises(SpecError, match="node 'softmax0' does what is not known along time"):
-        onegru.rewrite(file, tmp_path / "t.onnx", streaming=True, check=False, time={"X": 2})
+        onegru.make_streaming(file, tmp_path / "t.onnx", check=False, time={"X": 2})
 
 
 def test_an_axis_is_not_guessed(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_an_axis_is_not_guessed(tmp_path: Path) -> None:
         net.last = net.gru()
         file = save(tmp_path, net.whole("batch", 17))
         with pytest.raises(SpecError, match=r"Reshape node 'reshape\d' does what is not known along time"):
-            onegru.rewrite(file, tmp_path / "t.onnx", streaming=True, check=False, time={"X": 2})
+            onegru.make_streaming(file, tmp_path / "t.onnx", check=False, time={"X": 2})
 
 
 def test_states_of_a_size_that_no_input_has(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_sizes_behind_strides(tmp_path: Path) -> None:
     net.last = net.add("Conv", y, net.weights(C, 2 * C, 4), pads=[3, 0])
     net.last = net.gru()
     source, target = save(tmp_path, net.whole("batch", 17)), tmp_path / "streaming.onnx"
-    onegru.rewrite(source, target, streaming=True, check=False)
+    onegru.make_streaming(source, target, check=False)
     assert ["batch", 2 * C, 3] in [list(info.shape or ()) for info in onegru.load(target).inputs]
     assert not is_wrong(source, target, net, 1)
 
@@ -185,7 +185,7 @@ def test_starts_of_rows_of_batch_and_time(order: tuple[int, int], number: float,
     net.last = net.add("Add", net.last, net.back(net.add("Reshape", Y, net.add("Shape", net.rows()))))
     net.last = net.gru()
     source, target = save(tmp_path, net.whole("batch", 17)), tmp_path / "streaming.onnx"
-    onegru.rewrite(source, target, streaming=True, check=False, time={"X": 2})
+    onegru.make_streaming(source, target, check=False, time={"X": 2})
     assert not is_wrong(source, target, net, 1)
 
 

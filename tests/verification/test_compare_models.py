@@ -14,6 +14,7 @@ from onegru.verification.compare_models import compare_with
 from tests.support import mutants
 from tests.support.files.onnx_models import I, graph, gru, model, node, save, value, weights
 from tests.support.verify_cases import H, T, chain, feeds, ir, planted, planted_in
+from tests.support.int8_files import store_in_int8
 
 
 @planted
@@ -61,7 +62,7 @@ def test_a_model_that_was_quantized(tmp_path: Path) -> None:
     """Told from weights of 16 bits, whose errors are as large."""
     pytest.importorskip("onnxruntime")
     path, target = save(tmp_path, chain()), tmp_path / "q.onnx"
-    onegru.rewrite(path, target, quantize=["GRU_1"])
+    store_in_int8(path, target, quantize=["GRU_1"])
     found = compare_with(onegru.load(target), path, feeds())
     assert [item.agrees for item in found.layers] == [True, False, True]
     assert found.layers[1].diagnosis == "W and R were rounded to int8, with a scale for each row"

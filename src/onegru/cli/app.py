@@ -16,8 +16,8 @@ import typer
 import onegru
 from onegru.cli.bench import measure, set_threads
 from onegru.cli.conformance import conformance
-from onegru.cli.convert import convert_command
-from onegru.cli.fusing import show_decomposed, show_fusing_hint
+from onegru.cli.convert import MOVED, convert_command
+from onegru.cli.fuse import fuse_command, show_decomposed, show_fusing_hint
 from onegru.cli.inputs import (
     ActivationStorage,
     AsJson,
@@ -30,9 +30,13 @@ from onegru.cli.inputs import (
     explained,
     gather_inputs,
 )
+from onegru.cli.model_changes import PlainHelp
 from onegru.cli.outputs import check_targets, print_run, write_outputs
+from onegru.cli.quantize import quantize_command
+from onegru.cli.rewrite import rewrite_command
 from onegru.cli.score import score_command
 from onegru.cli.screen import Screen, waiting
+from onegru.cli.stream import stream_command
 from onegru.cli.tables import show_report, show_run, show_targets, show_timings
 from onegru.cli.trace import trace_command
 from onegru.cli.verify import verify_command
@@ -109,6 +113,10 @@ def _run() -> int:
         message = getattr(error, "format_message", None)
         if message is None:
             raise
+        option = getattr(error, "option_name", None)
+        if option in MOVED and sys.argv[1:2] == ["convert"]:
+            command = MOVED[option]
+            return _fail(f"{option}: no longer an option of convert; now onegru {command} SOURCE TARGET")
         return _fail(message())
 
 
@@ -243,7 +251,14 @@ def bench_command(
 
 
 app.command("trace", short_help="Show what the gates of a GRU do.")(trace_command)
-app.command("convert", short_help="Convert GRUs to another kind of file.")(convert_command)
+for _name, _help, _command in (
+    ("convert", "Take GRUs out of a file, into one of another kind.", convert_command),
+    ("rewrite", "Change the form of an ONNX model's GRUs.", rewrite_command),
+    ("fuse", "Make GRUs of those that an exporter decomposed.", fuse_command),
+    ("stream", "Make a model of whole sequences run in chunks.", stream_command),
+    ("quantize", "Store a model's GRUs in int8, and measure it.", quantize_command),
+):
+    app.command(_name, short_help=_help, cls=PlainHelp)(_command)
 app.command("score", short_help="Run a model over the sequences of Parquet files.")(score_command)
 app.command("verify", short_help="Check a model against every runtime that is installed.")(verify_command)
 

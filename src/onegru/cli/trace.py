@@ -86,7 +86,7 @@ def trace_command(
     targets = _check_targets(outputs or [], against)
     with waiting(f"loading {model.name}"):
         loaded = onegru.load(model, weight_storage=weight_storage, activation_storage=activation_storage)
-        other = None if against is None else onegru.GateTrace.load(against)
+        other = None if against is None else onegru.reports.GateTrace.load(against)
     name = _node(loaded, node)
     for path in targets:
         check_not_read(f"-o {path}", path, loaded._file, inputs=input_files(inputs or [], loaded))
@@ -142,7 +142,7 @@ def _node(model: Model, given: str | None) -> str | int:
 
 
 def _writer(
-    path: Path, trace: onegru.GateTrace, row: int, direction: str | None, other: onegru.GateTrace | None
+    path: Path, trace: onegru.reports.GateTrace, row: int, direction: str | None, other: onegru.reports.GateTrace | None
 ) -> Callable[[IO[bytes]], object]:
     """What writes a file."""
     suffix = path.suffix.lower()
@@ -157,7 +157,7 @@ def _writer(
 
 def _print(
     model: Model,
-    trace: onegru.GateTrace,
+    trace: onegru.reports.GateTrace,
     found: Sequence[DirectionSummary],
     row: int | None,
     against: Path | None,
@@ -185,7 +185,7 @@ def _print(
 
 
 def _show(
-    console: Console, trace: onegru.GateTrace, found: Sequence[DirectionSummary], row: int | None
+    console: Console, trace: onegru.reports.GateTrace, found: Sequence[DirectionSummary], row: int | None
 ) -> None:
     """A table for each direction, then the units that stand out."""
     units = trace.spec.hidden_size

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
 from onegru.core.errors import SpecError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _LONGEST = 100
 
@@ -96,6 +101,37 @@ def file_path(name: str, value: object) -> Path:
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str) or value == "":
         raise SpecError(f"{name}: {shown(value)}; must be the name of a file")
     return Path(value)
+
+
+def node_names(name: str, value: object) -> bool | frozenset[str]:
+    """`value` as names of GRU nodes, True for all and False for none.
+
+    Raises:
+        SpecError: it is neither a boolean nor names.
+    """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, str):
+        raise SpecError(f"{name}: {value!r}; must be a list of names, not one name")
+    if not isinstance(value, Collection) or not value or not all(isinstance(item, str) for item in value):
+        raise SpecError(f"{name}: {shown(value)}; must be True, False or names of GRU nodes")
+    return frozenset(value)
+
+
+def renamed_arguments(now: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A function that tells what replaces arguments that it had: old name → what to write instead."""
+
+    def of(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def told(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in kwargs:
+                if name in now:
+                    raise SpecError(f"{name}: no longer an argument of {function.__name__}; now {now[name]}")
+            return function(*args, **kwargs)
+
+        return told
+
+    return of
 
 
 def check_function(name: str, value: object) -> None:

@@ -68,7 +68,7 @@ class Targets:
             machine that made it; `pip install .` and wheels have every target.
     """
 
-    __module__ = "onegru"
+    __module__ = "onegru.reports"
 
     available: tuple[str, ...]
     chosen: str

@@ -33,7 +33,7 @@ class TensorInfo:
         value: what steps call it; its name unless given.
     """
 
-    __module__ = "onegru"
+    __module__ = "onegru.reports"
 
     name: str
     dtype: str
@@ -320,7 +320,7 @@ class LazyConstants(Mapping[str, Array]):
 #: What a model that was rewritten for streaming holds in its metadata: which output feeds which input.
 STREAM_KEY = "onegru.stream"
 
-#: What `onegru.save` writes into the metadata of a model whose initial states may be left out.
+#: What `onegru.save_layers` writes into the metadata of a model whose initial states may be left out.
 STATES_KEY, STATES_WORD = "onegru.initial_h", "optional"
 
 

@@ -14,7 +14,7 @@ from onegru.core.errors import SpecError, needs_extra
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 
-#: The ends of the names of files that `save` writes, and the options that each takes.
+#: The ends of the names of files that `save_layers` writes, and the options that each takes.
 SUFFIXES: dict[str, tuple[str, ...]] = {
     ".onnx": ("opset", "layout", "initial_h", "sequence_lens", "batch_size", "seq_length"),
     ".xml": ("cell", "initial_h", "sequence_lens", "batch_size", "seq_length"),
@@ -24,7 +24,7 @@ SUFFIXES: dict[str, tuple[str, ...]] = {
 }
 
 
-def save(
+def save_layers(
     layers: GRU | Stack,
     path: str | os.PathLike[str],
     *,
@@ -120,10 +120,6 @@ def save(
         write_ir(path, parts, bool(cell), interface)
         return
     write_files([(path, lambda file: file.write(content))])
-
-
-#: `save` by the name that goes with `load_layers`.
-save_layers = save
 
 
 def _check_options(kind: str, given: Mapping[str, object]) -> None:

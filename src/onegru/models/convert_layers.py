@@ -74,7 +74,7 @@ def convert_layers(
     Args:
         source: what to write.
         target: the file to write, which is replaced; its suffix says as what.
-        options: of `onegru.save`.
+        options: of `onegru.save_layers`.
 
     Returns:
         what was compared; if any of it does not agree, nothing was written.

@@ -1,4 +1,4 @@
-"""`openvino_exchange`: onegru in the place of an OpenVINO model's GRU layers."""
+"""`onegru.openvino.exchange`: onegru in the place of an OpenVINO model's GRU layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onegru.core.errors import needs_extra
 from onegru.engines.select import model_options
 
 
-def openvino_exchange(
+def exchange(
     model: Any,
     *,
     weight_storage: str | Mapping[str, str] | None = None,
@@ -19,7 +19,7 @@ def openvino_exchange(
 
         core = openvino.Core()
         model = core.read_model("model.xml")
-        onegru.openvino_exchange(model)
+        onegru.openvino.exchange(model)
         compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
     GRUCell, GRUSequence, AUGRUCell and AUGRUSequence are replaced, also in the bodies of TensorIterator, Loop
@@ -33,7 +33,7 @@ def openvino_exchange(
 
     A layer with illegal inputs, such as lengths beyond X, raises in `infer`. On one thread OpenVINO
     loses every error there, but not in `start_async` and `wait`: the layer's outputs are then NaN, a line on
-    stderr says why, and `onegru.openvino_errors` returns it. A `CACHE_DIR` saves no time: OpenVINO compiles a
+    stderr says why, and `onegru.openvino.errors` returns it. A `CACHE_DIR` saves no time: OpenVINO compiles a
     model with onegru's layers each time, and keeps one file for each model there.
 
     Args:
@@ -56,7 +56,7 @@ def openvino_exchange(
         SpecWarning: when the model runs, once for each layer whose weights change from run to run.
     """
     options = model_options("auto", weight_storage, activation_storage)
-    with needs_extra("openvino", "openvino", "openvino_exchange"):
+    with needs_extra("openvino", "openvino", "onegru.openvino.exchange"):
         from onegru.fusion.openvino.in_memory import add_sequences
         from onegru.runtimes.openvino_exchange import check_model, exchange_all
     check_model(model)

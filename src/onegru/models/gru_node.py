@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class GruNode:
     """One GRU node of a model."""
 
-    __module__ = "onegru"
+    __module__ = "onegru.reports"
 
     def __init__(
         self, node: GruStep, place: str, options: EngineOptions, later: Callable[[], object] | None = None

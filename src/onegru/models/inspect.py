@@ -49,7 +49,7 @@ class Inspection:
             empty where there is no GRU, and for other files.
     """
 
-    __module__ = "onegru"
+    __module__ = "onegru.reports"
 
     path: str
     kind: str
@@ -132,7 +132,7 @@ def fusing_hint(path: str) -> str:
         if found := inspect(path).decomposed:
             grus = count(len(found), "decomposed GRU")
             them = "it with a GRU node" if len(found) == 1 else "them with GRU nodes"
-            return f"{grus}: `onegru convert --fuse` replaces {them}"
+            return f"{grus}: `onegru fuse` replaces {them}"
     return ""
 
 

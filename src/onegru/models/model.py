@@ -156,7 +156,7 @@ class Model:
         """Run the model.
 
         Args:
-            inputs: an array for each input, by name. Initial states of models that `onegru.save` wrote may be
+            inputs: an array for each input, by name. Initial states of models that `onegru.save_layers` wrote may be
                 left out: they are then zeros.
             progress: called before each step and after the last, with the number of steps done and of all.
 

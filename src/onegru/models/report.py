@@ -46,7 +46,7 @@ class GruReport:
         bodies: the bodies of other nodes that it lies in, in words, the outermost first.
     """
 
-    __module__ = "onegru"
+    __module__ = "onegru.reports"
 
     name: str
     operator: str

@@ -42,7 +42,7 @@ def streaming_words(file: Opened, graph: Graph) -> str:
         added = " and ".join(count(number, kind) for kind, number in kinds.items()) or "no state"
         later = max(made.delays.values(), default=0)
         wait = f", {count(later, 'step')} later (--delay)" if later else ""
-        return f"once rewritten by onegru convert --streaming, which adds {added}{wait}"
+        return f"once rewritten by onegru stream, which adds {added}{wait}"
     if found.pairs and not found.refusal:
         doubt = found.warning or "no axis of time is known"
         own = f"as it is, by its own states ({found.states})"

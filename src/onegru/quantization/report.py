@@ -13,6 +13,7 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.model import Model
 from onegru.quantization.subject import MODES, storages_of, subject_of
+from onegru.rewriting.rewrite import Rewriting
 
 if TYPE_CHECKING:
     from onegru.layers.gates.trace import GateTrace
@@ -70,9 +71,10 @@ class Quantization(Generic[Quantizable]):
         group_size: how many weights of a row in int8 share a scale; None for all.
         compared: how many numbers of outputs were compared in each mode: those that are finite in float32.
         steps: how many steps the longest row of a GRU took; None of a model without.
+        written: what was done to the file that was asked for; None without `target`.
     """
 
-    __module__ = "onegru"
+    __module__ = "onegru.reports"
 
     result: Quantizable
     grus: tuple[QuantizedGru, ...]
@@ -83,6 +85,7 @@ class Quantization(Generic[Quantizable]):
     steps: int | None
     _source: GRU | Stack | Model = field(repr=False, compare=False)
     _samples: Sequence[Any] = field(repr=False, compare=False)
+    written: Rewriting | None = None
 
     @property
     def weight_storage(self) -> dict[str, str]:

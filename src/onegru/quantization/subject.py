@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -81,13 +81,32 @@ class Subject:
     steps: int | None
 
 
-def subject_of(source: GRU | Stack | Model, samples: object, dims: Dims, seed: int, group: int) -> Subject:
-    """What `quantize` is given, with samples; None for random ones."""
+def subject_of(
+    source: GRU | Stack | Model,
+    samples: object,
+    dims: Dims,
+    seed: int,
+    group: int,
+    wanted: bool | frozenset[str] = True,
+) -> Subject:
+    """What `quantize` is given, with samples; None for random ones; and the GRUs that it may change.
+
+    Raises:
+        SpecError: there is no such GRU, or a sample does not fit.
+    """
     if isinstance(source, Model):
-        return _of_model(source, samples, dims, seed, group)
-    if dims:
+        found = _of_model(source, samples, dims, seed, group)
+    elif dims:
         raise SpecError("dims: given with a layer, whose inputs have no names; must be left out")
-    return _of_layers(source, samples, seed, group)
+    else:
+        found = _of_layers(source, samples, seed, group)
+    if isinstance(wanted, bool):
+        return found
+    if unknown := sorted(wanted - set(found.names)):
+        raise SpecError(f"nodes: {unknown[0]!r}; must be among {', '.join(map(repr, found.names))}")
+    layers = {name: layer for name, layer in found.layers.items() if name in wanted}
+    left = {name: "is not among nodes" for name in found.layers if name not in wanted}
+    return replace(found, layers=layers, reasons={**found.reasons, **left})
 
 
 def _listed(samples: object, single: Callable[[object], bool]) -> list[Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
-from onegru.core.arguments import flag, number
+import numpy as np
+
+from onegru.core.arguments import file_path, number, shown
 from onegru.core.errors import SpecError
+from onegru.formats.opened import Opened
 from onegru.models.random_inputs import Dims, check_random_inputs
 
 
@@ -55,41 +58,60 @@ def check_target(target: Path, suffix: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a caller wants checked.
+    """How `rewrite`, `fuse` and `make_streaming` check what they made against its source, where `True` is not enough.
 
-    Attributes:
-        is_wanted: whether to check at all.
-        inputs: an array for each input; None for random ones.
-        dims: sizes of open dimensions of random inputs.
+        onegru.fuse("model.onnx", "fused.onnx", check=onegru.Check(inputs={"X": X}))
+
+    Args:
+        inputs: an array for each of the model's inputs; None for random ones. States that the metadata of the file
+            tell of may be left out: they are what those say of the first run.
+        dims: sizes of open dimensions of random inputs, by name ("X.0" for one without), and whole shapes of
+            inputs, by their names.
         seed: of the random inputs.
-        tolerance: the largest difference to allow; None for that of the type.
+        tolerance: the largest absolute difference to allow, times the largest number of the output if that is
+            above 1. None for that of the type and the change, which the function tells; or more where the model
+            enlarges a rounding of its inputs to more, and less for an output that is no larger than that. Of
+            integers and booleans it is the share that may differ, unless the numbers in front of them can be
+            compared.
+
+    Raises:
+        SpecError: one is not legal, or has no effect.
     """
 
-    is_wanted: bool
-    inputs: Mapping[str, object] | None
-    dims: Dims | None
-    seed: int
-    tolerance: float | None
+    __module__ = "onegru"
 
-    @classmethod
-    def of(
-        cls,
-        check: object,
-        inputs: Mapping[str, object] | None,
-        dims: Dims | None,
-        seed: int,
-        tolerance: float | None,
-    ) -> Self:
-        """The arguments of a function, checked.
+    inputs: Mapping[str, object] | None = None
+    dims: Dims | None = None
+    seed: int = 0
+    tolerance: float | None = None
 
-        Raises:
-            SpecError: one is not legal, or has no effect.
-        """
-        is_wanted = flag("check", check)
-        dims = check_random_inputs(inputs, dims, seed)
-        if tolerance is not None and not 0 <= number("tolerance", tolerance) < float("inf"):
-            raise SpecError(f"tolerance: {tolerance}; must be at least 0 and finite")
-        for name, value in (("inputs", inputs), ("dims", dims or None), ("tolerance", tolerance)):
-            if value is not None and not is_wanted:
-                raise SpecError(f"{name}: given with check=False, where it has no effect; must be left out")
-        return cls(is_wanted, inputs, dims, seed, tolerance)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dims", check_random_inputs(self.inputs, self.dims, self.seed))
+        if self.tolerance is not None and not 0 <= number("tolerance", self.tolerance) < float("inf"):
+            raise SpecError(f"tolerance: {self.tolerance}; must be at least 0 and finite")
+
+
+def wanted_check(check: object) -> Check | None:
+    """What a function's `check` asks for; None for no check.
+
+    Raises:
+        SpecError: it is none of True, False and a `Check`.
+    """
+    if isinstance(check, Check):
+        return check
+    if not isinstance(check, bool | np.bool_):
+        raise SpecError(f"check: {shown(check)}; must be True, False or an onegru.Check")
+    return Check() if check else None
+
+
+def as_target(file: Opened, target: str | os.PathLike[str] | None, suffix: str) -> tuple[Path | None, Path]:
+    """The file to write, None for none, and what messages call it.
+
+    Raises:
+        SpecError: no file of this name can be written.
+    """
+    if target is None:
+        return None, Path(f"{file}, changed")
+    path = file_path("target", target)
+    check_target(path, suffix)
+    return path, path

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onegru.core.arguments import check_function, file_path
+from onegru.core.arguments import check_function, renamed_arguments
 from onegru.core.compare import TOLERANCE_FUSED
 from onegru.core.errors import needs_extra
 from onegru.formats.opened import Kind, Opened, open_model
@@ -19,8 +18,7 @@ from onegru.models.fusing import (
     nothing_found,
     replace_decomposed,
 )
-from onegru.models.random_inputs import Dims
-from onegru.rewriting.check import Check, OutputReport, check_target
+from onegru.rewriting.check import Check, OutputReport, as_target, wanted_check
 from onegru.rewriting.compare import check_result
 from onegru.system.atomic_write import write_files
 
@@ -34,7 +32,7 @@ class Fusion:
 
     Attributes:
         source: the file that was read.
-        target: the file that was written.
+        target: the file that was written; None where none was asked for.
         fused: the recurrences that became GRU nodes.
         missed: near misses, each with the part that does not fit.
         nodes: how many nodes the source has, those in bodies included, and how many the target has.
@@ -42,10 +40,10 @@ class Fusion:
         outputs: the results of the check; empty if it was not asked for.
     """
 
-    __module__ = "onegru"
+    __module__ = "onegru.reports"
 
     source: str
-    target: str
+    target: str | None
     fused: tuple[Fused, ...]
     missed: tuple[NearMiss, ...]
     nodes: tuple[int, int]
@@ -53,15 +51,14 @@ class Fusion:
     outputs: tuple[OutputReport, ...]
 
 
+@renamed_arguments(
+    {name: f"check=onegru.Check({name}=…)" for name in ("inputs", "dims", "seed", "tolerance")}
+)
 def fuse(
     source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
+    target: str | os.PathLike[str] | None = None,
     *,
-    inputs: Mapping[str, object] | None = None,
-    dims: Dims | None = None,
-    seed: int = 0,
-    tolerance: float | None = None,
-    check: bool = True,
+    check: bool | Check = True,
     progress: Progress | None = None,
 ) -> Fusion:
     """Make GRU nodes of the GRUs that a model has decomposed into other operators; the rest stays as it is.
@@ -73,16 +70,11 @@ def fuse(
     Args:
         source: an ONNX model, or an OpenVINO IR (its .xml).
         target: the file of the same kind to write, which may be the source; it is replaced only once the
-            result has passed the check.
-        inputs: an array for each of the model's inputs, to check with; random by default.
-        dims: sizes of open dimensions of random inputs, by name ("X.0" for one without), and whole shapes of
-            inputs, by their names.
-        seed: of the random inputs.
-        tolerance: the largest absolute difference to allow, times the largest number of the output if that is
-            above 1. By default 1e-5 for float32, 1e-9 for float64, 1e-2 for float16 and 5e-2 for bfloat16, of
-            the output or of a GRU node: the source rounds after each operator; or more where the model
-            enlarges a rounding of its inputs to more.
-        check: whether to check the target against the source. The source need not run without it.
+            result has passed the check. None to write nothing.
+        check: whether to compare the target with the source on random inputs, or a `Check` that says on which
+            inputs and how closely. By default differences up to 1e-5 are allowed for float32, 1e-9 for float64,
+            1e-2 for float16 and 5e-2 for bfloat16, of the output or of a GRU node: the source rounds after each
+            operator. The source need not run with False.
         progress: called now and then with the number of nodes searched and of all.
 
     Returns:
@@ -95,16 +87,16 @@ def fuse(
         MissingExtraError: a package that this needs is not installed.
         OSError: a file cannot be read or written.
     """
-    file, target = open_model("source", source), file_path("target", target)
+    file = open_model("source", source)
     is_ir = file.kind is Kind.OPENVINO
-    check_target(target, ".xml" if is_ir else ".onnx")
-    wanted = Check.of(check, inputs, dims, seed, tolerance)
+    path, named = as_target(file, target, ".xml" if is_ir else ".onnx")
+    wanted = wanted_check(check)
     check_function("progress", progress)
     fuse_file = _fuse_ir if is_ir else _fuse_onnx
-    found, notes, outputs = fuse_file(file, target, wanted, progress)
+    found, notes, outputs = fuse_file(file, path, named, wanted, progress)
     return Fusion(
         source=str(file),
-        target=str(target),
+        target=None if path is None else str(path),
         fused=found.fused,
         missed=found.missed,
         nodes=found.nodes,
@@ -116,20 +108,25 @@ def fuse(
 _Done = tuple["Decomposed | DecomposedIr", list[str], tuple[OutputReport, ...]]
 
 
-def _fuse_onnx(file: Opened, target: Path, wanted: Check, progress: Progress | None) -> _Done:
+def _fuse_onnx(
+    file: Opened, target: Path | None, named: Path, wanted: Check | None, progress: Progress | None
+) -> _Done:
     with needs_extra("onnx", "onnx", str(file)):
         from onegru.formats.onnx.parse import parse_onnx, read_onnx
         from onegru.formats.onnx.validate import Source
     found, result, notes = fuse_onnx(file, progress)
-    made = parse_onnx(result, Source(str(target)))
+    made = parse_onnx(result, Source(str(named)))
     outputs, more = check_result(
-        lambda: read_onnx(file, again=True), made, target, wanted, TOLERANCE_FUSED, data=result
+        lambda: read_onnx(file, again=True), made, named, wanted, TOLERANCE_FUSED, data=result
     )
-    write_files([(target, lambda file: file.write(result))])
+    if target is not None:
+        write_files([(target, lambda file: file.write(result))])
     return found, [*notes, *more], outputs
 
 
-def _fuse_ir(file: Opened, target: Path, wanted: Check, progress: Progress | None) -> _Done:
+def _fuse_ir(
+    file: Opened, target: Path | None, named: Path, wanted: Check | None, progress: Progress | None
+) -> _Done:
     from onegru.formats.openvino.reader import read_ir
     from onegru.formats.openvino.writer import write_pair
 
@@ -137,8 +134,9 @@ def _fuse_ir(file: Opened, target: Path, wanted: Check, progress: Progress | Non
     found = find_in_ir(file, progress)
     if not found.fused:
         raise nothing_found(str(file), found.missed)
-    outputs, notes = check_result(lambda: graph, found.graph(target), target, wanted, TOLERANCE_FUSED)
-    write_pair(target, found.shifted, [found.weights.tobytes()])
+    outputs, notes = check_result(lambda: graph, found.graph(named), named, wanted, TOLERANCE_FUSED)
+    if target is not None:
+        write_pair(target, found.shifted, [found.weights.tobytes()])
     return found, [*notes], outputs
 
 

@@ -53,7 +53,7 @@ def rewrite_for_streaming(
     file: Opened,
     model: ModelProto,
     target: Path,
-    check: Check,
+    check: Check | None,
     time: Mapping[str, int] | None,
     delay: bool,
     changes: Changes | None = None,
@@ -64,8 +64,8 @@ def rewrite_for_streaming(
         file: the source.
         model: the model in it, or what became of it, which this changes.
         target: the file that it is to become.
-        check: what to check.
-        time: as for `onegru.rewrite`.
+        check: what to check; None for nothing.
+        time: as for `onegru.make_streaming`.
         delay: likewise.
         changes: what is done to its GRU nodes then; the model is also compared before that, more closely.
 
@@ -85,16 +85,16 @@ def rewrite_for_streaming(
     if not made.states:
         notes.append(f"its own states ({own.states}) are all that it needs; the metadata name them now")
     data = one_file(place, made.model)
-    whole = Model(read_onnx(file, again=True)) if check.is_wanted else None
+    whole = None if check is None else Model(read_onnx(file, again=True))
     outputs: tuple[OutputReport, ...] = ()
-    if whole is not None:
+    if whole is not None and check is not None:
         outputs = compare_in_chunks(whole, Model(parse_onnx(data, Source(str(target)))), made, check, target)
     rewritten: Rewritten | None = None
     if changes is not None:
         rewritten = rewrite_model(place, made.model, len(data), changes)
         data = rewritten.serialized(place)
         notes += rewritten.notes
-    if whole is not None and rewritten is not None:
+    if whole is not None and check is not None and rewritten is not None:
         chunked, is_int8 = Model(parse_onnx(data, Source(str(target)))), QUANTIZED in rewritten.dtypes
         outputs = compare_in_chunks(whole, chunked, made, check, target, is_int8)
     if whole is None:

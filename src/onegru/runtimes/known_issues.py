@@ -229,7 +229,7 @@ _ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callab
     ),
     ("openvino", "refuses", ("AUGRUCell", "AUGRUSequence")): (
         (
-            "reads no AUGRU layer unless an extension is added, as onegru.openvino_extensions()",
+            "reads no AUGRU layer unless an extension is added, as onegru.openvino.extensions()",
             lambda facts: True,
         ),
     ),

@@ -10,14 +10,14 @@ from onegru import _native
 from onegru.core.errors import needs_extra
 
 
-def openvino_extensions() -> list[type[Any]]:
+def extensions() -> list[type[Any]]:
     """GRUCell, GRUSequence, AUGRUCell and AUGRUSequence as extensions of an OpenVINO Core.
 
     With them it reads and runs IRs whose layers of these types have the version "extension", with onegru's
     native kernels; OpenVINO's own `Core.read_model` reads no AUGRU layer.
 
         core = openvino.Core()
-        for operator in onegru.openvino_extensions():
+        for operator in onegru.openvino.extensions():
             core.add_extension(operator)
         compiled = core.compile_model("model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
@@ -37,19 +37,19 @@ def openvino_extensions() -> list[type[Any]]:
         MissingExtraError: OpenVINO is not installed.
         FormatError: it is older than 2025.0.
     """
-    with needs_extra("openvino", "openvino", "openvino_extensions"):
+    with needs_extra("openvino", "openvino", "onegru.openvino.extensions"):
         from onegru.runtimes.openvino_op import CLASSES
     return list(CLASSES)
 
 
-def openvino_errors() -> list[str]:
+def errors() -> list[str]:
     """What onegru's layers in OpenVINO's models refused, where OpenVINO lost it: what they gave is NaN.
 
     OpenVINO loses every error of `infer` on one thread: with one CPU, or `INFERENCE_NUM_THREADS` of 1.
     `onegru.load` does not.
 
         compiled(inputs)
-        for message in onegru.openvino_errors():
+        for message in onegru.openvino.errors():
             print(message)
 
     Returns:

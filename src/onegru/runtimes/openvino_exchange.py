@@ -421,7 +421,7 @@ def check_model(model: object) -> None:
 
 
 def exchange_all(model: Any, options: EngineOptions) -> int:
-    """Replace every GRU layer of a model; see `onegru.openvino_exchange`."""
+    """Replace every GRU layer of a model; see `onegru.openvino.exchange`."""
     layers = list(layers_in(model))
     check_names(options, [layer.node.get_friendly_name() for layer in layers])
     for layer in layers:

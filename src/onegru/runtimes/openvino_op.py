@@ -124,7 +124,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         return True
 
     def evaluate(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> bool:
-        """Compute the outputs; NaN where OpenVINO would lose the error (`onegru.openvino_errors`)."""
+        """Compute the outputs; NaN where OpenVINO would lose the error (`onegru.openvino.errors`)."""
         return openvino_failures.evaluate(
             lambda: self._run(outputs, inputs),
             self.operator,
@@ -341,7 +341,7 @@ def _bytes(array: Array) -> Array:
 
 def _make_class(operator: Operator) -> type[GruOp]:
     members: dict[str, Any] = {
-        "__doc__": f"{operator.name} as onegru computes it; see `onegru.openvino_extensions`.",
+        "__doc__": f"{operator.name} as onegru computes it; see `onegru.openvino.extensions`.",
         "__module__": __name__,
         "operator": operator,
         # OpenVINO gives every operator that is added to it this version.

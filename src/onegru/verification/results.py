@@ -163,7 +163,7 @@ class Verification:
             None of inputs that were given.
     """
 
-    __module__ = "onegru"
+    __module__ = "onegru.reports"
 
     model: str
     runtimes: tuple[RuntimeResult, ...]

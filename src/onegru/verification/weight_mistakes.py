@@ -74,7 +74,7 @@ def _transposed(spec: Spec, gates: Array) -> Array:
 
 
 def _in_int8(spec: Spec, W: Array, R: Array, B: Array) -> _Arrays:
-    """As `convert --quantize` writes them."""
+    """As `onegru quantize` writes them."""
     if spec.dtype != "float32" or not (np.isfinite(W).all() and np.isfinite(R).all()):
         return W, R, B
     kept = stored(Weights(W, R, B), "int8")

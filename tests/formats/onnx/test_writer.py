@@ -1,4 +1,4 @@
-"""What `onegru.save` writes as ONNX: ONNX Runtime runs it, onegru reads it back with the same bits."""
+"""What `onegru.save_layers` writes as ONNX: ONNX Runtime runs it, onegru reads it back with the same bits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_onnx_of_every_opset(tmp_path: Path, opset: int, count: int) -> None:
     stack = make_stack(count, ("bidirectional", "forward", "reverse"), linear_before_reset=opset >= 3)
     layers = stack if count > 1 else stack.layers[0]
     path = tmp_path / "m.onnx"
-    onegru.save(layers, path, opset=opset, sequence_lens=True)
+    onegru.save_layers(layers, path, opset=opset, sequence_lens=True)
     proto = onnx.load(path)
     onnx.checker.check_model(proto, full_check=True)
     known = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset if opset > 4 else 1)])
@@ -57,7 +57,7 @@ def test_onnx_of_every_opset(tmp_path: Path, opset: int, count: int) -> None:
 def test_onnx_in_onnxruntime(tmp_path: Path, direction: str, after: bool, clip: float | None) -> None:
     layer = make_gru(direction=direction, linear_before_reset=after, clip=clip)
     path = tmp_path / "m.onnx"
-    onegru.save(layer, path, opset=14, sequence_lens=True)
+    onegru.save_layers(layer, path, opset=14, sequence_lens=True)
     X, states = draw(layer)
     results = onnxruntime_results(onnx.load(path), onnx_feeds(X, states, LENGTHS))
     Y, Y_h = call(reference(layer), X, states, LENGTHS)
@@ -76,7 +76,7 @@ def test_onnx_hands_out_alpha_and_beta(tmp_path: Path, f: str, opset: int) -> No
         direction="bidirectional", activations=names, activation_alpha=alpha, activation_beta=beta
     )
     path = tmp_path / "m.onnx"
-    onegru.save(layer, path, opset=opset)
+    onegru.save_layers(layer, path, opset=opset)
     (gru,) = onegru.load(path).gru_nodes
     assert gru.layer is not None and gru.layer.spec == layer.spec
     if opset >= 7:
@@ -91,7 +91,7 @@ def test_onnx_hands_out_alpha_and_beta(tmp_path: Path, f: str, opset: int) -> No
 def test_onnx_batch_first(tmp_path: Path, opset: int) -> None:
     stack = make_stack(3, ("bidirectional", "forward"))
     path = tmp_path / "m.onnx"
-    onegru.save(stack, path, opset=opset, layout=1)
+    onegru.save_layers(stack, path, opset=opset, layout=1)
     onnx.checker.check_model(onnx.load(path), full_check=True)
     X, states = draw(stack)
     Y, Y_h = stack(X.swapaxes(0, 1), [state.swapaxes(0, 1) for state in states], layout=1)
@@ -107,9 +107,9 @@ def test_onnx_types(tmp_path: Path, dtype: str, opset: int) -> None:
     path = tmp_path / "m.onnx"
     if dtype == "bfloat16" and opset < 22:
         with pytest.raises(SpecError, match="opset: 3; must be at least 22, as the weights are bfloat16"):
-            onegru.save(stack, path, opset=opset)
+            onegru.save_layers(stack, path, opset=opset)
         return
-    onegru.save(stack, path, opset=opset)
+    onegru.save_layers(stack, path, opset=opset)
     onnx.checker.check_model(onnx.load(path), full_check=True)
     layers = [gru.layer for gru in onegru.load(path).gru_nodes]
     for layer, wanted in zip(layers, stack.layers, strict=True):
@@ -120,7 +120,7 @@ def test_onnx_types(tmp_path: Path, dtype: str, opset: int) -> None:
 def test_onnx_inputs_and_sizes(tmp_path: Path) -> None:
     layer = make_gru()
     path = tmp_path / "m.onnx"
-    onegru.save(layer, path)
+    onegru.save_layers(layer, path)
     model = onegru.load(path)
     assert {info.name: info.shape for info in (*model.inputs, *model.outputs)} == {
         "X": ("seq_length", "batch_size", I),
@@ -128,13 +128,13 @@ def test_onnx_inputs_and_sizes(tmp_path: Path) -> None:
         "Y": ("seq_length", 1, "batch_size", H),
         "Y_h": (1, "batch_size", H),
     }
-    onegru.save(layer, path, initial_h=False, sequence_lens=True, batch_size=2, seq_length=7)
+    onegru.save_layers(layer, path, initial_h=False, sequence_lens=True, batch_size=2, seq_length=7)
     model = onegru.load(path)
     assert {info.name: (info.dtype, info.shape) for info in model.inputs} == {
         "X": ("float32", (7, 2, I)),
         "sequence_lens": ("int32", (2,)),
     }
-    onegru.save(layer, path, initial_h=False, opset=7)
+    onegru.save_layers(layer, path, initial_h=False, opset=7)
     X, _ = draw(layer)
     assert np.array_equal(onegru.load(path).run({"X": X})["Y"], layer(X)[0])
     assert_close(onnxruntime_results(onnx.load(path), {"X": X})["Y"], layer(X)[0])

@@ -83,7 +83,7 @@ def test_an_augru_cell_in_a_tensor_iterator(tmp_path: Path) -> None:
     inner_h = ops.parameter([-1, H], np.float32)
     axis = ops.constant(np.array([1]))
     arrays: dict[str, Any] = {"W": draw(3 * H, I), "R": draw(3 * H, H), "B": draw(3 * H)}
-    (augru,) = (c for c in onegru.openvino_extensions() if c.operator.name == "AUGRUCell")
+    (augru,) = (c for c in onegru.openvino.extensions() if c.operator.name == "AUGRUCell")
     weights = [ops.constant(array) for array in arrays.values()]
     inputs = [ops.squeeze(inner_x, axis), inner_h, *weights, ops.squeeze(inner_a, axis)]
     cell = augru(inputs, hidden_size=H)

@@ -1,4 +1,4 @@
-"""What `onegru.save` writes as IRs: OpenVINO runs it, onegru reads it back with the same bits."""
+"""What `onegru.save_layers` writes as IRs: OpenVINO runs it, onegru reads it back with the same bits."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def test_ir_in_openvino(tmp_path: Path, directions: tuple[str, ...], after: bool
     path = tmp_path / "m.xml"
     X, states = draw(layers)
     all_steps = np.full(3, 6, np.int32)
-    onegru.save(layers, path)
+    onegru.save_layers(layers, path)
     Y, Y_h = call(reference(layers), X, states)
     assert_same_as(layers, openvino_results(path, ir_feeds(X, states, all_steps)), Y, Y_h)
     # Short lengths, which OpenVINO heeds where the sizes are fixed.
-    onegru.save(layers, path, batch_size=3, seq_length=6)
+    onegru.save_layers(layers, path, batch_size=3, seq_length=6)
     Y, Y_h = call(reference(layers), X, states, LENGTHS)
     assert_same_as(layers, openvino_results(path, ir_feeds(X, states, LENGTHS)), Y, Y_h)
 
@@ -40,7 +40,7 @@ def test_ir_in_openvino(tmp_path: Path, directions: tuple[str, ...], after: bool
 def test_ir_attributes(tmp_path: Path, activations: tuple[str, str], clip: float | None) -> None:
     layer = make_gru(direction="bidirectional", activations=activations * 2, clip=clip)
     path = tmp_path / "m.xml"
-    onegru.save(layer, path)
+    onegru.save_layers(layer, path)
     X, states = draw(layer)
     feeds = ir_feeds(X, states, np.full(3, 6, np.int32))
     Y, Y_h = call(reference(layer), X, states)
@@ -57,7 +57,7 @@ def test_ir_attributes(tmp_path: Path, activations: tuple[str, str], clip: float
 def test_ir_inputs(tmp_path: Path, initial_h: bool, sequence_lens: bool, sizes: dict[str, Any]) -> None:
     stack = make_stack(2, ("bidirectional", "reverse"), linear_before_reset=True)
     path = tmp_path / "m.xml"
-    onegru.save(stack, path, initial_h=initial_h, sequence_lens=sequence_lens, **sizes)
+    onegru.save_layers(stack, path, initial_h=initial_h, sequence_lens=sequence_lens, **sizes)
     X, states = draw(stack)
     feeds = ir_feeds(X, states, np.full(3, 6, np.int32))
     results = openvino_results(path, feeds)
@@ -76,7 +76,7 @@ def test_ir_of_cells(tmp_path: Path, after: bool, count: int, initial_h: bool) -
     stack = make_stack(count, linear_before_reset=after)
     layers = stack if count > 1 else stack.layers[0]
     path = tmp_path / "m.xml"
-    onegru.save(layers, path, cell=True, initial_h=initial_h)
+    onegru.save_layers(layers, path, cell=True, initial_h=initial_h)
     X, states = draw(layers, T=1)
     ends = [f"_{index}" for index in range(count)] if count > 1 else [""]
     feeds = {"X": X[0]}
@@ -95,7 +95,7 @@ def test_ir_of_cells(tmp_path: Path, after: bool, count: int, initial_h: bool) -
 def test_ir_read_by_onegru(tmp_path: Path, dtype: str, cell: bool, attention: bool) -> None:
     layer = make_gru(dtype=dtype, attention=attention)
     path = tmp_path / "m.xml"
-    onegru.save(layer, path, cell=cell)
+    onegru.save_layers(layer, path, cell=cell)
     (gru,) = onegru.load(path).gru_nodes
     assert gru.operator == ("AUGRU" if attention else "GRU") + ("Cell" if cell else "Sequence") + (
         "" if attention else "-3" if cell else "-5"
@@ -113,7 +113,7 @@ def test_ir_read_by_onegru(tmp_path: Path, dtype: str, cell: bool, attention: bo
 def test_attention_keeps_its_function(tmp_path: Path) -> None:
     layer = make_gru(attention=True)
     path = tmp_path / "m.xml"
-    onegru.save(layer, path)
+    onegru.save_layers(layer, path)
     X, (state,) = draw(layer)
     A = np.random.default_rng(3).uniform(0, 1, (3, 6, 1)).astype("f")
     feeds = {"X": X.swapaxes(0, 1), "H_t": state.swapaxes(0, 1), "sequence_lengths": LENGTHS, "A": A}

@@ -38,7 +38,7 @@ FORMS = ("TensorIterator", "Loop", "gathers")
 
 def core() -> Any:
     found = openvino.Core()
-    for extension in onegru.openvino_extensions():
+    for extension in onegru.openvino.extensions():
         found.add_extension(extension)
     return found
 
@@ -58,7 +58,7 @@ def written(path: Path, how: Looped) -> Path:
 def exchanged(path: Path) -> tuple[Any, list[str]]:
     """The model in memory, and the types of its layers, those of bodies included."""
     model = core().read_model(path)
-    onegru.openvino_exchange(model)
+    onegru.openvino.exchange(model)
     found = []
     waiting = [model]
     while waiting:
@@ -260,7 +260,7 @@ def test_a_sequence_has_the_name_of_its_cell(tmp_path: Path) -> None:
     (node,) = onegru.load(path, weight_storage=options).gru_nodes
     assert node.name == "decoder"
     model = core().read_model(path)
-    assert onegru.openvino_exchange(model, weight_storage=options) == 1
+    assert onegru.openvino.exchange(model, weight_storage=options) == 1
     found, whole = run(model, given), expected(how, given)
     by_file = onegru.load(path, weight_storage=options).run(given)
     for name, array in whole.items():

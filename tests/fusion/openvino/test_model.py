@@ -131,7 +131,7 @@ def test_attention(tmp_path: Path, form: str, reverse: bool) -> None:
         with pytest.raises(RuntimeError, match="extension"):
             openvino.Core().read_model(target)
         core = openvino.Core()
-        for extension in onegru.openvino_extensions():
+        for extension in onegru.openvino.extensions():
             core.add_extension(extension)
         core.read_model(target)
 

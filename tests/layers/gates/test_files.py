@@ -17,7 +17,7 @@ from tests.support.layers import draw, make_gru
 PARTS = ("z", "r", "n", "h", "initial_h", "lengths")
 
 
-def trace_of(dtype: str = "float32", **options: Any) -> onegru.GateTrace:
+def trace_of(dtype: str = "float32", **options: Any) -> onegru.reports.GateTrace:
     layer = make_gru(dtype=dtype, activations=["HardSigmoid", "Elu"], activation_alpha=[0.3, 0.7], **options)
     X, (state,) = draw(layer)
     arguments: dict[str, Any] = {"attention": X[:, :, 0]} if options.get("attention") else {}
@@ -29,8 +29,8 @@ def trace_of(dtype: str = "float32", **options: Any) -> onegru.GateTrace:
 def test_what_is_written_is_read(dtype: str, attention: bool, tmp_path: Path) -> None:
     trace = trace_of(dtype, attention=attention, clip=0.5)
     trace.save(tmp_path / "gates.npz")
-    again = onegru.GateTrace.load(tmp_path / "gates.npz")
-    assert type(again) is onegru.GateTrace
+    again = onegru.reports.GateTrace.load(tmp_path / "gates.npz")
+    assert type(again) is onegru.reports.GateTrace
     assert (again.spec, again.name, again.source) == (trace.spec, trace.name, trace.source)
     for name in (*PARTS, *(["raw_z"] if attention else [])):
         mine, theirs = getattr(trace, name), getattr(again, name)
@@ -85,15 +85,15 @@ def test_what_is_broken_is_refused(what: str, tmp_path: Path) -> None:
         arrays = {**dict(loaded), **BROKEN[what]}
     np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
     with pytest.raises(onegru.FormatError, match=r"gates\.npz: not a file of gates; ") as caught:
-        onegru.GateTrace.load(path)
+        onegru.reports.GateTrace.load(path)
     assert "\n" not in str(caught.value)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("text")
     with pytest.raises(onegru.FormatError, match="not a file of gates, or truncated"):
-        onegru.GateTrace.load(tmp_path / "text.npz")
+        onegru.reports.GateTrace.load(tmp_path / "text.npz")
     with pytest.raises(FileNotFoundError):
-        onegru.GateTrace.load(tmp_path / "none.npz")
+        onegru.reports.GateTrace.load(tmp_path / "none.npz")
     with pytest.raises(onegru.SpecError, match=r"^path: 3"):
-        onegru.GateTrace.load(3)  # type: ignore[arg-type]
+        onegru.reports.GateTrace.load(3)  # type: ignore[arg-type]

@@ -15,14 +15,14 @@ from onegru.layers.gates.summary import largest_differences
 
 def trace_of(
     h: Array, z: float = 0.5, lengths: list[int] | None = None, f: str = "Sigmoid"
-) -> onegru.GateTrace:
+) -> onegru.reports.GateTrace:
     """A trace with this state [T, B, H], from zeros, and gates that are the same everywhere."""
     T, B, H = h.shape
     h = h[:, None].astype(np.float32)
     gate = np.full_like(h, z)
     activations = ((Activation(f), Activation("Tanh")),)
     spec = onegru.Spec(1, H, "float32", activations=activations)
-    return onegru.GateTrace(
+    return onegru.reports.GateTrace(
         spec, gate, gate, h, h, np.zeros((1, B, H), np.float32), np.array(lengths or [T] * B, np.int64)
     )
 
@@ -74,7 +74,7 @@ def test_both_directions_by_themselves() -> None:
     spec = onegru.Spec(
         1, 1, "float32", "bidirectional", activations=onegru.Spec(1, 1, "float32").activations * 2
     )
-    trace = onegru.GateTrace(spec, h, h, h, h, np.zeros((2, 1, 1), np.float32), np.array([2]))
+    trace = onegru.reports.GateTrace(spec, h, h, h, h, np.zeros((2, 1, 1), np.float32), np.array([2]))
     forward, reverse = trace.summary()
     assert forward.dead == (0,) and reverse.active == ((0, 0.5),)
 

@@ -61,7 +61,7 @@ def step(gates: tuple[list[float], ...], h: list[float]) -> list[float]:
     return [(1 - z[i]) * n[i] + z[i] * h[i] for i in range(len(h))]
 
 
-def loop(case: Case, trace: onegru.GateTrace) -> dict[str, Array]:
+def loop(case: Case, trace: onegru.reports.GateTrace) -> dict[str, Array]:
     """The gates at each step, by plain loops from the trace's h; NaN past a row's end.
 
     Layers of 16 bits carry h in float32. A trace shows it rounded, and the gates that follow from that;
@@ -212,15 +212,15 @@ def test_runs_that_go_on_from_each_other_are_one() -> None:
     A = X[:, :, 0]
     whole = layer.trace(X, state, attention=A)
 
-    def part(begin: int, end: int, h: Array) -> onegru.GateTrace:
+    def part(begin: int, end: int, h: Array) -> onegru.reports.GateTrace:
         return layer.trace(X[begin:end], h, attention=A[begin:end])
 
     parts = [part(0, 1, state), part(1, 4, whole.h[0]), part(4, 6, whole.h[3])]
-    joined = onegru.GateTrace._joined(parts)
+    joined = onegru.reports.GateTrace._joined(parts)
     for name in ("z", "raw_z", "r", "n", "h", "initial_h", "lengths"):
         np.testing.assert_allclose(getattr(joined, name), getattr(whole, name), rtol=1e-6)
-    assert onegru.GateTrace._joined([parts[1], parts[0]]) is parts[0]
-    np.testing.assert_array_equal(onegru.GateTrace._joined([parts[2], *parts[:2]]).h, whole.h[:4])
+    assert onegru.reports.GateTrace._joined([parts[1], parts[0]]) is parts[0]
+    np.testing.assert_array_equal(onegru.reports.GateTrace._joined([parts[2], *parts[:2]]).h, whole.h[:4])
 
 
 def test_what_a_trace_says_of_itself() -> None:
@@ -246,7 +246,7 @@ def test_wrong_parts_are_refused() -> None:
     }
     for name, (value, message) in changes.items():
         with pytest.raises(onegru.SpecError, match=f"^{message}"):
-            onegru.GateTrace(**{**parts, name: value})
+            onegru.reports.GateTrace(**{**parts, name: value})
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 5), (3, 0, 5), (0, 0, 5)])

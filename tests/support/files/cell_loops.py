@@ -148,7 +148,7 @@ def loop(how: Looped, given: list[Any]) -> dict[str, Any]:
         inner_a, score = step(1, rest[-1])
         body.append(inner_a)
         sliced.append((inner_a, rest[-1]))
-        (made_by,) = (c for c in onegru.openvino_extensions() if c.operator.name == "AUGRUCell")
+        (made_by,) = (c for c in onegru.openvino.extensions() if c.operator.name == "AUGRUCell")
         cell = made_by([taken, state, *inside, score], hidden_size=H)
     else:
         cell = ops.gru_cell(taken, state, *inside, H, linear_before_reset=how.after)

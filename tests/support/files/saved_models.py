@@ -1,4 +1,4 @@
-"""What other runtimes make of a file that `onegru.save` wrote."""
+"""What other runtimes make of a file that `onegru.save_layers` wrote."""
 
 from __future__ import annotations
 

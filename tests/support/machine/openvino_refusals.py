@@ -76,19 +76,19 @@ def exchanged(path: Path, fault: str) -> None:
     """In a program of the user's own: an exception, or NaN and a message."""
     core = openvino.Core()
     model = core.read_model(path)
-    onegru.openvino_exchange(model)
+    onegru.openvino.exchange(model)
     settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": THREADS}
     request = core.compile_model(model, "CPU", settings).create_infer_request()
     names = sorted({name for port in model.inputs for name in port.get_names()})
     for x in (GOOD, BAD, GOOD, BAD):
-        onegru.openvino_errors()
+        onegru.openvino.errors()
         raised = False
         try:
             request.infer({name: {"x": x, "h": STATE}[name] for name in names})
         except RuntimeError as error:
             raised = "OneGRU node" in str(error)
         y, last = (request.get_output_tensor(index).data for index in (0, 1))
-        lost = onegru.openvino_errors()
+        lost = onegru.openvino.errors()
         if x is GOOD and (raised or lost or np.isnan(y).any()):
             print("exchange", fault, "refuses what is legal", raised, lost)
         visible = raised or (lost and y.size and np.isnan(y).all() and np.isnan(last).all())

@@ -75,7 +75,7 @@ def fold_dequantized(source: Source, model: ModelProto, opset: int) -> bool:
         return False
     if not _replace(source, model, kind, functools.partial(dequantized, opset)):
         return False
-    _replace(source, model, "Reshape", _reshaped)  # as `convert --quantize` writes two directions
+    _replace(source, model, "Reshape", _reshaped)  # as `onegru quantize` writes two directions
     return True
 
 

@@ -24,7 +24,7 @@ GATES = ("z", "r", "n", "h")
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Gates:
-    """The gates of one call. Attributes: see `onegru.GateTrace`."""
+    """The gates of one call. Attributes: see `onegru.reports.GateTrace`."""
 
     spec: Spec
     z: Array

@@ -39,7 +39,7 @@ class GateTrace(Gates):
         directions: the name of each direction, "forward" or "reverse".
     """
 
-    __module__ = "onegru"
+    __module__ = "onegru.reports"
     __slots__ = ()
 
     def __repr__(self) -> str:

@@ -1,19 +1,76 @@
-"""Decomposed GRUs in words: what `onegru inspect` and `onegru convert --fuse` report."""
+"""`onegru fuse`: decomposed GRUs made GRU nodes; and what it and `onegru inspect` say of them."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 
-from onegru.cli.screen import safe, say
+from onegru.cli.model_changes import (
+    AsJson,
+    CheckDims,
+    CheckInputs,
+    NoCheck,
+    Overwrite,
+    Tolerance,
+    check_of,
+    opened,
+    show_outputs,
+)
+from onegru.cli.outputs import print_json
+from onegru.cli.screen import Screen, safe, say, waiting
 from onegru.core.wording import count
 from onegru.models.inspect import Inspection, fusing_hint
 from onegru.models.model import Model
+from onegru.rewriting.fuse import Fusion, fuse
 
 if TYPE_CHECKING:
     from onegru.fusion.search import Fused, NearMiss
+
+
+def fuse_command(
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="An ONNX model (.onnx) or OpenVINO IR (.xml).")
+    ],
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help="The file of the same kind to write.")
+    ],
+    inputs: CheckInputs = None,
+    dims: CheckDims = None,
+    tolerance: Tolerance = None,
+    no_check: NoCheck = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make GRU nodes of GRUs that an exporter has decomposed into other operators.
+
+    Each match is proved, then the target is compared with the source, and not written if they differ by more
+    than rounding.
+
+    Example: onegru fuse model.onnx fused.onnx
+
+    Example: onegru fuse model.xml fused.xml --dim batch=4
+    """
+    opened(source, target, [".onnx", ".xml"], overwrite)
+    check = check_of(source, inputs, dims, tolerance, no_check)
+    with waiting(f"fusing {source.name}") as watch:
+        report = fuse(source, target, check=check, progress=watch.progress)
+    if as_json:
+        print_json(dataclasses.asdict(report))
+    else:
+        _show(Screen(), report)
+
+
+def _show(console: Console, report: Fusion) -> None:
+    """Lines for each GRU that was found, then a table of how far the outputs differ."""
+    say(console, f"wrote {safe(report.target or '')}, {saving_words(report.nodes, report.fused)}")
+    say(console, *decomposed_words(report.fused), *near_miss_words(report.missed))
+    say(console, *map(safe, report.notes))
+    show_outputs(console, report.outputs)
 
 
 def decomposed_words(found: Iterable[Fused]) -> Iterator[str]:
@@ -55,7 +112,7 @@ def show_decomposed(console: Console, found: Inspection) -> None:
         saving = saving_words(found.fused_nodes, found.decomposed)
         say(console, f"{grus} decomposed into other operators; fused, {saving}")
         say(console, *decomposed_words(found.decomposed))
-        say(console, f"to fuse: onegru convert {safe(found.path)} TARGET --fuse")
+        say(console, f"to fuse: onegru fuse {safe(found.path)} TARGET")
     say(console, *near_miss_words(found.near_misses))
 
 

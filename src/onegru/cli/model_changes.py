@@ -1,0 +1,195 @@
+"""What rewrite, fuse, stream and quantize share: their arguments, and the tables of what was done."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from onegru.cli.inputs import gather_inputs, parse_dims
+from onegru.cli.outputs import check_not_read, model_files, print_json
+from onegru.cli.screen import Screen, ruled_table, safe, say
+from onegru.core.errors import SpecError
+from onegru.core.wording import count
+from onegru.formats.opened import Kind, Opened, open_layers
+from onegru.models.load import load
+from onegru.rewriting.check import Check, OutputReport
+from onegru.rewriting.rewrite import Rewriting
+
+#: From so many dB on, a ratio of signal to noise says no more than rounding does.
+_NOISELESS = 100.0
+
+CHECKING, WRITING = "The check", "The target"
+
+Source = Annotated[Path, typer.Argument(metavar="SOURCE", help="An ONNX model (.onnx).")]
+Target = Annotated[Path, typer.Argument(metavar="TARGET", help="The file to write (.onnx).")]
+Opset = Annotated[
+    int | None,
+    typer.Option("--opset", metavar="N", help="The opset of the target: 1 to onnx's newest."),
+]
+GroupSize = Annotated[
+    int | None,
+    typer.Option(
+        "--group-size", metavar="N", help="A scale for each 32, 64 or 128 weights, from opset 21 on."
+    ),
+]
+CheckInputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-i",
+        "--input",
+        metavar="[NAME=]FILE",
+        help="An input to check with, as for run; random by default.",
+        rich_help_panel=CHECKING,
+    ),
+]
+CheckDims = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dim",
+        metavar="NAME=SIZE",
+        help="The size of an open dimension of random inputs, as for run.",
+        rich_help_panel=CHECKING,
+    ),
+]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(
+        "--tolerance", metavar="X", help="The largest difference that is allowed.", rich_help_panel=CHECKING
+    ),
+]
+NoCheck = Annotated[
+    bool,
+    typer.Option("--no-check", help="Write without running and comparing.", rich_help_panel=CHECKING),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace a TARGET that exists.", rich_help_panel=WRITING)
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON instead of a table.", rich_help_panel=WRITING)
+]
+
+
+def opened(source: Path, target: Path, suffixes: Sequence[str], overwrite: bool) -> Opened:
+    """The source, once the target is known to be a file that may be written.
+
+    Raises:
+        OneGRUError: the source cannot be read, or the target not be written.
+    """
+    if (suffix := target.suffix.lower()) not in suffixes:
+        raise SpecError(f"TARGET: {str(target)!r}; must end in {', '.join(suffixes)}")
+    file = open_layers("SOURCE", source)
+    for path in model_files(target):
+        check_not_read(f"TARGET {path}", path, file, "the source")
+    if not target.parent.is_dir():
+        raise SpecError(f"TARGET: folder {str(target.parent)!r} does not exist")
+    for path in model_files(target):
+        if path.is_dir():
+            raise SpecError(f"TARGET: {str(path)!r} is a folder; must be a file")
+        if path.exists() and not overwrite:
+            raise SpecError(f"TARGET: {str(path)!r} exists; replace it with --overwrite")
+    if len(suffixes) <= 2 and (suffix == ".xml") != (file.kind is Kind.OPENVINO):
+        wanted = "an OpenVINO IR" if suffix == ".xml" else "an ONNX model"
+        raise SpecError(f"SOURCE: {str(source)!r} is {file.kind.words}; must be {wanted}, as TARGET is")
+    return file
+
+
+def check_of(
+    source: Path,
+    inputs: Sequence[str] | None,
+    dims: Sequence[str] | None,
+    tolerance: float | None,
+    no_check: bool,
+) -> bool | Check:
+    """What the options of the check ask for.
+
+    Raises:
+        OneGRUError: one is not legal, or has no effect.
+    """
+    given = {"--input": inputs, "--dim": dims, "--tolerance": tolerance}
+    if no_check:
+        refuse(given, "with --no-check")
+        return False
+    if all(value in (None, []) for value in given.values()):
+        return True
+    values = None
+    if inputs:
+        values, _ = gather_inputs(load(source), inputs, None, dims or [], draws=False)
+    return Check(inputs=values, dims=parse_dims(dims or []) or None, tolerance=tolerance)
+
+
+def refuse(options: Mapping[str, object], when: str) -> None:
+    """Raise SpecError if options are given that have no effect."""
+    given = [name for name, value in options.items() if value not in (None, [], False)]
+    if given:
+        raise SpecError(f"{' and '.join(given)}: given {when}, where it has no effect; must be left out")
+
+
+def show_rewriting(report: Rewriting, *, as_json: bool) -> None:
+    """Lines for each change, then a table of how far the outputs differ; or JSON."""
+    if as_json:
+        print_json(dataclasses.asdict(report))
+        return
+    console = Screen()
+    old, new = report.opsets
+    opset = f"opset {new}" if old == new else f"opset {old} became {new}"
+    say(console, f"wrote {safe(report.target or '')}, {opset}")
+    lines: list[str] = []
+    for node in report.nodes:
+        lines.append(f"[bold]{safe(node.name)}[/]")
+        lines += (f"  {safe(words)}" for words in node.done or ("unchanged",))
+        lines += (f"  because the runtime {safe(words)}" for words in node.reasons)
+    lines += (f"{safe(words)}: converted" for words in report.others)
+    say(console, *lines, *map(safe, report.notes))
+    show_outputs(console, report.outputs)
+
+
+def compared_words(outputs: Sequence[OutputReport]) -> str:
+    """How much was compared."""
+    own = [item for item in outputs if item.runtime == outputs[0].runtime]
+    words = f"{sum(item.compared for item in own):,} numbers compared"
+    if steps := max((item.steps or 0 for item in own), default=0):
+        words += f", over {count(steps, 'step')}"
+    if all(item.moved is not None for item in own):
+        words += f"; {sum(item.moved or 0 for item in own):,} change with the random inputs"
+    if left_out := sum(item.left_out for item in own):
+        words += f"; {left_out:,} left out, as they are not finite in the source"
+    return words
+
+
+def show_outputs(console: Console, outputs: Sequence[OutputReport]) -> None:
+    """A table of how far the outputs of the target are from those of the source."""
+    if not outputs:
+        console.print("not checked", highlight=False)
+        return
+    is_noisy = any(item.snr is not None and item.snr < _NOISELESS for item in outputs)
+    table = ruled_table(["output", "run by"], ["max abs", "max ULP", *["SNR"] * is_noisy])
+    for item in outputs:
+        figures = [f"{item.max_abs:.2g}", str(item.max_ulp)]
+        if is_noisy:
+            figures.append("" if item.snr is None else f"{item.snr:.1f} dB")
+        table.add_row(safe(item.name), item.runtime, *figures)
+    console.print(table)
+    console.print("differences are from the source, which onegru ran on the same inputs", highlight=False)
+    say(console, compared_words(outputs))
+
+
+class PlainHelp(typer.core.TyperCommand):
+    """A command whose options are listed in groups, those of `rich_help_panel`."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then the options by group, in the order of the function's parameters."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                name = "Arguments" if param.param_type_name == "argument" else "Options"
+                name = getattr(param, "rich_help_panel", None) or name
+                groups.setdefault(name, []).append(record)
+        for name, records in groups.items():
+            with formatter.section(name):
+                formatter.write_dl(records)

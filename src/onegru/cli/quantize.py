@@ -1,0 +1,168 @@
+"""`onegru quantize`: weights in int8, what they cost and gain on one's own samples, and a file that has them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from onegru.cli.inputs import AxesOption, gather_inputs, parse_axes, parse_dims, parse_pairs
+from onegru.cli.model_changes import (
+    AsJson,
+    CheckDims,
+    GroupSize,
+    Opset,
+    Overwrite,
+    Source,
+    Target,
+    Tolerance,
+    opened,
+    refuse,
+    show_rewriting,
+)
+from onegru.cli.outputs import print_json
+from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
+from onegru.core.dtypes import Array
+from onegru.core.errors import SpecError
+from onegru.core.wording import count
+from onegru.models.load import load
+from onegru.models.model import Model
+from onegru.quantization.quantize import quantize
+from onegru.quantization.report import Quantization, table_rows
+from onegru.quantization.subject import MODES
+
+_SAMPLES = "What to measure with"
+
+
+def quantize_command(
+    source: Source,
+    target: Target,
+    keep_snr: Annotated[
+        float | None,
+        typer.Option(
+            "--keep-snr",
+            metavar="DB",
+            help="Only those GRUs with which every output keeps this ratio of signal to noise.",
+        ),
+    ] = None,
+    nodes: Annotated[
+        list[str] | None, typer.Option("--node", metavar="NAME", help="A GRU to quantize; all by default.")
+    ] = None,
+    group_size: GroupSize = None,
+    opset: Opset = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-i",
+            "--input",
+            metavar="[NAME=]FILE",
+            help="An input, as for run; random by default, which says little.",
+            rich_help_panel=_SAMPLES,
+        ),
+    ] = None,
+    samples: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--samples",
+            metavar="FILE",
+            help="Parquet files, a folder or a pattern: their rows, one by one.",
+            rich_help_panel=_SAMPLES,
+        ),
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column",
+            metavar="NAME=COLUMN",
+            help="The column of an input; by default that of its name.",
+            rich_help_panel=_SAMPLES,
+        ),
+    ] = None,
+    axes: AxesOption = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            "--rows", metavar="N", min=1, help="How many rows at most; 100.", rich_help_panel=_SAMPLES
+        ),
+    ] = None,
+    dims: CheckDims = None,
+    tolerance: Tolerance = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Store W and R of an ONNX model's GRUs in int8, and tell what that costs and gains.
+
+    Example: onegru quantize model.onnx small.onnx --samples logs/ --column X=events
+
+    Example: onegru quantize model.onnx small.onnx --keep-snr 40 -i x.npy
+    """
+    if not samples:
+        refuse({"--column": columns, "--axes": axes, "--rows": rows}, "without --samples")
+    elif inputs:
+        raise SpecError("--samples: given with --input; must be one of them")
+    opened(source, target, [".onnx"], overwrite)
+    given: list[dict[str, Array]] | None = None
+    words = "random inputs, which say little: -i or --samples for your own"
+    if inputs:
+        values, _ = gather_inputs(load(source), inputs, None, dims or [], draws=False)
+        given, words = [values], "the inputs given"
+    elif samples:
+        from onegru.scoring.samples import ROWS, read_samples  # which needs pyarrow
+
+        with waiting(f"reading {samples[0]}"):
+            given = read_samples(
+                load(source),
+                samples,
+                inputs=parse_pairs("--column", columns or []),
+                axes=parse_axes(axes or []),
+                rows=rows or ROWS,
+            )
+        words = f"the first {count(len(given), 'row')} of {', '.join(samples)}"
+    with waiting(f"quantizing {source.name}") as watch:
+        found = quantize(
+            source,
+            given,
+            target,
+            keep_snr=keep_snr,
+            nodes=nodes or None,
+            group_size=group_size,
+            opset=opset,
+            dims=parse_dims(dims or []) or None,
+            tolerance=tolerance,
+            progress=watch.progress,
+        )
+    assert found.written is not None
+    if as_json:
+        document = dataclasses.asdict(found.written)
+        document["quantization"] = {
+            "grus": [dataclasses.asdict(gru) for gru in found.grus],
+            "modes": {mode: dataclasses.asdict(item) for mode, item in found.modes.items()},
+            "chosen": dataclasses.asdict(found.chosen),
+            "weight_storage": found.weight_storage,
+            "activation_storage": found.activation_storage,
+        }
+        print_json(document)
+        return
+    show_rewriting(found.written, as_json=False)
+    _show_measured(Screen(), found, target, words, keep_snr is not None)
+
+
+def _show_measured(
+    console: Console, measured: Quantization[Model], target: Path, inputs: str, is_chosen: bool
+) -> None:
+    """A table of the modes that onegru can run GRUs in, and how to run the target as was chosen."""
+    table = ruled_table(["GRU"], MODES)
+    if is_chosen:
+        table.add_column("kept in")
+    for row in table_rows(measured):
+        if row[0] == "all":
+            table.add_section()
+        table.add_row(*map(safe, row if is_chosen else row[:-1]))
+    console.print(table)
+    say(console, f"signal to noise in onegru, against float32, and the time of a pass, on {safe(inputs)}")
+    if is_chosen:
+        kept = f"weight_storage={measured.weight_storage}, activation_storage={measured.activation_storage}"
+        say(console, f"to run it so: onegru.load({safe(repr(str(target)))}, {safe(kept)})")

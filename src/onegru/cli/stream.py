@@ -1,0 +1,102 @@
+"""`onegru stream`: a model of whole sequences made one that runs in chunks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from onegru.cli.model_changes import (
+    AsJson,
+    CheckDims,
+    CheckInputs,
+    GroupSize,
+    NoCheck,
+    Opset,
+    Overwrite,
+    Source,
+    Target,
+    Tolerance,
+    check_of,
+    opened,
+    refuse,
+    show_rewriting,
+)
+from onegru.cli.screen import waiting
+from onegru.core.errors import SpecError
+from onegru.rewriting.make_streaming import make_streaming
+
+_IN_INT8 = "Weights in int8"
+
+
+def stream_command(
+    source: Source,
+    target: Target,
+    time: Annotated[
+        list[str] | None,
+        typer.Option("--time", metavar="INPUT=AXIS", help="The axis of time of an input, if not clear."),
+    ] = None,
+    delay: Annotated[
+        bool, typer.Option("--delay", help="Outputs may come later, where a node looks ahead.")
+    ] = False,
+    quantize: Annotated[
+        bool,
+        typer.Option(
+            "--quantize", help="Store W and R of GRU nodes in int8, too.", rich_help_panel=_IN_INT8
+        ),
+    ] = False,
+    nodes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--node", metavar="NAME", help="A GRU to store so; all by default.", rich_help_panel=_IN_INT8
+        ),
+    ] = None,
+    group_size: GroupSize = None,
+    opset: Opset = None,
+    inputs: CheckInputs = None,
+    dims: CheckDims = None,
+    tolerance: Tolerance = None,
+    no_check: NoCheck = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a model of whole sequences run in chunks: its states become inputs and outputs.
+
+    Chunks of the target are compared with whole sequences of the source, and it is not written if they differ
+    by more than rounding. `onegru.load(TARGET).stream()` carries the states.
+
+    Example: onegru stream model.onnx streaming.onnx
+
+    Example: onegru stream model.onnx small.onnx --delay --quantize
+    """
+    if not quantize:
+        refuse({"--node": nodes, "--group-size": group_size, "--opset": opset}, "without --quantize")
+    opened(source, target, [".onnx"], overwrite)
+    check = check_of(source, inputs, dims, tolerance, no_check)
+    with waiting(f"converting {source.name}"):
+        report = make_streaming(
+            source,
+            target,
+            time=_axes_of(time) if time else None,
+            delay=delay,
+            quantize=nodes or quantize,
+            group_size=group_size,
+            opset=opset,
+            check=check,
+        )
+    show_rewriting(report, as_json=as_json)
+
+
+def _axes_of(texts: list[str]) -> dict[str, int]:
+    """The axes of time.
+
+    Raises:
+        SpecError: a text is not INPUT=AXIS.
+    """
+    found = {}
+    for text in texts:
+        name, _, axis = text.rpartition("=")
+        if not name or not axis.isascii() or not axis.isdigit() or len(axis) > 2:
+            raise SpecError(f"--time: {text!r}; must be INPUT=AXIS, such as X=1")
+        found[name] = int(axis)
+    return found

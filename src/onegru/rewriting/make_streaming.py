@@ -1,0 +1,100 @@
+"""A model of whole sequences made one that runs in chunks, checked before it is written: `onegru.make_streaming`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+
+from onegru.core.arguments import flag, node_names
+from onegru.core.dtypes import check_group_size
+from onegru.core.errors import FormatError, SpecError, needs_extra
+from onegru.formats.opened import Kind, open_model
+from onegru.rewriting.check import Check, as_target, wanted_check
+from onegru.rewriting.rewrite import NodeReport, Rewriting
+from onegru.system.atomic_write import write_files
+
+
+def make_streaming(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str] | None = None,
+    *,
+    time: Mapping[str, int] | None = None,
+    delay: bool = False,
+    quantize: bool | Collection[str] = False,
+    group_size: int | None = None,
+    opset: int | None = None,
+    check: bool | Check = True,
+) -> Rewriting:
+    """Make a model of whole sequences one that runs in chunks of any size.
+
+        onegru.make_streaming("model.onnx", "streaming.onnx")
+        stream = onegru.load("streaming.onnx").stream()
+
+    The states of its GRUs (and LSTMs and RNNs), and the last steps before its causal convolutions, become inputs
+    and outputs, zeros at first; the file's metadata name them. The source is run over random sequences, and the
+    target over chunks of them.
+
+    Args:
+        source: an ONNX model.
+        target: the file to write, which may be the source; it is replaced only once the result has passed
+            the check. None to write nothing.
+        time: the axis of time of inputs, by name; by default that along which the GRUs run.
+        delay: whether outputs may come later than in a whole run, where a convolution needs steps ahead; else
+            such a model is refused.
+        quantize: whether W and R of float32 GRU nodes are then stored in int8, or the names of the nodes, as
+            `onegru.quantize` chooses them.
+        group_size: with `quantize`, 32, 64 or 128: how many weights of a row share a scale, from opset 21 on.
+        opset: with `quantize`, the version of ONNX's operators that the target uses; 13 or newer.
+        check: whether to compare the target with the source, or a `Check` that says on which inputs and how
+            closely. By default differences up to 1e-5 are allowed for float32, 1e-9 for float64, 1e-2 for float16,
+            5e-2 for bfloat16, and 0.1 with `quantize`. What is made has to load even with False.
+
+    Returns:
+        what was done, and how far the outputs lie apart.
+
+    Raises:
+        SpecError: an argument is not legal, or a node cannot run in chunks; the error names it.
+        FormatError: the file is broken, or the target differs from the source, or a comparison would prove
+            nothing; nothing is written then.
+        MissingExtraError: a package that this needs is not installed.
+        OSError: a file cannot be read or written.
+    """
+    wanted = wanted_check(check)
+    names = node_names("quantize", quantize)
+    group = check_group_size(group_size)
+    if not names:
+        for name, value in (("group_size", group_size), ("opset", opset)):
+            if value is not None:
+                raise SpecError(f"{name}: given without quantize, where it has no effect; must be left out")
+    file = open_model("source", source)
+    path, named = as_target(file, target, ".onnx")
+    if file.kind is not Kind.ONNX:
+        raise FormatError(f"{file}: {file.kind.words}; only an ONNX model is made to stream")
+    with needs_extra("onnx", "onnx", str(file)):
+        from onegru.formats.onnx.validate import model_of
+        from onegru.rewriting.plan import Changes, check_opset
+        from onegru.rewriting.streaming import rewrite_for_streaming, words_of
+    if opset is not None:
+        check_opset(opset)
+    changes = Changes(opset=opset, quantize=names, group_size=group) if names else None
+    result = rewrite_for_streaming(file, model_of(file), named, wanted, time, flag("delay", delay), changes)
+    nodes, more = words_of(result.made)
+    versions = (entry.version for entry in result.made.model.opset_import if entry.domain in ("", "ai.onnx"))
+    newest = max(versions)
+    opsets: tuple[int, int] = (newest, newest)
+    others: tuple[str, ...] = ()
+    if (rewritten := result.rewritten) is not None:
+        opsets, others = rewritten.opsets, tuple(rewritten.others)
+        for name, done, _ in rewritten.nodes:
+            nodes[name] = [*nodes.get(name, ()), *done]
+    if path is not None:
+        write_files([(path, lambda file: file.write(result.data))])
+    return Rewriting(
+        source=str(file),
+        target=None if path is None else str(path),
+        opsets=opsets,
+        nodes=tuple(NodeReport(name, tuple(words)) for name, words in nodes.items()),
+        others=others,
+        notes=(*result.notes, *more),
+        outputs=result.outputs,
+    )
