@@ -26,7 +26,7 @@ WINDOW, FRAMES = 100, 30
 INTRODUCTION = f"""# Streaming files, measured
 
 Made by `python -m benchmarks.streaming_files --page`: one frame of models of whole sequences, in µs, with one
-thread. The model was rewritten by `onegru convert --streaming` and runs in onegru, or in ONNX Runtime by
+thread. The model was rewritten by `onegru stream` and runs in onegru, or in ONNX Runtime by
 itself; or, as is done without that, the window of the last {WINDOW} frames runs again for each new one. The
 networks are in the shapes of published ones but smaller (examples/streaming and
 tests/frameworks/test_streaming_exports.py)."""

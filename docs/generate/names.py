@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 
 import onegru
@@ -22,25 +23,16 @@ GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
     ),
     "models": (
         "Files and models",
-        (
-            "load",
-            "Model",
-            "ModelStream",
-            "load_layers",
-            "save",
-            "save_layers",
-            "GruNode",
-            "TensorInfo",
-            "scoring",
-        ),
+        ("load", "Model", "ModelStream", "load_layers", "save_layers", "scoring"),
     ),
-    "inspection": (
-        "Inspection and verification",
-        ("inspect", "Inspection", "GruReport", "verify", "Verification", "GateTrace"),
-    ),
+    "inspection": ("Inspection and verification", ("inspect", "verify")),
     "rewriting": (
-        "Rewriting, fusing, quantizing",
-        ("rewrite", "Rewriting", "fuse", "Fusion", "quantize", "Quantization"),
+        "Models changed",
+        ("rewrite", "fuse", "make_streaming", "quantize", "Check"),
+    ),
+    "reports": (
+        "Reports",
+        tuple(f"reports.{name}" for name in onegru.reports.__all__),
     ),
     "frameworks": (
         "PyTorch, Keras, Flax",
@@ -73,15 +65,15 @@ GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
         (
             "InferenceSession",
             "execution_provider",
-            "openvino_exchange",
-            "openvino_errors",
-            "openvino_extensions",
+            "openvino.exchange",
+            "openvino.errors",
+            "openvino.extensions",
             "backend",
         ),
     ),
     "process": (
         "Threads, targets, memory",
-        ("set_num_threads", "get_num_threads", "targets", "Targets", "release_memory", "__version__"),
+        ("set_num_threads", "get_num_threads", "targets", "release_memory", "__version__"),
     ),
     "errors": (
         "Errors and warnings",
@@ -100,7 +92,10 @@ def names(group: str) -> str:
 def _summary(name: str) -> str:
     if name == "__version__":
         return "The version of the package."
-    text = _unimported(name) if name.startswith("torch.") else inspect.getdoc(getattr(onegru, name)) or ""
+    if name.startswith("torch."):
+        text = _unimported(name)
+    else:
+        text = inspect.getdoc(reduce(getattr, name.split("."), onegru)) or ""
     return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
 
 

@@ -25,7 +25,7 @@ REPOSITORY = "https://github.com/onegru/onegru/blob/main"
 #: Whole blocks of code, headings and links, whose text stays as it is, or a public name as code.
 _NAMES = re.compile(
     r"^```.*?^```$|^#.*?$|\[[^\]]*\]\([^)]*\)"
-    rf"|`onegru\.((?:{'|'.join([*onegru.__all__, 'backend'])})\b(?:\.[a-z]\w*)?)(?:\([^`]*\))?`",
+    rf"|`onegru\.((?:{'|'.join([*onegru.__all__, 'backend'])})\b(?:\.[A-Za-z]\w*)?)(?:\([^`]*\))?`",
     re.DOTALL | re.MULTILINE,
 )
 

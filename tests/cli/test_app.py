@@ -230,8 +230,34 @@ def test_as_a_module(cli: Cli) -> None:
         assert (result.returncode, result.stderr) == (0, "") and words in result.stdout
 
 
+@pytest.mark.parametrize("command", ["convert", "rewrite", "fuse", "stream", "quantize"])
+def test_help_fits_a_screen(cli: Cli, command: str) -> None:
+    lines = cli(command, "--help").out.splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 80
+    assert sum("Example: onegru" in line for line in lines) == 2
+    assert "[default" not in "".join(lines)
+
+
 @pytest.mark.parametrize(
-    "command", ["run", "bench", "trace", "convert", "verify", "score", "conformance run"]
+    ("option", "command"),
+    [
+        ("--quantize", "quantize"),
+        ("--streaming", "stream"),
+        ("--fuse", "fuse"),
+        ("--for=openvino", "rewrite"),
+        ("--no-check", "rewrite"),
+    ],
+)
+def test_an_option_that_has_moved(cli: Cli, option: str, command: str) -> None:
+    name = option.partition("=")[0]
+    cli("convert", "a.onnx", "b.onnx", option).refused(
+        f"{name}: no longer an option of convert; now onegru {command} SOURCE TARGET"
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["run", "bench", "trace", "convert", "rewrite", "stream", "quantize", "verify", "score", "conformance run"],
 )
 def test_placeholders_are_words(cli: Cli, command: str) -> None:
     assert " range>" not in cli(*command.split(), "--help").out
@@ -241,7 +267,7 @@ def test_placeholders_are_words(cli: Cli, command: str) -> None:
 def test_shell_completion(cli: Cli) -> None:
     result = script(_ONEGRU_COMPLETE="complete_bash", COMP_WORDS="onegru in", COMP_CWORD="1")
     assert (result.code, result.out.split(), result.err) == (0, ["inspect"], "")
-    words = "onegru convert a.onnx b.onnx --for o"
+    words = "onegru rewrite a.onnx b.onnx --for o"
     names = script(_ONEGRU_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD="5").out.split()
     assert names == ["onnxruntime", "openvino"]
     assert "_onegru_completion" in script("--show-completion", "bash").out

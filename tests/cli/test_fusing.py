@@ -1,4 +1,4 @@
-"""`onegru convert --fuse`, and what `onegru inspect` reports about decomposed GRUs."""
+"""`onegru fuse`, and what `onegru inspect` reports about decomposed GRUs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_inspect(source: Path, cli: Cli) -> None:
         assert lines[place + 1].startswith(
             f"  GRU {item.input_size} → {item.hidden_size}; forward; reset gate"
         )
-    assert lines[-1] == f"to fuse: onegru convert {source} TARGET --fuse"
+    assert lines[-1] == f"to fuse: onegru fuse {source} TARGET"
 
 
 def test_inspect_tells_of_loops(tmp_path: Path, cli: Cli) -> None:
@@ -77,8 +77,8 @@ def test_ordinary_models_say_nothing(cli: Cli) -> None:
     assert json.loads(cli("inspect", DENOISER, "--json").out)["decomposed"] == []
 
 
-def test_convert(source: Path, cli: Cli) -> None:
-    result = cli("convert", source, "target.onnx", "--fuse", "--dim", "batch=3")
+def test_fuse(source: Path, cli: Cli) -> None:
+    result = cli("fuse", source, "target.onnx", "--dim", "batch=3")
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
     assert lines[0].startswith("wrote target.onnx, ")
@@ -87,44 +87,42 @@ def test_convert(source: Path, cli: Cli) -> None:
     assert len(onegru.load("target.onnx").gru_nodes) == 2
 
 
-def test_convert_as_json(source: Path, cli: Cli) -> None:
-    result = cli("convert", source, "target.onnx", "--fuse", "--json", "--no-check")
+def test_fuse_as_json(source: Path, cli: Cli) -> None:
+    result = cli("fuse", source, "target.onnx", "--json", "--no-check")
     report = json.loads(result.out)
     assert [item["form"] for item in report["fused"]] == ["chain", "chain"]
     assert report["outputs"] == [] and report["missed"] == []
     assert report["nodes"][0] > report["nodes"][1]
 
 
-def test_fuse_and_other_changes(source: Path, cli: Cli) -> None:
-    result = cli("convert", source, "target.onnx", "--fuse", "--layout", 1, "--opset", 22)
+def test_fuse_then_rewrite(source: Path, cli: Cli) -> None:
+    assert cli("fuse", source, "target.onnx").code == 0
+    result = cli("rewrite", "target.onnx", "other.onnx", "--layout", 1, "--opset", 22)
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
-    assert lines[0].startswith("wrote target.onnx, opset ") and lines[0].endswith(" became 22")
+    assert lines[0].startswith("wrote other.onnx, opset ") and lines[0].endswith(" became 22")
     assert lines.count("  layout 0 became 1") == 2
-    report = json.loads(cli("convert", source, "other.onnx", "--fuse", "--layout", 1, "--json").out)
-    assert len(report["fused"]) == len(report["nodes"]) == 2
 
 
 def test_nothing_to_fuse(missed: Path, cli: Cli) -> None:
-    result = cli("convert", missed, "target.onnx", "--fuse")
+    result = cli("fuse", missed, "target.onnx")
     assert result.code == 2 and result.out == ""
     assert result.err.count("\n") == 1
     assert "it has no decomposed GRU that could be fused; nothing was written. 1 near miss" in result.err
     assert not Path("target.onnx").exists()
-    result = cli("convert", DENOISER, "target.onnx", "--fuse")
+    result = cli("fuse", DENOISER, "target.onnx")
     assert result.code == 2 and "it has no decomposed GRU" in result.err
 
 
 def test_what_does_not_go_together(source: Path, cli: Cli) -> None:
-    for target, *options in (("a.xml", "--fuse"), ("a.onnx", "--fuse", "--cell")):
-        result = cli("convert", source, target, *options)
-        assert result.code == 2 and "--fuse: rewrites a whole model" in result.err, options
+    cli("fuse", source, "a.xml").refused("is an ONNX model; must be an OpenVINO IR, as TARGET is")
+    cli("fuse", source, "a.safetensors").refused("TARGET: 'a.safetensors'; must end in .onnx, .xml")
     Path("there.onnx").write_bytes(b"something")
-    assert "exists" in cli("convert", source, "there.onnx", "--fuse").err
+    assert "exists" in cli("fuse", source, "there.onnx").err
     assert Path("there.onnx").read_bytes() == b"something"
-    result = cli("convert", source, source, "--fuse", "--overwrite")
+    result = cli("fuse", source, source, "--overwrite")
     assert result.code == 2 and "is the source" in result.err
-    assert "folder 'no' does not exist" in cli("convert", source, "no/target.onnx", "--fuse").err
+    assert "folder 'no' does not exist" in cli("fuse", source, "no/target.onnx").err
 
 
 @pytest.mark.long(every=3)
@@ -132,8 +130,8 @@ def test_what_does_not_go_together(source: Path, cli: Cli) -> None:
 def test_a_model_without_gru_nodes_may_have_grus_all_the_same(
     source: Path, missed: Path, cli: Cli, command: str
 ) -> None:
-    hint = "2 decomposed GRUs: `onegru convert --fuse` replaces them with GRU nodes"
+    hint = "2 decomposed GRUs: `onegru fuse` replaces them with GRU nodes"
     rounds = ["--rounds", "1"] if command == "bench" else []
     assert cli(command, source, "--random", 0, *rounds).out.splitlines()[-1] == hint
-    assert "--fuse" not in cli(command, missed, "--random", 0, *rounds).out
-    assert "--fuse" not in cli(command, source, "--random", 0, *rounds, "--json").out
+    assert "onegru fuse" not in cli(command, missed, "--random", 0, *rounds).out
+    assert "onegru fuse" not in cli(command, source, "--random", 0, *rounds, "--json").out

@@ -119,6 +119,7 @@ def verification() -> onegru.reports.Verification:
 
 CASES = {
     "Activation": Case(lambda kind: kind("Elu", 0.5), str),
+    "Check": plain(lambda: onegru.Check(dims={"batch": 3}, tolerance=1e-3)),
     "FormatError": error("m.onnx: broken"),
     "Fusion": plain(fusion),
     "GRU": Case(layer_of, lambda layer: (*layer(X), describe(layer.spec), layer.weight_storage, repr(layer))),
@@ -127,6 +128,10 @@ CASES = {
         lambda trace: [repr(trace), *(getattr(trace, name) for name in trace.__dataclass_fields__)],
     ),
     "GruNode": Case(node_of, run_node),
+    "Measured": plain(lambda: quantization().chosen),
+    "NodeReport": plain(lambda: rewriting().nodes[0]),
+    "OutputReport": plain(lambda: onegru.reports.OutputReport("Y", "onegru", 1e-7, 1, 1e-6)),
+    "QuantizedGru": plain(lambda: quantization().grus[0]),
     "GruReport": plain(lambda: onegru.inspect(DENOISER).grus[0]),
     "InferenceSession": Case(lambda kind: kind(DENOISER), lambda session: session.run(None, denoise(0))),
     "Inspection": plain(lambda: onegru.inspect(DENOISER)),
@@ -186,7 +191,11 @@ def graph_state_shape() -> tuple[int, ...]:
     return stream.state["h"].shape
 
 
-CLASSES = {name: item for name in onegru.__all__ if inspect.isclass(item := getattr(onegru, name))}
+REPORTS = {name: getattr(onegru.reports, name) for name in onegru.reports.__all__}
+CLASSES = {
+    **{name: item for name in onegru.__all__ if inspect.isclass(item := getattr(onegru, name))},
+    **REPORTS,
+}
 
 # Pickles look classes up by name: subclasses stand in this module, with a slot of their own, which Python's
 # exceptions do not keep.
@@ -214,7 +223,7 @@ def test_every_public_class_has_a_case() -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_public_classes_are_onegrus_own(name: str) -> None:
-    assert CLASSES[name].__module__ == "onegru"
+    assert CLASSES[name].__module__ == ("onegru.reports" if name in REPORTS else "onegru")
     assert CLASSES[name].__qualname__ == name
 
 

@@ -65,9 +65,12 @@ def _model(rng: Random, path: Path) -> str:
             onegru.load_layers(path)
             return "read a layer"
         case 2 | 3:
-            return _command("convert", path, _target(rng), "--no-check" if rng.random() < 0.2 else None)
+            name = rng.choice(("convert", "rewrite", "quantize", "stream"))
+            target = _target(rng) if name == "convert" else "out.onnx"
+            no_check = "--no-check" if name in ("rewrite", "stream") and rng.random() < 0.3 else None
+            return _command(name, path, target, no_check)
         case 4:
-            return _command("convert", path, "out.onnx", "--fuse", rng.choice(("--no-check", None)))
+            return _command("fuse", path, "out.onnx", rng.choice(("--no-check", None)))
     model = onegru.load(path)
     report(model)
     repr(model.gru_nodes)

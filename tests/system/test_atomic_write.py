@@ -229,7 +229,8 @@ def command(*arguments: object) -> None:
 
 def convert(path: Path) -> None:
     onegru.save_layers(layer(), path.parent / "source.onnx")
-    command("convert", path.parent / "source.onnx", "--overwrite", path)
+    name = "rewrite" if path.suffix == ".onnx" else "convert"
+    command(name, path.parent / "source.onnx", "--overwrite", path)
 
 
 def run(path: Path) -> None:
@@ -245,7 +246,7 @@ WRITERS = {
     "rewrite": (rewrite, ".onnx"),
     "states": (save_states, ".npz"),
     "convert": (convert, ".xml"),
-    "convert ONNX": (convert, ".onnx"),
+    "rewrite by the command": (convert, ".onnx"),
     "run": (run, ".npy"),
 }
 

@@ -127,8 +127,12 @@ def convert_command(
         "seq_length": seq_length,
     }
     file = opened(source, target, list(SUFFIXES), overwrite)
-    if file.kind is Kind.ONNX and target.suffix.lower() == ".onnx" and not nodes:
-        raise SpecError("TARGET: an ONNX model, as SOURCE is; name a GRU to take out with --node, or see rewrite")
+    takes_out = (nodes or None, keras_version, cell, initial_h, lengths, batch_size, seq_length)
+    if file.kind is Kind.ONNX and target.suffix.lower() == ".onnx" and not any(x is not None for x in takes_out):
+        raise SpecError(
+            "TARGET: an ONNX model, as SOURCE is: `onegru rewrite` changes a whole model; name a GRU to take "
+            "out with --node"
+        )
     with waiting(f"loading {source.name}"):
         layers = read_source(file, nodes or [], keras_version)
     with waiting(f"writing {target.name}"):

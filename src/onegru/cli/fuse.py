@@ -55,10 +55,10 @@ def fuse_command(
 
     Example: onegru fuse model.xml fused.xml --dim batch=4
     """
-    opened(source, target, [".onnx", ".xml"], overwrite)
+    file = opened(source, target, [".onnx", ".xml"], overwrite)
     check = check_of(source, inputs, dims, tolerance, no_check)
     with waiting(f"fusing {source.name}") as watch:
-        report = fuse(source, target, check=check, progress=watch.progress)
+        report = fuse(file, target, check=check, progress=watch.progress)
     if as_json:
         print_json(dataclasses.asdict(report))
     else:

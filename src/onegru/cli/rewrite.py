@@ -69,11 +69,11 @@ def rewrite_command(
 
     Example: onegru rewrite model.onnx other.onnx --for openvino
     """
-    opened(source, target, [".onnx"], overwrite)
+    file = opened(source, target, [".onnx"], overwrite)
     check = check_of(source, inputs, dims, tolerance, no_check)
     with waiting(f"rewriting {source.name}"):
         report = rewrite(
-            source,
+            file,
             target,
             opset=opset,
             layout=layout,

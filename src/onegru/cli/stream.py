@@ -71,11 +71,11 @@ def stream_command(
     """
     if not quantize:
         refuse({"--node": nodes, "--group-size": group_size, "--opset": opset}, "without --quantize")
-    opened(source, target, [".onnx"], overwrite)
+    file = opened(source, target, [".onnx"], overwrite)
     check = check_of(source, inputs, dims, tolerance, no_check)
     with waiting(f"converting {source.name}"):
         report = make_streaming(
-            source,
+            file,
             target,
             time=_axes_of(time) if time else None,
             delay=delay,

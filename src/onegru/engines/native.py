@@ -68,12 +68,13 @@ class Targets:
             machine that made it; `pip install .` and wheels have every target.
     """
 
-    __module__ = "onegru.reports"
-
     available: tuple[str, ...]
     chosen: str
     int8: str
     is_native: bool
+
+
+Targets.__module__ = "onegru.reports"
 
 
 def targets() -> Targets:

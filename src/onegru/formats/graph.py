@@ -33,8 +33,6 @@ class TensorInfo:
         value: what steps call it; its name unless given.
     """
 
-    __module__ = "onegru.reports"
-
     name: str
     dtype: str
     shape: tuple[Dimension, ...] | None
@@ -46,6 +44,9 @@ class TensorInfo:
     def __post_init__(self) -> None:
         if not self.value:
             object.__setattr__(self, "value", self.name)
+
+
+TensorInfo.__module__ = "onegru.reports"
 
 
 def by_name(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 class GruNode:
     """One GRU node of a model."""
 
-    __module__ = "onegru.reports"
-
     def __init__(
         self, node: GruStep, place: str, options: EngineOptions, later: Callable[[], object] | None = None
     ) -> None:
@@ -245,6 +243,9 @@ class GruNode:
             lowered = lower(self._step.operator, self._step.attributes, *weights, where=self._place)
             options = self._options.for_node(self.name).for_type(lowered.spec.dtype)
             return GRU.from_canonical(lowered.spec, lowered.weights, **options._asdict()), lowered
+
+
+GruNode.__module__ = "onegru.reports"
 
 
 def _same_bits(a: Array | None, b: Array | None) -> bool:

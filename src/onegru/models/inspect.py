@@ -49,8 +49,6 @@ class Inspection:
             empty where there is no GRU, and for other files.
     """
 
-    __module__ = "onegru.reports"
-
     path: str
     kind: str
     inputs: tuple[TensorInfo, ...]
@@ -91,6 +89,9 @@ class Inspection:
         if self.streaming:
             facts.append(("in chunks of time", self.streaming))
         return card(f"Inspection · {self.path}", facts, headings, rows)
+
+
+Inspection.__module__ = "onegru.reports"
 
 
 def inspect(path: str | os.PathLike[str]) -> Inspection:

@@ -46,8 +46,6 @@ class GruReport:
         bodies: the bodies of other nodes that it lies in, in words, the outermost first.
     """
 
-    __module__ = "onegru.reports"
-
     name: str
     operator: str
     dtype: str | None
@@ -65,6 +63,9 @@ class GruReport:
     others: tuple[Verdict, ...]
     bodies: tuple[str, ...] = ()
     lossless_storage: str | None = None
+
+
+GruReport.__module__ = "onegru.reports"
 
 
 def report_nodes(inputs: Sequence[TensorInfo], nodes: Iterable[GruNode]) -> tuple[GruReport, ...]:

@@ -39,6 +39,9 @@ class Measured:
     seconds: float
 
 
+Measured.__module__ = "onegru.reports"
+
+
 @dataclass(frozen=True, slots=True)
 class QuantizedGru:
     """One GRU.
@@ -59,6 +62,9 @@ class QuantizedGru:
     reason: str = ""
 
 
+QuantizedGru.__module__ = "onegru.reports"
+
+
 @dataclass(frozen=True)
 class Quantization(Generic[Quantizable]):
     """What `quantize` found.
@@ -73,8 +79,6 @@ class Quantization(Generic[Quantizable]):
         steps: how many steps the longest row of a GRU took; None of a model without.
         written: what was done to the file that was asked for; None without `target`.
     """
-
-    __module__ = "onegru.reports"
 
     result: Quantizable
     grus: tuple[QuantizedGru, ...]
@@ -136,6 +140,9 @@ class Quantization(Generic[Quantizable]):
         words = f"{self.compared:,} numbers compared"
         words += "" if self.steps is None else f", over {count(self.steps, 'step')}"
         return "\n".join([*map(str.rstrip, lines), words])
+
+
+Quantization.__module__ = "onegru.reports"
 
 
 def table_rows(report: Quantization[Any]) -> list[tuple[str, ...]]:

@@ -46,6 +46,9 @@ class OutputReport:
     steps: int | None = None
 
 
+OutputReport.__module__ = "onegru.reports"
+
+
 def check_target(target: Path, suffix: str) -> None:
     """Raise SpecError unless a file of this name can be written."""
     if target.suffix.lower() != suffix:

@@ -40,8 +40,6 @@ class Fusion:
         outputs: the results of the check; empty if it was not asked for.
     """
 
-    __module__ = "onegru.reports"
-
     source: str
     target: str | None
     fused: tuple[Fused, ...]
@@ -49,6 +47,9 @@ class Fusion:
     nodes: tuple[int, int]
     notes: tuple[str, ...]
     outputs: tuple[OutputReport, ...]
+
+
+Fusion.__module__ = "onegru.reports"
 
 
 @renamed_arguments(

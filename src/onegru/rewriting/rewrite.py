@@ -38,6 +38,9 @@ class NodeReport:
     reasons: tuple[str, ...] = ()
 
 
+NodeReport.__module__ = "onegru.reports"
+
+
 @dataclass(frozen=True, slots=True)
 class Rewriting:
     """What was done to a model.
@@ -52,8 +55,6 @@ class Rewriting:
         outputs: the results of the check; empty if it was not asked for.
     """
 
-    __module__ = "onegru.reports"
-
     source: str
     target: str | None
     opsets: tuple[int, int]
@@ -61,6 +62,9 @@ class Rewriting:
     others: tuple[str, ...]
     notes: tuple[str, ...]
     outputs: tuple[OutputReport, ...]
+
+
+Rewriting.__module__ = "onegru.reports"
 
 
 _NOW = {

@@ -163,8 +163,6 @@ class Verification:
             None of inputs that were given.
     """
 
-    __module__ = "onegru.reports"
-
     model: str
     runtimes: tuple[RuntimeResult, ...]
     absent: tuple[str, ...] = ()
@@ -197,3 +195,6 @@ class Verification:
             facts.append(("not installed", ", ".join(self.absent)))
         headings = ("runtime", "version", "result", "first node that differs", "why")
         return card(f"Verification · {self.model}", facts, headings, rows)
+
+
+Verification.__module__ = "onegru.reports"

@@ -32,12 +32,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("fusion",),
     ("timeline",),
     ("models",),
-    ("rewriting", "verification", "quantization"),
-    ("conformance", "scoring"),
+    ("rewriting", "verification"),
+    ("conformance", "scoring", "quantization"),
     ("cli",),
 )
 # Above all folders but the command line: modules for other packages, and the public names.
-PUBLIC = ("backend", "execution_provider", "__init__")
+PUBLIC = ("backend", "execution_provider", "openvino", "reports", "__init__")
 
 # The only modules that may import a package beside NumPy and the standard library.
 OPTIONAL = {

@@ -39,7 +39,6 @@ class GateTrace(Gates):
         directions: the name of each direction, "forward" or "reverse".
     """
 
-    __module__ = "onegru.reports"
     __slots__ = ()
 
     def __repr__(self) -> str:
@@ -172,6 +171,9 @@ class GateTrace(Gates):
         if path is not None:
             write_files([(file_path("path", path), lambda file: file.write(text.encode()))])
         return text
+
+
+GateTrace.__module__ = "onegru.reports"
 
 
 def _figure(number: float | None) -> str:
