@@ -24,6 +24,7 @@ from benchmarks.paced import measure_paced
 from benchmarks.page.figures import mean_of, way_ratios, way_words
 from benchmarks.page.machines import read_machines
 from benchmarks.peers import PEERS, version
+from benchmarks.processors import microarchitecture
 from benchmarks.record import Record
 from benchmarks.report import write_report
 from benchmarks.turns import ROOT, Worker, exact_results, shown, take_turns, working
@@ -87,6 +88,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": info.get("model name") or platform.processor() or platform.machine(),
         "vendor": info.get("vendor_id", ""),
+        "microarchitecture": microarchitecture(info),
         "cores": len(cores),
         "caches": cache_shares(cores[:1]),
         "target": onegru.targets().chosen,

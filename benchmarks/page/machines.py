@@ -34,16 +34,20 @@ def labels(machines: Machines) -> dict[str, str]:
     for name, parts in machines.items():
         machine = machine_of(parts)
         target = str(machine["target"])
-        found[name] = f"{machine['cpu']} ({_INSTRUCTIONS.get(target.partition('_')[0], target)})"
+        found[name] = f"{_processor(machine)} ({_INSTRUCTIONS.get(target.partition('_')[0], target)})"
     shared = [label for label, count in Counter(found.values()).items() if count > 1]
     return {name: name if label in shared else label for name, label in found.items()}
+
+
+def _processor(machine: Entry) -> str:
+    return str(machine.get("microarchitecture") or machine.get("cpu") or "unknown")
 
 
 def _name(machine: Entry) -> str:
     """Processor, number of cores, SIMD target and L2: what tells two machines apart."""
     level_2 = machine.get("caches", {}).get("L2")
     words = [
-        str(machine.get("cpu", "unknown")),
+        _processor(machine),
         f"{machine.get('cores', '?')} cores",
         str(machine.get("target")),
     ]

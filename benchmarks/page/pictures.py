@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.page.figures import threads_of
+from benchmarks.page.figures import mean_of, threads_of
 
-__all__ = ["draw_curves", "draw_ratios"]
+__all__ = ["draw_curves", "draw_rows"]
 
 
 def _axes(count: int, width: float, height: float) -> tuple[Any, Any]:
@@ -29,39 +29,33 @@ def _save(figure: Any, path: Path) -> None:
     pyplot.close(figure)
 
 
-def draw_ratios(ratios: Mapping[str, Mapping[str, Mapping[str, float]]], path: Path) -> None:
-    """By machine, number of threads and shape, a bar for each on a logarithmic axis; nothing of nothing."""
-    ratios = {machine: found for machine, found in ratios.items() if found}
-    if not ratios:
+def draw_rows(rows: Mapping[str, Sequence[float]], title: str, path: Path) -> None:
+    """A bar for each row, the geometric mean, with a line from the lowest to the highest; nothing of nothing.
+
+    It can be read on a telephone: few rows, large letters.
+    """
+    if not rows:
         return
-    labels = list(dict.fromkeys(label for by in ratios.values() for found in by.values() for label in found))
-    figure, axes = _axes(len(ratios), 8.0 if len(ratios) == 1 else 6.0, 0.3 * len(labels) + 1.3)
-    for axis, (machine, by_threads) in zip(axes, ratios.items(), strict=True):
-        axis.set_xscale("log")
-        height = 0.8 / len(by_threads)
-        for index, (threads, found) in enumerate(by_threads.items()):
-            places = [labels.index(label) + (index - (len(by_threads) - 1) / 2) * height for label in found]
-            axis.barh(
-                places, [value - 1 for value in found.values()], height, left=1, label=threads_of(threads)
-            )
-            for place, value in zip(places, found.values(), strict=True):
-                axis.text(max(value, 1) * 1.02, place, f"{value:.1f}", va="center", fontsize=8)
-        most = max((value for found in by_threads.values() for value in found.values()), default=1)
-        least = min((value for found in by_threads.values() for value in found.values()), default=1)
-        ticks = [
-            tick for tick in (0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30) if least * 0.7 < tick < most * 1.3
-        ]
-        axis.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
-        axis.set_xticks([], minor=True)
-        axis.set_xlim(min(least, 1) * 0.97, most * 1.45)
-        axis.grid(axis="x", alpha=0.3)
-        axis.set_axisbelow(True)
-        axis.axvline(1, color="black", linewidth=1)
-        axis.set_yticks(range(len(labels)), labels if axis is axes[0] else [""] * len(labels))
-        axis.set_ylim(len(labels) - 0.4, -0.6)
-        axis.set_xlabel("times as fast as the fastest peer")
-        axis.set_title(machine)
-        axis.legend(loc="lower right")
+    figure, (axis,) = _axes(1, 8.0, 0.72 * len(rows) + 1.5)
+    most = max(max(found) for found in rows.values())
+    for place, found in enumerate(rows.values()):
+        mean = mean_of(found)
+        axis.barh(place, mean - 1, 0.62, left=1, color="#2a6f97")
+        axis.plot([min(found), max(found)], [place, place], color="black", linewidth=1.6, alpha=0.55)
+        axis.text(most * 1.12, place, f"{mean:.1f}×", va="center", fontsize=19, fontweight="bold")
+    least = min(min(found) for found in rows.values())
+    axis.set_xscale("log")
+    ticks = [tick for tick in (0.5, 1, 2, 5, 10, 20) if least * 0.9 < tick < most * 1.1]
+    axis.set_xticks(ticks, [f"{tick:g}×" for tick in ticks], fontsize=15)
+    axis.set_xticks([], minor=True)
+    axis.set_xlim(min(least, 1) * 0.93, most * 1.75)
+    axis.axvline(1, color="black", linewidth=1.2)
+    axis.set_yticks(range(len(rows)), list(rows), fontsize=17)
+    axis.set_ylim(len(rows) - 0.5, -0.5)
+    for side in ("top", "right", "left"):
+        axis.spines[side].set_visible(False)
+    axis.tick_params(axis="y", length=0)
+    axis.set_title(title, fontsize=16, loc="right")
     _save(figure, path)
 
 

@@ -18,7 +18,6 @@ from benchmarks.page.figures import (
     of_kind,
     rate,
     ratio,
-    share,
     summary_of,
     threads_of,
     times,
@@ -38,8 +37,6 @@ _SUMMARY = "lowest | 5 % | median | geometric mean"
 def targets(parts: Parts) -> list[str]:
     """All targets, and what was measured."""
     lines = [
-        "### Targets",
-        "",
         "| what | threads | target | measured | |",
         "| --- | --- | --- | ---: | --- |",
     ]
@@ -62,8 +59,8 @@ def table(entries: list[Entry], threads: str, limits: Entry) -> list[str]:
         "",
         f"FMA peak {limits['fma'] / 1e9:.0f} GFLOP/s; reading: {said}.",
         "",
-        f"| T,B,I,H,D reset | {' | '.join(names)} | ratio | spread | GFLOP/s | of peak | of limit |",
-        "| --- |" + " ---: |" * (len(names) + 5),
+        f"| T,B,I,H,D reset | {' | '.join(names)} | ratio | spread | GFLOP/s | of peak |",
+        "| --- |" + " ---: |" * (len(names) + 4),
     ]
     for entry in entries:
         cells = [f"{found[n] * 1e6:.1f}" if n in (found := times(entry, names)) else "" for n in names]
@@ -72,7 +69,7 @@ def table(entries: list[Entry], threads: str, limits: Entry) -> list[str]:
         flops = rate(entry)
         lines.append(
             f"| {entry['case']} | {' | '.join(cells)} | {ratio(entry):.2f} | {spread} | {flops / 1e9:.0f} "
-            f"| {flops / limits['fma']:.0%} | {share(entry, limits):.0%} |"
+            f"| {flops / limits['fma']:.0%} |"
         )
     return [*lines, ""] if entries else []
 
@@ -203,19 +200,14 @@ def drawn(parts: Parts, picture: str = "") -> list[str]:
         f"{AGAIN} was measured again, longer, and that counts.",
         "",
         *([f"![random shapes]({picture})", ""] if picture else []),
-        f"| threads | | shapes | {_SUMMARY} | below 1 |",
-        "| --- | --- |" + " ---: |" * 6,
+        f"| threads | shapes | {_SUMMARY} | below 1 |",
+        "| --- |" + " ---: |" * 6,
     ]
     slower: list[str] = []
     for threads in drawn_threads(parts):
-        entries, limits = of_kind(parts, "drawn", "drawn", threads), parts["drawn"]["limits"].get(threads)
-        found = {f"time of {AGAINST}": drawn_summary(parts, threads)}
-        if entries:
-            found["share of the limit"] = summary_of([share(e, limits) for e in entries])
-        for name, ratios in found.items():
-            cells = " | ".join(f"{ratios[kind]:.2f}" for kind in ("lowest", "low", "median", "mean"))
-            below = f"{ratios['below']:g}" if "time" in name else ""
-            lines.append(f"| {threads} | {name} | {ratios['shapes']:g} | {cells} | {below} |")
+        entries, found = of_kind(parts, "drawn", "drawn", threads), drawn_summary(parts, threads)
+        cells = " | ".join(f"{found[kind]:.2f}" for kind in ("lowest", "low", "median", "mean"))
+        lines.append(f"| {threads} | {found['shapes']:g} | {cells} | {found['below']:g} |")
         for value, entry in sorted(((ratio(e, [AGAINST]), e) for e in entries), key=lambda pair: pair[0]):
             if value < LOWEST:
                 refusal = entry["peers"]["onegru"].get("refuses", "")
