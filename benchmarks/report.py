@@ -14,7 +14,15 @@ import argparse
 from pathlib import Path
 
 from benchmarks.page.figures import Parts, drawn_ratios, drawn_threads, of_kind
-from benchmarks.page.machines import FOLDER, Machines, file_name, labels, machine_of, read_machines, write_machines
+from benchmarks.page.machines import (
+    FOLDER,
+    Machines,
+    file_name,
+    labels,
+    machine_of,
+    read_machines,
+    write_machines,
+)
 from benchmarks.page.pictures import draw_curves, draw_rows
 from benchmarks.page.story import rows_of, story
 from benchmarks.page.tables import beside, drawn, paced, rows, table, targets, ways, whole
@@ -40,7 +48,9 @@ def write_report(machines: Machines, folder: Path) -> None:
             {e["case"]: e["rates"] for e in of_kind(parts, "drawn", "rows")},
             folder / _curves(name),
         )
-    shown = max(machines, key=lambda name: (len(rows_of(machines[name], "2")), _date(machines[name])), default="")
+    shown = max(
+        machines, key=lambda name: (len(rows_of(machines[name], "2")), _date(machines[name])), default=""
+    )
     if shown:
         title = f"{labels(machines)[shown]}, two threads"
         draw_rows(rows_of(machines[shown], "2"), title, folder / "performance.png")

@@ -1,4 +1,4 @@
-"""The page that a reader sees first: a picture, six rows, what is compared, where onegru is not faster, and why."""
+"""The page that a reader sees first: six rows, a picture, what is compared, where it is not faster, and why."""
 
 from __future__ import annotations
 
@@ -83,17 +83,17 @@ def story(machines: Machines) -> list[str]:
         "",
         "![How many times as fast as other runtimes](performance.png)",
         "",
-        "A bar is the geometric mean on two threads, the line the lowest and the highest case. Below 1 onegru "
-        "is slower there: [where, and why](#where-it-is-not-faster).",
+        "A bar is the geometric mean on two threads, the line the lowest and the highest case. Below 1 "
+        "onegru is slower there: [where, and why](#where-it-is-not-faster).",
         "",
         "## What is compared, and how",
         "",
         "- **Peers at their best**: ONNX Runtime, OpenVINO and PyTorch with constant weights, fixed shapes, "
         "bound outputs, inference mode, as many threads as onegru, pinned.",
-        "- **In turns**: A B C A B C …, each for a tenth of a second, seven rounds; medians count. Results are "
-        "checked against float64 before anything is timed.",
-        "- **Cases**: the GRUs of models that people run, and 300 shapes drawn from a seed, which nobody tuned "
-        "for; both places of the reset gate. The fastest peer is chosen anew for each case.",
+        "- **In turns**: A B C A B C …, each for a tenth of a second, seven rounds; medians count. Results "
+        "are checked against float64 before anything is timed.",
+        "- **Cases**: the GRUs of models that people run, and 300 shapes drawn from a seed, which nobody "
+        "tuned for; both places of the reset gate. The fastest peer is chosen anew for each case.",
         "- **Whole models**: the file by `onegru.load` against its own runtime on the same file.",
         "- **Yours**: `make bench` measures this machine. [All cases](performance-tables.md) have times and "
         "spreads.",
@@ -150,7 +150,9 @@ def _table(first: str, machines: Machines, cells: Cells) -> list[str]:
         for what, words in known[name].items():
             found.setdefault(what, {})[name] = words
     lines = [f"| {first} | {' | '.join(called.values())} |", "| --- |" + " ---: |" * len(called)]
-    lines += [f"| {what} | {' | '.join(row.get(name, '–') for name in called)} |" for what, row in found.items()]
+    lines += [
+        f"| {what} | {' | '.join(row.get(name, '–') for name in called)} |" for what, row in found.items()
+    ]
     return lines
 
 
@@ -186,7 +188,9 @@ def _limits(machines: Machines) -> list[str]:
     drawn = _all(machines, drawn_ratios)
     irs = _all(machines, _whole("ir"))
     ways = {
-        form: [value for parts in machines.values() for count in _COUNTS for value in _ways(parts, count, form)]
+        form: [
+            value for parts in machines.values() for count in _COUNTS for value in _ways(parts, count, form)
+        ]
         for form in ("onnx", "ir")
     }
     lines = [
@@ -194,22 +198,22 @@ def _limits(machines: Machines) -> list[str]:
         f"multiply-adds, and a single step of H ≥ 512 is the reading of its weights; the peers are close to "
         f"that limit, too. Batches are {_span(batches)} times as fast as the fastest peer, single steps "
         f"{_span(steps)} times.",
-        f"- **Small layers gain most because frameworks cost most there.** {_small(machines)} Of the ten times "
-        f"in the first row most is that; inside a model of many operators little of it is left.",
-        "- **Training of large layers** in PyTorch is done by oneDNN's kernels, which are as good: 1.05 to 1.3 "
-        "times there, where small layers gain several times; single steps with gradients gain nothing. "
+        f"- **Small layers gain most because frameworks cost most there.** {_small(machines)} Of the ten "
+        f"times in the first row most is that; inside a model of many operators little of it is left.",
+        "- **Training of large layers** in PyTorch is done by oneDNN's kernels, which are as good: 1.05 to "
+        "1.3 times there, where small layers gain several times; single steps with gradients gain nothing. "
         "[Training, measured](training-tables.md).",
         f"- **Random shapes**: {sum(value < 1 for value in drawn)} of {len(drawn)} cases on the machines "
         f"above are slower than ONNX Runtime, the lowest {min(drawn, default=0):.2f}.",
         f"- **OpenVINO's models of one small step.** `onegru.load` calls OpenVINO for all but the GRUs, from "
         f"Python, some 8 µs a call: whole models are {_span(irs)} times as fast.",
         f"- **Weights that nodes compute** from defaults of inputs are made again in each run of a session "
-        f"with the execution provider, and small single steps of IRs pay for Python. Over models drawn by the "
-        f"way in which they carry their weights: {_span(ways['onnx'])} times for ONNX, {_span(ways['ir'])} "
+        f"with the execution provider, and small single steps of IRs pay for Python. Over models drawn by "
+        f"the way in which they carry their weights: {_span(ways['onnx'])} times for ONNX, {_span(ways['ir'])} "
         f"times for IRs.",
-        "- **Two threads after a pause.** Threads that sleep have to be woken, 50 to 100 µs on these machines: "
-        "a call of 0.3 ms gains little from the second one, where other runtimes keep theirs spinning and use "
-        "a whole CPU for it. onegru's idle threads use none.",
+        "- **Two threads after a pause.** Threads that sleep have to be woken, 50 to 100 µs on these "
+        "machines: a call of 0.3 ms gains little from the second one, where other runtimes keep theirs "
+        "spinning and use a whole CPU for it. onegru's idle threads use none.",
     ]
     return lines
 

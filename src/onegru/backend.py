@@ -60,7 +60,7 @@ class OneGRURep(BackendRep):
             values = list(inputs) if isinstance(inputs, Sequence) else [inputs]
             names = [info.name for info in self._model.inputs]
             if len(values) > len(names):
-                raise SpecError(f"inputs: {count(len(values), 'array')}; must be at most {len(names)}")
+                raise SpecError.of("inputs", f"{count(len(values), 'array')}; must be at most {len(names)}")
             inputs = dict(zip(names, values, strict=False))
         return tuple(self._model.run(inputs).values())
 
@@ -93,9 +93,9 @@ class OneGRUBackend(Backend):
         engine = kwargs.pop("engine", "auto")
         _refuse_options(kwargs)
         if not cls.supports_device(device):
-            raise SpecError(f"device: {device!r}; must be CPU")
+            raise SpecError.of("device", f"{device!r}; must be CPU")
         if not isinstance(model, ModelProto):
-            raise SpecError(f"model: {type(model).__name__}; must be a ModelProto")
+            raise SpecError.of("model", f"{type(model).__name__}; must be a ModelProto")
         graph = parse_onnx(model.SerializeToString(), Source("model"))
         return OneGRURep(Model(graph, engine_options(engine, None, None)))
 
@@ -126,16 +126,16 @@ class OneGRUBackend(Backend):
                 `engine` as for `prepare`.
         """
         if not isinstance(node, NodeProto):
-            raise SpecError(f"node: {shown(node)}; must be a NodeProto")
+            raise SpecError.of("node", f"{shown(node)}; must be a NodeProto")
         if not isinstance(inputs, Sequence | np.ndarray):
-            raise SpecError(f"inputs: {shown(inputs)}; must be a list of arrays")
+            raise SpecError.of("inputs", f"{shown(inputs)}; must be a list of arrays")
         opset = kwargs.pop("opset_version", None)
         opset = node_opset(node) if opset is None else integer("opset_version", opset, 1)
         if opset >= 2**31:
-            raise SpecError(f"opset_version: {opset}; must be below 2**31")
+            raise SpecError.of("opset_version", f"{opset}; must be below 2**31")
         names = [name for name in node.input if name]
         if len(inputs) != len(names):
-            raise SpecError(f"inputs: {count(len(inputs), 'array')}; must be {len(names)}")
+            raise SpecError.of("inputs", f"{count(len(inputs), 'array')}; must be {len(names)}")
         inputs = [np.asarray(array) for array in inputs]
         infos = [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)

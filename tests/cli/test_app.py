@@ -257,7 +257,18 @@ def test_an_option_that_has_moved(cli: Cli, option: str, command: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "bench", "trace", "convert", "rewrite", "stream", "quantize", "verify", "score", "conformance run"],
+    [
+        "run",
+        "bench",
+        "trace",
+        "convert",
+        "rewrite",
+        "stream",
+        "quantize",
+        "verify",
+        "score",
+        "conformance run",
+    ],
 )
 def test_placeholders_are_words(cli: Cli, command: str) -> None:
     assert " range>" not in cli(*command.split(), "--help").out

@@ -75,7 +75,9 @@ def test_weights_in_int8(tmp_path: Path, direction: str) -> None:
         assert json.loads(file.metadata()["onegru"])["format"] == 2
         q, scale = file.get_tensor("layers.0.R"), file.get_tensor("layers.0.R_scale")
         assert q.dtype == np.int8 and np.array_equal(q * scale[..., None], layers_of(stack)[0].weights.R)
-    onegru.save_layers(Stack([layers_of(stack)[0].with_storage(None), layers_of(stack)[1]]), path)  # some of them
+    onegru.save_layers(
+        Stack([layers_of(stack)[0].with_storage(None), layers_of(stack)[1]]), path
+    )  # some of them
     mixed = read_layers(path)
     assert np.array_equal(layers_of(mixed)[1].weights.R, layers_of(stack)[1].weights.R)
 

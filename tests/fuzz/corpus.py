@@ -102,7 +102,9 @@ def _onnx() -> list[Files]:
     made = [{"m.onnx": proto.SerializeToString(deterministic=True)} for proto in models]
     half = make_gru(3, dtype="bfloat16")
     saved = [
-        _written("m.onnx", lambda path: onegru.save_layers(make_stack(2, ("bidirectional",)), path, layout=1)),
+        _written(
+            "m.onnx", lambda path: onegru.save_layers(make_stack(2, ("bidirectional",)), path, layout=1)
+        ),
         _written("m.onnx", lambda path: onegru.save_layers(half, path, opset=22)),
     ]
     return [*made, *saved, _external(chain)]

@@ -396,7 +396,9 @@ def test_rounding_is_allowed_and_faults_are_not(scale: float, tmp_path: Path) ->
     known = trained(scale)
     source = save(tmp_path, plain(I=64, H=128, **known))
     x = np.random.default_rng(1).standard_normal((30, 2, 64)).astype(np.float32)
-    report = onegru.rewrite(source, tmp_path / "target.onnx", decompose=True, check=onegru.Check(inputs={"X": x}))
+    report = onegru.rewrite(
+        source, tmp_path / "target.onnx", decompose=True, check=onegru.Check(inputs={"X": x})
+    )
     assert report.outputs[0].max_abs <= report.outputs[0].tolerance < 1e-4
     faults = {
         "a weight": known["W"] * (1 + 1e-3 * (np.arange(64) == 5)),

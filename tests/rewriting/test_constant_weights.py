@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -92,8 +91,7 @@ def test_they_become_constants(make: Callable[[str, Array], Part], rewriting: st
     plain = save(tmp_path, model(graph([LAST], [X_INFO], outputs, WEIGHTS), opset=18), "plain.onnx")
     targets = [tmp_path / "a.onnx", tmp_path / "b.onnx"]
     reports = [
-        REWRITINGS[rewriting](path, target)
-        for path, target in zip((source, plain), targets, strict=True)
+        REWRITINGS[rewriting](path, target) for path, target in zip((source, plain), targets, strict=True)
     ]
     assert "weights that nodes compute from constants are constants now" in reports[0].notes
     assert reports[0].nodes == reports[1].nodes

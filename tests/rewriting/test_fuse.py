@@ -99,7 +99,12 @@ def test_external_data_come_into_the_file(tmp_path: Path) -> None:
 def test_given_inputs_sizes_and_tolerance(tmp_path: Path) -> None:
     case = case_of("chain")
     source, target = saved(tmp_path, case), tmp_path / "target.onnx"
-    assert onegru.fuse(source, target, check=onegru.Check(inputs=case.feeds, tolerance=1e-4)).outputs[0].tolerance >= 1e-4
+    assert (
+        onegru.fuse(source, target, check=onegru.Check(inputs=case.feeds, tolerance=1e-4))
+        .outputs[0]
+        .tolerance
+        >= 1e-4
+    )
     assert onegru.fuse(source, target, check=onegru.Check(dims={"batch": 5}, seed=3)).outputs
     assert onegru.fuse(source, target, check=False).outputs == ()
     assert_computes(onegru.load(target), case)

@@ -36,11 +36,11 @@ from tests.support.files.onnx_models import (
     value,
     weights,
 )
+from tests.support.int8_files import store_in_int8
 from tests.support.layers import make_gru
 from tests.support.machine.repository import DENOISER, DIGITS
 from tests.support.rewrite_cases import Case, assert_close, cases, expected
 from tests.support.runtimes import onnxruntime_results, openvino_results
-from tests.support.int8_files import store_in_int8
 
 
 def in_int8(matrix: Array) -> Array:

@@ -30,7 +30,10 @@ from tests.support.rewrite_cases import Case
         ({"dtype": "int8"}, "dtype: 'int8'; must be 'float16'"),
         ({"runtime": "tvm"}, "runtime: 'tvm'; must be 'onnxruntime' or 'openvino'"),
         ({"opset": 1}, "opset: 1; must be at least 3, as GRU node 'gru' has linear_before_reset"),
-        ({"check": onegru.Check(dims={"K": 3})}, "dims: 'K'; must be an open dimension of an input: 'N', 'T'"),
+        (
+            {"check": onegru.Check(dims={"K": 3})},
+            "dims: 'K'; must be an open dimension of an input: 'N', 'T'",
+        ),
         ({"check": onegru.Check(dims={"T": (3,)})}, "dims: 'T' is (3,); must be one size"),
         ({"check": onegru.Check(inputs={}), "opset": 22}, "'X': missing"),
         ({"check": onegru.Check(inputs={"Q": 3}), "opset": 22}, "'Q': not an input"),
@@ -42,7 +45,10 @@ from tests.support.rewrite_cases import Case
         ({"target": 3}, "target: 3; must be the name of a file"),
         ({"quantize": True}, "quantize: no longer an argument of rewrite; now onegru.quantize("),
         ({"streaming": True}, "streaming: no longer an argument of rewrite; now onegru.make_streaming("),
-        ({"tolerance": 0.1}, "tolerance: no longer an argument of rewrite; now check=onegru.Check(tolerance=…)"),
+        (
+            {"tolerance": 0.1},
+            "tolerance: no longer an argument of rewrite; now check=onegru.Check(tolerance=…)",
+        ),
     ],
 )
 def test_illegal_arguments(options: dict[str, Any], message: str, tmp_path: Path) -> None:

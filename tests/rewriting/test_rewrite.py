@@ -164,7 +164,9 @@ def test_given_inputs_and_sizes(tmp_path: Path) -> None:
     with pytest.raises(onegru.FormatError, match=r"does not run on random inputs .* give inputs or dims"):
         rewrite(path, tmp_path / "target.onnx", opset=22)
     assert rewrite(path, tmp_path / "target.onnx", opset=22, check=onegru.Check(dims={"K": 150})).outputs
-    assert rewrite(path, tmp_path / "target.onnx", opset=22, check=onegru.Check(inputs={"x": numbers(1, 150)})).outputs
+    assert rewrite(
+        path, tmp_path / "target.onnx", opset=22, check=onegru.Check(inputs={"x": numbers(1, 150)})
+    ).outputs
 
 
 def test_two_grus_on_one_input_for_openvino(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def _run() -> int:
     except (typer.Abort, KeyboardInterrupt) as stop:
         return _fail("; ".join(["interrupted", *map(str, stop.args)]), _INTERRUPTED)
     except onegru.OneGRUError as error:
-        return _fail(_as_given(str(error)))
+        return _fail(_as_given(error))
     except MemoryError as error:
         return _fail(f"not enough memory ({error})")
     except OSError as error:
@@ -120,12 +120,14 @@ def _run() -> int:
         return _fail(message())
 
 
-def _as_given(message: str) -> str:
-    """A message that begins with an argument's name, with that of the option that it was given by."""
-    name = message.partition(":")[0]
-    option = "--" + {"num_threads": "threads"}.get(name, name).replace("_", "-")
+def _as_given(error: onegru.OneGRUError) -> str:
+    """A message about an argument, with the option that it was given by."""
+    argument = getattr(error, "argument", None)
+    if argument is None:
+        return str(error)
+    option = "--" + {"num_threads": "threads"}.get(argument, argument).replace("_", "-")
     given = {item.partition("=")[0] for item in sys.argv[1:]}
-    return f"{option}:{message.partition(':')[2]}" if option in given else message
+    return str(error).replace(f"{argument}:", f"{option}:", 1) if option in given else str(error)
 
 
 def _unread() -> int:

@@ -51,7 +51,7 @@ def set_threads(threads: int) -> None:
         SpecError: there cannot be so many.
     """
     if threads > MOST_THREADS:
-        raise SpecError(f"--threads: {threads}; must be 1…{MOST_THREADS}")
+        raise SpecError.of("--threads", f"{threads}; must be 1…{MOST_THREADS}")
     set_num_threads(threads)
 
 

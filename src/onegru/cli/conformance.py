@@ -177,7 +177,7 @@ def run_command(
     counts = [sum(kind_of_case(case) in item.kinds for case in chosen) for item in runners]
     if not any(counts):
         names = ", ".join(dict.fromkeys(item.runtime.name for item in runners))
-        raise SpecError(f"--runtime: {names}; must be one that takes any of the chosen cases")
+        raise SpecError.of("--runtime", f"{names}; must be one that takes any of the chosen cases")
     with waiting(f"running {count(len(chosen), 'case')}") as watch:
         results = [
             run_cases(
@@ -235,12 +235,12 @@ def chosen_cases(patterns: Sequence[str], operators: Sequence[str]) -> list[Case
     for name in operators:
         if name.lower() not in known:
             names = ", ".join(dict.fromkeys(str(case.operator) for case in found))
-            raise SpecError(f"--operator: {name!r}; must be one of {names}")
+            raise SpecError.of("--operator", f"{name!r}; must be one of {names}")
     wanted = {name.lower() for name in operators} or known
     found = [case for case in found if wanted & {str(case.operator).lower(), case.operator.name.lower()}]
     for pattern in patterns:
         if not any(fnmatchcase(case.name, pattern) for case in found):
-            raise SpecError(f"--case: {pattern!r}; must match one of the {count(len(found), 'case')}")
+            raise SpecError.of("--case", f"{pattern!r}; must match one of the {count(len(found), 'case')}")
     return [case for case in found if not patterns or any(fnmatchcase(case.name, item) for item in patterns)]
 
 

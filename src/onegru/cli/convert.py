@@ -93,7 +93,10 @@ def convert_command(
     batch_size: Annotated[
         int | None,
         typer.Option(
-            "--batch-size", metavar="SIZE", help="A fixed batch size; default any.", rich_help_panel=_OF_MODELS
+            "--batch-size",
+            metavar="SIZE",
+            help="A fixed batch size; default any.",
+            rich_help_panel=_OF_MODELS,
         ),
     ] = None,
     seq_length: Annotated[
@@ -110,8 +113,8 @@ def convert_command(
 ) -> None:
     """Take a GRU, or a stack of them, out of one file and write it to another, of any kind.
 
-    Nothing is written if the two differ by more than rounding, on random inputs. A whole ONNX model is changed
-    by `onegru rewrite`, `fuse`, `stream` and `quantize`.
+    Nothing is written if the two differ by more than rounding, on random inputs. A whole ONNX model is
+    changed by `onegru rewrite`, `fuse`, `stream` and `quantize`.
 
     Example: onegru convert model.onnx model.xml
 
@@ -128,10 +131,15 @@ def convert_command(
     }
     file = opened(source, target, list(SUFFIXES), overwrite)
     takes_out = (nodes or None, keras_version, cell, initial_h, lengths, batch_size, seq_length)
-    if file.kind is Kind.ONNX and target.suffix.lower() == ".onnx" and not any(x is not None for x in takes_out):
-        raise SpecError(
-            "TARGET: an ONNX model, as SOURCE is: `onegru rewrite` changes a whole model; name a GRU to take "
-            "out with --node"
+    if (
+        file.kind is Kind.ONNX
+        and target.suffix.lower() == ".onnx"
+        and not any(x is not None for x in takes_out)
+    ):
+        raise SpecError.of(
+            "TARGET",
+            "an ONNX model, as SOURCE is: `onegru rewrite` changes a whole model; name a GRU to take "
+            "out with --node",
         )
     with waiting(f"loading {source.name}"):
         layers = read_source(file, nodes or [], keras_version)

@@ -36,9 +36,7 @@ def fuse_command(
     source: Annotated[
         Path, typer.Argument(metavar="SOURCE", help="An ONNX model (.onnx) or OpenVINO IR (.xml).")
     ],
-    target: Annotated[
-        Path, typer.Argument(metavar="TARGET", help="The file of the same kind to write.")
-    ],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The file of the same kind to write.")],
     inputs: CheckInputs = None,
     dims: CheckDims = None,
     tolerance: Tolerance = None,

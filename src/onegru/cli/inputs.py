@@ -98,9 +98,9 @@ def parse_pairs(
     for text in texts:
         name, separator, value = text.partition("=")
         if not name or (separator and not value) or not (separator or alone):
-            raise SpecError(f"{option}: {text!r}; must be NAME={what}" + (" or NAME" if alone else ""))
+            raise SpecError.of(option, f"{text!r}; must be NAME={what}" + (" or NAME" if alone else ""))
         if name in found:
-            raise SpecError(f"{option}: {name!r} is given twice")
+            raise SpecError.of(option, f"{name!r} is given twice")
         found[name] = value if separator else name
     return found
 
@@ -120,13 +120,13 @@ def parse_dims(texts: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
     for text in texts:
         name, _, size = text.rpartition("=")
         if not name or re.fullmatch(r"[0-9]+(,[0-9]+)*", size) is None:
-            raise SpecError(
-                f"--dim: {text!r}; must be NAME=SIZE, such as batch=4, or INPUT=SIZES, as X=2,3,8"
+            raise SpecError.of(
+                "--dim", f"{text!r}; must be NAME=SIZE, such as batch=4, or INPUT=SIZES, as X=2,3,8"
             )
         if max(map(len, size.split(","))) > _MOST_DIGITS:
-            raise SpecError(f"--dim: {text!r}; must be {'9' * _MOST_DIGITS} at most")
+            raise SpecError.of("--dim", f"{text!r}; must be {'9' * _MOST_DIGITS} at most")
         if name in sizes:
-            raise SpecError(f"--dim: {name!r} is given twice")
+            raise SpecError.of("--dim", f"{name!r} is given twice")
         sizes[name] = tuple(map(int, size.split(","))) if "," in size else int(size)
     return sizes
 
@@ -171,7 +171,7 @@ def gather_inputs(
     for option, given in (("--dim", bool(dims)), ("--dims", default is not None)):
         if given and seed is None:
             drawn = "inputs that --random draws" if draws else "random inputs; must be left out with -i"
-            raise SpecError(f"{option}: has an effect only on {drawn}")
+            raise SpecError.of(option, f"has an effect only on {drawn}")
     sizes = parse_dims(dims)
     infos = by_name(model.inputs)
     values: dict[str, Array] = {}

@@ -81,20 +81,20 @@ def opened(source: Path, target: Path, suffixes: Sequence[str], overwrite: bool)
         OneGRUError: the source cannot be read, or the target not be written.
     """
     if (suffix := target.suffix.lower()) not in suffixes:
-        raise SpecError(f"TARGET: {str(target)!r}; must end in {', '.join(suffixes)}")
+        raise SpecError.of("TARGET", f"{str(target)!r}; must end in {', '.join(suffixes)}")
     file = open_layers("SOURCE", source)
     for path in model_files(target):
         check_not_read(f"TARGET {path}", path, file, "the source")
     if not target.parent.is_dir():
-        raise SpecError(f"TARGET: folder {str(target.parent)!r} does not exist")
+        raise SpecError.of("TARGET", f"folder {str(target.parent)!r} does not exist")
     for path in model_files(target):
         if path.is_dir():
-            raise SpecError(f"TARGET: {str(path)!r} is a folder; must be a file")
+            raise SpecError.of("TARGET", f"{str(path)!r} is a folder; must be a file")
         if path.exists() and not overwrite:
-            raise SpecError(f"TARGET: {str(path)!r} exists; replace it with --overwrite")
+            raise SpecError.of("TARGET", f"{str(path)!r} exists; replace it with --overwrite")
     if len(suffixes) <= 2 and (suffix == ".xml") != (file.kind is Kind.OPENVINO):
         wanted = "an OpenVINO IR" if suffix == ".xml" else "an ONNX model"
-        raise SpecError(f"SOURCE: {str(source)!r} is {file.kind.words}; must be {wanted}, as TARGET is")
+        raise SpecError.of("SOURCE", f"{str(source)!r} is {file.kind.words}; must be {wanted}, as TARGET is")
     return file
 
 

@@ -1,4 +1,4 @@
-"""`onegru quantize`: weights in int8, what they cost and gain on one's own samples, and a file that has them."""
+"""`onegru quantize`: a file with weights in int8, and what that costs and gains on one's own samples."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def quantize_command(
     if not samples:
         refuse({"--column": columns, "--axes": axes, "--rows": rows}, "without --samples")
     elif inputs:
-        raise SpecError("--samples: given with --input; must be one of them")
+        raise SpecError.of("--samples", "given with --input; must be one of them")
     opened(source, target, [".onnx"], overwrite)
     given: list[dict[str, Array]] | None = None
     words = "random inputs, which say little: -i or --samples for your own"

@@ -169,5 +169,5 @@ def parse_size(text: str) -> int:
     """
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,3})?) ?([A-Za-z]*)", text)
     if match is None or match[2].upper() not in _UNITS:
-        raise SpecError(f"--memory: {text!r}; must be a size, such as 500MB or 1GiB")
+        raise SpecError.of("--memory", f"{text!r}; must be a size, such as 500MB or 1GiB")
     return int(float(match[1]) * _UNITS[match[2].upper()])

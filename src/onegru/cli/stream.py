@@ -41,9 +41,7 @@ def stream_command(
     ] = False,
     quantize: Annotated[
         bool,
-        typer.Option(
-            "--quantize", help="Store W and R of GRU nodes in int8, too.", rich_help_panel=_IN_INT8
-        ),
+        typer.Option("--quantize", help="Store W and R of GRU nodes in int8, too.", rich_help_panel=_IN_INT8),
     ] = False,
     nodes: Annotated[
         list[str] | None,
@@ -97,6 +95,6 @@ def _axes_of(texts: list[str]) -> dict[str, int]:
     for text in texts:
         name, _, axis = text.rpartition("=")
         if not name or not axis.isascii() or not axis.isdigit() or len(axis) > 2:
-            raise SpecError(f"--time: {text!r}; must be INPUT=AXIS, such as X=1")
+            raise SpecError.of("--time", f"{text!r}; must be INPUT=AXIS, such as X=1")
         found[name] = int(axis)
     return found

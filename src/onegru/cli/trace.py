@@ -137,12 +137,16 @@ def _node(model: Model, given: str | None) -> str | int:
         if len(names) == 1:
             return 0
         listed = ", ".join(map(repr, names)) or "none"
-        raise SpecError(f"--node: missing; {model.path} has {count(len(names), 'GRU node')}: {listed}")
+        raise SpecError.of("--node", f"missing; {model.path} has {count(len(names), 'GRU node')}: {listed}")
     return int(given) if given not in names and given.isascii() and given.isdigit() else given
 
 
 def _writer(
-    path: Path, trace: onegru.reports.GateTrace, row: int, direction: str | None, other: onegru.reports.GateTrace | None
+    path: Path,
+    trace: onegru.reports.GateTrace,
+    row: int,
+    direction: str | None,
+    other: onegru.reports.GateTrace | None,
 ) -> Callable[[IO[bytes]], object]:
     """What writes a file."""
     suffix = path.suffix.lower()

@@ -38,7 +38,7 @@ def judge(case: Case, outputs: Mapping[str, Array]) -> Outcome:
         SpecError: the outputs are not given by name.
     """
     if not isinstance(outputs, Mapping):
-        raise SpecError(f"outputs: {shown(outputs)}; must be arrays by name")
+        raise SpecError.of("outputs", f"{shown(outputs)}; must be arrays by name")
     if set(outputs) != set(case.outputs):
         names = ", ".join(sorted(map(str, outputs))) or "nothing"
         return Outcome("differs", f"gives {names}; must give {', '.join(case.outputs)}")

@@ -78,12 +78,12 @@ class Activation:
         kind = ACTIVATIONS.get(self.name) if isinstance(self.name, str) else None
         if kind is None:
             known = ", ".join(ACTIVATIONS)
-            raise SpecError(f"activations: unknown function {shown(self.name)}; must be one of {known}")
+            raise SpecError.of("activations", f"unknown function {shown(self.name)}; must be one of {known}")
         for parameter in ("alpha", "beta"):
             value = getattr(self, parameter)
             if (value is not None) != (parameter in kind.takes):
                 verb = "needs" if parameter in kind.takes else "takes no"
-                raise SpecError(f"activations: {self.name} {verb} {parameter}")
+                raise SpecError.of("activations", f"{self.name} {verb} {parameter}")
             if value is not None:
                 object.__setattr__(self, parameter, number(parameter, value))
 
@@ -109,7 +109,7 @@ def find_kind(name: str, *, allowed: Sequence[str] = tuple(ACTIVATIONS)) -> Acti
     """
     kind = _BY_LOWER_NAME.get(name.lower()) if name.isascii() else None
     if kind is None or kind.name not in allowed:
-        raise SpecError(f"activations: unknown function {name!r}; must be one of {', '.join(allowed)}")
+        raise SpecError.of("activations", f"unknown function {name!r}; must be one of {', '.join(allowed)}")
     return kind
 
 

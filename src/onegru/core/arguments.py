@@ -46,7 +46,7 @@ def integer(name: str, value: object, least: int | None = None, most: int | None
     ):
         must = "an integer" if least is None else f"an integer, at least {least}"
         must = must if most is None else f"an integer, {least}…{most}"
-        raise SpecError(f"{name}: {shown(value)}; must be {must}")
+        raise SpecError.of(name, f"{shown(value)}; must be {must}")
     return int(value)
 
 
@@ -57,7 +57,7 @@ def flag(name: str, value: object) -> bool:
         SpecError: it is not a boolean.
     """
     if not isinstance(value, bool | np.bool_):
-        raise SpecError(f"{name}: {shown(value)}; must be True or False")
+        raise SpecError.of(name, f"{shown(value)}; must be True or False")
     return bool(value)
 
 
@@ -68,15 +68,15 @@ def number(name: str, value: object) -> float:
         SpecError: it is not a number (a boolean is not), NaN, or beyond float64.
     """
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-        raise SpecError(f"{name}: {shown(value)}; must be a number")
+        raise SpecError.of(name, f"{shown(value)}; must be a number")
     try:
         read = float(value)
     except OverflowError:
-        raise SpecError(
-            f"{name}: a number beyond float64; must be within float32, in which files hold it"
+        raise SpecError.of(
+            name, "a number beyond float64; must be within float32, in which files hold it"
         ) from None
     if math.isnan(read):
-        raise SpecError(f"{name}: NaN; must be a number")
+        raise SpecError.of(name, "NaN; must be a number")
     return read
 
 
@@ -88,7 +88,7 @@ def choice(name: str, value: object, choices: Iterable[str]) -> str:
     """
     choices = tuple(choices)
     if not isinstance(value, str) or value not in choices:
-        raise SpecError(f"{name}: {shown(value)}; must be one of {', '.join(choices)}")
+        raise SpecError.of(name, f"{shown(value)}; must be one of {', '.join(choices)}")
     return str(value)
 
 
@@ -99,7 +99,7 @@ def file_path(name: str, value: object) -> Path:
         SpecError: it is not the name of a file.
     """
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str) or value == "":
-        raise SpecError(f"{name}: {shown(value)}; must be the name of a file")
+        raise SpecError.of(name, f"{shown(value)}; must be the name of a file")
     return Path(value)
 
 
@@ -112,9 +112,9 @@ def node_names(name: str, value: object) -> bool | frozenset[str]:
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if isinstance(value, str):
-        raise SpecError(f"{name}: {value!r}; must be a list of names, not one name")
+        raise SpecError.of(name, f"{value!r}; must be a list of names, not one name")
     if not isinstance(value, Collection) or not value or not all(isinstance(item, str) for item in value):
-        raise SpecError(f"{name}: {shown(value)}; must be True, False or names of GRU nodes")
+        raise SpecError.of(name, f"{shown(value)}; must be True, False or names of GRU nodes")
     return frozenset(value)
 
 
@@ -126,7 +126,7 @@ def renamed_arguments(now: Mapping[str, str]) -> Callable[[Callable[P, R]], Call
         def told(*args: P.args, **kwargs: P.kwargs) -> R:
             for name in kwargs:
                 if name in now:
-                    raise SpecError(f"{name}: no longer an argument of {function.__name__}; now {now[name]}")
+                    raise SpecError.of(name, f"no longer an argument of {function.__name__}; now {now[name]}")
             return function(*args, **kwargs)
 
         return told
@@ -137,4 +137,4 @@ def renamed_arguments(now: Mapping[str, str]) -> Callable[[Callable[P, R]], Call
 def check_function(name: str, value: object) -> None:
     """Raise SpecError unless `value` can be called, or is None."""
     if value is not None and not callable(value):
-        raise SpecError(f"{name}: {shown(value)}; must be a function")
+        raise SpecError.of(name, f"{shown(value)}; must be a function")

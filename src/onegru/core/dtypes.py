@@ -44,7 +44,7 @@ def check_group_size(value: object) -> int:
     """
     sizes = [size for size in map(group_size, WEIGHT_STORAGES) if size]
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value not in sizes):
-        raise SpecError(f"group_size: {value!r}; must be {', '.join(map(str, sizes))} or None")
+        raise SpecError.of("group_size", f"{value!r}; must be {', '.join(map(str, sizes))} or None")
     return int(value or 0)
 
 
@@ -118,7 +118,7 @@ def as_float_array(name: str, value: object, must_be: tuple[str, ...] = ELEMENT_
     """
     array = _as_array(name, value)
     if array.dtype.name not in must_be:
-        raise SpecError(f"{name}: type {array.dtype.name}; must be {_either(must_be)}")
+        raise SpecError.of(name, f"type {array.dtype.name}; must be {_either(must_be)}")
     return array
 
 
@@ -136,7 +136,7 @@ def as_array_of(dtype: str, name: str, value: object) -> Array:
         target = f"{'ml_dtypes' if dtype == 'bfloat16' else 'np'}.{dtype}"
         is_array = isinstance(value, np.ndarray)
         how = f"; try {name}.astype({target})" if is_array else f"; try np.array({name}, {target})"
-    raise SpecError(f"{name}: type {array.dtype.name}; must be {dtype}, like W{how}")
+    raise SpecError.of(name, f"type {array.dtype.name}; must be {dtype}, like W{how}")
 
 
 def as_lengths(name: str, value: object, must_be: tuple[str, ...] | None = None) -> Array:
@@ -154,16 +154,16 @@ def as_lengths(name: str, value: object, must_be: tuple[str, ...] | None = None)
         value = np.zeros(0, np.int64)
     array = _as_array(name, value)
     if must_be is not None and array.dtype.name not in must_be:
-        raise SpecError(f"{name}: type {array.dtype.name}; must be {_either(must_be)}")
+        raise SpecError.of(name, f"type {array.dtype.name}; must be {_either(must_be)}")
     if array.dtype.kind not in "iu":
-        raise SpecError(f"{name}: type {array.dtype.name}; must be an integer type")
+        raise SpecError.of(name, f"type {array.dtype.name}; must be an integer type")
     return array.copy()
 
 
 def refuse_grad(name: str, value: object) -> None:
     """Raise SpecError for a PyTorch tensor whose gradient would be lost."""
     if getattr(value, "requires_grad", False) is True:
-        raise SpecError(f"{name}: a tensor that requires grad; must be an array; try {name}.detach()")
+        raise SpecError.of(name, f"a tensor that requires grad; must be an array; try {name}.detach()")
 
 
 def is_ragged(value: object) -> bool:
@@ -186,15 +186,15 @@ _NO_ARRAY = (ArithmeticError, AttributeError, BufferError, LookupError, RuntimeE
 def _as_array(name: str, value: object) -> Array:
     refuse_grad(name, value)
     if name == "X" and is_ragged(value):
-        raise SpecError("X: sequences of different lengths; must be one array; try onegru.pad(X)")
+        raise SpecError.of("X", "sequences of different lengths; must be one array; try onegru.pad(X)")
     try:
         array = np.asarray(value)
     except _NO_ARRAY as error:
         first = (str(error) or type(error).__name__).splitlines()[0]
-        raise SpecError(f"{name}: not an array ({first}); must be one") from None
+        raise SpecError.of(name, f"not an array ({first}); must be one") from None
     # Not imported here: a fork meanwhile would leave its child waiting for Python's import lock.
     if "numpy.ma" in sys.modules and np.ma.isMaskedArray(value):
-        raise SpecError(f"{name}: a masked array; must be a plain one, as a mask would have no effect")
+        raise SpecError.of(name, "a masked array; must be a plain one, as a mask would have no effect")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 

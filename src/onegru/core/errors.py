@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 
 class OneGRUError(Exception):
@@ -22,9 +22,26 @@ class SpecError(OneGRUError, ValueError):
     """An attribute, shape, type or value that the specification forbids.
 
     The message names the argument, and says what it is and what it must be.
+
+    Args:
+        message: all of it.
+        argument: the argument that it is about.
+
+    Attributes:
+        argument: the argument, or the option of a command; None where it is about no single one, as with the
+            tensors of a file.
     """
 
     __module__ = "onegru"
+
+    def __init__(self, message: str = "", argument: str | None = None) -> None:
+        super().__init__(message)
+        self.argument = argument
+
+    @classmethod
+    def of(cls, argument: str, words: str) -> Self:
+        """One that is about an argument: what it is, and what it must be."""
+        return cls(f"{argument}: {words}", argument)
 
 
 class FormatError(OneGRUError, ValueError):
@@ -102,7 +119,7 @@ def prefixed_errors(place: str) -> Iterator[None]:
     try:
         yield
     except SpecError as error:
-        raise SpecError(f"{place}{error}") from None
+        raise SpecError(f"{place}{error}", error.argument) from None
     except MemoryError as error:
         raise FormatError(f"{place}out of memory ({error})") from None
 

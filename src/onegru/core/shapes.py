@@ -52,7 +52,7 @@ def check_shape(
         if any(want is not None for want in wanted):
             must += f" = [{', '.join('any' if want is None else str(want) for want in wanted)}]"
         rank = "" if len(shape) == len(axes) else f"rank {len(shape)}, "
-        raise SpecError(f"{name}: {rank}shape {shape_words(shape)}; must be {must}")
+        raise SpecError.of(name, f"{rank}shape {shape_words(shape)}; must be {must}")
     known = ((axis, have) for axis, have in zip(axes, shape, strict=True) if have is not None)
     sizes.update({axis: have for axis, have in known if axis != "1"})
 
@@ -93,8 +93,8 @@ def empty(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     try:
         return np.empty(shape, dtype)
     except ValueError as error:
-        raise SpecError(
-            f"{name}: shape {list(shape)}; must be one that an array may have ({error})"
+        raise SpecError.of(
+            name, f"shape {list(shape)}; must be one that an array may have ({error})"
         ) from None
 
 
@@ -155,7 +155,7 @@ def as_rows(rows: object, count: int) -> Array:
     check_shape("rows", indices.shape, "n", {}, {"n": "rows"})
     wrong = indices[(indices < 0) | (indices >= count)]
     if wrong.size:
-        raise SpecError(f"rows: {wrong[0]}; must be in 0…{count - 1}")
+        raise SpecError.of("rows", f"{wrong[0]}; must be in 0…{count - 1}")
     if len(np.unique(indices)) < len(indices):
-        raise SpecError("rows: an index is repeated; each must appear at most once")
+        raise SpecError.of("rows", "an index is repeated; each must appear at most once")
     return indices.astype(np.int32)

@@ -77,20 +77,21 @@ class Spec:
             "attention": flag("attention", self.attention),
         }
         if self.input_size < 0:
-            raise SpecError(f"input_size: {self.input_size}; must be at least 0")
+            raise SpecError.of("input_size", f"{self.input_size}; must be at least 0")
         if self.hidden_size < 1:
-            raise SpecError(f"hidden_size: {self.hidden_size}; must be at least 1")
+            raise SpecError.of("hidden_size", f"{self.hidden_size}; must be at least 1")
         if self.clip is not None and not 0 < self.clip < float("inf"):
-            raise SpecError(f"clip: {self.clip}; must be > 0 and finite, or None")
+            raise SpecError.of("clip", f"{self.clip}; must be > 0 and finite, or None")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         pairs = self.activations
         if not isinstance(pairs, tuple) or not all(_is_pair(pair) for pair in pairs):
-            raise SpecError(f"activations: {shown(pairs)}; must be a tuple of pairs of Activation")
+            raise SpecError.of("activations", f"{shown(pairs)}; must be a tuple of pairs of Activation")
         if len(self.activations) != self.num_directions:
-            raise SpecError(
-                f"activations: {count(len(self.activations), 'pair')}; must be one for each direction, "
-                f"{self.num_directions} for direction {self.direction!r}"
+            raise SpecError.of(
+                "activations",
+                f"{count(len(self.activations), 'pair')}; must be one for each direction, "
+                f"{self.num_directions} for direction {self.direction!r}",
             )
 
     @property
@@ -150,11 +151,11 @@ class Weights:
     def check(self, spec: Spec) -> None:
         """Raise SpecError unless shapes and types are those of `spec`."""
         if not isinstance(spec, Spec):
-            raise SpecError(f"spec: {shown(spec)}; must be a Spec")
+            raise SpecError.of("spec", f"{shown(spec)}; must be a Spec")
         D, H, I = spec.num_directions, spec.hidden_size, spec.input_size
         for name, shape in (("W", (D, 3 * H, I)), ("R", (D, 3 * H, H)), ("B", (D, 6 * H))):
             array: Array = getattr(self, name)
             if array.shape != shape or array.dtype.name != spec.dtype:
-                raise SpecError(
-                    f"{name}: {array.dtype.name} {list(array.shape)}; must be {spec.dtype} {list(shape)}"
+                raise SpecError.of(
+                    name, f"{array.dtype.name} {list(array.shape)}; must be {spec.dtype} {list(shape)}"
                 )

@@ -30,7 +30,9 @@ def spec_to_json(spec: Spec) -> dict[str, object]:
     """
     for function in (function for pair in spec.activations for function in pair):
         if not all(map(math.isfinite, function.parameters)):
-            raise SpecError(f"activations: {function}; alpha and beta must be finite, as JSON has no other")
+            raise SpecError.of(
+                "activations", f"{function}; alpha and beta must be finite, as JSON has no other"
+            )
     document: dict[str, object] = {name: getattr(spec, name) for name in _FIELDS}
     document["activations"] = [
         [[function.name, function.alpha, function.beta] for function in pair] for pair in spec.activations
@@ -49,7 +51,7 @@ def spec_from_json(item: object) -> Spec:
     for name, (words, types) in _FIELDS.items():
         value = item[name]
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            raise SpecError(f"{name}: {value!r}; must be {words}")
+            raise SpecError.of(name, f"{value!r}; must be {words}")
     fields = dict(item)
     fields["clip"] = None if item["clip"] is None else _float("clip", item["clip"])
     fields["activations"] = tuple(_read_pair(pair) for pair in item["activations"])
@@ -60,24 +62,24 @@ def spec_from_json(item: object) -> Spec:
 
 def _read_pair(pair: object) -> tuple[Activation, Activation]:
     if not isinstance(pair, list) or len(pair) != 2:
-        raise SpecError("activations: must be pairs of functions, one for each direction")
+        raise SpecError.of("activations", "must be pairs of functions, one for each direction")
     return _read_function(pair[0]), _read_function(pair[1])
 
 
 def _read_function(function: object) -> Activation:
     if not isinstance(function, list) or len(function) != 3 or not isinstance(function[0], str):
-        raise SpecError("activations: a function must be a list of its name, alpha and beta")
+        raise SpecError.of("activations", "a function must be a list of its name, alpha and beta")
     alpha, beta = (None if value is None else _float("activations", value) for value in function[1:])
     return Activation(function[0], alpha, beta)
 
 
 def _float(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SpecError(f"{name}: {value!r}; must be a number")
+        raise SpecError.of(name, f"{value!r}; must be a number")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise SpecError(f"{name}: a number beyond float64; must be finite")
+        raise SpecError.of(name, "a number beyond float64; must be finite")
     return number

@@ -39,7 +39,9 @@ def check_target(path: Path) -> None:
     with _needs_matplotlib():
         import matplotlib.figure  # noqa: F401
     if path.suffix.lower() not in SUFFIXES:
-        raise SpecError(f"target: {str(path)!r}; must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+        raise SpecError.of(
+            "target", f"{str(path)!r}; must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+        )
 
 
 def _needs_matplotlib() -> AbstractContextManager[None]:
@@ -114,7 +116,7 @@ def draw_into(axes: object, view: View) -> Figure:
     """
     given: Sequence[Any] = np.ravel(np.array(axes, object)).tolist()
     if len(given) != len(view.panels) or not all(hasattr(item, "imshow") for item in given):
-        raise SpecError(f"target: must be a file, None, or {len(view.panels)} of matplotlib's Axes")
+        raise SpecError.of("target", f"must be a file, None, or {len(view.panels)} of matplotlib's Axes")
     for index, (panel, below) in enumerate(zip(view.panels, given, strict=True)):
         image = _map(below, _part(view, index, 0), view, panel.low, panel.high, panel.kind)
         below.figure.colorbar(image, ax=below)

@@ -105,7 +105,7 @@ def set_num_threads(n: int | None) -> None:
     """
     _honour_environment()
     if n is not None and (isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_THREADS):
-        raise SpecError(f"n: {shown(n)}; must be 1…{MOST_THREADS}, or None")
+        raise SpecError.of("n", f"{shown(n)}; must be 1…{MOST_THREADS}, or None")
     _native.set_num_threads(n or _default_num_threads())
 
 

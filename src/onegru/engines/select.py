@@ -78,7 +78,9 @@ def engine_options(engine: object, weight_storage: object, activation_storage: o
     storage = _among("weight_storage", weight_storage, WEIGHT_STORAGES)
     activations = _among("activation_storage", activation_storage, ACTIVATION_STORAGES)
     if activations is not None and not is_int8(storage):
-        raise SpecError(f"activation_storage: {activations!r}; must be None unless weight_storage is in int8")
+        raise SpecError.of(
+            "activation_storage", f"{activations!r}; must be None unless weight_storage is in int8"
+        )
     return EngineOptions(name, storage, activations or (ACTIVATION_STORAGES[0] if is_int8(storage) else None))
 
 
@@ -129,12 +131,12 @@ def _by_node(name: str, value: object) -> object:
         lines = [line.rpartition("=") for line in value.split("\n")]
         value = {node: storage for node, _, storage in lines}
         if len(value) < len(lines) or not all(equals for _, equals, _ in lines):
-            raise SpecError(f"{name}: must be one type, or NODE=TYPE for each node, once")
+            raise SpecError.of(name, "must be one type, or NODE=TYPE for each node, once")
     if not isinstance(value, Mapping):
         return value
     for node, storage in value.items():
         if not isinstance(node, str) or "\n" in node or not isinstance(storage, str):
-            raise SpecError(f"{name}: {shown(node)}: {shown(storage)}; must map names of GRU nodes to types")
+            raise SpecError.of(name, f"{shown(node)}: {shown(storage)}; must map names of GRU nodes to types")
     return dict(value) or None
 
 
@@ -145,7 +147,7 @@ def check_names(options: EngineOptions, names: Sequence[str]) -> None:
             if names.count(node) != 1:
                 there = "several GRU nodes are" if node in names else "no GRU node is"
                 listed = ", ".join(map(repr, names)) or "none"
-                raise SpecError(f"{option}: {there} called {node!r}; must name a single one of {listed}")
+                raise SpecError.of(option, f"{there} called {node!r}; must name a single one of {listed}")
 
 
 def make_engine(options: EngineOptions, spec: Spec, weights: Weights) -> Engine:
@@ -156,7 +158,7 @@ def make_engine(options: EngineOptions, spec: Spec, weights: Weights) -> Engine:
     """
     name, storage, _ = options
     if storage is not None and spec.dtype != "float32":
-        raise SpecError(f"weight_storage: {storage!r}; must be None for a layer of {spec.dtype}")
+        raise SpecError.of("weight_storage", f"{storage!r}; must be None for a layer of {spec.dtype}")
     if is_int8(storage):
         check_int8(weights)
     return ENGINES[next(iter(ENGINES)) if name == "auto" else name](spec, weights, options)
@@ -165,4 +167,4 @@ def make_engine(options: EngineOptions, spec: Spec, weights: Weights) -> Engine:
 def _among(name: str, value: object, values: tuple[str, ...]) -> str | None:
     if value is None or (isinstance(value, str) and value in values):
         return value
-    raise SpecError(f"{name}: {shown(value)}; must be {', '.join(values)} or None")
+    raise SpecError.of(name, f"{shown(value)}; must be {', '.join(values)} or None")

@@ -55,12 +55,13 @@ def check_int8(weights: Weights) -> None:
     """Raise SpecError unless W and R can be kept in int8: scales are finite, and sums fit into 32 bits."""
     for name, matrix in (("W", weights.W), ("R", weights.R)):
         if matrix.shape[2] > _MOST_INPUTS:
-            raise SpecError(
-                f"{name}: shape {list(matrix.shape)}; its last axis must be at most {_MOST_INPUTS} "
-                "to be kept in int8"
+            raise SpecError.of(
+                name,
+                f"shape {list(matrix.shape)}; its last axis must be at most {_MOST_INPUTS} "
+                "to be kept in int8",
             )
         if not np.isfinite(matrix).all():
-            raise SpecError(f"{name}: holds NaN or infinity; must be finite to be kept in int8")
+            raise SpecError.of(name, "holds NaN or infinity; must be finite to be kept in int8")
 
 
 def stored(weights: Weights, weight_storage: str) -> Weights:

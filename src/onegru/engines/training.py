@@ -87,9 +87,9 @@ def _check_array(name: str, array: Array | None, dtype: np.dtype[Any], *shape: i
     if array is None:
         return
     if array.shape != shape:
-        raise SpecError(f"{name}: shape {list(array.shape)}; must be {list(shape)}")
+        raise SpecError.of(name, f"shape {list(array.shape)}; must be {list(shape)}")
     if array.dtype != dtype:
-        raise SpecError(f"{name}: {array.dtype}; must be {dtype}")
+        raise SpecError.of(name, f"{array.dtype}; must be {dtype}")
 
 
 class TrainedLayer:
@@ -139,7 +139,7 @@ class TrainedLayer:
 
     def _check(self, call: Call) -> None:
         if call.X.ndim != 3:
-            raise SpecError(f"X: shape {list(call.X.shape)}; must be [T, B, I]")
+            raise SpecError.of("X", f"shape {list(call.X.shape)}; must be [T, B, I]")
         T, B, _ = call.X.shape
         D, H, dtype = self.spec.num_directions, self.spec.hidden_size, self._dtype
         _check_array("X", call.X, dtype, T, B, self.spec.input_size)
@@ -150,7 +150,7 @@ class TrainedLayer:
         if (lengths := call.sequence_lens) is not None:
             _check_array("sequence_lens", lengths, _INT64, B)
             if B and not 0 <= lengths.min() <= lengths.max() <= T:
-                raise SpecError(f"sequence_lens: {lengths.min()}…{lengths.max()}; must be in 0…{T}")
+                raise SpecError.of("sequence_lens", f"{lengths.min()}…{lengths.max()}; must be in 0…{T}")
 
     def forward(self, call: Call, *, saves: bool = False, out: Outputs | None = None) -> Outputs:
         """The outputs of a call.

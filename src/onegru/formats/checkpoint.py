@@ -184,7 +184,7 @@ def _layers(path: Opened, tensors: Mapping[str, object], name: str | None) -> di
         wanted = name.removesuffix(".")
         if wanted not in groups:
             there = ", ".join(repr(found) for found in groups) or "none"
-            raise SpecError(f"name: {name!r}, which {path} does not hold; it holds {there}")
+            raise SpecError.of("name", f"{name!r}, which {path} does not hold; it holds {there}")
         return {wanted: read_group(groups[wanted], where=f"{path}: ")}
     layers = {
         found: read_group(group, where=f"{path}: ") for found, group in groups.items() if not group.refusal

@@ -149,9 +149,10 @@ def _version(path: Path, told: object, given: str | None) -> str:
     """The version of Keras that wrote a file."""
     if told is None or told == "":
         if given is None:
-            raise SpecError(
-                f"keras_version: missing; must be given, such as '2.3', as {path} does not say (of "
-                "`onegru convert`: --keras-version)"
+            raise SpecError.of(
+                "keras_version",
+                f"missing; must be given, such as '2.3', as {path} does not say (of "
+                "`onegru convert`: --keras-version)",
             )
         generation_of(given)
         return given
@@ -163,7 +164,7 @@ def _version(path: Path, told: object, given: str | None) -> str:
             f"{path}: keras_version {version!r:.40}; must be 2 or 3, whose layers are known"
         ) from None
     if given is not None and not f"{version}.".startswith(f"{given}."):
-        raise SpecError(f"keras_version: {given!r}; must be {version!r}, as {path} says, or None")
+        raise SpecError.of("keras_version", f"{given!r}; must be {version!r}, as {path} says, or None")
     return version
 
 
@@ -190,7 +191,7 @@ def _read(
     if name is not None:
         if name not in layers:
             there = ", ".join(map(repr, layers)) or "none"
-            raise SpecError(f"name: {name!r}, which {path} does not hold; it holds {there}")
+            raise SpecError.of("name", f"{name!r}, which {path} does not hold; it holds {there}")
         layers = {name: layers[name]}
     grus = [(key, found, arrays_of(found)) for key, found in layers.items()]
     return _Collected(version, grus, others, is_chain)

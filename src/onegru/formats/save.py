@@ -87,10 +87,10 @@ def save_layers(
 
     path = file_path("path", path)
     if not isinstance(layers, GRU | Stack):
-        raise SpecError(f"layers: {type(layers).__name__}; must be a GRU or a Stack")
+        raise SpecError.of("layers", f"{type(layers).__name__}; must be a GRU or a Stack")
     kind = path.suffix.lower()
     if kind not in SUFFIXES or "\0" in str(path):
-        raise SpecError(f"path: {str(path)!r}; must end in {', '.join(SUFFIXES)}")
+        raise SpecError.of("path", f"{str(path)!r}; must end in {', '.join(SUFFIXES)}")
     given: dict[str, Any] = {"opset": opset, "layout": layout, "cell": cell, "initial_h": initial_h}
     given |= {"sequence_lens": sequence_lens, "batch_size": batch_size, "seq_length": seq_length}
     _check_options(kind, given)
@@ -129,15 +129,15 @@ def _check_options(kind: str, given: Mapping[str, object]) -> None:
             continue
         if name not in SUFFIXES[kind]:
             takers = ", ".join(suffix for suffix, names in SUFFIXES.items() if name in names)
-            raise SpecError(f"{name}: {value!r}; must be None for {kind}, as only {takers} has it")
+            raise SpecError.of(name, f"{value!r}; must be None for {kind}, as only {takers} has it")
         if name in ("cell", "initial_h", "sequence_lens"):
             if not isinstance(value, bool | np.bool_):
-                raise SpecError(f"{name}: {value!r}; must be True or False")
+                raise SpecError.of(name, f"{value!r}; must be True or False")
         elif isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise SpecError(f"{name}: {value!r}; must be an integer")
+            raise SpecError.of(name, f"{value!r}; must be an integer")
         elif name == "layout" and value not in (0, 1):
-            raise SpecError(f"layout: {value}; must be 0 or 1")
+            raise SpecError.of("layout", f"{value}; must be 0 or 1")
         elif name != "layout" and not 1 <= value < 2**63:
-            raise SpecError(f"{name}: {value}; must be at least 1, and below 2**63")
+            raise SpecError.of(name, f"{value}; must be at least 1, and below 2**63")
         if given["cell"] and value and name in ("sequence_lens", "seq_length"):
-            raise SpecError(f"{name}: {value!r}; must be None for a cell, which takes one step")
+            raise SpecError.of(name, f"{value!r}; must be None for a cell, which takes one step")

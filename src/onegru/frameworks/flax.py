@@ -60,11 +60,11 @@ def from_flax(
             lists them), or parameters are missing or do not fit, or the cell's functions are not onegru's.
     """
     if not isinstance(direction, str) or direction not in ("forward", "reverse"):
-        raise SpecError(
-            f"direction: {shown(direction)}; must be 'forward' or 'reverse'; for both, give backward"
+        raise SpecError.of(
+            "direction", f"{shown(direction)}; must be 'forward' or 'reverse'; for both, give backward"
         )
     if backward is not None and direction != "forward":
-        raise SpecError(f"direction: {direction!r}; must be 'forward', as backward is given")
+        raise SpecError.of("direction", f"{direction!r}; must be 'forward', as backward is given")
     names = {"gate_fn": gate_fn, "activation_fn": activation_fn}
     framework, tensors, functions, reverse = _cell("source", source, prefix, names)
     way: Direction = "reverse" if reverse else cast(Direction, direction)
@@ -72,8 +72,8 @@ def from_flax(
     if backward is not None:
         other, tensors, functions, others_reverse = _cell("backward", backward, prefix, names)
         if other is not framework:
-            raise SpecError(
-                f"backward: a cell of {other.name}; must be one of {framework.name}, as source is"
+            raise SpecError.of(
+                "backward", f"a cell of {other.name}; must be one of {framework.name}, as source is"
             )
         if reverse or others_reverse is False:
             raise SpecError("source, backward: RNNs that do not run forward and in reverse; must")
@@ -81,7 +81,7 @@ def from_flax(
         cells.append(tensors)
         activations.append(functions)
     elif reverse is not None and direction == "reverse":
-        raise SpecError("direction: 'reverse'; must not be given, as the RNN says it itself")
+        raise SpecError.of("direction", "'reverse'; must not be given, as the RNN says it itself")
     spec, weights = read(framework, cells, direction=way, activations=activations)
     return GRU.from_canonical(spec, weights, engine)
 
@@ -98,7 +98,7 @@ def _cell(
         return framework, tensors, find_activations(framework, names), reverse
     for name, given in names.items():
         if given is not None:
-            raise SpecError(f"{name}: {given!r}; must be None, as the cell says it itself")
+            raise SpecError.of(name, f"{given!r}; must be None, as the cell says it itself")
     return framework, tensors, functions, reverse
 
 
@@ -112,12 +112,12 @@ def _find(
     for path, framework, cell in cells:
         own = path.removeprefix("params").removeprefix(".") if outer else path
         if own in found:
-            raise SpecError(f"{argument}: two GRUCells at {own!r}; must be one at each place")
+            raise SpecError.of(argument, f"two GRUCells at {own!r}; must be one at each place")
         found[own] = (framework, cell)
     if not found and prefix is None:
         other = next((f"; it looks like {kind}" for part, kind in _OTHERS.items() if part in source), "")
-        raise SpecError(
-            f"{argument}: no parameters of a GRUCell (ir, iz, in, hr, hz, hn, or dense_i, dense_h){other}"
+        raise SpecError.of(
+            argument, f"no parameters of a GRUCell (ir, iz, in, hr, hz, hn, or dense_i, dense_h){other}"
         )
     framework, mapping = found[_choose(argument, found, prefix, "params." if outer else "")]
     return framework, dict(_flatten(mapping))
@@ -128,17 +128,18 @@ def _choose(argument: str, cells: Mapping[str, object], prefix: str | None, opti
     there = ", ".join(map(repr, cells)) or "none"
     if prefix is None:
         if len(cells) > 1:
-            raise SpecError(
-                f"prefix: missing; {argument} holds {len(cells)} GRUCells, of which it must name one: {there}"
+            raise SpecError.of(
+                "prefix",
+                f"missing; {argument} holds {len(cells)} GRUCells, of which it must name one: {there}",
             )
         if not cells:
-            raise SpecError(f"{argument}: there is no GRUCell; there are none")
+            raise SpecError.of(argument, "there is no GRUCell; there are none")
         return next(iter(cells))
     wanted = prefix.removesuffix(".") if isinstance(prefix, str) else None
     if wanted is not None and wanted not in cells:
         wanted = wanted.removeprefix(optional)
     if wanted is None or wanted not in cells:
-        raise SpecError(f"prefix: {shown(prefix)}, where there is no GRUCell; there are {there}")
+        raise SpecError.of("prefix", f"{shown(prefix)}, where there is no GRUCell; there are {there}")
     return wanted
 
 
@@ -183,8 +184,8 @@ def _from_module(
     with needs_extra("flax", "flax", "a module of Flax"):
         from flax import linen, nnx
     if isinstance(module, linen.Module):
-        raise SpecError(
-            f"{argument}: a module of linen, which holds no parameters; must be those, as init gives them"
+        raise SpecError.of(
+            argument, "a module of linen, which holds no parameters; must be those, as init gives them"
         )
     if not isinstance(module, nnx.Module):
         raise SpecError(wrong)
@@ -196,7 +197,7 @@ def _from_module(
     path = _choose(argument, cells, prefix)
     cell = cells[path]
     if type(cell) is not nnx.GRUCell:
-        raise SpecError(f"{argument}: {type(cell).__name__}, a class of its own; must be nnx.GRUCell itself")
+        raise SpecError.of(argument, f"{type(cell).__name__}, a class of its own; must be nnx.GRUCell itself")
     f, g = (_function(getattr(cell, name), name) for name in ("gate_fn", "activation_fn"))
     state: dict[str, dict[str, object]] = {"dense_i": {}, "dense_h": {}}
     for place, variable in nnx.iter_graph(cell):
@@ -204,7 +205,7 @@ def _from_module(
             part, *names = map(str, place)
             if len(names) != 1 or part not in state:  # which a newer version of Flax may compute with
                 there = ".".join(map(str, place))
-                raise SpecError(f"{argument}: {there}; must not be there, as onegru does not know it")
+                raise SpecError.of(argument, f"{there}; must not be there, as onegru does not know it")
             state[part][names[0]] = variable
     return ({path: state} if path else state), (f, g), _runs_in_reverse(argument, nnx, module, cell)
 
@@ -227,9 +228,10 @@ def _runs_in_reverse(argument: str, nnx: Any, module: Any, cell: Any) -> bool | 
     for node in nodes:
         if isinstance(node, nnx.RNN) and node.cell is cell:
             if node.reverse and not node.keep_order:
-                raise SpecError(
-                    f"{argument}: an RNN in reverse without keep_order; must be with it, as onegru keeps Y "
-                    "at the input's steps"
+                raise SpecError.of(
+                    argument,
+                    "an RNN in reverse without keep_order; must be with it, as onegru keeps Y "
+                    "at the input's steps",
                 )
             ways[id(node)] = bool(node.reverse)
     for node in nodes:
@@ -240,7 +242,7 @@ def _runs_in_reverse(argument: str, nnx: Any, module: Any, cell: Any) -> bool | 
                 if id(rnn) in ways
             }
     if len(set(ways.values())) > 1:
-        raise SpecError(f"{argument}: RNNs that run one cell forward and in reverse; must be the cell itself")
+        raise SpecError.of(argument, "RNNs that run one cell forward and in reverse; must be the cell itself")
     return next(iter(ways.values()), None)
 
 
@@ -266,25 +268,27 @@ def to_flax(layer: GRU, *, form: str = "linen", direction: str | None = None) ->
         SpecError: a GRUCell can't express it; the message says why.
     """
     if not isinstance(layer, GRU):
-        raise SpecError(f"layer: {type(layer).__name__}; must be a GRU; a stack's layers come one by one")
+        raise SpecError.of(
+            "layer", f"{type(layer).__name__}; must be a GRU; a stack's layers come one by one"
+        )
     form = choice("form", form, get_args(Form))
     spec = layer.spec
     index = 0
     if spec.direction == "bidirectional":
         if not isinstance(direction, str) or direction not in ("forward", "reverse"):
-            raise SpecError(
-                f"direction: {shown(direction)}; must be 'forward' or 'reverse', as a GRUCell of Flax has "
-                "one direction"
+            raise SpecError.of(
+                "direction",
+                f"{shown(direction)}; must be 'forward' or 'reverse', as a GRUCell of Flax has one direction",
             )
         index = ("forward", "reverse").index(direction)
     elif direction is not None and (not isinstance(direction, str) or direction != spec.direction):
-        raise SpecError(
-            f"direction: {shown(direction)}; must be {spec.direction!r}, the layer's own, or None"
+        raise SpecError.of(
+            "direction", f"{shown(direction)}; must be {spec.direction!r}, the layer's own, or None"
         )
     framework = _FORMS[cast(Form, form)]
     for function in spec.activations[index]:
         if function not in framework.activations.values():
-            raise SpecError(f"activations: {function}, which {framework.name} does not have")
+            raise SpecError.of("activations", f"{function}, which {framework.name} does not have")
     arrays = write(framework, spec, layer.weights)[index]
     nested: dict[str, dict[str, Array]] = {}
     for name, array in arrays.items():

@@ -54,15 +54,15 @@ def from_keras(
     """
     if isinstance(source, list | tuple):
         if name is not None:
-            raise SpecError(f"name: {shown(name)}; must be None, as arrays have no names")
+            raise SpecError.of("name", f"{shown(name)}; must be None, as arrays have no names")
         return from_arrays(source, reset_after, bidirectional, activation, recurrent_activation, engine)
     given: dict[str, object] = {"reset_after": reset_after, "bidirectional": bidirectional}
     given |= {"activation": activation, "recurrent_activation": recurrent_activation}
     for argument, value in given.items():
         if value is not None:
-            raise SpecError(f"{argument}: {shown(value)}; must be None, as the layer says it itself")
+            raise SpecError.of(argument, f"{shown(value)}; must be None, as the layer says it itself")
     if "keras" not in sys.modules:  # without it, nothing is a layer of Keras
-        raise SpecError(f"source: {type(source).__name__}; must be a layer of Keras or a list of arrays")
+        raise SpecError.of("source", f"{type(source).__name__}; must be a layer of Keras or a list of arrays")
     return _from_layer(source, name, engine)
 
 
@@ -89,11 +89,11 @@ def import_keras(purpose: str) -> Any:
 def _from_layer(source: Any, name: str | None, engine: str) -> GRU | Stack:
     keras = import_keras("a layer of Keras")
     if not isinstance(source, keras.layers.Layer):
-        raise SpecError(f"source: {type(source).__name__}; must be a layer of Keras or a list of arrays")
+        raise SpecError.of("source", f"{type(source).__name__}; must be a layer of Keras or a list of arrays")
     if _class_name(keras, source) is None and hasattr(source, "layers"):
         return _from_model(keras, source, name, engine)
     if name not in (None, source.name):
-        raise SpecError(f"name: {name!r}; must be {source.name!r}, or None")
+        raise SpecError.of("name", f"{name!r}; must be {source.name!r}, or None")
     return _from_one(keras, source, engine)
 
 
@@ -150,17 +150,19 @@ def _from_model(keras: Any, model: Any, name: str | None, engine: str) -> GRU | 
     if name is not None:
         chosen = [layer for layer in found if layer.name == name]
         if len(chosen) != 1:
-            raise SpecError(f"name: {name!r}, of which there are {len(chosen)} layers; there are {there}")
+            raise SpecError.of(
+                "name", f"{name!r}, of which there are {len(chosen)} layers; there are {there}"
+            )
         return _from_one(keras, chosen[0], engine)
     hidden = ", ".join(_holders_of_others(keras, model, found))
     if not found:
         beside = f", but GRUs within {hidden}, which are not read; give such a GRU itself" if hidden else ""
-        raise SpecError(
-            f"source: the model {model.name!r} holds no layer of class {', '.join(RECURRENT)}{beside}"
+        raise SpecError.of(
+            "source", f"the model {model.name!r} holds no layer of class {', '.join(RECURRENT)}{beside}"
         )
     if hidden:
-        raise SpecError(
-            f"name: missing; must say which layer, one of {there}, as GRUs within {hidden} are not read"
+        raise SpecError.of(
+            "name", f"missing; must say which layer, one of {there}, as GRUs within {hidden} are not read"
         )
     if len(found) == 1:
         return _from_one(keras, found[0], engine)
@@ -168,7 +170,7 @@ def _from_model(keras: Any, model: Any, name: str | None, engine: str) -> GRU | 
     if plain and all(getattr(layer, "return_sequences", False) for layer in found[:-1]):
         made = (_from_one(keras, layer, engine) for layer in found)
         return Stack([layer for each in made for layer in layers_of(each)])
-    raise SpecError(f"name: missing; there are {len(found)} layers, of which it must name one: {there}")
+    raise SpecError.of("name", f"missing; there are {len(found)} layers, of which it must name one: {there}")
 
 
 def _recurrent_layers(keras: Any, model: Any) -> Iterator[Any]:
@@ -212,7 +214,7 @@ def to_keras_weights(source: GRU) -> list[Array]:
         SpecError: Keras can't express it; the message says why.
     """
     if not isinstance(source, GRU):
-        raise SpecError(f"source: {type(source).__name__}; must be a GRU")
+        raise SpecError.of("source", f"{type(source).__name__}; must be a GRU")
     return _keras_arrays(source)
 
 
@@ -241,7 +243,7 @@ def to_keras(source: GRU | Stack, *, return_sequences: bool = True, return_state
     """
     layers = layers_of(source)
     if return_state and isinstance(source, Stack):
-        raise SpecError("return_state: True; must be False for a stack")
+        raise SpecError.of("return_state", "True; must be False for a stack")
     prepared = []
     for index, layer in enumerate(layers):
         where = f"layer {index}: " if len(layers) > 1 else ""

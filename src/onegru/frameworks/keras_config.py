@@ -53,7 +53,7 @@ def generation_of(version: str) -> Generation:
     """
     match = re.fullmatch(r"(?P<major>[23])(?:\.(?P<minor>[0-9]{1,3})(?P<rest>[.-].*)?)?", version, re.DOTALL)
     if match is None:
-        raise SpecError(f"keras_version: {version!r:.40}; must be one of Keras 2 or 3, such as '2.3'")
+        raise SpecError.of("keras_version", f"{version!r:.40}; must be one of Keras 2 or 3, such as '2.3'")
     if match["major"] == "3":
         return KERAS_3
     minor = int(match["minor"] or 0)
@@ -106,26 +106,29 @@ def from_arrays(
     """
     for argument, flag in (("reset_after", reset_after), ("bidirectional", bidirectional)):
         if not isinstance(flag, bool | None):
-            raise SpecError(f"{argument}: {shown(flag)}; must be True, False or None")
+            raise SpecError.of(argument, f"{shown(flag)}; must be True, False or None")
     names = {"recurrent_activation": recurrent_activation, "activation": activation}
     functions = find_activations(KERAS, names)
     shapes = [tuple(getattr(array, "shape", ())) for array in arrays[:2]]
     if len(arrays) == 9 and len(shapes[0]) == len(shapes[1]) == 2 and shapes[0][1] == shapes[1][0]:
-        raise SpecError(
-            "source: 9 arrays, three for each gate, as Keras 1 has them; must be those of Keras 2 or 3, with "
-            "the gates of a matrix side by side (mind Keras 1's other default activations)"
+        raise SpecError.of(
+            "source",
+            "9 arrays, three for each gate, as Keras 1 has them; must be those of Keras 2 or 3, with "
+            "the gates of a matrix side by side (mind Keras 1's other default activations)",
         )
     if len(arrays) >= 4 and bidirectional is None:
-        raise SpecError(
-            f"bidirectional: missing; {count(len(arrays), 'array')} are two directions (True) or "
+        raise SpecError.of(
+            "bidirectional",
+            f"missing; {count(len(arrays), 'array')} are two directions (True) or "
             "several layers, "
-            "which come one by one"
+            "which come one by one",
         )
     directions = 2 if bidirectional else 1
     if len(arrays) not in (2 * directions, 3 * directions):
-        raise SpecError(
-            f"source: {count(len(arrays), 'array')}; must be {2 * directions} or {3 * directions}: "
-            "kernel, recurrent_kernel and, if there is one, bias, for each direction"
+        raise SpecError.of(
+            "source",
+            f"{count(len(arrays), 'array')}; must be {2 * directions} or {3 * directions}: "
+            "kernel, recurrent_kernel and, if there is one, bias, for each direction",
         )
     cell = Cell(reset_after, None, functions, None)
     return _build(Recurrent(((cell,),) * directions), list(arrays), engine, "")
@@ -286,9 +289,9 @@ def _cells(config: Config, where: str) -> Iterator[Config]:
 def _serialized(value: object, argument: str) -> tuple[str, Config]:
     """Class and configuration of a serialized object."""
     if not _is_serialized(value):
-        raise SpecError(f"{argument}: {value!r:.60}; must be a serialized object")
+        raise SpecError.of(argument, f"{value!r:.60}; must be a serialized object")
     if not is_own(value):
-        raise SpecError(f"{argument}: a {value['class_name']} of its own; must be a class of Keras itself")
+        raise SpecError.of(argument, f"a {value['class_name']} of its own; must be a class of Keras itself")
     return value["class_name"], value["config"]
 
 
@@ -354,12 +357,12 @@ def _activation(value: object, generation: Generation, argument: str) -> Activat
     kind, config = value.get("class_name"), value.get("config")
     known = generation.framework.activation_layers.get(kind) if isinstance(kind, str) else None
     if known is None or not is_mapping(config) or not is_own(value):
-        raise SpecError(f"{argument}: {kind!r}, which onegru does not have")
+        raise SpecError.of(argument, f"{kind!r}, which onegru does not have")
     function, parameter, fixed = known
     alpha = config.get(parameter)
     if isinstance(alpha, bool) or not isinstance(alpha, int | float):
-        raise SpecError(f"{argument}: {kind} with {parameter} {alpha!r}; must be a number")
+        raise SpecError.of(argument, f"{kind} with {parameter} {alpha!r}; must be a number")
     for name, must in fixed.items():
         if config.get(name) != must:
-            raise SpecError(f"{argument}: {kind} with {name} {config.get(name)!r}; must be {must!r}")
+            raise SpecError.of(argument, f"{kind} with {name} {config.get(name)!r}; must be {must!r}")
     return Activation(function, to_float32(alpha))

@@ -171,20 +171,22 @@ def from_torch(
         groups[name].other = ""
     if prefix is not None:
         if not isinstance(prefix, str):
-            raise SpecError(f"prefix: {shown(prefix)}; must be text, or None")
+            raise SpecError.of("prefix", f"{shown(prefix)}; must be text, or None")
         if prefix.removesuffix(".") not in groups:
-            raise SpecError(f"prefix: {prefix!r}, which has no recurrent module; there are {_list(groups)}")
+            raise SpecError.of(
+                "prefix", f"{prefix!r}, which has no recurrent module; there are {_list(groups)}"
+            )
         group = groups[prefix.removesuffix(".")]
     else:
         possible = {name: group for name, group in groups.items() if not group.refusal}
         if len(possible) > 1:
-            raise SpecError(
-                f"prefix: missing; there are {len(possible)} GRUs, of which it must name one: "
-                f"{_list(possible)}"
+            raise SpecError.of(
+                "prefix",
+                f"missing; there are {len(possible)} GRUs, of which it must name one: {_list(possible)}",
             )
         if not possible:
             found = "".join(f"; {name!r} has {group.refusal}" for name, group in groups.items())
-            raise SpecError(f"source: no tensors of a GRU (weight_ih_l0, weight_hh_l0, …){found}")
+            raise SpecError.of("source", f"no tensors of a GRU (weight_ih_l0, weight_hh_l0, …){found}")
         (group,) = possible.values()
     return read_group(group, engine=engine, layout=_layout(group, told.get(group.prefix), batch_first))
 
@@ -196,7 +198,7 @@ def _layout(group: Group, told: bool | None, batch_first: bool | None) -> int:
         return int(batch_first or False)
     if batch_first not in (None, says):
         whose = "a cell takes one step" if group.is_cell else "the module says it itself"
-        raise SpecError(f"batch_first: {batch_first}; must be {says} or None, as {whose}")
+        raise SpecError.of("batch_first", f"{batch_first}; must be {says} or None, as {whose}")
     return int(says)
 
 
@@ -211,8 +213,8 @@ def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Map
     if isinstance(module, type) or not all(
         callable(getattr(module, name, None)) for name in ("state_dict", "named_modules")
     ):
-        raise SpecError(
-            f"source: {type(module).__name__}; must be a module of PyTorch or a mapping of tensors"
+        raise SpecError.of(
+            "source", f"{type(module).__name__}; must be a module of PyTorch or a mapping of tensors"
         )
     with needs_extra("torch", "torch", "a module of PyTorch"):
         import torch
@@ -229,14 +231,16 @@ def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Map
         if kind is None:
             continue
         if type(child).forward is not kind.forward and wanted in (None, name):
-            raise SpecError(
-                f"source: {type(child).__name__}, which computes in a way of its own; must be "
-                f"{kind.__name__} itself, or a state dict if its tensors mean the same"
+            raise SpecError.of(
+                "source",
+                f"{type(child).__name__}, which computes in a way of its own; must be "
+                f"{kind.__name__} itself, or a state dict if its tensors mean the same",
             )
         if wanted in (None, name) and _is_changed(child):
-            raise SpecError(
-                f"source: {name or type(child).__name__!r} has hooks or a forward of its own, such as the "
-                "old weight_norm's; must be without (torch.nn.utils.parametrizations are understood)"
+            raise SpecError.of(
+                "source",
+                f"{name or type(child).__name__!r} has hooks or a forward of its own, such as the "
+                "old weight_norm's; must be without (torch.nn.utils.parametrizations are understood)",
             )
         dot = f"{name}." if name else ""
         # Of a parametrized weight, the state dict holds the parts; the weight itself is an attribute.
@@ -413,7 +417,7 @@ def read_group(group: Group, *, engine: str = "auto", where: str = "", layout: i
     try:
         return Stack(made)
     except SpecError as error:
-        raise SpecError(f"{where}{error}") from None
+        raise SpecError(f"{where}{error}", error.argument) from None
 
 
 def to_torch_state_dict(source: GRU | Stack, *, prefix: str = "") -> dict[str, Array]:
@@ -434,7 +438,7 @@ def to_torch_state_dict(source: GRU | Stack, *, prefix: str = "") -> dict[str, A
     """
     layers = layers_of(source)
     if not isinstance(prefix, str):
-        raise SpecError(f"prefix: {shown(prefix)}; must be text")
+        raise SpecError.of("prefix", f"{shown(prefix)}; must be text")
     dot = f"{prefix.removesuffix('.')}." if prefix else ""
     arrays: dict[str, Array] = {}
     for index, layer in enumerate(layers):

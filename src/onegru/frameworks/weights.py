@@ -230,9 +230,10 @@ def find_activation(framework: Framework, name: object, argument: str) -> Activa
     """
     if not isinstance(name, str) or name not in framework.activations:
         known = ", ".join(framework.activations)
-        raise SpecError(
-            f"{argument}: {shown(name)}, which onegru does not have as {framework.name} computes it; must be "
-            f"one of {known}"
+        raise SpecError.of(
+            argument,
+            f"{shown(name)}, which onegru does not have as {framework.name} computes it; must be "
+            f"one of {known}",
         )
     return framework.activations[name]
 
@@ -267,4 +268,4 @@ def activation_name(framework: Framework, function: Activation, argument: str = 
         if own == function:
             return name
     known = ", ".join(map(str, dict.fromkeys(framework.activations.values())))
-    raise SpecError(f"{argument}: {function}, which {framework.name} does not have; must be one of {known}")
+    raise SpecError.of(argument, f"{function}, which {framework.name} does not have; must be one of {known}")

@@ -85,7 +85,7 @@ def gru(
     """
     operator = gru_version(integer("opset", opset))
     if operator is None:
-        raise SpecError(f"opset: {opset}; must be at least 1")
+        raise SpecError.of("opset", f"{opset}; must be at least 1")
     attributes = present(
         hidden_size=hidden_size,
         direction=direction,

@@ -133,7 +133,7 @@ class GRU(_native.Caller):
             SpecError: the weights do not fit the spec, or an argument is not legal.
         """
         if not isinstance(weights, Weights):
-            raise SpecError(f"weights: {shown(weights)}; must be Weights")
+            raise SpecError.of("weights", f"{shown(weights)}; must be Weights")
         weights.check(spec)
         layer = cls.__new__(cls)
         layer._prepare(spec, weights, engine_options(engine, weight_storage, activation_storage), layout)
@@ -267,7 +267,7 @@ class GRU(_native.Caller):
         if out is None:
             out = (None, None)
         elif not isinstance(out, tuple) or len(out) != 2:
-            raise SpecError(f"out: {type(out).__name__}; must be a tuple (Y, Y_h)")
+            raise SpecError.of("out", f"{type(out).__name__}; must be a tuple (Y, Y_h)")
         outputs = self._apply(ports, values, {"Y": out[0], "Y_h": out[1]})
         return outputs["Y"], outputs["Y_h"]
 
@@ -381,7 +381,7 @@ class GRU(_native.Caller):
             rank = 2 if attention is None else as_float_array("attention", attention).ndim
             ports.append(Port("attention", "A", ("BT" if layout else "TB") + "1" * (rank == 3)))
         elif attention is not None:
-            raise SpecError("attention: given; must be None, as the layer was made without attention")
+            raise SpecError.of("attention", "given; must be None, as the layer was made without attention")
         return ports
 
     def _inputs(
@@ -420,7 +420,7 @@ class GRU(_native.Caller):
         """Run the engine; through a copy where an output overlaps an input."""
         Y, Y_h = views.get("Y"), views.get("Y_h")
         if Y is not None and Y_h is not None and overlap(Y, Y_h):
-            raise SpecError("out: Y and Y_h overlap; must not")
+            raise SpecError.of("out", "Y and Y_h overlap; must not")
         fresh = {
             role: np.empty(view.shape, view.dtype)
             for role, view in views.items()
@@ -468,5 +468,5 @@ def check_layout(layout: object) -> int:
         SpecError: it is neither 0 nor 1.
     """
     if isinstance(layout, bool) or not isinstance(layout, int | np.integer) or layout not in (0, 1):
-        raise SpecError(f"layout: {shown(layout)}; must be 0 or 1")
+        raise SpecError.of("layout", f"{shown(layout)}; must be 0 or 1")
     return int(layout)

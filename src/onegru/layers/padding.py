@@ -42,21 +42,23 @@ def pad(sequences: Sequence[ArrayLike] | Any, *, layout: int = 0) -> tuple[Array
 
 def _side_by_side(sequences: object) -> tuple[Array, Array]:
     if isinstance(sequences, str | bytes | np.ndarray) or not isinstance(sequences, Iterable):
-        raise SpecError(f"sequences: {shown(sequences)}; must be a list of arrays [seq_length, input_size]")
+        raise SpecError.of(
+            "sequences", f"{shown(sequences)}; must be a list of arrays [seq_length, input_size]"
+        )
     arrays: list[Array] = []
     sizes: dict[str, int] = {}
     for index, item in enumerate(sequences):
         name = f"sequences[{index}]"
         array = _tensor(name, item)
         if arrays and array.dtype != arrays[0].dtype:
-            raise SpecError(
-                f"{name}: type {array.dtype.name}; must be {arrays[0].dtype.name}, as the first is"
+            raise SpecError.of(
+                name, f"type {array.dtype.name}; must be {arrays[0].dtype.name}, as the first is"
             )
         sizes.pop("T", None)
         check_shape(name, array.shape, "TI", sizes)
         arrays.append(array)
     if not arrays:
-        raise SpecError("sequences: none; must be at least one")
+        raise SpecError.of("sequences", "none; must be at least one")
     lengths = np.array([len(array) for array in arrays], np.int32)
     X = empty("sequences", (int(lengths.max()), len(arrays), sizes["I"]), arrays[0].dtype)
     for row, array in enumerate(arrays):
@@ -71,10 +73,12 @@ def _unpacked(packed: Any) -> tuple[Array, Array]:
     check_shape("sequences.data", data.shape, "NI", {}, {"N": "steps of all rows"})
     counts = as_lengths("sequences.batch_sizes", packed.batch_sizes)
     if counts.ndim != 1 or not len(counts) or counts[-1] < 1 or (np.diff(counts) > 0).any():
-        raise SpecError("sequences.batch_sizes: must be how many rows each step has, never more than before")
+        raise SpecError.of(
+            "sequences.batch_sizes", "must be how many rows each step has, never more than before"
+        )
     if counts.sum() != len(data):
-        raise SpecError(
-            f"sequences.data: {count(len(data), 'row')}; must be {counts.sum()}, the sum of batch_sizes"
+        raise SpecError.of(
+            "sequences.data", f"{count(len(data), 'row')}; must be {counts.sum()}, the sum of batch_sizes"
         )
     T, B = len(counts), int(counts[0])
     X = np.zeros((T, B, data.shape[1]), data.dtype)
@@ -86,7 +90,7 @@ def _unpacked(packed: Any) -> tuple[Array, Array]:
         return X, lengths
     order = as_lengths("sequences.sorted_indices", order)
     if order.shape != (B,) or (np.sort(order) != np.arange(B)).any():
-        raise SpecError(f"sequences.sorted_indices: must be the {B} rows in some order")
+        raise SpecError.of("sequences.sorted_indices", f"must be the {B} rows in some order")
     rows = np.argsort(order)
     return X[:, rows], lengths[rows]
 

@@ -41,10 +41,10 @@ class Stack:
 
     def __init__(self, layers: Sequence[GRU], *, layout: int | None = None) -> None:
         if isinstance(layers, str | np.ndarray) or not isinstance(layers, Iterable):
-            raise SpecError(f"layers: {type(layers).__name__}; must be a sequence of GRU layers")
+            raise SpecError.of("layers", f"{type(layers).__name__}; must be a sequence of GRU layers")
         self._layers = tuple(layers)
         if not self._layers:
-            raise SpecError("layers: none; must be at least one")
+            raise SpecError.of("layers", "none; must be at least one")
         for index, layer in enumerate(self._layers):
             if not isinstance(layer, GRU):
                 raise SpecError(f"layers[{index}]: {type(layer).__name__}; must be a GRU")
@@ -188,7 +188,9 @@ class Stack:
             try:
                 Y = run(layer, Y, initial_h=state, sequence_lens=sequence_lens, layout=layout)
             except SpecError as error:
-                raise SpecError(f"layer {index}: {error}" if len(self) > 1 else str(error)) from None
+                raise SpecError(
+                    f"layer {index}: {error}" if len(self) > 1 else str(error), error.argument
+                ) from None
         return np.asarray(Y)
 
     def _states(self, initial_h: Any, layout: int) -> Sequence[Any]:
@@ -196,16 +198,17 @@ class Stack:
             return (None,) * len(self)
         if isinstance(initial_h, list | tuple):
             if len(initial_h) != len(self):
-                raise SpecError(
-                    f"initial_h: {count(len(initial_h), 'array')}; must be {len(self)}, one for each layer"
+                raise SpecError.of(
+                    "initial_h", f"{count(len(initial_h), 'array')}; must be {len(self)}, one for each layer"
                 )
             return initial_h
         array = as_float_array("initial_h", initial_h)
         counts = [layer.spec.num_directions for layer in self._layers]
         if array.ndim != 3 or len(array) != sum(counts):
-            raise SpecError(
-                f"initial_h: shape {list(array.shape)}; must be [{sum(counts)}, batch_size, hidden_size], or "
-                "one array for each layer"
+            raise SpecError.of(
+                "initial_h",
+                f"shape {list(array.shape)}; must be [{sum(counts)}, batch_size, hidden_size], or "
+                "one array for each layer",
             )
         states = np.split(array, np.cumsum(counts)[:-1])
         return [state.swapaxes(0, 1) for state in states] if layout else states
@@ -260,7 +263,7 @@ class StackStream:
     @state.setter
     def state(self, values: Sequence[ArrayLike]) -> None:
         if not isinstance(values, list | tuple) or len(values) != len(self._streams):
-            raise SpecError(f"state: must be {len(self._streams)} arrays, one for each layer")
+            raise SpecError.of("state", f"must be {len(self._streams)} arrays, one for each layer")
         before = self.state
         try:
             for stream, value in zip(self._streams, values, strict=True):
@@ -340,4 +343,4 @@ def layers_of(source: GRU | Stack) -> Sequence[GRU]:
         return (source,)
     if isinstance(source, Stack):
         return source.layers
-    raise SpecError(f"source: {type(source).__name__}; must be a GRU or a Stack")
+    raise SpecError.of("source", f"{type(source).__name__}; must be a GRU or a Stack")

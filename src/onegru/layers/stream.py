@@ -44,12 +44,14 @@ class Stream(_native.Stepper):
         """Begin with a state of zeros; see `GRU.stream`."""
         spec = layer.spec
         if spec.direction != "forward":
-            raise SpecError(f"stream: the layer's direction is {spec.direction!r}; must be 'forward'")
+            raise SpecError.of("stream", f"the layer's direction is {spec.direction!r}; must be 'forward'")
         shape = (integer("batch_size", batch_size, 1), spec.hidden_size)
         try:
             state = np.zeros(shape, np.float64 if spec.dtype == "float64" else np.float32)
         except (ValueError, MemoryError):
-            raise SpecError(f"batch_size: {batch_size}; must be one whose state fits into memory") from None
+            raise SpecError.of(
+                "batch_size", f"{batch_size}; must be one whose state fits into memory"
+            ) from None
         stream = layer._engine.stream(state)
         # Before anything is set, as it refuses to be initialised twice.
         super().__init__(stream.native)
@@ -187,10 +189,10 @@ class Stream(_native.Stepper):
     def _attention(self, value: object, axes: str, sizes: dict[str, int]) -> Array | None:
         if value is None:
             if self._spec.attention:
-                raise SpecError("attention: missing; must be given")
+                raise SpecError.of("attention", "missing; must be given")
             return None
         if not self._spec.attention:
-            raise SpecError("attention: given; must be None, as the layer was made without attention")
+            raise SpecError.of("attention", "given; must be None, as the layer was made without attention")
         array = as_array_of(self._spec.dtype, "attention", value)
         given = f"{axes}1" if array.ndim == len(axes) + 1 else axes
         check_shape("attention", array.shape, given, sizes)

@@ -181,7 +181,7 @@ class GruNode:
         from onegru.layers.gates.trace import GateTrace
 
         if not runs:
-            raise SpecError(f"node: {self.name!r} did not run on these inputs; must be one that did")
+            raise SpecError.of("node", f"{self.name!r} did not run on these inputs; must be one that did")
         return GateTrace._joined([self._trace_once(arrays, source) for arrays in runs])
 
     def _trace_once(self, arrays: Mapping[str, Array], source: str) -> GateTrace:
@@ -284,14 +284,14 @@ def find_node(nodes: Sequence[GruNode], node: object) -> int:
         if len(found) == 1:
             return found[0]
         if found:
-            raise SpecError(
-                f"node: {len(found)} nodes are called {shown(node)}; must be one of {found}, an index"
+            raise SpecError.of(
+                "node", f"{len(found)} nodes are called {shown(node)}; must be one of {found}, an index"
             )
         names = ", ".join(repr(item.name) for item in nodes) or "none"
-        raise SpecError(f"node: {shown(node)}; must be one of the GRU nodes: {names}")
+        raise SpecError.of("node", f"{shown(node)}; must be one of the GRU nodes: {names}")
     index = integer("node", node)
     if not 0 <= index < len(nodes):
-        raise SpecError(f"node: {index}; must be an index of one of {count(len(nodes), 'GRU node')}")
+        raise SpecError.of("node", f"{index}; must be an index of one of {count(len(nodes), 'GRU node')}")
     return index
 
 

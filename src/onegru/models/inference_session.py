@@ -81,9 +81,11 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         for name, wanted in asked._asdict().items():
             found = getattr(self._engine_options, name)
             if wanted not in (None, "auto", found):
-                raise SpecError(f"{name}: {wanted!r}; must be {found!r}, as the provider's options say")
+                raise SpecError.of(name, f"{wanted!r}; must be {found!r}, as the provider's options say")
         if self._engine_options.engine == "reference" and self._engine_options.weight_storage is not None:
-            raise SpecError(f"weight_storage: {weight_storage!r}; must be None with the reference engine")
+            raise SpecError.of(
+                "weight_storage", f"{weight_storage!r}; must be None with the reference engine"
+            )
         kwargs.setdefault("enable_fallback", 0)
         model, folder, harmful = _prepared(path_or_bytes)
         if harmful:
@@ -106,11 +108,13 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     ) -> tuple[list[Provider], list[Mapping[object, object]] | None, EngineOptions]:
         """The providers, onegru's among them; their options; those that onegru's has, or are `asked` for."""
         if isinstance(providers, str) or not isinstance(providers, Sequence | None):
-            raise SpecError(f"providers: {shown(providers)}; must be a list of names")
+            raise SpecError.of("providers", f"{shown(providers)}; must be a list of names")
         chosen = list(providers or [_CPU])
         for item in chosen:
             if not isinstance(item, str) and not (isinstance(item, tuple) and len(item) == 2):
-                raise SpecError(f"providers: {shown(item)}; must be names, or tuples of a name and options")
+                raise SpecError.of(
+                    "providers", f"{shown(item)}; must be names, or tuples of a name and options"
+                )
         own = register()
         names = [item if isinstance(item, str) else item[0] for item in chosen]
         found = None if options is None else list(options)

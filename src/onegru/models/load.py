@@ -94,8 +94,8 @@ def read_graph(file: Opened, *, again: bool = False) -> Graph:
 def _in_memory(model: object, fuse: bool) -> Graph:
     """The graph in the bytes of an ONNX model, or in a ModelProto."""
     if not isinstance(model, bytes | bytearray | memoryview) and not hasattr(model, "SerializeToString"):
-        raise SpecError(
-            f"path: {shown(model)}; must be the name of a file, the bytes of an ONNX model, or a ModelProto"
+        raise SpecError.of(
+            "path", f"{shown(model)}; must be the name of a file, the bytes of an ONNX model, or a ModelProto"
         )
     with needs_extra("onnx", "onnx", "an ONNX model"):
         from onegru.formats.onnx.parse import parse_onnx

@@ -44,7 +44,7 @@ def load_layers(
     """
     for argument, value in (("name", name), ("keras_version", keras_version)):
         if value is not None and not isinstance(value, str):
-            raise SpecError(f"{argument}: {value!r}; must be text, or None")
+            raise SpecError.of(argument, f"{value!r}; must be text, or None")
     file = open_layers("path", path)
     if file.kind is Kind.KERAS:
         from onegru.formats.keras_archive import read_keras
@@ -54,7 +54,9 @@ def load_layers(
         if not layers:
             raise FormatError(f"{file}: no GRU with weights of its own{_beside(model.others)}")
     elif keras_version is not None:
-        raise SpecError(f"keras_version: {keras_version!r}; must be None, as {file} is {file.kind.words}")
+        raise SpecError.of(
+            "keras_version", f"{keras_version!r}; must be None, as {file} is {file.kind.words}"
+        )
     elif file.kind is Kind.PYTORCH:
         from onegru.formats.checkpoint import read_pytorch
 
@@ -69,7 +71,7 @@ def load_layers(
         wanted = name if name in layers else name.removesuffix(".")
         if wanted not in layers:
             there = ", ".join(map(repr, layers)) or "none"
-            raise SpecError(f"name: {name!r}, which {file} does not hold; it holds {there}")
+            raise SpecError.of("name", f"{name!r}, which {file} does not hold; it holds {there}")
         return {wanted: layers[wanted]}
     if not layers:
         raise FormatError(f"{file}: no GRU with weights of its own")

@@ -156,8 +156,8 @@ class Model:
         """Run the model.
 
         Args:
-            inputs: an array for each input, by name. Initial states of models that `onegru.save_layers` wrote may be
-                left out: they are then zeros.
+            inputs: an array for each input, by name. Initial states of models that `onegru.save_layers` wrote
+                may be left out: they are then zeros.
             progress: called before each step and after the last, with the number of steps done and of all.
 
         Returns:
@@ -337,15 +337,15 @@ class Model:
         """
         if flag("rewrite", rewrite):
             if state is not None:
-                raise SpecError("state: given with rewrite=True, which finds all; must be left out")
+                raise SpecError.of("state", "given with rewrite=True, which finds all; must be left out")
             from onegru.models.streaming import streaming_graph  # which takes long to import
 
             model = Model(streaming_graph(self._graph, time, flag("delay", delay)), self._options)
             return model.stream(dims=dims)
         for name, is_given in (("time", time is not None), ("delay", flag("delay", delay))):
             if is_given:
-                raise SpecError(
-                    f"{name}: given without rewrite=True, where it has no effect; must be left out"
+                raise SpecError.of(
+                    name, "given without rewrite=True, where it has no effect; must be left out"
                 )
         if self._graph.starts and state is None:
             return ModelStream(self._graph, self.run, dict(self._graph.states), {} if dims is None else dims)
@@ -356,12 +356,13 @@ class Model:
             found = judge(self._graph)
             state = found.pairs
             if not state:
-                raise SpecError(
-                    f"state: none found in {self.path}: no input is the initial state of only one GRU node, "
-                    'whose last one is an output; name them, as {"h_out": "h_in"}'
+                raise SpecError.of(
+                    "state",
+                    f"none found in {self.path}: no input is the initial state of only one GRU node, "
+                    'whose last one is an output; name them, as {"h_out": "h_in"}',
                 )
         if not isinstance(state, Mapping) or not state:
-            raise SpecError("state: must be a mapping from outputs to inputs, with at least one")
+            raise SpecError.of("state", "must be a mapping from outputs to inputs, with at least one")
         named = () if found is None else found.named
         stream = ModelStream(self._graph, self.run, state, {} if dims is None else dims, named)
         check_time(found or judge(self._graph, stream.pairs), refuses=found is not None)
@@ -369,7 +370,7 @@ class Model:
 
     def _checked(self, inputs: Mapping[str, object]) -> dict[str, Any]:
         if not isinstance(inputs, Mapping):
-            raise SpecError(f"inputs: {type(inputs).__name__}; must be a mapping from names to arrays")
+            raise SpecError.of("inputs", f"{type(inputs).__name__}; must be a mapping from names to arrays")
         known = by_name(self.inputs)
         values: dict[str, Any] = {}
         for name, value in inputs.items():

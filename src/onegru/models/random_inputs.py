@@ -36,11 +36,11 @@ def check_random_inputs(inputs: object, dims: Dims | None, seed: object) -> Dims
     """
     integer("seed", seed, 0)
     if inputs is not None and not isinstance(inputs, Mapping):
-        raise SpecError(f"inputs: {shown(inputs)}; must be a mapping from names to arrays")
+        raise SpecError.of("inputs", f"{shown(inputs)}; must be a mapping from names to arrays")
     if dims is not None and not isinstance(dims, Mapping):
-        raise SpecError(f"dims: {shown(dims)}; must be a mapping from names to sizes")
+        raise SpecError.of("dims", f"{shown(dims)}; must be a mapping from names to sizes")
     if dims and inputs is not None:
-        raise SpecError("dims: given with inputs, whose sizes are their own; must be left out")
+        raise SpecError.of("dims", "given with inputs, whose sizes are their own; must be left out")
     return dims and {
         name: tuple(integer(f"dims[{name!r}]", size, 1) for size in told)
         if isinstance(told, tuple)
@@ -93,7 +93,7 @@ def draw_inputs(
     """
     for name, told in (dims or {}).items():
         if min(told if isinstance(told, tuple) else (told,), default=1) < 1:
-            raise SpecError(f"dims: {name} is {told}; must be at least 1")
+            raise SpecError.of("dims", f"{name} is {told}; must be at least 1")
     shapes, _ = _shapes_missing(model, {}, sizes, dims or {}, {}, "dims")
     return _Draw(model, {}, seed, shapes, others).finite()
 
@@ -199,7 +199,7 @@ def pick_inputs(
             return drawn.inputs, picked
         first = first or drawn.error
     words = "of any size that was tried"
-    raise SpecError(f"inputs: {model.path} does not run on random ones {words} ({first}); must be given")
+    raise SpecError.of("inputs", f"{model.path} does not run on random ones {words} ({first}); must be given")
 
 
 def _shapes_missing(
@@ -463,10 +463,10 @@ def shapes_of(
             continue
         info = known.get(name)
         if info is None and name in names:
-            raise SpecError(f"{argument}: {name!r} is {size}; must be one size, as it is no whole input")
+            raise SpecError.of(argument, f"{name!r} is {size}; must be one size, as it is no whole input")
         if info is None or (isinstance(size, int) and info.shape is not None and len(info.shape) != 1):
             words = ", ".join(sorted(map(repr, names))) or "none"
-            raise SpecError(f"{argument}: {name!r}; must be an open dimension of an input: {words}")
+            raise SpecError.of(argument, f"{name!r}; must be an open dimension of an input: {words}")
         shapes[name] = size if isinstance(size, tuple) else (size,)
         _learn(info, shapes[name], sizes, argument)
 

@@ -46,23 +46,26 @@ class ModelStream:
         self._pairs = dict(pairs)
         self._named = frozenset(named)
         if not all(isinstance(name, str) for pair in self._pairs.items() for name in pair):
-            raise SpecError("state: must be a mapping from names of outputs to names of inputs")
+            raise SpecError.of("state", "must be a mapping from names of outputs to names of inputs")
         if len(set(self._pairs.values())) < len(self._pairs):
-            raise SpecError("state: an input takes two outputs; must take one")
+            raise SpecError.of("state", "an input takes two outputs; must take one")
         for output, taker in self._pairs.items():
             for side, name, known in (("output", output, outputs), ("input", taker, self._inputs)):
                 if name not in known:
                     names = ", ".join(map(repr, known))
-                    raise SpecError(f"state: {name!r} is not an {side} of {graph.path}; must be of {names}")
+                    raise SpecError.of(
+                        "state", f"{name!r} is not an {side} of {graph.path}; must be of {names}"
+                    )
             given, taken = outputs[output], self._inputs[taker]
             if given.dtype != taken.dtype:
-                raise SpecError(
-                    f"state: {output!r} is {given.dtype}, {taker!r} is {taken.dtype}; must be of one type"
+                raise SpecError.of(
+                    "state", f"{output!r} is {given.dtype}, {taker!r} is {taken.dtype}; must be of one type"
                 )
             if given.shape is not None and taken.shape is not None and not fits(given.shape, taken.shape):
-                raise SpecError(
-                    f"state: {output!r} is {shape_words(given.shape)}, {taker!r} is "
-                    f"{shape_words(taken.shape)}; must be of one shape"
+                raise SpecError.of(
+                    "state",
+                    f"{output!r} is {shape_words(given.shape)}, {taker!r} is "
+                    f"{shape_words(taken.shape)}; must be of one shape",
                 )
         self._untold = [
             output
@@ -74,13 +77,13 @@ class ModelStream:
 
     def _checked_dims(self, dims: object) -> dict[str, int]:
         if not isinstance(dims, Mapping):
-            raise SpecError(f"dims: {shown(dims)}; must be a mapping from names to sizes")
+            raise SpecError.of("dims", f"{shown(dims)}; must be a mapping from names to sizes")
         takers = self._pairs.values()
         known = [size for name in takers for size in self._inputs[name].shape or () if isinstance(size, str)]
         for name in dims:
             if name not in known:
                 names = ", ".join(map(repr, dict.fromkeys(known))) or "none"
-                raise SpecError(f"dims: {shown(name)}; must be an open dimension of a state: {names}")
+                raise SpecError.of("dims", f"{shown(name)}; must be an open dimension of a state: {names}")
         return {name: integer(f"dims[{name!r}]", size, 1) for name, size in dims.items()}
 
     def __repr__(self) -> str:
@@ -109,7 +112,7 @@ class ModelStream:
     @state.setter
     def state(self, values: Mapping[str, object]) -> None:
         if not isinstance(values, Mapping):
-            raise SpecError(f"state: {type(values).__name__}; must be a mapping from names to arrays")
+            raise SpecError.of("state", f"{type(values).__name__}; must be a mapping from names to arrays")
         self._state.update({name: self._fit(name, value) for name, value in values.items()})
 
     def reset(self) -> None:
@@ -133,7 +136,7 @@ class ModelStream:
             FormatError: another runtime fails on its part; likewise.
         """
         if type(inputs) is not dict and not isinstance(inputs, Mapping):  # the second check is slow
-            raise SpecError(f"inputs: {type(inputs).__name__}; must be a mapping from names to arrays")
+            raise SpecError.of("inputs", f"{type(inputs).__name__}; must be a mapping from names to arrays")
         if rows is not None:
             return self._step_of(rows, inputs)
         given = {**self._state, **inputs}
@@ -143,13 +146,14 @@ class ModelStream:
         try:
             results = self._run(given)
         except SpecError as error:
-            raise SpecError(f"{error}{self._unpaired(given, str(error))}") from None
+            raise SpecError(f"{error}{self._unpaired(given, str(error))}", error.argument) from None
         for output in self._untold:
             info, new = self._inputs[self._pairs[output]], results[output].shape
             if not fits_shape(info, new):
-                raise SpecError(
-                    f"state: {output!r} is {list(new)}; must be {shape_words(info.shape or ())}, as "
-                    f"{info.name!r} takes it in the next step"
+                raise SpecError.of(
+                    "state",
+                    f"{output!r} is {list(new)}; must be {shape_words(info.shape or ())}, as "
+                    f"{info.name!r} takes it in the next step",
                 )
         for output, taker in self._pairs.items():
             self._state[taker] = results.pop(output)
@@ -174,10 +178,12 @@ class ModelStream:
         states = {**self._state, **self._zeros(missing, {})}
         for name in missing:
             if name not in states:
-                raise SpecError(f"rows: state {name!r} has none yet; take a step of all, or set it (.state)")
+                raise SpecError.of(
+                    "rows", f"state {name!r} has none yet; take a step of all, or set it (.state)"
+                )
         counts = {states[name].shape[axis] for name, axis in axes.items()}
         if len(counts) > 1:
-            raise SpecError(f"rows: the states have {sorted(counts)} rows; must have as many each")
+            raise SpecError.of("rows", f"the states have {sorted(counts)} rows; must have as many each")
         indices = as_rows(rows, counts.pop())
         given = {name: np.take(states[name], indices, axis) for name, axis in axes.items()} | dict(inputs)
         results = self._run(given)
@@ -186,7 +192,7 @@ class ModelStream:
             axis, new, state = axes[taker], results.pop(output), states[taker].copy()
             wanted = (*state.shape[:axis], len(indices), *state.shape[axis + 1 :])
             if new.shape != wanted:
-                raise SpecError(f"rows: {output!r} is {list(new.shape)}; must be {list(wanted)}")
+                raise SpecError.of("rows", f"{output!r} is {list(new.shape)}; must be {list(wanted)}")
             state[(slice(None),) * axis + (indices,)] = new
             fresh[taker] = state
         self._state = fresh
@@ -211,12 +217,13 @@ class ModelStream:
             places = [axis for axis, size in enumerate(shape) if size in named]
             axis = told.get(name, places[0] if len(places) == 1 else None)
             if axis is None or axis >= len(shape):
-                raise SpecError(
-                    f"rows: which dimension of state {name!r}, {shape_words(shape)}, are the rows is not "
-                    "known; must be None"
+                raise SpecError.of(
+                    "rows",
+                    f"which dimension of state {name!r}, {shape_words(shape)}, are the rows is not "
+                    "known; must be None",
                 )
             if isinstance(shape[axis], int):
-                raise SpecError(f"rows: state {name!r} has always {shape[axis]} rows; must be None")
+                raise SpecError.of("rows", f"state {name!r} has always {shape[axis]} rows; must be None")
             axes[name] = axis
         return axes
 
@@ -253,21 +260,22 @@ class ModelStream:
         try:
             array = np.array(value)
         except (TypeError, ValueError) as error:
-            raise SpecError(f"state: {name!r} is not an array ({error})") from None
+            raise SpecError.of("state", f"{name!r} is not an array ({error})") from None
         self._check(info, array.dtype.name, array.shape)
         return array.astype(array.dtype.newbyteorder("="), copy=False)
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self._pairs.values():
             names = ", ".join(map(repr, self._pairs.values()))
-            raise SpecError(f"state: {name!r} is not a state of {self._graph.path}; must be of {names}")
+            raise SpecError.of("state", f"{name!r} is not a state of {self._graph.path}; must be of {names}")
         return self._inputs[name]
 
     def _check(self, info: TensorInfo, dtype: str, shape: Sequence[int]) -> None:
         if dtype != info.dtype or not fits_shape(info, shape):
-            raise SpecError(
-                f"state: {info.name!r} is {dtype} {list(shape)}; must be {info.dtype} "
-                f"{'of any shape' if info.shape is None else shape_words(info.shape)}"
+            raise SpecError.of(
+                "state",
+                f"{info.name!r} is {dtype} {list(shape)}; must be {info.dtype} "
+                f"{'of any shape' if info.shape is None else shape_words(info.shape)}",
             )
 
     def _zeros(self, names: Sequence[str], inputs: Mapping[str, object]) -> dict[str, Array]:
@@ -297,22 +305,25 @@ class ModelStream:
             if info.optional:
                 continue
             if info.shape is None:
-                raise SpecError(f"state: {name!r} is of unknown rank; set it before the first step (.state)")
+                raise SpecError.of(
+                    "state", f"{name!r} is of unknown rank; set it before the first step (.state)"
+                )
             shape = self._graph.starts.get(name, info.shape)
             wanted = [size if isinstance(size, int) else sizes.get(size or "") for size in shape]
             if any(size is None for size in wanted):
                 if name in self._graph.zero_inputs:
                     continue
-                raise SpecError(
-                    f"state: {name!r} is {shape_words(info.shape)}, whose sizes the inputs leave open; give "
-                    "dims= to stream(), or set it before the first step (.state)"
+                raise SpecError.of(
+                    "state",
+                    f"{name!r} is {shape_words(info.shape)}, whose sizes the inputs leave open; give "
+                    "dims= to stream(), or set it before the first step (.state)",
                 )
             try:
                 zeros[name] = np.zeros([size or 0 for size in wanted], numpy_dtype(info.dtype))
                 if name in self._graph.initial:
                     zeros[name][...] = self._graph.initial[name]
             except (ValueError, MemoryError):
-                raise SpecError(f"state: {name!r} would be {wanted}; must fit into memory") from None
+                raise SpecError.of("state", f"{name!r} would be {wanted}; must fit into memory") from None
         return zeros
 
 

@@ -93,7 +93,7 @@ def run_in_chunks(
             return told_model(source, unchanged, graph, found)
         if found.pairs and not found.refusal and not graph.starts:
             hint = f"stream() of the model as it is carries the states that it has ({found.states})"
-            raise SpecError(f"{error}; {hint}") from None
+            raise SpecError(f"{error}; {hint}", error.argument) from None
         raise
     return told_model(source, unchanged, graph, found) if is_sound and made.states else made
 
@@ -114,7 +114,7 @@ def streaming_graph(graph: Graph, time: Mapping[str, int] | None, delay: bool) -
         FormatError: its operators cannot be followed.
     """
     if graph.file is None or graph.file.kind is not Kind.ONNX:
-        raise SpecError(f"rewrite: {graph.path} is no ONNX file; must be one")
+        raise SpecError.of("rewrite", f"{graph.path} is no ONNX file; must be one")
     from onegru.formats.onnx.parse import parse_onnx
     from onegru.formats.onnx.validate import Source, serialized
 

@@ -36,7 +36,7 @@ def read_attributes(operator: Operator, given: Mapping[str, object]) -> dict[str
         if name in given:
             values[name] = _checked(attribute, given[name])
         elif attribute.required:
-            raise SpecError(f"{name}: missing; {operator} requires it")
+            raise SpecError.of(name, f"missing; {operator} requires it")
         else:
             values[name] = attribute.default
     if values.get("direction") == "foward":
@@ -53,7 +53,7 @@ def check_names(operator: Operator, names: Iterable[str]) -> None:
                 must = f"{name} needs opset {opset}"
             elif (opset := operator.earlier.get(name)) is not None:
                 must = f"{name} was removed in opset {opset}"
-            raise SpecError(f"{name}: not an attribute of {operator}; {must}")
+            raise SpecError.of(name, f"not an attribute of {operator}; {must}")
 
 
 def _checked(attribute: Attribute, value: object) -> Any:
@@ -61,9 +61,9 @@ def _checked(attribute: Attribute, value: object) -> Any:
     if attribute.choices is not None and read not in attribute.choices:
         *most, last = ["empty" if choice == () else repr(choice) for choice in attribute.choices]
         must = f"{', '.join(most)} or {last}" if most else last
-        raise SpecError(f"{attribute.name}: {read!r}; must be {must}")
+        raise SpecError.of(attribute.name, f"{read!r}; must be {must}")
     if attribute.name == "hidden_size" and read < 1:
-        raise SpecError(f"hidden_size: {read}; must be at least 1")
+        raise SpecError.of("hidden_size", f"{read}; must be at least 1")
     return read
 
 
@@ -75,7 +75,7 @@ def _flag(name: str, value: object) -> bool:
     value = _scalar(value)
     if isinstance(value, bool | np.bool_ | numbers.Integral):
         return bool(value)
-    raise SpecError(f"{name}: {shown(value)}; must be a boolean or an integer")
+    raise SpecError.of(name, f"{shown(value)}; must be a boolean or an integer")
 
 
 def _float(name: str, value: object) -> float:
@@ -83,20 +83,20 @@ def _float(name: str, value: object) -> float:
     read = number(name, value)
     rounded = to_float32(read)
     if math.isinf(rounded) and not math.isinf(read):
-        raise SpecError(f"{name}: {value!r}; must be within float32, in which files hold it")
+        raise SpecError.of(name, f"{value!r}; must be within float32, in which files hold it")
     return rounded
 
 
 def _string(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise SpecError(f"{name}: {shown(value)}; must be a string")
+        raise SpecError.of(name, f"{shown(value)}; must be a string")
     return str(value)
 
 
 def _sequence(read: Callable[[str, object], Any], name: str, value: object) -> tuple[Any, ...]:
     is_list = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
     if not is_list or getattr(value, "ndim", 1) != 1:
-        raise SpecError(f"{name}: {shown(value)}; must be a list")
+        raise SpecError.of(name, f"{shown(value)}; must be a list")
     return tuple(read(name, item) for item in cast(Iterable[object], value))
 
 

@@ -136,12 +136,12 @@ def _direction(values: Mapping[str, Any]) -> tuple[Direction, int]:
 def _typed_weights(operator: Operator, W: object, R: object, B: object) -> tuple[Array, Array, Array | None]:
     for name, value in (("W", W), ("R", R)):
         if value is None:
-            raise SpecError(f"{name}: missing; {operator} requires it")
+            raise SpecError.of(name, f"missing; {operator} requires it")
     if B is None and (port := operator.input("B")) is not None and port.required:
-        raise SpecError(f"B: missing; {operator} requires it")
+        raise SpecError.of("B", f"missing; {operator} requires it")
     W = as_float_array("W", W, (*operator.element_types, *operator.type_needs))
     if (opset := operator.type_needs.get(W.dtype.name)) is not None:
-        raise SpecError(f"W: type {W.dtype.name}, which needs opset {opset}; must fit {operator}")
+        raise SpecError.of("W", f"type {W.dtype.name}, which needs opset {opset}; must fit {operator}")
     R = as_array_of(W.dtype.name, "R", R)
     return W, R, None if B is None else as_array_of(W.dtype.name, "B", B)
 
@@ -155,12 +155,12 @@ def _check_weights(
         sizes["H"] = R.shape[-1] if hidden_size is None else hidden_size
         sizes["G"] = 3 * sizes["H"]
         if sizes["H"] != R.shape[-1] and R.shape[-2] == 3 * R.shape[-1]:
-            raise SpecError(
-                f"hidden_size: {hidden_size}; must be {R.shape[-1]}, as R has shape {list(R.shape)}"
+            raise SpecError.of(
+                "hidden_size", f"{hidden_size}; must be {R.shape[-1]}, as R has shape {list(R.shape)}"
             )
     check_shape("R", R.shape, axes["R"], sizes)
     if sizes["H"] < 1:
-        raise SpecError(f"R: shape {list(R.shape)}, hidden_size 0; must be at least 1")
+        raise SpecError.of("R", f"shape {list(R.shape)}, hidden_size 0; must be at least 1")
     check_shape("W", W.shape, axes["W"], sizes)
     if B is not None:
         parts = 6 if operator.biases == "separate" else 3 + bool(values.get("linear_before_reset", False))
@@ -194,7 +194,7 @@ def read_clip(operator: Operator, clip: float | None) -> float | None:
         return None
     if not clip > 0:
         least = "at least 0, where 0 is none" if operator.clip_zero_is_none else "> 0"
-        raise SpecError(f"clip: {clip:g}; must be {least}")
+        raise SpecError.of("clip", f"{clip:g}; must be {least}")
     return clip
 
 
@@ -219,7 +219,7 @@ def read_activations(
         names = ("Sigmoid", "Tanh") * (wanted // 2)
     if len(names) != wanted:
         reason = "" if shared else f", 2 for each of {count(num_directions, 'direction')}"
-        raise SpecError(f"activations: {len(names)} names; must be {wanted}{reason}")
+        raise SpecError.of("activations", f"{len(names)} names; must be {wanted}{reason}")
     kinds = [find_kind(name, allowed=operator.activations) for name in names]
 
     prefix = "activations_" if "activations_alpha" in values else "activation_"

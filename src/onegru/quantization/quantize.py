@@ -16,11 +16,11 @@ from onegru.core.compare import arrays_in, count_finite, nothing_compared
 from onegru.core.dtypes import ELEMENT_TYPES, Array, check_group_size, is_int8
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec
+from onegru.formats.opened import open_model
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.load import load
 from onegru.models.model import Model
-from onegru.formats.opened import open_model
 from onegru.models.random_inputs import Dims, check_random_inputs
 from onegru.quantization.report import Measured, Quantization, QuantizedGru
 from onegru.quantization.subject import EXACT, MODES, Subject, storages_of, subject_of
@@ -71,66 +71,67 @@ def quantize(
         samples: of a model, inputs as for `Model.run`, or several of them in a list. Of layers, X, or the
             arguments of a call by name, or a list of either. None for random ones, which are no more than a
             first look.
-        target: an ONNX file to write, of a source that is the name of one; None to write nothing. W and R of the
-            GRU nodes are stored in it in int8, a scale for each row, with DequantizeLinear nodes, from opset 13 on;
-            biases, inputs and states stay float32, and so do nodes that `mode`, `keep_snr` or `nodes` leave as
-            they are. `onegru.load(target, weight_storage="int8")` computes with these integers, other runtimes
-            with their values in float32. The file is compared with the source first, on the first sample.
+        target: an ONNX file to write, of a source that is the name of one; None to write nothing. W and R of
+            the GRU nodes are stored in it in int8, a scale for each row, with DequantizeLinear nodes, from
+            opset 13 on; biases, inputs and states stay float32, and so do nodes that `mode`, `keep_snr` or
+            `nodes` leave as they are. `onegru.load(target, weight_storage="int8")` computes with these
+            integers, other runtimes with their values in float32. The file is compared with the source first,
+            on the first sample.
         mode: what all GRUs are kept in: "W8A8" and "W8A16", the weights in int8 and the inputs of products in
             int8 or int16; "bfloat16" and "float16", the weights; or "float32". "W8A16" by default.
         keep_snr: instead of `mode`, the ratio of signal to noise in dB that every output keeps on these
             samples. Each GRU gets few bits: all begin with W8A8, and as long as the noise is too large, the
             GRU that adds most of it gets more; then each gets fewer again if the ratio is kept. W8A8 counts
             only where W8A16 keeps the ratio as well, if that is among the modes.
-        among: the modes that `keep_snr` may choose; float32 always is one. All by default, with `target` those
-            that a file holds: W8A8, W8A16 and float32.
+        among: the modes that `keep_snr` may choose; float32 always is one. All by default, with `target`
+            those that a file holds: W8A8, W8A16 and float32.
         nodes: the names of the GRUs that get fewer bits; all by default.
         group_size: 32, 64 or 128 for a scale for each so many weights of a row in int8, where one scale for
             the row keeps too little; None for one. In a file from opset 21 on.
         opset: with `target`, the version of ONNX's operators that it uses; that of the source by default.
         dims: sizes of open dimensions of a model's random inputs, as for `onegru.verify`.
         seed: of random inputs.
-        tolerance: with `target`, the largest absolute difference to allow in its check, times the largest number
-            of the output if that is above 1; 0.1 by default. Of integers and booleans it is the share that may
-            differ.
+        tolerance: with `target`, the largest absolute difference to allow in its check, times the largest
+            number of the output if that is above 1; 0.1 by default. Of integers and booleans it is the share
+            that may differ.
         progress: called before each measurement with the number of those done, and the most there may be.
 
     Returns:
-        the result, what was measured, and what was written. GRUs of another type than float32, with weights that the model
-        computes, or with weights that int8 cannot hold stay as they are.
+        the result, what was measured, and what was written. GRUs of another type than float32, with weights
+        that the model computes, or with weights that int8 cannot hold stay as they are.
 
     Raises:
         SpecError: an argument is not legal, a sample does not fit, outputs are not finite on them, or no GRU
             of a file to write can be in int8, or is chosen for it.
-        FormatError: a file is broken, another runtime fails on its part, or the target differs from the source
-            by more than `tolerance`; nothing is written then.
+        FormatError: a file is broken, another runtime fails on its part, or the target differs from the
+            source by more than `tolerance`; nothing is written then.
         OSError: a file cannot be read or written.
     """
     check_function("progress", progress)
     if keep_snr is not None and not math.isfinite(number("keep_snr", keep_snr)):
-        raise SpecError(f"keep_snr: {keep_snr}; must be finite")
+        raise SpecError.of("keep_snr", f"{keep_snr}; must be finite")
     kept = tuple(MODES) if target is None else _OF_FILES
     if not isinstance(among, Iterable | None):
-        raise SpecError(f"among: {shown(among)}; must be some of {', '.join(kept)}")
+        raise SpecError.of("among", f"{shown(among)}; must be some of {', '.join(kept)}")
     among = kept if among is None else [among] if isinstance(among, str) else list(among)
     for item in among:
         choice("among", item, kept)
     if mode is not None and keep_snr is not None:
-        raise SpecError(f"mode: {mode!r}; must be None with keep_snr, which chooses")
+        raise SpecError.of("mode", f"{mode!r}; must be None with keep_snr, which chooses")
     mode = choice("mode", "W8A16" if mode is None else mode, kept if target is None else _OF_FILES[:-1])
     group = check_group_size(group_size)
     if not isinstance(source, str | os.PathLike | GRU | Stack | Model):
-        raise SpecError(f"source: {shown(source)}; must be a model, its file, a GRU or a Stack")
+        raise SpecError.of("source", f"{shown(source)}; must be a model, its file, a GRU or a Stack")
     wanted = node_names("nodes", True if nodes is None else nodes)
     dims = check_random_inputs(None, dims, seed)
     if target is None:
         for name, value in (("opset", opset), ("tolerance", tolerance)):
             if value is not None:
-                raise SpecError(f"{name}: given without target, where it has no effect; must be left out")
+                raise SpecError.of(name, "given without target, where it has no effect; must be left out")
         made = source if isinstance(source, GRU | Stack | Model) else load(source)
     else:
         if isinstance(source, GRU | Stack | Model):
-            raise SpecError("target: given with a model or layers in memory; must be left out")
+            raise SpecError.of("target", "given with a model or layers in memory; must be left out")
         Check(tolerance=tolerance)
         as_target(open_model("source", source), target, ".onnx")
         made = load(source)
@@ -162,11 +163,11 @@ def _names_in_int8(report: Quantization[Any], keep_snr: float | None) -> frozens
     names = frozenset(gru.name for gru in report.grus if is_int8(MODES[gru.mode][0]))
     if not names and not any(gru.modes for gru in report.grus):
         reasons = ", ".join(f"{gru.name!r} {gru.reason}" for gru in report.grus)
-        raise SpecError(f"source: no GRU node can be kept in int8: {reasons}")
+        raise SpecError.of("source", f"no GRU node can be kept in int8: {reasons}")
     if not names:
         most = report.modes["W8A16"].snr
-        raise SpecError(
-            f"keep_snr: {keep_snr} dB; no GRU node keeps as much in int8 (all in W8A16: {most:.1f} dB)"
+        raise SpecError.of(
+            "keep_snr", f"{keep_snr} dB; no GRU node keeps as much in int8 (all in W8A16: {most:.1f} dB)"
         )
     return names
 
@@ -187,8 +188,9 @@ class Measurement:
         if floats and not any(map(np.any, floats)):
             why = why or "each output is zero"
         if why:
-            raise SpecError(
-                f"samples: {why}, so that a comparison proves nothing; must be inputs for which it does (-i)"
+            raise SpecError.of(
+                "samples",
+                f"{why}, so that a comparison proves nothing; must be inputs for which it does (-i)",
             )
 
     def report(self, mode: str, keep_snr: float | None, order: list[str]) -> Quantization[Any]:

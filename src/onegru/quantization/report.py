@@ -121,7 +121,9 @@ class Quantization(Generic[Quantizable]):
         names = [gru.name for gru in self.grus]
         index = names.index(node) if isinstance(node, str) and names.count(node) == 1 else node
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(names):
-            raise SpecError(f"node: {shown(node)}; must be one of {', '.join(map(repr, names))}, or an index")
+            raise SpecError.of(
+                "node", f"{shown(node)}; must be one of {', '.join(map(repr, names))}, or an index"
+            )
         integer("sample", sample, 0, len(subject.samples) - 1)
         if mode is not None:
             choice("mode", mode, MODES)

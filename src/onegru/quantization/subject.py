@@ -97,13 +97,13 @@ def subject_of(
     if isinstance(source, Model):
         found = _of_model(source, samples, dims, seed, group)
     elif dims:
-        raise SpecError("dims: given with a layer, whose inputs have no names; must be left out")
+        raise SpecError.of("dims", "given with a layer, whose inputs have no names; must be left out")
     else:
         found = _of_layers(source, samples, seed, group)
     if isinstance(wanted, bool):
         return found
     if unknown := sorted(wanted - set(found.names)):
-        raise SpecError(f"nodes: {unknown[0]!r}; must be among {', '.join(map(repr, found.names))}")
+        raise SpecError.of("nodes", f"{unknown[0]!r}; must be among {', '.join(map(repr, found.names))}")
     layers = {name: layer for name, layer in found.layers.items() if name in wanted}
     left = {name: "is not among nodes" for name in found.layers if name not in wanted}
     return replace(found, layers=layers, reasons={**found.reasons, **left})
@@ -112,7 +112,7 @@ def subject_of(
 def _listed(samples: object, single: Callable[[object], bool]) -> list[Any]:
     found = [samples] if single(samples) else samples
     if not isinstance(found, Iterable) or not (found := list(found)):
-        raise SpecError(f"samples: {shown(samples)}; must be inputs of a run, or a list of at least one")
+        raise SpecError.of("samples", f"{shown(samples)}; must be inputs of a run, or a list of at least one")
     return found
 
 
@@ -151,7 +151,7 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> S
         try:
             Y, Y_h = layers(**call)
         except TypeError as error:
-            raise SpecError(f"samples: {error}") from None
+            raise SpecError.of("samples", f"{error}") from None
         last = [Y_h] if isinstance(Y_h, np.ndarray) else Y_h
         return {"Y": Y, **{f"Y_h {index}": h for index, h in enumerate(last)}}
 
@@ -196,8 +196,8 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> S
 def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) -> Subject:
     engine = model._options.engine
     if engine == "reference":
-        raise SpecError(
-            "source: runs by the reference, which keeps weights as they are; must be loaded without"
+        raise SpecError.of(
+            "source", "runs by the reference, which keeps weights as they are; must be loaded without"
         )
     exact = Model(model._graph, EngineOptions(engine))
     nodes = exact.gru_nodes
@@ -211,7 +211,7 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
         ]
     else:
         if dims:
-            raise SpecError("dims: given with samples, whose sizes are their own; must be left out")
+            raise SpecError.of("dims", "given with samples, whose sizes are their own; must be left out")
         found = _listed(samples, lambda given: isinstance(given, Mapping))
     layers = {node.name: node.layer for node in nodes if node.layer is not None and node.name not in reasons}
 
@@ -236,7 +236,7 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
                     for arrays in seen
                 ]
     if nodes and not any(steps):
-        raise SpecError("samples: no GRU takes a step on them; must be inputs on which one does (-i)")
+        raise SpecError.of("samples", "no GRU takes a step on them; must be inputs on which one does (-i)")
     return Subject(
         source=model,
         names=names,

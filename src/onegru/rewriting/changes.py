@@ -122,7 +122,9 @@ def _as_float16(form: Form, array: Array) -> Array:
         converted = array.astype(np.float16)
     lost = np.isfinite(array.astype(np.float64)) & ~np.isfinite(converted)
     if np.any(lost):
-        raise SpecError(f"float16: {form.label} has a weight of {array[lost][0]:g}; must be within ±65504")
+        raise SpecError.of(
+            "float16", f"{form.label} has a weight of {array[lost][0]:g}; must be within ±65504"
+        )
     return converted
 
 
@@ -138,21 +140,23 @@ def to_int8(around: Around, form: Form, group: int) -> Form:
     scope = around.scope
     if scope.opset < (least := int8_opset(group)):
         what = f"weights in int8{', in groups' if group else ''}"
-        raise SpecError(
-            f"opset: {scope.opset}; must be at least {least} for {what}: ask for it as well (--opset {least})"
+        raise SpecError.of(
+            "opset",
+            f"{scope.opset}; must be at least {least} for {what}: ask for it as well (--opset {least})",
         )
     if (dtype := require(scope, form, "int8")[0]) != "float32":
-        raise SpecError(f"quantize: {form.label} has element type {dtype}; must be float32")
+        raise SpecError.of("quantize", f"{form.label} has element type {dtype}; must be float32")
     inputs = {}
     for port in ("W", "R"):
         array = scope.constant(form.inputs[port])
         if array is None:
-            raise SpecError(
-                f"quantize: {form.label}: {port} is computed in each run, or an input with a default; must "
-                "be a constant: name the other GRU nodes to quantize those (--node)"
+            raise SpecError.of(
+                "quantize",
+                f"{form.label}: {port} is computed in each run, or an input with a default; must "
+                "be a constant: name the other GRU nodes to quantize those (--node)",
             )
         if not np.isfinite(array).all():
-            raise SpecError(f"quantize: {form.label}: {port} holds NaN or infinity; must be finite")
+            raise SpecError.of("quantize", f"{form.label}: {port} holds NaN or infinity; must be finite")
         q, scale, attributes = quantized_inputs(array, group)
         values = [
             _constant(scope, form, port, what, lambda constant=constant: constant)  # type: ignore[misc]

@@ -52,30 +52,30 @@ OutputReport.__module__ = "onegru.reports"
 def check_target(target: Path, suffix: str) -> None:
     """Raise SpecError unless a file of this name can be written."""
     if target.suffix.lower() != suffix:
-        raise SpecError(f"target: {str(target)!r}; must end in {suffix}")
+        raise SpecError.of("target", f"{str(target)!r}; must end in {suffix}")
     if target.is_dir():
-        raise SpecError(f"target: {str(target)!r} is a folder; must be a file")
+        raise SpecError.of("target", f"{str(target)!r} is a folder; must be a file")
     if not target.parent.is_dir():
-        raise SpecError(f"target: folder {str(target.parent)!r} does not exist; must exist")
+        raise SpecError.of("target", f"folder {str(target.parent)!r} does not exist; must exist")
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """How `rewrite`, `fuse` and `make_streaming` check what they made against its source, where `True` is not enough.
+    """How `rewrite`, `fuse` and `make_streaming` compare what they made with its source.
 
         onegru.fuse("model.onnx", "fused.onnx", check=onegru.Check(inputs={"X": X}))
 
     Args:
-        inputs: an array for each of the model's inputs; None for random ones. States that the metadata of the file
-            tell of may be left out: they are what those say of the first run.
+        inputs: an array for each of the model's inputs; None for random ones. States that the metadata of the
+            file tell of may be left out: they are what those say of the first run.
         dims: sizes of open dimensions of random inputs, by name ("X.0" for one without), and whole shapes of
             inputs, by their names.
         seed: of the random inputs.
         tolerance: the largest absolute difference to allow, times the largest number of the output if that is
-            above 1. None for that of the type and the change, which the function tells; or more where the model
-            enlarges a rounding of its inputs to more, and less for an output that is no larger than that. Of
-            integers and booleans it is the share that may differ, unless the numbers in front of them can be
-            compared.
+            above 1. None for that of the type and the change, which the function tells; or more where the
+            model enlarges a rounding of its inputs to more, and less for an output that is no larger than
+            that. Of integers and booleans it is the share that may differ, unless the numbers in front of
+            them can be compared.
 
     Raises:
         SpecError: one is not legal, or has no effect.
@@ -91,7 +91,7 @@ class Check:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dims", check_random_inputs(self.inputs, self.dims, self.seed))
         if self.tolerance is not None and not 0 <= number("tolerance", self.tolerance) < float("inf"):
-            raise SpecError(f"tolerance: {self.tolerance}; must be at least 0 and finite")
+            raise SpecError.of("tolerance", f"{self.tolerance}; must be at least 0 and finite")
 
 
 def wanted_check(check: object) -> Check | None:
@@ -103,7 +103,7 @@ def wanted_check(check: object) -> Check | None:
     if isinstance(check, Check):
         return check
     if not isinstance(check, bool | np.bool_):
-        raise SpecError(f"check: {shown(check)}; must be True, False or an onegru.Check")
+        raise SpecError.of("check", f"{shown(check)}; must be True, False or an onegru.Check")
     return Check() if check else None
 
 

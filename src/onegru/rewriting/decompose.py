@@ -35,8 +35,8 @@ def decompose(scope: Scope, form: Form) -> list[NodeProto]:
         FormatError: the file does not say the element type or hidden_size.
     """
     if scope.opset < DECOMPOSED_OPSET:
-        raise SpecError(
-            f"opset: {scope.opset}; must be at least {DECOMPOSED_OPSET} to decompose {form.label}"
+        raise SpecError.of(
+            "opset", f"{scope.opset}; must be at least {DECOMPOSED_OPSET} to decompose {form.label}"
         )
     dtype, hidden_size = require(scope, form, "decompose")
     draft = Draft(scope, form.base)

@@ -176,12 +176,12 @@ def attributes_of(form: Form, opset: int) -> dict[str, object]:
         wanted["output_sequence"] = 1
     for name in wanted:
         if name not in operator.attributes:
-            raise SpecError(
-                f"opset: {opset}; must be at least {operator.later[name]}, as {form.label} has {name}"
+            raise SpecError.of(
+                "opset", f"{opset}; must be at least {operator.later[name]}, as {form.label} has {name}"
             )
     if form.dtype is not None and form.dtype in operator.type_needs:
         needed = operator.type_needs[form.dtype]
-        raise SpecError(f"opset: {opset}; must be at least {needed}, as {form.label} is of {form.dtype}")
+        raise SpecError.of("opset", f"{opset}; must be at least {needed}, as {form.label} is of {form.dtype}")
     return wanted
 
 

@@ -73,9 +73,9 @@ def fuse(
         target: the file of the same kind to write, which may be the source; it is replaced only once the
             result has passed the check. None to write nothing.
         check: whether to compare the target with the source on random inputs, or a `Check` that says on which
-            inputs and how closely. By default differences up to 1e-5 are allowed for float32, 1e-9 for float64,
-            1e-2 for float16 and 5e-2 for bfloat16, of the output or of a GRU node: the source rounds after each
-            operator. The source need not run with False.
+            inputs and how closely. By default differences up to 1e-5 are allowed for float32, 1e-9 for
+            float64, 1e-2 for float16 and 5e-2 for bfloat16, of the output or of a GRU node: the source rounds
+            after each operator. The source need not run with False.
         progress: called now and then with the number of nodes searched and of all.
 
     Returns:

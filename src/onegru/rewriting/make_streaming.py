@@ -1,4 +1,4 @@
-"""A model of whole sequences made one that runs in chunks, checked before it is written: `onegru.make_streaming`."""
+"""`onegru.make_streaming`: a model of whole sequences made one that runs in chunks, and checked."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def make_streaming(
         onegru.make_streaming("model.onnx", "streaming.onnx")
         stream = onegru.load("streaming.onnx").stream()
 
-    The states of its GRUs (and LSTMs and RNNs), and the last steps before its causal convolutions, become inputs
-    and outputs, zeros at first; the file's metadata name them. The source is run over random sequences, and the
-    target over chunks of them.
+    The states of its GRUs (and LSTMs and RNNs), and the last steps before its causal convolutions, become
+    inputs and outputs, zeros at first; the file's metadata name them. The source is run over random
+    sequences, and the target over chunks of them.
 
     Args:
         source: an ONNX model.
@@ -46,8 +46,8 @@ def make_streaming(
         group_size: with `quantize`, 32, 64 or 128: how many weights of a row share a scale, from opset 21 on.
         opset: with `quantize`, the version of ONNX's operators that the target uses; 13 or newer.
         check: whether to compare the target with the source, or a `Check` that says on which inputs and how
-            closely. By default differences up to 1e-5 are allowed for float32, 1e-9 for float64, 1e-2 for float16,
-            5e-2 for bfloat16, and 0.1 with `quantize`. What is made has to load even with False.
+            closely. By default differences up to 1e-5 are allowed for float32, 1e-9 for float64, 1e-2 for
+            float16, 5e-2 for bfloat16, and 0.1 with `quantize`. What is made has to load even with False.
 
     Returns:
         what was done, and how far the outputs lie apart.
@@ -65,7 +65,7 @@ def make_streaming(
     if not names:
         for name, value in (("group_size", group_size), ("opset", opset)):
             if value is not None:
-                raise SpecError(f"{name}: given without quantize, where it has no effect; must be left out")
+                raise SpecError.of(name, "given without quantize, where it has no effect; must be left out")
     file = open_model("source", source)
     path, named = as_target(file, target, ".onnx")
     if file.kind is not Kind.ONNX:

@@ -163,9 +163,10 @@ class _Rewriter:
             raise self.source.error("holds no GRU node; there is nothing to rewrite")
         if self.changes.opset is None and self.changes.layout and "layout" in operator_at(self.new).later:
             needed = operator_at(self.new).later["layout"]
-            raise SpecError(
-                f"layout: 1; needs a target of opset {needed} or later, and this is one of {self.new}: "
-                f"ask for opset {needed} as well (--opset {needed})"
+            raise SpecError.of(
+                "layout",
+                f"1; needs a target of opset {needed} or later, and this is one of {self.new}: "
+                f"ask for opset {needed} as well (--opset {needed})",
             )
         if self.new != self.old:
             self._convert_others()
@@ -173,7 +174,7 @@ class _Rewriter:
         if not isinstance(self.changes.quantize, bool):
             names = [name for name, *_ in self.nodes]
             for name in sorted(self.changes.quantize - set(names)):
-                raise SpecError(f"quantize: no GRU node is called {name!r}; must be of {names}")
+                raise SpecError.of("quantize", f"no GRU node is called {name!r}; must be of {names}")
         self._drop_retired()
         add_augru_functions(self.model, self.source)
         opsets = (self.old, self.new)
@@ -283,9 +284,10 @@ class _Rewriter:
             done.append(f"{form.dtype} became float16")
             form = to_float16(around, form)
         if {"decompose", QUANTIZED} <= plan:
-            raise SpecError(
-                f"quantize: {form.label} must be expressed with other operators for {self.changes.runtime}, "
-                "which leaves no GRU node"
+            raise SpecError.of(
+                "quantize",
+                f"{form.label} must be expressed with other operators for {self.changes.runtime}, "
+                "which leaves no GRU node",
             )
         if "decompose" in plan:
             count = len(form.activations)

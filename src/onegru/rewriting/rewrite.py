@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from onegru.core.arguments import flag, renamed_arguments
@@ -17,7 +16,6 @@ from onegru.system.atomic_write import write_files
 
 if TYPE_CHECKING:
     from onegru.formats.opened import Opened
-    from onegru.rewriting.plan import Changes
 
 #: The runtimes whose faults a model can be rewritten for.
 RUNTIMES = ("onnxruntime", "openvino")
@@ -95,9 +93,9 @@ def rewrite(
     """Rewrite the GRU nodes of an ONNX model; the rest of the model stays as it is.
 
     The nodes' hidden_size, direction and activation parameters are written out, as runtimes differ in their
-    defaults. With only `runtime`, a node that this runtime runs correctly stays as it was. GRUs that are decomposed
-    into other operators are found by `onegru.fuse`, weights get fewer bits by `onegru.quantize`, and a model of
-    whole sequences is made to stream by `onegru.make_streaming`.
+    defaults. With only `runtime`, a node that this runtime runs correctly stays as it was. GRUs that are
+    decomposed into other operators are found by `onegru.fuse`, weights get fewer bits by `onegru.quantize`,
+    and a model of whole sequences is made to stream by `onegru.make_streaming`.
 
     Args:
         source: an ONNX model.
@@ -114,9 +112,9 @@ def rewrite(
         runtime: "onnxruntime" or "openvino": make the least change to each node that the runtime is known
             to refuse or to miscompute, and check the target in it.
         check: whether to compare the target with the source on random inputs, or a `Check` that says on which
-            inputs and how closely. By default differences up to 1e-6 are allowed for float32, 1e-10 for float64,
-            2e-3 for float16 and 2e-2 for bfloat16, of the output or of a GRU node; ten times that in another
-            runtime. The source need not run with False.
+            inputs and how closely. By default differences up to 1e-6 are allowed for float32, 1e-10 for
+            float64, 2e-3 for float16 and 2e-2 for bfloat16, of the output or of a GRU node; ten times that in
+            another runtime. The source need not run with False.
 
     Returns:
         what was done, and how far the outputs lie apart.
@@ -194,13 +192,13 @@ def _check_arguments(
     layout: int | None, dtype: str | None, split: bool, decompose: bool, runtime: str | None
 ) -> None:
     if layout not in (None, 0, 1) or isinstance(layout, bool):
-        raise SpecError(f"layout: {layout!r}; must be 0 or 1")
+        raise SpecError.of("layout", f"{layout!r}; must be 0 or 1")
     if dtype not in (None, "float16"):
-        raise SpecError(f"dtype: {dtype!r}; must be 'float16'")
+        raise SpecError.of("dtype", f"{dtype!r}; must be 'float16'")
     if runtime not in (None, *RUNTIMES):
-        raise SpecError(f"runtime: {runtime!r}; must be {' or '.join(map(repr, RUNTIMES))}")
+        raise SpecError.of("runtime", f"{runtime!r}; must be {' or '.join(map(repr, RUNTIMES))}")
     for name, is_given in {"layout": layout is not None, "split": flag("split", split)}.items():
         if flag("decompose", decompose) and is_given:
-            raise SpecError(f"{name}: given with decompose, which leaves no GRU node; must be left out")
+            raise SpecError.of(name, "given with decompose, which leaves no GRU node; must be left out")
     if layout == 1 and runtime is not None:
-        raise SpecError(f"layout: 1; must be 0 for {runtime}, which does not run it")
+        raise SpecError.of("layout", f"1; must be 0 for {runtime}, which does not run it")

@@ -121,7 +121,9 @@ def compare_in_chunks(
     inputs = {name: np.asarray(array) for name, array in case.inputs.items()}
     steps = {array.shape[made.time[name]] for name, array in inputs.items() if name in made.time}
     if len(steps) != 1 or min(steps) < 1:
-        raise SpecError(f"inputs: {sorted(steps)} steps of time; must be one number of at least 1 for all")
+        raise SpecError.of(
+            "inputs", f"{sorted(steps)} steps of time; must be one number of at least 1 for all"
+        )
     total = steps.pop()
     dtypes = {node.layer.spec.dtype for node in whole.gru_nodes if node.layer is not None} or {"float32"}
     dtypes |= {QUANTIZED} if is_int8 else set()

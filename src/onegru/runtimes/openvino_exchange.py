@@ -417,7 +417,7 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
 def check_model(model: object) -> None:
     """Raise SpecError for what is no model."""
     if not isinstance(model, openvino.Model):
-        raise SpecError(f"model: {shown(model)}; must be an openvino.Model")
+        raise SpecError.of("model", f"{shown(model)}; must be an openvino.Model")
 
 
 def exchange_all(model: Any, options: EngineOptions) -> int:

@@ -110,7 +110,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
             # A run with open shapes makes a copy on those that it has, and asks it again. Where exceptions
             # would be lost, the run goes on, and `evaluate` fails for the same reason.
             if not self._may_go_on:
-                raise SpecError(f"{self._place()}{error}") from None
+                raise SpecError(f"{self._place()}{error}", error.argument) from None
             self._goes_on = True
             X = sizes_of(self.get_input_partial_shape(0)) or ()
             set_outputs(
@@ -182,7 +182,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         try:
             self._compute(outputs, inputs)
         except SpecError as error:
-            raise SpecError(f"{self._place()}{error}") from None
+            raise SpecError(f"{self._place()}{error}", error.argument) from None
 
     def _compute(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         ports = self.operator.inputs[: len(inputs)]
@@ -266,7 +266,7 @@ def _visited(attribute: Attribute, value: Any) -> Any:
     try:
         return [float(item) for item in value.split(",")] if value.strip() else []
     except ValueError:
-        raise SpecError(f"{attribute.name}: {value!r}; must be numbers") from None
+        raise SpecError.of(attribute.name, f"{value!r}; must be numbers") from None
 
 
 def attributes_of(node: Any, operator: Operator) -> dict[str, Any]:

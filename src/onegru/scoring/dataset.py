@@ -117,24 +117,24 @@ def find_files(inputs: Sequence[str | os.PathLike[str]], output: Path | None) ->
         FormatError: one is neither a file nor a folder.
     """
     if isinstance(inputs, str | os.PathLike) or not isinstance(inputs, Iterable):
-        raise SpecError(f"inputs: {shown(inputs)}; must be a list of files, folders or patterns")
+        raise SpecError.of("inputs", f"{shown(inputs)}; must be a list of files, folders or patterns")
     found: dict[str, Path] = {}
     read: set[str] = set()
     for item in inputs:
         text = os.fspath(item)
         if not text or "://" in text:
             what = "a URL" if text else "no name"
-            raise SpecError(f"inputs: {text!r}: {what}; must be files of this machine")
+            raise SpecError.of("inputs", f"{text!r}: {what}; must be files of this machine")
         for path in _meant(text, output, read):
             if _is_not_text(str(path)):
                 raise SpecError(f"{str(path)!r}: a name that is not UTF-8; must be")
             if found.setdefault(os.path.realpath(path), path) is not path:
                 raise SpecError(f"{path}: is listed twice")
     if not found:
-        raise SpecError("inputs: none; must be at least one")
+        raise SpecError.of("inputs", "none; must be at least one")
     for folder in () if output is None else Path(os.path.realpath(output)).parents:
         if str(folder) in read:
-            raise SpecError(f"output: {output}: lies in {folder}, whose files are read; must be outside")
+            raise SpecError.of("output", f"{output}: lies in {folder}, whose files are read; must be outside")
     return list(found.values())
 
 

@@ -131,7 +131,7 @@ class ModelProgram:
     def _check_padding(self) -> None:
         """Raise SpecError if a short row beside a long one gives something else than alone."""
         if self._inputs.lengths is None:
-            raise SpecError(f"pad: {self._model.path} has no input of lengths; must be left out")
+            raise SpecError.of("pad", f"{self._model.path} has no input of lengths; must be left out")
         rows, steps = _ROWS[0], _STEPS[0]
         lengths = np.array([steps + 4, steps])
         for way in WAYS:  # until outputs are finite, as NaN is like any other
@@ -149,14 +149,14 @@ class ModelProgram:
             padded, exact = self.run(arrays, lengths), self.run(alone, lengths[1:])
         except (OneGRUError, ValueError) as error:
             what = f"cannot be run on rows of different lengths ({error})"
-            raise SpecError(f"pad: {self._model.path}: {what}; must be left out") from None
+            raise SpecError.of("pad", f"{self._model.path}: {what}; must be left out") from None
         if why := nothing_compared(exact):
             what = f"{why} on random rows, so that nothing is known of padding"
-            raise SpecError(f"pad: {self._model.path}: {what}; must be left out")
+            raise SpecError.of("pad", f"{self._model.path}: {what}; must be left out")
         for result in self.results:
             far, near = padded[result.name], exact[result.name]
             far, near = (far[:steps, 1], near[:, 0]) if result.is_sequence else (far[1], near[0])
             far, near = far.astype(np.float64), near.astype(np.float64)
             if not np.allclose(far, near, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True):
                 what = f"output {result.name!r} of a row depends on how it is padded"
-                raise SpecError(f"pad: {self._model.path}: {what}; must be left out")
+                raise SpecError.of("pad", f"{self._model.path}: {what}; must be left out")

@@ -145,4 +145,4 @@ def check_names(argument: str, given: Mapping[str, str], known: Mapping[str, obj
     for name in given:
         if name not in known:
             listed = ", ".join(map(repr, known))
-            raise SpecError(f"{argument}: {name!r}; must be one of {listed}")
+            raise SpecError.of(argument, f"{name!r}; must be one of {listed}")

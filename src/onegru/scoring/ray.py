@@ -65,7 +65,7 @@ def on_ray(address: str) -> Execute:
     """
     _ray()
     if not isinstance(address, str) or (address not in ("auto", "local") and not _ADDRESS.fullmatch(address)):
-        raise SpecError(f"ray: {shown(address)}; must be 'auto', 'local' or 'HOST:PORT'")
+        raise SpecError.of("ray", f"{shown(address)}; must be 'auto', 'local' or 'HOST:PORT'")
     _check_answers(address)
 
     def execute(
@@ -101,10 +101,10 @@ def _check_answers(address: str) -> None:
         ) as server:
             server.sendall(_HTTP2)
             if server.recv(9, socket.MSG_WAITALL)[3:4] != _SETTINGS:
-                raise SpecError(f"ray: {address!r}: no cluster, but another server")
+                raise SpecError.of("ray", f"{address!r}: no cluster, but another server")
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise SpecError(f"ray: {address!r}: no cluster answers there ({why})") from None
+        raise SpecError.of("ray", f"{address!r}: no cluster answers there ({why})") from None
 
 
 @contextmanager
@@ -118,7 +118,9 @@ def _connected(address: str) -> Iterator[Any]:
     if ray.is_initialized():
         present = ray.get_runtime_context().gcs_address
         if address not in ("auto", present):
-            raise SpecError(f"ray: {address!r}, but the process is connected to {present}; must be 'auto'")
+            raise SpecError.of(
+                "ray", f"{address!r}, but the process is connected to {present}; must be 'auto'"
+            )
         with _quiet():
             yield ray
         return
@@ -133,10 +135,10 @@ def _connected(address: str) -> Iterator[Any]:
                 ray.init(**options, logging_level=logging.ERROR, log_to_driver=False)
         except ConnectionError:
             what = "cannot connect; this machine must be in a cluster, and RAY_AUTH_MODE be as there"
-            raise SpecError(f"ray: {address!r}: {what}") from None
+            raise SpecError.of("ray", f"{address!r}: {what}") from None
         except (RuntimeError, ValueError, TimeoutError) as error:
             words = (str(error).splitlines() or [type(error).__name__])[0]
-            raise SpecError(f"ray: {address!r}: cannot connect ({words})") from None
+            raise SpecError.of("ray", f"{address!r}: cannot connect ({words})") from None
         try:
             yield ray
         finally:
@@ -205,8 +207,8 @@ def _room(ray: Any, cpus: int) -> int:
     most = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     room = sum(count // cpus for count in most)
     if not room:
-        raise SpecError(
-            f"num_threads: {cpus}; must be at most {max(most, default=0)}, a machine's CPUs for Ray"
+        raise SpecError.of(
+            "num_threads", f"{cpus}; must be at most {max(most, default=0)}, a machine's CPUs for Ray"
         )
     return room
 
@@ -267,7 +269,9 @@ class _Worker:
         kit = self._kit
         here = onegru._native.version()
         if here != kit.version:
-            raise SpecError(f"ray: onegru {here} on {socket.gethostname()}; must be {kit.version}, as here")
+            raise SpecError.of(
+                "ray", f"onegru {here} on {socket.gethostname()}; must be {kit.version}, as here"
+            )
         folder = Folder(Path(kit.job.output))
         if not folder.path.is_dir():
             what = f"the folder of results is not there on {socket.gethostname()}"

@@ -53,14 +53,14 @@ def read_samples(
     """
     integer("rows", rows, 1)
     if not isinstance(model, str | os.PathLike | GRU | Stack | Model):
-        raise SpecError(f"model: {shown(model)}; must be a model, its file, a GRU or a Stack")
+        raise SpecError.of("model", f"{shown(model)}; must be a model, its file, a GRU or a Stack")
     source = load(model) if isinstance(model, str | os.PathLike) else model
     columns = columns_of("inputs", inputs or {})
     takes: ModelInputs | LayersProgram
     if isinstance(source, Model):
         takes = ModelInputs(source, columns, axes or {}, alone=True)
     elif axes:
-        raise SpecError("axes: given with layers, whose axes are known; must be left out")
+        raise SpecError.of("axes", "given with layers, whose axes are known; must be left out")
     else:
         takes = LayersProgram(source, columns, None)
     paths = find_files([files] if isinstance(files, str | os.PathLike) else files, None)

@@ -93,7 +93,7 @@ def score(
         OSError: a file cannot be read or written.
     """
     if not isinstance(scorer, Scorer):
-        raise SpecError(f"scorer: {shown(scorer)}; must be a Scorer")
+        raise SpecError.of("scorer", f"{shown(scorer)}; must be a Scorer")
     check_function("progress", progress)
     memory = integer("memory", memory, 1)
     began = time.perf_counter()
@@ -182,7 +182,7 @@ def _part_bytes(output: Path, memory: int, before: dict[str, Any] | None) -> int
     if most < wanted:
         least = -(-(_BASE + _COPIES * wanted) // 10**6)
         why = "" if before is None else ", as this run began with larger parts"
-        raise SpecError(f"memory: {memory // 10**6} MB; must be at least {least} MB{why}")
+        raise SpecError.of("memory", f"{memory // 10**6} MB; must be at least {least} MB{why}")
     return most if before is None else wanted
 
 

@@ -128,7 +128,9 @@ class Scorer:
         num_threads: int | None = None,
     ) -> None:
         if not isinstance(model, str | os.PathLike | GRU | Stack | Model):
-            raise SpecError(f"model: {shown(model)}; must be the name of a file, a GRU, a Stack or a Model")
+            raise SpecError.of(
+                "model", f"{shown(model)}; must be the name of a file, a GRU, a Stack or a Model"
+            )
         self._model = os.fspath(model) if isinstance(model, str | os.PathLike) else model
         self._inputs = columns_of("inputs", inputs or {})
         self._outputs = None if outputs is None else columns_of("outputs", outputs)
@@ -140,9 +142,10 @@ class Scorer:
         self._on_error = choice("on_error", on_error, ON_ERROR)
         self._options = engine_options("auto", weight_storage, activation_storage)
         if weight_storage is not None and not isinstance(self._model, str):
-            raise SpecError(
-                f"weight_storage: {weight_storage!r}; must be None where model is no file; try "
-                "with_storage of a layer, or onegru.load(…, weight_storage=…)"
+            raise SpecError.of(
+                "weight_storage",
+                f"{weight_storage!r}; must be None where model is no file; try "
+                "with_storage of a layer, or onegru.load(…, weight_storage=…)",
             )
         self._num_threads = (
             None if num_threads is None else integer("num_threads", num_threads, 1, MOST_THREADS)
@@ -224,7 +227,7 @@ class Scorer:
             if len(places) != 1:
                 what = f"{len(places)} columns of that name" if places else "no such column"
                 listed = ", ".join(map(repr, schema.names)) or "none"
-                raise SpecError(f"keep: {name!r}: {what}; must be one; columns: {listed}")
+                raise SpecError.of("keep", f"{name!r}: {what}; must be one; columns: {listed}")
             fields.append(schema.field(places[0]).with_nullable(True))  # other files may have nulls
         for result in self.program.results:
             fields.append(pa.field(result.column, arrow_type(result)))
@@ -272,7 +275,7 @@ class Scorer:
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
         if not isinstance(rows, pa.Table):
-            raise SpecError(f"rows: {shown(rows)}; must be a table or a record batch of pyarrow")
+            raise SpecError.of("rows", f"{shown(rows)}; must be a table or a record batch of pyarrow")
         gathering = Gathering(self, self.schema(rows.schema))
         gathering.add(rows, "row ", 0, keeps=True)
         with self.workers() as workers:
@@ -416,11 +419,11 @@ def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
         SpecError: there are none, or one comes twice.
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
-        raise SpecError(f"{argument}: {shown(names)}; must be a list of names")
+        raise SpecError.of(argument, f"{shown(names)}; must be a list of names")
     listed = tuple(names)
     for name in listed:
         if not isinstance(name, str) or listed.count(name) > 1:
-            raise SpecError(f"{argument}: {shown(name)}; must be names, each once")
+            raise SpecError.of(argument, f"{shown(name)}; must be names, each once")
     return listed
 
 
@@ -430,5 +433,5 @@ def columns_of(argument: str, columns: Mapping[str, str] | Sequence[str]) -> dic
         return {name: name for name in _names(argument, columns)}
     for name, column in columns.items():
         if not isinstance(name, str) or not isinstance(column, str):
-            raise SpecError(f"{argument}: {shown(name)}: {shown(column)}; must be names of columns by name")
+            raise SpecError.of(argument, f"{shown(name)}: {shown(column)}; must be names of columns by name")
     return dict(columns)

@@ -41,14 +41,14 @@ def open_program(
         source = layers_of_model(model, nodes) if nodes else model
     else:
         if nodes:
-            raise SpecError("nodes: given with layers; must name GRUs of a file or a model")
+            raise SpecError.of("nodes", "given with layers; must name GRUs of a file or a model")
         source = model
     if isinstance(source, Model):
         from onegru.scoring.model_program import ModelProgram
 
         return ModelProgram(source, inputs, outputs, axes, pad)
     if axes:
-        raise SpecError("axes: given with layers, whose axes are known; must be left out")
+        raise SpecError.of("axes", "given with layers, whose axes are known; must be left out")
     return LayersProgram(source, inputs, outputs)
 
 
@@ -68,7 +68,7 @@ def model_digest(model: str | GRU | Stack | Model) -> str:
         return digest.hexdigest()
     path = Path(model.path if isinstance(model, Model) else model)
     if not path.is_file():
-        raise SpecError(f"model: {path}: not a file; must be one, which a later run can compare")
+        raise SpecError.of("model", f"{path}: not a file; must be one, which a later run can compare")
     digest = hashlib.sha256()
     if isinstance(model, Model) and model._options.weight_storage is not None:
         digest.update(repr(model._options).encode())

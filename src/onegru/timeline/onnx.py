@@ -65,10 +65,10 @@ def streaming_model(
                 dim.Clear()
     names = {info.name for info in graph.inputs}
     if not isinstance(time, Mapping | None):
-        raise SpecError(f"time: {shown(time)}; must be a mapping from inputs to axes")
+        raise SpecError.of("time", f"{shown(time)}; must be a mapping from inputs to axes")
     for name in time or {}:
         if name not in names:
-            raise SpecError(f"time: {name!r} is not an input; must be of {sorted(names)}")
+            raise SpecError.of("time", f"{name!r} is not an input; must be of {sorted(names)}")
     asked = {name: integer(f"time[{name!r}]", axis) for name, axis in (time or {}).items()}
     _name_sizes(model, asked)
     opset = model_opset(source, model)

@@ -220,9 +220,11 @@ class Planner(Walk):
             for name, axis in self.asked.items():
                 axes = self.known.get(name)
                 if axes is None:
-                    raise SpecError(f"time: the rank of input {name!r} is not known; must be known")
+                    raise SpecError.of("time", f"the rank of input {name!r} is not known; must be known")
                 if not -len(axes) <= axis < len(axes):
-                    raise SpecError(f"time: axis {axis} of {name!r}; must be below its rank, {len(axes)}")
+                    raise SpecError.of(
+                        "time", f"axis {axis} of {name!r}; must be below its rank, {len(axes)}"
+                    )
                 found |= self.axes.main(axes[axis])
             return found
         ways: list[tuple[set[int], Size]] = []
@@ -246,15 +248,15 @@ class Planner(Walk):
             ways = [way for way in ways if isinstance(way[1], str)] or ways
         if len(ways) != 1:
             what = "no GRU goes along an axis of an input" if not ways else "GRUs go along several axes"
-            raise SpecError(
-                f"time: {what}; give the axis of time of an input, as time={{'X': 1}} (--time X=1)"
+            raise SpecError.of(
+                "time", f"{what}; give the axis of time of an input, as time={{'X': 1}} (--time X=1)"
             )
         return ways[0][0]
 
     def _only_axis(self, name: str) -> int:
         axes = self._timed(name)
         if len(axes) > 1:
-            raise SpecError(f"time: {name!r} has it along axes {axes}; must be one")
+            raise SpecError.of("time", f"{name!r} has it along axes {axes}; must be one")
         return axes[0]
 
     # Operators

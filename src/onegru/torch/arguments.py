@@ -57,7 +57,7 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError) as error:
-        raise SpecError(f"{name}: {value!r}; must be a number") from error
+        raise SpecError.of(name, f"{value!r}; must be a number") from error
 
 
 def form_of(
@@ -75,13 +75,13 @@ def form_of(
         SpecError: one is not legal.
     """
     if direction not in DIRECTIONS:
-        raise SpecError(f"direction: {direction!r}; must be {', '.join(DIRECTIONS)}")
+        raise SpecError.of("direction", f"{direction!r}; must be {', '.join(DIRECTIONS)}")
     for name, value in (
         ("linear_before_reset", linear_before_reset),
         ("resets_to_initial", resets_to_initial),
     ):
         if not isinstance(value, bool):
-            raise SpecError(f"{name}: {value!r}; must be True or False")
+            raise SpecError.of(name, f"{value!r}; must be True or False")
     count = len(reversed_directions(direction))
     names = ("Sigmoid", "Tanh") * count if activations is None else activations
     form = Form(
@@ -94,7 +94,7 @@ def form_of(
         resets_to_initial,
     )
     if clip is not None and not form.clip > 0:
-        raise SpecError(f"clip: {clip}; must be > 0 and finite, or None")
+        raise SpecError.of("clip", f"{clip}; must be > 0 and finite, or None")
     spec_of(form, 1, 1, "float32", False)  # which says what is wrong
     return form
 
@@ -102,7 +102,7 @@ def form_of(
 def check_steps(name: str, T: int) -> None:
     """Raises SpecError if a call has none: PyTorch has no result then, and a state would be lost."""
     if T == 0:
-        raise SpecError(f"{name}: 0 steps; must be 1 or more, as in PyTorch")
+        raise SpecError.of(name, "0 steps; must be 1 or more, as in PyTorch")
 
 
 @functools.lru_cache(maxsize=256)

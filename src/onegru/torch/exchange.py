@@ -42,7 +42,7 @@ def accelerate(model: nn.Module) -> Acceleration:
         SpecError: it is no module.
     """
     if not isinstance(model, nn.Module):
-        raise SpecError(f"model: {type(model).__name__}; must be a torch.nn.Module")
+        raise SpecError.of("model", f"{type(model).__name__}; must be a torch.nn.Module")
     exchanged: list[str] = []
     left: dict[str, str] = {}
     for name, module in model.named_modules():
@@ -69,12 +69,14 @@ def restore(model: nn.Module) -> tuple[str, ...]:
         SpecError: it is no module, or one of them computes what PyTorch's cannot; nothing is changed then.
     """
     if not isinstance(model, nn.Module):
-        raise SpecError(f"model: {type(model).__name__}; must be a torch.nn.Module")
+        raise SpecError.of("model", f"{type(model).__name__}; must be a torch.nn.Module")
     found = [(name, module) for name, module in model.named_modules() if type(module) in _CLASSES.values()]
     for name, module in found:
         if not module._form.is_of_torch:
             kind = type(module).__name__
-            raise SpecError(f"model: {name!r} computes what torch.nn.{kind} cannot; must be one that it can")
+            raise SpecError.of(
+                "model", f"{name!r} computes what torch.nn.{kind} cannot; must be one that it can"
+            )
     others = {ours: theirs for theirs, ours in _CLASSES.items()}
     for _, module in found:
         module.__class__ = others[type(module)]

@@ -43,7 +43,7 @@ def export_layer(
     X, initial_h, attention, lengths, resets, *weights = tensors
     assert X is not None
     if resets is not None:
-        raise SpecError("resets: given; torch.onnx.export cannot take them, as ONNX's GRU has none")
+        raise SpecError.of("resets", "given; torch.onnx.export cannot take them, as ONNX's GRU has none")
     D, each = form.num_directions, len(weights) // form.num_directions
     own = [weights[d * each : (d + 1) * each] for d in range(D)]
     W, R = (torch.stack([_in_order(of[place]) for of in own]) for place in (0, 1))

@@ -122,7 +122,7 @@ def _array(name: str, tensor: Tensor) -> Array:
     """
     if not tensor.is_cpu or tensor.dtype not in _DTYPES or tensor.layout is not torch.strided:
         kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device.type}"
-        raise SpecError(f"{name}: {kind}; must be float32 or float64 with strides on the CPU")
+        raise SpecError.of(name, f"{kind}; must be float32 or float64 with strides on the CPU")
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     shape, strides = tensor.shape, tensor.stride()
@@ -133,7 +133,7 @@ def _array(name: str, tensor: Tensor) -> Array:
     if address == 0 and tensor.numel():
         if tensor._is_zerotensor():
             return np.zeros(shape, _DTYPES[tensor.dtype])
-        raise SpecError(f"{name}: a tensor whose memory was freed; must have its numbers")
+        raise SpecError.of(name, "a tensor whose memory was freed; must have its numbers")
     return _native.array_at(tensor, address, shape, strides, _DTYPES[tensor.dtype])
 
 
@@ -263,7 +263,7 @@ def _pulled(ctx: Any, dY: Tensor | None, dY_h: Tensor | None) -> Any:
             tensors[place] = numbers
         elif not _is_same(tensors[place], numbers):
             name = (*_INPUTS, "", "", *_WEIGHTS * ctx.form.num_directions)[place]
-            raise SpecError(f"{name}: has other data than in the call; must not, to differentiate twice")
+            raise SpecError.of(name, "has other data than in the call; must not, to differentiate twice")
     if is_again:
         given = fallback.gradients(ctx.form, tensors, (dY, dY_h), wanted)
     elif is_watched(*tensors, Y, dY, dY_h):

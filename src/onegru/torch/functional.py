@@ -86,37 +86,37 @@ def gru(
 
 def _check(X: Tensor, weights: Sequence[Tensor | None], num_directions: int) -> None:
     if X.dim() != 3:
-        raise SpecError(f"X: shape {list(X.shape)}; must be [T, B, I]")
+        raise SpecError.of("X", f"shape {list(X.shape)}; must be [T, B, I]")
     must_have_steps("X", X)
     if len(weights) != 4 * num_directions:
-        raise SpecError(f"weights: {len(weights)}; must be 4 for each of {num_directions} directions")
+        raise SpecError.of("weights", f"{len(weights)}; must be 4 for each of {num_directions} directions")
     for d in range(num_directions):
         W, R, *biases = weights[4 * d : 4 * d + 4]
         if W is None or R is None or R.dim() != 2 or R.shape[0] != 3 * R.shape[1]:
             shape = None if R is None else list(R.shape)
-            raise SpecError(f"weights: weight_hh {shape}; must be [3H, H]")
+            raise SpecError.of("weights", f"weight_hh {shape}; must be [3H, H]")
         H = R.shape[1]
         if weights[1].shape[1] != H:  # type: ignore[union-attr]
-            raise SpecError(f"weights: weight_hh {list(R.shape)}; must be as in the other direction")
+            raise SpecError.of("weights", f"weight_hh {list(R.shape)}; must be as in the other direction")
         if tuple(W.shape) != (3 * H, X.shape[2]):
-            raise SpecError(f"weights: weight_ih {list(W.shape)}; must be {[3 * H, X.shape[2]]}")
+            raise SpecError.of("weights", f"weight_ih {list(W.shape)}; must be {[3 * H, X.shape[2]]}")
         for bias in biases:
             if bias is not None and tuple(bias.shape) != (3 * H,):
-                raise SpecError(f"weights: a bias {list(bias.shape)}; must be {[3 * H]}")
+                raise SpecError.of("weights", f"a bias {list(bias.shape)}; must be {[3 * H]}")
         if len({bias is None for bias in biases}) > 1:
-            raise SpecError("weights: one bias is None; must be both or neither")
+            raise SpecError.of("weights", "one bias is None; must be both or neither")
     if len({weight is None for weight in weights[2::4]}) > 1:
-        raise SpecError("weights: one direction has biases; must be both or neither")
+        raise SpecError.of("weights", "one direction has biases; must be both or neither")
     types = {weight.dtype for weight in weights if weight is not None} | {X.dtype}
     if len(types) > 1:
-        raise SpecError(f"weights: of {', '.join(sorted(map(str, types)))} with X; must be of one type")
+        raise SpecError.of("weights", f"of {', '.join(sorted(map(str, types)))} with X; must be of one type")
 
 
 def must_be_tensors(**given: object) -> None:
     """Raises SpecError if one is neither a tensor nor, where it may be left out, None."""
     for name, value in given.items():
         if (value is not None or name in ("X", "input")) and not isinstance(value, Tensor):
-            raise SpecError(f"{name}: {type(value).__name__}; must be a tensor")
+            raise SpecError.of(name, f"{type(value).__name__}; must be a tensor")
 
 
 def is_recorded() -> bool:
@@ -135,7 +135,7 @@ def checked_state(state: Tensor | None, X: Tensor, shape: tuple[int, ...]) -> Te
     if state is None:
         return None
     if tuple(state.shape) != shape or state.dtype != X.dtype:
-        raise SpecError(f"initial_h: {state.dtype} {list(state.shape)}; must be {X.dtype} {list(shape)}")
+        raise SpecError.of("initial_h", f"{state.dtype} {list(state.shape)}; must be {X.dtype} {list(shape)}")
     return state
 
 
@@ -145,10 +145,10 @@ def checked_lengths(lengths: Tensor | None, X: Tensor) -> Tensor | None:
         return None
     T, B = X.shape[:2]
     if lengths.dtype not in (torch.int32, torch.int64) or tuple(lengths.shape) != (B,):
-        raise SpecError(f"lengths: {lengths.dtype} {list(lengths.shape)}; must be int64 {[B]}")
+        raise SpecError.of("lengths", f"{lengths.dtype} {list(lengths.shape)}; must be int64 {[B]}")
     is_hidden = is_recorded() or is_transformed(lengths) or is_watched(lengths)
     if not is_hidden and B and not bool(((lengths >= 0) & (lengths <= T)).all()):
-        raise SpecError(f"lengths: {int(lengths.min())}…{int(lengths.max())}; must be 0…{T}")
+        raise SpecError.of("lengths", f"{int(lengths.min())}…{int(lengths.max())}; must be 0…{T}")
     return lengths.to(X.device, torch.int64)
 
 
@@ -159,8 +159,9 @@ def checked_attention(attention: Tensor | None, X: Tensor) -> Tensor | None:
     T, B = X.shape[:2]
     shape = tuple(attention.shape)  # torch.compile does not find it among others while sizes are open
     if (shape != (T, B) and shape != (T, B, 1)) or attention.dtype != X.dtype:
-        raise SpecError(
-            f"attention: {attention.dtype} {list(attention.shape)}; must be {X.dtype} {[T, B]} or {[T, B, 1]}"
+        raise SpecError.of(
+            "attention",
+            f"{attention.dtype} {list(attention.shape)}; must be {X.dtype} {[T, B]} or {[T, B, 1]}",
         )
     return attention.reshape(T, B)
 
@@ -170,7 +171,7 @@ def checked_resets(resets: Tensor | None, X: Tensor) -> Tensor | None:
     if resets is None:
         return None
     if resets.dtype != torch.bool or tuple(resets.shape) != tuple(X.shape[:2]):
-        raise SpecError(
-            f"resets: {resets.dtype} {list(resets.shape)}; must be torch.bool {list(X.shape[:2])}"
+        raise SpecError.of(
+            "resets", f"{resets.dtype} {list(resets.shape)}; must be torch.bool {list(X.shape[:2])}"
         )
     return resets

@@ -59,7 +59,9 @@ def _is_brief(form: Form, tensor: Tensor, T: int, B: int, H: int) -> bool:
 
 def _check_axes(resets: Tensor | None, count: int) -> None:
     if resets is not None and resets.dim() != count:
-        raise SpecError(f"resets: shape {list(resets.shape)}; must be of {count} axes, as the input's first")
+        raise SpecError.of(
+            "resets", f"shape {list(resets.shape)}; must be of {count} axes, as the input's first"
+        )
 
 
 class GRU(FormInState, nn.RNNBase):
@@ -93,7 +95,7 @@ class GRU(FormInState, nn.RNNBase):
         **kwargs: Any,
     ) -> None:
         if "proj_size" in kwargs:
-            raise SpecError("proj_size: given; a GRU has none")
+            raise SpecError.of("proj_size", "given; a GRU has none")
         super().__init__("GRU", *args, **kwargs)
         self._form = form_of(
             "bidirectional" if self.bidirectional else "forward",
@@ -128,7 +130,7 @@ class GRU(FormInState, nn.RNNBase):
         """
         is_packed = isinstance(input, PackedSequence)
         if not is_packed and not isinstance(input, Tensor):
-            raise SpecError(f"input: {type(input).__name__}; must be a tensor or a PackedSequence")
+            raise SpecError.of("input", f"{type(input).__name__}; must be a tensor or a PackedSequence")
         if lengths is None and resets is None and not is_mapped():  # vmap has no rule for PyTorch's operator
             is_brief = not is_packed and self._is_brief(input)
             if is_brief or (self._form.is_of_torch and self._is_for_pytorch(input, is_packed)):
@@ -138,7 +140,7 @@ class GRU(FormInState, nn.RNNBase):
         if is_packed:
             return self._packed(input, hx, lengths, resets)
         if input.dim() not in (2, 3):
-            raise SpecError(f"input: shape {list(input.shape)}; must be of 2 or 3 axes")
+            raise SpecError.of("input", f"shape {list(input.shape)}; must be of 2 or 3 axes")
         is_one = input.dim() == 2
         X = input.unsqueeze(1) if is_one else input.transpose(0, 1) if self.batch_first else input
         _check_axes(resets, 1 if is_one else 2)
@@ -185,8 +187,8 @@ class GRU(FormInState, nn.RNNBase):
         self, X: Tensor, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         if X.shape[2] != self.input_size:
-            raise SpecError(
-                f"input: {X.shape[2]} numbers in a row; must be {self.input_size}, its input_size"
+            raise SpecError.of(
+                "input", f"{X.shape[2]} numbers in a row; must be {self.input_size}, its input_size"
             )
         must_have_steps("input", X)
         D, wanted = self._form.num_directions, _promoted(X, hx)
@@ -194,7 +196,7 @@ class GRU(FormInState, nn.RNNBase):
         X, hx = _cast(X, weights[0]), _cast(hx, weights[0])
         for weight in weights[:1]:
             if weight.dtype != X.dtype:
-                raise SpecError(f"input: {X.dtype}; must be {weight.dtype}, as the parameters are")
+                raise SpecError.of("input", f"{X.dtype}; must be {weight.dtype}, as the parameters are")
         states = checked_state(hx, X, (self.num_layers * D, X.shape[1], self.hidden_size))
         lengths, resets = checked_lengths(lengths, X), checked_resets(resets, X)
         each = len(weights) // self.num_layers
@@ -291,19 +293,19 @@ class GRUCell(FormInState, nn.GRUCell):
 def _step(cell: nn.GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor | None) -> Tensor:
     must_be_tensors(input=input, hx=hx, attention=attention)
     if input.dim() not in (1, 2) or input.shape[-1] != cell.input_size:
-        raise SpecError(f"input: shape {list(input.shape)}; must be [B, {cell.input_size}]")
+        raise SpecError.of("input", f"shape {list(input.shape)}; must be [B, {cell.input_size}]")
     is_one = input.dim() == 1
     if isinstance(cell, AUGRUCell):
         B = 1 if is_one else input.shape[0]
         shape = None if attention is None else tuple(attention.shape)
         if shape != (B,) and shape != (B, 1) and not (is_one and shape == ()):
-            raise SpecError(f"attention: shape {shape}; must be {[B]} or {[B, 1]}")
+            raise SpecError.of("attention", f"shape {shape}; must be {[B]} or {[B, 1]}")
     X, h = (input[None], None if hx is None else hx[None]) if is_one else (input, hx)
     weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
     wanted = _promoted(X, h)
     X = _cast(X, weights[0])[None]
     if weights[0].dtype != X.dtype:
-        raise SpecError(f"input: {X.dtype}; must be {weights[0].dtype}, as the parameters are")
+        raise SpecError.of("input", f"{X.dtype}; must be {weights[0].dtype}, as the parameters are")
     state = (
         None if h is None else checked_state(_cast(h, weights[0])[None], X, (1, X.shape[1], cell.hidden_size))
     )
@@ -328,7 +330,7 @@ class AUGRU(GRU):
     def __init__(self, input_size: int, hidden_size: int, **options: Any) -> None:
         for name in ("num_layers", "bidirectional", "dropout"):
             if name in options:
-                raise SpecError(f"{name}: given; an AUGRU has one layer, forward")
+                raise SpecError.of(name, "given; an AUGRU has one layer, forward")
         super().__init__(input_size, hidden_size, **{"linear_before_reset": False, **options})
 
     def forward(  # type: ignore[override]
@@ -356,16 +358,16 @@ class AUGRU(GRU):
         """
         must_be_tensors(input=input, attention=attention, hx=hx, lengths=lengths, resets=resets)
         if attention is None:
-            raise SpecError("attention: None; must be a tensor")
+            raise SpecError.of("attention", "None; must be a tensor")
         if input.dim() != 3 or input.shape[2] != self.input_size:
-            raise SpecError(
-                f"input: shape {list(input.shape)}; must be of 3 axes, {self.input_size} numbers in a row"
+            raise SpecError.of(
+                "input", f"shape {list(input.shape)}; must be of 3 axes, {self.input_size} numbers in a row"
             )
         must_have_steps("input", input.transpose(0, 1) if self.batch_first else input)
         X, scores = input, attention
         wanted = _promoted(X, hx)
         if attention.dim() not in (2, 3):
-            raise SpecError(f"attention: shape {list(attention.shape)}; must be of 2 or 3 axes")
+            raise SpecError.of("attention", f"shape {list(attention.shape)}; must be of 2 or 3 axes")
         _check_axes(resets, 2)
         if self.batch_first:
             X, scores = X.transpose(0, 1), scores.transpose(0, 1)
@@ -373,7 +375,7 @@ class AUGRU(GRU):
         weights = self._weights()
         X = _cast(X, weights[0])
         if weights[0].dtype != X.dtype:
-            raise SpecError(f"input: {X.dtype}; must be {weights[0].dtype}, as the parameters are")
+            raise SpecError.of("input", f"{X.dtype}; must be {weights[0].dtype}, as the parameters are")
         if not self.bias:
             weights += [None, None]
         state = checked_state(_cast(hx, weights[0]), X, (1, X.shape[1], self.hidden_size))

@@ -57,9 +57,9 @@ def compare_runtimes(
         FormatError: the model cannot be run, or its outputs are not finite, so that nothing can be compared.
     """
     if tolerance is not None and not tolerance >= 0:
-        raise SpecError(f"tolerance: {tolerance}; must be at least 0")
+        raise SpecError.of("tolerance", f"{tolerance}; must be at least 0")
     if not timeout > 0:
-        raise SpecError(f"timeout: {timeout}; must be above 0")
+        raise SpecError.of("timeout", f"{timeout}; must be above 0")
     verifier = _Verifier(model, inputs, tolerance, timeout)
     present = [runtime for runtime in runtimes if runtime.version() is not None]
     absent = tuple(runtime.name for runtime in runtimes if runtime not in present)

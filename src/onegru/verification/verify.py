@@ -63,23 +63,23 @@ def verify(
         MissingExtraError: a runtime that is named, or a package that a file needs, is not installed.
     """
     if not isinstance(runtimes, list | tuple) or not all(isinstance(name, str) for name in runtimes):
-        raise SpecError(f"runtimes: {shown(runtimes)}; must be a list of names")
+        raise SpecError.of("runtimes", f"{shown(runtimes)}; must be a list of names")
     chosen = chosen_runtimes(runtimes, precision)
     dims = check_random_inputs(inputs, dims, seed)
     if tolerance is not None and not number("tolerance", tolerance) >= 0:
-        raise SpecError(f"tolerance: {tolerance}; must be at least 0")
+        raise SpecError.of("tolerance", f"{tolerance}; must be at least 0")
     timeout = number("timeout", timeout)
     if not 0 < timeout < float("inf"):
-        raise SpecError(f"timeout: {timeout}; must be above 0 and finite")
+        raise SpecError.of("timeout", f"{timeout}; must be above 0 and finite")
     check_function("progress", progress)
     if not isinstance(model, Model):
         model = load(file_path("model", model))
     if model._file is None or not model._file.path.is_file():
-        raise SpecError(f"model: {model.path}; must come from a file, which other runtimes read")
+        raise SpecError.of("model", f"{model.path}; must come from a file, which other runtimes read")
     is_ir = model._file.kind is Kind.OPENVINO
     for runtime in chosen if runtimes and is_ir else ():  # those that the caller named
         if reason := runtime.refuses(Subject(model.path, None, {})):
-            raise SpecError(f"runtimes: {runtime.name} {reason}; {model.path} is not one")
+            raise SpecError.of("runtimes", f"{runtime.name} {reason}; {model.path} is not one")
     drawn: Collection[str] = ()
     if inputs is None:
         inputs = pick_inputs(model, {}, seed, dims or {})[0]

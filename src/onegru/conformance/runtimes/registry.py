@@ -82,7 +82,9 @@ def configs(
         ("precision", precisions, "openvino"),
     ):
         if given and owner not in chosen:
-            raise SpecError(f"{option}: {given[0]!r}; must be left out, as {owner} is not among the runtimes")
+            raise SpecError.of(
+                option, f"{given[0]!r}; must be left out, as {owner} is not among the runtimes"
+            )
     if providers:
         _check_providers(providers)
     found: list[RuntimeConfig] = []

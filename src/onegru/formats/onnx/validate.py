@@ -123,7 +123,9 @@ def serialized(source: Source, model: object, problem: str = "cannot be serializ
         FormatError: it is beyond 2 GiB, or lacks something.
     """
     if not isinstance(model, ModelProto):
-        raise SpecError(f"path: {type(model).__name__}; must be a ModelProto, bytes, or the name of a file")
+        raise SpecError.of(
+            "path", f"{type(model).__name__}; must be a ModelProto, bytes, or the name of a file"
+        )
     try:
         return bytes(model.SerializeToString())
     except Exception as error:  # protobuf's own

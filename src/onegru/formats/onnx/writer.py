@@ -37,10 +37,12 @@ def onnx_bytes(layers: Layers, opset: int, layout: int, interface: Interface) ->
     """
     operator = gru_version(opset) if opset <= _NEWEST_OPSET else None
     if operator is None:
-        raise SpecError(f"opset: {opset}; must be in 1…{_NEWEST_OPSET}, the newest that changes the GRU")
+        raise SpecError.of("opset", f"{opset}; must be in 1…{_NEWEST_OPSET}, the newest that changes the GRU")
     size = sum(array.nbytes for _, weights, _ in layers for array in _tensors(weights).values())
     if size > _MAX_BYTES:
-        raise SpecError(f"layers: {size} bytes of weights; must be below 2 GiB, which an .onnx file holds")
+        raise SpecError.of(
+            "layers", f"{size} bytes of weights; must be below 2 GiB, which an .onnx file holds"
+        )
     graph = _Graph(operator, opset, layout, interface)
     value = "X"
     for index, ((spec, weights, group), suffix) in enumerate(zip(layers, suffixes(layers), strict=True)):
@@ -105,9 +107,11 @@ class _Graph:
     def _attributes(self, spec: Spec) -> dict[str, Any]:
         """The attributes that differ from their defaults; direction and hidden_size always."""
         if spec.attention:
-            raise SpecError("attention: True; ONNX's GRU has none in any version")
+            raise SpecError.of("attention", "True; ONNX's GRU has none in any version")
         if (needs := self.operator.type_needs.get(spec.dtype)) is not None:
-            raise SpecError(f"opset: {self.opset}; must be at least {needs}, as the weights are {spec.dtype}")
+            raise SpecError.of(
+                "opset", f"{self.opset}; must be at least {needs}, as the weights are {spec.dtype}"
+            )
         attributes: dict[str, Any] = {"direction": spec.direction, "hidden_size": spec.hidden_size}
         if any((f.name, g.name) != ("Sigmoid", "Tanh") for f, g in spec.activations):
             attributes |= activation_attributes(spec.activations)
@@ -121,7 +125,7 @@ class _Graph:
             attributes["output_sequence"] = 1
         for name, value in attributes.items():
             if (needs := self.operator.later.get(name)) is not None:
-                raise SpecError(f"opset: {self.opset}; must be at least {needs} for {name} = {value}")
+                raise SpecError.of("opset", f"{self.opset}; must be at least {needs} for {name} = {value}")
         return attributes
 
     def side_by_side(self, spec: Spec, Y: str, name: str) -> str:

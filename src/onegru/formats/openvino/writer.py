@@ -124,17 +124,19 @@ def operator_of(spec: Spec, cell: bool) -> Operator:
     direction = operator.attributes.get("direction")
     directions = ("forward",) if direction is None else direction.choices or ()
     if spec.direction not in directions:
-        raise SpecError(f"direction: {spec.direction!r}; {operator} runs only forward")
+        raise SpecError.of("direction", f"{spec.direction!r}; {operator} runs only forward")
     if len(set(spec.activations)) > 1:
-        raise SpecError(f"activations: two pairs that differ; {operator} has one, for both directions")
+        raise SpecError.of("activations", f"two pairs that differ; {operator} has one, for both directions")
     for function in spec.activations[0]:
         if function.name not in operator.activations:
-            raise SpecError(f"activations: {function}; {operator} has only {', '.join(operator.activations)}")
+            raise SpecError.of(
+                "activations", f"{function}; {operator} has only {', '.join(operator.activations)}"
+            )
     given = {"clip": spec.clip or 0.0, "linear_before_reset": spec.linear_before_reset}
     for name, value in given.items():
         choices = operator.attributes[name].choices
         if choices is not None and value not in choices:
-            raise SpecError(f"{name}: {value}; {operator} has none")
+            raise SpecError.of(name, f"{value}; {operator} has none")
     return operator
 
 

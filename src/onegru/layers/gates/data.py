@@ -39,11 +39,11 @@ class Gates:
 
     def __post_init__(self) -> None:
         if not isinstance(self.spec, Spec):
-            raise SpecError(f"spec: {shown(self.spec)}; must be a Spec")
+            raise SpecError.of("spec", f"{shown(self.spec)}; must be a Spec")
         sizes = {"D": self.spec.num_directions, "H": self.spec.hidden_size}
         axes = {**dict.fromkeys(GATES, "TDBH"), "initial_h": "DBH", "raw_z": "TDBH"}
         if (self.raw_z is not None) != self.spec.attention:
-            raise SpecError("raw_z: must be given if and only if the layer takes attention")
+            raise SpecError.of("raw_z", "must be given if and only if the layer takes attention")
         for name, letters in axes.items():
             if getattr(self, name) is not None:
                 array = as_array_of(self.spec.dtype, name, getattr(self, name))
@@ -52,11 +52,11 @@ class Gates:
         lengths = as_lengths("lengths", self.lengths)
         check_shape("lengths", lengths.shape, "B", sizes)
         if np.any((lengths < 0) | (lengths > sizes["T"])):
-            raise SpecError(f"lengths: one is out of range; each must be in 0…{sizes['T']}")
+            raise SpecError.of("lengths", f"one is out of range; each must be in 0…{sizes['T']}")
         object.__setattr__(self, "lengths", lengths.astype(np.int64))
         for name in ("name", "source"):
             if not isinstance(getattr(self, name), str):
-                raise SpecError(f"{name}: {shown(getattr(self, name))}; must be a string")
+                raise SpecError.of(name, f"{shown(getattr(self, name))}; must be a string")
 
     @classmethod
     def _of(
@@ -109,7 +109,7 @@ class Gates:
         """
         if direction not in self.directions:
             names = " or ".join(map(repr, self.directions))
-            raise SpecError(f"direction: {shown(direction)}; must be {names}")
+            raise SpecError.of("direction", f"{shown(direction)}; must be {names}")
         return self.directions.index(str(direction))
 
     def row_index(self, row: object) -> int:
@@ -120,8 +120,8 @@ class Gates:
         """
         index, rows = integer("row", row), len(self.lengths)
         if not 0 <= index < rows:
-            raise SpecError(
-                f"row: {index}; must be in 0…{rows - 1}" if rows else "batch: empty; must have rows"
+            raise SpecError.of(
+                "row", f"{index}; must be in 0…{rows - 1}" if rows else "batch: empty; must have rows"
             )
         return index
 
@@ -152,16 +152,16 @@ def matched(gates: Gates, row: int, against: Gates | None) -> list[tuple[Gates, 
     if against is None:
         return pairs
     if not isinstance(against, Gates):
-        raise SpecError(f"against: {shown(against)}; must be a GateTrace")
+        raise SpecError.of("against", f"{shown(against)}; must be a GateTrace")
     rows = len(against.lengths)
     if rows != 1 and row >= rows:
-        raise SpecError(f"against: it has {count(rows, 'row')}; must have row {row}, or one row")
+        raise SpecError.of("against", f"it has {count(rows, 'row')}; must have row {row}, or one row")
     for what, ours, theirs in (
         ("hidden size", gates.spec.hidden_size, against.spec.hidden_size),
         ("direction", gates.spec.direction, against.spec.direction),
     ):
         if ours != theirs:
-            raise SpecError(f"against: {what} {theirs}; must be {ours}")
+            raise SpecError.of("against", f"{what} {theirs}; must be {ours}")
     return [*pairs, (against, row if rows > 1 else 0)]
 
 

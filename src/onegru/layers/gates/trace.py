@@ -133,8 +133,8 @@ class GateTrace(Gates):
             return drawn
         drawing = picture(self, row, direction, against)
         if against is not None or len(drawing.views) != 1:
-            raise SpecError(
-                f"target: {shown(target)}; must be a file or None where several maps of a gate are drawn"
+            raise SpecError.of(
+                "target", f"{shown(target)}; must be a file or None where several maps of a gate are drawn"
             )
         return figure.draw_into(target, drawing.views[0])
 

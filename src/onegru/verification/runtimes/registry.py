@@ -34,7 +34,7 @@ def chosen_runtimes(names: Sequence[str], precision: str = "f32") -> tuple[Runti
     runtimes = {item.name: item for item in chosen}
     for name in names:
         if name not in runtimes:
-            raise SpecError(f"runtimes: {name!r}; must be one of {', '.join(map(repr, runtimes))}")
+            raise SpecError.of("runtimes", f"{name!r}; must be one of {', '.join(map(repr, runtimes))}")
         if runtimes[name].version() is None:
             raise MissingExtraError(name, name, "runtime")
     return tuple(runtimes[name] for name in dict.fromkeys(names or runtimes))

@@ -50,9 +50,9 @@ def augru_function(
     """
     values = read_attributes(AUGRU, attributes)
     if opset < AUGRU_OPSET:
-        raise SpecError(f"opset: {opset}; must be at least {AUGRU_OPSET}, whose Scan {AUGRU} is made of")
+        raise SpecError.of("opset", f"{opset}; must be at least {AUGRU_OPSET}, whose Scan {AUGRU} is made of")
     if dtype is None and opset < CASTS_LIKE:
-        raise SpecError(f"dtype: None; must be given below opset {CASTS_LIKE}, which brought CastLike")
+        raise SpecError.of("dtype", f"None; must be given below opset {CASTS_LIKE}, which brought CastLike")
     for name in given:
         if name not in OPTIONAL:
             raise SpecError(f"given: {name!r}; must be one of {', '.join(OPTIONAL)}")
