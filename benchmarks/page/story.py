@@ -1,4 +1,4 @@
-"""The page that a reader sees first: six rows, a picture, what is compared, where it is not faster, and why."""
+"""The page that a reader sees first: six rows, a picture, how, and where onegru is not faster."""
 
 from __future__ import annotations
 

@@ -25,7 +25,10 @@ GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
         "Files and models",
         ("load", "Model", "ModelStream", "load_layers", "save_layers", "scoring"),
     ),
-    "inspection": ("Inspection and verification", ("inspect", "verify")),
+    "inspection": (
+        "Inspection and verification",
+        ("inspect", "verify", *(f"conformance.{name}" for name in onegru.conformance.__all__)),
+    ),
     "rewriting": (
         "Models changed",
         ("rewrite", "fuse", "make_streaming", "quantize", "Check"),

@@ -23,7 +23,7 @@ from onegru.models.model import Model
 from onegru.models.stream import ModelStream
 
 if TYPE_CHECKING:
-    from onegru import execution_provider, openvino, reports, scoring
+    from onegru import conformance, execution_provider, openvino, reports, scoring
     from onegru.formats.save import save_layers
     from onegru.frameworks.flax import from_flax, to_flax
     from onegru.frameworks.keras import from_keras, to_keras, to_keras_weights
@@ -61,6 +61,7 @@ __all__ = [
     "__version__",
     "augru_cell",
     "augru_sequence",
+    "conformance",
     "execution_provider",
     "from_flax",
     "from_keras",
@@ -132,7 +133,7 @@ _RENAMED = {
 
 
 # Public modules, likewise: what the onnx package and ONNX Runtime are given, and what reads tables.
-_MODULES = ("backend", "execution_provider", "openvino", "reports", "scoring")
+_MODULES = ("backend", "conformance", "execution_provider", "openvino", "reports", "scoring")
 
 
 def __getattr__(name: str) -> object:

@@ -174,9 +174,9 @@ def test_a_difference_leaves_nothing(
     R = weights.R.copy()
     R[0, 1, 1] += 1e-3
     faulty = GRU(weights.W, R, weights.B)
-    save = onegru.save
+    save = onegru.save_layers
     monkeypatch.setattr(
-        "onegru.models.convert_layers.save", lambda _, path, **options: save(faulty, path, **options)
+        "onegru.models.convert_layers.save_layers", lambda _, path, **options: save(faulty, path, **options)
     )
     as_layers = ["--initial-h"] if name == "b.onnx" else []  # else the model would be rewritten as a whole
     result = convert("a.onnx", name, "--overwrite", *as_layers)

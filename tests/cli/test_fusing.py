@@ -45,7 +45,7 @@ def test_inspect(source: Path, cli: Cli) -> None:
         assert lines[place + 1].startswith(
             f"  GRU {item.input_size} → {item.hidden_size}; forward; reset gate"
         )
-    assert lines[-1] == f"to fuse: onegru fuse {source} TARGET"
+    assert lines[-1] == f"decomposed  onegru fuse {source} TARGET"
 
 
 def test_inspect_tells_of_loops(tmp_path: Path, cli: Cli) -> None:

@@ -168,7 +168,7 @@ CALLS: dict[str, tuple[Callable[[], Callable[..., Any]], dict[str, Any]]] = {
 ELSEWHERE = {
     *("Check", "InferenceSession", "Model", "ModelStream", "StackStream", "Stream", "__version__"),
     *("FormatError", "MissingExtraError", "OneGRUError", "SpecError", "SpecWarning"),
-    *("execution_provider", "openvino", "reports", "scoring"),
+    *("conformance", "execution_provider", "openvino", "reports", "scoring"),
     *(
         "fuse",
         "get_num_threads",

@@ -300,7 +300,7 @@ def test_numbers_that_are_no_lengths(tmp_path: Path) -> None:
 
 def compared(source: Path, made: ModelProto, **options: Any) -> Any:
     """The check of a rewritten model."""
-    check = Check.of(True, options.get("inputs"), None, 0, options.get("tolerance"))
+    check = Check(inputs=options.get("inputs"), tolerance=options.get("tolerance"))
     data, target = made.SerializeToString(), source.parent / "target.onnx"
     return check_result(
         lambda: read_onnx(open_model("source", source), again=True),

@@ -176,5 +176,5 @@ def test_what_is_not_computed_ahead(tmp_path: Path) -> None:
     choice = node("If", ["is_on"], ["Y"], then_branch=body, else_branch=body)
     proto = graph([choice], [X_INFO, value("is_on", "bool", [])], [value("Y", shape=[None] * 4)], constants)
     with pytest.raises(onegru.OneGRUError):
-        onegru.rewrite(save(tmp_path, model(proto)), target, quantize=True, check=False)
+        store_in_int8(save(tmp_path, model(proto)), target, check=False)
     assert not target.exists()

@@ -31,13 +31,14 @@ from onegru.cli.inputs import (
     gather_inputs,
 )
 from onegru.cli.model_changes import PlainHelp
+from onegru.cli.next_steps import next_steps
 from onegru.cli.outputs import check_targets, print_run, write_outputs
 from onegru.cli.quantize import quantize_command
 from onegru.cli.rewrite import rewrite_command
 from onegru.cli.score import score_command
 from onegru.cli.screen import Screen, waiting
 from onegru.cli.stream import stream_command
-from onegru.cli.tables import show_report, show_run, show_targets, show_timings
+from onegru.cli.tables import show_next_steps, show_report, show_run, show_targets, show_timings
 from onegru.cli.trace import trace_command
 from onegru.cli.verify import verify_command
 from onegru.core.wording import printable
@@ -213,6 +214,7 @@ def inspect_command(
     show_report(Screen(), found, as_json=as_json)
     if not as_json:
         show_decomposed(Screen(), found)
+        show_next_steps(Screen(), next_steps(found))
 
 
 @app.command("bench", short_help="Time a model.")

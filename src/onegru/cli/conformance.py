@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +15,7 @@ from onegru.cli.inputs import LONGEST, AsJson
 from onegru.cli.outputs import check_target, named, print_json
 from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
 from onegru.conformance.case import Case
-from onegru.conformance.cases import kit_cases
+from onegru.conformance.cases import kit_cases, select_cases
 from onegru.conformance.export import export_cases
 from onegru.conformance.files import kind_of_case
 from onegru.conformance.report.data import alone, features_of
@@ -238,10 +237,7 @@ def chosen_cases(patterns: Sequence[str], operators: Sequence[str]) -> list[Case
             raise SpecError.of("--operator", f"{name!r}; must be one of {names}")
     wanted = {name.lower() for name in operators} or known
     found = [case for case in found if wanted & {str(case.operator).lower(), case.operator.name.lower()}]
-    for pattern in patterns:
-        if not any(fnmatchcase(case.name, pattern) for case in found):
-            raise SpecError.of("--case", f"{pattern!r}; must match one of the {count(len(found), 'case')}")
-    return [case for case in found if not patterns or any(fnmatchcase(case.name, item) for item in patterns)]
+    return select_cases(found, patterns, "--case")
 
 
 def _later(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int, int], None]:

@@ -110,7 +110,6 @@ def show_decomposed(console: Console, found: Inspection) -> None:
         saving = saving_words(found.fused_nodes, found.decomposed)
         say(console, f"{grus} decomposed into other operators; fused, {saving}")
         say(console, *decomposed_words(found.decomposed))
-        say(console, f"to fuse: onegru fuse {safe(found.path)} TARGET")
     say(console, *near_miss_words(found.near_misses))
 
 

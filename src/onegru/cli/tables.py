@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,13 @@ def show_report(console: Console, report: Inspection, *, as_json: bool) -> None:
     if report.left_out:
         console.print()
         say(console, left_out_words(report.left_out))
+
+
+def show_next_steps(console: Console, steps: Iterable[tuple[str, str]]) -> None:
+    """What can be done with a file: the command for each; nothing where there is none."""
+    if steps := list(steps):
+        width = max(len(what) for what, _ in steps)
+        say(console, "", *(f"{what.ljust(width)}  {safe(command)}" for what, command in steps))
 
 
 def show_timings(console: Console, timings: Sequence[Timing], threads: int, *, as_json: bool) -> None:

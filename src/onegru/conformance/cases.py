@@ -13,7 +13,8 @@ Quantized cases are by themselves: they are about how weights and inputs get to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import cache
 from itertools import product
 
@@ -21,6 +22,8 @@ from onegru.conformance.attributes import lacks_parameters
 from onegru.conformance.case import Case
 from onegru.conformance.covering import pairwise
 from onegru.conformance.factors import APART, POSITIONS, factors_of
+from onegru.core.errors import SpecError
+from onegru.core.wording import count
 from onegru.operators.onnx import AUGRU, GRU_VERSIONS
 from onegru.operators.openvino import OPERATORS
 from onegru.operators.schema import Operator
@@ -134,6 +137,19 @@ def quantized_cases() -> tuple[Case, ...]:
 def kit_cases() -> tuple[Case, ...]:
     """All cases, the quantized ones last."""
     return all_cases() + quantized_cases()
+
+
+def select_cases(cases: Iterable[Case], patterns: Sequence[str], argument: str = "cases") -> list[Case]:
+    """Those whose names match any of the patterns, in their order; all without patterns.
+
+    Raises:
+        SpecError: a pattern matches none.
+    """
+    found = list(cases)
+    for pattern in patterns:
+        if not any(fnmatchcase(case.name, pattern) for case in found):
+            raise SpecError.of(argument, f"{pattern!r}; must match one of the {count(len(found), 'case')}")
+    return [case for case in found if not patterns or any(fnmatchcase(case.name, item) for item in patterns)]
 
 
 def may_be(operator: Operator, choices: Choices) -> bool:

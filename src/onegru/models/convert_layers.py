@@ -26,7 +26,7 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, SpecError
 from onegru.core.shapes import arrange
 from onegru.formats.opened import open_layers
-from onegru.formats.save import save
+from onegru.formats.save import save_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.load import load
@@ -86,15 +86,15 @@ def convert_layers(
     temporary = partial(tempfile.TemporaryDirectory, dir=place.parent, prefix=f".{target.name[:50]}.")
     with naming(target), temporary() as folder:
         written = Path(folder) / target.name
-        save(source, written, **options)  # type: ignore[arg-type]
+        save_layers(source, written, **options)  # type: ignore[arg-type]
         try:
             checks = _check(source, written)
         except (FormatError, SpecError) as error:  # which names the temporary file
             words = str(error).replace(str(written), str(target))
             raise type(error)(f"cannot be checked, and was not written: {words}") from None
         if all(item.agrees for item in checks):
-            if target.suffix.lower() == ".xml":  # `save` knows how to replace two files
-                save(source, target, **options)  # type: ignore[arg-type]
+            if target.suffix.lower() == ".xml":  # `save_layers` knows how to replace two files
+                save_layers(source, target, **options)  # type: ignore[arg-type]
             else:
                 write_files([(target, lambda file: file.write(written.read_bytes()))])
     return checks

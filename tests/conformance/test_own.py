@@ -1,0 +1,56 @@
+"""A runtime of one's own, judged in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+import onegru
+from onegru.conformance import Case, kit_cases, try_runtime
+from onegru.core.dtypes import Array
+
+NAMES = [case.name for case in kit_cases() if case.name.startswith("gru_7__") and case.dtype == "float32"][:12]
+
+
+def right(case: Case) -> Mapping[str, Array]:
+    return {name: case.expected[name].astype(case.output_dtype()) for name in case.outputs}
+
+
+def test_what_is_right_passes() -> None:
+    told: list[tuple[int, int]] = []
+    found = try_runtime(right, NAMES, name="theirs", version="2", progress=lambda *step: told.append(step))
+    assert found.summary() == f"{len(NAMES)} passed" and found.label == "theirs 2"
+    assert told == [(done, len(NAMES)) for done in range(1, len(NAMES) + 1)]
+
+
+def test_what_is_wrong_is_told() -> None:
+    """A number, a name and an exception; the arrays that a runtime gave are kept."""
+
+    def wrong(case: Case) -> Mapping[str, Array]:
+        if case.name == NAMES[0]:
+            raise NotImplementedError("no  lengths\nyet")
+        outputs = dict(right(case))
+        if case.name == NAMES[1]:
+            outputs["Z"] = np.zeros(1)
+        else:
+            outputs["Y"] = outputs["Y"] + np.float32(1e-3)
+        return outputs
+
+    found = try_runtime(wrong, NAMES[:3])
+    first, second, third = found.outcomes.values()
+    assert (first.status, first.reason) == ("refuses", "NotImplementedError: no lengths yet")
+    assert second.status == "differs" and second.reason.startswith("gives ")
+    assert third.status == "differs" and third.expected is not None and third.got is not None
+    assert third.got - third.expected == pytest.approx(1e-3, rel=1e-2)
+    assert list(found.outputs) == NAMES[1:3]
+
+
+@pytest.mark.parametrize(
+    ("run", "cases", "argument"), [(3, "*", "run"), (right, "nothing", "cases"), (right, ["x", "y"], "cases")]
+)
+def test_illegal_arguments(run: object, cases: object, argument: str) -> None:
+    with pytest.raises(onegru.SpecError) as caught:
+        try_runtime(run, cases)  # type: ignore[arg-type]
+    assert caught.value.argument == argument
