@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 import onegru
-from onegru.cli.bench import take_turns
+from onegru.system.turns import take_turns
 
 HERE = Path(__file__).resolve().parent
 MODEL = HERE / "digits.onnx"

@@ -224,7 +224,7 @@ def test_numbers_that_are_not_finite() -> None:
         ({"seed": -1}, "seed: -1"),
         ({"mode": ""}, "mode: ''; must be one of"),
         ({"among": ["W8A8", "W4"]}, "among: 'W4'; must be one of"),
-        ({"among": None}, "among: None; must be some of"),
+        ({"among": 3}, "among: 3; must be some of"),
         ({"samples": X * np.float32(np.nan)}, "samples: of output 'Y' 0 of .* numbers are finite"),
         ({"samples": X[:0, :0]}, "samples: no output holds a number"),
     ],

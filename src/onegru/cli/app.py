@@ -238,7 +238,7 @@ def bench_command(
     activation_storage: ActivationStorage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time a model in onegru and, where that runs it, in ONNX Runtime, in turns.
+    """Time a model in onegru and, where that runs it, in ONNX Runtime or OpenVINO, in turns.
 
     Example: onegru bench model.onnx --random 0 --dim batch=1
     """

@@ -1,25 +1,23 @@
-"""Timing a model in onegru, and in ONNX Runtime if that runs it."""
+"""Timing a model in onegru, and in the runtime of its file, ONNX Runtime or OpenVINO, if that runs it."""
 
 from __future__ import annotations
 
+import os
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 
 from onegru.core.compare import count_finite, difference
-from onegru.core.dtypes import Array
-from onegru.core.errors import OneGRUError, SpecError
-from onegru.engines.native import MOST_THREADS, set_num_threads
-from onegru.formats.opened import Kind
+from onegru.core.dtypes import Array, contiguous
+from onegru.core.errors import FormatError, OneGRUError, SpecError, needs_extra
+from onegru.engines.native import MOST_THREADS, get_num_threads, set_num_threads
+from onegru.formats.opened import Kind, Opened
 from onegru.models.model import Model
-
-_TURN = 0.1  # seconds
-_SETTLE = 0.02  # seconds, for the other runtime's threads to fall asleep
-
+from onegru.system.turns import take_turns
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -56,7 +54,9 @@ def set_threads(threads: int) -> None:
 
 
 def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timing]:
-    """Check ONNX Runtime's outputs against onegru's, then time both in turns, with as many threads each.
+    """Check the outputs of the file's own runtime against onegru's, then time both in turns.
+
+    Both have as many threads.
 
     Args:
         model: the model.
@@ -68,21 +68,14 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
     differences: dict[str, float | None] = {}
     refuses: str | None = None
     file = model._file
+    runtime = "openvino" if file is not None and file.kind is Kind.OPENVINO else "onnxruntime"
     if any(array.size == 0 for array in inputs.values()):
         refuses = "not run: it may crash on an empty input"
-    elif file is not None and file.kind is Kind.ONNX:
+    elif file is not None:
         try:
-            # Imported here, as an IR needs no onnx.
-            from onegru.formats.onnx.validate import Source, read_model
-            from onegru.formats.onnx.whole.optimizers import harmful_optimizers
-            from onegru.formats.onnx.whole.session import Session
-
-            source = Source.of(file)
-            disabled = harmful_optimizers(read_model(source, file.data))
-            session = Session(file.data, source, disabled=disabled)
-            theirs = dict(zip(session.output_names, session.run(inputs), strict=True))
-            differences["onnxruntime"] = _difference(ours, theirs)
-            calls["onnxruntime"] = lambda: session.run(inputs)
+            call = (_openvino if runtime == "openvino" else _onnxruntime)(file, inputs)
+            differences[runtime] = _difference(ours, call())
+            calls[runtime] = call
         except OneGRUError as error:
             refuses = str(error)
     timings = [
@@ -90,40 +83,52 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
         for name, s in take_turns(calls, rounds).items()
     ]
     if refuses is not None:
-        timings.append(Timing("onnxruntime", "", refuses=refuses))
+        timings.append(Timing(runtime, "", refuses=refuses))
     return timings
 
 
-def take_turns(
-    calls: Mapping[str, Callable[[], object]], rounds: int, turn: float = _TURN
-) -> dict[str, list[float]]:
-    """Time calls in turns, so that whatever else the machine does meets all of them alike.
-
-    Args:
-        calls: what is timed, by its name.
-        rounds: the number of turns that each takes.
-        turn: about how long one turn is, in seconds.
-
-    Returns:
-        for each, the mean time of a call in each of its turns, in seconds.
-    """
-    counts = {name: max(1, int(turn / _once(call))) for name, call in calls.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            time.sleep(_SETTLE)
-            call()
-            began = time.perf_counter()
-            for _ in range(counts[name]):
-                call()
-            seconds[name].append((time.perf_counter() - began) / counts[name])
-    return seconds
+Call = Callable[[], Mapping[str, Array]]
 
 
-def _once(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    call()
-    return max(time.perf_counter() - began, 1e-7)
+def _onnxruntime(file: Opened, inputs: Mapping[str, Array]) -> Call:
+    """A run of the file in ONNX Runtime alone."""
+    # Imported here, as an IR needs no onnx.
+    from onegru.formats.onnx.validate import Source, read_model
+    from onegru.formats.onnx.whole.optimizers import harmful_optimizers
+    from onegru.formats.onnx.whole.session import Session
+
+    source = Source.of(file)
+    session = Session(file.data, source, disabled=harmful_optimizers(read_model(source, file.data)))
+    return lambda: dict(zip(session.output_names, session.run(inputs), strict=True))
+
+
+def _openvino(file: Opened, inputs: Mapping[str, Array]) -> Call:
+    """A run of the file in OpenVINO alone, in float32, with the sizes of the inputs."""
+    os.environ.setdefault("OPENVINO_TELEMETRY", "0")
+    with needs_extra("openvino", "openvino", str(file)):
+        import openvino
+    try:
+        core = openvino.Core()
+        model = core.read_model(str(file.path))
+        ports = {port: next(inputs[name] for name in _names(port) if name in inputs) for port in model.inputs}
+        model.reshape({port: list(array.shape) for port, array in ports.items()})
+        options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": get_num_threads()}
+        compiled = core.compile_model(model, "CPU", options | {"PERFORMANCE_HINT": "LATENCY"})
+    except Exception as error:  # whatever OpenVINO stumbles over
+        raise FormatError(f"{file}: OpenVINO refuses it ({' '.join(str(error).split())[:200]})") from None
+    feeds = [contiguous(ports[port]) for port in model.inputs]
+    outputs = [(port, name) for port in compiled.outputs for name in _names(port)]
+
+    def run() -> dict[str, Array]:
+        found = compiled(feeds)
+        return {name: found[port] for port, name in outputs}
+
+    return run
+
+
+def _names(port: Any) -> list[str]:
+    """The names by which a port of OpenVINO goes."""
+    return [*port.get_names(), port.get_node().get_friendly_name()]
 
 
 def _difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float | None:

@@ -23,6 +23,8 @@ from onegru.rewriting.rewrite import Rewriting
 #: From so many dB on, a ratio of signal to noise says no more than rounding does.
 _NOISELESS = 100.0
 
+_ULP_SAYS = 1 << 16
+
 CHECKING, WRITING = "The check", "The target"
 
 Source = Annotated[Path, typer.Argument(metavar="SOURCE", help="An ONNX model (.onnx).")]
@@ -169,7 +171,8 @@ def show_outputs(console: Console, outputs: Sequence[OutputReport]) -> None:
     is_noisy = any(item.snr is not None and item.snr < _NOISELESS for item in outputs)
     table = ruled_table(["output", "run by"], ["max abs", "max ULP", *["SNR"] * is_noisy])
     for item in outputs:
-        figures = [f"{item.max_abs:.2g}", str(item.max_ulp)]
+        # Beyond so many numbers in between, how many there are says nothing.
+        figures = [f"{item.max_abs:.2g}", str(item.max_ulp) if item.max_ulp < _ULP_SAYS else "–"]
         if is_noisy:
             figures.append("" if item.snr is None else f"{item.snr:.1f} dB")
         table.add_row(safe(item.name), item.runtime, *figures)

@@ -93,7 +93,7 @@ def quantize_command(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Store W and R of an ONNX model's GRUs in int8, and tell what that costs and gains.
+    """Store W and R of a model's GRUs in int8; tell what that costs and gains.
 
     Example: onegru quantize model.onnx small.onnx --samples logs/ --column X=events
 

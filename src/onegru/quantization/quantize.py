@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import time
+import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -26,9 +26,10 @@ from onegru.quantization.report import Measured, Quantization, QuantizedGru
 from onegru.quantization.subject import EXACT, MODES, Subject, storages_of, subject_of
 from onegru.rewriting.check import Check, as_target
 from onegru.rewriting.rewrite import rewrite_file
+from onegru.system.turns import take_turns
 
-#: Seconds that timing one GRU, or the whole, may take, and the turns that each mode gets at most.
-_PATIENCE, _TURNS = 1.0, 9
+#: The turns of each mode, and about the seconds of each, where a pass takes less.
+_TURNS, _TURN = 5, 0.02
 
 #: The modes that the weights in a file can be run in.
 _OF_FILES = ("W8A8", "W8A16", EXACT)
@@ -289,17 +290,8 @@ class Measurement:
 
     @staticmethod
     def _times(runs: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-        """The shortest time of each, in turns."""
-        best = dict.fromkeys(runs, math.inf)
-        end = time.perf_counter() + _PATIENCE
-        for turn in range(_TURNS):
-            for word, run in runs.items():
-                start = time.perf_counter()
-                run()
-                best[word] = min(best[word], time.perf_counter() - start)
-            if turn and time.perf_counter() > end:
-                break
-        return best
+        """The median time of each, in turns, as `onegru bench` measures it."""
+        return {word: statistics.median(found) for word, found in take_turns(runs, _TURNS, _TURN).items()}
 
 
 def _size(spec: Spec, mode: str, group: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from onegru.core.arguments import choice, integer, shown
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
+from onegru.drawing.card import card
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.model import Model
@@ -17,6 +19,8 @@ from onegru.rewriting.rewrite import Rewriting
 
 if TYPE_CHECKING:
     from onegru.layers.gates.trace import GateTrace
+
+_UNITS = ((1 << 20, "MiB"), (1 << 10, "KiB"))
 
 Quantizable = TypeVar("Quantizable", bound=GRU | Stack | Model, covariant=True)
 
@@ -31,7 +35,7 @@ class Measured:
             how many there are by how many change. Infinity where nothing differs, minus infinity where a
             number is no longer finite.
         size: the bytes of the weights: W and R, the scales of int8, and B in float32.
-        seconds: the shortest time that a pass over the samples took.
+        seconds: the median time of a pass over the samples.
     """
 
     snr: float
@@ -65,7 +69,7 @@ class QuantizedGru:
 QuantizedGru.__module__ = "onegru.reports"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Quantization(Generic[Quantizable]):
     """What `quantize` found.
 
@@ -131,6 +135,20 @@ class Quantization(Generic[Quantizable]):
         call = subject.samples[sample]
         return tuple(subject.trace(item, call, index) for item in (subject.make({}), other))  # type: ignore[return-value]
 
+    def __repr__(self) -> str:
+        kept = ", ".join(f"{number} in {mode}" for mode, number in Counter(gru.mode for gru in self.grus).items())
+        return f"Quantization({kept or 'no GRU'}; {_ratio_words(self.chosen)})"
+
+    def _repr_html_(self) -> str:
+        grus = [(gru.name, gru.mode, *_of_modes(gru), gru.reason) for gru in self.grus]
+        facts = [
+            ("signal to noise", _ratio_words(self.chosen)),
+            ("weights", _sizes([self.chosen, self.modes["float32"]])[0]),
+            ("in float32", _sizes([self.chosen, self.modes["float32"]])[1]),
+            ("numbers compared", f"{self.compared:,}"),
+        ]
+        return card("Quantization", facts, ("GRU", "kept in", *MODES, ""), grus)
+
     def __str__(self) -> str:
         """A table: each GRU, then the whole."""
         rows = [("", *MODES, "kept in"), *table_rows(self)]
@@ -158,14 +176,18 @@ def table_rows(report: Quantization[Any]) -> list[tuple[str, ...]]:
     return rows + _three_rows("all", report.modes, report.chosen, _ratio_words(report.chosen))
 
 
+def _of_modes(gru: QuantizedGru) -> list[str]:
+    return [_ratio_words(item) for item in gru.modes.values()] or [""] * len(MODES)
+
+
 def _three_rows(
     name: str, modes: Mapping[str, Measured], kept: Measured, words: str
 ) -> list[tuple[str, ...]]:
     items = list(modes.values())
     return [
         (name, *map(_ratio_words, items), words),
-        ("  size", *map(_size_words, [*items, kept])),
-        ("  time", *map(_time_words, [*items, kept])),
+        ("  size", *_sizes([*items, kept])),
+        ("  time", *_times([*items, kept])),
     ]
 
 
@@ -173,9 +195,15 @@ def _ratio_words(item: Measured) -> str:
     return f"{item.snr:.1f} dB"
 
 
-def _size_words(item: Measured) -> str:
-    return f"{item.size / 1024:.{0 if item.size >= 10 << 10 else 1}f} KiB"
+def _sizes(items: Sequence[Measured]) -> list[str]:
+    """Sizes of weights, all in the unit of the largest."""
+    unit, words = next(
+        ((unit, words) for unit, words in _UNITS if max(item.size for item in items) >= unit), (1, "bytes")
+    )
+    return [f"{item.size / unit:.{0 if unit == 1 else 1}f} {words}" for item in items]
 
 
-def _time_words(item: Measured) -> str:
-    return f"{item.seconds * 1e6:.0f} µs" if item.seconds < 0.01 else f"{item.seconds * 1e3:.0f} ms"
+def _times(items: Sequence[Measured]) -> list[str]:
+    """Times, all in one unit, in which the shortest has three digits."""
+    unit, words = (1e-3, "ms") if min(item.seconds for item in items) >= 1e-3 else (1e-6, "µs")
+    return [f"{item.seconds / unit:{'.2f' if unit == 1e-3 else '.0f'}} {words}" for item in items]

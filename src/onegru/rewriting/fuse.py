@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from onegru.core.arguments import check_function, renamed_arguments
 from onegru.core.compare import TOLERANCE_FUSED
 from onegru.core.errors import needs_extra
+from onegru.core.wording import count
+from onegru.drawing.card import card
 from onegru.formats.opened import Kind, Opened, open_model
 from onegru.models.fusing import (
     Decomposed,
@@ -47,6 +49,22 @@ class Fusion:
     nodes: tuple[int, int]
     notes: tuple[str, ...]
     outputs: tuple[OutputReport, ...]
+
+    def __repr__(self) -> str:
+        old, new = self.nodes
+        missed = f", {count(len(self.missed), 'near miss')}" if self.missed else ""
+        return f"Fusion({self.source!r}: {count(len(self.fused), 'GRU')}, {old} nodes become {new}{missed})"
+
+    def _repr_html_(self) -> str:
+        old, new = self.nodes
+        facts = [("nodes", f"{old:,} become {new:,}"), *(("near miss", item.reason) for item in self.missed)]
+        if self.target is not None:
+            facts.insert(0, ("written", self.target))
+        rows = [
+            (item.place, item.form, f"{item.input_size} → {item.hidden_size}", item.direction)
+            for item in self.fused
+        ]
+        return card(f"Fusion · {self.source}", facts, ("where", "form", "input → hidden", "direction"), rows)
 
 
 Fusion.__module__ = "onegru.reports"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from onegru.core.arguments import flag, renamed_arguments
 from onegru.core.compare import TOLERANCE_REWRITTEN
 from onegru.core.errors import FormatError, SpecError, needs_extra
+from onegru.core.wording import count
+from onegru.drawing.card import card
 from onegru.formats.opened import Kind, open_model
 from onegru.models.stream import first_states
 from onegru.rewriting.check import Check, OutputReport, as_target, wanted_check
@@ -60,6 +62,19 @@ class Rewriting:
     others: tuple[str, ...]
     notes: tuple[str, ...]
     outputs: tuple[OutputReport, ...]
+
+    def __repr__(self) -> str:
+        changed = sum(bool(node.done) for node in self.nodes)
+        opset = " → ".join(map(str, dict.fromkeys(self.opsets)))
+        return f"Rewriting({self.source!r}: {changed} of {count(len(self.nodes), 'GRU')} changed, opset {opset})"
+
+    def _repr_html_(self) -> str:
+        facts = [("opset", " → ".join(map(str, dict.fromkeys(self.opsets))))]
+        if self.target is not None:
+            facts.insert(0, ("written", self.target))
+        facts += [("note", note) for note in self.notes]
+        rows = [(node.name, "; ".join(node.done) or "unchanged") for node in self.nodes]
+        return card(f"Rewriting · {self.source}", facts, ("GRU", "what was done"), rows)
 
 
 Rewriting.__module__ = "onegru.reports"

@@ -119,10 +119,10 @@ class Gates:
             SpecError: there is no such row.
         """
         index, rows = integer("row", row), len(self.lengths)
+        if not rows:
+            raise SpecError.of("batch", "empty; must have rows")
         if not 0 <= index < rows:
-            raise SpecError.of(
-                "row", f"{index}; must be in 0…{rows - 1}" if rows else "batch: empty; must have rows"
-            )
+            raise SpecError.of("row", f"{index}; must be in 0…{rows - 1}")
         return index
 
 
