@@ -11,7 +11,9 @@ import onegru
 from onegru.conformance import Case, kit_cases, try_runtime
 from onegru.core.dtypes import Array
 
-NAMES = [case.name for case in kit_cases() if case.name.startswith("gru_7__") and case.dtype == "float32"][:12]
+NAMES = [case.name for case in kit_cases() if case.name.startswith("gru_7__") and case.dtype == "float32"][
+    :12
+]
 
 
 def right(case: Case) -> Mapping[str, Array]:

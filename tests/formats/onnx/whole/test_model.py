@@ -296,7 +296,10 @@ def test_threads_that_run_one_model_do_not_meet(tmp_path: Path) -> None:
 
 def test_products_of_integers_are_not_saturated(tmp_path: Path) -> None:
     """Without VNNI, ONNX Runtime's default kernels add two products of eight bits in sixteen."""
-    constants = weights(I=8) | {"w": np.full((64, 8), 127, np.int8), "one": np.full((), 1 / 255 / 127 / 64, np.float32)}
+    constants = weights(I=8) | {
+        "w": np.full((64, 8), 127, np.int8),
+        "one": np.full((), 1 / 255 / 127 / 64, np.float32),
+    }
     nodes = [
         node("MatMulInteger", ["x", "w"], ["integers"]),
         node("Cast", ["integers"], ["floats"], to=TensorProto.FLOAT),
