@@ -20,7 +20,7 @@ namespace {
 // The memory of a chunk's buffers, so that they stay in cache.
 constexpr std::size_t kBytesOfChunk = std::size_t{3} << 19;
 // A chunk has so many rows at least: all sums of the weights' gradients are loaded and stored once for each.
-constexpr std::size_t kLeastRows = 256;
+constexpr std::size_t kMinRows = 256;
 // From this many FLOPs on it pays to share a task.
 constexpr double kFlopsToShare = 4.0e5;
 constexpr std::size_t kLine = 64;
@@ -123,7 +123,7 @@ class Direction {
     }
     steps_ = call.B == 0 ? 0 : Length(0);
     const std::size_t row = (x_ + (call_.gates.data == nullptr ? 9 : 5) * h_) * size_;
-    const std::size_t rows = std::max(kBytesOfChunk / row, kLeastRows);
+    const std::size_t rows = std::max(kBytesOfChunk / row, kMinRows);
     chunk_steps_ =
         std::min(std::max<std::size_t>(rows / std::max<std::size_t>(call.B, 1), 1), std::max<std::size_t>(steps_, 1));
     chunk_rows_ = chunk_steps_ * call.B;

@@ -17,19 +17,19 @@ namespace onegru {
 struct WorkItem {
   const Packed* packed;
   const Call* call;
-  std::size_t d;                                        // the direction
-  const std::int32_t* order;                            // the rows, the longest first; null for row, row + 1, …
-  std::size_t row;                                      // the first row
-  std::size_t stride;                                   // rows lie this far apart in `order`
-  std::size_t rows;                                     // how many
-  std::size_t rows_at_once;                             // how many are processed together
-  std::size_t steps_at_once;                            // at most, how many rows of X are projected together
-  unsigned char* scratch;                               // the leader's
-  Claim* claim = nullptr;                               // the helper's, if one has the item
-  Crew* crew = nullptr;                                 // the threads that may split its units
-  std::size_t ready = 0;                                // how many of them are about to join
-  std::chrono::nanoseconds patience = kMomentForReady;  // how long to wait for those
-  Claim::Place from{};                                  // where to begin
+  std::size_t d;                                       // the direction
+  const std::int32_t* order;                           // the rows, the longest first; null for row, row + 1, …
+  std::size_t row;                                     // the first row
+  std::size_t stride;                                  // rows lie this far apart in `order`
+  std::size_t rows;                                    // how many
+  std::size_t rows_at_once;                            // how many are processed together
+  std::size_t steps_at_once;                           // at most, how many rows of X are projected together
+  unsigned char* scratch;                              // the leader's
+  Claim* claim = nullptr;                              // the helper's, if one has the item
+  Crew* crew = nullptr;                                // the threads that may split its units
+  std::size_t ready = 0;                               // how many of them are about to join
+  std::chrono::nanoseconds patience = kGatherTimeout;  // how long to wait for those
+  Claim::Place from{};                                 // where to begin
 };
 
 struct Kernel {
@@ -67,9 +67,9 @@ inline constexpr std::size_t kRowsOfLarge = 64;
 inline constexpr std::size_t kQuantizedHeader = 64;
 constexpr std::size_t QuantizedPlane(std::size_t K) { return (K + 63) / 64 * 64; }
 // The most inputs that are multiplied as words of 16 bits, see int8-inl.h: of two planes, more are two words each.
-inline constexpr std::size_t kMostInWords = 1040;
+inline constexpr std::size_t kMaxInWords = 1040;
 constexpr std::size_t QuantizedRow(std::size_t planes, std::size_t K) {
-  return kQuantizedHeader + planes * QuantizedPlane(K) * (planes == 2 && K > kMostInWords ? 2 : 1);
+  return kQuantizedHeader + planes * QuantizedPlane(K) * (planes == 2 && K > kMaxInWords ? 2 : 1);
 }
 
 // Whose scratch memory it is.

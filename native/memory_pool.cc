@@ -40,7 +40,7 @@ class MemoryPool::Leaving {
   }
 
  private:
-  Block* blocks_[kMostBlocksKept + 1];
+  Block* blocks_[kMaxBlocksKept + 1];
   std::size_t count_ = 0;
 };
 
@@ -85,11 +85,11 @@ void MemoryPool::Free(void* data) noexcept {
   const std::lock_guard lock(mutex_);
   const auto now = Clock::now();
   RemoveOld(now, leaving);
-  if (block->size > kMostBytesKept) return leaving.Add(block);
-  while (count_ == kMostBlocksKept || bytes_ + block->size > kMostBytesKept) leaving.Add(Remove(0));
+  if (block->size > kMaxBytesKept) return leaving.Add(block);
+  while (count_ == kMaxBlocksKept || bytes_ + block->size > kMaxBytesKept) leaving.Add(Remove(0));
   block->freed = now;
   ASAN_POISON_MEMORY_REGION(block->data(), block->size);
-  ONEGRU_ASSERT(count_ < kMostBlocksKept);
+  ONEGRU_ASSERT(count_ < kMaxBlocksKept);
   blocks_[count_++] = block;
   bytes_ += block->size;
 }

@@ -15,8 +15,8 @@ namespace onegru {
 
 class MemoryPool {
  public:
-  static constexpr std::size_t kMostBytesKept = 64 << 20;
-  static constexpr std::size_t kMostBlocksKept = 32;
+  static constexpr std::size_t kMaxBytesKept = 64 << 20;
+  static constexpr std::size_t kMaxBlocksKept = 32;
   static constexpr std::size_t kAlignment = 64;
 
   using Clock = std::chrono::steady_clock;
@@ -59,7 +59,7 @@ class MemoryPool {
 
   const Clock::duration kept_for_;
   system::Mutex mutex_;
-  Block* blocks_[kMostBlocksKept];  // the oldest first
+  Block* blocks_[kMaxBlocksKept];  // the oldest first
   std::size_t count_ = 0;
   std::size_t bytes_ = 0;
 };

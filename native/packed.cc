@@ -349,7 +349,7 @@ void QuantizeChannel(const float* w, std::size_t K, std::int8_t* q, float* scale
     most = std::max(most, std::abs(w[k]));
   }
   // Rounded up to 16 bits: q times the scale is then a float32 number, from which the same q and scale follow.
-  const auto bits = std::bit_cast<std::uint32_t>(std::clamp(most, kLeastRange, kLargestRange) / 127);
+  const auto bits = std::bit_cast<std::uint32_t>(std::clamp(most, kMinRange, kLargestRange) / 127);
   *scale = std::bit_cast<float>((bits + 0xff) & ~std::uint32_t{0xff});
   const float factor = 1 / *scale;
   for (std::size_t k = 0; k < K; ++k) q[k] = static_cast<std::int8_t>(std::nearbyint(w[k] * factor));

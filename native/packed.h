@@ -129,9 +129,9 @@ class Packed {
 };
 
 // The most inputs of a product in int8: its sums, and what corrects them, fit into 32 bits.
-inline constexpr std::size_t kMostInt8Inputs = 1 << 17;
+inline constexpr std::size_t kMaxInt8Inputs = 1 << 17;
 // The least largest number that is quantized by itself: below, its reciprocal would overflow.
-inline constexpr float kLeastRange = 0x1p-100f;
+inline constexpr float kMinRange = 0x1p-100f;
 // The largest range of a channel of weights: 127 times its scale must be finite.
 inline constexpr float kLargestRange = 0x1.fffffp127f;
 

@@ -15,15 +15,15 @@ namespace {
 constexpr std::size_t kProjectionBytes = 192 * 1024;
 // So many rows at once even where their products take more: with fewer, R is swept more often. Measured for R beyond
 // the second-level cache: 1.0 to 1.15 times as fast as within those bytes, and more where the next cache is slower.
-constexpr std::size_t kMostRowsAtOnce = 64;
+constexpr std::size_t kMaxRowsAtOnce = 64;
 // Numbers of X that are multiplied together: a sweep of one panel over them takes some milliseconds.
-constexpr std::size_t kMostInputsAtOnce = 1 << 22;
+constexpr std::size_t kMaxInputsAtOnce = 1 << 22;
 // Room for the products of two chunks of a single row, however large they are.
-constexpr std::size_t kLeastStepsAtOnce = 2 * kAheadRows;
+constexpr std::size_t kMinStepsAtOnce = 2 * kAheadRows;
 // Up to these limits a step takes as long as its longest dependency chain, and two chains take no longer than one:
 // vectors of a step, and bytes of both directions' matrices R.
-constexpr std::size_t kMostVectorsOfPair = 4;
-constexpr std::size_t kMostBytesOfPair = 24 * 1024;
+constexpr std::size_t kMaxVectorsOfPair = 4;
+constexpr std::size_t kMaxBytesOfPair = 24 * 1024;
 
 // FLOPs of a step from which, measured, it pays to split it by units. Splitting a smaller one pays where two cores
 // share a cache (64 units: 1.3 times as fast), and loses as much where a hypervisor has put them apart, which it may
@@ -32,9 +32,9 @@ constexpr double kFlopsToSplitStep = 2.0e4;
 
 // Splitting steps by units, to halve what each core reads, must be so much faster as predicted: threads that meet in
 // each step suffer more from a busy machine. From so many rows of a thread on no core waits for its matrices.
-constexpr double kLeastGain = 1.25;
+constexpr double kMinGain = 1.25;
 constexpr double kSecondsOfMeeting = 1e-6;
-constexpr std::size_t kMostRowsThatWait = 32;
+constexpr std::size_t kMaxRowsThatWait = 32;
 
 // Looked up when the library is loaded: a fork beside a first call would leave its child waiting for that call's
 // thread.
@@ -73,13 +73,13 @@ bool ShouldSplitUnits(const Spec& spec, const Call& call, const Plan& plan, std:
   if (g_always_by_units) return true;
 #endif
   const std::size_t rows = (call.B + plan.row_groups - 1) / plan.row_groups;
-  if (3 * spec.H * spec.H * SizeOf(spec.storage) / plan.members <= g_cache || rows >= kMostRowsThatWait) return false;
+  if (3 * spec.H * spec.H * SizeOf(spec.storage) / plan.members <= g_cache || rows >= kMaxRowsThatWait) return false;
   const Core& core = TheCore();
   const double meetings = kSecondsOfMeeting * (spec.linear_before_reset ? 1 : 2);
   const double now =
       core.Seconds(spec, rows, 1.0 / static_cast<double>(plan.members)) + (plan.members > 1 ? meetings : 0);
   const double units = core.Seconds(spec, call.B, 1.0 / static_cast<double>(threads)) + meetings;
-  return kLeastGain * static_cast<double>(plan.directions) * units < now;
+  return kMinGain * static_cast<double>(plan.directions) * units < now;
 }
 
 }  // namespace
@@ -121,21 +121,20 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   const std::size_t least_of_large = spec.storage == ElementType::kInt8 ? kLargeMatrix / 4 : kLargeMatrix;
   const bool large = 3 * spec.H * spec.H * SizeOf(spec.storage) >= least_of_large;
   const auto all_rows = [&] {
-    return std::clamp(kMostInputsAtOnce / (spec.I + 1), kLeastStepsAtOnce,
-                      std::min((rows + 7) / 8 * 8, kMostRowsAtOnce));
+    return std::clamp(kMaxInputsAtOnce / (spec.I + 1), kMinStepsAtOnce, std::min((rows + 7) / 8 * 8, kMaxRowsAtOnce));
   };
-  const std::size_t least = large ? kRowsOfLarge : rows <= kLeastStepsAtOnce ? kLeastStepsAtOnce : all_rows();
-  const auto rows_that_fit = [&] { return std::min(kProjectionBytes / row_bytes, kMostInputsAtOnce / (spec.I + 1)); };
-  const bool fits = rows * call.T <= kLeastStepsAtOnce;  // without divisions, which small calls would notice
+  const std::size_t least = large ? kRowsOfLarge : rows <= kMinStepsAtOnce ? kMinStepsAtOnce : all_rows();
+  const auto rows_that_fit = [&] { return std::min(kProjectionBytes / row_bytes, kMaxInputsAtOnce / (spec.I + 1)); };
+  const bool fits = rows * call.T <= kMinStepsAtOnce;  // without divisions, which small calls would notice
   const std::size_t fit = fits ? least : std::clamp<std::size_t>(rows_that_fit() / 8 * 8, least, 1024);
-  plan.rows_at_once = std::min({rows, fit, kMostRowsAtOnce});
+  plan.rows_at_once = std::min({rows, fit, kMaxRowsAtOnce});
   if (plan.rows_at_once < rows) {  // all alike, as a block of a few rows takes as long as reading R
     const std::size_t blocks = (rows + plan.rows_at_once - 1) / plan.rows_at_once;
     plan.rows_at_once = std::min(plan.rows_at_once, ((rows + blocks - 1) / blocks + 3) / 4 * 4);
   }
-  plan.steps_at_once = std::max(kLeastStepsAtOnce, std::min(fit, plan.rows_at_once * call.T));
-  plan.paired = spec.D == 2 && plan.threads() == 1 && panels * call.B <= kMostVectorsOfPair &&
-                plan.rows_at_once == call.B && 6 * spec.H * spec.H * SizeOf(spec.storage) <= kMostBytesOfPair;
+  plan.steps_at_once = std::max(kMinStepsAtOnce, std::min(fit, plan.rows_at_once * call.T));
+  plan.paired = spec.D == 2 && plan.threads() == 1 && panels * call.B <= kMaxVectorsOfPair &&
+                plan.rows_at_once == call.B && 6 * spec.H * spec.H * SizeOf(spec.storage) <= kMaxBytesOfPair;
   return plan;
 }
 
@@ -182,7 +181,7 @@ Scratch::Scratch(const Packed& packed, const Plan& plan) {
   member = bytes_of(ScratchOwner::kMember);
   helpers = plan.threads() == 1 || plan.in_turn ? 0 : D * plan.row_groups - 1;
   crews = splits ? D : 0;
-  epochs = std::min(plan.members - 1, Crew::kMostEpochs);
+  epochs = std::min(plan.members - 1, Crew::kMaxEpochs);
   seats = splits ? plan.threads() - 1 : 0;
   bytes = (plan.paired ? 2 : 1) * caller + helpers * helper + crews * epochs * epoch + seats * member;
 }

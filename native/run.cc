@@ -97,7 +97,7 @@ class WorkspaceLoan {
 };
 
 // When a thread makes calls that are worth sharing, but by their FLOPs not worth waking others for.
-class Rhythm {
+class WakePolicy {
  public:
   // What to do for the call that begins. Another one comes soon if one has just ended, or the last ones came in a row,
   // as those of a model's layers do for each frame. How long calls take depends on caches and chains, not on FLOPs.
@@ -116,7 +116,7 @@ class Rhythm {
   std::chrono::steady_clock::time_point begin_, end_;
   bool in_a_row_ = false, is_long_ = false;
 };
-thread_local Rhythm t_rhythm;
+thread_local WakePolicy t_rhythm;
 
 const Kernel& KernelOf(const Packed& packed) { return KernelFor(packed.spec(), packed.target()); }
 
@@ -171,7 +171,7 @@ class CallJob final : public Job {
     }
     const std::chrono::nanoseconds each = (std::chrono::steady_clock::now() - begin) / done;
     const std::size_t chunks = 1 + call_.B / plan_.row_groups * call_.T / plan_.steps_at_once;
-    for (std::size_t i = 0; i < shares_; ++i) WaitOrTakeBack(call, i, kLeastPatience + each / chunks);
+    for (std::size_t i = 0; i < shares_; ++i) WaitOrTakeBack(call, i, kMinPatience + each / chunks);
     closed_.store(true, std::memory_order_release);
     if (plan_.members > 1) {
       for (Crew& crew : crews_) crew.Close();
@@ -193,7 +193,7 @@ class CallJob final : public Job {
   }
 
  private:
-  static constexpr std::chrono::nanoseconds kLeastPatience{10000};
+  static constexpr std::chrono::nanoseconds kMinPatience{10000};
 
   // Nobody enters once all have left: the layer may be freed then.
   bool Enter() {
@@ -248,13 +248,13 @@ class CallJob final : public Job {
   void WaitOrTakeBack(const Call& call, std::size_t index, std::chrono::nanoseconds most) {
     Claim& claim = claims_[index];
     std::uint32_t windows = claim.windows();
-    for (Patience patience(most); !claim.IsDone();) {
+    for (SpinDeadline patience(most); !claim.IsDone();) {
       if (patience.Wait()) continue;
       if (call.token != nullptr) call.token->Ask();
       const bool stopped = call.token != nullptr && call.token->stopped();
       if (claim.windows() != windows && !stopped) {
         windows = claim.windows();
-        patience = Patience(most);
+        patience = SpinDeadline(most);
       } else if (claim.TakeBack()) {
         WorkItem item = WorkItemOf(*packed_, call, plan_, order_, index, caller_);
         item.from = claim.place();
@@ -276,7 +276,7 @@ class CallJob final : public Job {
   unsigned char* members_ = nullptr;
   std::size_t helper_bytes_ = 0, member_bytes_ = 0;
   std::size_t shares_ = 0;
-  Claim claims_[2 * kMostThreads];
+  Claim claims_[2 * kMaxThreads];
   Crew crews_[2];
   std::atomic<std::size_t> next_seat_{0};
   std::atomic<bool> closed_{true};
@@ -343,7 +343,7 @@ struct ForeignTasks {
       return tasks.job.Help();
     }
     const DefaultFloatMode mode;
-    tasks.job.Lead(tasks.ready, kMomentForReady, tasks.token);
+    tasks.job.Lead(tasks.ready, kGatherTimeout, tasks.token);
     tasks.is_done.store(true, std::memory_order_release);
   }
 };
@@ -352,11 +352,11 @@ struct ForeignTasks {
 // late, costs more than it gains: it is only tried now and then.
 class PoolTrials {
  public:
-  bool IsDue() { return misses_ < kMostMisses || ++calls_ % kCallsToTry == 0; }
+  bool IsDue() { return misses_ < kMaxMisses || ++calls_ % kCallsToTry == 0; }
   void Count(bool helped) { misses_ = helped ? 0 : misses_ + 1; }
 
  private:
-  static constexpr unsigned kMostMisses = 3;
+  static constexpr unsigned kMaxMisses = 3;
   static constexpr unsigned kCallsToTry = 64;
   unsigned misses_ = 0;
   unsigned calls_ = 0;
@@ -374,7 +374,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
   // Another runtime's pool may be as large as it likes.
   const auto most = [&] {
     if (pool == nullptr) return NumThreads();
-    return t_pool_trials.IsDue() ? std::clamp<std::size_t>(pool->threads, 1, kMostThreads) : 1;
+    return t_pool_trials.IsDue() ? std::clamp<std::size_t>(pool->threads, 1, kMaxThreads) : 1;
   };
   // Helpers may come late, and have no memory of their own for gates.
   const bool is_alone = flops < kFlopsToShare || loan.is_nested() || call.gates.data != nullptr;

@@ -209,8 +209,8 @@ def _limits(machines: Machines) -> list[str]:
         f"Python, some 8 µs a call: whole models are {_span(irs)} times as fast.",
         f"- **Weights that nodes compute** from defaults of inputs are made again in each run of a session "
         f"with the execution provider, and small single steps of IRs pay for Python. Over models drawn by "
-        f"the way in which they carry their weights: {_span(ways['onnx'])} times for ONNX, {_span(ways['ir'])} "
-        f"times for IRs.",
+        f"the way in which they carry their weights: {_span(ways['onnx'])} times for ONNX, "
+        f"{_span(ways['ir'])} times for IRs.",
         "- **Two threads after a pause.** Threads that sleep have to be woken, 50 to 100 µs on these "
         "machines: a call of 0.3 ms gains little from the second one, where other runtimes keep theirs "
         "spinning and use a whole CPU for it. onegru's idle threads use none.",

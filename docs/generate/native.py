@@ -111,7 +111,7 @@ def native_carriers() -> str:
 
 def native_threads() -> str:
     """The most threads that a call may use."""
-    return f"inline constexpr std::size_t kMostThreads = {MOST_THREADS};"
+    return f"inline constexpr std::size_t kMaxThreads = {MOST_THREADS};"
 
 
 def _digest() -> str:

@@ -25,9 +25,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 // The tile of rows needs 24 registers, the panel of R four more.
 inline constexpr bool kCanProjectAhead = kLargeTiles;
 // A member's part of R must exceed the first-level cache by so much that fetching it takes most of the time.
-inline constexpr size_t kLeastBytesAhead = 96 * 1024;
+inline constexpr size_t kMinBytesAhead = 96 * 1024;
 // A chunk costs the same however few steps it has: the second one must be worth it.
-inline constexpr size_t kLeastStepsAhead = kAheadRows * 3 / 2 + 1;
+inline constexpr size_t kMinStepsAhead = kAheadRows * 3 / 2 + 1;
 // How many panels of 1, 2 or 3 gates go side by side then.
 inline constexpr size_t kWideAhead[] = {0, 4, 2, 1};
 

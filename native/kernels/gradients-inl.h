@@ -82,7 +82,7 @@ struct Uninterrupted {
 
 // Rows times a packed matrix of K inputs, a sum for each of kGates gates: from a bias, or added to what is there.
 template <class C, size_t kGates_>
-struct ProductOp {
+struct Gemm {
   static constexpr size_t kGates = kGates_, kSums = 1;
   static constexpr size_t kOfTwoPanels = RowsOfTwoPanels<C>(kGates);
   static constexpr bool kHasManyStages = false;
@@ -102,7 +102,7 @@ struct ProductOp {
   Gate gates[kGates];
   size_t begin = 0, count = K;  // the inputs that are added now
 
-  const ProductOp& Stages() const { return *this; }
+  const Gemm& Stages() const { return *this; }
 
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {
@@ -149,9 +149,9 @@ struct ProductOp {
 inline constexpr size_t kBytesOfPanels = 20 * 1024;
 
 template <class C, size_t kGates>
-HWY_NOINLINE void Product(ProductOp<C, kGates> op, size_t rows) {
+HWY_NOINLINE void Product(Gemm<C, kGates> op, size_t rows) {
   const size_t row = kGates * PanelsOfSweep(kGates) * op.geometry.lanes * sizeof(C);
-  const size_t most = rows <= kMostRows ? HWY_MAX(op.K, 1) : kBytesOfPanels / row;
+  const size_t most = rows <= kMaxRows ? HWY_MAX(op.K, 1) : kBytesOfPanels / row;
   do {
     op.count = HWY_MIN(most, op.K - op.begin);
     ForTiles(hn::ScalableTag<C>(), op.geometry, rows, 0, op.geometry.panels(), false, op);
@@ -273,35 +273,35 @@ class GradientsOfRows {
     if (call_.gates.data != nullptr) return Saved();
     C *const z = static_cast<C*>(c_.s), *const r = z + padded_, *const n = r + padded_, *const q = n + padded_;
     const C *const bx = static_cast<const C*>(weights_.bx), *const bn = static_cast<const C*>(weights_.bn);
-    Product(ProductOp<C, 3>{{},
-                            geometry_,
-                            Inputs(c_.x, c_.stride_x),
-                            spec_.I,
-                            weights_.W,
-                            scratch_.index,
-                            c_.stride_s,
-                            {{z, bx, 3 * kLanes}, {r, bx + kLanes, 3 * kLanes}, {n, bx + 2 * kLanes, 3 * kLanes}}},
+    Product(Gemm<C, 3>{{},
+                       geometry_,
+                       Inputs(c_.x, c_.stride_x),
+                       spec_.I,
+                       weights_.W,
+                       scratch_.index,
+                       c_.stride_s,
+                       {{z, bx, 3 * kLanes}, {r, bx + kLanes, 3 * kLanes}, {n, bx + 2 * kLanes, 3 * kLanes}}},
             count_);
     const bool after = spec_.linear_before_reset;
     if (after) {
-      Product(ProductOp<C, 3>{{},
-                              geometry_,
-                              Inputs(c_.h, c_.stride_h),
-                              spec_.H,
-                              weights_.R,
-                              scratch_.index,
-                              c_.stride_s,
-                              {{z, nullptr, 0}, {r, nullptr, 0}, {q, bn, kLanes}}},
+      Product(Gemm<C, 3>{{},
+                         geometry_,
+                         Inputs(c_.h, c_.stride_h),
+                         spec_.H,
+                         weights_.R,
+                         scratch_.index,
+                         c_.stride_s,
+                         {{z, nullptr, 0}, {r, nullptr, 0}, {q, bn, kLanes}}},
               count_);
     } else {
-      Product(ProductOp<C, 2>{{},
-                              geometry_,
-                              Inputs(c_.h, c_.stride_h),
-                              spec_.H,
-                              weights_.R,
-                              scratch_.index,
-                              c_.stride_s,
-                              {{z, nullptr, 0}, {r, nullptr, 0}}},
+      Product(Gemm<C, 2>{{},
+                         geometry_,
+                         Inputs(c_.h, c_.stride_h),
+                         spec_.H,
+                         weights_.R,
+                         scratch_.index,
+                         c_.stride_s,
+                         {{z, nullptr, 0}, {r, nullptr, 0}}},
               count_);
     }
     for (size_t i = 0; i < count_; ++i) {
@@ -321,7 +321,7 @@ class GradientsOfRows {
     }
     if (after) return;
     Product(
-        ProductOp<C, 1>{
+        Gemm<C, 1>{
             {}, geometry_, Inputs(q, c_.stride_s), spec_.H, weights_.N, scratch_.index, c_.stride_s, {{n, nullptr, 0}}},
         count_);
     for (size_t i = 0; i < count_; ++i) {
@@ -398,25 +398,25 @@ class GradientsOfRows {
     const Geometry whole{padded_, kLanes};
     if (!after) {
       std::memset(scratch_.drh, 0, count * padded_ * sizeof(C));
-      Product(ProductOp<C, 1>{{},
-                              whole,
-                              StepInputs(first_n, count, 0),
-                              padded_,
-                              c_.by_rh,
-                              scratch_.step_index,
-                              padded_,
-                              {{scratch_.drh, nullptr, 0}}},
+      Product(Gemm<C, 1>{{},
+                         whole,
+                         StepInputs(first_n, count, 0),
+                         padded_,
+                         c_.by_rh,
+                         scratch_.step_index,
+                         padded_,
+                         {{scratch_.drh, nullptr, 0}}},
               count);
       for (size_t i = 0; i < count; ++i) ByReset(first_n + first_ + i, scratch_.drh + i * padded_, first_ + i);
     }
-    Product(ProductOp<C, 1>{{},
-                            whole,
-                            StepInputs(first_n, count, 1),
-                            (after ? 3 : 2) * padded_,
-                            c_.by_h,
-                            scratch_.step_index,
-                            padded_,
-                            {{At(c_.dh, padded_, first_), nullptr, 0}}},
+    Product(Gemm<C, 1>{{},
+                       whole,
+                       StepInputs(first_n, count, 1),
+                       (after ? 3 : 2) * padded_,
+                       c_.by_h,
+                       scratch_.step_index,
+                       padded_,
+                       {{At(c_.dh, padded_, first_), nullptr, 0}}},
             count);
     for (size_t slot = first_; slot < last; ++slot) {
       const size_t row = Row(slot), t = TimeOf(row, step);
@@ -492,14 +492,14 @@ class GradientsOfRows {
     while (done < count_) {
       const size_t some = HWY_MIN(kRowsOfX, count_ - done);
       std::memset(scratch_.dx, 0, some * columns.H * sizeof(C));
-      Product(ProductOp<C, 1>{{},
-                              columns,
-                              inputs + done,
-                              3 * padded_,
-                              c_.by_x,
-                              scratch_.step_index,
-                              columns.H,
-                              {{scratch_.dx, nullptr, 0}}},
+      Product(Gemm<C, 1>{{},
+                         columns,
+                         inputs + done,
+                         3 * padded_,
+                         c_.by_x,
+                         scratch_.step_index,
+                         columns.H,
+                         {{scratch_.dx, nullptr, 0}}},
               some);
       for (size_t i = 0; i < some; ++i) Scatter(scratch_.index[done + i], scratch_.dx + i * columns.H);
       done += some;

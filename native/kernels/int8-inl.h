@@ -8,7 +8,7 @@
 // in float32, every operation rounded by itself. Inputs that are not finite make the row's scale NaN.
 //
 // Where pairs of words of 16 bits are multiplied in one instruction, and quads of bytes are not, q of two planes is a
-// word: one sum of q·w in 32 bits is that of both planes, and takes half the time. Of up to kMostInWords inputs it is
+// word: one sum of q·w in 32 bits is that of both planes, and takes half the time. Of up to kMaxInWords inputs it is
 // |q·w·K| ≤ 127·128·127·1040 < 2^31, and each plane's sum ≤ 127·127·1040 < 2^24, which float32 has exactly, so that the
 // bits are the same. Of more inputs hi and lo are words of their own.
 
@@ -150,7 +150,7 @@ inline const unsigned char* PlaneOf(const unsigned char* row, size_t K, size_t p
 }
 
 // Whether words have the planes of a row apart.
-inline bool IsSplit(const Spec& spec, size_t K) { return K > kMostInWords && spec.group == 0; }
+inline bool IsSplit(const Spec& spec, size_t K) { return K > kMaxInWords && spec.group == 0; }
 
 inline float ScaleOf(const unsigned char* row) {
   float scale;
@@ -214,7 +214,7 @@ HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_b
     if (!is_finite()) return;
     const std::int32_t bits = hn::GetLane(hn::MaxOfLanes(di, most));
     std::memcpy(&range, &bits, sizeof(range));
-    range = is_state ? (range > kUnit ? range : 1) : HWY_MAX(range, kLeastRange);
+    range = is_state ? (range > kUnit ? range : 1) : HWY_MAX(range, kMinRange);
   }
   const float scale = range / kRange;
   std::memcpy(row, &scale, sizeof(scale));

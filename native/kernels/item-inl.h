@@ -45,7 +45,7 @@ template <class S>
 inline constexpr bool kProjectsAhead = kCanProjectAhead && !kIsInt8<S>;
 
 // From so many rows on, and rows times inputs, AMX is faster than VNNI, measured on Sapphire Rapids or newer.
-inline constexpr size_t kLeastRowsOfAmx = 4, kLeastOfAmx = 320;
+inline constexpr size_t kMinRowsOfAmx = 4, kMinOfAmx = 320;
 
 // Where sums in int8 are that AMX has computed, those of rows and panels from some on, a row as [panel][gate][lane];
 // null if the tile has to compute its own.
@@ -106,7 +106,7 @@ struct ItemState : StepState<C> {
 
   // Whether AMX computes the products of so many rows with a matrix of K inputs.
   bool UsesAmx(size_t rows, size_t K) const {
-    return kHasAmx<S> && may_use_amx && rows >= kLeastRowsOfAmx && K > amx::kInputs / 4 && rows * K >= kLeastOfAmx;
+    return kHasAmx<S> && may_use_amx && rows >= kMinRowsOfAmx && K > amx::kInputs / 4 && rows * K >= kMinOfAmx;
   }
 
   Ahead<C, S> ahead;

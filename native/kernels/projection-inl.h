@@ -33,10 +33,10 @@ void StartChunks(ItemState<C, S>& s, size_t members) {
   s.is_few = s.count == 1 && !s.shared && s.geometry.panels() <= kFewPanels;
   // Every member must decide alike, as the products of all share one buffer, whose layout depends on it.
   const size_t part_of_R = s.padded / members * 3 * s.spec.H * sizeof(S);
-  const bool is_ahead = kProjectsAhead<S> && s.count == 1 && s.steps - s.step >= kLeastStepsAhead &&
-                        part_of_R >= kLeastBytesAhead && part_of_R < kLargeMatrix;
+  const bool is_ahead = kProjectsAhead<S> && s.count == 1 && s.steps - s.step >= kMinStepsAhead &&
+                        part_of_R >= kMinBytesAhead && part_of_R < kLargeMatrix;
   const bool is_by_step = s.is_few && s.owner == ScratchOwner::kCaller && s.geometry.panels() == 1 && s.spec.D == 1 &&
-                          s.spec.I <= kMostInputsByStep && s.steps > 1;
+                          s.spec.I <= kMaxInputsByStep && s.steps > 1;
   s.projecting = is_by_step ? Projecting::kByStep : is_ahead ? Projecting::kAhead : Projecting::kByChunk;
   s.xp_row = is_ahead ? 3 * kLanesOf<C> : 3 * s.padded;
   s.xp_panel = is_ahead ? kAheadRows * 3 * kLanesOf<C> : 3 * kLanesOf<C>;
@@ -153,7 +153,7 @@ template <class C, class S>
 bool IsJoint(const ItemState<C, S>& s, size_t rows) {
   const size_t full = s.geometry.full_panels();
   return !kIsInt8<S> && rows > 1 && s.last > full && 3 * s.geometry.width(full) <= 2 * kLanesOf<C> &&
-         s.spec.I > kMostInputsByStep;
+         s.spec.I > kMaxInputsByStep;
 }
 
 // Rows of X, our panels from `first` on.
@@ -205,7 +205,7 @@ HWY_INLINE void PrepareChunk(ItemState<C, S>& s) {
   const bool is_by_tile = s.projected == s.step + 1 && !s.UsesAmx(s.x_count, s.spec.I) &&
                           !s.UsesAmx(s.x_count, s.spec.H) &&
                           !(IsJoint(s, s.x_count) && s.first == s.geometry.full_panels());
-  const bool is_one_tile = s.x_count <= kMostRows / kSumsEach<S>;
+  const bool is_one_tile = s.x_count <= kMaxRows / kSumsEach<S>;
   s.projecting = !is_by_tile ? Projecting::kByChunk : is_one_tile ? Projecting::kByTile : Projecting::kByPanel;
   if (s.GoOn(s.x_count * (s.last - s.first)) && !is_by_tile) Project(s, s.x_count, s.first);
 }
@@ -280,7 +280,7 @@ void EndStep(ItemState<C, S>& s) {
 template <class C, class S, class Tile>
 HWY_INLINE void ProjectTile(ItemState<C, S>& s, const Tile& tile) {
   constexpr size_t kRows = Tile::kRows, kPanels = Tile::kPanels;
-  if constexpr (kRows <= HWY_MAX(kMostRows / kSumsEach<S>, 1)) {
+  if constexpr (kRows <= HWY_MAX(kMaxRows / kSumsEach<S>, 1)) {
     if (s.projecting != Projecting::kByTile) return;
     const ProjectOp<C, S> op{s};
     if constexpr (kRows == 1 || kRows * kPanels * 3 * kSumsEach<S> <= kMaxSums) {

@@ -116,11 +116,11 @@ class Sequence {
 
   // Continues with all who are here, perhaps alone. `ready`: how many to wait for, for no longer than `patience`. False
   // if the caller has taken the item back.
-  bool Regroup(size_t ready, std::chrono::nanoseconds patience = kMomentForReady) {
+  bool Regroup(size_t ready, std::chrono::nanoseconds patience = kGatherTimeout) {
     Crew& crew = *s_.item.crew;
     if (!s_.HandOver()) return false;
     if (s_.shared) epoch_->End();
-    for (Patience waiting(patience); crew.here() < ready && waiting.Wait();) {
+    for (SpinDeadline waiting(patience); crew.here() < ready && waiting.Wait();) {
     }
     Epoch* const next = crew.Gather();
     if (next != nullptr || s_.shared) {
@@ -144,11 +144,11 @@ class Sequence {
   }
 
   // As a member: false if the epoch is over. As the leader: false if somebody is late.
-  bool Meet() {
+  bool ArriveAndWait() {
     if (!s_.shared) return true;
-    if (!s_.leads()) return epoch_->Meet(member_);
+    if (!s_.leads()) return epoch_->ArriveAndWait(member_);
     ++meetings_;
-    return epoch_->MeetAsLeader([this] { return MostPatience(); });
+    return epoch_->ArriveAndWaitAsLeader([this] { return MostPatience(); });
   }
 
   // A member that takes twice as long as steps have taken so far is late.
@@ -156,13 +156,13 @@ class Sequence {
     const double each_row = 6.0 * static_cast<double>(s_.spec.H) / static_cast<double>(epoch_->members);
     double flops = each_row * static_cast<double>(s_.spec.H * s_.active);
     if (s_.is_first_of_chunk) flops += each_row * static_cast<double>(s_.spec.I * HWY_MAX(s_.x_count, 2 * kAheadRows));
-    const auto slow = kLeastPatience + std::chrono::nanoseconds(static_cast<std::int64_t>(flops / kSlowGigaflops));
+    const auto slow = kMinPatience + std::chrono::nanoseconds(static_cast<std::int64_t>(flops / kSlowGigaflops));
     if (s_.is_first_of_chunk || meetings_ < kMeetingsToKnow) return slow;
     const auto each = (std::chrono::steady_clock::now() - began_) / meetings_;
-    return std::min<std::chrono::nanoseconds>(slow, kLeastPatience + 2 * each);
+    return std::min<std::chrono::nanoseconds>(slow, kMinPatience + 2 * each);
   }
 
-  static constexpr std::chrono::nanoseconds kLeastPatience{4000};
+  static constexpr std::chrono::nanoseconds kMinPatience{4000};
   static constexpr double kSlowGigaflops = 15;  // of one thread that waits for memory
   static constexpr int kMeetingsToKnow = 16;
 
@@ -194,7 +194,7 @@ class Sequence {
   // times as fast. Of no more than a cache line, they do not.
   void ChooseWayOfY() {
     const bool is_wanted = s_.call.Y.data != nullptr && s_.leads();
-    s_.y_by_tile = is_wanted && (s_.active <= kMostRows || s_.spec.H * sizeof(C) <= 64);
+    s_.y_by_tile = is_wanted && (s_.active <= kMaxRows || s_.spec.H * sizeof(C) <= 64);
     s_.y_by_row = is_wanted && (s_.shared || !s_.y_by_tile);
   }
 
@@ -213,10 +213,11 @@ class Sequence {
       StepResetAfter<kBesideAhead>(s_);
     } else {
       GatesResetBefore<kBesideAhead>(s_);
-      if (HWY_UNLIKELY(s_.shared) && !Meet()) return false;  // r∘h is complete
+      if (HWY_UNLIKELY(s_.shared) && !ArriveAndWait()) return false;  // r∘h is complete
       StateResetBefore<kBesideAhead>(s_);
     }
-    if (HWY_UNLIKELY(s_.shared) && (!TakeInputsOfNext() || !Meet())) return false;  // the new state is complete
+    if (HWY_UNLIKELY(s_.shared) && (!TakeInputsOfNext() || !ArriveAndWait()))
+      return false;  // the new state is complete
     if (HWY_UNLIKELY(s_.y_by_row)) WriteUnits(s_);
     return true;
   }

@@ -91,22 +91,22 @@ inline constexpr bool kFewTiles = false;
 #endif
 
 // The most rows of a tile, of one sum for each channel.
-inline constexpr size_t kMostRows = kLargeTiles ? 8 : kFewTiles ? 2 : 4;
+inline constexpr size_t kMaxRows = kLargeTiles ? 8 : kFewTiles ? 2 : 4;
 
 // The tiles of a sweep over more rows: of so many gates, how many rows and panels. Two multiply-adds begin in a cycle
 // and each takes four, so that more than eight sums must be under way; twelve leave room for weights in 16 registers.
 // Six rows of two vectors read fewer weights than four rows of three.
-constexpr size_t RowsOfSweep(size_t gates) { return !kLargeTiles && !kFewTiles && gates < 3 ? 6 : kMostRows; }
+constexpr size_t RowsOfSweep(size_t gates) { return !kLargeTiles && !kFewTiles && gates < 3 ? 6 : kMaxRows; }
 constexpr size_t PanelsOfSweep(size_t gates) { return gates > 1 ? 1 : 2; }
 
 // How many rows the next tile takes of those that are left: the most, but the last two or three tiles are alike where
 // the last would have half of that or less, as small ones wait for their multiply-adds.
-template <size_t kMost>
+template <size_t kMax>
 constexpr size_t RowsOfNext(size_t left) {
-  const size_t rest = left % kMost;
-  if (left <= kMost) return left;
-  if (rest == 0 || rest > kMost / 2 || left > 3 * kMost) return kMost;
-  return left < 2 * kMost ? (left + 1) / 2 : (left + 2) / 3;
+  const size_t rest = left % kMax;
+  if (left <= kMax) return left;
+  if (rest == 0 || rest > kMax / 2 || left > 3 * kMax) return kMax;
+  return left < 2 * kMax ? (left + 1) / 2 : (left + 2) / 3;
 }
 
 // How many panels of so many gates go side by side with so many rows, where all rows make one tile: enough sums
@@ -127,13 +127,13 @@ constexpr size_t PanelsBeside(size_t gates, size_t rows) {
   return rows <= 3 ? 4 : 2;
 }
 
-// Calls f with a number of rows of a tile as a constant; it is from kLeast to kMost.
-template <size_t kLeast, size_t kMost, class F>
+// Calls f with a number of rows of a tile as a constant; it is from kMin to kMax.
+template <size_t kMin, size_t kMax, class F>
 HWY_INLINE void WithRows(size_t rows, F&& f) {
-  if constexpr (kLeast < kMost) {
-    if (rows > kLeast) return WithRows<kLeast + 1, kMost>(rows, f);
+  if constexpr (kMin < kMax) {
+    if (rows > kMin) return WithRows<kMin + 1, kMax>(rows, f);
   }
-  f(std::integral_constant<size_t, kLeast>());
+  f(std::integral_constant<size_t, kMin>());
 }
 
 // Calls f with the tag of the shortest vector that holds `width` units.
@@ -237,14 +237,14 @@ HWY_INLINE void BeginPanel(const Op& op, D d, size_t rows, size_t panel, Width w
 }
 
 // Panels side by side, swept by tiles of rows from `first` on.
-template <size_t kLeast, size_t kPanels = 1, class Op, class D, class Width>
+template <size_t kMin, size_t kPanels = 1, class Op, class D, class Width>
 HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width width, size_t first = 0) {
   constexpr size_t kFit = kMaxSums / (kPanels * Op::kGates);
-  constexpr size_t kMost = HWY_MAX(HWY_MIN(RowsOfSweep(Op::kGates), kFit) / Op::kSums, 1);
+  constexpr size_t kMax = HWY_MAX(HWY_MIN(RowsOfSweep(Op::kGates), kFit) / Op::kSums, 1);
   BeginPanel(op, d, rows, panel, width);
   for (size_t row = first; row < rows;) {
-    const size_t count = RowsOfNext<kMost>(rows - row);
-    WithRows<kLeast, kMost>(count, [&](auto n) HWY_ATTR {
+    const size_t count = RowsOfNext<kMax>(rows - row);
+    WithRows<kMin, kMax>(count, [&](auto n) HWY_ATTR {
       if constexpr (n == 1) {
         Do<1, kPanels>(op, d, row, panel, width);
       } else {
@@ -380,8 +380,8 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   const size_t full = HWY_MAX(first, HWY_MIN(last, geometry.full_panels()));
   if (rows == 0) return;
   // Of more rows than one, the fewest of a tile.
-  constexpr size_t kLeastOfSweep = HWY_MAX(RowsOfSweep(Op::kGates) / Op::kSums / 2, 1);
-  constexpr size_t kLeastOfMore = HWY_MIN(2, kLeastOfSweep);
+  constexpr size_t kMinOfSweep = HWY_MAX(RowsOfSweep(Op::kGates) / Op::kSums / 2, 1);
+  constexpr size_t kMinOfMore = HWY_MIN(2, kMinOfSweep);
   const bool is_long = op.s.IsLong(rows * (last - first));
   const auto go_on = [&](size_t panels) HWY_ATTR { return HWY_LIKELY(!is_long) || op.s.GoOn(rows * panels); };
   const auto narrow = [&]() HWY_ATTR {
@@ -392,9 +392,9 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
       WithTag(d, width, [&](auto tag) HWY_ATTR { Do<1, 1>(op, tag, 0, full, width); });
     } else if constexpr (kWideForOne == 0) {
       if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<D>) >= 64) {
-        if (width <= hn::MaxLanes(d) / 2) return SweepRows<kLeastOfMore>(op, hn::Half<D>(), rows, full, width);
+        if (width <= hn::MaxLanes(d) / 2) return SweepRows<kMinOfMore>(op, hn::Half<D>(), rows, full, width);
       }
-      SweepRows<kLeastOfMore>(op, d, rows, full, width);
+      SweepRows<kMinOfMore>(op, d, rows, full, width);
     }
   };
   const auto by_amx = [&]() HWY_ATTR {
@@ -411,14 +411,14 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     SweepPanels<1, kWideForOne>(op, d, first, full, backwards, go_on);
   } else if (by_amx()) {
     // done
-  } else if (rows <= kMostRows / Op::kSums) {
-    WithRows<1, kMostRows / Op::kSums>(rows, [&](auto n) HWY_ATTR {
+  } else if (rows <= kMaxRows / Op::kSums) {
+    WithRows<1, kMaxRows / Op::kSums>(rows, [&](auto n) HWY_ATTR {
       SweepPanels<n, PanelsBeside(Op::kGates, n * Op::kSums)>(op, d, first, full, backwards, go_on);
     });
   } else if (Op::kOfTwoPanels != 0 && rows == Op::kOfTwoPanels) {
     if constexpr (Op::kOfTwoPanels != 0) SweepTwoPanels<Op::kOfTwoPanels>(op, d, first, full, backwards, go_on);
   } else {
-    constexpr size_t kLeast = kLeastOfSweep, kWide = PanelsOfSweep(Op::kGates);
+    constexpr size_t kMin = kMinOfSweep, kWide = PanelsOfSweep(Op::kGates);
     // Three panels rather than two and one, whose few sums would wait for their multiply-adds.
     constexpr bool kTakesThree = kWide == 2 && !kLargeTiles && !kFewTiles;
     const bool takes_three = kTakesThree && full - first >= 3 && (full - first) % 2 == 1;
@@ -426,15 +426,15 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     const auto single = [&]() HWY_ATTR {
       if constexpr (kTakesThree) {
         if (takes_three) {
-          if (go_on(3)) SweepRows<kLeastOfMore, 3>(op, d, rows, first + wides, Whole<D>());
+          if (go_on(3)) SweepRows<kMinOfMore, 3>(op, d, rows, first + wides, Whole<D>());
           return;
         }
       }
-      for (size_t i = first + wides; i < full && go_on(1); ++i) SweepRows<kLeast>(op, d, rows, i, Whole<D>());
+      for (size_t i = first + wides; i < full && go_on(1); ++i) SweepRows<kMin>(op, d, rows, i, Whole<D>());
     };
     if (backwards && kWide > 1) single();
     for (size_t i = 0; i < wides && go_on(kWide); i += kWide) {
-      SweepRows<kLeast, kWide>(op, d, rows, first + (backwards ? wides - kWide - i : i), Whole<D>());
+      SweepRows<kMin, kWide>(op, d, rows, first + (backwards ? wides - kWide - i : i), Whole<D>());
     }
     if (!backwards && kWide > 1) single();
   }
@@ -444,7 +444,7 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
 // The most panels for ForFew.
 inline constexpr size_t kFewPanels = kLargeTiles || kFewTiles ? 2 : 4;
 // Up to this many inputs a single panel's products with x fit into the latency of a step's activations.
-inline constexpr size_t kMostInputsByStep = 20;
+inline constexpr size_t kMaxInputsByStep = 20;
 
 // kWhole panels and a narrow one with shorter vectors, stage by stage, so that their dependency chains overlap.
 template <size_t kWhole, class D, class Short, class Op>

@@ -101,7 +101,7 @@ Options ReadOptions(const Api& api, const ort::SessionOptions* given) {
   Options options;
   if (const auto text = option("threads"))
     options.threads = static_cast<std::size_t>(
-        Number("threads", *text, kMostThreads, "0…" + std::to_string(kMostThreads) + ", 0 for the default"));
+        Number("threads", *text, kMaxThreads, "0…" + std::to_string(kMaxThreads) + ", 0 for the default"));
   if (const auto text = option("engine")) {
     if (!IsAmong(kEngines, *text)) throw IllegalGru("engine: '" + *text + "'; must be one of " + Listed(kEngines));
     options.reference = *text == "reference";

@@ -17,8 +17,8 @@ namespace {
 // Both are behind ForkLock. Made when the library is loaded, and never destroyed: nodes may outlive everything.
 auto& g_layers = *new std::unordered_map<std::string, std::weak_ptr<const Packed>>;
 auto& g_lost = *new std::vector<std::string>;
-constexpr std::size_t kMostLost = 100;  // messages that are kept
-bool g_has_lost_more = false;           // one for which there was no memory
+constexpr std::size_t kMaxLost = 100;  // messages that are kept
+bool g_has_lost_more = false;          // one for which there was no memory
 
 struct Watch {
   bool is_on = false, has_failed = false;
@@ -141,7 +141,7 @@ int Fail(const char* message, int is_watched, int threads) try {
   }
   if (threads > 1) return 1;
   const ForkLock lock;
-  if (g_lost.size() < kMostLost && std::find(g_lost.begin(), g_lost.end(), message) == g_lost.end()) {
+  if (g_lost.size() < kMaxLost && std::find(g_lost.begin(), g_lost.end(), message) == g_lost.end()) {
     std::fprintf(stderr, "onegru: %s; it gives NaN, as OpenVINO loses errors on one thread\n", message);
     const bool before = std::exchange(g_has_lost_more, true);
     g_lost.emplace_back(message);

@@ -192,9 +192,9 @@ const void* Widened(const Tensor& tensor, std::vector<float>& memory) {
 
 // Of weights that are kept in int8: their scales must be finite, and their sums fit into 32 bits.
 void CheckInt8(const char* name, const Tensor& tensor) {
-  if (tensor.shape[2] > static_cast<std::int64_t>(kMostInt8Inputs))
+  if (tensor.shape[2] > static_cast<std::int64_t>(kMaxInt8Inputs))
     throw IllegalGru(std::string(name) + ": shape " + InWords(tensor.shape) + "; its last axis must be at most " +
-                     std::to_string(kMostInt8Inputs) + " to be kept in int8");
+                     std::to_string(kMaxInt8Inputs) + " to be kept in int8");
   const auto* const numbers = static_cast<const float*>(tensor.data);
   if (!std::all_of(numbers, numbers + tensor.count(), [](float number) { return std::isfinite(number); }))
     throw IllegalGru(std::string(name) + ": holds NaN or infinity; must be finite to be kept in int8");

@@ -40,7 +40,7 @@ int CurrentCpu() noexcept { return sched_getcpu(); }
 
 int CurrentThread() noexcept { return static_cast<int>(syscall(SYS_gettid)); }
 
-void Detour::Begin(int thread, int cpu) noexcept {
+void ScopedCpuExclusion::Begin(int thread, int cpu) noexcept {
   static_assert(sizeof(cpu_set_t) == sizeof(before_));
   auto* const before = reinterpret_cast<cpu_set_t*>(before_);
   auto* const during = reinterpret_cast<cpu_set_t*>(during_);
@@ -52,7 +52,7 @@ void Detour::Begin(int thread, int cpu) noexcept {
   under_way_.store(true, std::memory_order_release);
 }
 
-void Detour::End() noexcept {
+void ScopedCpuExclusion::End() noexcept {
   if (!under_way_.load(std::memory_order_acquire)) return;
   cpu_set_t now;
   if (sched_getaffinity(0, sizeof(now), &now) == 0 && std::memcmp(&now, during_, sizeof(now)) == 0) {

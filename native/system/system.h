@@ -26,12 +26,12 @@ void StayLoaded() noexcept;
 // The CPU of this thread; -1 if the system does not say, or lets no thread choose its CPUs.
 int CurrentCpu() noexcept;
 
-// A thread, for Detour; 0 where threads do not choose their CPUs.
+// A thread, for ScopedCpuExclusion; 0 where threads do not choose their CPUs.
 int CurrentThread() noexcept;
 
 // Keeps a thread off a CPU for a while, if it may use another. If somebody else changes the thread's CPUs meanwhile,
 // theirs stay.
-class Detour {
+class ScopedCpuExclusion {
  public:
   void Begin(int thread, int cpu) noexcept;  // does nothing while one is under way
   void End() noexcept;                       // on the thread itself

@@ -28,8 +28,8 @@ void AtFork(void (*)(), void (*)(), void (*)()) noexcept {}
 void StayLoaded() noexcept {}
 int CurrentCpu() noexcept { return -1; }
 int CurrentThread() noexcept { return 0; }
-void Detour::Begin(int, int) noexcept {}
-void Detour::End() noexcept {}
+void ScopedCpuExclusion::Begin(int, int) noexcept {}
+void ScopedCpuExclusion::End() noexcept {}
 void TakeFirstCpus() noexcept {}
 bool AllowTiles() noexcept { return false; }
 

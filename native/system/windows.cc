@@ -22,8 +22,8 @@ void StayLoaded() noexcept {
 // A thread gets the CPUs of the process, not of the thread that starts it, and the scheduler moves it as it likes.
 int CurrentCpu() noexcept { return -1; }
 int CurrentThread() noexcept { return 0; }
-void Detour::Begin(int, int) noexcept {}
-void Detour::End() noexcept {}
+void ScopedCpuExclusion::Begin(int, int) noexcept {}
+void ScopedCpuExclusion::End() noexcept {}
 void TakeFirstCpus() noexcept {}
 
 bool AllowTiles() noexcept { return false; }

@@ -61,9 +61,9 @@ enum class Int8Products : std::uint8_t { kSimd, kVnni, kAmx };
 inline constexpr const char* kInt8ProductsNames[] = {"simd", "vnni", "amx"};
 
 #if ONEGRU_ONLY_VNNI
-inline constexpr Int8Products kLeastInt8Products = Int8Products::kVnni;
+inline constexpr Int8Products kMinInt8Products = Int8Products::kVnni;
 #else
-inline constexpr Int8Products kLeastInt8Products = Int8Products::kSimd;
+inline constexpr Int8Products kMinInt8Products = Int8Products::kSimd;
 #endif
 
 // The best that the build, the CPU and the system have for a target, within the limit.

@@ -27,7 +27,7 @@
 namespace onegru {
 namespace {
 
-constexpr std::size_t kMostThreads = 4;
+constexpr std::size_t kMaxThreads = 4;
 
 // Checked as often as possible; makes a nested call at the first check, and stops the call at a later one.
 class Stopper final : public CancellationToken {
@@ -103,14 +103,14 @@ void CheckProblem(std::size_t number, std::vector<Hashes>& hashes) {
     const char* const name = targets[target].name;
     const std::shared_ptr<const Packed> packed = Pack(p, target);
     Result first;
-    for (std::size_t threads = 1; threads <= kMostThreads; ++threads) {
+    for (std::size_t threads = 1; threads <= kMaxThreads; ++threads) {
       SetNumThreads(threads);
       Result result = RunOnce(p, packed);
       if (threads == 1) {
         if (is_int8) {
           const Result exact = Exactly(p, target);
           Check(SameNumbers(result.Y, exact.Y) && SameNumbers(result.Y_h, exact.Y_h), "exact", number, name, threads);
-          for (auto by = Int8ProductsOf(target); by > kLeastInt8Products;) {
+          for (auto by = Int8ProductsOf(target); by > kMinInt8Products;) {
             by = static_cast<Int8Products>(static_cast<int>(by) - 1);
             LimitInt8Products(by);
             Check(SameBits(RunOnce(p, packed), result), "the same bits by other products", number, name, threads);
@@ -142,7 +142,7 @@ void CheckProblem(std::size_t number, std::vector<Hashes>& hashes) {
 
 // A row's bits do not depend on how many rows are beside it.
 void CheckRows(std::size_t target) {
-  constexpr std::size_t kMostRows = 40;
+  constexpr std::size_t kMaxRows = 40;
   const char* const name = CompiledTargets()[target].name;
   for (const std::size_t number : {0, 1, 2, 3, 4, 5, 9, 19, 29, 39}) {
     Problem p = MakeProblem(number);
@@ -173,11 +173,11 @@ void CheckRows(std::size_t target) {
       return RunOnce(few, packed);
     };
     SetNumThreads(1);
-    const Result all = with_rows(kMostRows);
+    const Result all = with_rows(kMaxRows);
 #if !defined(__wasi__)
     const Stalling stalling;
 #endif
-    for (std::size_t B = 1; B < kMostRows; ++B) {
+    for (std::size_t B = 1; B < kMaxRows; ++B) {
       SetNumThreads(1 + B % 3);
       const Result some = with_rows(B);
       bool good = true;

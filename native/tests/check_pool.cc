@@ -78,20 +78,20 @@ void CheckSizes() {
 void CheckBounds() {
   MemoryPool pool;
   std::vector<void*> all;
-  for (std::size_t i = 0; i < 2 * MemoryPool::kMostBlocksKept; ++i) all.push_back(pool.Allocate(64 * 1024));
+  for (std::size_t i = 0; i < 2 * MemoryPool::kMaxBlocksKept; ++i) all.push_back(pool.Allocate(64 * 1024));
   for (void* data : all) pool.Free(data);
-  const std::size_t most = MemoryPool::kMostBlocksKept * (64 * 1024 + 4096);
-  Check(pool.bytes_kept() >= MemoryPool::kMostBlocksKept * 64 * 1024 && pool.bytes_kept() <= most, "so many blocks");
+  const std::size_t most = MemoryPool::kMaxBlocksKept * (64 * 1024 + 4096);
+  Check(pool.bytes_kept() >= MemoryPool::kMaxBlocksKept * 64 * 1024 && pool.bytes_kept() <= most, "so many blocks");
   all.clear();
   for (int i = 0; i < 5; ++i) all.push_back(pool.Allocate(20 * kMiB));
   for (void* data : all) {
     pool.Free(data);
-    Check(pool.bytes_kept() <= MemoryPool::kMostBytesKept, "so many bytes");
+    Check(pool.bytes_kept() <= MemoryPool::kMaxBytesKept, "so many bytes");
   }
   Check(pool.Allocate(20 * kMiB) == all.back(), "the latest stay");
   pool.Free(all.back());
   const std::size_t kept = pool.bytes_kept();
-  pool.Free(pool.Allocate(MemoryPool::kMostBytesKept + 1));
+  pool.Free(pool.Allocate(MemoryPool::kMaxBytesKept + 1));
   Check(pool.bytes_kept() == kept, "larger ones are not kept");
 
   MemoryPool forgetful(std::chrono::milliseconds(1));

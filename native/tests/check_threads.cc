@@ -20,8 +20,8 @@
 namespace onegru {
 namespace {
 
-constexpr std::size_t kMostThreadsOfCall = onegru::kMostThreads;
-constexpr std::size_t kMostThreads = 4;
+constexpr std::size_t kMaxThreadsOfCall = onegru::kMaxThreads;
+constexpr std::size_t kMaxThreads = 4;
 
 // Several callers, some with the same layer, share the workers.
 void CheckCallers(std::size_t target) {
@@ -161,7 +161,7 @@ void CheckForeignPools(std::size_t target, std::size_t problems) {
     const Result expected = RunOnce(p, packed);
     const ByUnits by_units(n % 2 == 1);
     for (const auto run : {Tasks::InTurn, Tasks::AtOnce}) {
-      for (std::size_t threads = 1; threads <= kMostThreads; ++threads) {
+      for (std::size_t threads = 1; threads <= kMaxThreads; ++threads) {
         const ForeignPool pool{run, nullptr, threads};
         Check(SameBits(RunOnce(p, packed, &pool), expected), "the same bits in a foreign pool", LargeProblem(n), name,
               threads);
@@ -179,7 +179,7 @@ void CheckLargePools(std::size_t target) {
     SetNumThreads(1);
     const Result expected = RunOnce(layer.problem, layer.packed);
     SetNumThreads(200);
-    Check(NumThreads() == kMostThreadsOfCall && SameBits(RunOnce(layer.problem, layer.packed), expected),
+    Check(NumThreads() == kMaxThreadsOfCall && SameBits(RunOnce(layer.problem, layer.packed), expected),
           "the same bits with all threads", shape.H, name, NumThreads());
     for (const std::size_t threads : std::initializer_list<std::size_t>{64, 65, 96, 128, 200}) {
       for (const auto run : {Tasks::InTurn, Tasks::AtOnce}) {
@@ -218,7 +218,7 @@ void CheckPatience() {
     const bool is_long = n % 2 == 0;
     {
       const Invitation invitation(*job, 1, Sleepers::kWake, std::chrono::seconds(is_long ? 3600 : 0));
-      const bool waits_longer = invitation.patience() > kMomentForReady;
+      const bool waits_longer = invitation.patience() > kGatherTimeout;
       if (is_long) waits |= invitation.ready() == 1 && waits_longer;
       if (!is_long) goes_on |= invitation.count() == 1 && invitation.ready() == 0 && !waits_longer;
       // It comes before it is uninvited, however late.

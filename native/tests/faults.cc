@@ -22,13 +22,13 @@ namespace {
 constexpr const char* kOurs[] = {"/onegru/_native.", "/onegru/_openvino_gru_", "/libonegru_execution_provider."};
 constexpr const char* kRuntime = "/libstdc++.so";
 constexpr int kFrames = 10;  // from the C++ library up to whoever called it
-constexpr std::size_t kMostPlaces = 32;
+constexpr std::size_t kMaxPlaces = 32;
 
 struct Place {
   std::uintptr_t begin, end;
   bool is_ours;
 };
-Place g_places[kMostPlaces];
+Place g_places[kMaxPlaces];
 std::atomic<std::size_t> g_place_count{0};
 
 enum Kind { kNothing, kAllocations, kThreads };
@@ -44,7 +44,7 @@ int Look(dl_phdr_info* info, std::size_t, void*) {
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     const auto& segment = info->dlpi_phdr[i];
     const std::size_t count = g_place_count;
-    if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0 || count == kMostPlaces) continue;
+    if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0 || count == kMaxPlaces) continue;
     const std::uintptr_t begin = info->dlpi_addr + segment.p_vaddr;
     g_places[count] = {begin, begin + segment.p_memsz, is_ours};
     g_place_count = count + 1;

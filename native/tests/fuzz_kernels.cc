@@ -52,7 +52,7 @@ bool Unpacks(const Problem& p, const Packed& packed) {
   const auto near = [](const std::vector<double>& given, const std::vector<C>& found, std::size_t inputs) {
     for (std::size_t at = 0; at < given.size(); ++at) {
       const auto row = given.begin() + static_cast<std::ptrdiff_t>(at / inputs * inputs);
-      double largest = kLeastRange;
+      double largest = kMinRange;
       bool is_finite = true;
       for (std::size_t k = 0; k < inputs; ++k) {
         largest = std::max(largest, std::abs(row[k]));

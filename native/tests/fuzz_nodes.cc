@@ -17,7 +17,7 @@ namespace onegru {
 namespace {
 
 // More than a tensor of a spoiled node may have here.
-constexpr std::int64_t kMostElements = 1 << 16;
+constexpr std::int64_t kMaxElements = 1 << 16;
 
 const FunctionFacts& FactsOf(Function function) { return kFunctionFacts[static_cast<std::size_t>(function)]; }
 
@@ -128,8 +128,8 @@ Node DrawNode(Bytes& bytes) {
 // --- what may be wrong with a node
 
 std::int64_t DrawInteger(Bytes& bytes) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  constexpr std::int64_t kOdd[] = {-1, 0, 1, 2, 3, kMost, kMost / 3 + 1, kMost / 6 + 1, std::int64_t{1} << 32, ~kMost};
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kOdd[] = {-1, 0, 1, 2, 3, kMax, kMax / 3 + 1, kMax / 6 + 1, std::int64_t{1} << 32, ~kMax};
   return bytes.OneIn(2) ? kOdd[bytes.Below(std::size(kOdd))] : bytes.Next<std::int64_t>();
 }
 
@@ -179,7 +179,7 @@ bool SpoilInput(Bytes& bytes, Node& node) {
     is_empty |= size == 0;
     count *= static_cast<double>(size);
   }
-  if (!is_empty && count > static_cast<double>(kMostElements)) return false;
+  if (!is_empty && count > static_cast<double>(kMaxElements)) return false;
   input.data = std::make_unique<unsigned char[]>(input.view().bytes());
   for (std::size_t i = 0; i < input.view().bytes(); ++i) input.data[i] = bytes.Next<std::uint8_t>();
   return true;

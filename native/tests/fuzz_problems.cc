@@ -13,7 +13,7 @@ namespace onegru {
 namespace {
 
 // What the plain loops below may take: a fuzzer lives on many runs. Some calls are long enough for several threads.
-constexpr std::size_t kMostProducts = 20'000, kMostProductsOfSome = 200'000;
+constexpr std::size_t kMaxProducts = 20'000, kMaxProductsOfSome = 200'000;
 
 // Numbers of one kind: usual ones, or those that arithmetic stumbles over.
 class Numbers {
@@ -164,7 +164,7 @@ class Solver {
   void Quantize(Inputs& inputs, bool is_state) const {
     if (!is_int8_) return;
     const float most = spec_.planes == 1 ? 127 : 127 * 128;
-    float range = is_state ? 1 : kLeastRange;
+    float range = is_state ? 1 : kMinRange;
     bool is_finite = true;
     for (const C number : inputs.numbers) {
       const auto size = static_cast<float>(std::abs(number));
@@ -293,7 +293,7 @@ Problem DrawProblem(Bytes& bytes) {
   Spec& spec = p.spec;
   DrawSpec(bytes, spec);
   const std::size_t products = 3 * spec.D * spec.H * (spec.I + spec.H);
-  const std::size_t most = std::max<std::size_t>(1, (bytes.OneIn(4) ? kMostProductsOfSome : kMostProducts) / products);
+  const std::size_t most = std::max<std::size_t>(1, (bytes.OneIn(4) ? kMaxProductsOfSome : kMaxProducts) / products);
   p.T = std::min(bytes.Below(bytes.OneIn(4) ? 512 : 12), most);
   p.B = std::min(bytes.Below(bytes.OneIn(4) ? 100 : 8), most / std::max<std::size_t>(p.T, 1));
   p.is_stream = spec.D == 1 && !spec.reversed[0] && p.T > 0 && bytes.OneIn(2);

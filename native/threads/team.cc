@@ -3,7 +3,7 @@
 namespace onegru {
 
 void Epoch::Begin(std::size_t count) {
-  ONEGRU_REQUIRE(count <= kMostThreads);
+  ONEGRU_REQUIRE(count <= kMaxThreads);
   members = count;
   end_step.store(SIZE_MAX, std::memory_order_relaxed);
   over_.store(false, std::memory_order_relaxed);
@@ -11,7 +11,7 @@ void Epoch::Begin(std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) turns_[i].value.store(0, std::memory_order_relaxed);
 }
 
-bool Epoch::Meet(std::size_t member) {
+bool Epoch::ArriveAndWait(std::size_t member) {
   MayStall();
   const std::uint32_t turn = NextTurn(member);
   for (Spin spin; !AllHaveCome(turn); spin.Once()) {
@@ -22,7 +22,7 @@ bool Epoch::Meet(std::size_t member) {
 
 void Crew::Reset(std::size_t seats, std::size_t most_members, std::size_t epochs, unsigned char* scratch,
                  std::size_t each) {
-  ONEGRU_REQUIRE(seats <= kMostThreads && most_members <= kMostThreads && epochs <= kMostEpochs);
+  ONEGRU_REQUIRE(seats <= kMaxThreads && most_members <= kMaxThreads && epochs <= kMaxEpochs);
   seat_count_ = seats;
   most_members_ = most_members;
   epochs_ = epochs;

@@ -99,16 +99,16 @@ class Epoch {
 
   // A barrier: returns when every member has arrived as often as this one, and makes what they wrote visible. False:
   // the epoch is over.
-  bool Meet(std::size_t member);
+  bool ArriveAndWait(std::size_t member);
   // The leader's, member 0: false if a member is late, which ends the epoch.
   template <class Most>  // most() → how long to wait for them
-  bool MeetAsLeader(Most&& most) {
+  bool ArriveAndWaitAsLeader(Most&& most) {
     const std::uint32_t turn = NextTurn(0);
     for (int spins = 0; spins < kSpinsWithoutClock; ++spins) {
       if (AllHaveCome(turn)) return true;
       Spin::Pause();
     }
-    for (Patience patience(most()); patience.Wait();) {
+    for (SpinDeadline patience(most()); patience.Wait();) {
       if (AllHaveCome(turn)) return true;
     }
     ONEGRU_COUNT(late);
@@ -140,13 +140,13 @@ class Epoch {
 
   alignas(64) std::atomic<bool> over_{false};
   std::atomic<std::size_t> users_{0};  // members in it, except the leader
-  Turn turns_[kMostThreads];
+  Turn turns_[kMaxThreads];
 };
 
 // The threads that have come to help a leader.
 class Crew {
  public:
-  static constexpr std::size_t kMostEpochs = 4;
+  static constexpr std::size_t kMaxEpochs = 4;
 
   void Reset(std::size_t seats, std::size_t most_members, std::size_t epochs, unsigned char* scratch, std::size_t each);
 
@@ -201,8 +201,8 @@ class Crew {
   std::size_t epochs_ = 0;
   std::atomic<bool> closed_{false};
   alignas(64) std::atomic<std::size_t> here_{0};
-  Seat seats_[kMostThreads];
-  mutable Epoch epoch_[kMostEpochs];
+  Seat seats_[kMaxThreads];
+  mutable Epoch epoch_[kMaxEpochs];
 };
 
 }  // namespace onegru

@@ -18,13 +18,13 @@ namespace {
 constexpr int kSpinsWhenIdle = 100;
 constexpr int kYieldsWhenIdle = 400;
 // A worker that has missed this many calls in a row is not waited for at all.
-constexpr int kMostMisses = 2;
+constexpr int kMaxMisses = 2;
 // How long a sleeping worker takes to come is learned: it depends on the CPU, its idle states, a hypervisor, and on
 // what else runs. That is how long the first one is expected to take; a call that is predicted to last this many times
 // as long waits for it, up to twice the time.
 constexpr std::chrono::nanoseconds kUsualDelay{60000};
 constexpr int kDelaysToWait = 3;
-constexpr std::chrono::nanoseconds kMostPatience{250000};
+constexpr std::chrono::nanoseconds kMaxPatience{250000};
 
 void Pause() {
 #if defined(__x86_64__)
@@ -54,7 +54,7 @@ struct alignas(64) Worker {
   // Written by the caller that has reserved it.
   Job* job = nullptr;
   int caller_cpu = -1;
-  system::Detour detour;
+  system::ScopedCpuExclusion detour;
   std::chrono::steady_clock::time_point rung{};  // in this invitation; never, if it was awake
   int misses = 0;                                // how many invitations in a row were withdrawn
   std::atomic<std::int64_t> delay{kUsualDelay.count()};
@@ -113,12 +113,12 @@ namespace {
 struct Pool {
   system::Mutex mutex;  // held while a worker is started
   std::atomic<std::size_t> count{0};
-  std::unique_ptr<Worker> workers[kMostThreads];
+  std::unique_ptr<Worker> workers[kMaxThreads];
 
   // The n-th worker, started if need be; null if the system can start no more threads.
   Worker* At(std::size_t n) noexcept {
     if (n < count.load(std::memory_order_acquire)) return workers[n].get();
-    ONEGRU_REQUIRE(n < kMostThreads);
+    ONEGRU_REQUIRE(n < kMaxThreads);
     const std::lock_guard lock(mutex);
     const std::size_t now = count.load(std::memory_order_relaxed);
     if (n < now) return workers[n].get();
@@ -202,11 +202,11 @@ Pool* ThePool() {
 std::size_t NumThreads() { return g_num_threads.load(std::memory_order_relaxed); }
 
 void SetNumThreads(std::size_t count) {
-  g_num_threads.store(std::clamp<std::size_t>(count, 1, kMostThreads), std::memory_order_relaxed);
+  g_num_threads.store(std::clamp<std::size_t>(count, 1, kMaxThreads), std::memory_order_relaxed);
 }
 
 Invitation::Invitation(Job& job, std::size_t count, Sleepers sleepers, std::chrono::nanoseconds predicted) noexcept {
-  ONEGRU_REQUIRE(count < kMostThreads);
+  ONEGRU_REQUIRE(count < kMaxThreads);
   if (count == 0) return;
 #if defined(ONEGRU_STALL)
   if (g_events.wakes_all) sleepers = Sleepers::kWake;
@@ -235,11 +235,11 @@ Invitation::Invitation(Job& job, std::size_t count, Sleepers sleepers, std::chro
     worker->rung = {};
     if (asleep) {
       worker->rung = std::chrono::steady_clock::now();
-      if (worker->misses < kMostMisses && predicted >= kDelaysToWait * worker->Delay()) {
+      if (worker->misses < kMaxMisses && predicted >= kDelaysToWait * worker->Delay()) {
         ++ready_;
-        patience_ = std::max(patience_, std::min(2 * worker->Delay(), kMostPatience));
+        patience_ = std::max(patience_, std::min(2 * worker->Delay(), kMaxPatience));
       }
-    } else if (worker->misses < kMostMisses) {
+    } else if (worker->misses < kMaxMisses) {
       ++ready_;
     }
     worker->state.store(kInvited, std::memory_order_seq_cst);
@@ -264,10 +264,10 @@ void Spin::Pause() { onegru::Pause(); }
 void Spin::Yield() { system::Yield(); }
 void Spin::Nap() {
   system::Nap(nap_);
-  nap_ = std::min(2 * nap_, kMostOfNap);
+  nap_ = std::min(2 * nap_, kMaxNap);
 }
 
-bool Patience::Wait() {
+bool SpinDeadline::Wait() {
   constexpr int kSpinsToLook = 32;
   Pause();
   if (++spins_ % kSpinsToLook != 0) return true;

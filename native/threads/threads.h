@@ -21,7 +21,7 @@
 namespace onegru {
 
 // table: native_threads
-inline constexpr std::size_t kMostThreads = 64;
+inline constexpr std::size_t kMaxThreads = 64;
 // end
 
 // How many threads a call may use, including its own; at least 1.
@@ -53,7 +53,7 @@ enum class Sleepers {
 };
 
 // For helpers that are awake.
-inline constexpr std::chrono::nanoseconds kMomentForReady{2000};
+inline constexpr std::chrono::nanoseconds kGatherTimeout{2000};
 
 // Invites up to `count` workers to a job; the destructor uninvites those that have not come.
 class Invitation {
@@ -73,8 +73,8 @@ class Invitation {
  private:
   std::size_t count_ = 0;
   std::size_t ready_ = 0;
-  std::chrono::nanoseconds patience_ = kMomentForReady;
-  struct Worker* workers_[kMostThreads];
+  std::chrono::nanoseconds patience_ = kGatherTimeout;
+  struct Worker* workers_[kMaxThreads];
 };
 
 // Busy waiting: pauses first, then yields, as the thread that is waited for may need this CPU.
@@ -100,7 +100,7 @@ class Spin {
  private:
   static constexpr int kPauses = 2000;  // some 50 µs: longer than a step
   static constexpr int kYields = 4000;
-  static constexpr std::chrono::microseconds kMostOfNap{1000};
+  static constexpr std::chrono::microseconds kMaxNap{1000};
   static void Yield();
   void Nap();
   int spins_ = 0;
@@ -109,9 +109,9 @@ class Spin {
 };
 
 // Busy waiting with a timeout. Reads the clock only now and then.
-class Patience {
+class SpinDeadline {
  public:
-  explicit Patience(std::chrono::nanoseconds most) : most_(most) {}
+  explicit SpinDeadline(std::chrono::nanoseconds most) : most_(most) {}
   // Waits a little; false once it has been too long.
   bool Wait();
 

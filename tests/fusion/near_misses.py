@@ -39,12 +39,12 @@ def check(case: Bent) -> tuple[str, bool]:
         expected = by_onnxruntime(case.model, feeds)
         if all(np.isfinite(array).all() for array in expected.values()):
             apart = error(_arrays(loaded.run(feeds)), expected)
-            if apart > _BOUND and apart > 10 * _trembling(case, feeds, expected):
+            if apart > _BOUND and apart > 10 * _rounding_sensitivity(case, feeds, expected):
                 return f"outputs {apart:.3g} apart: {case.words}", True
     return "", True
 
 
-def _trembling(case: Bent, feeds: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
+def _rounding_sensitivity(case: Bent, feeds: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
     """How far outputs move where inputs hardly do."""
     rng, most = np.random.default_rng(2), 0.0
     for _ in range(10):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.base import ModelUnderTest, Runtime
 from onegru.verification.runtimes.subprocess_runner import RunResult
 from tests.support.files.onnx_models import Arrays
 
@@ -13,7 +13,7 @@ from tests.support.files.onnx_models import Arrays
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runtimes run here, as they do no harm, and a process for each would take a second."""
 
-    def run(runtime: Runtime, subject: Subject, inputs: Arrays, timeout: float) -> RunResult:
+    def run(runtime: Runtime, subject: ModelUnderTest, inputs: Arrays, timeout: float) -> RunResult:
         try:
             return RunResult("ran", runtime.run(subject, inputs))
         except Exception as error:

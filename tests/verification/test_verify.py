@@ -18,7 +18,7 @@ from onegru.verification.compare_runtimes import compare_runtimes
 from onegru.verification.diagnose import diagnose
 from onegru.verification.gru_call import call_of, in_type
 from onegru.verification.locate import find_fault, subject_of
-from onegru.verification.runtimes.base import Subject
+from onegru.verification.runtimes.base import ModelUnderTest
 from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
 from onegru.verification.runtimes.openvino import OpenVino
@@ -170,7 +170,7 @@ def test_subjects_leave_the_graph_as_it_is(tmp_path: Path) -> None:
 
 def test_versions_are_known_without_an_import() -> None:
     assert OnnxEvaluator().version() == onnx.__version__
-    assert OnnxRuntime().refuses(Subject("a.xml", None, {})) == "reads only ONNX models"
+    assert OnnxRuntime().refuses(ModelUnderTest("a.xml", None, {})) == "reads only ONNX models"
 
 
 @pytest.mark.usefixtures("in_this_process")

@@ -36,7 +36,7 @@ from onegru.cli.outputs import check_targets, print_run, write_outputs
 from onegru.cli.quantize import quantize_command
 from onegru.cli.rewrite import rewrite_command
 from onegru.cli.score import score_command
-from onegru.cli.screen import Screen, waiting
+from onegru.cli.screen import ProgressBar, Screen
 from onegru.cli.stream import stream_command
 from onegru.cli.tables import show_next_steps, show_report, show_run, show_targets, show_timings
 from onegru.cli.trace import trace_command
@@ -181,13 +181,13 @@ def run_command(
 
     Example: onegru run model.onnx --random 0 --dim batch=4 -o out.npz
     """
-    with waiting(f"loading {model.name}"):
+    with ProgressBar(f"loading {model.name}"):
         loaded = onegru.load(
             model, engine=engine, weight_storage=weight_storage, activation_storage=activation_storage
         )
     targets = check_targets(outputs or [], loaded, inputs or [])
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
-    with explained(loaded, random_names), waiting(f"running {model.name}") as watch:
+    with explained(loaded, random_names), ProgressBar(f"running {model.name}") as watch:
         results = loaded.run(values, progress=watch.progress)
     write_outputs(targets, results)
     if as_json:
@@ -209,7 +209,7 @@ def inspect_command(
 
     Example: onegru inspect model.onnx
     """
-    with waiting(f"reading {file.name}"):
+    with ProgressBar(f"reading {file.name}"):
         found = onegru.inspect(file)
     show_report(Screen(), found, as_json=as_json)
     if not as_json:
@@ -244,10 +244,10 @@ def bench_command(
     """
     if threads is not None:
         set_threads(threads)
-    with waiting(f"loading {model.name}"):
+    with ProgressBar(f"loading {model.name}"):
         loaded = onegru.load(model, weight_storage=weight_storage, activation_storage=activation_storage)
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
-    with explained(loaded, random_names), waiting(f"timing {model.name}"):
+    with explained(loaded, random_names), ProgressBar(f"timing {model.name}"):
         timings = measure(loaded, values, rounds)
     show_timings(Screen(), timings, onegru.get_num_threads(), as_json=as_json)
     if not as_json:

@@ -19,6 +19,7 @@ from onegru.formats.opened import Kind, Opened
 from onegru.models.model import Model
 from onegru.system.turns import take_turns
 
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """A runtime's times for a run, in seconds; or why there are none.

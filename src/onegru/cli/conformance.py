@@ -13,7 +13,7 @@ from rich.table import Table
 
 from onegru.cli.inputs import LONGEST, AsJson
 from onegru.cli.outputs import check_target, named, print_json
-from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
+from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
 from onegru.conformance.case import Case
 from onegru.conformance.cases import kit_cases, select_cases
 from onegru.conformance.export import export_cases
@@ -177,7 +177,7 @@ def run_command(
     if not any(counts):
         names = ", ".join(dict.fromkeys(item.runtime.name for item in runners))
         raise SpecError.of("--runtime", f"{names}; must be one that takes any of the chosen cases")
-    with waiting(f"running {count(len(chosen), 'case')}") as watch:
+    with ProgressBar(f"running {count(len(chosen), 'case')}") as watch:
         results = [
             run_cases(
                 runner,
@@ -218,7 +218,7 @@ def export_command(
     Example: onegru conformance export kit --operator GRU-22
     """
     chosen = chosen_cases(cases or (), operators or ())
-    with waiting(f"writing {count(len(chosen), 'case')}") as watch:
+    with ProgressBar(f"writing {count(len(chosen), 'case')}") as watch:
         export_cases(folder, chosen, watch.progress)
     say(Screen(), f"wrote {count(len(chosen), 'case')} to {safe(str(folder))}")
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from onegru.cli.model_changes import AsJson, Overwrite, opened
 from onegru.cli.outputs import print_json
-from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
+from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
 from onegru.cli.tables import left_out_words
 from onegru.core.dtypes import is_int8
 from onegru.core.errors import SpecError
@@ -141,9 +141,9 @@ def convert_command(
             "an ONNX model, as SOURCE is: `onegru rewrite` changes a whole model; name a GRU to take "
             "out with --node",
         )
-    with waiting(f"loading {source.name}"):
+    with ProgressBar(f"loading {source.name}"):
         layers = read_source(file, nodes or [], keras_version)
-    with waiting(f"writing {target.name}"):
+    with ProgressBar(f"writing {target.name}"):
         checks = convert_layers(layers, target, options)
     agrees = all(item.agrees for item in checks)
     verdicts = _other_runtimes(target) if agrees else []

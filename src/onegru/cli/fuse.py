@@ -22,7 +22,7 @@ from onegru.cli.model_changes import (
     show_outputs,
 )
 from onegru.cli.outputs import print_json
-from onegru.cli.screen import Screen, safe, say, waiting
+from onegru.cli.screen import ProgressBar, Screen, safe, say
 from onegru.core.wording import count
 from onegru.models.inspect import Inspection, fusing_hint
 from onegru.models.model import Model
@@ -55,7 +55,7 @@ def fuse_command(
     """
     file = opened(source, target, [".onnx", ".xml"], overwrite)
     check = check_of(source, inputs, dims, tolerance, no_check)
-    with waiting(f"fusing {source.name}") as watch:
+    with ProgressBar(f"fusing {source.name}") as watch:
         report = fuse(file, target, check=check, progress=watch.progress)
     if as_json:
         print_json(dataclasses.asdict(report))

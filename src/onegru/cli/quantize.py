@@ -24,7 +24,7 @@ from onegru.cli.model_changes import (
     show_rewriting,
 )
 from onegru.cli.outputs import print_json
-from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
+from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
@@ -112,7 +112,7 @@ def quantize_command(
     elif samples:
         from onegru.scoring.samples import ROWS, read_samples  # which needs pyarrow
 
-        with waiting(f"reading {samples[0]}"):
+        with ProgressBar(f"reading {samples[0]}"):
             given = read_samples(
                 load(source),
                 samples,
@@ -121,7 +121,7 @@ def quantize_command(
                 rows=rows or ROWS,
             )
         words = f"the first {count(len(given), 'row')} of {', '.join(samples)}"
-    with waiting(f"quantizing {source.name}") as watch:
+    with ProgressBar(f"quantizing {source.name}") as watch:
         found = quantize(
             source,
             given,

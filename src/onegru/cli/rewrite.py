@@ -20,7 +20,7 @@ from onegru.cli.model_changes import (
     opened,
     show_rewriting,
 )
-from onegru.cli.screen import waiting
+from onegru.cli.screen import ProgressBar
 from onegru.rewriting.rewrite import RUNTIMES, rewrite
 
 
@@ -71,7 +71,7 @@ def rewrite_command(
     """
     file = opened(source, target, [".onnx"], overwrite)
     check = check_of(source, inputs, dims, tolerance, no_check)
-    with waiting(f"rewriting {source.name}"):
+    with ProgressBar(f"rewriting {source.name}"):
         report = rewrite(
             file,
             target,

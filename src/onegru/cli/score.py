@@ -11,7 +11,7 @@ import typer
 
 from onegru.cli.inputs import ActivationStorage, AsJson, AxesOption, WeightStorage, parse_axes, parse_pairs
 from onegru.cli.outputs import named, print_json
-from onegru.cli.screen import Screen, counting, safe, say, waiting
+from onegru.cli.screen import CountingBar, ProgressBar, Screen, safe, say
 from onegru.core.errors import SpecError
 from onegru.core.wording import count, duration
 
@@ -138,10 +138,10 @@ def score_command(
         from onegru.scoring import on_ray
 
         execute = on_ray(ray)
-    with waiting(f"loading {model.name}"):
+    with ProgressBar(f"loading {model.name}"):
         _ = scorer.program
     try:
-        with counting("rows", f"scoring with {model.name}") as bar:
+        with CountingBar("rows", f"scoring with {model.name}") as bar:
             found = score(scorer, inputs, output, memory=size, progress=bar.progress, execute=execute)
     except KeyboardInterrupt:
         raise typer.Abort("the same command goes on where this one stopped") from None

@@ -59,7 +59,7 @@ def ruled_table(headings: Iterable[str], figures: Iterable[str]) -> Table:
     return table
 
 
-class waiting:  # reads as a verb: `with waiting("loading"):`
+class ProgressBar:
     """Measures the time that something takes, and shows a bar on stderr if that is long."""
 
     def __init__(self, label: str) -> None:
@@ -94,7 +94,7 @@ class waiting:  # reads as a verb: `with waiting("loading"):`
         self._bar.stop()
 
 
-class counting(waiting):
+class CountingBar(ProgressBar):
     """Likewise for many things of a kind: how many are done, how many a second, and the time left."""
 
     def __init__(self, things: str, label: str) -> None:

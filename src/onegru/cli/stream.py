@@ -22,7 +22,7 @@ from onegru.cli.model_changes import (
     refuse,
     show_rewriting,
 )
-from onegru.cli.screen import waiting
+from onegru.cli.screen import ProgressBar
 from onegru.core.errors import SpecError
 from onegru.rewriting.make_streaming import make_streaming
 
@@ -71,7 +71,7 @@ def stream_command(
         refuse({"--node": nodes, "--group-size": group_size, "--opset": opset}, "without --quantize")
     file = opened(source, target, [".onnx"], overwrite)
     check = check_of(source, inputs, dims, tolerance, no_check)
-    with waiting(f"converting {source.name}"):
+    with ProgressBar(f"converting {source.name}"):
         report = make_streaming(
             file,
             target,

@@ -25,7 +25,7 @@ from onegru.cli.inputs import (
     input_files,
 )
 from onegru.cli.outputs import check_not_read, check_target, print_json
-from onegru.cli.screen import Screen, ruled_table, safe, say, waiting
+from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
 from onegru.drawing import figure
@@ -84,21 +84,21 @@ def trace_command(
     Example: onegru trace model.onnx -i x.npy -o gates.npz -o gates.html
     """
     targets = _check_targets(outputs or [], against)
-    with waiting(f"loading {model.name}"):
+    with ProgressBar(f"loading {model.name}"):
         loaded = onegru.load(model, weight_storage=weight_storage, activation_storage=activation_storage)
         other = None if against is None else onegru.reports.GateTrace.load(against)
     name = _node(loaded, node)
     for path in targets:
         check_not_read(f"-o {path}", path, loaded._file, inputs=input_files(inputs or [], loaded))
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
-    with explained(loaded, random_names), waiting(f"running {model.name}"):
+    with explained(loaded, random_names), ProgressBar(f"running {model.name}"):
         trace = loaded.trace(values, name)
     found = [item for item in trace.summary(row) if direction in (None, item.direction)]
     if direction is not None:
         trace.direction_index(direction)
     differences = None if other is None else largest_differences(trace, row or 0, other)
     their_row = (row or 0) if other is not None and len(other.lengths) > 1 else 0
-    with waiting("drawing"):
+    with ProgressBar("drawing"):
         write_files([(path, _writer(path, trace, row or 0, direction, other)) for path in targets])
     if as_json:
         _print(loaded, trace, found, row, against, their_row, differences)

@@ -24,9 +24,16 @@ from onegru.cli.inputs import (
     gather_inputs,
 )
 from onegru.cli.outputs import print_json
-from onegru.cli.screen import Screen, safe, say, waiting
+from onegru.cli.screen import ProgressBar, Screen, safe, say
 from onegru.core.wording import count
-from onegru.verification.results import Against, Fault, LayerResult, OutputResult, RuntimeResult, Verification
+from onegru.verification.results import (
+    Fault,
+    LayerResult,
+    OutputResult,
+    ReferenceComparison,
+    RuntimeResult,
+    Verification,
+)
 from onegru.verification.runtimes.registry import PRECISIONS, RUNTIMES
 
 
@@ -100,10 +107,10 @@ def verify_command(
     """
     from onegru.verification.verify import must_move  # what it imports takes long
 
-    with waiting(f"loading {model.name}"):
+    with ProgressBar(f"loading {model.name}"):
         loaded = onegru.load(model)
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
-    with explained(loaded, random_names), waiting(f"verifying {model.name}") as watch:
+    with explained(loaded, random_names), ProgressBar(f"verifying {model.name}") as watch:
         found = onegru.verify(
             loaded,
             values,
@@ -205,7 +212,7 @@ def _fault_words(fault: Fault) -> str:
     return words + "".join(f"; known: it {safe(known)}" for known in fault.known)
 
 
-def _against_lines(model: str, found: Against) -> list[str]:
+def _against_lines(model: str, found: ReferenceComparison) -> list[str]:
     name = safe(Path(found.reference).name)
     lines: list[str] = []
     if found.first is not None:

@@ -1,6 +1,6 @@
 """The conformance kit: cases for both specifications, what is right in each, and how runtimes do.
 
-    results = onegru.conformance.try_runtime(my_gru, "gru_14__*")
+results = onegru.conformance.try_runtime(my_gru, "gru_14__*")
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ class Flow:
         if name in self.aliases:
             return self.resolve(self.aliases[name])
         op = self.producers.get(name)
-        passed = None if op is None else self._passed_on(op) or beside_ones(self, op)
+        passed = None if op is None else self._alias_target(op) or beside_ones(self, op)
         return name if passed is None else self.resolve(passed)
 
     def _passing(self, name: str) -> str:
@@ -169,10 +169,10 @@ class Flow:
     @answered_once("_passings", lambda flow, name: name)
     def _find_passing(self, name: str) -> str:
         op = self.producers.get(name)
-        passed = self.aliases.get(name) or (None if op is None else self._passed_on(op))
+        passed = self.aliases.get(name) or (None if op is None else self._alias_target(op))
         return name if passed is None else self._passing(passed)
 
-    def _passed_on(self, op: Op) -> str | None:
+    def _alias_target(self, op: Op) -> str | None:
         """The value that an operator passes on as it is; None if it does more.
 
         Keras' exporter casts values to the type that they have, and asks for each step whether there is one.

@@ -23,7 +23,7 @@ TENSOR_ITERATOR, LOOP = "openvino::TensorIterator", "openvino::Loop"
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SliceSpec:
     """How a port is cut into the slices of the iterations, or put together from them.
 
     Attributes:
@@ -64,9 +64,9 @@ class LoopPorts:
         condition: the body's output that says whether there is another iteration.
     """
 
-    slices: tuple[tuple[int, int, Cut], ...] = ()
+    slices: tuple[tuple[int, int, SliceSpec], ...] = ()
     merged: tuple[tuple[int, int, int], ...] = ()
-    collected: tuple[tuple[int, int, Cut], ...] = ()
+    collected: tuple[tuple[int, int, SliceSpec], ...] = ()
     last: tuple[tuple[int, int], ...] = ()
     iterations: tuple[int, ...] = ()
     condition: int | None = None

@@ -211,7 +211,7 @@ class _Runs:
                 return f"{name!r} is {list(a.shape)} and would become {list(b.shape)}"
             apart = _apart(a, b)
             if np.any(apart > _TOLERANCE * size):  # rounding grows with what is added up
-                sure = apart * (self._trembling(name, a, given) <= 0.1 * _TOLERANCE * size)
+                sure = apart * (self._rounding_sensitivity(name, a, given) <= 0.1 * _TOLERANCE * size)
                 if np.any(sure > _TOLERANCE * size):
                     return f"{name!r} would differ by {np.max(sure):.3g}"
         self._note(
@@ -225,7 +225,7 @@ class _Runs:
             self.first, self.moved = outputs, np.zeros(outputs.shape, bool)
         self.moved |= outputs != self.first
 
-    def _trembling(self, name: str, array: Array, given: Values) -> Array:
+    def _rounding_sensitivity(self, name: str, array: Array, given: Values) -> Array:
         """How far an output of the old operators moves where inputs and results hardly do, as by rounding."""
         most = np.zeros(array.shape)
         for _ in range(_SHAKES):

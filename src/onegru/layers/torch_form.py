@@ -47,7 +47,7 @@ class TorchForm:
         object.__setattr__(self, "spec", replace(self.spec, **_SIZES))
 
     @property
-    def is_of_torch(self) -> bool:
+    def matches_nn_gru(self) -> bool:
         """Whether `torch.nn` computes it, and the names of tensors say it all."""
         plain = TorchForm(Spec(**_SIZES, linear_before_reset=True))
         both = replace(plain.spec, direction="bidirectional", activations=plain.spec.activations * 2)

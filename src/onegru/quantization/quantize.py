@@ -23,7 +23,7 @@ from onegru.models.load import load
 from onegru.models.model import Model
 from onegru.models.random_inputs import Dims, check_random_inputs
 from onegru.quantization.report import Measured, Quantization, QuantizedGru
-from onegru.quantization.subject import EXACT, MODES, Subject, storages_of, subject_of
+from onegru.quantization.subject import EXACT, MODES, QuantizationTarget, quantization_target, storages_of
 from onegru.rewriting.check import Check, as_target
 from onegru.rewriting.rewrite import rewrite_file
 from onegru.system.turns import take_turns
@@ -136,7 +136,7 @@ def quantize(
         Check(tolerance=tolerance)
         as_target(open_model("source", source), target, ".onnx")
         made = load(source)
-    subject = subject_of(made, samples, dims or {}, seed, group, wanted)
+    subject = quantization_target(made, samples, dims or {}, seed, group, wanted)
     order = [word for word in MODES if word in among or word == EXACT]
     report = Measurement(subject, progress).report(mode, keep_snr, order)
     if target is None:
@@ -176,7 +176,7 @@ def _names_in_int8(report: Quantization[Any], keep_snr: float | None) -> frozens
 class Measurement:
     """Runs a subject in modes."""
 
-    def __init__(self, subject: Subject, progress: Progress | None) -> None:
+    def __init__(self, subject: QuantizationTarget, progress: Progress | None) -> None:
         self.subject = subject
         self._progress = progress or (lambda done, most: None)
         self._done = 0

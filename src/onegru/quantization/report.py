@@ -14,7 +14,7 @@ from onegru.drawing.card import card
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.model import Model
-from onegru.quantization.subject import MODES, storages_of, subject_of
+from onegru.quantization.subject import MODES, quantization_target, storages_of
 from onegru.rewriting.rewrite import Rewriting
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Quantization(Generic[Quantizable]):
         Raises:
             SpecError: there is no such GRU, mode or sample.
         """
-        subject = subject_of(self._source, self._samples, {}, 0, self.group_size or 0)
+        subject = quantization_target(self._source, self._samples, {}, 0, self.group_size or 0)
         names = [gru.name for gru in self.grus]
         index = names.index(node) if isinstance(node, str) and names.count(node) == 1 else node
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(names):
@@ -136,7 +136,9 @@ class Quantization(Generic[Quantizable]):
         return tuple(subject.trace(item, call, index) for item in (subject.make({}), other))  # type: ignore[return-value]
 
     def __repr__(self) -> str:
-        kept = ", ".join(f"{number} in {mode}" for mode, number in Counter(gru.mode for gru in self.grus).items())
+        kept = ", ".join(
+            f"{number} in {mode}" for mode, number in Counter(gru.mode for gru in self.grus).items()
+        )
         return f"Quantization({kept or 'no GRU'}; {_ratio_words(self.chosen)})"
 
     def _repr_html_(self) -> str:

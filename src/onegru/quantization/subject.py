@@ -48,7 +48,7 @@ Repeat = Callable[[GRU], Callable[[], Mapping[str, Array]]]
 
 
 @dataclass(frozen=True)
-class Subject:
+class QuantizationTarget:
     """A model, or layers.
 
     Attributes:
@@ -81,14 +81,14 @@ class Subject:
     steps: int | None
 
 
-def subject_of(
+def quantization_target(
     source: GRU | Stack | Model,
     samples: object,
     dims: Dims,
     seed: int,
     group: int,
     wanted: bool | frozenset[str] = True,
-) -> Subject:
+) -> QuantizationTarget:
     """What `quantize` is given, with samples; None for random ones; and the GRUs that it may change.
 
     Raises:
@@ -129,7 +129,7 @@ def _reason(layer: GRU | None) -> str:
     return ""
 
 
-def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> Subject:
+def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> QuantizationTarget:
     exact = [layer.with_storage(None) for layer in layers_of(source)]
     names = [f"layer {index}" for index in range(len(exact))]
     reasons = {name: text for name, layer in zip(names, exact, strict=True) if (text := _reason(layer))}
@@ -177,7 +177,7 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> S
         found = layers.trace(**call)
         return found[index] if isinstance(found, tuple) else found
 
-    return Subject(
+    return QuantizationTarget(
         source=source,
         names=names,
         described=[repr(layer) for layer in exact],
@@ -193,7 +193,7 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> S
     )
 
 
-def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) -> Subject:
+def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) -> QuantizationTarget:
     engine = model._options.engine
     if engine == "reference":
         raise SpecError.of(
@@ -237,7 +237,7 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
                 ]
     if nodes and not any(steps):
         raise SpecError.of("samples", "no GRU takes a step on them; must be inputs on which one does (-i)")
-    return Subject(
+    return QuantizationTarget(
         source=model,
         names=names,
         described=[repr(node.layer) for node in nodes],

@@ -1,6 +1,7 @@
 """Changes of one GRU node that keep its function: layout, types, two directions as two nodes.
 
-Each takes a `Form`, returns another, or two, and puts the nodes that are then needed around it into `Around`.
+Each takes a `GruNodeConfig`, returns another, or two, and puts the nodes that are then needed around it into
+`Insertions`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from onegru.core.dtypes import Array, default_float_mode
 from onegru.core.errors import SpecError
 from onegru.formats.onnx.dequantized import int8_opset, quantized_inputs
 from onegru.formats.onnx.validate import is_onnx
-from onegru.rewriting.form import Form, require
+from onegru.rewriting.form import GruNodeConfig, require
 from onegru.rewriting.scope import Draft, Scope, code_of
 
 _SWAPPED = (1, 0, 2)
@@ -26,7 +27,7 @@ _TO_BATCH_FIRST = (2, 0, 1, 3)
 
 
 @dataclass
-class Around:
+class Insertions:
     """The nodes around a GRU node that is being changed.
 
     Attributes:
@@ -41,14 +42,14 @@ class Around:
     after: list[NodeProto] = field(default_factory=list)
     dropped: set[str] = field(default_factory=set)
 
-    def enter(self, form: Form, port: str, kind: str, *more: str, **attributes: Any) -> str:
+    def enter(self, form: GruNodeConfig, port: str, kind: str, *more: str, **attributes: Any) -> str:
         """Add a node, which may take more, before an input; returns the value that the input then takes."""
         draft = Draft(self.scope, form.base)
         value = draft.op(kind, [form.inputs[port], *more], port, **attributes)
         self.before += draft.nodes
         return value
 
-    def leave(self, form: Form, port: str, kind: str, **attributes: Any) -> str:
+    def leave(self, form: GruNodeConfig, port: str, kind: str, **attributes: Any) -> str:
         """Add a node behind an output; returns the output's new name."""
         draft = Draft(self.scope, form.base)
         value = draft.fresh(port)
@@ -57,7 +58,7 @@ class Around:
         return value
 
 
-def to_layout(around: Around, form: Form, layout: int) -> Form:
+def to_layout(around: Insertions, form: GruNodeConfig, layout: int) -> GruNodeConfig:
     """The same node in another layout, with Transposes around it unless they cancel out."""
     inputs = {port: _swapped_input(around, form, port) for port in ("X", "initial_h") if port in form.inputs}
     outputs = {}
@@ -70,7 +71,7 @@ def to_layout(around: Around, form: Form, layout: int) -> Form:
     return replace(form.with_names(inputs, outputs), layout=layout)
 
 
-def _swapped_input(around: Around, form: Form, port: str) -> str:
+def _swapped_input(around: Insertions, form: GruNodeConfig, port: str) -> str:
     producer = around.scope.producers.get(form.inputs[port])
     if producer is not None and _perm(producer) == _SWAPPED:
         around.scope.retired.add(form.inputs[port])
@@ -79,7 +80,7 @@ def _swapped_input(around: Around, form: Form, port: str) -> str:
 
 
 def _swapped_output(
-    around: Around, form: Form, port: str, perm: tuple[int, ...], back: tuple[int, ...]
+    around: Insertions, form: GruNodeConfig, port: str, perm: tuple[int, ...], back: tuple[int, ...]
 ) -> str:
     scope, value = around.scope, form.outputs[port]
     consumers = scope.consumers.get(value, [])
@@ -96,7 +97,7 @@ def _perm(node: NodeProto) -> tuple[int, ...] | None:
     return tuple(next((item.ints for item in node.attribute if item.name == "perm"), ()))
 
 
-def to_float16(around: Around, form: Form) -> Form:
+def to_float16(around: Insertions, form: GruNodeConfig) -> GruNodeConfig:
     """The same node in float16, with Casts around it.
 
     Raises:
@@ -117,7 +118,7 @@ def to_float16(around: Around, form: Form) -> Form:
     return replace(form.with_names(inputs, outputs), dtype="float16")
 
 
-def _as_float16(form: Form, array: Array) -> Array:
+def _as_float16(form: GruNodeConfig, array: Array) -> Array:
     with default_float_mode(), np.errstate(over="ignore"):
         converted = array.astype(np.float16)
     lost = np.isfinite(array.astype(np.float64)) & ~np.isfinite(converted)
@@ -128,7 +129,7 @@ def _as_float16(form: Form, array: Array) -> Array:
     return converted
 
 
-def to_int8(around: Around, form: Form, group: int) -> Form:
+def to_int8(around: Insertions, form: GruNodeConfig, group: int) -> GruNodeConfig:
     """The same node with W and R in int8, and DequantizeLinear before the node.
 
     There is a scale for each row, or for each `group` weights of it.
@@ -170,17 +171,17 @@ def to_int8(around: Around, form: Form, group: int) -> Form:
     return form.with_names(inputs)
 
 
-def _constant(scope: Scope, form: Form, port: str, what: str, make: Callable[[], Array]) -> str:
+def _constant(scope: Scope, form: GruNodeConfig, port: str, what: str, make: Callable[[], Array]) -> str:
     """A new constant made from a weight; the same one for all nodes that share the weight."""
     name = form.inputs[port]
     scope.retired.add(name)
     return scope.shared((name, what), f"{name}/{what}", make)
 
 
-def to_two_directions(around: Around, form: Form) -> list[Form]:
+def to_two_directions(around: Insertions, form: GruNodeConfig) -> list[GruNodeConfig]:
     """A forward and a reverse node instead of a bidirectional one."""
     scope = around.scope
-    halves: list[Form] = []
+    halves: list[GruNodeConfig] = []
     for index, direction in enumerate(("forward", "reverse")):
         half = replace(
             form,
@@ -200,7 +201,7 @@ def to_two_directions(around: Around, form: Form) -> list[Form]:
     return halves
 
 
-def _half(around: Around, form: Form, port: str, index: int) -> str:
+def _half(around: Insertions, form: GruNodeConfig, port: str, index: int) -> str:
     """The part of an input that the direction of this index takes, which the form already has."""
     scope, name = around.scope, form.inputs[port]
     if port in ("X", "sequence_lens"):

@@ -20,14 +20,14 @@ from onegru.core.errors import SpecError
 from onegru.core.spec import reversed_directions
 from onegru.operators.onnx import DECOMPOSED_OPSET
 from onegru.rewriting.activation_ops import express_activation
-from onegru.rewriting.form import Form, require
+from onegru.rewriting.form import GruNodeConfig, require
 from onegru.rewriting.scope import Draft, Scope, code_of
 
 # A tensor: a constant's values, or a name.
 _Tensor = Array | str
 
 
-def decompose(scope: Scope, form: Form) -> list[NodeProto]:
+def decompose(scope: Scope, form: GruNodeConfig) -> list[NodeProto]:
     """The nodes that compute what a GRU node does, which must have at least one step.
 
     Raises:
@@ -60,7 +60,7 @@ class _Weights:
 class _Expansion:
     """One node being expressed with others."""
 
-    def __init__(self, draft: Draft, form: Form, dtype: str, hidden_size: int) -> None:
+    def __init__(self, draft: Draft, form: GruNodeConfig, dtype: str, hidden_size: int) -> None:
         self.draft = draft
         self.scope = draft.scope
         self.form = form

@@ -30,7 +30,7 @@ _DEFAULT = (Activation("Sigmoid"), Activation("Tanh"))
 
 
 @dataclass(frozen=True)
-class Form:
+class GruNodeConfig:
     """A GRU node.
 
     Attributes:
@@ -65,7 +65,9 @@ class Form:
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
 
-    def with_names(self, inputs: Mapping[str, str], outputs: Mapping[str, str] | None = None) -> Form:
+    def with_names(
+        self, inputs: Mapping[str, str], outputs: Mapping[str, str] | None = None
+    ) -> GruNodeConfig:
         """The same on other values, where given."""
         return replace(self, inputs={**self.inputs, **inputs}, outputs={**self.outputs, **(outputs or {})})
 
@@ -77,7 +79,7 @@ def operator_at(opset: int) -> Operator:
     return operator
 
 
-def read_form(scope: Scope, node: NodeProto, opset: int) -> Form:
+def read_form(scope: Scope, node: NodeProto, opset: int) -> GruNodeConfig:
     """Read a node of this opset, or an AUGRU node.
 
     Raises:
@@ -110,7 +112,7 @@ def read_form(scope: Scope, node: NodeProto, opset: int) -> Form:
     hidden_size = values["hidden_size"] or (scope.shape(inputs["R"]) or (None,))[-1]
     _check_constants(constants, D, hidden_size, place)
     dtypes = (scope.dtype(inputs[name]) for name in ("W", "R", "X"))
-    return Form(
+    return GruNodeConfig(
         origin=node,
         label=label,
         base=node.name or next(iter(outputs.values())),
@@ -152,7 +154,7 @@ def _check_constants(
         raise SpecError(f"{place}W, R and B are of several types; must be of one")
 
 
-def attributes_of(form: Form, opset: int) -> dict[str, object]:
+def attributes_of(form: GruNodeConfig, opset: int) -> dict[str, object]:
     """The attributes of the node at this opset, with defaults written out where runtimes differ.
 
     Raises:
@@ -185,7 +187,7 @@ def attributes_of(form: Form, opset: int) -> dict[str, object]:
     return wanted
 
 
-def node_of(scope: Scope, form: Form) -> NodeProto:
+def node_of(scope: Scope, form: GruNodeConfig) -> NodeProto:
     """The node, as its scope's opset writes it. Raises as `attributes_of` does."""
     operator = operator_at(scope.opset)
     inputs = [form.inputs.get(port.name, "") for port in operator.inputs]
@@ -205,7 +207,7 @@ def node_of(scope: Scope, form: Form) -> NodeProto:
     return node
 
 
-def facts_of(scope: Scope, form: Form, attributes: Mapping[str, object]) -> Facts:
+def facts_of(scope: Scope, form: GruNodeConfig, attributes: Mapping[str, object]) -> Facts:
     """What the table of known issues needs to know."""
     node = GruStep(form.name, operator_at(scope.opset), attributes, form.inputs, form.outputs)
     sizes = OnnxSizes(scope)
@@ -223,7 +225,7 @@ def facts_of(scope: Scope, form: Form, attributes: Mapping[str, object]) -> Fact
     )
 
 
-def require(scope: Scope, form: Form, what: str) -> tuple[str, int]:
+def require(scope: Scope, form: GruNodeConfig, what: str) -> tuple[str, int]:
     """The element type and hidden size, for a change that needs them.
 
     Raises:

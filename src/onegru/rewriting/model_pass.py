@@ -33,11 +33,11 @@ from onegru.formats.onnx.validate import (
 )
 from onegru.formats.onnx.values import Names, all_graphs
 from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
-from onegru.rewriting.changes import Around, to_float16, to_int8, to_layout, to_two_directions
+from onegru.rewriting.changes import Insertions, to_float16, to_int8, to_layout, to_two_directions
 from onegru.rewriting.decompose import decompose
-from onegru.rewriting.form import Form, node_of, operator_at, read_form
+from onegru.rewriting.form import GruNodeConfig, node_of, operator_at, read_form
 from onegru.rewriting.opset import convert_nodes, inferred_types
-from onegru.rewriting.plan import Changes, Plan, is_quantized, plan_node, written_attributes
+from onegru.rewriting.plan import Changes, NodeChanges, is_quantized, plan_node, written_attributes
 from onegru.rewriting.scope import Scope
 
 _IN_INT8 = "W and R became int8, with a scale for each {}"
@@ -266,10 +266,10 @@ class _Rewriter:
         self.retired |= scope.retired
         drop_named(graph.value_info, before - _given(graph))
 
-    def _rewrite_node(self, scope: Scope, node: NodeProto) -> tuple[Around, list[NodeProto]]:
+    def _rewrite_node(self, scope: Scope, node: NodeProto) -> tuple[Insertions, list[NodeProto]]:
         form = read_form(scope, node, self.old)
         plan, reasons = self._plan(scope, form)
-        around = Around(scope)
+        around = Insertions(scope)
         name = node.name or form.base
         self.dtypes |= {dtype for dtype in (form.dtype, *plan & {"float16", QUANTIZED}) if dtype}
         if not plan:
@@ -313,7 +313,7 @@ class _Rewriter:
 
     def _quantized(self, scope: Scope, node: NodeProto) -> list[NodeProto]:
         """An AUGRU node with W and R in int8; nothing else of it changes."""
-        around, form = Around(scope), read_form(scope, node, self.old)
+        around, form = Insertions(scope), read_form(scope, node, self.old)
         scope.retired.update(form.inputs[port] for port in ("W", "R"))
         form = to_int8(around, form, self.changes.group_size)
         made = deepcopy(node)
@@ -322,7 +322,7 @@ class _Rewriter:
         self.nodes.append((node.name or form.base, (self._in_int8,), ()))
         return [*around.before, made]
 
-    def _plan(self, scope: Scope, form: Form) -> tuple[Plan, tuple[str, ...]]:
+    def _plan(self, scope: Scope, form: GruNodeConfig) -> tuple[NodeChanges, tuple[str, ...]]:
         return plan_node(scope, form, self.changes, self.old, self.source)
 
     # What is left over

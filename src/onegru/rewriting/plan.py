@@ -12,12 +12,12 @@ from onegru.core.activations import Activation
 from onegru.core.compare import QUANTIZED
 from onegru.core.errors import SpecError
 from onegru.formats.onnx.validate import Source, is_gru
-from onegru.rewriting.form import Form, attributes_of, facts_of, operator_at
+from onegru.rewriting.form import GruNodeConfig, attributes_of, facts_of, operator_at
 from onegru.rewriting.scope import Scope
 from onegru.runtimes.known_issues import verdicts
 
 #: What is done to a node; "fill" writes out defaults where runtimes differ.
-Plan = frozenset[str]
+NodeChanges = frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Changes:
 
 
 def plan_node(
-    scope: Scope, form: Form, changes: Changes, old: int, source: Source
-) -> tuple[Plan, tuple[str, ...]]:
+    scope: Scope, form: GruNodeConfig, changes: Changes, old: int, source: Source
+) -> tuple[NodeChanges, tuple[str, ...]]:
     """Which changes a node needs, and what the target runtime is known to do to it as it is.
 
     Args:
@@ -75,7 +75,7 @@ def is_quantized(node: NodeProto, changes: Changes) -> bool:
     return names if isinstance(names, bool) else name in names
 
 
-def _openvino_issues(scope: Scope, form: Form) -> tuple[str, ...]:
+def _openvino_issues(scope: Scope, form: GruNodeConfig) -> tuple[str, ...]:
     """What OpenVINO 2026.4 gets wrong because of the nodes around a node, which the table does not cover."""
     found = []
     if sum(is_gru(node) for node in scope.consumers.get(form.inputs["X"], ())) > 1:
@@ -87,7 +87,7 @@ def _openvino_issues(scope: Scope, form: Form) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _asked(scope: Scope, form: Form, changes: Changes, old: int) -> Plan:
+def _asked(scope: Scope, form: GruNodeConfig, changes: Changes, old: int) -> NodeChanges:
     """The changes that are asked for and have an effect on this node."""
     found: set[str] = set()
     if changes.decompose:
@@ -107,16 +107,16 @@ def _asked(scope: Scope, form: Form, changes: Changes, old: int) -> Plan:
     return frozenset(found)
 
 
-def _ways(form: Form, changes: Changes) -> Iterator[Plan]:
+def _ways(form: GruNodeConfig, changes: Changes) -> Iterator[NodeChanges]:
     """Changes that may make a node right without other operators, the fewest first."""
     may_change_layout = form.layout and changes.layout is None
     layouts = ((), ("layout",)) if may_change_layout else ((),)
     may_split = form.direction == "bidirectional" and changes.runtime != "openvino"
     for split in ((), ("split",)) if may_split else ((),):
-        yield from (Plan(("fill", *split, *layout)) for layout in layouts)
+        yield from (NodeChanges(("fill", *split, *layout)) for layout in layouts)
 
 
-def _has_issues(scope: Scope, form: Form, plan: Plan, changes: Changes) -> bool:
+def _has_issues(scope: Scope, form: GruNodeConfig, plan: NodeChanges, changes: Changes) -> bool:
     """Whether the target runtime is known to fail on a node after these changes."""
     if "decompose" in plan:
         return False
@@ -143,7 +143,7 @@ def check_opset(opset: int) -> None:
         raise SpecError.of("opset", f"{opset!r}; must be in 1…{newest}, the newest that onnx knows")
 
 
-def written_attributes(form: Form, opset: int) -> list[str]:
+def written_attributes(form: GruNodeConfig, opset: int) -> list[str]:
     """Descriptions of the attributes that the node gains, loses or changes."""
     now = attributes_of(form, opset)
     words = []

@@ -66,7 +66,9 @@ class Rewriting:
     def __repr__(self) -> str:
         changed = sum(bool(node.done) for node in self.nodes)
         opset = " → ".join(map(str, dict.fromkeys(self.opsets)))
-        return f"Rewriting({self.source!r}: {changed} of {count(len(self.nodes), 'GRU')} changed, opset {opset})"
+        return (
+            f"Rewriting({self.source!r}: {changed} of {count(len(self.nodes), 'GRU')} changed, opset {opset})"
+        )
 
     def _repr_html_(self) -> str:
         facts = [("opset", " → ".join(map(str, dict.fromkeys(self.opsets))))]

@@ -11,7 +11,7 @@ from onegru.formats.graph import Graph
 from onegru.timeline.pairs import pair_by_name
 from onegru.timeline.read import Timeline, read_timeline
 from onegru.timeline.rules import RECURRENT, kind_of
-from onegru.timeline.walk import Finding, Walk, finding_of, time_axis
+from onegru.timeline.walk import Finding, TimeAnalysis, finding_of, time_axis
 
 _MOST_NAMED = 5  # nodes in a message
 
@@ -83,7 +83,7 @@ def judge(graph: Graph, state: Mapping[str, str] | None = None) -> AsItIs:
         return found
     states = {timeline.inputs[taker]: timeline.outputs[output] for output, taker in state.items()}
     try:
-        walk = Walk(timeline.flow, states, timeline.opset)
+        walk = TimeAnalysis(timeline.flow, states, timeline.opset)
         losses = walk.findings()
         is_single = bool(walk.time) and walk.is_single
         if is_single:
@@ -136,13 +136,13 @@ def _named_states(graph: Graph, timeline: Timeline | None) -> dict[str, str]:
     return pair_by_name(inputs, outputs, timeline.flow, (timeline.inputs, timeline.outputs))
 
 
-def _timed(walk: Walk, value: str) -> list[int]:
+def _timed(walk: TimeAnalysis, value: str) -> list[int]:
     """The axes of a value that are time."""
     axes = walk.known.get(value) or ()
     return [place for place, axis in enumerate(axes) if walk.axes.goes_along(axis, walk.time)]
 
 
-def _keeps_one_step(walk: Walk, loss: Finding) -> bool:
+def _keeps_one_step(walk: TimeAnalysis, loss: Finding) -> bool:
     """Whether a finding says nothing of a model whose run takes exactly one step.
 
     There is no other step in such a run to be left out, reversed or counted, and what reads earlier ones
@@ -177,7 +177,7 @@ def _keeps_one_step(walk: Walk, loss: Finding) -> bool:
     return kind.removeprefix("openvino::") in _TAKES_PARTS or (is_window and not is_padded)
 
 
-def _has_one_step(walk: Walk, value: str, axes: Sequence[int]) -> bool:
+def _has_one_step(walk: TimeAnalysis, value: str, axes: Sequence[int]) -> bool:
     """Whether a value has one step along axes of time."""
     shape = walk.flow.shape(value)
     return bool(axes) and shape is not None and all(shape[axis] == 1 for axis in axes)

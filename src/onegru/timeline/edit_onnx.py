@@ -19,7 +19,7 @@ from onegru.formats.graph import STREAM_KEY, Graph
 from onegru.formats.onnx.order import needed_nodes, node_inputs
 from onegru.formats.onnx.validate import drop_named, replace_nodes
 from onegru.formats.onnx.values import Names
-from onegru.timeline.plan import Cache, Plan, Planner
+from onegru.timeline.plan import Cache, Planner, StreamingPlan
 from onegru.timeline.rules import RECURRENT, kind_of, window_pads
 from onegru.timeline.starts import evaluated
 from onegru.timeline.step import slice_bounds
@@ -68,10 +68,10 @@ class Streaming:
     axes: Mapping[str, int | None]
 
 
-class Editor:
+class StreamingRewriter:
     """Makes the changes of a plan in an ONNX model whose operators the planner read."""
 
-    def __init__(self, model: ModelProto, opset: int, planner: Planner, plan: Plan) -> None:
+    def __init__(self, model: ModelProto, opset: int, planner: Planner, plan: StreamingPlan) -> None:
         self.model = model
         self.opset = opset
         self.planner = planner

@@ -21,8 +21,8 @@ from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.parse import model_opset
 from onegru.formats.onnx.validate import Source, drop_named, replace_nodes
 from onegru.timeline.check import AsItIs
-from onegru.timeline.edit_onnx import Editor, Streaming
-from onegru.timeline.plan import Plan, Planner
+from onegru.timeline.edit_onnx import Streaming, StreamingRewriter
+from onegru.timeline.plan import Planner, StreamingPlan
 
 _MOST_NAMED = 5  # operators in a message
 _MOST_INTEGERS = 64  # that are folded into a constant
@@ -88,7 +88,7 @@ def streaming_model(
             f"{source.name}: cannot run in chunks, as {listed}" + (f"; and {more} more" * (more > 0))
         )
     try:
-        return Editor(model, opset, planner, plan).edited(graph)
+        return StreamingRewriter(model, opset, planner, plan).edited(graph)
     except SpecError:
         raise
     except BROKEN as error:
@@ -107,8 +107,8 @@ def told_model(source: Source, model: ModelProto, graph: Graph, found: AsItIs) -
     _name_sizes(model, {})
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
     planner = Planner(flow, {}, model_opset(source, model), {}, delay=False)
-    nothing, states = Plan(), tuple(found.pairs.items())
-    made = Editor(model, planner.opset, planner, nothing).edited(replace(graph, states=states))
+    nothing, states = StreamingPlan(), tuple(found.pairs.items())
+    made = StreamingRewriter(model, planner.opset, planner, nothing).edited(replace(graph, states=states))
     for prop in made.model.metadata_props:
         if prop.key == STREAM_KEY:  # whose axes of time a plan opens
             prop.value = json.dumps({**json.loads(prop.value), "time": dict(found.time)})

@@ -24,7 +24,7 @@ from onegru.timeline.axes import Axis
 from onegru.timeline.rules import LENGTHS, RECURRENT, SIZES, kind_of
 from onegru.timeline.starts import constant_start
 from onegru.timeline.step import ENDLESS, Kind, Move, UnknownOpError
-from onegru.timeline.walk import COPIES, FILLED, PARTS, Finding, Walk, finding_of, time_axis
+from onegru.timeline.walk import COPIES, FILLED, PARTS, Finding, TimeAnalysis, finding_of, time_axis
 
 _COUNTS = "computes with the number of steps in a run, or with numbers for each of them"
 _NOT_ALONE = "takes earlier steps along an axis that is not time alone"
@@ -55,7 +55,7 @@ class Cache(NamedTuple):
 
 
 @dataclass
-class Plan:
+class StreamingPlan:
     """What to change.
 
     Attributes:
@@ -91,7 +91,7 @@ class Plan:
     refusals: list[Finding] = field(default_factory=list)
 
 
-class Stretch(NamedTuple):
+class TimeExtent(NamedTuple):
     """The steps of a value: see the module."""
 
     late: int = 0
@@ -108,12 +108,12 @@ class Stretch(NamedTuple):
         """How many steps may wait as zeros came in front: all if so many are late, else those cut off."""
         return self.zeros if self.late else min(self.zeros, -self.tail)
 
-    def held(self, steps: int) -> Stretch:
+    def held(self, steps: int) -> TimeExtent:
         """The same after so many steps of zeros, which are the first ones of a chunk."""
-        return Stretch(self.late, self.zeros - steps, self.tail + steps)
+        return TimeExtent(self.late, self.zeros - steps, self.tail + steps)
 
 
-class Planner(Walk):
+class Planner(TimeAnalysis):
     """Plans the changes.
 
     Args:
@@ -130,15 +130,15 @@ class Planner(Walk):
         super().__init__(flow, states, opset)
         self.asked = time
         self.delay = delay
-        self.made = Plan()
-        self.stretch: dict[str, Stretch] = {}
+        self.made = StreamingPlan()
+        self.stretch: dict[str, TimeExtent] = {}
         self.counts: dict[Size, int] = {}  # how many steps more than the input sizes of time are, by name
         self.steps = 0  # how many a run has always; 0 if that is open
         self.counting: set[str] = set()  # what depends on how many steps a run has
         self.alone: set[int] = set()  # the factors that are time and nothing else
         self.newest: set[str] = set()  # what depends on steps, and has no axis for them
 
-    def plan(self) -> Plan:
+    def plan(self) -> StreamingPlan:
         """The changes.
 
         Raises:
@@ -154,11 +154,11 @@ class Planner(Walk):
         for name in self.inputs:
             if name in self.streamed:
                 made.inputs[name] = self._only_axis(name)
-                self._stretched(name, Stretch())
+                self._stretched(name, TimeExtent())
                 size = (self._shape(name) or ())[made.inputs[name]]
                 self.steps = size if isinstance(size, int) else self.steps
         for op in self.ops:
-            self.made = made if needed.intersection(op.outputs) else Plan()
+            self.made = made if needed.intersection(op.outputs) else StreamingPlan()
             finding = next(iter(list(self._planned(op))), None)
             if finding is not None:
                 self.made.refusals.append(finding_of(op, *finding))
@@ -174,7 +174,7 @@ class Planner(Walk):
                 self._end(name)
         return made
 
-    def _stretched(self, name: str, stretch: Stretch) -> None:
+    def _stretched(self, name: str, stretch: TimeExtent) -> None:
         """Note the steps of a value, by the name of its size too."""
         self.stretch[name] = stretch
         for axis in self._timed(name):
@@ -288,7 +288,7 @@ class Planner(Walk):
         is_along = kind == "Concat" and self._joins_along(op) in timed[op.outputs[0]]
         # Along any axis: a Pad with other numbers beside zeros gives no zeros.
         is_moved = is_along or kind == "Slice" or (kind == "Pad" and self._pads_zeros(op))
-        before = [self.stretch.get(op.inputs[place], Stretch()) for place in takes]
+        before = [self.stretch.get(op.inputs[place], TimeExtent()) for place in takes]
         is_ahead = any(move.behind > 0 for move in moves)
         if not (is_moved or kind in _KEEPS_ZEROS or (kind == "Conv" and len(op.inputs) < 3 and not is_ahead)):
             before = [self._moved_back(op, *item) for item in zip(takes, before, strict=True)]
@@ -359,7 +359,7 @@ class Planner(Walk):
             return False
         name, sizes = op.outputs[0], self.sized.get(op.inputs[FILLED[op.kind]])
         steps, axes = self._steps_in(sizes), self.known.get(name)
-        stretches = {self.stretch.get(value, Stretch()) for values in steps for value in values}
+        stretches = {self.stretch.get(value, TimeExtent()) for values in steps for value in values}
         if sizes is None or axes is None or len(steps) != 1 or len(steps[0]) != 1 or len(stretches) != 1:
             return False
         if op.kind == "Expand":
@@ -462,7 +462,7 @@ class Planner(Walk):
         axis: int = op.attributes.get("axis", 0)
         return axis % len(self.known[op.outputs[0]] or (0,))
 
-    def _moved_back(self, op: Op, place: int, stretch: Stretch) -> Stretch:
+    def _moved_back(self, op: Op, place: int, stretch: TimeExtent) -> TimeExtent:
         """Let as many steps wait as zeros came in front, if so many are not known yet or were cut off behind.
 
         A convolution has in its cache the zeros that it reads.
@@ -477,11 +477,11 @@ class Planner(Walk):
         return stretch.held(steps)
 
     def _aligned(
-        self, op: Op, takes: list[int], before: list[Stretch]
-    ) -> Generator[tuple[Kind, str], None, Stretch]:
+        self, op: Op, takes: list[int], before: list[TimeExtent]
+    ) -> Generator[tuple[Kind, str], None, TimeExtent]:
         """Let the inputs that are ahead of others wait; returns what they then have."""
         if not before:
-            return Stretch()
+            return TimeExtent()
         latest = max(before)
         for place, item in zip(takes, before, strict=True):
             if item.tail - item.late != latest.tail - latest.late:
@@ -493,7 +493,7 @@ class Planner(Walk):
                 self.made.caches.append(Cache(op, place, axis, 0, steps, waits=True))
         return latest
 
-    def _open_sizes(self, op: Op, axes: list[int], stretch: Stretch) -> Iterator[tuple[Kind, str]]:
+    def _open_sizes(self, op: Op, axes: list[int], stretch: TimeExtent) -> Iterator[tuple[Kind, str]]:
         """Note a Reshape whose sizes have another number of steps than it takes: one that is written down.
 
         Sizes that are known as numbers are written down anew, as they may depend on the number of steps.
@@ -516,13 +516,13 @@ class Planner(Walk):
             if axis not in axes and steps:
                 yield "mixes", _COUNTS
             elif axis in axes and steps:
-                is_same = len(steps[0]) == 1 and self.stretch.get(steps[0][0], Stretch()) == stretch
+                is_same = len(steps[0]) == 1 and self.stretch.get(steps[0][0], TimeExtent()) == stretch
                 self.made.reshaped += [] if is_same and not stretch.late else [(op, axis)]
             elif axis in axes and size not in (0, -1):
                 self.made.reshaped.append((op, axis))
 
     def _as_long(
-        self, op: Op, timed: Mapping[str, list[int]], stretch: Stretch
+        self, op: Op, timed: Mapping[str, list[int]], stretch: TimeExtent
     ) -> Iterator[tuple[Kind, str]]:
         """An Expand or a Resize along time, to a number of steps: only that which there is."""
         place = 1 if op.kind == "Expand" else 3
@@ -536,12 +536,12 @@ class Planner(Walk):
         for axis, size in enumerate(sizes, rank - len(sizes)):
             steps, is_time = self._steps_in((size,)), axis in timed[op.outputs[0]]
             is_same = (
-                len(steps) == len(steps[:1]) == 1 and self.stretch.get(steps[0][0], Stretch()) == stretch
+                len(steps) == len(steps[:1]) == 1 and self.stretch.get(steps[0][0], TimeExtent()) == stretch
             )
             if (steps and not is_time) or (is_time and not (is_same or (size == 1 and op.kind == "Expand"))):
                 yield "mixes", _COUNTS
 
-    def _moved(self, op: Op, move: Move, stretch: Stretch) -> Iterator[tuple[Kind, str]]:
+    def _moved(self, op: Op, move: Move, stretch: TimeExtent) -> Iterator[tuple[Kind, str]]:
         """What forbids time along an axis of an operator."""
         kind = kind_of(op)
         if kind == "Slice" and move.to is not None and (cut := self._cut(op, move.axis, stretch)) is not None:
@@ -582,17 +582,17 @@ class Planner(Walk):
                 yield "remembers", f"{move.why}, which a stream does not know the ends of"
             elif kind == "Pad" and not self._pads_zeros(op):
                 yield "remembers", "pads time with other numbers than zeros"
-            self.stretch[name] = Stretch(stretch.late, max(first, 0), tail)
+            self.stretch[name] = TimeExtent(stretch.late, max(first, 0), tail)
             self.made.unpadded.append((op, move.axis))
             return
         if kind == "ConvInteger" and first:
             yield "remembers", "pads time with other numbers than zeros"
         later = move.reach - first
-        self.stretch[name] = Stretch(stretch.late + max(later, 0), max(-later, 0), tail)
+        self.stretch[name] = TimeExtent(stretch.late + max(later, 0), max(-later, 0), tail)
         if later < 0 and (kind != "Conv" or len(op.inputs) > 2):
             yield "remembers", f"{move.why} and gives more than it takes"
         elif later > 0 and not self.delay:
-            self.stretch[name] = Stretch()  # once is enough to say so
+            self.stretch[name] = TimeExtent()  # once is enough to say so
             yield "remembers", f"{move.why}: {_later(later)}"
         elif "Pool" in kind and move.before:
             yield "remembers", "pads the steps that it pools"
@@ -601,7 +601,7 @@ class Planner(Walk):
         if move.reach:
             self.made.caches.append(Cache(op, move.place, move.axis, min(first, move.reach), move.reach))
 
-    def _cut(self, op: Op, axis: int, stretch: Stretch) -> tuple[int, int] | None:
+    def _cut(self, op: Op, axis: int, stretch: TimeExtent) -> tuple[int, int] | None:
         """How many steps of a whole run a Slice cuts off in front and behind; None if that is not known."""
         step, more = self._step(op), stretch.more
         rank = len(step.shape())
@@ -657,7 +657,7 @@ class Planner(Walk):
         return starts is not None and ends is not None and starts[index] == -1 and ends[index] >= ENDLESS
 
     def _sliced(
-        self, op: Op, move: Move, stretch: Stretch, front: int, behind: int
+        self, op: Op, move: Move, stretch: TimeExtent, front: int, behind: int
     ) -> Iterator[tuple[Kind, str]]:
         """A Slice along time: zeros go, steps in front are waited for, and those behind are not known yet."""
         later = max(front - stretch.zeros, 0)
@@ -670,7 +670,7 @@ class Planner(Walk):
             self.made.caches.append(Cache(op, 0, move.axis, stretch.zeros, front))
             self.made.dropped[id(op), move.axis] = front
         zeros = max(stretch.zeros - front, 0)
-        self.stretch[op.outputs[0]] = Stretch(stretch.late + later, zeros, stretch.tail - behind)
+        self.stretch[op.outputs[0]] = TimeExtent(stretch.late + later, zeros, stretch.tail - behind)
         self.made.unpadded.append((op, move.axis))
 
     def _pads_zeros(self, op: Op) -> bool:
@@ -679,7 +679,7 @@ class Planner(Walk):
         number = self.flow.fill(value) if value else op.attributes.get("value", 0.0)
         return mode == "constant" and number == 0
 
-    def _joined_along(self, op: Op, axis: int, stretch: Stretch) -> Iterator[tuple[Kind, str]]:
+    def _joined_along(self, op: Op, axis: int, stretch: TimeExtent) -> Iterator[tuple[Kind, str]]:
         """A Concat along time: zeros may come first."""
         first = op.inputs[0]
         shape = self.flow.shape(first)
@@ -696,7 +696,7 @@ class Planner(Walk):
             self.made.unpadded.append((op, axis))
 
     def _recurrent(
-        self, op: Op, moves: list[Move], timed: Mapping[str, list[int]], stretch: Stretch
+        self, op: Op, moves: list[Move], timed: Mapping[str, list[int]], stretch: TimeExtent
     ) -> Iterator[tuple[Kind, str]]:
         sequence = op.inputs[0]
         place = time_axis(op)
@@ -741,7 +741,7 @@ class Planner(Walk):
                 yield "remembers", "gives its last state, which comes later or is not known"
         self.made.recurrent.append(op)
 
-    def _delay_states(self, op: Op, stretch: Stretch) -> None:
+    def _delay_states(self, op: Op, stretch: TimeExtent) -> None:
         """Note how late the states are that a recurrence has outside: it needs a step in each run, too."""
         for first, _ in RECURRENT[kind_of(op)]:
             taken = self.outside(op.inputs[first]) if len(op.inputs) > first else None
@@ -753,7 +753,7 @@ class Planner(Walk):
         place = LENGTHS.get(kind_of(op), 4)
         return len(op.inputs) > place and bool(op.inputs[place])
 
-    def _is_full_length(self, op: Op, stretch: Stretch) -> bool:
+    def _is_full_length(self, op: Op, stretch: TimeExtent) -> bool:
         """Whether the lengths that a recurrence takes are its number of steps, for all rows."""
         name = op.inputs[LENGTHS.get(kind_of(op), 4)]
         while (sizes := self.sizes_in(name)) is None:
@@ -766,7 +766,7 @@ class Planner(Walk):
             shape = self._shape(op.inputs[0]) or ()
             return all(isinstance(size, int) and size == shape[time_axis(op)] for size in sizes)
         return all("*" not in str(size) for size in sizes) and all(
-            self.stretch.get(value, Stretch()).more == stretch.more for (value,) in steps
+            self.stretch.get(value, TimeExtent()).more == stretch.more for (value,) in steps
         )
 
     def start_of(self, op: Op, name: str) -> Array | None:

@@ -83,10 +83,10 @@ def find_losses(flow: Flow, states: Mapping[str, str], opset: int = 17) -> list[
         states: for each input that is a state, the output that it is in the next run, as the flow calls them.
         opset: of ONNX's operators.
     """
-    return Walk(flow, states, opset).findings()
+    return TimeAnalysis(flow, states, opset).findings()
 
 
-class Walk:
+class TimeAnalysis:
     """The axes of a model's values, and which of them are time; the arguments are those of `find_losses`."""
 
     def __init__(self, flow: Flow, states: Mapping[str, str], opset: int) -> None:

@@ -16,7 +16,7 @@ from onegru.operators.onnx import NEWEST
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class TorchGruConfig:
     """A layer without its sizes and its type.
 
     Attributes:
@@ -38,14 +38,14 @@ class Form:
     activation_beta: tuple[float, ...] = ()
     resets_to_initial: bool = False
     words: str = field(init=False, compare=False, repr=False)
-    is_of_torch: bool = field(init=False, compare=False, repr=False)
+    matches_nn_gru: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         values = [getattr(self, item.name) for item in fields(self) if item.init]
         object.__setattr__(self, "words", json.dumps(values))
         is_plain = self.activations == ("Sigmoid", "Tanh") * self.num_directions and not self.clip
-        is_of_torch = is_plain and self.linear_before_reset and self.direction != "reverse"
-        object.__setattr__(self, "is_of_torch", is_of_torch)
+        matches_nn_gru = is_plain and self.linear_before_reset and self.direction != "reverse"
+        object.__setattr__(self, "matches_nn_gru", matches_nn_gru)
 
     @property
     def num_directions(self) -> int:
@@ -68,7 +68,7 @@ def form_of(
     activation_alpha: Sequence[float] | None,
     activation_beta: Sequence[float] | None,
     resets_to_initial: bool = False,
-) -> Form:
+) -> TorchGruConfig:
     """The arguments of a module, checked.
 
     Raises:
@@ -84,7 +84,7 @@ def form_of(
             raise SpecError.of(name, f"{value!r}; must be True or False")
     count = len(reversed_directions(direction))
     names = ("Sigmoid", "Tanh") * count if activations is None else activations
-    form = Form(
+    form = TorchGruConfig(
         direction,
         linear_before_reset,
         0.0 if clip is None else _number("clip", clip),
@@ -106,14 +106,14 @@ def check_steps(name: str, T: int) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def form_from(words: str) -> Form:
+def form_from(words: str) -> TorchGruConfig:
     """The form of these words."""
     values: list[Any] = [tuple(item) if isinstance(item, list) else item for item in json.loads(words)]
-    return Form(*values)
+    return TorchGruConfig(*values)
 
 
 @functools.lru_cache(maxsize=256)
-def spec_of(form: Form, input_size: int, hidden_size: int, dtype: str, attention: bool) -> Spec:
+def spec_of(form: TorchGruConfig, input_size: int, hidden_size: int, dtype: str, attention: bool) -> Spec:
     """The specification of a layer.
 
     Raises:

@@ -72,7 +72,7 @@ def restore(model: nn.Module) -> tuple[str, ...]:
         raise SpecError.of("model", f"{type(model).__name__}; must be a torch.nn.Module")
     found = [(name, module) for name, module in model.named_modules() if type(module) in _CLASSES.values()]
     for name, module in found:
-        if not module._form.is_of_torch:
+        if not module._form.matches_nn_gru:
             kind = type(module).__name__
             raise SpecError.of(
                 "model", f"{name!r} computes what torch.nn.{kind} cannot; must be one that it can"

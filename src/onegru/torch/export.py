@@ -10,7 +10,7 @@ from torch import Tensor
 
 from onegru.core.errors import SpecError
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS
-from onegru.torch.arguments import Form
+from onegru.torch.arguments import TorchGruConfig
 
 _OPSET = 14  # the oldest whose GRU-14 is this one
 
@@ -22,7 +22,7 @@ def is_exporting() -> bool:
 
 
 def export_layer(
-    form: Form,
+    form: TorchGruConfig,
     tensors: Sequence[Tensor | None],
     compute: Callable[[Sequence[Tensor]], tuple[Tensor, Tensor]] | None,
 ) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from onegru.core.activations import Activation
-from onegru.torch.arguments import Form, check_steps, spec_of
+from onegru.torch.arguments import TorchGruConfig, check_steps, spec_of
 
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "Relu": lambda x, alpha, beta: torch.relu(x),
@@ -34,7 +34,7 @@ def _apply(activation: Activation, clip: float | None, x: Tensor) -> Tensor:
 
 
 def forward(
-    form: Form,
+    form: TorchGruConfig,
     X: Tensor,
     weights: Sequence[Tensor | None],
     initial_h: Tensor | None,
@@ -88,7 +88,7 @@ def forward(
 
 
 def gradients(
-    form: Form, given: Sequence[Any], outputs: Sequence[Tensor | None], wanted: Sequence[bool]
+    form: TorchGruConfig, given: Sequence[Any], outputs: Sequence[Tensor | None], wanted: Sequence[bool]
 ) -> list[Tensor | None]:
     """The gradients of a call, which can be differentiated and transformed again.
 

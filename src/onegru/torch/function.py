@@ -14,7 +14,7 @@ from onegru.core.dtypes import Array, contiguous
 from onegru.core.errors import SpecError
 from onegru.engines.training import Call, DirectionWeights, Outputs, Resets, TrainedLayer
 from onegru.torch import fallback
-from onegru.torch.arguments import Form, check_steps, form_from, spec_of
+from onegru.torch.arguments import TorchGruConfig, check_steps, form_from, spec_of
 from onegru.torch.export import export_layer, is_exporting
 
 _TYPES = {torch.float32: "float32", torch.float64: "float64"}
@@ -27,7 +27,7 @@ _WEIGHTS = ("W", "R", "Wb", "Rb")
 
 
 def gru_layer(
-    form: Form,
+    form: TorchGruConfig,
     X: Tensor,
     weights: Sequence[Tensor | None],
     initial_h: Tensor | None = None,
@@ -71,7 +71,7 @@ def gru_layer(
     return found[0], found[1]
 
 
-def _exported(form: Form, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
+def _exported(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
     """The layer as a node of ONNX."""
     if torch.compiler.is_compiling():
         return export_layer(form, tensors, None)
@@ -148,7 +148,7 @@ def _given(name: str, tensor: Tensor | None) -> Array | None:
 
 
 def _layer(
-    form: Form, X: Tensor, weights: Sequence[Tensor | None], attention: bool, packs: bool = True
+    form: TorchGruConfig, X: Tensor, weights: Sequence[Tensor | None], attention: bool, packs: bool = True
 ) -> TrainedLayer:
     each = len(weights) // form.num_directions
     read = each if packs else 2  # gradients from saved gates read the matrices alone
@@ -165,7 +165,7 @@ def _layer(
     return TrainedLayer(spec, own, _GATES, packs=packs)
 
 
-def _call(form: Form, tensors: Sequence[Tensor | None]) -> Call:
+def _call(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> Call:
     X, initial_h, attention, lengths, resets = tensors
     assert X is not None
     if lengths is not None:
@@ -182,7 +182,7 @@ def _call(form: Form, tensors: Sequence[Tensor | None]) -> Call:
 
 
 def _forward(
-    form: Form, tensors: Sequence[Tensor | None], saves: bool = False
+    form: TorchGruConfig, tensors: Sequence[Tensor | None], saves: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Y [T, B, D, H], Y_h and the gates, empty if none are saved."""
     X = tensors[0]
@@ -200,7 +200,7 @@ def _forward(
 
 
 def _backward(
-    form: Form,
+    form: TorchGruConfig,
     tensors: Sequence[Tensor | None],
     Y: Tensor,
     dY: Tensor | None,
@@ -282,7 +282,9 @@ def _is_same(tensor: Tensor, numbers: Tensor) -> bool:
     return is_own or (is_alike and bool(torch.equal(tensor.detach(), numbers)))
 
 
-def _seen_forward(form: Form, tensors: Sequence[Tensor | None], saves: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _seen_forward(
+    form: TorchGruConfig, tensors: Sequence[Tensor | None], saves: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """As `_forward`."""
     if not is_watched(*tensors):
         return _forward(form, tensors, saves)
@@ -301,7 +303,7 @@ class _OneGRU(torch.autograd.Function):
     """The layer."""
 
     @staticmethod
-    def forward(ctx: Any, form: Form, saves: bool, *tensors: Tensor | None) -> Any:
+    def forward(ctx: Any, form: TorchGruConfig, saves: bool, *tensors: Tensor | None) -> Any:
         Y, Y_h, gates = _seen_forward(form, tensors, saves)
         if saves:
             ctx.form = form
@@ -318,7 +320,7 @@ class _TransformedOneGRU(torch.autograd.Function):
     """The layer in transforms of `torch.func`, which want to see all that is saved; it takes longer."""
 
     @staticmethod
-    def forward(form: Form, saves: bool, *tensors: Tensor | None) -> Any:
+    def forward(form: TorchGruConfig, saves: bool, *tensors: Tensor | None) -> Any:
         Y, Y_h, gates = _seen_forward(form, tensors, saves)
         return _output(Y, saves), Y_h, Y, gates
 
@@ -335,7 +337,7 @@ class _TransformedOneGRU(torch.autograd.Function):
         return _pulled(ctx, dY, dY_h)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, form: Form, saves: bool, *tensors: Tensor | None) -> Any:
+    def vmap(info: Any, in_dims: Any, form: TorchGruConfig, saves: bool, *tensors: Tensor | None) -> Any:
         """One call after the other."""
         if info.batch_size == 0:
             raise SpecError("vmap: of no calls; must be of 1 or more")

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec
 from onegru.layers.torch_form import TorchForm
-from onegru.torch.arguments import Form, form_of, spec_of
+from onegru.torch.arguments import TorchGruConfig, form_of, spec_of
 from onegru.torch.export import is_exporting
 from onegru.torch.function import gru_layer, is_mapped
 from onegru.torch.functional import (
@@ -47,10 +47,10 @@ _LARGE = 192
 _OF_16_BITS = (torch.float16, torch.bfloat16)
 
 
-def _is_brief(form: Form, tensor: Tensor, T: int, B: int, H: int) -> bool:
+def _prefers_aten(form: TorchGruConfig, tensor: Tensor, T: int, B: int, H: int) -> bool:
     """Whether a call of T steps and B rows is left to PyTorch, which computes the same."""
     # Compiled code is for any T: nothing may ask for it there.
-    if torch.compiler.is_compiling() or T > 5 or not form.is_of_torch or not tensor.is_cpu:
+    if torch.compiler.is_compiling() or T > 5 or not form.matches_nn_gru or not tensor.is_cpu:
         return False
     if torch.is_grad_enabled():
         return T * B > 0 and (T == 1 or (T == 2 and H >= _LARGE))
@@ -132,8 +132,8 @@ class GRU(FormInState, nn.RNNBase):
         if not is_packed and not isinstance(input, Tensor):
             raise SpecError.of("input", f"{type(input).__name__}; must be a tensor or a PackedSequence")
         if lengths is None and resets is None and not is_mapped():  # vmap has no rule for PyTorch's operator
-            is_brief = not is_packed and self._is_brief(input)
-            if is_brief or (self._form.is_of_torch and self._is_for_pytorch(input, is_packed)):
+            is_brief = not is_packed and self._prefers_aten(input)
+            if is_brief or (self._form.matches_nn_gru and self._is_for_pytorch(input, is_packed)):
                 given: tuple[Any, Tensor] = nn.GRU.forward(self, input, hx)
                 return given
         must_be_tensors(hx=hx, lengths=lengths, resets=resets)
@@ -161,11 +161,11 @@ class GRU(FormInState, nn.RNNBase):
         # PyTorch's newer exporter makes of nn.GRU a node of fixed sizes, of ours one of open sizes.
         return is_exporting() and (is_packed or not hasattr(torch.onnx, "ops"))
 
-    def _is_brief(self, input: Tensor) -> bool:
+    def _prefers_aten(self, input: Tensor) -> bool:
         if input.dim() != 3:
-            return input.dim() == 2 and _is_brief(self._form, input, input.shape[0], 1, self.hidden_size)
+            return input.dim() == 2 and _prefers_aten(self._form, input, input.shape[0], 1, self.hidden_size)
         B, T = (input.shape[0], input.shape[1]) if self.batch_first else (input.shape[1], input.shape[0])
-        return _is_brief(self._form, input, T, B, self.hidden_size)
+        return _prefers_aten(self._form, input, T, B, self.hidden_size)
 
     def _packed(
         self, input: PackedSequence, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
@@ -231,7 +231,7 @@ class GRU(FormInState, nn.RNNBase):
         return str(super().extra_repr()) + _words(self._form)
 
 
-def _words(form: Form) -> str:
+def _words(form: TorchGruConfig) -> str:
     found = "" if form.linear_before_reset else ", linear_before_reset=False"
     found += f", clip={form.clip}" if form.clip else ""
     return found + (
@@ -269,8 +269,8 @@ class GRUCell(FormInState, nn.GRUCell):
         """
         must_be_tensors(input=input, hx=hx)
         B = 1 if input.dim() < 2 else input.shape[0]
-        is_traced = torch.jit.is_tracing() and self._form.is_of_torch
-        is_left = is_traced or _is_brief(self._form, input, 1, B, self.hidden_size)
+        is_traced = torch.jit.is_tracing() and self._form.matches_nn_gru
+        is_left = is_traced or _prefers_aten(self._form, input, 1, B, self.hidden_size)
         if is_left and not (is_exporting() or is_mapped()):  # vmap has no rule for PyTorch's operator
             found: Tensor = super().forward(input, hx)
             return found
@@ -310,7 +310,7 @@ def _step(cell: nn.GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor 
         None if h is None else checked_state(_cast(h, weights[0])[None], X, (1, X.shape[1], cell.hidden_size))
     )
     scores = None if attention is None else checked_attention(_cast(attention.reshape(1, -1), weights[0]), X)
-    form: Form = cell._form
+    form: TorchGruConfig = cell._form
     _, Y_h = gru_layer(form, X, weights, state, None, scores)
     return (Y_h[0, 0] if is_one else Y_h[0]).to(wanted)
 

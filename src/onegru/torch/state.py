@@ -25,7 +25,7 @@ class FormInState(nn.Module):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         form = self.form_in_state()
-        if not form.is_of_torch:
+        if not form.matches_nn_gru:
             like = next((tensor for tensor in self.parameters() if not tensor.is_meta), None)
             device = None if like is None else like.device
             destination[prefix + KEY] = torch.tensor(form.codes(), dtype=torch.float32, device=device)
@@ -49,7 +49,7 @@ class FormInState(nn.Module):
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
         unexpected_keys[:] = [name for name in unexpected_keys if name != key]
-        if entry is None and not own.is_of_torch:
+        if entry is None and not own.matches_nn_gru:
             missing_keys.append(key)
 
     def _refusal(self, entry: object, own: TorchForm) -> str:

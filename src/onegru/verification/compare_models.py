@@ -22,8 +22,8 @@ from onegru.models.model import Model
 from onegru.verification.compare_grus import compare_calls, is_alike, of_layer, on_random_inputs, trace_pair
 from onegru.verification.compare_runtimes import Tolerances, compare_outputs
 from onegru.verification.gru_call import Call, call_of
-from onegru.verification.results import Against, LayerResult, OutputResult, RuntimeResult
-from onegru.verification.runtimes.base import Subject
+from onegru.verification.results import LayerResult, OutputResult, ReferenceComparison, RuntimeResult
+from onegru.verification.runtimes.base import ModelUnderTest
 from onegru.verification.runtimes.subprocess_runner import run_apart
 from onegru.verification.runtimes.torch import TorchCheckpoint
 from onegru.verification.trace import traced_run
@@ -39,7 +39,7 @@ def compare_with(
     *,
     tolerance: float | None = None,
     timeout: float = 60.0,
-) -> Against:
+) -> ReferenceComparison:
     """Compare a model with a reference.
 
     The GRUs of both are paired in running order. Each pair runs on the same random inputs, and, if both are
@@ -81,7 +81,7 @@ def compare_with(
             strict or "the GRUs agree as far as they were compared: the difference arises outside them"
         )
     agrees = same_outputs and first is None and all(item.status != "differs" for item in runtimes)
-    return Against(str(path), agrees, outputs, tuple(layers), first, tuple(notes), runtimes)
+    return ReferenceComparison(str(path), agrees, outputs, tuple(layers), first, tuple(notes), runtimes)
 
 
 # ---- GRUs
@@ -195,7 +195,7 @@ def _run_checkpoint(path: Path, layers: Sequence[GRU], timeout: float) -> tuple[
     """
     runtime = TorchCheckpoint()
     version = runtime.version()
-    subject = Subject(str(path), None, {"Y": (), "Y_h": ()})
+    subject = ModelUnderTest(str(path), None, {"Y": (), "Y_h": ()})
     if version is None or runtime.refuses(subject) is not None:
         return ()
     try:

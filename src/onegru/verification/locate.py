@@ -20,15 +20,15 @@ from onegru.operators.schema import WEIGHTS
 from onegru.verification.diagnose import diagnose
 from onegru.verification.gru_call import Call, call_of, first_wrong
 from onegru.verification.results import Fault
-from onegru.verification.runtimes.base import Probe, Runtime, Subject
+from onegru.verification.runtimes.base import ModelUnderTest, Probe, Runtime
 from onegru.verification.runtimes.subprocess_runner import RunResult
 from onegru.verification.trace import given_values, probed_values
 
 #: Runs a subject in a runtime, apart from this process.
-Run = Callable[[Runtime, Subject, Mapping[str, Any]], RunResult]
+Run = Callable[[Runtime, ModelUnderTest, Mapping[str, Any]], RunResult]
 
 
-def subject_of(model: Model, probed: bool = False) -> Subject:
+def subject_of(model: Model, probed: bool = False) -> ModelUnderTest:
     """The model as runtimes take it; if `probed`, with the values around its GRU nodes among the outputs.
 
     Raises:
@@ -39,12 +39,12 @@ def subject_of(model: Model, probed: bool = False) -> Subject:
     outputs = {info.name: (info.name, *info.aliases) for info in model.outputs}
     values = probed_values(model) if probed else ()
     if file.kind is Kind.OPENVINO:
-        return Subject(model.path, None, outputs, _probes(model, values))
+        return ModelUnderTest(model.path, None, outputs, _probes(model, values))
     # Imported here, as an IR needs no onnx.
     from onegru.verification.probe import whole_model
 
     outputs |= {value: (value,) for value in values}
-    return Subject(model.path, whole_model(file, values), outputs, is_file=not probed)
+    return ModelUnderTest(model.path, whole_model(file, values), outputs, is_file=not probed)
 
 
 def _probes(model: Model, values: Sequence[str]) -> tuple[Probe, ...]:
@@ -137,7 +137,7 @@ def _fault_alone(model: Model, ours: Mapping[str, Any], runtime: Runtime, run: R
         inputs = {name: ours[value] for name, value in node.inputs.items() if name not in weights}
         constants = dict(zip(weights, gru.weights, strict=True))
         data = one_node_model(model.path, node, node.operator.version, constants, inputs)
-        subject = Subject(model.path, data, {name: (name,) for name in node.outputs})
+        subject = ModelUnderTest(model.path, data, {name: (name,) for name in node.outputs})
         outcome = run(runtime, subject, inputs)
         if outcome.status != "ran":
             continue

@@ -127,7 +127,7 @@ class LayerResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Against:
+class ReferenceComparison:
     """How a model compares with a reference that should be the same function.
 
     Attributes:
@@ -166,7 +166,7 @@ class Verification:
     model: str
     runtimes: tuple[RuntimeResult, ...]
     absent: tuple[str, ...] = ()
-    against: Against | None = None
+    against: ReferenceComparison | None = None
     steps: int | None = None
     moved: int | None = None
 

@@ -16,7 +16,7 @@ from onegru.models.random_inputs import Dims, check_random_inputs, count_moved, 
 from onegru.verification.compare_models import compare_with
 from onegru.verification.compare_runtimes import Progress, compare_runtimes
 from onegru.verification.results import Verification
-from onegru.verification.runtimes.base import Subject
+from onegru.verification.runtimes.base import ModelUnderTest
 from onegru.verification.runtimes.registry import chosen_runtimes
 
 
@@ -78,7 +78,7 @@ def verify(
         raise SpecError.of("model", f"{model.path}; must come from a file, which other runtimes read")
     is_ir = model._file.kind is Kind.OPENVINO
     for runtime in chosen if runtimes and is_ir else ():  # those that the caller named
-        if reason := runtime.refuses(Subject(model.path, None, {})):
+        if reason := runtime.refuses(ModelUnderTest(model.path, None, {})):
             raise SpecError.of("runtimes", f"{runtime.name} {reason}; {model.path} is not one")
     drawn: Collection[str] = ()
     if inputs is None:

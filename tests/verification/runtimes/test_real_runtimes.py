@@ -9,7 +9,7 @@ import pytest
 
 from onegru import FormatError
 from onegru.core.compare import TOLERANCE_ACROSS_RUNTIMES
-from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.base import ModelUnderTest, Runtime
 from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
 from onegru.verification.runtimes.openvino import OpenVino
@@ -114,7 +114,7 @@ def test_a_provider_that_is_alone() -> None:
     for more in ([], [node("Relu", ["Y_h"], ["Z"])]):
         outputs = ["Y_h"] if not more else ["Z"]
         proto = model(graph([*nodes, *more], [value("X", shape=[*inputs["X"].shape])], outputs, weights()))
-        subject = Subject("it", proto.SerializeToString(), {name: () for name in outputs})
+        subject = ModelUnderTest("it", proto.SerializeToString(), {name: () for name in outputs})
         if not more:
             assert own.run(subject, inputs).keys() == {"Y_h"}
             continue

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onegru.verification.runtimes.base import Subject
+from onegru.verification.runtimes.base import ModelUnderTest
 from onegru.verification.runtimes.onnxruntime import OnnxRuntime
 from onegru.verification.runtimes.openvino import OpenVino
 from onegru.verification.runtimes.subprocess_runner import run_apart
@@ -38,11 +38,11 @@ def test_a_hang(tmp_path: Path) -> None:
 def test_a_failure_of_our_own_is_no_refusal(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     path = save(tmp_path, chain())
-    subject = Subject(str(path), path.read_bytes(), {"Y": ("Y",)})
+    subject = ModelUnderTest(str(path), path.read_bytes(), {"Y": ("Y",)})
     result = run_apart(OpenVino(), subject, {}, 60)  # without any input
     assert result.status == "failed"
     assert "onegru failed (input" in result.reason and "which is a fault of its own" in result.reason
-    broken = Subject(str(path), b"no model", {"Y": ("Y",)})
+    broken = ModelUnderTest(str(path), b"no model", {"Y": ("Y",)})
     assert run_apart(OpenVino(), broken, {}, 60).status == "refuses"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from onegru import _native
 from onegru.models.load import load
-from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.base import ModelUnderTest, Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Onegru(Runtime):
         """Its version."""
         return _native.version()
 
-    def refuses(self, subject: Subject) -> str | None:
+    def refuses(self, subject: ModelUnderTest) -> str | None:
         """Nothing."""
         return None
 
-    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs."""
         return load(subject.path if subject.model is None else subject.model, engine=self.engine).run(inputs)

@@ -18,7 +18,7 @@ from onegru.conformance.runtimes.registry import RuntimeConfig
 from onegru.conformance.runtimes.torch import CaseSubject, TorchGru
 from onegru.core.dtypes import Array
 from onegru.system.child_process import Limits, run_child, running
-from onegru.verification.runtimes.base import Subject
+from onegru.verification.runtimes.base import ModelUnderTest
 from onegru.verification.runtimes.subprocess_runner import WORKER, end_words, read_result
 
 #: Called with the number of cases done, and of all.
@@ -181,21 +181,21 @@ class _Batch:
         self._take(case, outcome, outputs or {})
 
 
-def _without_file(case: Case) -> tuple[Subject, Mapping[str, Array]]:
+def _without_file(case: Case) -> tuple[ModelUnderTest, Mapping[str, Array]]:
     """A case for a runtime that reads no files; without what it should give."""
     return CaseSubject(case.name, None, _names(case), case=Case(case.operator, case.choices)), case.inputs
 
 
-def _as_file(case: Case, folder: Path) -> tuple[Subject, Mapping[str, Array]]:
+def _as_file(case: Case, folder: Path) -> tuple[ModelUnderTest, Mapping[str, Array]]:
     """A case as a file, which is written to the folder if it must be."""
     files = case_files(case)
     if (model := files.get("model.onnx")) is not None:
-        subject = Subject(case.name, model, _names(case), has_others=bool(case.stored or case.rounded))
+        subject = ModelUnderTest(case.name, model, _names(case), has_others=bool(case.stored or case.rounded))
         return subject, fed_inputs(case)
     folder.mkdir()
     for name, content in files.items():
         (folder / name).write_bytes(content)
-    return Subject(str(folder / "model.xml"), None, _names(case)), fed_inputs(case)
+    return ModelUnderTest(str(folder / "model.xml"), None, _names(case)), fed_inputs(case)
 
 
 def _names(case: Case) -> dict[str, tuple[str, ...]]:

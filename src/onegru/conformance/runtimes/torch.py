@@ -15,11 +15,11 @@ from onegru.frameworks.pytorch import to_tensor, to_torch
 from onegru.layers.gru import GRU
 from onegru.operators.lowering import lower
 from onegru.operators.schema import CANONICAL_AXES, WEIGHTS
-from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.base import ModelUnderTest, Runtime
 
 
 @dataclass(frozen=True, slots=True)
-class CaseSubject(Subject):
+class CaseSubject(ModelUnderTest):
     """A case, for a runtime that reads no files; it is run on all of the case's inputs.
 
     Attributes:
@@ -35,11 +35,11 @@ class TorchGru(Runtime):
 
     name: str = "torch"
 
-    def refuses(self, subject: Subject) -> str | None:
+    def refuses(self, subject: ModelUnderTest) -> str | None:
         """Why it is not tried on this subject."""
         return None if isinstance(subject, CaseSubject) else "is tried only on the kit's cases"
 
-    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs."""
         import torch
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Shape, Size
-from onegru.dataflow.port_loops import LOOP, Cut, LoopPorts
+from onegru.dataflow.port_loops import LOOP, LoopPorts, SliceSpec
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
 from onegru.formats.openvino.kinds import LayerTranslation, translate
@@ -263,8 +263,8 @@ class _Ports:
         self.is_known = True
         self.invariant: list[tuple[int, str]] = []
         self.merged: list[tuple[int, str, str]] = []
-        self.slices: list[tuple[int, str, Cut]] = []
-        self.collected: list[tuple[int, str, Cut]] = []
+        self.slices: list[tuple[int, str, SliceSpec]] = []
+        self.collected: list[tuple[int, str, SliceSpec]] = []
         self.last: list[tuple[int, str]] = []
         self.iterations: list[str] = []
         self.condition: str | None = None
@@ -295,13 +295,13 @@ class _Ports:
                 raise parser.error(f"{layer}: its port_map names port {outer!r}, which it has not")
             place, axis = known.index(outer), entry.get("axis", "")
             if wanted == "Parameter" and axis:
-                self.slices.append((place, inner, Cut(*parser.cut(layer, entry))))
+                self.slices.append((place, inner, SliceSpec(*parser.cut(layer, entry))))
             elif wanted == "Parameter" and inner in back:
                 self.merged.append((place, inner, back[inner]))
             elif wanted == "Parameter":
                 self.invariant.append((place, inner))
             elif axis:
-                self.collected.append((place, inner, Cut(*parser.cut(layer, entry))))
+                self.collected.append((place, inner, SliceSpec(*parser.cut(layer, entry))))
             else:
                 self.last.append((place, inner))
         fed = [inner for _, inner, *_ in (*self.slices, *self.merged, *self.invariant)] + self.iterations

@@ -28,7 +28,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ModelUnderTest:
     """A model, as a runtime takes it.
 
     Attributes:
@@ -64,12 +64,12 @@ class Runtime(ABC):
         """Its version, found without importing it; None if it is not installed."""
         return installed_version(self.name)
 
-    def refuses(self, subject: Subject) -> str | None:
+    def refuses(self, subject: ModelUnderTest) -> str | None:
         """Why it is not tried on this subject; None if it is."""
         return "reads only ONNX models" if subject.model is None else None
 
     @abstractmethod
-    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs wanted, by name. An exception counts as a refusal, except for a mistake of onegru's."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.base import ModelUnderTest, Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class OnnxEvaluator(Runtime):
 
     name: str = "onnx"
 
-    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The wanted outputs."""
         import onnx
         from onnx.reference import ReferenceEvaluator

@@ -9,7 +9,7 @@ from typing import Any
 
 from onegru.core.errors import FormatError
 from onegru.runtimes.execution_provider import get_ep_name
-from onegru.verification.runtimes.base import Runtime, Subject, installed_version
+from onegru.verification.runtimes.base import ModelUnderTest, Runtime, installed_version
 
 # ONNX Runtime's message within a session's error.
 _FRAME = re.compile(r".*: ONNX Runtime (?:refuses it|fails) \((.*)\)", re.DOTALL)
@@ -32,7 +32,7 @@ class OnnxRuntime(Runtime):
         """Its version; None where it is not installed."""
         return installed_version("onnxruntime", "onnxruntime-gpu")
 
-    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The wanted outputs."""
         # Imported here, as both need onnx.
         from onegru.formats.onnx.validate import Source, read_model

@@ -13,7 +13,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array, bfloat16, contiguous
 from onegru.runtimes.openvino_graph import infer
-from onegru.verification.runtimes.base import Probe, Runtime, Subject
+from onegru.verification.runtimes.base import ModelUnderTest, Probe, Runtime
 
 # By default it computes in 16 bits where the processor is fast at that, which few comparisons survive.
 _OPTIONS = {"f32": {"INFERENCE_PRECISION_HINT": "f32"}, "default": {}}
@@ -37,18 +37,18 @@ class OpenVino(Runtime):
     name: str = "openvino"
     precision: str = "f32"
 
-    def refuses(self, subject: Subject) -> str | None:
+    def refuses(self, subject: ModelUnderTest) -> str | None:
         """Why it is not tried."""
         return None
 
-    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The wanted outputs."""
         try:
             return self._run(subject, inputs)
         except RuntimeError as error:
             raise RuntimeError(_PLACES.sub("", " ".join(str(error).split()))) from None
 
-    def _run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def _run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         os.environ.setdefault("OPENVINO_TELEMETRY", "0")
         import openvino
 
@@ -102,7 +102,7 @@ def _source(output: Any) -> tuple[str, int]:
     return _key(output.node.input(0).get_source_output())
 
 
-def _wanted(output: Any, subject: Subject, probed: Mapping[tuple[str, int], str]) -> list[str]:
+def _wanted(output: Any, subject: ModelUnderTest, probed: Mapping[tuple[str, int], str]) -> list[str]:
     """The subject's names for an output of the model: as an output, as a probe, or both."""
     own = output.get_names() | {output.node.get_friendly_name()}
     names = [name for name, aliases in subject.outputs.items() if own.intersection((name, *aliases))]

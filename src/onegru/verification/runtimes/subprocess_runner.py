@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from onegru.core.dtypes import Array
 from onegru.system.child_process import read_answer, run_child, running
-from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.base import ModelUnderTest, Runtime
 
 #: The module that runs models in a process of its own.
 WORKER = "onegru.verification.runtimes.worker"
@@ -38,7 +38,9 @@ class RunResult:
     reason: str = ""
 
 
-def run_apart(runtime: Runtime, subject: Subject, inputs: Mapping[str, Any], timeout: float) -> RunResult:
+def run_apart(
+    runtime: Runtime, subject: ModelUnderTest, inputs: Mapping[str, Any], timeout: float
+) -> RunResult:
     """Run a model in a runtime, in a new process.
 
     Args:

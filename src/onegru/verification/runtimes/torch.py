@@ -9,7 +9,7 @@ from typing import Any
 
 from onegru.core.errors import FormatError
 from onegru.formats.opened import Kind, open_file
-from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.base import ModelUnderTest, Runtime
 
 _WEIGHT = re.compile(r"(?P<prefix>.*\.)?weight_ih_l(?P<layer>[0-9]{1,3})(?P<reverse>_reverse)?")
 
@@ -20,12 +20,12 @@ class TorchCheckpoint(Runtime):
 
     name: str = "torch"
 
-    def refuses(self, subject: Subject) -> str | None:
+    def refuses(self, subject: ModelUnderTest) -> str | None:
         """Why it is not tried."""
         is_checkpoint = open_file("path", subject.path).detected is Kind.PYTORCH
         return None if is_checkpoint else "reads only PyTorch checkpoints"
 
-    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The layer's outputs."""
         import torch
 

@@ -14,7 +14,7 @@ import numpy as np
 from onegru.core.dtypes import as_text
 from onegru.core.errors import is_own_mistake
 from onegru.system.child_process import write_answer
-from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.base import ModelUnderTest, Runtime
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> None:
         _answer(runtime, subject, inputs, f"answer-{number}")
 
 
-def _answer(runtime: Runtime, subject: Subject, inputs: Mapping[str, Any], name: str) -> None:
+def _answer(runtime: Runtime, subject: ModelUnderTest, inputs: Mapping[str, Any], name: str) -> None:
     """Run a model, and leave what came of it in a file of this name."""
     outputs: dict[str, Any] = {}
     reason, is_own = "", False
