@@ -2,13 +2,20 @@
 // states; then, from the last step to the first, with the gradient dh by the new state and prime for an activation's
 // derivative:
 //
-//   dn = dh∘(1 - z)∘g'                          by the argument of n
-//   dz = dh∘(h - n)∘f'                          by the argument of z; with attention, times 1 - a, and da = -Σ dh∘(h -
-//   n)∘z dq = dn∘r, dr = dn∘q∘f'                     reset after, q = h·Rhᵀ + Rbh dr = (dn·Rh)∘h∘f' reset before dh =
-//   dh∘z + dz·Rz + dr·Rr + dq·Rh           reset after: by the state before dh = dh∘z + dz·Rz + dr·Rr + (dn·Rh)∘r reset
-//   before
+// clang-format off
+//   dn = dh∘(1 - z)∘g'                            by the argument of n
+//   dz = dh∘(h - n)∘f'                            by the argument of z; with attention, times 1 - a, and
+//   da = -Σ dh∘(h - n)∘z                          with attention, z as the gate is before the score scales it
+//   dq = dn∘r                                     reset after, q = h·Rhᵀ + Rbh
+//   dr = dn∘q∘f'                                  reset after
+//   dr = (dn·Rh)∘h∘f'                             reset before
+//   dh = dh∘z + dz·Rz + dr·Rr + dq·Rh             reset after: by the state before
+//   dh = dh∘z + dz·Rz + dr·Rr + (dn·Rh)∘r         reset before: by the state before
 //
-// and dX = dz·Wz + dr·Wr + dn·Wh, dW = Σ (dz, dr, dn)ᵀ·x, dR = Σ (dz, dr, dq)ᵀ·h; reset before, of n, Σ dnᵀ·(r∘h).
+//   dX = dz·Wz + dr·Wr + dn·Wh
+//   dW = Σ (dz, dr, dn)ᵀ·x
+//   dR = Σ (dz, dr, dq)ᵀ·h                        reset before, of n: Σ dnᵀ·(r∘h)
+// clang-format on
 
 #include <algorithm>
 #include <cstring>

@@ -17,7 +17,7 @@ SLOW = """
 import sys, time
 from onegru.cli import screen
 screen._PATIENCE = float(sys.argv[1])
-with screen.waiting("running [a] model") as watch:
+with screen.ProgressBar("running [a] model") as watch:
     for done in range(8):
         watch.progress(done, 8)
         time.sleep(0.05)
