@@ -214,3 +214,44 @@ def test_arguments_that_are_refused() -> None:
     ):
         with pytest.raises(SpecError, match=message):
             Scorer(make_gru(), **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip", "null"])
+def test_a_row_on_which_the_model_fails(on_error: str, tmp_path: Path) -> None:
+    """An id that the table of a model does not have: ONNX Runtime refuses the batch, and one row is at fault."""
+    pytest.importorskip("onnxruntime")
+    from tests.support.files import onnx_models as models
+
+    H = models.H
+    nodes = [
+        models.node("Gather", ["table", "ids"], ["E"], axis=0),
+        models.gru("E", ["", "h"], name="gru"),
+        models.node("Squeeze", ["h", "zero"], ["out"]),
+    ]
+    table_ = np.random.default_rng(0).standard_normal((10, models.I)).astype(np.float32)
+    constants = {**models.weights(), "table": table_, "zero": np.array([0])}
+    graph = models.graph(nodes, [models.value("ids", "int64", ["time", "batch"])], ["out"], constants)
+    source = models.save(tmp_path, models.model(graph))
+    rows = [[1, 2, 3], [4, 99, 5], [6, 7, 8], [None, 1, 2], [0, 0, 1], [9, 9, -20]]
+    data = pa.table({"ids": pa.array(rows, pa.list_(pa.int64())), "id": range(6)})
+    scorer = Scorer(source, keep=["id"], axes={"ids": ("time", "batch")}, on_error=on_error)
+    if on_error == "raise":
+        with pytest.raises(FormatError, match=r"^row 3: 'ids'"):
+            scorer(data)
+        with pytest.raises(FormatError, match=r"^row 1: .*(out of|within) .*"):
+            scorer(data.slice(0, 3))
+        return
+    found = scorer.run(data)
+    good = [0, 2, 4]
+    assert [item.row for item in found.left_out] == [1, 3, 5]
+    assert [item.column for item in found.left_out] == ["", "ids", ""]
+    outputs = found.table["out"].to_pylist()
+    alone = [scorer(data.slice(row, 1))["out"].to_pylist()[0] for row in good]
+    if on_error == "skip":
+        assert found.table["id"].to_pylist() == good and outputs == alone
+    else:
+        assert found.table["id"].to_pylist() == list(range(6))
+        assert [outputs[row] for row in good] == alone and outputs[1] is outputs[3] is outputs[5] is None
+    with pytest.raises(FormatError, match=r"model\.onnx"):  # a whole batch: it is the model
+        scorer(pa.table({"ids": pa.array([[99], [98]], pa.list_(pa.int64())), "id": range(2)}))
+    assert np.isfinite(np.array(alone)).all() and len(alone[0]) == H

@@ -22,7 +22,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from onegru.core.wording import printable
@@ -62,8 +62,13 @@ def ruled_table(headings: Iterable[str], figures: Iterable[str]) -> Table:
 class ProgressBar:
     """Measures the time that something takes, and shows a bar on stderr if that is long."""
 
+    _most_words, _bar_width = 45, 20
+
     def __init__(self, label: str) -> None:
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), *self._figures())
+        # All of it fits 80 columns.
+        words = Column(no_wrap=True, overflow="ellipsis", max_width=self._most_words)
+        label_column = TextColumn("{task.description}", table_column=words)
+        columns = (SpinnerColumn(), label_column, BarColumn(self._bar_width), *self._figures())
         console = Console(stderr=True)
         # Only if a person watches: in a log a bar is noise, whatever FORCE_COLOR says.
         watched = console.is_interactive and sys.stderr.isatty()
@@ -96,6 +101,8 @@ class ProgressBar:
 
 class CountingBar(ProgressBar):
     """Likewise for many things of a kind: how many are done, how many a second, and the time left."""
+
+    _most_words, _bar_width = 24, 10
 
     def __init__(self, things: str, label: str) -> None:
         self._things = things

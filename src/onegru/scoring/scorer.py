@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from onegru.core.arguments import choice, flag, integer, shown
 from onegru.core.dtypes import Array, numpy_dtype
-from onegru.core.errors import FormatError, SpecError
+from onegru.core.errors import FormatError, OneGRUError, SpecError
 from onegru.core.wording import count
 from onegru.engines.native import MOST_THREADS, set_num_threads
 from onegru.engines.select import engine_options
@@ -35,7 +35,7 @@ class LeftOut:
 
     Attributes:
         row: its index in the table that the scorer was given.
-        column: where the fault is.
+        column: where the fault is; empty where the model fails on the row.
         reason: what is wrong.
     """
 
@@ -97,7 +97,8 @@ class Scorer:
         batch: how many steps a batch has, padding included, at most 131072; None for what was measured to be
             fast.
         on_error: what becomes of a row that cannot be run, as it is null, empty, of another width, or holds a
-            null or NaN: "raise" an error, "skip" the row, or "null" for its outputs.
+            null or NaN, or as the model fails on it, alone or beside others: "raise" an error that names it,
+            "skip" the row, or "null" for its outputs.
         weight_storage: what GRUs of float32 in a file keep their weights in, as in `onegru.GRU`; None for
             float32. Layers and models that are given have a storage of their own.
         activation_storage: likewise.
@@ -289,14 +290,18 @@ class Scorer:
         """Begin to score rows that were gathered.
 
         Returns:
-            what waits for the end; raises FormatError if another runtime fails on its part.
+            what waits for the end; raises FormatError if another runtime fails on its part: on all rows of a
+            batch, or, where errors are raised, on one.
         """
         program = self.program
         fields = {item.field.name: item.ragged() for item in rows.fields}
         lengths = next(fields[field.name].lengths for field in program.fields if field.is_sequence)
         assembly = Assembly(program.results, lengths)
 
-        def run(chosen: Array) -> int:
+        failed: dict[int, str] = {}
+
+        def try_rows(chosen: Array) -> OneGRUError | None:
+            """Run rows; where that fails, each half, down to the row on which it does."""
             own = lengths[chosen]
             longest = int(own[0])
             arrays = {
@@ -305,8 +310,24 @@ class Scorer:
                 else fields[field.name].values[chosen]
                 for field in program.fields
             }
-            assembly.add(chosen, own, program.run(arrays, own))
-            return longest * len(chosen)
+            try:
+                assembly.add(chosen, own, program.run(arrays, own))
+            except FormatError as error:
+                if len(chosen) == 1:
+                    failed[int(chosen[0])] = str(error)
+                    if self._on_error == "raise":
+                        raise FormatError(f"{rows.place(int(chosen[0]))}: {error}") from None
+                    return error
+                middle = len(chosen) // 2
+                parts = [try_rows(part) for part in (chosen[:middle], chosen[middle:])]
+                return error if None not in parts else None
+            return None
+
+        def run(chosen: Array) -> int:
+            error = try_rows(chosen)
+            if error is not None and len(chosen) > 1:  # it is the model
+                raise error
+            return int(lengths[chosen[0]]) * len(chosen)
 
         each = batches(lengths, self._batch or STEPS, equal=program.equal_lengths)
         wait = workers.start(run, each)
@@ -316,7 +337,8 @@ class Scorer:
             padding = sum(wait()) - steps
             for item in rows.fields:
                 item.release()
-            return Scored(rows.table(assembly.arrays()), tuple(rows.left_out), steps, padding)
+            table = rows.table(assembly.arrays(), failed)
+            return Scored(table, tuple(rows.left_out), steps, padding)
 
         return end
 
@@ -338,6 +360,9 @@ class Gathering:
         self._bytes_per_row = 2 * sum(8 * result.width for result in results if not result.is_sequence)
         self._bytes_per_step = 2 * sum(8 * result.width for result in results if result.is_sequence)
         self._kept: list[pa.Table] = []
+        # For each table: what its rows are called, their first number, the first of them here, those that are
+        # clean.
+        self._origins: list[tuple[str, int, int, Array]] = []
         self.rows = 0
         self.left_out: list[LeftOut] = []
         #: What the rows and their outputs take, about.
@@ -359,11 +384,11 @@ class Gathering:
         if bad and self._scorer.on_error == "raise":
             fault = bad[min(bad)]
             raise FormatError(f"{words}{first + fault.row}: {fault.column!r}: {fault.reason}")
-        clean = rows
+        clean, good = rows, np.ones(len(rows), np.bool_)
         if bad:
-            good = np.ones(len(rows), np.bool_)
             good[list(bad)] = False
             clean, keeps = rows.filter(pa.array(good)), False
+        self._origins.append((words, first, self.rows, np.flatnonzero(good)))
         steps = numbers = 0
         for item in self.fields:
             count = int(item.add(clean.column(item.field.column), keeps=keeps).sum())
@@ -376,15 +401,40 @@ class Gathering:
         self.bytes += max(bytes_of(rows), bytes_of(kept) + numbers)
         self.bytes += len(rows) * self._bytes_per_row + steps * self._bytes_per_step
 
-    def table(self, outputs: list[pa.Array]) -> pa.Table:
-        """The rows with these outputs, which those that were left out lack."""
-        if self.left_out and self._scorer.on_error == "null":
-            missing = np.zeros(self.rows, np.bool_)
-            missing[[item.row for item in self.left_out]] = True
-            where = np.cumsum(~missing) - 1
-            outputs = [array.take(pa.array(where, mask=missing)) for array in outputs]
-        count = len(outputs[0])
+    def _find(self, index: int) -> tuple[str, int, int]:
+        """Of a row that was run: what it is called, its number there, and its index among all rows."""
+        for words, first, before, clean in self._origins:
+            if index < len(clean):
+                return words, first + int(clean[index]), before + int(clean[index])
+            index -= len(clean)
+        raise IndexError(index)
+
+    def place(self, index: int) -> str:
+        """What messages call a row that was run."""
+        words, number, _ = self._find(index)
+        return f"{words}{number}"
+
+    def table(self, outputs: list[pa.Array], failed: Mapping[int, str]) -> pa.Table:
+        """The rows with these outputs; those that were left out, or on which the model failed, have none."""
         kept = pa.concat_tables(self._kept) if self._kept else self._schema.empty_table()
+        not_run = {item.row for item in self.left_out}
+        rows = {self._find(index)[2]: reason for index, reason in failed.items()}
+        if self._scorer.on_error == "null" and (not_run or rows):
+            missing, empty = np.zeros(self.rows, np.bool_), np.zeros(self.rows, np.bool_)
+            missing[list(not_run)] = True
+            empty[[*not_run, *rows]] = True
+            where = np.cumsum(~missing) - 1
+            outputs = [array.take(pa.array(where, mask=empty)) for array in outputs]
+        elif failed:
+            good = np.ones(len(outputs[0]), np.bool_)
+            good[list(failed)] = False
+            outputs = [array.filter(pa.array(good)) for array in outputs]
+            kept = kept.filter(pa.array(good)) if self._scorer.keep else kept
+        self.left_out = sorted(
+            [*self.left_out, *(LeftOut(row, "", reason) for row, reason in rows.items())],
+            key=lambda item: item.row,
+        )
+        count = len(outputs[0])
         columns = [kept.column(name) for name in self._scorer.keep]
         assert all(len(column) == count for column in columns)
         return pa.table([*columns, *outputs], schema=self._schema)
