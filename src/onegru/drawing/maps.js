@@ -2,7 +2,7 @@
 // The maps of the page: for each gate units over steps, and above them their mean. page.js uses them.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const LINE = 46, GAP = 6, AXIS = 20, LEFT = 46, RIGHT = 52; // pixels around a map
+const LINE = 46, GAP = 6, AXIS = 20, LEFT = 46, RIGHT = 68; // pixels around a map
 const element = (id) => document.getElementById(id);
 
 // ---- numbers
