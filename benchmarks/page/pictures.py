@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.page.figures import mean_of, threads_of
 
-__all__ = ["draw_curves", "draw_rows"]
+__all__ = ["draw_curves", "draw_page", "draw_rows"]
 
 
 def _axes(count: int, width: float, height: float) -> tuple[Any, Any]:
@@ -48,7 +49,7 @@ def draw_rows(rows: Mapping[str, Sequence[float]], title: str, path: Path) -> No
     ticks = [tick for tick in (0.5, 1, 2, 5, 10, 20) if least * 0.9 < tick < most * 1.1]
     axis.set_xticks(ticks, [f"{tick:g}×" for tick in ticks], fontsize=15)
     axis.set_xticks([], minor=True)
-    axis.set_xlim(min(least, 1) * 0.93, most * 1.75)
+    axis.set_xlim(min(least, 1) * 0.93, most * 2.4)
     axis.axvline(1, color="black", linewidth=1.2)
     axis.set_yticks(range(len(rows)), list(rows), fontsize=17)
     axis.set_ylim(len(rows) - 0.5, -0.5)
@@ -81,4 +82,42 @@ def draw_curves(
     for axis in (left, right):
         if axis.lines and axis.get_legend_handles_labels()[0]:
             axis.legend()
+    _save(figure, path)
+
+
+def draw_page(page: Path, columns: Sequence[int], threads: str, against: str, path: Path) -> None:
+    """A point for each row of a page's tables and each machine: the ratio in a column, on a logarithmic axis.
+
+    Args:
+        page: the page, a section for each machine.
+        columns: of a row's name, and of its ratio.
+        threads: the heading of the tables in a section; empty where it has one table.
+        against: what the ratios are to.
+        path: the picture.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for section in page.read_text(encoding="utf-8").split("\n## ")[1:]:
+        machine = section.partition("\n")[0]
+        table = section.partition(f"### {threads}")[2].partition("###")[0] if threads else section
+        for line in table.splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if len(cells) > max(columns) and (ratio := re.match(r"[\d.]+(?=×)", cells[columns[1]])):
+                found.setdefault(cells[columns[0]], {})[machine] = float(ratio[0])
+    machines = list(dict.fromkeys(name for by_machine in found.values() for name in by_machine))
+    figure, (axis,) = _axes(1, 8.0, 0.34 * len(found) + 1.6)
+    for number, machine in enumerate(machines):
+        points = [(by[machine], place) for place, by in enumerate(found.values()) if machine in by]
+        axis.plot(*zip(*points, strict=True), "osD^v"[number % 5], markersize=8, label=machine, alpha=0.85)
+    axis.set_xscale("log")
+    ratios = [value for by_machine in found.values() for value in by_machine.values()]
+    ticks = [t for t in (0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15) if min(ratios) * 0.8 < t < max(ratios) * 1.2]
+    axis.set_xticks(ticks, [f"{tick:g}×" for tick in ticks], fontsize=12)
+    axis.set_xticks([], minor=True)
+    axis.axvline(1, color="black", linewidth=1)
+    axis.grid(alpha=0.3)
+    axis.set_axisbelow(True)
+    axis.set_yticks(range(len(found)), list(found), fontsize=11)
+    axis.set_ylim(len(found) - 0.5, -0.5)
+    axis.set_xlabel(f"times as fast as {against}", fontsize=12)
+    axis.legend(fontsize=11)
     _save(figure, path)
