@@ -11,7 +11,7 @@ import pytest
 
 import onegru
 from tests.support.files.onnx_models import WEIGHTS, H, I, graph, gru, model, node, save, tensor, value
-from tests.support.layers import make_stack
+from tests.support.layers import make_gru, make_stack
 from tests.support.machine.cli import Cli, X, expected, same, write_gru
 
 # ---- run: what it prints
@@ -206,3 +206,17 @@ def test_times_have_units_that_suit_them(cli: Cli) -> None:
     out = cli("bench", write_gru(), "--random", 0, "--dim", "seq=2000", "--dim", "batch=1").out
     times = re.findall(r"([0-9.]+) (µs|ms|s) ", out)
     assert times and all(0.9 <= float(number) < 1000 for number, _ in times)
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_an_ir_is_timed_in_openvino(cli: Cli, attention: bool) -> None:
+    """Beside onegru, on the same inputs; OpenVINO reads no AUGRU."""
+    pytest.importorskip("openvino")
+    onegru.save_layers(make_gru(attention=attention), "m.xml")
+    found = cli("bench", "m.xml", "--random", 0, "--dims", 3, "--rounds", 1, "--json").document()
+    ours, theirs = found["runtimes"]
+    assert (ours["runtime"], theirs["runtime"]) == ("onegru", "openvino")
+    if attention:
+        assert "OpenVINO refuses it" in theirs["refuses"]
+    else:
+        assert theirs["median"] > 0 and theirs["difference"] < 1e-5
