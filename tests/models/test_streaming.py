@@ -59,7 +59,7 @@ def test_inspection(tmp_path: Path) -> None:
         return onegru.inspect(save(tmp_path, built(parts, 4))).streaming
 
     assert words("padded convolution", "GRU", "GRU") == (
-        "once rewritten by onegru convert --streaming, which adds 1 cache and 2 states"
+        "once rewritten by onegru stream, which adds 1 cache and 2 states"
     )
     assert words("symmetric convolution", "GRU").endswith("step later (--delay)") or words(
         "symmetric convolution", "GRU"
