@@ -10,7 +10,7 @@ import pytest
 
 import onegru
 from onegru.verification.compare_models import compare_with
-from onegru.verification.runtimes.base import Subject
+from onegru.verification.runtimes.base import ModelUnderTest
 from onegru.verification.runtimes.torch import TorchCheckpoint
 from tests.support.files.onnx_models import Arrays, graph, gru, model, node, save, value
 from tests.support.mutants import mutated
@@ -107,7 +107,7 @@ def test_a_checkpoint_that_is_read_wrong(
 
 def test_what_the_runtime_gives(module: Any, checkpoint: Path) -> None:
     X = np.random.default_rng(0).standard_normal((4, 2, I)).astype(np.float32)
-    found = TorchCheckpoint().run(Subject(str(checkpoint), None, {}), {"X": X})
+    found = TorchCheckpoint().run(ModelUnderTest(str(checkpoint), None, {}), {"X": X})
     with torch.no_grad():
         Y, Y_h = module(torch.from_numpy(X))
     assert np.array_equal(found["Y"], Y.numpy()) and np.array_equal(found["Y_h"], Y_h.numpy())
@@ -125,7 +125,7 @@ def test_checkpoints_that_it_refuses(tmp_path: Path, state: Any, message: str) -
     path = tmp_path / "checkpoint.pt"
     torch.save(state, path)
     with pytest.raises(ValueError, match=message):
-        TorchCheckpoint().run(Subject(str(path), None, {}), {})
-    assert TorchCheckpoint().refuses(Subject(str(path), None, {})) is None
+        TorchCheckpoint().run(ModelUnderTest(str(path), None, {}), {})
+    assert TorchCheckpoint().refuses(ModelUnderTest(str(path), None, {})) is None
     path.write_bytes(b"PK")
-    assert TorchCheckpoint().refuses(Subject(str(path), None, {})) is not None
+    assert TorchCheckpoint().refuses(ModelUnderTest(str(path), None, {})) is not None

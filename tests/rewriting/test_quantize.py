@@ -1,4 +1,4 @@
-"""`convert --quantize`: weights in int8 that any runtime dequantizes, and onegru reads back unchanged."""
+"""`quantize`: weights in int8 that any runtime dequantizes, and onegru reads back unchanged."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from onegru.conformance.case import Case
 from onegru.conformance.cases import all_cases
-from onegru.verification.runtimes.base import Subject
+from onegru.verification.runtimes.base import ModelUnderTest
 from tests.support.mutants import Fake
 
 
@@ -31,7 +31,7 @@ class FaultyRuntime(Fake):
     faults: Mapping[str, str] = field(default_factory=dict)
     place: int = 0
 
-    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         results = super().run(subject, inputs)
         match self.faults.get(subject.path, ""):
             case "signal":

@@ -16,7 +16,7 @@ from onnx import ModelProto, NodeProto
 from onegru import Model
 from onegru.formats.onnx.parse import parse_onnx
 from onegru.formats.onnx.validate import Source
-from onegru.verification.runtimes.base import Runtime, Subject
+from onegru.verification.runtimes.base import Runtime, ModelUnderTest
 from tests.support.files.onnx_models import tensor
 
 
@@ -121,13 +121,13 @@ class Fake(Runtime):
     def version(self) -> str | None:
         return "1.0"
 
-    def refuses(self, subject: Subject) -> str | None:
+    def refuses(self, subject: ModelUnderTest) -> str | None:
         return None
 
     def change(self, proto: ModelProto) -> ModelProto:
         return proto
 
-    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         assert subject.model is not None
         proto = self.change(ModelProto.FromString(subject.model))
         return dict(Model(parse_onnx(proto.SerializeToString(), Source("fake"))).run(inputs))
@@ -148,7 +148,7 @@ class Mutant(Fake):
 class Shy(Mutant):
     """One that gives a model's last output alone: what goes on inside it cannot be asked."""
 
-    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         assert subject.model is not None
         proto = ModelProto.FromString(subject.model)
         if len(proto.graph.output) > 2:
@@ -168,7 +168,7 @@ class Shifty(Mutant):
 class Outside(Fake):
     """One whose other operators are wrong."""
 
-    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         results = super().run(subject, inputs)
         if "S2" in results:  # else it is a node alone
             results["S2"] = results["S2"] + np.float32(0.25)
@@ -181,7 +181,7 @@ class Crashing(Fake):
 
     signal: int = signal.SIGSEGV
 
-    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         os.kill(os.getpid(), self.signal)
         time.sleep(60)
         return {}
@@ -191,7 +191,7 @@ class Crashing(Fake):
 class Quitting(Fake):
     """One that leaves without a word."""
 
-    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         os._exit(3)
 
 
@@ -199,7 +199,7 @@ class Quitting(Fake):
 class Hanging(Fake):
     """One that never comes back."""
 
-    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         time.sleep(600)
         return {}
 
@@ -208,7 +208,7 @@ class Hanging(Fake):
 class Refusing(Fake):
     """One that raises."""
 
-    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise RuntimeError("no such\noperator")
 
 
@@ -216,7 +216,7 @@ class Refusing(Fake):
 class Forgetful(Fake):
     """One that leaves an output out."""
 
-    def run(self, subject: Subject, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         results = super().run(subject, inputs)
         del results["H2"]
         return results

@@ -239,7 +239,7 @@ def test_a_model_without_gru_nodes(tmp_path: Path, is_decomposed: bool) -> None:
     loaded = onegru.load(save(tmp_path, proto))
     fault, words = find_fault(loaded, {}, {}, OnnxEvaluator(), lambda *_: pytest.fail(), lambda _: True)
     assert fault is None and words.startswith("it has no GRU node, ")
-    assert ("1 decomposed GRU: `onegru convert --fuse`" in words) == is_decomposed
+    assert ("1 decomposed GRU: `onegru fuse`" in words) == is_decomposed
 
 
 def test_openvino_is_given_the_file(tmp_path: Path) -> None:
