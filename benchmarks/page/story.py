@@ -203,8 +203,8 @@ def _limits(machines: Machines) -> list[str]:
         "- **Training of large layers** in PyTorch is done by oneDNN's kernels, which are as good: 1.05 to "
         "1.3 times there, where small layers gain several times; single steps with gradients gain nothing. "
         "[Training, measured](training-tables.md).",
-        f"- **Random shapes**: {sum(value < 1 for value in drawn)} of {len(drawn)} cases on the machines "
-        f"above are slower than ONNX Runtime, the lowest {min(drawn, default=0):.2f}.",
+        f"- **Random shapes**: slower than ONNX Runtime in {sum(value < 1 for value in drawn)} of "
+        f"{len(drawn)} cases on the machines above, the lowest {min(drawn, default=0):.2f}.",
         f"- **OpenVINO's models of one small step.** `onegru.load` calls OpenVINO for all but the GRUs, from "
         f"Python, some 8 µs a call: whole models are {_span(irs)} times as fast.",
         f"- **Weights that nodes compute** from defaults of inputs are made again in each run of a session "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -130,10 +131,12 @@ def test_the_bar_tells_the_rate_and_the_time_left() -> None:
 import sys, time
 from onegru.cli import screen
 screen._PATIENCE = 0.0
-with screen.counting("rows", "scoring") as bar:
+with screen.CountingBar("rows", "scoring") as bar:
     for done in range(12):
         bar.progress(100 * done, 1200)
         time.sleep(0.1)
 """
     written = in_terminal(code)
     assert "rows/s" in written and "/1200" in written and "left" in written
+    shown = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", written)
+    assert max(map(len, re.split(r"[\r\n]+", shown))) <= 80

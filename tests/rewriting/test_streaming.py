@@ -418,7 +418,7 @@ def older_steps(cache: plan.Cache) -> plan.Cache:
     return cache._replace(steps=cache.steps and cache.steps + 1, first=cache.first + 1)
 
 
-WRONG: dict[str, tuple[list[str], Callable[[plan.NodeChanges], object]]] = {
+WRONG: dict[str, tuple[list[str], Callable[[plan.StreamingPlan], object]]] = {
     "a cache one step short": (
         ["padded convolution", "GRU"],
         lambda made: made.caches.__setitem__(0, shorter_cache(made.caches[0])),
@@ -450,7 +450,7 @@ def test_a_wrong_rule_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.M
     target.unlink()
     make = plan.Planner.plan
 
-    def spoiled(planner: plan.Planner) -> plan.NodeChanges:
+    def spoiled(planner: plan.Planner) -> plan.StreamingPlan:
         made = make(planner)
         spoil(made)
         return made

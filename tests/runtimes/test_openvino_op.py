@@ -331,7 +331,7 @@ def test_without_openvino() -> None:
         except onegru.MissingExtraError as error:
             print(error)
     """)
-    assert result.stdout == "openvino_extensions needs openvino: pip install 'onegru[openvino]'\n", (
+    assert result.stdout == "onegru.openvino.extensions needs openvino: pip install 'onegru[openvino]'\n", (
         result.stderr
     )
 

@@ -218,7 +218,7 @@ def test_arguments_that_are_refused() -> None:
 
 @pytest.mark.parametrize("on_error", ["raise", "skip", "null"])
 def test_a_row_on_which_the_model_fails(on_error: str, tmp_path: Path) -> None:
-    """An id that the table of a model does not have: ONNX Runtime refuses the batch, and one row is at fault."""
+    """An id that the table does not have: ONNX Runtime refuses the batch, and one row is at fault."""
     pytest.importorskip("onnxruntime")
     from tests.support.files import onnx_models as models
 

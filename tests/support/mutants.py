@@ -16,7 +16,7 @@ from onnx import ModelProto, NodeProto
 from onegru import Model
 from onegru.formats.onnx.parse import parse_onnx
 from onegru.formats.onnx.validate import Source
-from onegru.verification.runtimes.base import Runtime, ModelUnderTest
+from onegru.verification.runtimes.base import ModelUnderTest, Runtime
 from tests.support.files.onnx_models import tensor
 
 

@@ -12,7 +12,7 @@ _SETTLE = 0.02  # seconds, for another runtime's threads to fall asleep
 
 
 def take_turns(
-    calls: Mapping[str, Callable[[], object]], rounds: int, turn: float = TURN
+    calls: Mapping[str, Callable[[], object]], rounds: int, turn: float = TURN, settle: float = _SETTLE
 ) -> dict[str, list[float]]:
     """Time calls in turns, so that whatever else the machine does meets all of them alike.
 
@@ -20,6 +20,7 @@ def take_turns(
         calls: what is timed, by its name.
         rounds: the number of turns that each takes.
         turn: about how long one turn is, in seconds.
+        settle: the seconds before a turn in which another runtime's threads fall asleep.
 
     Returns:
         for each, the mean time of a call in each of its turns, in seconds.
@@ -28,7 +29,7 @@ def take_turns(
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            time.sleep(_SETTLE)
+            time.sleep(settle)
             call()
             began = time.perf_counter()
             for _ in range(counts[name]):
