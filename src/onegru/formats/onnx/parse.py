@@ -55,7 +55,7 @@ from onegru.formats.onnx.values import Values
 from onegru.formats.onnx.views import ViewStep, view_of
 from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
 from onegru.formats.onnx.whole.model import OnnxRuntimeModel, runnable
-from onegru.formats.onnx.whole.optimizers import harmful_optimizers
+from onegru.formats.onnx.whole.optimizers import harmful_optimizers, takes_exact_int8
 from onegru.formats.opened import Opened
 from onegru.operators.lowering import check_attributes, check_weights
 from onegru.operators.onnx import AUGRU, gru_version
@@ -292,6 +292,7 @@ class _Reader:
             where=where,
             names=tuple(names),
             disabled=harmful_optimizers(self.model),
+            exact_int8=takes_exact_int8(self.model),
             most_ahead=self.ahead.most,
             defaults=frozenset(self.defaults),
         )

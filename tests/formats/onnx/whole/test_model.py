@@ -309,3 +309,21 @@ def test_products_of_integers_are_not_saturated(tmp_path: Path) -> None:
     proto = model(graph(nodes, [value("x", "uint8", [1, 1, 64])], ["X", "Y"], constants))
     found = loaded(tmp_path, proto).run({"x": np.full((1, 1, 64), 255, np.uint8)})["X"]
     np.testing.assert_allclose(found, 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_scales_for_each_channel_beside_integers(tmp_path: Path, axis: int) -> None:
+    """With them ONNX Runtime's exact products would fail: its default ones run."""
+    scales = np.linspace(0.01, 0.03, I).astype(np.float32)
+    q = np.random.default_rng(0).integers(-128, 128, (I, I)).astype(np.int8)
+    constants = weights() | {"q": q, "s": scales}
+    nodes = [
+        node("DequantizeLinear", ["q", "s"], ["w"], axis=axis),
+        node("MatMul", ["x", "w"], ["X"]),
+        gru("X", ["Y"]),
+    ]
+    proto = model(graph(nodes, [value("x", shape=[2, 1, I])], ["X", "Y"], constants), opset=17)
+    x = np.random.default_rng(1).standard_normal((2, 1, I)).astype(np.float32)
+    w = q * (scales[:, None] if axis == 0 else scales)
+    found = loaded(tmp_path, proto).run({"x": x})["X"]
+    np.testing.assert_allclose(found, x @ w, atol=0.03)  # ONNX Runtime may round x to eight bits

@@ -33,6 +33,7 @@ class OnnxRuntimeModel(RuntimeModel):
         where: a description of the first of its other nodes.
         names: distinct names of its GRU nodes.
         disabled: the names of ONNX Runtime's optimizers that must not see it.
+        exact_int8: whether ONNX Runtime is told to multiply integers of eight bits exactly.
         most_ahead: the largest size in bytes of a value that is computed ahead of the runs.
         defaults: the inputs that have defaults. These are constants, and so is what is computed of them,
             until a run gives others: such runs have a session of their own, of the model as it is.
@@ -43,6 +44,7 @@ class OnnxRuntimeModel(RuntimeModel):
     where: str
     names: tuple[str, ...]
     disabled: tuple[str, ...]
+    exact_int8: bool
     most_ahead: int
     defaults: frozenset[str]
 
@@ -57,7 +59,10 @@ class OnnxRuntimeModel(RuntimeModel):
         model = str(self.source.file) if self.source.is_unchanged else self.data
 
         def session(model: bytes | str) -> Run:
-            made = Session(model, self.source, self.where, given, self.most_ahead, self.disabled)
+            made = Session(
+                *(model, self.source, self.where, given, self.most_ahead, self.disabled),
+                exact_int8=self.exact_int8,
+            )
             names = made.output_names
             return lambda feeds: dict(zip(names, made.run(feeds), strict=True))
 

@@ -1,7 +1,8 @@
-"""Which of ONNX Runtime's optimizers must not see a model."""
+"""Which of ONNX Runtime's optimizers must not see a model; whether its integers can be multiplied exactly."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from onnx import GraphProto, ModelProto, TensorProto
@@ -17,11 +18,32 @@ _FOLDING = "ConstantFolding"
 # optimizer, NchwcTransformer, ends the process (seen on 1.32).
 _FUSING_TRANSPOSES = "MatmulTransposeFusion"
 
+_SCALED = ("QuantizeLinear", "DequantizeLinear")
+# With products of integers, or what becomes one.
+_INTEGERS = frozenset({"MatMulInteger", "QLinearMatMul", "DynamicQuantizeMatMul", "DequantizeLinear"})
+
 
 def harmful_optimizers(model: ModelProto) -> tuple[str, ...]:
     """The names of the optimizers that would compute GRU nodes themselves, or end the process."""
     found = (_FOLDING if has_constant_grus(model) else "", _FUSING_TRANSPOSES if _has_halves(model) else "")
     return tuple(filter(None, found))
+
+
+def takes_exact_int8(model: ModelProto) -> bool:
+    """Whether ONNX Runtime can be told to multiply integers of eight bits exactly where there is no VNNI.
+
+    What it does for that breaks DequantizeLinear nodes with a scale for each channel (seen on 1.32).
+    """
+    sizes = {tensor.name: math.prod(tensor.dims) for tensor in all_tensors(model)}
+    nodes = list(all_nodes(node for owner in (model.graph, *model.functions) for node in owner.node))
+    for node in nodes:
+        if node.op_type == "Constant":
+            sizes |= {
+                node.output[0]: math.prod(item.t.dims) for item in node.attribute if item.name == "value"
+            }
+    kinds = {node.op_type for node in nodes}
+    scales = (sizes.get(node.input[1]) for node in nodes if node.op_type in _SCALED and len(node.input) > 1)
+    return bool(kinds & _INTEGERS) and all(size == 1 for size in scales)
 
 
 def _has_halves(model: ModelProto) -> bool:

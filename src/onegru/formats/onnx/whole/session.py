@@ -58,6 +58,7 @@ class Session:
             Runtime's own bound.
         disabled: the names of optimizers that must not see it, as `harmful_optimizers` gives them.
         alone: the one execution provider that may run the model; empty for the others and the CPU's.
+        exact_int8: whether it is told to multiply integers of eight bits exactly; see `takes_exact_int8`.
 
     Raises:
         MissingExtraError: ONNX Runtime is not installed.
@@ -74,13 +75,15 @@ class Session:
         most_ahead: int | None = None,
         disabled: Sequence[str] = (),
         alone: str = "",
+        exact_int8: bool = False,
     ) -> None:
         try:
             import onnxruntime
         except ImportError:
             raise MissingExtraError("onnxruntime", "onnxruntime", f"{source.name}: {where}") from None
         options = onnxruntime.SessionOptions()
-        options.add_session_config_entry(*_EXACT_INT8)
+        if exact_int8:
+            options.add_session_config_entry(*_EXACT_INT8)
         options.log_severity_level = _ONLY_FATAL
         options.intra_op_num_threads = get_num_threads()
         if most_ahead is not None:
