@@ -37,10 +37,8 @@ def takes_exact_int8(model: ModelProto) -> bool:
     sizes = {tensor.name: math.prod(tensor.dims) for tensor in all_tensors(model)}
     nodes = list(all_nodes(node for owner in (model.graph, *model.functions) for node in owner.node))
     for node in nodes:
-        if node.op_type == "Constant":
-            sizes |= {
-                node.output[0]: math.prod(item.t.dims) for item in node.attribute if item.name == "value"
-            }
+        for item in node.attribute if node.op_type == "Constant" else ():
+            sizes[node.output[0]] = math.prod(item.t.dims) if item.name == "value" else 0
     kinds = {node.op_type for node in nodes}
     scales = (sizes.get(node.input[1]) for node in nodes if node.op_type in _SCALED and len(node.input) > 1)
     return bool(kinds & _INTEGERS) and all(size == 1 for size in scales)
