@@ -142,7 +142,7 @@ class Timed:
         self._process.join()
 
 
-def times_of(engines: dict[str, Timed], rows: Floats) -> dict[str, str]:
+def times_of(engines: dict[str, Timed], rows: Floats, rounds: int) -> dict[str, str]:
     """Return each engine's time of a call: its median over turns, and the fastest and the slowest turn."""
     bursts: dict[str, Callable[[], None]] = {}
     counts: dict[str, int] = {}
@@ -153,7 +153,7 @@ def times_of(engines: dict[str, Timed], rows: Floats) -> dict[str, str]:
         counts[name] = max(3, int(TURN / (time.perf_counter() - began) * 10))
         bursts[name] = functools.partial(engine.calls, rows, counts[name])
     shown = {}
-    for name, turns in take_turns(bursts, ROUNDS, turn=0).items():
+    for name, turns in take_turns(bursts, rounds, turn=0).items():
         times = [seconds / counts[name] for seconds in turns]
         scale, unit = (1e3, "ms") if statistics.median(times) >= 1e-3 else (1e6, "µs")
         median, low, high = (
@@ -163,11 +163,11 @@ def times_of(engines: dict[str, Timed], rows: Floats) -> dict[str, str]:
     return shown
 
 
-def print_times(names: Iterable[str], rows: Floats, console: Console) -> None:
+def print_times(names: Iterable[str], rows: Floats, rounds: int, console: Console) -> None:
     """Print the time of each engine for all digits in one call and for a single digit."""
     columns = {f"all {len(rows)} digits": rows, "one digit": rows[:1]}
     engines = {name: Timed(name) for name in names}
-    times = [times_of(engines, some) for some in columns.values()]
+    times = [times_of(engines, some, rounds) for some in columns.values()]
     for engine in engines.values():
         engine.stop()
     table = Table(title="time of a call: median of turns (fastest … slowest)", title_justify="left")
@@ -215,6 +215,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--picture", type=Path, default=PICTURE, metavar="PNG", help="where to write the picture"
     )
+    parser.add_argument("--turns", type=int, default=ROUNDS, metavar="N", help="times that each is timed")
     return parser.parse_args()
 
 
@@ -253,7 +254,7 @@ def main() -> int:
     console.print(f"read right: {right} of {len(truth)} held-out digits ({reading.accuracy:.2%})")
     console.print(f"same digit as ONNX Runtime: {same} of {len(truth)}")
     console.print(f"largest difference from ONNX Runtime in a logit: {difference:.1e}")
-    print_times(logits, rows, console)
+    print_times(logits, rows, arguments.turns, console)
     save_picture(reading, arguments.picture)
     console.print(f"picture: {os.path.relpath(arguments.picture)}", soft_wrap=True)
 

@@ -75,6 +75,7 @@ def test_every_kind_of_node(case: Case, tmp_path: Path) -> None:
     assert not {"W", "R"} & types.keys()
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("group_size", [32, 64, 128])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_groups(group_size: int, direction: Any, tmp_path: Path) -> None:

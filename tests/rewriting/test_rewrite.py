@@ -43,7 +43,7 @@ from tests.support.runtimes import openvino_results
 # ---- each change alone
 
 
-@pytest.mark.long(every=7)
+@pytest.mark.long(every=9)
 @pytest.mark.parametrize("case", cases())
 def test_decompose(case: Case, tmp_path: Path) -> None:
     runtimes = ("onnxruntime",) if case.dtype == "float64" else ("onnxruntime", "openvino")

@@ -622,6 +622,7 @@ def verdict(seed: int, folder: Path, names: list[str]) -> tuple[str, str]:
 ALL = [*BENDS, *OF_FIXED]
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", ALL)
 def test_each_bend(name: str, tmp_path: Path) -> None:
     for seed in range(2):

@@ -138,7 +138,7 @@ def test_the_digits_example(tmp_path: Path) -> None:
     shown = re.search(r"<!-- output of: (\S+) -->\n```\n(.*?)```", README, re.DOTALL)
     assert shown is not None
     result = subprocess.run(
-        [sys.executable, ROOT / shown[1], "--picture", tmp_path / "digits.png"],
+        [sys.executable, ROOT / shown[1], "--picture", tmp_path / "digits.png", "--turns", "1"],
         capture_output=True,
         text=True,
         timeout=120,

@@ -175,6 +175,7 @@ def test_two_directions_become_one_layer(is_open: bool, tmp_path: Path) -> None:
     check(path, arrays, {"both": np.concatenate([wanted["fall"], wanted["ball"]], 2)})
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_more_than_a_sequence_stays(fault: str, tmp_path: Path) -> None:
     """And `fuse`, which may compute before the loop what needs no state, changes no numbers."""
@@ -195,6 +196,7 @@ def test_what_is_more_than_a_sequence_stays(fault: str, tmp_path: Path) -> None:
                 np.testing.assert_allclose(after[name], array, rtol=0, atol=BOUND)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("form", ["TensorIterator", "Loop"])
 @pytest.mark.parametrize(
     ("old", "new"),
