@@ -301,13 +301,16 @@ class GRU(_native.Caller):
         values = {"X": X, "initial_h": initial_h, "sequence_lens": sequence_lens, "attention": attention}
         return self._trace(self._ports(layout, attention), values)
 
-    def _trace(self, ports: Sequence[Port], values: Mapping[str, object], *names: str) -> GateTrace:
+    def _trace(
+        self, ports: Sequence[Port], values: Mapping[str, object], name: str = "", source: str = ""
+    ) -> GateTrace:
         """The gates of a call through the ports of an operator, by its names. Raises as `_apply` does.
 
         Args:
             ports: the operator's inputs and outputs.
             values: its inputs by name.
-            names: of the node and of the model, if there are.
+            name: of the node, if there is one.
+            source: the model's name; the trace's also tells in what weights are kept, as others may differ.
         """
         from onegru.layers.gates.trace import GateTrace
 
@@ -315,7 +318,9 @@ class GRU(_native.Caller):
         Y = empty("Y", tuple(sizes[axis] for axis in CANONICAL_AXES["Y"]), self._dtype)
         self._run(inputs, {"Y": Y})
         problem = _problem(inputs, {"Y": Y})
-        return GateTrace._of(self._spec, self.weights, self.activation_storage, problem, *names)
+        if self.weight_storage is not None:
+            source = ", ".join(filter(None, (source, f"weights in {self.weight_storage}")))
+        return GateTrace._of(self._spec, self.weights, self.activation_storage, problem, name, source)
 
     def with_storage(self, weight_storage: str | None, activation_storage: str | None = None) -> GRU:
         """The same layer with its weights, as they are now, kept in another type.

@@ -267,3 +267,9 @@ def test_nothing_to_draw(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     make_gru().trace(np.zeros((0, 2, 5), np.float32)).plot(tmp_path / "empty.png")
     assert (tmp_path / "empty.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_trace_tells_what_weights_are_kept_in() -> None:
+    X = np.random.default_rng(0).standard_normal((3, 1, make_gru().spec.input_size)).astype(np.float32)
+    assert make_gru().trace(X).source == ""
+    assert make_gru(weight_storage="int8").trace(X).source == "weights in int8"
