@@ -318,7 +318,7 @@ class GRU(_native.Caller):
         Y = empty("Y", tuple(sizes[axis] for axis in CANONICAL_AXES["Y"]), self._dtype)
         self._run(inputs, {"Y": Y})
         problem = _problem(inputs, {"Y": Y})
-        if self.weight_storage is not None:
+        if self.weight_storage != self._spec.dtype:
             source = ", ".join(filter(None, (source, f"weights in {self.weight_storage}")))
         return GateTrace._of(self._spec, self.weights, self.activation_storage, problem, name, source)
 
