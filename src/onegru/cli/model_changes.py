@@ -23,7 +23,7 @@ from onegru.rewriting.rewrite import Rewriting
 #: From so many dB on, a ratio of signal to noise says no more than rounding does.
 _NOISELESS = 100.0
 
-_ULP_SAYS = 1 << 16
+_ULP_SAYS = 1 << 12
 
 CHECKING, WRITING = "The check", "The target"
 
