@@ -305,7 +305,7 @@ def test_nodes_by_name(convert: Cli) -> None:
     stack = read_source(Path("b.safetensors"))
     assert isinstance(stack, Stack) and same_layers(stack.layers[0], above)
     convert("model.onnx", "c.safetensors", "--node", "between").refused(
-        "nodes (--node): 'between'; no such GRU node in model.onnx; must be one of 'below', 'above'"
+        "--node: 'between'; no such GRU node in model.onnx; must be one of 'below', 'above'"
     )
 
 
@@ -316,7 +316,7 @@ NOT_ALONE: dict[str, tuple[list[onnx.NodeProto], str]] = {
     ),
     "after": (
         [gru("X", ["y", "Y_h"], name="g"), node("Neg", ["y"], ["Y"])],
-        "changes its GRUs' outputs",
+        "computes its outputs from its GRUs' outputs",
     ),
     "own state": (
         [gru("X", ["Y", "Y_h"], initial_h="h", name="g")],
@@ -379,10 +379,10 @@ def test_arguments(convert: Cli) -> None:
     convert("none.onnx", "b.xml").refused("none.onnx: No such file or directory")
     convert("none.safetensors", "b.xml").refused("none.safetensors: No such file or directory")
     convert("a.onnx", "none/b.xml").refused("TARGET: folder 'none' does not exist")
-    convert("a.onnx", "b.xml", "--opset", 14).refused("opset: 14; must be None for .xml")
-    convert("a.onnx", "b.onnx", "--cell").refused("cell: True; must be None for .onnx")
+    convert("a.onnx", "b.xml", "--opset", 14).refused("--opset: 14; must be left out for .xml")
+    convert("a.onnx", "b.onnx", "--cell").refused("--cell: True; must be left out for .onnx")
     convert("a.safetensors", "b.onnx", "--node", "g").refused(
-        "nodes (--node): 'g'; no such GRU in a.safetensors"
+        "--node: 'g'; no such GRU in a.safetensors"
     )
     Path("folder.onnx").mkdir()
     convert("a.onnx", "folder.onnx", "--overwrite").refused("TARGET: 'folder.onnx' is a folder")
