@@ -13,9 +13,10 @@ import pytest
 
 import onegru
 from onegru import GRU, FormatError, SpecError, Stack
+from onegru.core.compare import Difference
 from onegru.layers.stack import layers_of
 from onegru.models import convert_layers as checking
-from onegru.models.convert_layers import convert_layers
+from onegru.models.convert_layers import OutputCheck, convert_layers
 from onegru.models.select_layers import layers_of_model, read_source
 from onegru.runtimes.known_issues import MEASURED
 from tests.support.files.keras_files import arrays, entry, write_h5
@@ -368,6 +369,25 @@ def test_models_without_layers(convert: Cli) -> None:
 # ---- arguments
 
 
+def test_the_report_counts_every_run(convert: Cli) -> None:
+    """One of 7 steps and 4 rows, one of a single step and row; the larger one says how many steps."""
+    onegru.save_layers(make_gru(), "a.safetensors")
+    outputs = convert("a.safetensors", "b.onnx", "--json").document()["outputs"]
+    hidden = make_gru().spec.hidden_size
+    assert [(item["steps"], item["compared"]) for item in outputs] == [(7, 29 * hidden), (7, 5 * hidden)]
+
+
+def test_a_run_that_disagrees_counts_whatever_another_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run has a tolerance of its own: the larger difference may be the one that is allowed."""
+    runs = {
+        1: OutputCheck("Y", Difference(2e-6, 9, None), tolerance=1e-6, compared=1, steps=1),
+        7: OutputCheck("Y", Difference(5e-6, 9, None), tolerance=1e-5, compared=9, steps=7),
+    }
+    monkeypatch.setattr(checking, "_run_both", lambda source, target, T, B: [runs[T]])
+    (found,) = checking._check(make_gru(), Path("none"))
+    assert (found.agrees, found.compared, found.steps) == (False, 10, 7)
+
+
 def test_arguments(convert: Cli) -> None:
     onegru.save_layers(make_gru(), "a.onnx")
     onegru.save_layers(make_gru(), "a.safetensors")
@@ -381,9 +401,7 @@ def test_arguments(convert: Cli) -> None:
     convert("a.onnx", "none/b.xml").refused("TARGET: folder 'none' does not exist")
     convert("a.onnx", "b.xml", "--opset", 14).refused("--opset: 14; must be left out for .xml")
     convert("a.onnx", "b.onnx", "--cell").refused("--cell: True; must be left out for .onnx")
-    convert("a.safetensors", "b.onnx", "--node", "g").refused(
-        "--node: 'g'; no such GRU in a.safetensors"
-    )
+    convert("a.safetensors", "b.onnx", "--node", "g").refused("--node: 'g'; no such GRU in a.safetensors")
     Path("folder.onnx").mkdir()
     convert("a.onnx", "folder.onnx", "--overwrite").refused("TARGET: 'folder.onnx' is a folder")
     assert sorted(item.name for item in Path().iterdir()) == ["a.onnx", "a.safetensors", "folder.onnx"]
