@@ -21,7 +21,7 @@ from benchmarks.page.figures import (
     whole_words,
 )
 from benchmarks.page.machines import Machines, labels, machine_of
-from benchmarks.page.targets import is_small_step
+from benchmarks.page.targets import LIMITS, is_small_step
 
 __all__ = ["ROWS", "rows_of", "story"]
 
@@ -201,6 +201,7 @@ def _limits(machines: Machines) -> list[str]:
     """A paragraph for each reason, with what was measured on all machines."""
     batches = _all(machines, _tables(lambda shape: shape.regime == "batch" and shape.H >= 256))
     steps = _all(machines, _tables(lambda shape: shape.T == shape.B == 1 and shape.H >= 512))
+    shares = _all(machines, _of_peak)
     drawn, real = _all(machines, drawn_ratios), _all(machines, _tables())
     opening = {form: _all(machines, _opening(form)) for form in ("onnx", _IR)}
     singly = [label for name, label in labels(machines).items() if drawn_ratios(machines[name], "1")]
@@ -212,10 +213,10 @@ def _limits(machines: Machines) -> list[str]:
         for form in ("onnx", "ir")
     }
     lines = [
-        f"- **Large layers are at the limit of the machine.** A batch of a layer with H ≥ 256 is nearly all "
-        f"multiply-adds, and a single step of H ≥ 512 is the reading of its weights; the peers are close to "
-        f"that limit, too. Batches are {_span(batches)} times as fast as the fastest peer, single steps "
-        f"{_span(steps)} times.",
+        f"- **Large layers are near the limit of the machine.** A batch of a layer with H ≥ 256 is nearly "
+        f"all multiply-adds, of whose peak onegru reaches {_percent(shares)}; a single step of H ≥ 512 is the "
+        f"reading of its weights. The peers are not far from that: batches are {_span(batches)} times as fast "
+        f"as the fastest peer, single steps {_span(steps)} times.",
         f"- **Small layers gain most because frameworks cost most there.** {_small(machines)} Of the ten "
         f"times in the first row most is that; inside a model of many operators little of it is left.",
         "- **Training of large layers** in PyTorch is done by oneDNN's kernels, which are as good: 1.05 to "
@@ -243,6 +244,16 @@ def _limits(machines: Machines) -> list[str]:
 
 def _all(machines: Machines, of: Callable[[Parts, str], list[float]]) -> list[float]:
     return [value for parts in machines.values() for count in _COUNTS for value in of(parts, count)]
+
+
+def _of_peak(parts: Parts, threads: str) -> list[float]:
+    """The shares of the peak of multiply-adds that batches reach, where it was measured."""
+    is_known = threads in parts.get("tables", {"limits": {}})["limits"]
+    return LIMITS[0].shares(parts, threads) if is_known else []
+
+
+def _percent(shares: Sequence[float]) -> str:
+    return f"{min(shares):.0%} to {max(shares):.0%}" if shares else "–"
 
 
 def _ways(parts: Parts, count: str, form: str) -> list[float]:
