@@ -214,9 +214,9 @@ def _limits(machines: Machines) -> list[str]:
     }
     lines = [
         f"- **Large layers are near the limit of the machine.** A batch of a layer with H ≥ 256 is nearly "
-        f"all multiply-adds, of whose peak onegru reaches {_percent(shares)}; a single step of H ≥ 512 is the "
-        f"reading of its weights. The peers are not far from that: batches are {_span(batches)} times as fast "
-        f"as the fastest peer, single steps {_span(steps)} times.",
+        f"all multiply-adds, of whose peak onegru reaches {_percent(shares)}; a single step of H ≥ 512 is "
+        f"the reading of its weights. The peers are not far from that: batches are {_span(batches)} times as "
+        f"fast as the fastest peer, single steps {_span(steps)} times.",
         f"- **Small layers gain most because frameworks cost most there.** {_small(machines)} Of the ten "
         f"times in the first row most is that; inside a model of many operators little of it is left.",
         "- **Training of large layers** in PyTorch is done by oneDNN's kernels, which are as good: 1.05 to "
