@@ -181,6 +181,28 @@ BAD_ARGUMENTS = {
 }
 
 
+#: Messages about an argument whose option goes by another name, as Python has it.
+BY_OPTION = {
+    "runtime": (["rewrite", "--for", "other"], "--for: 'other'; must be"),
+    "dims": (["rewrite", "--dim", "none=3"], "--dim: 'none'; must be an open dimension"),
+    "nodes": (["quantize", "--node", "none"], "--node: 'none'; must be"),
+    "nodes of layers": (["convert", "--node", "none"], "--node: 'none'; no such GRU node"),
+    "quantize": (["stream", "--quantize", "--node", "none"], "--node: no GRU node is called 'none'"),
+    "group_size": (["quantize", "--group-size", "5"], "--group-size: 5; must be 32, 64, 128, or left out"),
+    "keras_version": (["convert", "--keras-version", "2.3"], "--keras-version: '2.3'; must be left out, as"),
+    "time": (["stream", "--time", "none=1"], "--time: 'none' is not an input; must be one of 'X'"),
+}
+
+
+@pytest.mark.parametrize("case", BY_OPTION)
+def test_options_go_by_their_own_names(cli: Cli, case: str) -> None:
+    write_gru()
+    before = files()
+    (command, *options), message = BY_OPTION[case]
+    cli(command, "gru.onnx", "target.onnx", *options).refused(message)
+    assert files() == before
+
+
 @pytest.mark.parametrize("case", BAD_ARGUMENTS)
 def test_bad_arguments(cli: Cli, case: str) -> None:
     write_gru()

@@ -13,9 +13,10 @@ import pytest
 
 import onegru
 from onegru import GRU, FormatError, SpecError, Stack
+from onegru.core.compare import Difference
 from onegru.layers.stack import layers_of
 from onegru.models import convert_layers as checking
-from onegru.models.convert_layers import convert_layers
+from onegru.models.convert_layers import OutputCheck, convert_layers
 from onegru.models.select_layers import layers_of_model, read_source
 from onegru.runtimes.known_issues import MEASURED
 from tests.support.files.keras_files import arrays, entry, write_h5
@@ -305,7 +306,7 @@ def test_nodes_by_name(convert: Cli) -> None:
     stack = read_source(Path("b.safetensors"))
     assert isinstance(stack, Stack) and same_layers(stack.layers[0], above)
     convert("model.onnx", "c.safetensors", "--node", "between").refused(
-        "nodes (--node): 'between'; no such GRU node in model.onnx; must be one of 'below', 'above'"
+        "--node: 'between'; no such GRU node in model.onnx; must be one of 'below', 'above'"
     )
 
 
@@ -316,7 +317,7 @@ NOT_ALONE: dict[str, tuple[list[onnx.NodeProto], str]] = {
     ),
     "after": (
         [gru("X", ["y", "Y_h"], name="g"), node("Neg", ["y"], ["Y"])],
-        "changes its GRUs' outputs",
+        "computes its outputs from its GRUs' outputs",
     ),
     "own state": (
         [gru("X", ["Y", "Y_h"], initial_h="h", name="g")],
@@ -368,6 +369,25 @@ def test_models_without_layers(convert: Cli) -> None:
 # ---- arguments
 
 
+def test_the_report_counts_every_run(convert: Cli) -> None:
+    """One of 7 steps and 4 rows, one of a single step and row; the larger one says how many steps."""
+    onegru.save_layers(make_gru(), "a.safetensors")
+    outputs = convert("a.safetensors", "b.onnx", "--json").document()["outputs"]
+    hidden = make_gru().spec.hidden_size
+    assert [(item["steps"], item["compared"]) for item in outputs] == [(7, 29 * hidden), (7, 5 * hidden)]
+
+
+def test_a_run_that_disagrees_counts_whatever_another_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run has a tolerance of its own: the larger difference may be the one that is allowed."""
+    runs = {
+        1: OutputCheck("Y", Difference(2e-6, 9, None), tolerance=1e-6, compared=1, steps=1),
+        7: OutputCheck("Y", Difference(5e-6, 9, None), tolerance=1e-5, compared=9, steps=7),
+    }
+    monkeypatch.setattr(checking, "_run_both", lambda source, target, T, B: [runs[T]])
+    (found,) = checking._check(make_gru(), Path("none"))
+    assert (found.agrees, found.compared, found.steps) == (False, 10, 7)
+
+
 def test_arguments(convert: Cli) -> None:
     onegru.save_layers(make_gru(), "a.onnx")
     onegru.save_layers(make_gru(), "a.safetensors")
@@ -379,11 +399,9 @@ def test_arguments(convert: Cli) -> None:
     convert("none.onnx", "b.xml").refused("none.onnx: No such file or directory")
     convert("none.safetensors", "b.xml").refused("none.safetensors: No such file or directory")
     convert("a.onnx", "none/b.xml").refused("TARGET: folder 'none' does not exist")
-    convert("a.onnx", "b.xml", "--opset", 14).refused("opset: 14; must be None for .xml")
-    convert("a.onnx", "b.onnx", "--cell").refused("cell: True; must be None for .onnx")
-    convert("a.safetensors", "b.onnx", "--node", "g").refused(
-        "nodes (--node): 'g'; no such GRU in a.safetensors"
-    )
+    convert("a.onnx", "b.xml", "--opset", 14).refused("--opset: 14; must be left out for .xml")
+    convert("a.onnx", "b.onnx", "--cell").refused("--cell: True; must be left out for .onnx")
+    convert("a.safetensors", "b.onnx", "--node", "g").refused("--node: 'g'; no such GRU in a.safetensors")
     Path("folder.onnx").mkdir()
     convert("a.onnx", "folder.onnx", "--overwrite").refused("TARGET: 'folder.onnx' is a folder")
     assert sorted(item.name for item in Path().iterdir()) == ["a.onnx", "a.safetensors", "folder.onnx"]

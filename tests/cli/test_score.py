@@ -108,7 +108,7 @@ def test_rows_left_out_and_json(cli: Cli, given: dict[str, Path]) -> None:
         (["--memory", "lots"], "--memory: 'lots'; must be a size, such as 500MB or 1GiB"),
         (["--memory", "1MB"], "--memory: 1 MB; must be at least "),
         (["--on-error", "stop"], "--on-error: 'stop'; must be one of raise, skip, null"),
-        (["--node", "g"], "nodes (--node): 'g'; no such GRU"),
+        (["--node", "g"], "--node: 'g'; no such GRU"),
         (["--axes", "X"], "--axes: 'X'; must be NAME=AXIS,..."),
     ],
 )

@@ -218,6 +218,7 @@ def test_numbers_that_are_not_finite() -> None:
         ({"keep_snr": "40"}, "keep_snr: "),
         ({"samples": []}, r"samples: \[\]; must be inputs of a run"),
         ({"samples": 3}, "samples: 3; must be inputs of a run"),
+        ({"samples": "small.onnx"}, "samples: 'small.onnx'; must be .*; a file to write is target="),
         ({"samples": X[..., :4]}, "X: "),
         ({"samples": {"X": X, "h": X}}, "samples: .*'h'"),
         ({"dims": {"T": 3}}, "dims: given with a layer"),

@@ -709,7 +709,7 @@ def test_in_int8(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"time": {"Q": 1}}, "time: 'Q' is not an input; must be of"),
+        ({"time": {"Q": 1}}, "time: 'Q' is not an input; must be one of"),
         ({"time": {"X": 3}}, "time: axis 3 of 'X'; must be below its rank, 3"),
         ({"time": {"X": "1"}}, "time"),
         ({"opset": 15}, "opset: given without quantize"),

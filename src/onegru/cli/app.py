@@ -121,14 +121,32 @@ def _run() -> int:
         return _fail(message())
 
 
+#: The options of arguments that go by other names, in the order in which one is looked for.
+_OPTIONS = {
+    "dims": ("--dim", "--dims"),
+    "dtype": ("--float16",),
+    "nodes": ("--node",),
+    "num_threads": ("--threads",),
+    "quantize": ("--node",),
+    "runtime": ("--for",),
+    "sequence_lens": ("--lengths", "--no-lengths"),
+    "initial_h": ("--initial-h", "--no-initial-h"),
+    "split": ("--bidirectional-split",),
+}
+
+
 def _as_given(error: onegru.OneGRUError) -> str:
     """A message about an argument, with the option that it was given by."""
-    argument = getattr(error, "argument", None)
+    argument, words = getattr(error, "argument", None), str(error)
     if argument is None:
-        return str(error)
-    option = "--" + {"num_threads": "threads"}.get(argument, argument).replace("_", "-")
+        return words
     given = {item.partition("=")[0] for item in sys.argv[1:]}
-    return str(error).replace(f"{argument}:", f"{option}:", 1) if option in given else str(error)
+    for option in (*_OPTIONS.get(argument, ()), f"--{argument.replace('_', '-')}"):
+        if option in given:
+            words = words.replace(f"{argument}:", f"{option}:", 1)
+            # None is Python's word for an option that is not given.
+            return words.replace("must be None", "must be left out").replace(" or None", ", or left out")
+    return words
 
 
 def _unread() -> int:

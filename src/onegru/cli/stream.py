@@ -10,9 +10,7 @@ from onegru.cli.model_changes import (
     AsJson,
     CheckDims,
     CheckInputs,
-    GroupSize,
     NoCheck,
-    Opset,
     Overwrite,
     Source,
     Target,
@@ -49,8 +47,24 @@ def stream_command(
             "--node", metavar="NAME", help="A GRU to store so; all by default.", rich_help_panel=_IN_INT8
         ),
     ] = None,
-    group_size: GroupSize = None,
-    opset: Opset = None,
+    group_size: Annotated[
+        int | None,
+        typer.Option(
+            "--group-size",
+            metavar="N",
+            help="A scale for each 32, 64 or 128 weights, from opset 21 on.",
+            rich_help_panel=_IN_INT8,
+        ),
+    ] = None,
+    opset: Annotated[
+        int | None,
+        typer.Option(
+            "--opset",
+            metavar="N",
+            help="The opset of the target: 1 to onnx's newest.",
+            rich_help_panel=_IN_INT8,
+        ),
+    ] = None,
     inputs: CheckInputs = None,
     dims: CheckDims = None,
     tolerance: Tolerance = None,

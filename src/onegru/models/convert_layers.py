@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -108,13 +108,20 @@ def _check(source: GRU | Stack, target: Path) -> list[OutputCheck]:
         target: the file written.
 
     Returns:
-        for each output the largest difference of all runs.
+        for each output the run that differs most, with all that was compared.
 
     Raises:
         FormatError, SpecError: the target cannot be read, or nothing can be compared.
     """
     runs = [_run_both(source, target, *sizes) for sizes in reversed(_SIZES)]
-    return [max(items, key=lambda item: item.difference.max_abs) for items in zip(*runs, strict=True)]
+    return [
+        replace(
+            max(items, key=lambda item: (not item.agrees, item.difference.max_abs)),
+            compared=sum(item.compared for item in items),
+            steps=max(item.steps for item in items),
+        )
+        for items in zip(*runs, strict=True)
+    ]
 
 
 def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[OutputCheck]:

@@ -70,7 +70,7 @@ def _layers_of_checkpoint(path: Opened, nodes: Sequence[str], keras_version: str
         return next(iter(layers.values()))
     for name in nodes:
         if name not in layers:
-            raise SpecError(f"nodes (--node): {name!r}; no such GRU in {path}; must be one of {listed}")
+            raise SpecError.of("nodes", f"{name!r}; no such GRU in {path}; must be one of {listed}")
     return joined([layers[name] for name in nodes])
 
 
@@ -121,7 +121,7 @@ def _find(model: Model, name: str) -> GruNode:
     if len(found) != 1:
         listed = ", ".join(repr(gru.name) for gru in model.gru_nodes)
         count = "two of that name" if found else "no such GRU node"
-        raise SpecError(f"nodes (--node): {name!r}; {count} in {model.path}; must be one of {listed}")
+        raise SpecError.of("nodes", f"{name!r}; {count} in {model.path}; must be one of {listed}")
     return found[0]
 
 
@@ -181,7 +181,7 @@ def _why_no_chain(model: Model) -> str:
     if unused := given.keys() - taken - handed:
         return f"does not pass its input {min(unused)!r} to a GRU"
     if not all(any(_same(array, known) for known in _known(traces)) for array in outputs.values()):
-        return "changes its GRUs' outputs"
+        return "computes its outputs from its GRUs' outputs"
     return ""
 
 

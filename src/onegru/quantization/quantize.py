@@ -72,12 +72,12 @@ def quantize(
         samples: of a model, inputs as for `Model.run`, or several of them in a list. Of layers, X, or the
             arguments of a call by name, or a list of either. None for random ones, which are no more than a
             first look.
-        target: an ONNX file to write, of a source that is the name of one; None to write nothing. W and R of
-            the GRU nodes are stored in it in int8, a scale for each row, with DequantizeLinear nodes, from
-            opset 13 on; biases, inputs and states stay float32, and so do nodes that `mode`, `keep_snr` or
-            `nodes` leave as they are. `onegru.load(target, weight_storage="int8")` computes with these
-            integers, other runtimes with their values in float32. The file is compared with the source first,
-            on the first sample.
+        target: an ONNX file to write, of a source that is the name of one, which it may replace; None to
+            write nothing. W and R of the GRU nodes are stored in it in int8, a scale for each row, with
+            DequantizeLinear nodes, from opset 13 on; biases, inputs and states stay float32, and so do nodes
+            that `mode`, `keep_snr` or `nodes` leave as they are.
+            `onegru.load(target, weight_storage="int8")` computes with these integers, other runtimes with
+            their values in float32. The file is compared with the source first, on the first sample.
         mode: what all GRUs are kept in: "W8A8" and "W8A16", the weights in int8 and the inputs of products in
             int8 or int16; "bfloat16" and "float16", the weights; or "float32". "W8A16" by default.
         keep_snr: instead of `mode`, the ratio of signal to noise in dB that every output keeps on these

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -110,6 +111,12 @@ def quantization_target(
 
 
 def _listed(samples: object, single: Callable[[object], bool]) -> list[Any]:
+    if isinstance(samples, str | os.PathLike):
+        raise SpecError.of(
+            "samples",
+            f"{shown(samples)}; must be inputs of a run, or a list of at least one; a file to write is "
+            "target=…",
+        )
     found = [samples] if single(samples) else samples
     if not isinstance(found, Iterable) or not (found := list(found)):
         raise SpecError.of("samples", f"{shown(samples)}; must be inputs of a run, or a list of at least one")

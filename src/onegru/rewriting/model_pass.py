@@ -174,7 +174,8 @@ class _Rewriter:
         if not isinstance(self.changes.quantize, bool):
             names = [name for name, *_ in self.nodes]
             for name in sorted(self.changes.quantize - set(names)):
-                raise SpecError.of("quantize", f"no GRU node is called {name!r}; must be of {names}")
+                listed = ", ".join(map(repr, names))
+                raise SpecError.of("quantize", f"no GRU node is called {name!r}; must be one of {listed}")
         self._drop_retired()
         add_augru_functions(self.model, self.source)
         opsets = (self.old, self.new)

@@ -68,7 +68,8 @@ def streaming_model(
         raise SpecError.of("time", f"{shown(time)}; must be a mapping from inputs to axes")
     for name in time or {}:
         if name not in names:
-            raise SpecError.of("time", f"{name!r} is not an input; must be of {sorted(names)}")
+            listed = ", ".join(map(repr, sorted(names)))
+            raise SpecError.of("time", f"{name!r} is not an input; must be one of {listed}")
     asked = {name: integer(f"time[{name!r}]", axis) for name, axis in (time or {}).items()}
     _name_sizes(model, asked)
     opset = model_opset(source, model)

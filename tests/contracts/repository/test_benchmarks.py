@@ -153,6 +153,29 @@ def test_machines_side_by_side(tmp_path: Path) -> None:
     assert "| One (AVX2) | 32 KiB, 1 MiB | 100 | " in page
 
 
+def test_openvino_is_compared_at_its_best() -> None:
+    """OpenVINO is faster with sizes that it was given: the rows compare with that, not with open sizes."""
+    found = tables("One", 1.0) | {
+        "part": "whole",
+        "entries": [
+            {
+                "kind": "whole",
+                "case": f"gtcrn 1 {form}",
+                "threads": 1,
+                "peers": {
+                    "onegru": {"median": 1e-4, "opening": 0.3},
+                    "openvino": {"median": peer, "opening": 0.1},
+                },
+            }
+            for form, peer in (("ir", 3e-4), ("ir, reshaped", 2e-4))
+        ],
+    }
+    page = story({"One": {"tables": tables("One", 1.0), "whole": found}})
+    assert "| whole OpenVINO models | OpenVINO | 2.0× / – |" in page
+    assert "| GTCRN, 1 | – / 2.00× |" in page
+    assert any("3.00 to 3.0 (mean 3.00) times for IRs" in line for line in page)
+
+
 def test_machines_that_share_a_label_have_their_whole_names() -> None:
     def parts(cpu: str, **other: Any) -> dict[str, Any]:
         found = tables(cpu, 1.0)

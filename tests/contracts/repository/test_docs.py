@@ -63,15 +63,23 @@ def having(language: str) -> list[Path]:
 @pytest.mark.usefixtures("beside_examples")
 @pytest.mark.parametrize("path", having("python"), ids=named)
 def test_python_examples(path: Path) -> None:
-    """The blocks of a page run one after the other; what a print is said to print, it prints."""
+    """The blocks of a page run one after the other; what a print is said to print, it prints.
+
+    The words are behind the print, or, of several lines, in a block of text behind the code.
+    """
     names: dict[str, Any] = {}
-    said, printed = [], io.StringIO()
-    for block in blocks(path, "python"):
+    text = path.read_text(encoding="utf-8")
+    for block, shown in re.findall(
+        r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", text, re.DOTALL | re.MULTILINE
+    ):
         ast.parse(block)  # a syntax error is easier to read here
-        said += re.findall(r"^ *print\(.*\)  # (.*)$", block, re.MULTILINE)
-        with redirect_stdout(printed):
+        said = re.findall(r"^ *print\(.*\)  # (.*)$", block, re.MULTILINE)
+        with redirect_stdout(io.StringIO()) as printed:
             exec(compile(block, path.name, "exec"), names)
-    assert printed.getvalue().splitlines() == said
+        lines = printed.getvalue().splitlines()
+        rest = lines[len(said) :]
+        assert lines[: len(said)] == said
+        assert len(rest) == len(shown.splitlines()) and is_shown(shown, "\n".join(rest))
 
 
 @pytest.mark.long(every=6)
