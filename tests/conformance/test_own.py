@@ -50,9 +50,48 @@ def test_what_is_wrong_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "cases", "argument"), [(3, "*", "run"), (right, "nothing", "cases"), (right, ["x", "y"], "cases")]
+    ("run", "cases", "argument"),
+    [
+        (3, "*", "run"),
+        *((right, cases, "cases") for cases in ("nothing", ["x", "y"], 3, None, [], [3])),
+    ],
 )
 def test_illegal_arguments(run: object, cases: object, argument: str) -> None:
     with pytest.raises(onegru.SpecError) as caught:
         try_runtime(run, cases)  # type: ignore[arg-type]
     assert caught.value.argument == argument
+
+
+class _Odd:
+    """Not even its words can be had."""
+
+    def __array__(self, *_: object, **__: object) -> Array:
+        raise RuntimeError("on another device")
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+class _Empty(dict[str, object]):
+    def __getitem__(self, name: str) -> object:
+        raise KeyError(name)
+
+
+class _Wordless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_what_cannot_be_read() -> None:
+    """Outputs that raise, or are far too large, differ; a refusal without words is one."""
+    large = np.broadcast_to(np.float32(0), (1 << 40,))
+    for value in (_Odd(), large):
+        found = try_runtime(lambda case, value=value: dict.fromkeys(case.outputs, value), NAMES[:2])  # type: ignore[misc]
+        assert found.summary() == "2 differed"
+    assert try_runtime(lambda case: _Empty(right(case)), NAMES[:1]).summary() == "1 differed"  # type: ignore[arg-type]
+
+    def refuse(case: Case) -> Mapping[str, Array]:
+        raise _Wordless
+
+    (outcome,) = try_runtime(refuse, NAMES[:1]).outcomes.values()
+    assert (outcome.status, outcome.reason) == ("refuses", "_Wordless")

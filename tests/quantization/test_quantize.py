@@ -15,7 +15,7 @@ from onegru.core.dtypes import Array
 from onegru.quantization.report import Quantization
 from onegru.quantization.subject import MODES
 from tests.support.comparison import assert_bits
-from tests.support.files.onnx_models import graph, gru, model, node, numbers, value, weights
+from tests.support.files.onnx_models import I, graph, gru, model, node, numbers, save, value, weights
 from tests.support.layers import make_gru
 from tests.support.machine.repository import DENOISER, DIGITS
 
@@ -224,8 +224,10 @@ def test_numbers_that_are_not_finite() -> None:
         ({"dims": {"T": 3}}, "dims: given with a layer"),
         ({"seed": -1}, "seed: -1"),
         ({"mode": ""}, "mode: ''; must be one of"),
-        ({"among": ["W8A8", "W4"]}, "among: 'W4'; must be one of"),
+        ({"keep_snr": 9, "among": ["W8A8", "W4"]}, "among: 'W4'; must be one of"),
         ({"among": 3}, "among: 3; must be some of"),
+        ({"among": ["W8A8"]}, "among: given without keep_snr, where it has no effect"),
+        ({"nodes": False}, "nodes: False; must be names of GRUs"),
         ({"samples": X * np.float32(np.nan)}, "samples: of output 'Y' 0 of .* numbers are finite"),
         ({"samples": X[:0, :0]}, "samples: no output holds a number"),
     ],
@@ -263,3 +265,43 @@ def test_refusals_of_models() -> None:
     for arguments, name in wrong:
         with pytest.raises(SpecError, match=f"^{name}: "):
             report.trace(**arguments)
+
+
+def test_a_file_holds_what_the_report_says(tmp_path: Path) -> None:
+    """GRUs that stay as they are by the report stay so in the file, whatever the others become."""
+    pytest.importorskip("onnxruntime")
+    constants = weights() | weights(1, "2")
+    constants["one"] = np.array([1])
+    inputs = [value("X", shape=["T", "B", I]), value("W2", shape=list(constants["W2"].shape))]
+    del constants["W2"]
+    nodes = [gru("X", ["Y"], name="first"), gru("X", ["Z"], W="W2", R="R2", name="n")]
+    source = save(tmp_path, model(graph(nodes, inputs, ["Y", "Z"], constants)))
+    samples = {"X": numbers(0, 7, 2, I), "W2": weights(1)["W"]}
+    report = onegru.quantize(source, samples, tmp_path / "small.onnx")
+    assert {item.name: item.mode for item in report.grus} == {"first": "W8A16", "n": "float32"}
+    assert report.written is not None
+    assert [bool(item.done) for item in report.written.nodes] == [True, False]
+
+    only = model(graph(nodes[1:], inputs, ["Z"], constants))
+    alone = tmp_path / "alone.onnx"
+    alone.write_bytes(only.SerializeToString())
+    with pytest.raises(
+        SpecError, match=r"^source: no GRU node can be kept in int8: 'n' computes its weights"
+    ):
+        onegru.quantize(alone, samples, tmp_path / "none.onnx")
+    with pytest.raises(SpecError, match=r"^among: \['float32'\]; must have W8A8 or W8A16"):
+        onegru.quantize(source, samples, tmp_path / "none.onnx", keep_snr=1, among=["float32"])
+    assert not (tmp_path / "none.onnx").exists()
+
+
+def test_states_that_the_file_tells_of(tmp_path: Path) -> None:
+    """A file that was made to stream: samples need not hold its first states."""
+    pytest.importorskip("onnxruntime")
+    source = save(tmp_path, two_grus())
+    streaming, small = tmp_path / "streaming.onnx", tmp_path / "small.onnx"
+    onegru.make_streaming(source, streaming)
+    report = onegru.quantize(streaming, {"X": numbers(0, 7, 2, 5)}, small)
+    assert report.written is not None
+    assert [item.mode for item in report.grus] == ["W8A16", "W8A16", "float32"]
+    with pytest.raises(SpecError, match=r"^samples\[0\]: 'X': missing"):
+        onegru.quantize(streaming, {}, small)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from onegru import FormatError, SpecError
 from onegru.layers.gru import GRU
+from tests.support.files import onnx_models as models
 from tests.support.layers import make_gru
 
 pa = pytest.importorskip("pyarrow")
@@ -220,8 +222,6 @@ def test_arguments_that_are_refused() -> None:
 def test_a_row_on_which_the_model_fails(on_error: str, tmp_path: Path) -> None:
     """An id that the table does not have: ONNX Runtime refuses the batch, and one row is at fault."""
     pytest.importorskip("onnxruntime")
-    from tests.support.files import onnx_models as models
-
     H = models.H
     nodes = [
         models.node("Gather", ["table", "ids"], ["E"], axis=0),
@@ -255,3 +255,56 @@ def test_a_row_on_which_the_model_fails(on_error: str, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"model\.onnx"):  # a whole batch: it is the model
         scorer(pa.table({"ids": pa.array([[99], [98]], pa.list_(pa.int64())), "id": range(2)}))
     assert np.isfinite(np.array(alone)).all() and len(alone[0]) == H
+
+
+def test_numbers_that_a_gru_node_refuses(tmp_path: Path) -> None:
+    """Lengths computed from a row, beyond its steps: the row is at fault."""
+    nodes = [
+        models.node("Gather", ["table", "ids"], ["E"], axis=0),
+        models.node("ReduceMax", ["ids"], ["most"], axes=[0], keepdims=0),
+        models.node("Cast", ["most"], ["lengths"], to=6),
+        models.gru("E", ["", "h"], name="gru", lens="lengths"),
+        models.node("Squeeze", ["h", "zero"], ["out"]),
+    ]
+    source = _of_ids(tmp_path, nodes, ["out"])
+    data = pa.table({"ids": pa.array([[1, 2, 3], [1, 1, 9], [3, 1, 2]], pa.list_(pa.int64()))})
+    _check_middle_row(source, data, "out", r"sequence_lens: 9")
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_outputs_whose_shape_depends_on_the_numbers(axis: int, tmp_path: Path) -> None:
+    """Steps, or rows, that the model leaves out: nothing else stands in their place."""
+    nodes = [
+        models.node("Gather", ["table", "ids"], ["E"], axis=0),
+        models.gru("E", ["Y"], name="gru"),
+        models.node("Squeeze", ["Y", "one"], ["all"]),
+        models.node("ReduceMax", ["ids"], ["most"], axes=[1 - axis], keepdims=0),
+        models.node("Less", ["most", "five"], ["keep"]),
+        models.node("Compress", ["all", "keep"], ["out"], axis=axis),
+    ]
+    source = _of_ids(tmp_path, nodes, ["out"])
+    data = pa.table({"ids": pa.array([[1, 2, 3], [1, 1, 9], [3, 1, 2]], pa.list_(pa.int64()))})
+    _check_middle_row(source, data, "out", r"output 'out': shape \[.*\] for 1 row of 3 steps")
+
+
+def _of_ids(folder: Path, nodes: list[Any], outputs: list[str]) -> Path:
+    pytest.importorskip("onnxruntime")
+    rows = np.random.default_rng(0).standard_normal((10, models.I)).astype(np.float32)
+    constants = {"table": rows, "zero": np.array([0]), "one": np.array([1]), "five": np.array(5)}
+    inputs = [models.value("ids", "int64", ["time", "batch"])]
+    return models.save(
+        folder, models.model(models.graph(nodes, inputs, outputs, models.weights() | constants))
+    )
+
+
+def _check_middle_row(source: Path, data: Any, output: str, reason: str) -> None:
+    """The second of three rows is left out, and the others are as without it."""
+    axes = {"ids": ("time", "batch")}
+    alone = Scorer(source, axes=axes)(data.take([0, 2]))[output].to_pylist()
+    for on_error, expected in (("skip", alone), ("null", [alone[0], None, alone[1]])):
+        found = Scorer(source, axes=axes, on_error=on_error).run(data)
+        assert [item.row for item in found.left_out] == [1]
+        assert re.search(reason, found.left_out[0].reason)
+        assert found.table[output].to_pylist() == expected
+    with pytest.raises(FormatError, match=rf"^row 1: .*{reason}"):
+        Scorer(source, axes=axes)(data)

@@ -46,14 +46,14 @@ def judge(case: Case, outputs: Mapping[str, Array]) -> Outcome:
     for name, expected in case.expected.items():
         try:
             got = np.asarray(outputs[name])
-        except ValueError:
-            return Outcome("differs", f"{name}: {shown(outputs[name])}; must be an array", name)
-        arrays[name] = got = got.astype(got.dtype.newbyteorder("="))
-        if got.dtype != dtype:
+        except Exception:  # whatever the classes of the runtime raise
+            return Outcome("differs", f"{name}: {_shown(outputs, name)}; must be an array", name)
+        if got.dtype.newbyteorder("=") != dtype:
             return Outcome("differs", f"{name}: type {got.dtype.name}; must be {dtype.name}", name)
         if got.shape != expected.shape:
             words = f"{name}: shape {list(got.shape)}; must be {list(expected.shape)}"
             return Outcome("differs", words, name)
+        arrays[name] = got.astype(got.dtype.newbyteorder("="))
     ratios = {
         name: _off(expected, arrays[name], case.tolerance[name], LARGEST[case.dtype])
         for name, expected in case.expected.items()
@@ -72,6 +72,13 @@ def judge(case: Case, outputs: Mapping[str, Array]) -> Outcome:
         float(arrays[worst][where]),
         float(case.tolerance[worst][where]),
     )
+
+
+def _shown(outputs: Mapping[str, Array], name: str) -> str:
+    try:
+        return shown(outputs[name])
+    except Exception as error:  # a mapping that has a name, and nothing by it
+        return f"nothing ({type(error).__name__})"
 
 
 def _off(expected: Array, got: Array, tolerance: Array, largest: float) -> Array:

@@ -11,6 +11,7 @@ from onegru.conformance.results import Outcome, RuntimeResults
 from onegru.core.arguments import check_function, shown
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
+from onegru.core.wording import printable
 
 
 def try_runtime(
@@ -46,7 +47,9 @@ def try_runtime(
     if not callable(run):
         raise SpecError.of("run", f"{shown(run)}; must be a function of a case")
     check_function("progress", progress)
-    listed = [cases] if isinstance(cases, str | Case) else list(cases)
+    listed = [cases] if isinstance(cases, str | Case) else list(cases) if isinstance(cases, Iterable) else []
+    if not listed or not all(isinstance(item, str | Case) for item in listed):
+        raise SpecError.of("cases", f"{shown(cases)}; must be patterns of names, or cases, at least one")
     patterns = [item for item in listed if isinstance(item, str)]
     chosen = [item for item in listed if isinstance(item, Case)]
     if patterns:
@@ -57,8 +60,7 @@ def try_runtime(
         try:
             found = run(case)
         except Exception as error:  # whatever the runtime raises
-            words = " ".join(str(error).split())
-            outcomes[case.name] = Outcome("refuses", f"{type(error).__name__}: {words}".rstrip(": "))
+            outcomes[case.name] = Outcome("refuses", f"{type(error).__name__}: {_words(error)}".rstrip(": "))
         else:
             outcomes[case.name] = judge(case, found)
             if outcomes[case.name].status == "differs":
@@ -66,3 +68,11 @@ def try_runtime(
         if progress is not None:
             progress(done, len(chosen))
     return RuntimeResults(name, version, {}, outcomes, outputs)
+
+
+def _words(error: Exception) -> str:
+    """What an error says, on one line."""
+    try:
+        return printable(" ".join(str(error).split()))
+    except Exception:  # of its own __str__
+        return ""

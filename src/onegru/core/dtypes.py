@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +44,9 @@ def check_group_size(value: object) -> int:
         SpecError: no type of weights has such groups.
     """
     sizes = [size for size in map(group_size, WEIGHT_STORAGES) if size]
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value not in sizes):
+    if value is not None and (
+        not isinstance(value, numbers.Integral) or isinstance(value, bool) or value not in sizes
+    ):
         raise SpecError.of("group_size", f"{value!r}; must be {', '.join(map(str, sizes))} or None")
     return int(value or 0)
 

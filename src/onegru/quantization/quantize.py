@@ -114,15 +114,21 @@ def quantize(
     kept = tuple(MODES) if target is None else _OF_FILES
     if not isinstance(among, Iterable | None):
         raise SpecError.of("among", f"{shown(among)}; must be some of {', '.join(kept)}")
+    if among is not None and keep_snr is None:
+        raise SpecError.of("among", "given without keep_snr, where it has no effect; must be left out")
     among = kept if among is None else [among] if isinstance(among, str) else list(among)
     for item in among:
         choice("among", item, kept)
+    if target is not None and not any(is_int8(MODES[item][0]) for item in among):
+        raise SpecError.of("among", f"{shown(among)}; must have W8A8 or W8A16, with target")
     if mode is not None and keep_snr is not None:
         raise SpecError.of("mode", f"{mode!r}; must be None with keep_snr, which chooses")
     mode = choice("mode", "W8A16" if mode is None else mode, kept if target is None else _OF_FILES[:-1])
     group = check_group_size(group_size)
     if not isinstance(source, str | os.PathLike | GRU | Stack | Model):
         raise SpecError.of("source", f"{shown(source)}; must be a model, its file, a GRU or a Stack")
+    if isinstance(nodes, bool):
+        raise SpecError.of("nodes", f"{nodes}; must be names of GRUs, or left out for all")
     wanted = node_names("nodes", True if nodes is None else nodes)
     dims = check_random_inputs(None, dims, seed)
     if target is None:
@@ -142,14 +148,13 @@ def quantize(
     if target is None:
         return report
     assert isinstance(source, str | os.PathLike)
-    everything = nodes is None and keep_snr is None
     first = Check(subject.samples[0] if samples is not None else None, dims, seed, tolerance)
     written = rewrite_file(
         open_model("source", source),
         target,
         first,
         opset=opset,
-        quantize=everything or _names_in_int8(report, keep_snr),
+        quantize=_names_in_int8(report, keep_snr) if report.grus else True,
         group_size=group,
     )
     return dataclasses.replace(report, written=written)

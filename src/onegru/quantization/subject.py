@@ -21,6 +21,7 @@ from onegru.layers.stack import Stack, layers_of
 from onegru.models.lengths import steps_in
 from onegru.models.model import Model
 from onegru.models.random_inputs import Dims, pick_inputs, random_call
+from onegru.models.stream import first_states
 
 if TYPE_CHECKING:
     from onegru.layers.gates.trace import GateTrace
@@ -234,6 +235,8 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
     steps: list[int] = []
     for index, sample in enumerate(found):
         with prefixed_errors(f"samples[{index}]: "):
+            if isinstance(sample, Mapping) and model._graph.starts:  # states that the file tells of
+                found[index] = sample = {**first_states(model._graph, sample), **sample}
             runs = exact._all_runs(sample)
         steps += steps_in(exact, runs).values()
         for node, seen in zip(nodes, runs, strict=True):

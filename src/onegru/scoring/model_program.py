@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -10,8 +11,8 @@ import numpy as np
 
 from onegru.core.compare import nothing_compared
 from onegru.core.dtypes import Array, numpy_dtype
-from onegru.core.errors import OneGRUError, SpecError
-from onegru.core.wording import shape_words
+from onegru.core.errors import FormatError, OneGRUError, SpecError
+from onegru.core.wording import count, shape_words
 from onegru.formats.graph import by_name
 from onegru.models.model import Model
 from onegru.models.random_inputs import WAYS, draw_numbers
@@ -72,10 +73,26 @@ class ModelProgram:
         outputs = self._model.run(self._inputs.fed(arrays, lengths))
         found: dict[str, Array] = {}
         for result in self.results:
-            place, array = self._places[result.name], outputs[result.name]
-            array = np.moveaxis(array, place.front, range(len(place.front)))
-            found[result.name] = array.reshape(*array.shape[: len(place.front)], result.width)
+            found[result.name] = self._checked(result, np.asarray(outputs[result.name]), lengths)
         return found
+
+    def _checked(self, result: Field, array: Array, lengths: Array) -> Array:
+        """An output, [T, B, width] or [B, width].
+
+        Raises:
+            FormatError: its shape is not what the trials promised, as where it depends on the numbers.
+        """
+        front = self._places[result.name].front
+        sizes = [int(lengths.max()), len(lengths)][-len(front) :]
+        fits = array.ndim > max(front) and [array.shape[axis] for axis in front] == sizes
+        if not fits or array.size != math.prod([*sizes, result.width]):
+            fed = f"{count(len(lengths), 'row')} of {count(int(lengths.max()), 'step')}"
+            must = f"{count(result.width, 'number')} for each {'step' if len(front) > 1 else 'row'}"
+            raise FormatError(
+                f"{self._model.path}: output {result.name!r}: shape {shape_words(array.shape)} for {fed}; "
+                f"must have {must}"
+            )
+        return np.moveaxis(array, front, range(len(front))).reshape(*sizes, result.width)
 
     # ---- trials
 

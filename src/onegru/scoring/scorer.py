@@ -312,7 +312,7 @@ class Scorer:
             }
             try:
                 assembly.add(chosen, own, program.run(arrays, own))
-            except FormatError as error:
+            except (FormatError, SpecError) as error:  # of a GRU node that gets illegal numbers
                 if len(chosen) == 1:
                     failed[int(chosen[0])] = str(error)
                     if self._on_error == "raise":

@@ -327,3 +327,63 @@ def test_scales_for_each_channel_beside_integers(tmp_path: Path, axis: int) -> N
     w = q * (scales[:, None] if axis == 0 else scales)
     found = loaded(tmp_path, proto).run({"x": x})["X"]
     np.testing.assert_allclose(found, x @ w, atol=0.03)  # ONNX Runtime may round x to eight bits
+
+
+def test_weights_that_several_nodes_share(tmp_path: Path) -> None:
+    """ONNX Runtime refuses the model where it is told to be exact: its usual kernels run."""
+    constants = weights() | {
+        **{"q": np.random.default_rng(0).integers(-9, 9, (I, I)).astype(np.int8), "s": np.float32(0.01)},
+        **{"xs": np.float32(1 / 255), "xz": np.uint8(0)},
+    }
+    nodes = [
+        node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+        node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
+        node("DequantizeLinear", ["q", "s"], ["w"]),
+        node("MatMul", ["xd", "w"], ["X"]),
+        node("Cast", ["q"], ["kept"], to=TensorProto.FLOAT),
+        gru("X", ["Y"]),
+    ]
+    proto = model(graph(nodes, [value("x", shape=[2, 1, I])], ["X", "w", "kept", "Y"], constants), opset=21)
+    x = np.random.default_rng(1).random((2, 1, I)).astype(np.float32)
+    found = loaded(tmp_path, proto).run({"x": x})
+    np.testing.assert_allclose(found["X"], x @ (constants["q"] * np.float32(0.01)), atol=5e-3)
+
+
+def test_products_of_int8_by_int8(tmp_path: Path) -> None:
+    """As ONNX Runtime's quantizer writes them in operators: told to be exact, it lacks a kernel for them."""
+    scales = {"xs": np.float32(1), "z": np.int8(0), "ws": np.float32(1), "ys": np.float32(64)}
+    constants = weights(I=8) | scales | {"w": np.full((64, 8), 100, np.int8)}
+    nodes = [
+        node("QLinearMatMul", ["x", "xs", "z", "w", "ws", "z", "ys", "z"], ["q"]),
+        node("DequantizeLinear", ["q", "ys", "z"], ["X"]),
+        gru("X", ["Y"]),
+    ]
+    proto = model(graph(nodes, [value("x", "int8", [1, 1, 64])], ["X", "Y"], constants), opset=17)
+    found = loaded(tmp_path, proto).run({"x": np.full((1, 1, 64), 1, np.int8)})["X"]
+    np.testing.assert_array_equal(found, 6400)
+
+
+@pytest.mark.parametrize("scale", ["value_float", "channels"])
+def test_scales_with_which_integers_are_exact(tmp_path: Path, scale: str) -> None:
+    """One that is a plain number, and one for each channel with zero points."""
+    s = np.full(8, 0.01, np.float32) if scale == "channels" else np.float32(0.01)
+    constants = weights(I=8) | {
+        **{"w": np.full((64, 8), 127, np.int8), "zeros": np.zeros(s.shape, np.int8)},
+        **{"xs": np.float32(1 / 255), "xz": np.uint8(0), "ys": np.float32(0.5)},
+    }
+    nodes = [
+        node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+        node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
+        node("DequantizeLinear", ["w", "s", *(["zeros"] if scale == "channels" else [])], ["wd"], axis=1),
+        node("MatMul", ["xd", "wd"], ["product"]),
+        node("QuantizeLinear", ["product", "ys", "xz"], ["yq"]),
+        node("DequantizeLinear", ["yq", "ys", "xz"], ["X"]),
+        gru("X", ["Y"]),
+    ]
+    if scale == "channels":
+        constants["s"] = s
+    else:
+        nodes.insert(0, node("Constant", [], ["s"], value_float=0.01))
+    proto = model(graph(nodes, [value("x", shape=[1, 1, 64])], ["X", "Y"], constants), opset=21)
+    found = loaded(tmp_path, proto).run({"x": np.ones((1, 1, 64), np.float32)})["X"]
+    np.testing.assert_allclose(found, 81.5)  # 81.28, in halves

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from onnx import GraphProto, ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onegru.formats.onnx.functions.unfold import all_nodes
 from onegru.formats.onnx.validate import Source, all_tensors, attribute_graphs, is_ours
@@ -20,7 +20,12 @@ _FUSING_TRANSPOSES = "MatmulTransposeFusion"
 
 _SCALED = ("QuantizeLinear", "DequantizeLinear")
 # With products of integers, or what becomes one.
-_INTEGERS = frozenset({"MatMulInteger", "QLinearMatMul", "DynamicQuantizeMatMul", "DequantizeLinear"})
+_INTEGERS = frozenset(
+    {
+        *("MatMulInteger", "QLinearMatMul", "QGemm", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
+        *("ConvInteger", "QLinearConv", "QAttention", "DynamicQuantizeLSTM", "DequantizeLinear"),
+    }
+)
 
 
 def harmful_optimizers(model: ModelProto) -> tuple[str, ...]:
@@ -32,16 +37,28 @@ def harmful_optimizers(model: ModelProto) -> tuple[str, ...]:
 def takes_exact_int8(model: ModelProto) -> bool:
     """Whether ONNX Runtime can be told to multiply integers of eight bits exactly where there is no VNNI.
 
-    What it does for that breaks DequantizeLinear nodes with a scale for each channel (seen on 1.32).
+    What it does for that breaks DequantizeLinear nodes with a scale for each channel and no zero points: they
+    fail when they are run (seen on 1.32).
     """
-    sizes = {tensor.name: math.prod(tensor.dims) for tensor in all_tensors(model)}
+    most: dict[
+        str, int
+    ] = {}  # numbers of the largest constant of a name: bodies and functions have their own
     nodes = list(all_nodes(node for owner in (model.graph, *model.functions) for node in owner.node))
-    for node in nodes:
-        for item in node.attribute if node.op_type == "Constant" else ():
-            sizes[node.output[0]] = math.prod(item.t.dims) if item.name == "value" else 0
-    kinds = {node.op_type for node in nodes}
-    scales = (sizes.get(node.input[1]) for node in nodes if node.op_type in _SCALED and len(node.input) > 1)
-    return bool(kinds & _INTEGERS) and all(size == 1 for size in scales)
+    named = [(tensor.name, math.prod(tensor.dims)) for tensor in all_tensors(model)]
+    named += [(node.output[0], _numbers(node)) for node in nodes if node.op_type == "Constant"]
+    for name, size in named:
+        most[name] = max(size, most.get(name, 0))
+    bare = (node for node in nodes if node.op_type in _SCALED and not any(node.input[2:3]))
+    scales = (most.get(node.input[1]) for node in bare if len(node.input) > 1)
+    return not _INTEGERS.isdisjoint(node.op_type for node in nodes) and all(size == 1 for size in scales)
+
+
+def _numbers(node: NodeProto) -> int:
+    """How many numbers a Constant node has, as far as scales are written so."""
+    return sum(
+        math.prod(item.t.dims) if item.name == "value" else len(item.floats) or item.name == "value_float"
+        for item in node.attribute
+    )
 
 
 def _has_halves(model: ModelProto) -> bool:

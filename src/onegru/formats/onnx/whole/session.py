@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import re
@@ -23,9 +24,10 @@ _STATUS = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _OURS = re.compile(r"INVALID_ARGUMENT.* onegru: (.*)")
 _ONLY_FATAL = 4  # of ONNX Runtime's log levels; it logs an error and raises it as well
 _MOST_AHEAD = "optimization.constant_folding_max_output_size_in_bytes"
+_FOLDER = "session.model_external_initializers_file_folder_path"
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
 # Without VNNI its kernels saturate sums of two products of eight bits, unless they are told not to.
-_EXACT_INT8 = ("session.x64quantprecision", "1")
+_EXACT_INT8 = "session.x64quantprecision"
 _CPU = "CPUExecutionProvider"
 _BFLOAT16 = "tensor(bfloat16)"
 _BFLOAT16_CODE = 16
@@ -59,6 +61,8 @@ class Session:
         disabled: the names of optimizers that must not see it, as `harmful_optimizers` gives them.
         alone: the one execution provider that may run the model; empty for the others and the CPU's.
         exact_int8: whether it is told to multiply integers of eight bits exactly; see `takes_exact_int8`.
+            Models that it then refuses (weights that several nodes share, QLinearMatMul of int8 by int8: seen
+            on 1.32) are run by its usual kernels.
 
     Raises:
         MissingExtraError: ONNX Runtime is not installed.
@@ -81,38 +85,48 @@ class Session:
             import onnxruntime
         except ImportError:
             raise MissingExtraError("onnxruntime", "onnxruntime", f"{source.name}: {where}") from None
-        options = onnxruntime.SessionOptions()
-        if exact_int8:
-            options.add_session_config_entry(*_EXACT_INT8)
-        options.log_severity_level = _ONLY_FATAL
-        options.intra_op_num_threads = get_num_threads()
-        if most_ahead is not None:
-            options.add_session_config_entry(_MOST_AHEAD, str(most_ahead))
         folder = source.folder
         if isinstance(model, bytes):
             model, folder = placed(source, model)
         elif source.beside is not None:
             folder = None  # it follows links by itself
+        entries: dict[str, str] = {}
+        if most_ahead is not None:
+            entries[_MOST_AHEAD] = str(most_ahead)
         if folder is not None:
-            key = "session.model_external_initializers_file_folder_path"
-            try:
-                options.add_session_config_entry(key, str(folder.resolve()))
-            except TypeError:
-                raise FormatError(f"{source.name!r}: the name of its folder is not UTF-8") from None
+            entries[_FOLDER] = str(folder.resolve())
         self._source = source
         providers: list[Any] = [_CPU]
         if provider is not None:
             providers.insert(0, (register(), dict(provider)))
         if alone:
-            options.add_session_config_entry(_NO_FALLBACK, "1")
+            entries[_NO_FALLBACK] = "1"
             providers = [register() if alone == get_ep_name() else alone]
         if provider and "observer" in provider:
             disabled = [*dict.fromkeys((*disabled, *_MERGERS))]
-        try:
+
+        def opened(entries: Mapping[str, str]) -> Any:
+            options = onnxruntime.SessionOptions()
+            options.log_severity_level = _ONLY_FATAL
+            options.intra_op_num_threads = get_num_threads()
+            for key, value in entries.items():
+                try:
+                    options.add_session_config_entry(key, value)
+                except TypeError:
+                    raise FormatError(f"{source.name!r}: the name of its folder is not UTF-8") from None
             with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given by what read it
-                self._session = onnxruntime.InferenceSession(
+                return onnxruntime.InferenceSession(
                     model, options, providers=providers, disabled_optimizers=list(disabled), enable_fallback=0
                 )
+
+        self._session = None
+        if exact_int8:
+            with contextlib.suppress(Exception):  # without it, the model may be what is wrong: see below
+                self._session = opened({**entries, _EXACT_INT8: "1"})
+        try:
+            self._session = self._session or opened(entries)
+        except FormatError:
+            raise
         except Exception as error:  # its exceptions share no base class
             raise self._error(error, "refuses it") from None
         outputs = self._session.get_outputs()
