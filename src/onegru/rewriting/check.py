@@ -94,6 +94,10 @@ class Check:
             raise SpecError.of("tolerance", f"{self.tolerance}; must be at least 0 and finite")
 
 
+#: What functions that take a `Check` once took by themselves: the name, and what to write instead.
+CHECKED = {name: f"check=onegru.Check({name}=…)" for name in ("inputs", "dims", "seed", "tolerance")}
+
+
 def wanted_check(check: object) -> Check | None:
     """What a function's `check` asks for; None for no check.
 

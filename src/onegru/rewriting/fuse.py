@@ -20,7 +20,7 @@ from onegru.models.fusing import (
     nothing_found,
     replace_decomposed,
 )
-from onegru.rewriting.check import Check, OutputReport, as_target, wanted_check
+from onegru.rewriting.check import CHECKED, Check, OutputReport, as_target, wanted_check
 from onegru.rewriting.compare import check_result
 from onegru.system.atomic_write import write_files
 
@@ -70,9 +70,7 @@ class Fusion:
 Fusion.__module__ = "onegru.reports"
 
 
-@renamed_arguments(
-    {name: f"check=onegru.Check({name}=…)" for name in ("inputs", "dims", "seed", "tolerance")}
-)
+@renamed_arguments(CHECKED)
 def fuse(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str] | None = None,

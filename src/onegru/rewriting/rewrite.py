@@ -13,7 +13,7 @@ from onegru.core.wording import count
 from onegru.drawing.card import card
 from onegru.formats.opened import Kind, open_model
 from onegru.models.stream import first_states
-from onegru.rewriting.check import Check, OutputReport, as_target, wanted_check
+from onegru.rewriting.check import CHECKED, Check, OutputReport, as_target, wanted_check
 from onegru.system.atomic_write import write_files
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ _NOW = {
     "streaming": "onegru.make_streaming(source, target)",
     "time": "onegru.make_streaming(source, target, time=…)",
     "delay": "onegru.make_streaming(source, target, delay=…)",
-    **{name: f"check=onegru.Check({name}=…)" for name in ("inputs", "dims", "seed", "tolerance")},
+    **CHECKED,
 }
 
 
