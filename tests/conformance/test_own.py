@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,14 +85,24 @@ class _Wordless(Exception):
 
 def test_what_cannot_be_read() -> None:
     """Outputs that raise, or are far too large, differ; a refusal without words is one."""
-    large = np.broadcast_to(np.float32(0), (1 << 40,))
-    for value in (_Odd(), large):
-        found = try_runtime(lambda case, value=value: dict.fromkeys(case.outputs, value), NAMES[:2])  # type: ignore[misc]
-        assert found.summary() == "2 differed"
-    assert try_runtime(lambda case: _Empty(right(case)), NAMES[:1]).summary() == "1 differed"  # type: ignore[arg-type]
+    odd: Any = _Odd()
+
+    def gives(value: Any) -> Any:
+        return lambda case: dict.fromkeys(case.outputs, value)
+
+    def empty(case: Case) -> Any:
+        return _Empty(right(case))
+
+    for run in (gives(odd), gives(np.broadcast_to(np.float32(0), (1 << 40,))), empty):
+        assert try_runtime(run, NAMES[:2]).summary() == "2 differed"
 
     def refuse(case: Case) -> Mapping[str, Array]:
         raise _Wordless
 
     (outcome,) = try_runtime(refuse, NAMES[:1]).outcomes.values()
     assert (outcome.status, outcome.reason) == ("refuses", "_Wordless")
+
+
+def test_a_runtime_that_gives_nothing_by_name() -> None:
+    found = try_runtime(lambda case: None, NAMES[:2])  # type: ignore[arg-type, return-value]
+    assert [item.reason for item in found.outcomes.values()] == ["gives None; must give arrays by name"] * 2

@@ -62,8 +62,10 @@ def try_runtime(
         except Exception as error:  # whatever the runtime raises
             outcomes[case.name] = Outcome("refuses", f"{type(error).__name__}: {_words(error)}".rstrip(": "))
         else:
-            outcomes[case.name] = judge(case, found)
-            if outcomes[case.name].status == "differs":
+            is_named = isinstance(found, Mapping)
+            words = f"gives {shown(found)}; must give arrays by name"
+            outcomes[case.name] = judge(case, found) if is_named else Outcome("differs", words)
+            if is_named and outcomes[case.name].status == "differs":
                 outputs[case.name] = found
         if progress is not None:
             progress(done, len(chosen))

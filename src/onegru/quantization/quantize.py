@@ -69,9 +69,9 @@ def quantize(
 
     Args:
         source: a model, or its file; a layer or a stack of float32.
-        samples: of a model, inputs as for `Model.run`, or several of them in a list. Of layers, X, or the
-            arguments of a call by name, or a list of either. None for random ones, which are no more than a
-            first look.
+        samples: of a model, inputs as for `Model.run`, or several of them in a list; states that the metadata
+            of the file tell of may be left out. Of layers, X, or the arguments of a call by name, or a list
+            of either. None for random ones, which are no more than a first look.
         target: an ONNX file to write, of a source that is the name of one, which it may replace; None to
             write nothing. W and R of the GRU nodes are stored in it in int8, a scale for each row, with
             DequantizeLinear nodes, from opset 13 on; biases, inputs and states stay float32, and so do nodes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -236,7 +237,8 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
     for index, sample in enumerate(found):
         with prefixed_errors(f"samples[{index}]: "):
             if isinstance(sample, Mapping) and model._graph.starts:  # states that the file tells of
-                found[index] = sample = {**first_states(model._graph, sample), **sample}
+                with suppress(SpecError):  # the run says what is missing
+                    found[index] = sample = {**first_states(model._graph, sample), **sample}
             runs = exact._all_runs(sample)
         steps += steps_in(exact, runs).values()
         for node, seen in zip(nodes, runs, strict=True):

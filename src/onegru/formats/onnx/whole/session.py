@@ -119,7 +119,7 @@ class Session:
                     model, options, providers=providers, disabled_optimizers=list(disabled), enable_fallback=0
                 )
 
-        self._session = None
+        self._session: Any = None
         if exact_int8:
             with contextlib.suppress(Exception):  # without it, the model may be what is wrong: see below
                 self._session = opened({**entries, _EXACT_INT8: "1"})
