@@ -12,6 +12,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 import onegru
 from onegru import FormatError
+from onegru.core.dtypes import Array
 from tests.support.files.onnx_checks import Outputs, check_results
 from tests.support.files.onnx_models import (
     EXPECTED,
@@ -331,9 +332,12 @@ def test_scales_for_each_channel_beside_integers(tmp_path: Path, axis: int) -> N
 
 def test_weights_that_several_nodes_share(tmp_path: Path) -> None:
     """ONNX Runtime refuses the model where it is told to be exact: its usual kernels run."""
-    constants = weights() | {
-        **{"q": np.random.default_rng(0).integers(-9, 9, (I, I)).astype(np.int8), "s": np.float32(0.01)},
-        **{"xs": np.float32(1 / 255), "xz": np.uint8(0)},
+    constants: dict[str, Array] = weights() | {
+        **{
+            "q": np.random.default_rng(0).integers(-9, 9, (I, I)).astype(np.int8),
+            "s": np.array(0.01, np.float32),
+        },
+        **{"xs": np.array(1 / 255, np.float32), "xz": np.array(0, np.uint8)},
     }
     nodes = [
         node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
@@ -351,7 +355,12 @@ def test_weights_that_several_nodes_share(tmp_path: Path) -> None:
 
 def test_products_of_int8_by_int8(tmp_path: Path) -> None:
     """As ONNX Runtime's quantizer writes them in operators: told to be exact, it lacks a kernel for them."""
-    scales = {"xs": np.float32(1), "z": np.int8(0), "ws": np.float32(1), "ys": np.float32(64)}
+    scales: dict[str, Array] = {
+        "xs": np.array(1, np.float32),
+        "z": np.array(0, np.int8),
+        "ws": np.array(1, np.float32),
+        "ys": np.array(64, np.float32),
+    }
     constants = weights(I=8) | scales | {"w": np.full((64, 8), 100, np.int8)}
     nodes = [
         node("QLinearMatMul", ["x", "xs", "z", "w", "ws", "z", "ys", "z"], ["q"]),
@@ -366,10 +375,10 @@ def test_products_of_int8_by_int8(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scale", ["value_float", "channels"])
 def test_scales_with_which_integers_are_exact(tmp_path: Path, scale: str) -> None:
     """One that is a plain number, and one for each channel with zero points."""
-    s = np.full(8, 0.01, np.float32) if scale == "channels" else np.float32(0.01)
-    constants = weights(I=8) | {
+    s = np.full(8 if scale == "channels" else (), 0.01, np.float32)
+    constants: dict[str, Array] = weights(I=8) | {
         **{"w": np.full((64, 8), 127, np.int8), "zeros": np.zeros(s.shape, np.int8)},
-        **{"xs": np.float32(1 / 255), "xz": np.uint8(0), "ys": np.float32(0.5)},
+        **{"xs": np.array(1 / 255, np.float32), "xz": np.array(0, np.uint8), "ys": np.array(0.5, np.float32)},
     }
     nodes = [
         node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
