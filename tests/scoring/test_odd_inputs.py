@@ -306,5 +306,5 @@ def _check_middle_row(source: Path, data: Any, output: str, reason: str) -> None
         assert [item.row for item in found.left_out] == [1]
         assert re.search(reason, found.left_out[0].reason)
         assert found.table[output].to_pylist() == expected
-    with pytest.raises(FormatError, match=rf"^row 1: .*{reason}"):
+    with pytest.raises((FormatError, SpecError), match=rf"^row 1: .*{reason}"):
         Scorer(source, axes=axes)(data)

@@ -250,7 +250,8 @@ class Scorer:
             `on_error="skip"` leaves out.
 
         Raises:
-            SpecError: a column is missing, or of a type that does not fit.
+            SpecError: a column is missing, or of a type that does not fit; or a GRU refuses the numbers of a
+                row, and on_error is "raise".
             FormatError: a row cannot be run, and on_error is "raise"; or another runtime fails on its part.
         """
         return self.run(rows).table
@@ -316,7 +317,7 @@ class Scorer:
                 if len(chosen) == 1:
                     failed[int(chosen[0])] = str(error)
                     if self._on_error == "raise":
-                        raise FormatError(f"{rows.place(int(chosen[0]))}: {error}") from None
+                        raise type(error)(f"{rows.place(int(chosen[0]))}: {error}") from None
                     return error
                 middle = len(chosen) // 2
                 parts = [try_rows(part) for part in (chosen[:middle], chosen[middle:])]
