@@ -107,8 +107,9 @@ def story(machines: Machines) -> list[str]:
         "are checked against float64 before anything is timed.",
         "- **Cases**: the GRUs of models that people run, on which the kernels were tuned, and 300 shapes "
         "drawn from a seed, which nobody tuned for; both places of the reset gate. The fastest peer is "
-        "chosen anew for each case. A random shape that came out below 1.05 was measured again, longer, "
-        "and only that counts: low figures are surer than the others, and on average a little higher for it.",
+        "chosen anew for each case. A drawn shape with a ratio below 1.05 was timed a second time, for "
+        "longer, and the second ratio counts. Low ratios are therefore more certain than the others, and on "
+        "average slightly higher than the first timing gave.",
         "- **Whole models**: the file by `onegru.load` against its own runtime on the same file. OpenVINO "
         "is given the sizes of the inputs beforehand (`reshape`), as it is mostly faster so.",
         "- **Yours**: `make bench` measures this machine. [All cases](performance-tables.md) have times and "

@@ -143,10 +143,11 @@ class Quantization(Generic[Quantizable]):
 
     def _repr_html_(self) -> str:
         grus = [(gru.name, gru.mode, *_of_modes(gru), gru.reason) for gru in self.grus]
+        chosen, float32 = _sizes([self.chosen, self.modes["float32"]])
         facts = [
             ("signal to noise", _ratio_words(self.chosen)),
-            ("weights", _sizes([self.chosen, self.modes["float32"]])[0]),
-            ("in float32", _sizes([self.chosen, self.modes["float32"]])[1]),
+            ("weights", chosen),
+            ("in float32", float32),
             ("numbers compared", f"{self.compared:,}"),
         ]
         return card("Quantization", facts, ("GRU", "kept in", *MODES, ""), grus)
