@@ -129,7 +129,7 @@ class Direction {
     chunk_rows_ = chunk_steps_ * call.B;
     const double work = static_cast<double>(steps_) * static_cast<double>(call.B) * 6.0 * static_cast<double>(spec_.H) *
                         static_cast<double>(spec_.I + spec_.H);
-    threads_ = work < kFlopsToShare ? 1 : NumThreads();
+    threads_ = work < kFlopsToShare ? 1 : ThreadsWithRoom();
   }
 
   void Run() {
@@ -273,7 +273,7 @@ class Direction {
 
 void RunSaving(const std::shared_ptr<const Packed>& packed, const Call& call) {
   const std::size_t parts =
-      Flops(packed->spec(), call) < kFlopsToShare ? 1 : std::min(NumThreads(), std::max<std::size_t>(call.B, 1));
+      Flops(packed->spec(), call) < kFlopsToShare ? 1 : std::min(ThreadsWithRoom(), std::max<std::size_t>(call.B, 1));
   ForEach(parts, parts, [&](std::size_t i) {
     const std::size_t begin = call.B * i / parts;
     Call part = call;

@@ -373,7 +373,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
   call.turn = (*loan).turn++;
   // Another runtime's pool may be as large as it likes.
   const auto most = [&] {
-    if (pool == nullptr) return NumThreads();
+    if (pool == nullptr) return ThreadsWithRoom();
     return t_pool_trials.IsDue() ? std::clamp<std::size_t>(pool->threads, 1, kMaxThreads) : 1;
   };
   // Helpers may come late, and have no memory of their own for gates.

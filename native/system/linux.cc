@@ -1,6 +1,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -59,6 +60,11 @@ void ScopedCpuExclusion::End() noexcept {
     sched_setaffinity(0, sizeof(now), reinterpret_cast<const cpu_set_t*>(before_));
   }
   under_way_.store(false, std::memory_order_release);
+}
+
+std::size_t Preemptions() noexcept {
+  rusage used;
+  return getrusage(RUSAGE_THREAD, &used) == 0 ? static_cast<std::size_t>(used.ru_nivcsw) : 0;
 }
 
 void TakeFirstCpus() noexcept {

@@ -41,6 +41,9 @@ class ScopedCpuExclusion {
   [[maybe_unused]] alignas(8) unsigned char before_[128], during_[128];  // CPUs, as the system has them
 };
 
+// How often the system has taken this thread's CPU from it, for another thread; 0 where it does not say.
+std::size_t Preemptions() noexcept;
+
 // Lets this thread use the CPUs that the process had when this library was loaded: a thread started later, by a call on
 // another runtime's thread, would inherit the few of that one. Nothing where threads inherit none.
 void TakeFirstCpus() noexcept;

@@ -24,6 +24,7 @@ int CurrentCpu() noexcept { return -1; }
 int CurrentThread() noexcept { return 0; }
 void ScopedCpuExclusion::Begin(int, int) noexcept {}
 void ScopedCpuExclusion::End() noexcept {}
+std::size_t Preemptions() noexcept { return 0; }
 void TakeFirstCpus() noexcept {}
 
 bool AllowTiles() noexcept { return false; }

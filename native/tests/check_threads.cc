@@ -16,6 +16,7 @@
 #include "native/targets/targets.h"
 #include "native/tests/problems.h"
 #include "native/tests/system.h"
+#include "native/threads/room.h"
 
 namespace onegru {
 namespace {
@@ -50,6 +51,30 @@ void CheckCallers(std::size_t target) {
   for (std::thread& caller : callers) caller.join();
   for (std::size_t caller = 0; caller < kCallers; ++caller)
     Check(good[caller] == static_cast<int>(kCalls), "callers at once", caller, CompiledTargets()[target].name, 3);
+}
+
+// A caller that is suspended often leaves out threads, and takes them back when it no longer is.
+void CheckRoom() {
+  Room room;
+  auto now = std::chrono::steady_clock::time_point{};
+  std::size_t suspended = 0;
+  const auto after = [&](std::size_t times, std::chrono::milliseconds passed, std::size_t threads) {
+    now += passed;
+    suspended += times;
+    return room.Of(threads, now, [&] { return suspended; });
+  };
+  const auto window = Room::kWindow;
+  Check(after(50, std::chrono::hours(24), 16) == 16, "what was before its first call says nothing");
+  Check(after(Room::kMinPreemptions - 1, window, 16) == 16, "a few suspensions are usual");
+  Check(after(50, window / 2, 16) == 16, "a window is looked at when it is over");
+  Check(after(0, window, 16) == 15, "one is left out");
+  Check(after(50, window, 16) == 13 && after(50, window, 16) == 9 && after(50, window, 16) == 1, "all are in the end");
+  for (int n = 0; n < 20; ++n) Check(after(50, window, 16) == 1, "the caller is never left out");
+  Check(after(1, 100 * window, 2) == 1, "a pause says little");
+  for (int n = 0; n < 12; ++n) after(0, window, 16);
+  Check(after(0, window, 16) == 16, "all are back");
+  for (int n = 0; n < 20; ++n) after(50, window, 2);
+  Check(after(0, window, 2) == 1, "a busy machine is not tried again at once");
 }
 
 // --- helpers that the system suspends
@@ -401,6 +426,7 @@ void CheckThreads(std::size_t target, std::size_t problems) {
   CheckForeignPools(target, problems / 10);
   CheckLargePools(target);
   CheckPatience();
+  CheckRoom();
   CheckForkBesideWindow();
 }
 

@@ -8,6 +8,7 @@
 #include "native/assert.h"
 #include "native/system/system.h"
 #include "native/system/threads.h"
+#include "native/threads/room.h"
 
 namespace onegru {
 
@@ -203,6 +204,19 @@ std::size_t NumThreads() { return g_num_threads.load(std::memory_order_relaxed);
 
 void SetNumThreads(std::size_t count) {
   g_num_threads.store(std::clamp<std::size_t>(count, 1, kMaxThreads), std::memory_order_relaxed);
+}
+
+namespace {
+thread_local Room t_room;
+}  // namespace
+
+std::size_t ThreadsWithRoom() {
+  const std::size_t threads = NumThreads();
+#if defined(ONEGRU_STALL)
+  if (g_events.wakes_all) return threads;
+#endif
+  if (threads == 1) return 1;
+  return t_room.Of(threads, std::chrono::steady_clock::now(), &system::Preemptions);
 }
 
 Invitation::Invitation(Job& job, std::size_t count, Sleepers sleepers, std::chrono::nanoseconds predicted) noexcept {
