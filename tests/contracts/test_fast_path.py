@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -325,3 +326,62 @@ def test_a_models_nodes_take_the_fast_path(layout: int, monkeypatch: pytest.Monk
     assert [bits(array) for array in results.values()] == [bits(array) for array in expected]
     with pytest.raises(ValueError, match="lens"):
         loaded.run({**feeds, "lens": np.array([3, 4])})
+
+
+OPENVINO = {
+    "gru_cell": ("forward",),
+    "augru_cell": ("forward",),
+    "gru_sequence": ("forward", "reverse", "bidirectional"),
+    "augru_sequence": ("forward",),
+}
+
+
+def openvino_inputs(function: str, D: int, lengths: Any = np.int64) -> dict[str, Array]:
+    """Inputs of OpenVINO's operators, in the order of the specification."""
+    T, B = 4, 3
+    if function.endswith("cell"):
+        inputs = {"X": draw(B, I), "state": draw(B, H), "W": draw(3 * H, I), "R": draw(3 * H, H)}
+        inputs |= {"B": draw(3 * H), "A": draw(B, 1)}
+    else:
+        lens = np.array([4, 0, 2], lengths)
+        inputs = {"X": draw(B, T, I), "state": draw(B, D, H), "sequence_lengths": lens}
+        inputs |= {"W": draw(D, 3 * H, I), "R": draw(D, 3 * H, H), "B": draw(D, 3 * H), "A": draw(B, T, 1)}
+    if not function.startswith("augru"):
+        del inputs["A"]
+    state = "H_t" if function.startswith("augru") else "initial_hidden_state"
+    return {state if name == "state" else name: array for name, array in inputs.items()}
+
+
+@pytest.mark.parametrize(
+    ("function", "direction", "lengths"),
+    [
+        (function, direction, lengths)
+        for function, directions in OPENVINO.items()
+        for direction in directions
+        for lengths in ((np.int32, np.int64) if function.endswith("sequence") else (np.int64,))
+    ],
+)
+def test_a_models_openvino_layers_take_the_fast_path(
+    function: str, direction: str, lengths: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.support.files.ir_files import write_case
+
+    inputs = openvino_inputs(function, 2 if direction == "bidirectional" else 1, lengths)
+    attributes = {"hidden_size": H} | ({"direction": direction} if function.endswith("sequence") else {})
+    loaded = onegru.load(write_case(tmp_path / "x.xml", function, inputs, attributes))
+    feeds = {name: array for name, array in inputs.items() if name not in ("W", "R", "B")}
+    expected = getattr(onegru, function)(*inputs.values(), **attributes)
+    with monkeypatch.context() as patched:
+        patched.setattr(onegru.GRU, "_apply", None)
+        results = list(loaded.run(feeds).values())
+    for array, right in zip(results, expected if len(results) == 2 else [expected], strict=True):
+        assert array.shape == right.shape and array.flags.c_contiguous
+        assert bits(array) == bits(right)
+    # What the fast path leaves to the general one.
+    views = {name: array.view(Other) for name, array in feeds.items()}
+    for array, right in zip(loaded.run(views).values(), results, strict=True):
+        assert bits(array) == bits(right)
+    for name, array in feeds.items():
+        for wrong in (array[..., None], array.astype(np.float64 if array.dtype.kind == "f" else np.int16)):
+            with pytest.raises(onegru.SpecError, match=name):
+                loaded.run({**feeds, name: wrong})

@@ -133,7 +133,7 @@ class GruNode:
         """What runs the node, on the fast path if there is one."""
         node, fixed = self._step, WEIGHTS if self._is_fixed else ()
         reads = {value for name, value in node.inputs.items() if name not in fixed}
-        if node.operator.name not in ("GRU", "AUGRU") or self._layer is None:
+        if self._layer is None:
             return Runner(reads, self._run)
         fast = _fast_run(node, self._layer, self._run)
         if self._is_fixed:
@@ -298,27 +298,41 @@ def find_node(nodes: Sequence[GruNode], node: object) -> int:
 def _fast_run(
     node: GruStep, layer: GRU, otherwise: Callable[[dict[str, Any]], None]
 ) -> Callable[[dict[str, Any]], None]:
-    """The fast path to a GRU node's outputs; `otherwise` is the general path."""
-    x, h = node.inputs["X"], node.inputs.get("initial_h")
-    sequence, last = node.outputs.get("Y"), node.outputs.get("Y_h")
-    lens, layout = node.inputs.get("sequence_lens"), node.attributes.get("layout", 0)
-    scores = node.inputs.get("A")
-    try_call, int32 = layer.try_call, np.dtype(np.int32)
+    """The fast path to a node's outputs, by a layer's call; `otherwise` is the general path."""
+    ports = {port.role: port for port in node.ports}
+    x, h, lens, scores = (
+        node.inputs.get(ports[role].name) if role in ports else None
+        for role in ("X", "initial_h", "sequence_lens", "A")
+    )
+    sequence, last = (node.outputs.get(ports[role].name) if role in ports else None for role in ("Y", "Y_h"))
+    is_cell, layout = "T" not in ports["X"].axes, int(ports["X"].axes.startswith("BT"))
+    is_required = ports["initial_h"].required
+    types = {np.dtype(name) for name in ports["sequence_lens"].types or ()} if lens is not None else ()
+    is_by_direction = "Y" in ports and ports["Y"].axes.startswith("BDT")  # where a layer's call gives BTDH
+    try_call = layer.try_call
 
     def run(values: dict[str, Any]) -> None:
-        state = None if h is None else values.get(h)
+        X: Any = values[x or ""]
+        state: Any = None if h is None else values.get(h)
         lengths = None if lens is None else values.get(lens)
-        if lengths is not None and getattr(lengths, "dtype", None) != int32:
-            return otherwise(values)  # the specification allows no other type
         attention = None if scores is None else values[scores]
+        if is_cell:  # one step: an axis of time, and one of directions, in front
+            if type(X) is not np.ndarray or type(state) is not np.ndarray:
+                return otherwise(values)
+            X, state, attention = X[None], state[None], None if attention is None else attention[None]
+        if (lengths is not None and getattr(lengths, "dtype", None) not in types) or (
+            is_required and state is None
+        ):
+            return otherwise(values)  # the specification allows no other type
         if attention is not None and np.ndim(attention) != 3:
             return otherwise(values)  # where a layer would also take two
-        done = try_call(values[x], state, sequence_lens=lengths, attention=attention, layout=layout)
+        done = try_call(X, state, sequence_lens=lengths, attention=attention, layout=layout)
         if done is None:
             return otherwise(values)
         if sequence is not None:
-            values[sequence] = done[0]
+            Y = done[0]
+            values[sequence] = np.ascontiguousarray(Y.transpose(0, 2, 1, 3)) if is_by_direction else Y
         if last is not None:
-            values[last] = done[1]
+            values[last] = done[1][0] if is_cell else done[1]
 
     return run
