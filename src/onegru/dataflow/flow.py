@@ -205,6 +205,8 @@ class Flow:
             return self.dtype(self.aliases[name])
         if op is not None and op.kind in _BOOLEAN:
             return "bool"
+        if op is not None and op.kind == "Shape":
+            return "int64"
         if op is not None and op.kind == "Cast":
             return str(op.attributes.get("dtype"))
         if op is not None and op.kind in SHAPE_RULES and op.kind != "ConstantOfShape":
@@ -423,6 +425,48 @@ class Flow:
     def constants(self) -> Mapping[str, Callable[[], Array]]:
         """What reads each constant."""
         return self._constants
+
+
+class LazyFlow(Flow):
+    """A graph that is only asked of shapes and constants: its operators are read as they come up.
+
+    Args:
+        inputs: the values that it is given.
+        producers: reads the operator that gives a value, by name.
+        constants: reads a constant that it holds, by name.
+        shapes: what is known of its values' shapes.
+        dtypes: the element types that are known, by NumPy's names.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[str],
+        producers: Mapping[str, Callable[[], Op]],
+        constants: Mapping[str, Callable[[], Array]],
+        shapes: Mapping[str, Shape],
+        dtypes: Mapping[str, str],
+    ) -> None:
+        super().__init__((), inputs, (), constants, shapes, dtypes)
+        self.producers = _Read(producers)
+
+
+class _Read(dict[str, Op]):
+    """Operators by the values that they give, read when first asked for."""
+
+    def __init__(self, readers: Mapping[str, Callable[[], Op]]) -> None:
+        self._readers = readers
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._readers
+
+    def __missing__(self, name: str) -> Op:
+        op = self._readers[name]()
+        self.update(dict.fromkeys(filter(None, op.outputs), op))
+        return op
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The operator; `default` if none gives it."""
+        return self[name] if name in self._readers else default
 
 
 def _leading_to(outputs: Iterable[str], producers: Mapping[str, Op]) -> dict[int, Op]:

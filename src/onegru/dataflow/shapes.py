@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onegru.dataflow.operator import Facts, LoopIndex, Op, Shape, Size
+from onegru.operators.onnx import AUGRU_DOMAINS
 
 # Rules for sizes: of the elements of the inputs, the elements of the output.
 
@@ -312,6 +313,11 @@ def _tile(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None
     return found
 
 
+def _rank(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape:
+    first, last = op.attributes.get("start", 0), op.attributes.get("end")
+    return (len(shapes[0][first:last]),)
+
+
 def _constant_of_shape(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
     return flow.sizes(op.inputs[0])
 
@@ -349,6 +355,14 @@ def _recurrent(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape |
     if op.attributes.get("layout") == 1:
         return (X[0], X[1], R[0], R[2]) if output == 0 else (X[0], R[0], R[2])
     return (X[0], R[0], X[1], R[2]) if output == 0 else (R[0], X[1], R[2])
+
+
+def _ir_recurrent(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
+    """Y, then Ho; X, the first state, the lengths and the weights come first."""
+    X, R = shapes[0], shapes[4]
+    if len(X) != 3 or len(R) != 3:
+        return None
+    return (X[0], R[0], X[1], R[2]) if output == 0 else (X[0], R[0], R[2])
 
 
 def _padded(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | None:
@@ -414,7 +428,8 @@ def _longer(op: Op, axis: int, size: Size, more: int) -> Size:
 
 
 SHAPE_RULES: dict[str, Callable[[Facts, Op, list[Shape], int], Shape | None]] = {
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
+    **dict.fromkeys(("GRU", "LSTM", "RNN", *(f"{domain}::AUGRU" for domain in AUGRU_DOMAINS)), _recurrent),
+    **dict.fromkeys(("openvino::GRUSequence", "openvino::AUGRUSequence"), _ir_recurrent),
     **dict.fromkeys((*SAME_SHAPE, *_NORMS, "ReverseSequence", "Dropout"), _same),
     **dict.fromkeys(BROADCAST, _elementwise),
     **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), _reduced),
@@ -435,6 +450,7 @@ SHAPE_RULES: dict[str, Callable[[Facts, Op, list[Shape], int], Shape | None]] = 
     "Pad": _padded,
     **dict.fromkeys(("Conv", "AveragePool", "MaxPool", "LpPool"), _windowed),
     "ConvTranspose": _deconvolved,
+    "Shape": _rank,
     "ConstantOfShape": _constant_of_shape,
 }
 

@@ -17,8 +17,8 @@ from onegru.core.spec import reversed_directions
 from onegru.core.wording import shape_words
 from onegru.formats.graph import GruStep
 from onegru.formats.onnx.node import node_attributes
-from onegru.formats.onnx.sizes import OnnxSizes
 from onegru.formats.onnx.validate import describe, is_augru, trimmed
+from onegru.formats.sizes import with_sizes
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import check_attributes, lower, read_activations, read_clip
 from onegru.operators.onnx import AUGRU, activation_attributes, gru_version
@@ -210,8 +210,7 @@ def node_of(scope: Scope, form: GruNodeConfig) -> NodeProto:
 def facts_of(scope: Scope, form: GruNodeConfig, attributes: Mapping[str, object]) -> Facts:
     """What the table of known issues needs to know."""
     node = GruStep(form.name, operator_at(scope.opset), attributes, form.inputs, form.outputs)
-    sizes = OnnxSizes(scope)
-    shape = sizes.x_shape(node)
+    node = with_sizes({0: node}, scope.shape, lambda: scope.flow)[0]
     weights = [scope.constant(form.inputs[name]) for name in ("W", "R", "B") if name in form.inputs]
     return Facts(
         operator="GRU",
@@ -219,9 +218,9 @@ def facts_of(scope: Scope, form: GruNodeConfig, attributes: Mapping[str, object]
         attributes=attributes,
         dtype=form.dtype,
         present=frozenset((*form.inputs, *form.outputs)),
-        fixed_shape=None if shape is None else None not in shape,
+        fixed_shape=None if node.x_shape is None else None not in node.x_shape,
         constant_weights=True if all(array is not None for array in weights) else None,
-        full_length=sizes.are_full(node),
+        full_length=node.full_length,
     )
 
 

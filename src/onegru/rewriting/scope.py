@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import onnx
 from onnx import GraphProto, NodeProto, TypeProto
 
 from onegru.core.dtypes import Array, numpy_dtype
+from onegru.dataflow.flow import Flow
+from onegru.formats.onnx.flow import flow_of
 from onegru.formats.onnx.validate import Source
 from onegru.formats.onnx.values import Names, Values, all_graphs
 
@@ -62,6 +65,12 @@ class Scope(Values):
         self.early: list[NodeProto] = []
         self.retired: set[str] = set()
         self._shared: dict[Hashable, str] = {}
+
+    @functools.cached_property
+    def flow(self) -> Flow:
+        """The graph as it was read."""
+        outer = self.outer.flow if isinstance(self.outer, Scope) else None
+        return flow_of(self.source, self.graph, self.types, self.ir_version, outer)
 
     def add(self, base: str, array: Array) -> str:
         """A new constant."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto
 
-from onegru.dataflow.flow import Flow
+from onegru.core.dtypes import Array
+from onegru.dataflow.flow import Flow, LazyFlow
 from onegru.dataflow.operator import Op, Shape
 from onegru.formats.onnx.node import is_plain_constant
 from onegru.formats.onnx.order import sort_nodes
@@ -27,21 +28,23 @@ def flow_of(
 ) -> Flow:
     """A graph, or a body of `outer`, as a flow.
 
+    Args:
+        source: the file.
+        graph: the graph.
+        types: of values, as far as they are known beyond what the graph states.
+        ir_version: the model's.
+        outer: the flow around a body.
+
     Raises:
         FormatError: the graph is broken.
     """
-    values = Values(source, graph, ir_version, types)
-    names = [*values.tensors, *values.producers]
-    held = {name: constant for name in names if (constant := values.held(name)) is not None}
-    constants = {name: functools.partial(values.array, constant) for name, constant in held.items()}
-    ops: list[Op] = []
     nodes = sort_nodes(source, graph) if outer is None else list(graph.node)
-    shapes: dict[str, Shape] = {}
-    dtypes: dict[str, str] = {}
+    values = Values(source, graph, ir_version, types)
+    constants = _constants_of(values, values.producers)
+    ops: list[Op] = []
+    shapes, dtypes = _stated(graph)
     names = [value.name for value in (*graph.input, *graph.output, *graph.value_info)]
     names += [name for node in nodes for name in node.output]
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        _learn(value.name, value.type, shapes, dtypes)
     for name in names:
         if name in types and name not in shapes:
             _learn(name, types[name], shapes, dtypes)
@@ -60,6 +63,35 @@ def flow_of(
     flow.ops = ops
     flow.index()
     return flow
+
+
+def lazy_flow_of(values: Values) -> LazyFlow:
+    """A graph as a flow that is only asked of shapes and constants."""
+    graph, plain = values.graph, [node for node in values.graph.node if is_plain_constant(node)]
+    constants = _constants_of(values, [name for node in plain for name in node.output])
+    read = functools.partial(_op_of, values.source, types={}, ir_version=values.ir_version)
+    producers: dict[str, Callable[[], Op]] = {}
+    flow = LazyFlow([value.name for value in graph.input], producers, constants, *_stated(graph))
+    for name, node in values.producers.items():
+        if name not in constants:
+            producers[name] = functools.partial(read, node, flow=flow)
+    return flow
+
+
+def _constants_of(values: Values, others: Iterable[str]) -> dict[str, Callable[[], Array]]:
+    """What reads each constant among a graph's initializers and some other values."""
+    names = [*values.tensors, *others]
+    held = {name: constant for name in names if (constant := values.held(name)) is not None}
+    return {name: functools.partial(values.array, constant) for name, constant in held.items()}
+
+
+def _stated(graph: GraphProto) -> tuple[dict[str, Shape], dict[str, str]]:
+    """The shapes and element types that a graph states."""
+    shapes: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    dtypes: dict[str, str] = {}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        _learn(value.name, value.type, shapes, dtypes)
+    return shapes, dtypes
 
 
 def _op_of(

@@ -34,11 +34,12 @@ from onegru.formats.graph import (
 )
 from onegru.formats.onnx.constant_weights import fold_weights, nodes_ahead, results
 from onegru.formats.onnx.dequantized import fold_dequantized
+from onegru.formats.onnx.flow import lazy_flow_of
 from onegru.formats.onnx.functions.unfold import unfold_functions
 from onegru.formats.onnx.nested import find_nested
 from onegru.formats.onnx.node import is_plain_constant, node_attributes, tensor_info
 from onegru.formats.onnx.order import sort_nodes
-from onegru.formats.onnx.sizes import OnnxSizes, without_weights
+from onegru.formats.onnx.sizes import without_weights
 from onegru.formats.onnx.states import find_states
 from onegru.formats.onnx.validate import (
     Source,
@@ -57,6 +58,7 @@ from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
 from onegru.formats.onnx.whole.model import OnnxRuntimeModel, runnable
 from onegru.formats.onnx.whole.optimizers import harmful_optimizers, takes_exact_int8
 from onegru.formats.opened import Opened
+from onegru.formats.sizes import with_sizes
 from onegru.operators.lowering import check_attributes, check_weights
 from onegru.operators.onnx import AUGRU, gru_version
 
@@ -126,8 +128,8 @@ class _Reader:
         external = [] if has_none else external_tensors(model)
         most = check_bounds(source, model, self.nodes, len(data), external)
         self.ahead = Ahead(model, self.nodes, most, set(self.tensors) - self.defaults | self.sparse)
-        self.sizes = OnnxSizes(self.values)
-        self.grus = {id(node): self.sizes.add(self._gru_node(node)) for node in self.nodes if is_ours(node)}
+        grus = {id(node): self._gru_node(node) for node in self.nodes if is_ours(node)}
+        self.grus = with_sizes(grus, self.values.shape, lambda: lazy_flow_of(self.values))
         self.nested, self.inner = find_nested(self.nodes, self._gru_node, self.values)
         self._check_sparse()
 

@@ -1,42 +1,13 @@
-"""The sizes in an ONNX graph."""
+"""A model without its weights, for what looks only at sizes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import onnx
 from onnx import GraphProto, ModelProto, TensorProto
 
-from onegru.formats.onnx.validate import is_gru, is_onnx
-from onegru.formats.onnx.values import Values
-from onegru.formats.sizes import Sizes
-
 _MOST_NUMBERS = 256  # of a constant that `without_weights` keeps
-
-
-class OnnxSizes(Sizes):
-    """See `onegru.formats.sizes.Sizes`."""
-
-    def __init__(self, values: Values) -> None:
-        super().__init__(values.shape, values.integers_of)
-        self._producers = values.producers
-
-    def producer(self, value: str) -> tuple[str, Sequence[str]] | None:
-        """See `Sizes`."""
-        node = self._producers.get(value)
-        if node is None or not is_onnx(node) or is_gru(node) or not node.input:
-            return None
-        if node.op_type == "Shape" and node.attribute:  # since version 15, from start to end
-            return None
-        return (node.op_type, node.input) if node.output[0] == value else None
-
-    def axes(self, value: str) -> Sequence[int] | None:
-        """See `Sizes`."""
-        node = self._producers[value]
-        stated = next((tuple(a.ints) for a in node.attribute if a.name in ("perm", "axes")), None)
-        array = self.integers(node.input[1]) if len(node.input) == 2 else None
-        return stated if array is None else tuple(array.ravel().tolist())
 
 
 def without_weights(model: ModelProto) -> ModelProto:

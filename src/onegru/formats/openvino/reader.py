@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from onegru.core.dtypes import Array
-from onegru.core.errors import SpecError
+from onegru.core.errors import BROKEN, FormatError, SpecError
 from onegru.core.wording import count
 from onegru.formats.graph import (
     STATES_KEY,
@@ -32,10 +31,11 @@ from onegru.formats.graph import (
 from onegru.formats.opened import Opened
 from onegru.formats.openvino.constants import Constants, Weights
 from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
+from onegru.formats.openvino.flow import IrGraph, IrReader
 from onegru.formats.openvino.steps import PlacedLayer, Walker
 from onegru.formats.openvino.whole import OpenvinoRuntimeModel, all_constants, marked
 from onegru.formats.openvino.xml import PORTS, Layer, Net, inner_layers, parse_net, xml_of
-from onegru.formats.sizes import Sizes
+from onegru.formats.sizes import with_sizes
 from onegru.operators.lowering import check_attributes
 from onegru.operators.openvino import OPERATORS
 
@@ -50,21 +50,24 @@ def read_ir(file: Opened) -> Graph:
         SpecError: the specification forbids an attribute of a layer.
     """
     assert file.weights is not None
-    return replace(ir_graph(file.path, copy.deepcopy(file.once(xml_of)), file.weights), file=replace(file))
+    root = copy.deepcopy(file.once(xml_of))
+    return replace(ir_graph(file.path, root, file.weights, file.data), file=replace(file))
 
 
-def ir_graph(path: Path, root: ET.Element, weights: Weights) -> Graph:
+def ir_graph(path: Path, root: ET.Element, weights: Weights, text: bytes | None = None) -> Graph:
     """The graph of an IR's .xml.
 
     Args:
         path: where it comes from, for messages.
         root: its XML, as `parse_xml` checks it; changed.
         weights: what the .bin holds, or why it cannot be read.
+        text: the .xml, if it is at hand.
 
     Raises:
         FormatError, SpecError: as `read_ir` does.
     """
-    graph = _Reader(path, parse_net(path, root), root, weights).read()
+    text = text or ET.tostring(root, encoding="utf-8")
+    graph = _Reader(path, parse_net(path, root), root, weights).read(text)
     info = root.iterfind("/".join(("rt_info", *STATES_KEY.split("."))))
     if any(element.get("value") == STATES_WORD for element in info):
         graph = replace(graph, zero_inputs=initial_states(graph))
@@ -93,13 +96,14 @@ class _Reader:
         self.grus: dict[str, GruStep] = {}
         self._same: dict[str, str] = {}  # values that repeat others, and which those are
         self._firsts: dict[tuple[object, ...], str] = {}
-        self.sizes = _IrSizes(self)
 
-    def read(self) -> Graph:
+    def read(self, text: bytes) -> Graph:
+        """The model as a graph, whose .xml is `text`."""
         for layer in self.net.layers.values():
             self._check_layer(layer)
         parameters = [self._parameter(layer) for layer in self._of_type("Parameter")]
         placed = [item for layer in self.net.ordered(self.path) if (item := self._place(layer)) is not None]
+        self.grus = self._with_sizes()
         results = [self._result(layer) for layer in self._of_type("Result")]
         if not results:
             raise self.parser.error("no Result layer; must have at least one")
@@ -114,7 +118,7 @@ class _Reader:
             steps=(),
             grus=(*self.grus.values(), *(gru for _, gru in self.nested)),
             states=direct_states(self.grus.values(), parameters, results),
-            outline=Outline(ET.tostring(self.root, encoding="utf-8"), self.constants.weights),
+            outline=Outline(text, self.constants.weights),
         )
         steps = None if self.nested else walker.steps()
         constants, conversions = walker.plain_constants()
@@ -136,6 +140,31 @@ class _Reader:
         )
         lazy = LazyConstants(functools.partial(all_constants, constants, conversions, whole))
         return replace(graph, constants=lazy, whole=whole)
+
+    def _with_sizes(self) -> dict[str, GruStep]:
+        """The GRU layers with what is known of their sizes; as they are where the rest cannot be followed."""
+
+        @functools.cache
+        def read() -> IrGraph:
+            return IrReader(self.parser, self.constants).read(self.net, self.root)
+
+        def name(value: str) -> str:
+            return next(name for name, ends in read().native.items() if ":".join(ends) == value)
+
+        try:
+            return with_sizes(self.grus, self._stated, lambda: read().flow, name)
+        except (FormatError, *BROKEN):
+            return self.grus
+
+    def _stated(self, value: str) -> tuple[int | None, ...] | None:
+        """What the file says of a value's shape."""
+        layer_id, _, port_id = value.rpartition(":")
+        layer = self.net.layers[layer_id]
+        if layer.type in ("Parameter", "Const"):
+            return self.types[value].shape
+        dims = next(port.dims for port in layer.outputs if port.id == port_id)
+        # A port of unknown rank has none, nor has that of a scalar.
+        return tuple(int(dim) if re.fullmatch("[0-9]{1,12}", dim) else None for dim in dims) or None
 
     def _distinct(self, side: str, infos: list[TensorInfo]) -> list[TensorInfo]:
         """The same under distinct names: of each, the first that none before it has taken."""
@@ -256,7 +285,7 @@ class _Reader:
         if len(step.operator.outputs) < len(gives):  # a cell's
             self._same[gives[1]] = gives[0]  # both carry Ho
         self.types.update(dict.fromkeys(gives, ValueType(self.types[step.inputs["X"]].words)))
-        return self.sizes.add(step)
+        return step
 
     def _gru_step(
         self, layer: Layer, takes: Sequence[str], gives: Sequence[str], bodies: tuple[str, ...] = ()
@@ -276,43 +305,6 @@ class _Reader:
         inputs = {port.name: value for port, value in zip(operator.inputs, takes, strict=False)}
         outputs = {port.name: value for port, value in zip(operator.outputs, gives, strict=False)}
         return GruStep(layer.name, operator, attributes, inputs, outputs, bodies)
-
-
-class _IrSizes(Sizes):
-    """The sizes in an IR that is being read."""
-
-    def __init__(self, reader: _Reader) -> None:
-        super().__init__(self._shape_of, self._integers_of)
-        self.reader = reader
-
-    def _layer(self, value: str) -> tuple[Layer, int]:
-        layer_id, _, port = value.rpartition(":")
-        layer = self.reader.net.layers[layer_id]
-        return layer, [item.id for item in layer.outputs].index(port)
-
-    def producer(self, value: str) -> tuple[str, Sequence[str]] | None:
-        layer, place = self._layer(value)
-        if place or layer.type in OPERATORS or not layer.inputs:
-            return None
-        return layer.type, [self.reader.taken(layer, index) for index in range(len(layer.inputs))]
-
-    def _shape_of(self, value: str) -> Sequence[int | None] | None:
-        layer, place = self._layer(value)
-        if layer.type in ("Parameter", "Const"):
-            return self.reader.types[value].shape
-        dims = layer.outputs[place].dims  # a port of unknown rank has none, nor has that of a scalar
-        return [int(dim) if re.fullmatch("[0-9]{1,12}", dim) else None for dim in dims] or None
-
-    def _integers_of(self, value: str) -> Array | None:
-        layer, _ = self._layer(value)
-        if layer.type != "Const" or self.reader.types[value].words[:3] not in ("int", "uin"):
-            return None
-        return self.reader.constants.array(layer)
-
-    def axes(self, value: str) -> Sequence[int] | None:
-        layer, _ = self._layer(value)
-        array = self.integers(self.reader.taken(layer, 1)) if len(layer.inputs) == 2 else None
-        return None if array is None else array.ravel().tolist()
 
 
 def _numpy_name(words: str) -> str:
