@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import onegru
+from onegru.peers.base import ModelUnderTest
+from onegru.peers.torch import TorchCheckpoint
 from onegru.verification.compare_models import compare_with
-from onegru.verification.runtimes.base import ModelUnderTest
-from onegru.verification.runtimes.torch import TorchCheckpoint
 from tests.support.files.onnx_models import Arrays, graph, gru, model, node, save, value
 from tests.support.mutants import mutated
 

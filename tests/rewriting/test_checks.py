@@ -370,19 +370,19 @@ def test_each_of_many_words_is_compared(tmp_path: Path) -> None:
 
 def test_mistakes_of_onegrus_own_are_no_refusals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from onegru.formats.onnx.whole.session import Session
-    from onegru.formats.openvino.check import run_openvino
+    from onegru.rewriting.compare import in_runtime
 
     data = plain().SerializeToString()
     session = Session(data, Source("m.onnx"))
     with pytest.raises(FormatError, match="ONNX Runtime fails"):
         session.run({"X": np.zeros((1, 1), np.float32)})
-    with pytest.raises(FormatError, match="OpenVINO refuses it"):
-        run_openvino(b"no model", "m.onnx", {}, [])
+    with pytest.raises(FormatError, match=r"m\.onnx: OpenVINO refuses it"):
+        in_runtime("openvino", b"no model", tmp_path / "m.onnx", [])({})
     for wrong in (3, None):  # arguments that no runtime has seen
         with pytest.raises((TypeError, AttributeError)):
             session.run(wrong)  # type: ignore[arg-type]
         with pytest.raises((TypeError, AttributeError)):
-            run_openvino(data, "m.onnx", wrong, ["Y"])  # type: ignore[arg-type]
+            in_runtime("openvino", data, tmp_path / "m.onnx", ["Y"])(wrong)  # type: ignore[arg-type]
 
 
 def trained(scale: float) -> dict[str, Array]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from onegru.conformance.case import Case
 from onegru.conformance.cases import all_cases
-from onegru.verification.runtimes.base import ModelUnderTest
+from onegru.peers.base import ModelUnderTest
 from tests.support.mutants import Fake
 
 

@@ -16,7 +16,7 @@ from onnx import ModelProto, NodeProto
 from onegru import Model
 from onegru.formats.onnx.parse import parse_onnx
 from onegru.formats.onnx.validate import Source
-from onegru.verification.runtimes.base import ModelUnderTest, Runtime
+from onegru.peers.base import ModelUnderTest, Runtime
 from tests.support.files.onnx_models import tensor
 
 
@@ -113,7 +113,7 @@ def mutated(proto: ModelProto, fault: str, node: str) -> ModelProto:
 
 @dataclass(frozen=True)
 class Fake(Runtime):
-    """A runtime that runs ONNX models by onegru; see `onegru.verification.runtimes.base.Runtime`."""
+    """A runtime that runs ONNX models by onegru; see `onegru.peers.base.Runtime`."""
 
     name: str = "fake"
     precision: str = field(default="", kw_only=True)

@@ -11,12 +11,12 @@ import onnx
 import pytest
 
 import onegru
+from onegru.peers.base import Runtime
+from onegru.peers.onnx_reference import OnnxEvaluator
+from onegru.peers.onnxruntime import OnnxRuntime
+from onegru.peers.openvino import OpenVino
 from onegru.verification.compare_runtimes import compare_runtimes
 from onegru.verification.results import Fault, RuntimeResult, Verification
-from onegru.verification.runtimes.base import Runtime
-from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
-from onegru.verification.runtimes.onnxruntime import OnnxRuntime
-from onegru.verification.runtimes.openvino import OpenVino
 from tests.support.files.ir_files import IrWriter
 from tests.support.files.onnx_models import Arrays, I, graph, gru, model, node, numbers, value, weights
 

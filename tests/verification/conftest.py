@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from onegru.verification.runtimes.base import ModelUnderTest, Runtime
-from onegru.verification.runtimes.subprocess_runner import RunResult
+from onegru.peers.base import ModelUnderTest, Runtime
+from onegru.peers.child import RunResult
 from tests.support.files.onnx_models import Arrays
 
 

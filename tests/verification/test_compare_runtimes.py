@@ -9,7 +9,7 @@ import pytest
 
 import onegru
 from onegru.core.compare import TOLERANCE_ACROSS_RUNTIMES, agreement, difference
-from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
+from onegru.peers.onnx_reference import OnnxEvaluator
 from tests.support import mutants
 from tests.support.files.onnx_models import graph, gru, model, save, value, weights
 from tests.support.verify_cases import chain, feeds, verified

@@ -14,14 +14,14 @@ import pytest
 
 import onegru
 from onegru.formats.graph import Graph
+from onegru.peers.base import ModelUnderTest
+from onegru.peers.onnx_reference import OnnxEvaluator
+from onegru.peers.onnxruntime import OnnxRuntime
+from onegru.peers.openvino import OpenVino
 from onegru.verification.compare_runtimes import compare_runtimes
 from onegru.verification.diagnose import diagnose
 from onegru.verification.gru_call import call_of, in_type
 from onegru.verification.locate import find_fault, subject_of
-from onegru.verification.runtimes.base import ModelUnderTest
-from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
-from onegru.verification.runtimes.onnxruntime import OnnxRuntime
-from onegru.verification.runtimes.openvino import OpenVino
 from onegru.verification.trace import traced_run
 from tests.support import mutants
 from tests.support.decomposed.draw import decomposed

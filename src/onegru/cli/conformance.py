@@ -32,7 +32,7 @@ from onegru.conformance.runtimes.registry import ENGINES, RUNTIMES, configs
 from onegru.conformance.runtimes.run import SECONDS, run_cases
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
-from onegru.verification.runtimes.registry import PRECISIONS
+from onegru.peers.registry import PRECISIONS
 
 conformance = typer.Typer(
     help="Cases for both specifications of the GRU: how runtimes do on them.",

@@ -26,6 +26,7 @@ from onegru.cli.inputs import (
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ProgressBar, Screen, safe, say
 from onegru.core.wording import count
+from onegru.peers.registry import PRECISIONS, RUNTIMES
 from onegru.verification.results import (
     Fault,
     LayerResult,
@@ -34,7 +35,6 @@ from onegru.verification.results import (
     RuntimeResult,
     Verification,
 )
-from onegru.verification.runtimes.registry import PRECISIONS, RUNTIMES
 
 
 def verify_command(

@@ -18,12 +18,14 @@ from onegru.core.compare import (
     signal_to_noise,
 )
 from onegru.core.dtypes import ELEMENT_TYPES, Array, as_text
-from onegru.core.errors import FormatError, OneGRUError
+from onegru.core.errors import FormatError, OneGRUError, is_own_mistake
 from onegru.formats.graph import Graph
 from onegru.models.lengths import count_steps
 from onegru.models.model import Model
 from onegru.models.random_inputs import draw_twice, size_plans
 from onegru.models.rounding import Rounding
+from onegru.peers.base import ModelUnderTest, Runtime
+from onegru.peers.registry import chosen_runtimes
 from onegru.rewriting.check import Check, OutputReport
 
 _RUNTIME_FACTOR = 10.0  # other runtimes approximate the activations less closely
@@ -94,7 +96,7 @@ def check_result(
         if any(info.dtype == "bfloat16" for info in (*given.inputs, *given.outputs)):
             notes = (f"not checked in {runtime}, which takes no bfloat16 arrays",)
         else:
-            runs[runtime] = _other(runtime, data, target, [info.name for info in given.outputs])
+            runs[runtime] = in_runtime(runtime, data, target, [info.name for info in given.outputs])
     found: dict[tuple[str, str], OutputReport] = {}
     steps: dict[str, int] = {}
     for case in _cases(given, result, check):
@@ -136,12 +138,12 @@ def _both(one: OutputReport, other: OutputReport) -> OutputReport:
     )
 
 
-def _other(runtime: str, model: bytes, target: Path, names: list[str]) -> _Run:
+def in_runtime(runtime: str, model: bytes, target: Path, names: list[str]) -> _Run:
     """The target in another runtime."""
     if runtime == "openvino":
-        from onegru.formats.openvino.check import run_openvino
-
-        return lambda feeds: dict(zip(names, run_openvino(model, str(target), feeds, names), strict=True))
+        (openvino,) = chosen_runtimes((runtime,))
+        subject = ModelUnderTest(str(target), model, {name: () for name in names})
+        return lambda feeds: _run_or_refuse(openvino, subject, feeds)
     from onegru.formats.onnx.validate import Source, read_model
     from onegru.formats.onnx.whole.optimizers import harmful_optimizers
     from onegru.formats.onnx.whole.session import Session
@@ -149,6 +151,15 @@ def _other(runtime: str, model: bytes, target: Path, names: list[str]) -> _Run:
     source = Source(str(target))
     session = Session(model, source, disabled=harmful_optimizers(read_model(source, model)))
     return lambda feeds: dict(zip(session.output_names, session.run(feeds), strict=True))
+
+
+def _run_or_refuse(runtime: Runtime, subject: ModelUnderTest, feeds: dict[str, Any]) -> Mapping[str, Any]:
+    try:
+        return runtime.run(subject, feeds)
+    except Exception as error:  # whatever a runtime raises is its refusal; what onegru stumbles over is not
+        if isinstance(error, MemoryError) or is_own_mistake(error):
+            raise
+        raise FormatError(f"{subject.path}: OpenVINO refuses it ({' '.join(str(error).split())})") from None
 
 
 class Case(NamedTuple):

@@ -19,13 +19,13 @@ from onegru.layers.stack import Stack
 from onegru.models.load import load
 from onegru.models.load_layers import load_layers, named_layers
 from onegru.models.model import Model
+from onegru.peers.base import ModelUnderTest
+from onegru.peers.child import run_apart
+from onegru.peers.torch import TorchCheckpoint
 from onegru.verification.compare_grus import compare_calls, is_alike, of_layer, on_random_inputs, trace_pair
 from onegru.verification.compare_runtimes import Tolerances, compare_outputs
 from onegru.verification.gru_call import Call, call_of
 from onegru.verification.results import LayerResult, OutputResult, ReferenceComparison, RuntimeResult
-from onegru.verification.runtimes.base import ModelUnderTest
-from onegru.verification.runtimes.subprocess_runner import run_apart
-from onegru.verification.runtimes.torch import TorchCheckpoint
 from onegru.verification.trace import traced_run
 
 #: GRUs by name, in running order: with a node's own operator, or as layers.

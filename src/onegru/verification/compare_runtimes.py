@@ -16,10 +16,10 @@ from onegru.core.errors import FormatError, OneGRUError, SpecError
 from onegru.models.inspect import report
 from onegru.models.lengths import count_steps
 from onegru.models.model import Model
+from onegru.peers.base import Runtime
+from onegru.peers.child import run_apart
+from onegru.peers.registry import RUNTIMES
 from onegru.verification.results import OutputResult, RuntimeResult, Verification
-from onegru.verification.runtimes.base import Runtime
-from onegru.verification.runtimes.registry import RUNTIMES
-from onegru.verification.runtimes.subprocess_runner import run_apart
 from onegru.verification.trace import tolerances, traced_run
 
 Progress = Callable[[int, int], None]

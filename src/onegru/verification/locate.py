@@ -17,11 +17,11 @@ from onegru.models.gru_node import GruNode
 from onegru.models.inspect import fusing_hint, report
 from onegru.models.model import Model
 from onegru.operators.schema import WEIGHTS
+from onegru.peers.base import ModelUnderTest, Probe, Runtime
+from onegru.peers.child import RunResult
 from onegru.verification.diagnose import diagnose
 from onegru.verification.gru_call import Call, call_of, first_wrong
 from onegru.verification.results import Fault
-from onegru.verification.runtimes.base import ModelUnderTest, Probe, Runtime
-from onegru.verification.runtimes.subprocess_runner import RunResult
 from onegru.verification.trace import given_values, probed_values
 
 #: Runs a subject in a runtime, apart from this process.

@@ -13,11 +13,11 @@ from onegru.formats.opened import Kind
 from onegru.models.load import load
 from onegru.models.model import Model
 from onegru.models.random_inputs import Dims, check_random_inputs, count_moved, pick_inputs
+from onegru.peers.base import ModelUnderTest
+from onegru.peers.registry import chosen_runtimes
 from onegru.verification.compare_models import compare_with
 from onegru.verification.compare_runtimes import Progress, compare_runtimes
 from onegru.verification.results import Verification
-from onegru.verification.runtimes.base import ModelUnderTest
-from onegru.verification.runtimes.registry import chosen_runtimes
 
 
 def verify(

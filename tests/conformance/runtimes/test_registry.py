@@ -10,7 +10,7 @@ import onegru
 from onegru import MissingExtraError, SpecError
 from onegru.conformance.runtimes import registry
 from onegru.conformance.runtimes.registry import configs
-from onegru.verification.runtimes.openvino import OpenVino
+from onegru.peers.openvino import OpenVino
 from tests.support.mutants import Absent
 
 

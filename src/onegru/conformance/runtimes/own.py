@@ -8,12 +8,12 @@ from typing import Any
 
 from onegru import _native
 from onegru.models.load import load
-from onegru.verification.runtimes.base import ModelUnderTest, Runtime
+from onegru.peers.base import ModelUnderTest, Runtime
 
 
 @dataclass(frozen=True, slots=True)
 class Onegru(Runtime):
-    """See `onegru.verification.runtimes.base.Runtime`.
+    """See `onegru.peers.base.Runtime`.
 
     Attributes:
         name: what to call it.

@@ -11,12 +11,12 @@ from onegru.conformance.runtimes.torch import TorchGru
 from onegru.core.arguments import choice
 from onegru.core.errors import MissingExtraError, SpecError
 from onegru.engines.native import targets
+from onegru.peers.base import Runtime
+from onegru.peers.onnxruntime import OnnxRuntime
+from onegru.peers.openvino import OpenVino
+from onegru.peers.registry import PRECISIONS
+from onegru.peers.registry import RUNTIMES as FILE_RUNTIMES
 from onegru.runtimes.execution_provider import get_ep_name
-from onegru.verification.runtimes.base import Runtime
-from onegru.verification.runtimes.onnxruntime import OnnxRuntime
-from onegru.verification.runtimes.openvino import OpenVino
-from onegru.verification.runtimes.registry import PRECISIONS
-from onegru.verification.runtimes.registry import RUNTIMES as FILE_RUNTIMES
 
 #: Every runtime that the kit knows, by name.
 RUNTIMES: Mapping[str, Runtime] = {

@@ -17,9 +17,9 @@ from onegru.conformance.results import Outcome, RuntimeResults
 from onegru.conformance.runtimes.registry import RuntimeConfig
 from onegru.conformance.runtimes.torch import CaseSubject, TorchGru
 from onegru.core.dtypes import Array
+from onegru.peers.base import ModelUnderTest
+from onegru.peers.child import WORKER, end_words, read_result
 from onegru.system.child_process import Limits, run_child, running
-from onegru.verification.runtimes.base import ModelUnderTest
-from onegru.verification.runtimes.subprocess_runner import WORKER, end_words, read_result
 
 #: Called with the number of cases done, and of all.
 Progress = Callable[[int, int], None]

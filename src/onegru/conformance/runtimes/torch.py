@@ -15,7 +15,7 @@ from onegru.frameworks.pytorch import to_tensor, to_torch
 from onegru.layers.gru import GRU
 from onegru.operators.lowering import lower
 from onegru.operators.schema import CANONICAL_AXES, WEIGHTS
-from onegru.verification.runtimes.base import ModelUnderTest, Runtime
+from onegru.peers.base import ModelUnderTest, Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class CaseSubject(ModelUnderTest):
 
 @dataclass(frozen=True, slots=True)
 class TorchGru(Runtime):
-    """See `onegru.verification.runtimes.base.Runtime`."""
+    """See `onegru.peers.base.Runtime`."""
 
     name: str = "torch"
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from onegru.core.errors import FormatError
+from onegru.peers.base import ModelUnderTest, Runtime, installed_version
 from onegru.runtimes.execution_provider import get_ep_name
-from onegru.verification.runtimes.base import ModelUnderTest, Runtime, installed_version
 
 # ONNX Runtime's message within a session's error.
 _FRAME = re.compile(r".*: ONNX Runtime (?:refuses it|fails) \((.*)\)", re.DOTALL)
@@ -17,7 +17,7 @@ _FRAME = re.compile(r".*: ONNX Runtime (?:refuses it|fails) \((.*)\)", re.DOTALL
 
 @dataclass(frozen=True, slots=True)
 class OnnxRuntime(Runtime):
-    """See `onegru.verification.runtimes.base.Runtime`.
+    """See `onegru.peers.base.Runtime`.
 
     Attributes:
         name: what to call it.

@@ -1,4 +1,4 @@
-"""OpenVINO, on its CPU plugin; the one module of `runtimes` that imports it."""
+"""OpenVINO, on its CPU plugin; the one module of `peers` that imports it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array, bfloat16, contiguous
+from onegru.peers.base import ModelUnderTest, Probe, Runtime
 from onegru.runtimes.openvino_graph import infer
-from onegru.verification.runtimes.base import ModelUnderTest, Probe, Runtime
 
 # By default it computes in 16 bits where the processor is fast at that, which few comparisons survive.
 _OPTIONS = {"f32": {"INFERENCE_PRECISION_HINT": "f32"}, "default": {}}
@@ -27,7 +27,7 @@ _PLACES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class OpenVino(Runtime):
-    """See `onegru.verification.runtimes.base.Runtime`.
+    """See `onegru.peers.base.Runtime`.
 
     Attributes:
         name: what to call it.

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onegru.verification.runtimes.base import ModelUnderTest
-from onegru.verification.runtimes.onnxruntime import OnnxRuntime
-from onegru.verification.runtimes.openvino import OpenVino
-from onegru.verification.runtimes.subprocess_runner import run_apart
+from onegru.peers.base import ModelUnderTest
+from onegru.peers.child import run_apart
+from onegru.peers.onnxruntime import OnnxRuntime
+from onegru.peers.openvino import OpenVino
 from tests.support import mutants
 from tests.support.files.onnx_models import I, save
 from tests.support.machine.systems import posix

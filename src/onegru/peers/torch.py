@@ -9,7 +9,7 @@ from typing import Any
 
 from onegru.core.errors import FormatError
 from onegru.formats.opened import Kind, open_file
-from onegru.verification.runtimes.base import ModelUnderTest, Runtime
+from onegru.peers.base import ModelUnderTest, Runtime
 
 _WEIGHT = re.compile(r"(?P<prefix>.*\.)?weight_ih_l(?P<layer>[0-9]{1,3})(?P<reverse>_reverse)?")
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onegru.core.dtypes import Array
+from onegru.peers.base import ModelUnderTest, Runtime
 from onegru.system.child_process import read_answer, run_child, running
-from onegru.verification.runtimes.base import ModelUnderTest, Runtime
 
 #: The module that runs models in a process of its own.
-WORKER = "onegru.verification.runtimes.worker"
+WORKER = "onegru.peers.worker"
 
 Status = Literal["ran", "refuses", "failed", "crashed", "timed out"]
 

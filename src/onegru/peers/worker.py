@@ -13,8 +13,8 @@ import numpy as np
 
 from onegru.core.dtypes import as_text
 from onegru.core.errors import is_own_mistake
+from onegru.peers.base import ModelUnderTest, Runtime
 from onegru.system.child_process import write_answer
-from onegru.verification.runtimes.base import ModelUnderTest, Runtime
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from onegru.core.arguments import choice
 from onegru.core.errors import MissingExtraError, SpecError
-from onegru.verification.runtimes.base import Runtime
-from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
-from onegru.verification.runtimes.onnxruntime import OnnxRuntime
-from onegru.verification.runtimes.openvino import OpenVino
+from onegru.peers.base import Runtime
+from onegru.peers.onnx_reference import OnnxEvaluator
+from onegru.peers.onnxruntime import OnnxRuntime
+from onegru.peers.openvino import OpenVino
 
 #: Every runtime that models are checked against, if it is installed.
 RUNTIMES: tuple[Runtime, ...] = (OnnxRuntime(), OpenVino(), OnnxEvaluator())

@@ -9,10 +9,10 @@ import pytest
 
 from onegru import FormatError
 from onegru.core.compare import TOLERANCE_ACROSS_RUNTIMES
-from onegru.verification.runtimes.base import ModelUnderTest, Runtime
-from onegru.verification.runtimes.onnx_reference import OnnxEvaluator
-from onegru.verification.runtimes.onnxruntime import OnnxRuntime
-from onegru.verification.runtimes.openvino import OpenVino
+from onegru.peers.base import ModelUnderTest, Runtime
+from onegru.peers.onnx_reference import OnnxEvaluator
+from onegru.peers.onnxruntime import OnnxRuntime
+from onegru.peers.openvino import OpenVino
 from tests.support.files.onnx_models import graph, gru, model, node, save, value, weights
 from tests.support.verify_cases import REAL, T, chain, fault_of, feeds, ir, only, verified
 

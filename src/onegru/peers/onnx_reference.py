@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from onegru.verification.runtimes.base import ModelUnderTest, Runtime
+from onegru.peers.base import ModelUnderTest, Runtime
 
 
 @dataclass(frozen=True, slots=True)
 class OnnxEvaluator(Runtime):
-    """See `onegru.verification.runtimes.base.Runtime`."""
+    """See `onegru.peers.base.Runtime`."""
 
     name: str = "onnx"
 
