@@ -55,7 +55,8 @@ NB_MODULE(_native, m) {
   onegru::BindCalls(m);
   onegru::BindObserver(m);
   m.def("num_threads", &onegru::NumThreads, "How many threads a call may use.");
-  m.def("set_num_threads", &onegru::SetNumThreads, nb::arg("count"), "How many threads a call may use, 1…64.");
+  m.def("set_num_threads", &onegru::SetNumThreads, nb::arg("count"), nb::arg("makes_room"),
+        "How many threads a call may use, 1…64, and whether it uses fewer while other processes want the CPUs.");
   m.def(
       "release_memory", [] { return onegru::ThePool().Release(); },
       "Gives back the memory that is kept for new outputs; returns how many bytes.");

@@ -339,7 +339,7 @@ extern "C" ONEGRU_EXPORT onegru::ort::Status* CreateEpFactories(const char*, con
   ort::Status* const refused = Ask(base, api);
   if (refused != nullptr || api.api == nullptr) return refused;
 #if defined(ONEGRU_STANDALONE)
-  SetNumThreads(std::thread::hardware_concurrency());  // of the process's mask; Python reads the environment, too
+  SetNumThreads(std::thread::hardware_concurrency(), true);  // of the process's mask; Python reads the environment, too
 #endif
   return api.Try([&] {
     if (most == 0) throw std::runtime_error("no room for a factory");

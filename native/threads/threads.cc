@@ -36,6 +36,7 @@ void Pause() {
 }
 
 std::atomic<std::size_t> g_num_threads{1};
+std::atomic<bool> g_makes_room{false};
 
 // The handshake of a worker and the one caller that holds it.
 enum State : std::uint32_t {
@@ -202,7 +203,8 @@ Pool* ThePool() {
 
 std::size_t NumThreads() { return g_num_threads.load(std::memory_order_relaxed); }
 
-void SetNumThreads(std::size_t count) {
+void SetNumThreads(std::size_t count, bool makes_room) {
+  g_makes_room.store(makes_room, std::memory_order_relaxed);
   g_num_threads.store(std::clamp<std::size_t>(count, 1, kMaxThreads), std::memory_order_relaxed);
 }
 
@@ -212,10 +214,7 @@ thread_local Room t_room;
 
 std::size_t ThreadsWithRoom() {
   const std::size_t threads = NumThreads();
-#if defined(ONEGRU_STALL)
-  if (g_events.wakes_all) return threads;
-#endif
-  if (threads == 1) return 1;
+  if (threads == 1 || !g_makes_room.load(std::memory_order_relaxed)) return threads;
   return t_room.Of(threads, std::chrono::steady_clock::now(), &system::Preemptions);
 }
 

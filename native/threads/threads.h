@@ -26,9 +26,10 @@ inline constexpr std::size_t kMaxThreads = 64;
 
 // How many threads a call may use, including its own; at least 1.
 std::size_t NumThreads();
-void SetNumThreads(std::size_t count);
-// How many the calling thread's next call should use: fewer while other processes want the CPUs. The system suspends
-// the caller and its helpers in turns then, each waits for the others, and all together do less than the caller alone.
+// `makes_room`: whether a call uses fewer while other processes want the CPUs. The system suspends the caller and its
+// helpers in turns then, each waits for the others, and all together do less than the caller alone.
+void SetNumThreads(std::size_t count, bool makes_room = false);
+// How many the calling thread's next call should use.
 std::size_t ThreadsWithRoom();
 
 // Work that other threads may help with.

@@ -16,7 +16,7 @@ from onegru.core.dtypes import Array, contiguous
 from onegru.core.errors import FormatError, OneGRUError, SpecError, needs_extra
 from onegru.engines.native import MOST_THREADS, get_num_threads, set_num_threads
 from onegru.formats.opened import Kind, Opened
-from onegru.models.model import Model
+from onegru.models.model import Model, file_of
 from onegru.system.turns import take_turns
 
 
@@ -68,7 +68,7 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
     calls: dict[str, Callable[[], object]] = {"onegru": lambda: model.run(inputs)}
     differences: dict[str, float | None] = {}
     refuses: str | None = None
-    file = model._file
+    file = file_of(model)
     runtime = "openvino" if file is not None and file.kind is Kind.OPENVINO else "onnxruntime"
     if any(array.size == 0 for array in inputs.values()):
         refuses = "not run: it may crash on an empty input"

@@ -17,7 +17,7 @@ from onegru.core.errors import FormatError, SpecError, needs_extra
 from onegru.core.machine import memory_size
 from onegru.formats.graph import TensorInfo, by_name
 from onegru.models.inputs import check_fit
-from onegru.models.model import Model
+from onegru.models.model import Model, graph_in
 from onegru.models.random_inputs import pick_inputs
 from onegru.models.stream import first_states
 from onegru.system.array_files import Header, read_npy, read_npz
@@ -185,7 +185,7 @@ def gather_inputs(
     if picked:
         listed = ", ".join(f"{safe(name)}={size}" for name, size in picked.items())
         say(Screen(stderr=True), f"random inputs with {listed}; --dim NAME=SIZE for others")
-    values |= first_states(model._graph, values) if seed is None else made
+    values |= first_states(graph_in(model), values) if seed is None else made
     missing = [info for info in model.inputs if info.name not in values and not info.optional]
     if missing:
         names = ", ".join(repr(info.name) for info in missing)

@@ -19,7 +19,7 @@ from onegru.core.dtypes import Array, as_text
 from onegru.core.errors import SpecError
 from onegru.formats.opened import Opened
 from onegru.models.load import files_of
-from onegru.models.model import Model
+from onegru.models.model import Model, file_of
 from onegru.system.atomic_write import write_files
 
 
@@ -51,7 +51,7 @@ def check_targets(texts: Sequence[str], model: Model, inputs: Sequence[str]) -> 
                 f"-o {text}: a .npy file holds one array, the model has {len(names)}; use NAME=FILE or .npz"
             )
         check_target(f"-o {text}", path, targets)
-        check_not_read(f"-o {text}", path, model._file, inputs=input_files(inputs, model))
+        check_not_read(f"-o {text}", path, file_of(model), inputs=input_files(inputs, model))
         targets[path] = wanted
     return targets
 

@@ -33,7 +33,7 @@ from onegru.drawing.page import page
 from onegru.layers.gates import files
 from onegru.layers.gates.pictures import picture
 from onegru.layers.gates.summary import DirectionSummary, largest_differences
-from onegru.models.model import Model
+from onegru.models.model import Model, file_of
 from onegru.system.atomic_write import write_files
 
 _SUFFIXES = (".npz", ".png", ".html")
@@ -89,7 +89,7 @@ def trace_command(
         other = None if against is None else onegru.reports.GateTrace.load(against)
     name = _node(loaded, node)
     for path in targets:
-        check_not_read(f"-o {path}", path, loaded._file, inputs=input_files(inputs or [], loaded))
+        check_not_read(f"-o {path}", path, file_of(loaded), inputs=input_files(inputs or [], loaded))
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
     with explained(loaded, random_names), ProgressBar(f"running {model.name}"):
         trace = loaded.trace(values, name)

@@ -98,6 +98,7 @@ def set_num_threads(n: int | None) -> None:
     Args:
         n: 1…64; None for the default: the first number of the environment variable OMP_NUM_THREADS, else the
             number of physical cores that the process may use: a second thread on the same core does not help.
+            Of these cores, on Linux, a call uses fewer for as long as other processes want them.
             ONEGRU_NUM_THREADS sets it from outside.
 
     Raises:
@@ -106,7 +107,7 @@ def set_num_threads(n: int | None) -> None:
     _honour_environment()
     if n is not None and (isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_THREADS):
         raise SpecError.of("n", f"{shown(n)}; must be 1…{MOST_THREADS}, or None")
-    _native.set_num_threads(n or _default_num_threads())
+    _set(n or 0)
 
 
 def get_num_threads() -> int:
@@ -139,13 +140,18 @@ def _honour_environment() -> None:
     if threads and (re.fullmatch(r"[0-9]{1,3}", threads) is None or not 1 <= int(threads) <= MOST_THREADS):
         raise SpecError(f"ONEGRU_NUM_THREADS: {threads!r}; must be 1…{MOST_THREADS}")
     _native.select_target(name or None)
-    _native.set_num_threads(int(threads) if threads else _default_num_threads())
+    _set(int(threads or 0))
 
 
-def _default_num_threads() -> int:
-    """OMP_NUM_THREADS may be a list, a number for each level; others refuse what is wrong in it."""
+def _set(threads: int) -> None:
+    """Use so many threads; 0 for the default.
+
+    OMP_NUM_THREADS may be a list, a number for each level; others refuse what is wrong in it.
+    """
     first = re.match(r"\s*0*([1-9][0-9]*)\s*(,|$)", os.environ.get("OMP_NUM_THREADS", ""))
-    return min(int(first[1][:3]) if first else usable_cores(), MOST_THREADS)
+    if not threads and first:
+        threads = int(first[1][:3])
+    _native.set_num_threads(min(threads or usable_cores(), MOST_THREADS), not threads)
 
 
 def layer_arguments(

@@ -15,7 +15,7 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.kinks import Kinks, Side
 from onegru.dataflow.numeric import NUMERIC
 from onegru.dataflow.operator import LoopIndex, Op, Shape, Size
-from onegru.layers.gru import GRU
+from onegru.layers.gru import GRU, apply
 from onegru.operators.lowering import lower
 from onegru.operators.openvino import CELLS
 from onegru.operators.schema import WEIGHTS, Port
@@ -445,7 +445,7 @@ def _cell(op: Op, inputs: list[Array | None], values: Values) -> Array:
             values.layers[op] = layer, lowered.ports
         layer, ports = values.layers[op]
         states = {name: array for name, array in given.items() if name not in WEIGHTS}
-        return np.asarray(layer._apply(ports, states, {"Ho": None})["Ho"])
+        return np.asarray(apply(layer, ports, states, {"Ho": None})["Ho"])
     except SpecError as error:
         raise UnknownError(str(error)) from None
 

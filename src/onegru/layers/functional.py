@@ -15,7 +15,7 @@ from onegru.core.arguments import integer
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.spec import Direction
-from onegru.layers.gru import GRU, present
+from onegru.layers.gru import GRU, apply, present
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import gru_version
 from onegru.operators.openvino import AUGRU_CELL, AUGRU_SEQUENCE, GRU_CELL, GRU_SEQUENCE
@@ -358,4 +358,5 @@ def _call(
 ) -> dict[str, Array]:
     lowered = lower(operator, attributes, W, R, B)
     wanted = {port.name: None for port in operator.outputs}
-    return GRU.from_canonical(lowered.spec, lowered.weights, engine)._apply(lowered.ports, inputs, wanted)
+    layer = GRU.from_canonical(lowered.spec, lowered.weights, engine)
+    return apply(layer, lowered.ports, inputs, wanted)

@@ -312,6 +312,7 @@ class GRU(_native.Caller):
             name: of the node, if there is one.
             source: the model's name; the trace's also tells in what weights are kept, as others may differ.
         """
+        from onegru.layers.gates.data import gates_of
         from onegru.layers.gates.trace import GateTrace
 
         inputs, sizes = self._inputs(ports, values, strict_types=False)
@@ -320,7 +321,7 @@ class GRU(_native.Caller):
         problem = _problem(inputs, {"Y": Y})
         if self.weight_storage != self._spec.dtype:
             source = ", ".join(filter(None, (source, f"weights in {self.weight_storage}")))
-        return GateTrace._of(self._spec, self.weights, self.activation_storage, problem, name, source)
+        return gates_of(GateTrace, self._spec, self.weights, self.activation_storage, problem, name, source)
 
     def with_storage(self, weight_storage: str | None, activation_storage: str | None = None) -> GRU:
         """The same layer with its weights, as they are now, kept in another type.
@@ -475,3 +476,22 @@ def check_layout(layout: object) -> int:
     if isinstance(layout, bool) or not isinstance(layout, int | np.integer) or layout not in (0, 1):
         raise SpecError.of("layout", f"{shown(layout)}; must be 0 or 1")
     return int(layout)
+
+
+def apply(
+    layer: GRU,
+    ports: Sequence[Port],
+    values: Mapping[str, object],
+    outputs: Mapping[str, Array | None],
+    *,
+    strict_types: bool = False,
+) -> dict[str, Array]:
+    """Run a layer through the ports of an operator, as `GRU._apply` says."""
+    return layer._apply(ports, values, outputs, strict_types=strict_types)
+
+
+def canonical_inputs(
+    layer: GRU, ports: Sequence[Port], values: Mapping[str, object]
+) -> tuple[dict[str, Array], dict[str, int]]:
+    """The inputs of a call in canonical form, by role, and the sizes of all axes."""
+    return layer._inputs(ports, values, False)

@@ -16,7 +16,7 @@ from onegru.core.pickling import state_of
 from onegru.core.shapes import arrange, side_by_side
 from onegru.core.wording import count
 from onegru.layers.gru import GRU, check_layout
-from onegru.layers.stream import Stream, load_states, save_states
+from onegru.layers.stream import Stream, load_states, save_states, state_in, write_out
 
 if TYPE_CHECKING:
     from onegru.layers.gates.trace import GateTrace
@@ -322,14 +322,14 @@ class StackStream:
         """`take` layer after layer; all states are restored if a layer, or Ctrl-C, ends it midway."""
         # A stream that fails stays where it was, so the last one has moved only if `out` is refused.
         moving = self._streams[:-1] if out is None else self._streams
-        before = [stream._state.copy() for stream in moving]
+        before = [state_in(stream).copy() for stream in moving]
         try:
             for stream in self._streams:
                 x = take(stream, x)
-            return np.asarray(x) if out is None else self._streams[-1]._write(np.asarray(x), out)
+            return np.asarray(x) if out is None else write_out(self._streams[-1], np.asarray(x), out)
         except BaseException:
             for stream, state in zip(moving, before, strict=True):
-                stream._state[...] = state
+                state_in(stream)[...] = state
             raise
 
 
@@ -344,3 +344,8 @@ def layers_of(source: GRU | Stack) -> Sequence[GRU]:
     if isinstance(source, Stack):
         return source.layers
     raise SpecError.of("source", f"{type(source).__name__}; must be a GRU or a Stack")
+
+
+def through(stack: Stack, run: Callable[..., Array], X: ArrayLike, **arguments: Any) -> Array:
+    """Run all layers of a stack by `run`, which takes a layer and the arguments of a call, and gives Y."""
+    return stack._through(run, X, **arguments)

@@ -236,3 +236,16 @@ def load_states(path: str | os.PathLike[str], streams: Sequence[Stream]) -> None
         raise SpecError(f"{path}: has no state {missing[0]!r}; must hold {len(wanted)}, one for each layer")
     for stream, name in zip(streams, wanted, strict=True):
         stream.state = states[name]
+
+
+# What a stack's stream does with those of its layers.
+
+
+def state_in(stream: Stream) -> Array:
+    """The memory of its state."""
+    return stream._state
+
+
+def write_out(stream: Stream, values: Array, out: Array) -> Array:
+    """Copy `values` to `out`, checked as by `step` and `run`. Raises as they do."""
+    return stream._write(values, out)

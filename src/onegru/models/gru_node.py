@@ -16,7 +16,7 @@ from onegru.core.wording import count
 from onegru.drawing.card import card
 from onegru.engines.interface import EngineOptions
 from onegru.formats.graph import Graph, GruStep, Runner
-from onegru.layers.gru import GRU
+from onegru.layers.gru import GRU, apply, canonical_inputs
 from onegru.operators.lowering import Lowered, check_attributes, lower
 from onegru.operators.schema import WEIGHTS
 
@@ -153,7 +153,7 @@ class GruNode:
         given = {name: values.get(value) for name, value in node.inputs.items() if name not in WEIGHTS}
         self._add_state(given, layer)
         with prefixed_errors(self._place):
-            results = layer._apply(lowered.ports, given, dict.fromkeys(node.outputs), strict_types=True)
+            results = apply(layer, lowered.ports, given, dict.fromkeys(node.outputs), strict_types=True)
         values.update((node.outputs[name], array) for name, array in results.items())
 
     def _add_state(self, given: dict[str, Any], layer: GRU) -> None:
@@ -178,11 +178,11 @@ class GruNode:
         Raises:
             SpecError: the node did not run.
         """
-        from onegru.layers.gates.trace import GateTrace
+        from onegru.layers.gates.data import join_runs
 
         if not runs:
             raise SpecError.of("node", f"{self.name!r} did not run on these inputs; must be one that did")
-        return GateTrace._joined([self._trace_once(arrays, source) for arrays in runs])
+        return join_runs([self._trace_once(arrays, source) for arrays in runs])
 
     def _trace_once(self, arrays: Mapping[str, Array], source: str) -> GateTrace:
         layer, lowered = self.layer, self._lowered
@@ -204,7 +204,7 @@ class GruNode:
         assert lowered is not None
         given = {name: arrays.get(name) for name in self._step.inputs if name not in WEIGHTS}
         self._add_state(given, layer)
-        inputs, _ = layer._inputs(lowered.ports, given, False)
+        inputs, _ = canonical_inputs(layer, lowered.ports, given)
         names = {"A": "attention"}
         arguments: dict[str, Any] = {names.get(role, role): array for role, array in inputs.items()}
         wanted = [port.role for port in lowered.ports if port.name in self._step.outputs]
@@ -331,8 +331,36 @@ def _fast_run(
             return otherwise(values)
         if sequence is not None:
             Y = done[0]
-            values[sequence] = np.ascontiguousarray(Y.transpose(0, 2, 1, 3)) if is_by_direction else Y
+            values[sequence] = contiguous(Y.transpose(0, 2, 1, 3)) if is_by_direction else Y
         if last is not None:
             values[last] = done[1][0] if is_cell else done[1]
 
     return run
+
+
+# What other modules of the package ask of a node, and no user.
+
+
+def step_of(node: GruNode) -> GruStep:
+    """The node in its graph."""
+    return node._step
+
+
+def runner_of(node: GruNode) -> Runner:
+    """What runs it, on the fast path if there is one."""
+    return node._runner()
+
+
+def has_fixed_layer(node: GruNode) -> bool:
+    """Whether its layer is the same in every run."""
+    return node._has_fixed_layer
+
+
+def trace_node(node: GruNode, runs: Sequence[Mapping[str, Array]], source: str) -> GateTrace:
+    """Its gates in these runs."""
+    return node._trace(runs, source)
+
+
+def repeat(node: GruNode, layer: GRU, arrays: Mapping[str, Array]) -> Callable[[], dict[str, Array]]:
+    """What repeats a run of it with another layer."""
+    return node._repeat(layer, arrays)

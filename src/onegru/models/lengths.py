@@ -12,7 +12,8 @@ import numpy as np
 from onegru.core.errors import BROKEN
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
-from onegru.models.model import Model
+from onegru.models.gru_node import step_of
+from onegru.models.model import Model, graph_in, runs_of_nodes
 from onegru.timeline.read import Timeline, read_timeline
 from onegru.timeline.rules import LENGTHS, RECURRENT, kind_of
 
@@ -102,14 +103,14 @@ def count_steps(model: Model, inputs: Mapping[str, Any]) -> dict[str, int]:
     Raises:
         OneGRUError: the model does not run.
     """
-    return steps_in(model, model._all_runs(inputs))
+    return steps_in(model, runs_of_nodes(model, inputs))
 
 
 def steps_in(model: Model, seen: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, int]:
     """The same of a run, from what `Model._all_runs` says of it."""
     found: dict[str, int] = {}
     for gru, runs in zip(model.gru_nodes, seen, strict=True):
-        ports = {port.role: port for port in gru._step.ports}
+        ports = {port.role: port for port in step_of(gru).ports}
         X, lengths = ports["X"], ports.get("sequence_lens")
         for arrays in runs:
             steps = arrays[X.name].shape[X.axes.index("T")] if "T" in X.axes else 1
@@ -122,7 +123,7 @@ def steps_in(model: Model, seen: Sequence[Sequence[Mapping[str, Any]]]) -> dict[
 
 def _look(model: Model) -> _Known:
     if model not in _known:
-        timeline = read_timeline(model._graph)
+        timeline = read_timeline(graph_in(model))
         found: Mapping[str, LengthsInput] = {}
         if timeline is not None:
             try:

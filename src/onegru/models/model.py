@@ -18,7 +18,15 @@ from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.select import check_names
 from onegru.formats.graph import Graph, Run, TensorInfo, by_name, nested_words
 from onegru.formats.opened import Opened
-from onegru.models.gru_node import GruNode, find_node, prepare_nodes
+from onegru.models.gru_node import (
+    GruNode,
+    find_node,
+    has_fixed_layer,
+    prepare_nodes,
+    runner_of,
+    step_of,
+    trace_node,
+)
 from onegru.models.inputs import Inputs, fit, words_of
 from onegru.models.stream import ModelStream
 from onegru.operators.schema import WEIGHTS
@@ -83,7 +91,7 @@ class Model:
             own_step.run(self._constants)
         layers = {gru: GruNode(gru, f"{graph.path}: {gru}: ", options) for gru in graph.grus}
         prepare_nodes(layers.values(), self._constants, graph)
-        gru_runners = {gru: node._runner() for gru, node in layers.items()}
+        gru_runners = {gru: runner_of(node) for gru, node in layers.items()}
         runners = [step.runner(gru_runners) for step in graph.steps]
         self._runs = [runner.run for runner in runners]
         needed = {info.value for info in graph.outputs}.union(*(runner.reads for runner in runners))
@@ -202,7 +210,7 @@ class Model:
         if node is None:
             return self._traced(inputs)[1]
         index = find_node(self.gru_nodes, node)
-        return self.gru_nodes[index]._trace(self._runs_of(index, inputs), Path(self.path).name)
+        return trace_node(self.gru_nodes[index], self._runs_of(index, inputs), Path(self.path).name)
 
     def _runs_of(self, index: int, inputs: Mapping[str, object]) -> list[dict[str, Array]]:
         """What `_all_runs` returns for one node."""
@@ -223,7 +231,7 @@ class Model:
         if self._graph.whole is None:
             return [[arrays] for arrays in self._traced(inputs)[1]]
         found: list[list[dict[str, Array]]] = [[] for _ in nodes]
-        known = [WEIGHTS if node._has_fixed_layer else () for node in nodes]
+        known = [WEIGHTS if has_fixed_layer(node) else () for node in nodes]
 
         def look(at: int, moment: str, arrays: Mapping[str, Array]) -> None:
             if moment == "done" and (wanted is None or at in wanted):
@@ -252,7 +260,7 @@ class Model:
                 for port, name in (*node.inputs.items(), *node.outputs.items())
                 if name in values  # else a state that was left out
             }
-            for node in (gru._step for gru in self.gru_nodes)
+            for node in (step_of(gru) for gru in self.gru_nodes)
         ]
 
     def _handed_out(self, values: Mapping[str, Any]) -> dict[str, Array]:
@@ -392,7 +400,7 @@ class Model:
 
     def _of_lengths(self, value: str, values: Mapping[str, Any]) -> str:
         """What to give for an input that GRUs take as the lengths of rows; empty for another one."""
-        for step in (node._step for node in self.gru_nodes):
+        for step in (step_of(node) for node in self.gru_nodes):
             lengths, X = step.port("sequence_lens"), step.port("X")
             if lengths is not None and X is not None and step.inputs.get(lengths.name) == value:
                 shape = np.shape(values.get(step.inputs.get(X.name, ""), ()))
@@ -406,3 +414,31 @@ def _copy(value: object) -> Any:
     if isinstance(value, list):  # a sequence
         return [_copy(item) for item in value]
     return value.copy() if isinstance(value, np.ndarray) else value
+
+
+# What other modules of the package ask of a model, and no user.
+
+
+def graph_in(model: Model) -> Graph:
+    """Its graph."""
+    return model._graph
+
+
+def file_of(model: Model) -> Opened | None:
+    """Its file, opened; None for a model in memory."""
+    return model._file
+
+
+def options_of(model: Model) -> EngineOptions:
+    """What runs its GRU nodes."""
+    return model._options
+
+
+def runs_of_nodes(model: Model, inputs: Mapping[str, object]) -> list[list[dict[str, Array]]]:
+    """Run it, and return the inputs and outputs of each node, for each time that the node ran."""
+    return model._all_runs(inputs)
+
+
+def traced(model: Model, inputs: Mapping[str, object]) -> tuple[dict[str, Array], list[dict[str, Array]]]:
+    """Run it, and return its outputs and what `trace` returns."""
+    return model._traced(inputs)

@@ -17,6 +17,7 @@ from onegru.core.machine import memory_size
 from onegru.core.shapes import fits
 from onegru.core.spec import Spec
 from onegru.formats.graph import TensorInfo
+from onegru.models.gru_node import step_of
 from onegru.models.lengths import LengthsInput, find_lengths, steps_of
 from onegru.models.model import Model
 from onegru.operators.schema import CANONICAL_AXES, Role
@@ -386,7 +387,7 @@ def _steps_seen(model: Model, inputs: Mapping[str, Array], with_lengths: bool) -
     """The number of steps of what each GRU, or each with lengths, was given in a run."""
     found = []
     for gru, trace in zip(model.gru_nodes, model.trace(inputs), strict=True):
-        ports = {port.role: port for port in gru._step.ports}
+        ports = {port.role: port for port in step_of(gru).ports}
         lengths = ports.get("sequence_lens")
         is_wanted = not with_lengths or (lengths is not None and lengths.name in trace)
         if is_wanted and "T" in ports["X"].axes:
@@ -512,8 +513,8 @@ def input_letters(model: Model) -> dict[tuple[str, int], str]:
     names = {info.value: info.name for info in model.inputs}
     found: dict[tuple[str, int], str] = {}
     for gru in model.gru_nodes:
-        for port in gru._step.ports:
-            name = names.get(gru._step.inputs.get(port.name, ""))
+        for port in step_of(gru).ports:
+            name = names.get(step_of(gru).inputs.get(port.name, ""))
             for axis, letter in enumerate(port.axes):
                 if name is not None and letter in "TB":
                     found.setdefault((name, axis), letter)
@@ -530,12 +531,12 @@ def _longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dic
     names = {info.value: info.name for info in model.inputs}
     found: dict[str, int | None] = {}
     for gru in model.gru_nodes:
-        ports = {port.role: port for port in gru._step.ports}
+        ports = {port.role: port for port in step_of(gru).ports}
         lengths = ports.get("sequence_lens")
-        name = names.get(gru._step.inputs.get(lengths.name, "")) if lengths is not None else None
+        name = names.get(step_of(gru).inputs.get(lengths.name, "")) if lengths is not None else None
         if name is None:
             continue
-        shape = shapes.get(names.get(gru._step.inputs[ports["X"].name], ""), ())
+        shape = shapes.get(names.get(step_of(gru).inputs[ports["X"].name], ""), ())
         axis = ports["X"].axes.index("T")
         steps = shape[axis] if axis < len(shape) else None
         earlier = found.get(name, steps)

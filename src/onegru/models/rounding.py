@@ -12,13 +12,13 @@ import numpy as np
 from onegru.core.compare import nudged, rounding_effect
 from onegru.core.errors import OneGRUError, SpecWarning
 from onegru.engines.interface import EngineOptions
-from onegru.models.model import Model
+from onegru.models.model import Model, graph_in
 
 
 def with_engine(model: Model, engine: str) -> Model:
     """The same model, its GRU nodes run by another of onegru's engines."""
     with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given when the model was loaded
-        return Model(model._graph, EngineOptions(engine))
+        return Model(graph_in(model), EngineOptions(engine))
 
 
 class Rounding:

@@ -17,7 +17,7 @@ from onegru.formats.keras_archive import read_keras
 from onegru.formats.opened import Kind, Opened, open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
-from onegru.models.gru_node import GruNode
+from onegru.models.gru_node import GruNode, step_of
 from onegru.models.load import load
 from onegru.models.load_layers import load_layers
 from onegru.models.model import Model
@@ -189,7 +189,7 @@ def _is_bare(model: Model) -> bool:
     """Whether a model is one GRU and nothing else; it then need not be run, which needs known shapes."""
     if len(model.gru_nodes) != 1 or model.other_node_count:
         return False
-    node = model.gru_nodes[0]._step
+    node = step_of(model.gru_nodes[0])
     given = {info.value for info in model.inputs}
     taken = {value for name, value in node.inputs.items() if name not in WEIGHTS}
     results = {info.value for info in model.outputs}
@@ -234,10 +234,10 @@ def _canonical(gru: GruNode, trace: Mapping[str, Array]) -> dict[str, Array]:
     """The inputs and outputs of a node, by role, with canonical axes; Y of a cell is its new state."""
     found = {
         str(port.role): arrange(trace[port.name], port.axes, CANONICAL_AXES[port.role])
-        for port in gru._step.ports
+        for port in step_of(gru).ports
         if port.name in trace and port.role in CANONICAL_AXES
     }
-    if all(port.role != "Y" for port in gru._step.operator.outputs):
+    if all(port.role != "Y" for port in step_of(gru).operator.outputs):
         found["Y"] = found["Y_h"][None]
     # An output that is not used may be left out.
     return {"Y": np.empty((0, 0, 0, 0)), "Y_h": np.empty((0, 0, 0)), **found}

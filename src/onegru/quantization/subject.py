@@ -18,9 +18,10 @@ from onegru.engines.interface import EngineOptions
 from onegru.engines.select import model_options
 from onegru.engines.storage import check_int8
 from onegru.layers.gru import GRU
-from onegru.layers.stack import Stack, layers_of
+from onegru.layers.stack import Stack, layers_of, through
+from onegru.models.gru_node import repeat
 from onegru.models.lengths import steps_in
-from onegru.models.model import Model
+from onegru.models.model import Model, graph_in, options_of, runs_of_nodes
 from onegru.models.random_inputs import Dims, pick_inputs, random_call
 from onegru.models.stream import first_states
 
@@ -180,7 +181,7 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> Q
             return layer(Y, **arguments)[0]
 
         arguments = {"initial_h": None, "sequence_lens": None, "layout": None, **call}
-        Stack(exact, layout=source.layout)._through(see, **arguments)
+        through(Stack(exact, layout=source.layout), see, **arguments)
 
     def trace(layers: GRU | Stack, call: Mapping[str, Any], index: int) -> GateTrace:
         found = layers.trace(**call)
@@ -203,12 +204,12 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> Q
 
 
 def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) -> QuantizationTarget:
-    engine = model._options.engine
+    engine = options_of(model).engine
     if engine == "reference":
         raise SpecError.of(
             "source", "runs by the reference, which keeps weights as they are; must be loaded without"
         )
-    exact = Model(model._graph, EngineOptions(engine))
+    exact = Model(graph_in(model), EngineOptions(engine))
     nodes = exact.gru_nodes
     names = [node.name for node in nodes]
     reasons = {node.name: text for node in nodes if (text := _reason(node.layer))}
@@ -230,21 +231,21 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
             {name: kept for name, item in storages.items() if (kept := item[index]) is not None}
             for index in (0, 1)
         )
-        return Model(model._graph, model_options(engine, weights, activations))
+        return Model(graph_in(model), model_options(engine, weights, activations))
 
     calls: dict[str, list[Repeat]] = {name: [] for name in layers}
     steps: list[int] = []
     for index, sample in enumerate(found):
         with prefixed_errors(f"samples[{index}]: "):
-            if isinstance(sample, Mapping) and model._graph.starts:  # states that the file tells of
+            if isinstance(sample, Mapping) and graph_in(model).starts:  # states that the file tells of
                 with suppress(SpecError):  # the run says what is missing
-                    found[index] = sample = {**first_states(model._graph, sample), **sample}
-            runs = exact._all_runs(sample)
+                    found[index] = sample = {**first_states(graph_in(model), sample), **sample}
+            runs = runs_of_nodes(exact, sample)
         steps += steps_in(exact, runs).values()
         for node, seen in zip(nodes, runs, strict=True):
             if node.name in layers:
                 calls[node.name] += [
-                    lambda layer, node=node, arrays=arrays: node._repeat(layer, arrays)  # type: ignore[misc]
+                    lambda layer, node=node, arrays=arrays: repeat(node, layer, arrays)  # type: ignore[misc]
                     for arrays in seen
                 ]
     if nodes and not any(steps):

@@ -14,7 +14,7 @@ from onegru import _native
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import FormatError, SpecWarning, callers_level, needs_extra
 from onegru.engines.native import get_num_threads
-from onegru.layers.gru import GRU
+from onegru.layers.gru import GRU, apply
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import OPERATORS
 from onegru.operators.schema import Operator
@@ -123,4 +123,4 @@ def _compute(operator: Operator, attributes: Mapping[str, Any], arrays: Mapping[
         lowered = lower(operator, attributes, arrays["W"], arrays["R"], arrays.get("B"))
     layer = GRU.from_canonical(lowered.spec, lowered.weights, "reference")
     given = {name: arrays[name] for name in ("X", "sequence_lens", "initial_h", "A") if name in arrays}
-    layer._apply(lowered.ports, given, {name: arrays[name] for name in ("Y", "Y_h") if name in arrays})
+    apply(layer, lowered.ports, given, {name: arrays[name] for name in ("Y", "Y_h") if name in arrays})

@@ -22,7 +22,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError, prefixed_errors
 from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.select import check_names
-from onegru.layers.gru import GRU, native_of
+from onegru.layers.gru import GRU, apply, native_of
 from onegru.operators.lowering import Lowered, check_attributes, lower
 from onegru.operators.openvino import OPERATORS, RANDOM
 from onegru.operators.schema import WEIGHTS, Operator
@@ -405,7 +405,7 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
             given = {name: array for name, array in arrays.items() if name not in WEIGHTS}
             ports = [port for port in lowered.ports if port.name in given or port.role in ("Y", "Y_h")]
             wanted: dict[str, Array | None] = dict.fromkeys(port.name for port in state.operator.outputs)
-            results = layer._apply(ports, given, wanted, strict_types=True)
+            results = apply(layer, ports, given, wanted, strict_types=True)
         for tensor, array in zip(outputs, results.values(), strict=True):
             tensor.shape = list(array.shape)
             if array.size:

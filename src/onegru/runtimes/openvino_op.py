@@ -19,7 +19,7 @@ from onegru.core.dtypes import Array, as_array_of, as_float_array, bfloat16, con
 from onegru.core.errors import FormatError, SpecError, SpecWarning
 from onegru.core.shapes import check_shape
 from onegru.core.spec import reversed_directions
-from onegru.layers.gru import GRU
+from onegru.layers.gru import GRU, apply
 from onegru.operators.attributes import check_names
 from onegru.operators.lowering import check_attributes, check_weights, lower
 from onegru.operators.openvino import OPERATORS
@@ -197,7 +197,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
             tensor.shape = [sizes[axis] for axis in port.axes]
             # The memory of an empty tensor has strides that no array has: use a new array.
             targets[port.name] = array_of(tensor) if tensor.size else None
-        prepared.layer._apply(prepared.ports, given, targets, strict_types=True)
+        apply(prepared.layer, prepared.ports, given, targets, strict_types=True)
 
     def _layer(self, weights: tuple[Array, ...]) -> _Layer:
         """The layer of these weights: prepared once, and again only when they change."""

@@ -10,7 +10,7 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.shapes import side_by_side
-from onegru.layers.gru import GRU
+from onegru.layers.gru import GRU, apply
 from onegru.layers.stack import Stack, layers_of
 from onegru.operators.onnx import NEWEST
 from onegru.scoring.columns import Field
@@ -108,7 +108,7 @@ class LayersProgram:
             is_top = index == len(self._layers) - 1
             if is_top and scores is None and "Y" not in self._wanted:
                 given = {"X": Y, "initial_h": state, "sequence_lens": lengths}
-                Y_h = layer._apply(self._last_ports, given, {"Y_h": None})["Y_h"]
+                Y_h = apply(layer, self._last_ports, given, {"Y_h": None})["Y_h"]
             else:
                 Y, Y_h = layer(Y, state, sequence_lens=lengths, attention=scores, layout=0)
             last.append(side_by_side(Y_h[None])[0])

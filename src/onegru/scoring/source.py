@@ -12,7 +12,7 @@ from onegru.formats.opened import open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.load import files_of, load
-from onegru.models.model import Model
+from onegru.models.model import Model, options_of
 from onegru.models.select_layers import layers_of_model, read_source
 from onegru.scoring.program import LayersProgram, Program
 
@@ -70,8 +70,8 @@ def model_digest(model: str | GRU | Stack | Model) -> str:
     if not path.is_file():
         raise SpecError.of("model", f"{path}: not a file; must be one, which a later run can compare")
     digest = hashlib.sha256()
-    if isinstance(model, Model) and model._options.weight_storage is not None:
-        digest.update(repr(model._options).encode())
+    if isinstance(model, Model) and options_of(model).weight_storage is not None:
+        digest.update(repr(options_of(model)).encode())
     for item in files_of(open_layers("model", path)):
         with item.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())

@@ -274,7 +274,7 @@ class StreamingRewriter:
                 if len(node.input) > 4:
                     node.input[4] = ""
             return
-        pads = window_pads(self.planner._step(op))
+        pads = window_pads(self.planner.step(op))
         spatial, count = axis - 2, len(pads) // 2
         pads[spatial] = pads[spatial + count] = 0
         kept = [item for item in node.attribute if item.name not in ("pads", "auto_pad")]
@@ -283,7 +283,7 @@ class StreamingRewriter:
 
     def _others(self, op: Op, axis: int) -> list[int]:
         """What a Pad or a Slice does along other axes: pads, or start, end and axis of each."""
-        step = self.planner._step(op)
+        step = self.planner.step(op)
         rank = len(step.shape())
         if op.kind == "Concat":
             return []

@@ -567,7 +567,7 @@ class Planner(TimeAnalysis):
         if not (move.before or move.behind or move.reach):
             if stretch.zeros and "Conv" in kind and (len(op.inputs) > 2 or kind != "Conv"):
                 yield "remembers", "adds to steps of zeros that were put in front of time"
-            step = self._step(op)
+            step = self.step(op)
             rank = len(step.shape())
             if kind == "Gather" and move.place == 0 and move.axis == step.number("axis", 0) % rank:
                 yield "remembers", "takes steps by their places in a run"
@@ -603,7 +603,7 @@ class Planner(TimeAnalysis):
 
     def _cut(self, op: Op, axis: int, stretch: TimeExtent) -> tuple[int, int] | None:
         """How many steps of a whole run a Slice cuts off in front and behind; None if that is not known."""
-        step, more = self._step(op), stretch.more
+        step, more = self.step(op), stretch.more
         rank = len(step.shape())
         try:
             axes, strides = step.numbers("axes", range(rank), place=3), step.numbers("steps", place=4)
@@ -674,7 +674,7 @@ class Planner(TimeAnalysis):
         self.made.unpadded.append((op, move.axis))
 
     def _pads_zeros(self, op: Op) -> bool:
-        mode = self._step(op).text("mode", "constant").lower()
+        mode = self.step(op).text("mode", "constant").lower()
         value = op.inputs[2] if len(op.inputs) > 2 else ""
         number = self.flow.fill(value) if value else op.attributes.get("value", 0.0)
         return mode == "constant" and number == 0

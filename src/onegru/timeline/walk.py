@@ -130,13 +130,14 @@ class TimeAnalysis:
             return tuple(f"{name}#{axis}" for axis in range(len(axes)))
         return shape
 
-    def _step(self, op: Op) -> Step:
+    def step(self, op: Op) -> Step:
+        """An operator with the shapes of its inputs."""
         shapes = tuple(self._shape(name) if name else None for name in op.inputs)
         return Step(op, self.flow, shapes, self.opset)
 
     def _place(self, op: Op) -> None:
         """Find out the axes of what an operator gives."""
-        step, kind = self._step(op), kind_of(op)
+        step, kind = self.step(op), kind_of(op)
         moves: list[Move] | None = None
         self._measure(op)
         if op.bodies or not is_understood(op):
@@ -243,7 +244,7 @@ class TimeAnalysis:
             places = {
                 move.to for move in self.beside[id(op)] if move.to is not None and move.output == output
             }
-            rank = max(least_rank(self._step(op), output), *(place + 1 for place in {*found, *places}))
+            rank = max(least_rank(self.step(op), output), *(place + 1 for place in {*found, *places}))
         else:
             rank = len(shape)
         sizes: list[Size | None] = [None] * rank if shape is None else list(shape)
@@ -558,7 +559,7 @@ class TimeAnalysis:
         return False
 
     def _is_tail(self, op: Op, axis: int, count: int) -> bool:
-        step = self._step(op)
+        step = self.step(op)
         bounds = [slice_bounds(step, place) for place in range(len(step.shape()))]
         size = step.shape()[axis]
         wanted = (size - count if isinstance(size, int) else -count, None, 1)

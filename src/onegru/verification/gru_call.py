@@ -12,8 +12,8 @@ from onegru.core.compare import Agreement, agreement, beyond, nudged, rounding_e
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecWarning
 from onegru.core.spec import Spec, Weights
-from onegru.layers.gru import GRU
-from onegru.models.gru_node import GruNode
+from onegru.layers.gru import GRU, apply
+from onegru.models.gru_node import GruNode, step_of
 from onegru.operators.lowering import lower
 from onegru.operators.schema import WEIGHTS, Operator, Port
 
@@ -45,7 +45,7 @@ class Call:
             SpecError: an input does not fit.
         """
         layer = GRU.from_canonical(self.spec, self.weights, "reference")
-        return layer._apply(self.ports, self.values, dict.fromkeys(self.outputs))
+        return apply(layer, self.ports, self.values, dict.fromkeys(self.outputs))
 
     def tolerance(self, expected: Mapping[str, Array]) -> float:
         """How far outputs may be off: the default, or more if the call amplifies rounding.
@@ -76,7 +76,7 @@ def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> Call:
         SpecError: they do not fit the node.
         KeyError: one is missing.
     """
-    node, known = gru._step, values or {}
+    node, known = step_of(gru), values or {}
     names = [name for name in WEIGHTS if name in node.inputs]
     weights = dict(zip(names, gru.weights or [known[node.inputs[name]] for name in names], strict=True))
     with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given when the model was loaded

@@ -13,9 +13,9 @@ from typing import Any
 
 from onegru.core.errors import OneGRUError
 from onegru.formats.opened import Kind
-from onegru.models.gru_node import GruNode
+from onegru.models.gru_node import GruNode, step_of
 from onegru.models.inspect import fusing_hint, report
-from onegru.models.model import Model
+from onegru.models.model import Model, file_of
 from onegru.operators.schema import WEIGHTS
 from onegru.peers.base import ModelUnderTest, Probe, Runtime
 from onegru.peers.child import RunResult
@@ -34,7 +34,7 @@ def subject_of(model: Model, probed: bool = False) -> ModelUnderTest:
     Raises:
         FormatError: the file is broken, or too large to be passed on.
     """
-    file = model._file
+    file = file_of(model)
     assert file is not None, "verify takes models only from files"
     outputs = {info.name: (info.name, *info.aliases) for info in model.outputs}
     values = probed_values(model) if probed else ()
@@ -51,7 +51,7 @@ def _probes(model: Model, values: Sequence[str]) -> tuple[Probe, ...]:
     """Where the values are in an IR: the GRU layers that they are inputs or outputs of."""
     places: dict[str, Probe] = {}
     for gru in model.gru_nodes:
-        node, operator = gru._step, gru._step.operator
+        node, operator = step_of(gru), step_of(gru).operator
         for side, ports, names in (
             ("output", operator.outputs, node.outputs),
             ("input", operator.inputs, node.inputs),
@@ -99,7 +99,8 @@ def find_fault(
         if missing:
             why = f"when asked for the values around GRU nodes, it leaves out {missing[0]!r}"
     # An IR's layers are not taken apart.
-    is_ir = model._file is not None and model._file.kind is Kind.OPENVINO
+    file = file_of(model)
+    is_ir = file is not None and file.kind is Kind.OPENVINO
     fault = None if is_ir else _fault_alone(model, ours, runtime, run)
     if fault is not None:
         return fault, "found by running the node alone"
@@ -121,7 +122,7 @@ def fault_in(model: Model, values: Mapping[str, Any], runtime: str) -> Fault | N
             call = call_of(gru, values)
         except (OneGRUError, KeyError):  # wrong inputs, or missing ones
             continue
-        got = {name: values[value] for name, value in gru._step.outputs.items() if value in values}
+        got = {name: values[value] for name, value in step_of(gru).outputs.items() if value in values}
         if (fault := _fault_of(model, index, gru, call, got, runtime)) is not None:
             return fault
     return None
@@ -132,7 +133,7 @@ def _fault_alone(model: Model, ours: Mapping[str, Any], runtime: Runtime, run: R
     from onegru.verification.probe import one_node_model
 
     for index, gru in enumerate(model.gru_nodes):
-        node = gru._step
+        node = step_of(gru)
         weights = [name for name in WEIGHTS if name in node.inputs] if gru.weights else []
         inputs = {name: ours[value] for name, value in node.inputs.items() if name not in weights}
         constants = dict(zip(weights, gru.weights, strict=True))

@@ -9,7 +9,8 @@ from typing import Any
 from onegru.core.compare import largest_allowed, tolerance_of
 from onegru.core.dtypes import Array
 from onegru.formats.graph import by_name
-from onegru.models.model import Model
+from onegru.models.gru_node import step_of
+from onegru.models.model import Model, graph_in, traced
 from onegru.models.rounding import Rounding, with_engine
 from onegru.operators.schema import WEIGHTS
 
@@ -29,21 +30,21 @@ class Trace:
 
 def probed_values(model: Model) -> tuple[str, ...]:
     """The values around GRU nodes that only a run shows: neither inputs of the model nor constants."""
-    known = {info.value for info in model.inputs} | set(model._graph.constants)
+    known = {info.value for info in model.inputs} | set(graph_in(model).constants)
     found: dict[str, None] = {}
     for gru in model.gru_nodes:
         if gru.bodies:  # no runtime returns values in a body
             continue
         weights = WEIGHTS if gru.weights else ()
-        found |= dict.fromkeys(value for name, value in gru._step.inputs.items() if name not in weights)
-        found |= dict.fromkeys(gru._step.outputs.values())
+        found |= dict.fromkeys(value for name, value in step_of(gru).inputs.items() if name not in weights)
+        found |= dict.fromkeys(step_of(gru).outputs.values())
     return tuple(value for value in found if value not in known)
 
 
 def given_values(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The values known before a run: constants, and the inputs that are given."""
     names = by_name(model.inputs)
-    values: dict[str, Any] = dict(model._graph.constants)
+    values: dict[str, Any] = dict(graph_in(model).constants)
     for name, array in inputs.items():
         values[names[name].value or names[name].name] = array
     return values
@@ -56,10 +57,10 @@ def traced_run(model: Model, inputs: Mapping[str, Any], engine: str) -> Trace:
         SpecError: an input does not fit.
         FormatError: ONNX Runtime fails on its part.
     """
-    outputs, arrays = with_engine(model, engine)._traced(inputs)
+    outputs, arrays = traced(with_engine(model, engine), inputs)
     values = given_values(model, inputs)
     for gru, ports in zip(model.gru_nodes, arrays, strict=True):
-        names = {**gru._step.inputs, **gru._step.outputs}
+        names = {**step_of(gru).inputs, **step_of(gru).outputs}
         values |= {names[port]: array for port, array in ports.items()}
     return Trace(outputs, values)
 

@@ -11,7 +11,7 @@ from onegru.core.arguments import check_function, file_path, number, shown
 from onegru.core.errors import FormatError, SpecError
 from onegru.formats.opened import Kind
 from onegru.models.load import load
-from onegru.models.model import Model
+from onegru.models.model import Model, file_of
 from onegru.models.random_inputs import Dims, check_random_inputs, count_moved, pick_inputs
 from onegru.peers.base import ModelUnderTest
 from onegru.peers.registry import chosen_runtimes
@@ -74,9 +74,10 @@ def verify(
     check_function("progress", progress)
     if not isinstance(model, Model):
         model = load(file_path("model", model))
-    if model._file is None or not model._file.path.is_file():
+    file = file_of(model)
+    if file is None or not file.path.is_file():
         raise SpecError.of("model", f"{model.path}; must come from a file, which other runtimes read")
-    is_ir = model._file.kind is Kind.OPENVINO
+    is_ir = file.kind is Kind.OPENVINO
     for runtime in chosen if runtimes and is_ir else ():  # those that the caller named
         if reason := runtime.refuses(ModelUnderTest(model.path, None, {})):
             raise SpecError.of("runtimes", f"{runtime.name} {reason}; {model.path} is not one")

@@ -292,3 +292,41 @@ def test_broken_packages_are_not_called_missing(tmp_path: Path) -> None:
     code = f"sys.path.insert(0, {str(tmp_path)!r})\nimport onegru\nonegru.load(sys.argv[1])"
     result = run_python_without("False", code, save(tmp_path, b""))
     assert result.stderr.splitlines()[-1].startswith("ModuleNotFoundError")
+
+
+# What begins with an underscore, and belongs to Python, NamedTuple or other packages.
+OTHERS_PRIVATE = {
+    *("_asdict", "_replace", "_fields", "_exit", "_getframe", "_native"),
+    *("_C", "_functorch", "_are_functorch_transforms_active", "_len_torch_dispatch_stack", "_is_zerotensor"),
+    "_flatten_layers",
+}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_module_reaches_into_anothers_private_names(module: str) -> None:
+    tree = ast.parse((SOURCE / Path(*module.split("."))).with_suffix(".py").read_text())
+    own: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            own.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            own.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+    used = [
+        f"line {node.lineno}: {ast.unparse(node)}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
+        and node.attr not in own | OTHERS_PRIVATE
+        and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+    ]
+    used += [
+        f"line {node.lineno}: imports {alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("onegru")
+        for alias in node.names
+        if alias.name.startswith("_") and alias.name not in ("_native", "__version__")
+    ]
+    assert not used

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 import onegru
 from onegru.core.compare import difference
 from onegru.core.dtypes import Array
+from onegru.layers.gates.data import join_runs
 from tests.support.cases import DTYPES, Case, augru_cases, gru_cases
 from tests.support.layers import draw, make_gru, make_stack
 from tests.support.oracle import REVERSED, numbers, onnx_cells, rounded
@@ -216,11 +217,11 @@ def test_runs_that_go_on_from_each_other_are_one() -> None:
         return layer.trace(X[begin:end], h, attention=A[begin:end])
 
     parts = [part(0, 1, state), part(1, 4, whole.h[0]), part(4, 6, whole.h[3])]
-    joined = onegru.reports.GateTrace._joined(parts)
+    joined = join_runs(parts)
     for name in ("z", "raw_z", "r", "n", "h", "initial_h", "lengths"):
         np.testing.assert_allclose(getattr(joined, name), getattr(whole, name), rtol=1e-6)
-    assert onegru.reports.GateTrace._joined([parts[1], parts[0]]) is parts[0]
-    np.testing.assert_array_equal(onegru.reports.GateTrace._joined([parts[2], *parts[:2]]).h, whole.h[:4])
+    assert join_runs([parts[1], parts[0]]) is parts[0]
+    np.testing.assert_array_equal(join_runs([parts[2], *parts[:2]]).h, whole.h[:4])
 
 
 def test_what_a_trace_says_of_itself() -> None:

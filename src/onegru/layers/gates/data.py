@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from onegru.engines.storage import planes_of
 
 #: The arrays of [T, D, B, H], in the order of the equations.
 GATES = ("z", "r", "n", "h")
+
+_Gates = TypeVar("_Gates", bound="Gates")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -57,39 +59,6 @@ class Gates:
         for name in ("name", "source"):
             if not isinstance(getattr(self, name), str):
                 raise SpecError.of(name, f"{shown(getattr(self, name))}; must be a string")
-
-    @classmethod
-    def _of(
-        cls, spec: Spec, weights: Weights, activation_storage: str | None, problem: Problem, *names: str
-    ) -> Self:
-        """The gates of a call that has been run, Y included; `names` are those of the node and the model."""
-        Y = problem.Y
-        assert Y is not None
-        T, D, B, H = Y.shape
-        lengths = np.full(B, T) if problem.sequence_lens is None else problem.sequence_lens
-        initial_h = np.zeros((D, B, H), Y.dtype) if problem.initial_h is None else problem.initial_h.copy()
-        before = _before(spec, Y, initial_h, lengths)
-        raw_z, z, r, n = (np.full_like(Y, np.nan) for _ in range(4))
-        split = reference.ReferenceWeights.split(weights, planes_of(activation_storage))
-        reference.trace(spec, split, problem, before, reference.Step(raw_z, z, r, n, Y))
-        return cls(spec, z, r, n, Y, initial_h, lengths, raw_z if spec.attention else None, *names)
-
-    @classmethod
-    def _joined(cls, parts: Sequence[Self]) -> Self:
-        """The last of some runs, behind those that it goes on from: one after the other in time."""
-        first = len(parts) - 1
-        while first and _follows(parts[first], parts[first - 1]):
-            first -= 1
-        parts = parts[first:]
-        if len(parts) == 1:
-            return parts[0]
-        arrays: dict[str, Any] = {
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in (*GATES, "raw_z")
-            if getattr(parts[0], name) is not None
-        }
-        lengths = np.full_like(parts[0].lengths, len(arrays["h"]))
-        return replace(parts[0], **arrays, lengths=lengths)
 
     @property
     def previous_h(self) -> Array:
@@ -163,6 +132,44 @@ def matched(gates: Gates, row: int, against: Gates | None) -> list[tuple[Gates, 
         if ours != theirs:
             raise SpecError.of("against", f"{what} {theirs}; must be {ours}")
     return [*pairs, (against, row if rows > 1 else 0)]
+
+
+def gates_of(
+    kind: type[_Gates],
+    spec: Spec,
+    weights: Weights,
+    activation_storage: str | None,
+    problem: Problem,
+    *names: str,
+) -> _Gates:
+    """The gates of a call that has been run, Y included; `names` are those of the node and the model."""
+    Y = problem.Y
+    assert Y is not None
+    T, D, B, H = Y.shape
+    lengths = np.full(B, T) if problem.sequence_lens is None else problem.sequence_lens
+    initial_h = np.zeros((D, B, H), Y.dtype) if problem.initial_h is None else problem.initial_h.copy()
+    before = _before(spec, Y, initial_h, lengths)
+    raw_z, z, r, n = (np.full_like(Y, np.nan) for _ in range(4))
+    split = reference.ReferenceWeights.split(weights, planes_of(activation_storage))
+    reference.trace(spec, split, problem, before, reference.Step(raw_z, z, r, n, Y))
+    return kind(spec, z, r, n, Y, initial_h, lengths, raw_z if spec.attention else None, *names)
+
+
+def join_runs(parts: Sequence[_Gates]) -> _Gates:
+    """The last of some runs, behind those that it goes on from: one after the other in time."""
+    first = len(parts) - 1
+    while first and _follows(parts[first], parts[first - 1]):
+        first -= 1
+    parts = parts[first:]
+    if len(parts) == 1:
+        return parts[0]
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in (*GATES, "raw_z")
+        if getattr(parts[0], name) is not None
+    }
+    lengths = np.full_like(parts[0].lengths, len(arrays["h"]))
+    return replace(parts[0], **arrays, lengths=lengths)
 
 
 def _before(spec: Spec, h: Array, initial_h: Array, lengths: Array) -> Array:
