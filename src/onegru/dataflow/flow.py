@@ -14,6 +14,7 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN
 from onegru.dataflow.deep import answered_once
+from onegru.dataflow.elements import Elements, movers
 from onegru.dataflow.neutral import beside_ones, one_number
 from onegru.dataflow.numeric import NUMERIC, LargeResultError
 from onegru.dataflow.operator import LoopIndex, Op, Shape, Size
@@ -21,8 +22,10 @@ from onegru.dataflow.shapes import SAME_SIZES, SHAPE_RULES, SIZE_RULES
 
 _BOOLEAN = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or")
 # What gives no other numbers than those of its first input.
-_MOVING = (
-    *("Expand", "Tile", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Cast", "Slice", "Gather", "Split"),
+_MOVING = movers(
+    *(Elements.KEPT, Elements.PERMUTED, Elements.CUT, Elements.REPEATED),
+    casts=True,
+    without=("Identity", "Flatten"),
 )
 _MOST_FOLDED = 2**27  # elements of all constants that are computed ahead
 _MOST_SIZES = 16  # of a tensor that is followed element by element

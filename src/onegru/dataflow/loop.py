@@ -9,6 +9,7 @@ import numpy as np
 
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import LoopIndex, Op, Size
+from onegru.dataflow.shapes import SAME_SIZES
 
 NO_LIMIT = 2**31 - 1  # what exporters write for the number of iterations where a condition ends a loop
 
@@ -146,7 +147,7 @@ def find_indices(loop: Loop, iteration: str) -> dict[str, LoopIndex]:
 
 def _index_of(body: Flow, op: Op, found: Mapping[str, LoopIndex]) -> LoopIndex | None:
     inputs = [body.resolve(name) for name in op.inputs if name]
-    if op.kind in ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"):
+    if op.kind in SAME_SIZES:
         return found.get(inputs[0]) if inputs else None
     if op.kind not in ("Add", "Sub") or len(inputs) != 2:
         return None

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onegru.dataflow.elements import Elements, movers
 from onegru.dataflow.operator import Facts, LoopIndex, Op, Shape, Size
 from onegru.operators.onnx import AUGRU_DOMAINS
 
@@ -60,7 +61,7 @@ def _fixed(sizes: _Sizes) -> bool:
     return all(isinstance(size, int) for size in sizes)
 
 
-SAME_SIZES = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")
+SAME_SIZES = movers(Elements.KEPT, casts=True, without=("Flatten",))
 
 SIZE_RULES: dict[str, Callable[[Facts, Op, list[_Sizes]], _Sizes | None]] = {
     **dict.fromkeys(SAME_SIZES, lambda flow, op, parts: parts[0]),

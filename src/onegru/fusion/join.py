@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array
+from onegru.dataflow.elements import AXIS_MOVES
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.dataflow.shapes import is_reversal, slice_ranges
@@ -174,7 +175,7 @@ def _node_behind(flow: Flow, name: str) -> Op | None:
         op = flow.producers.get(name)
         if op is None or _is_new_gru(op):
             return op
-        if op.kind not in ("Identity", "Squeeze", "Unsqueeze", "Transpose"):
+        if op.kind not in AXIS_MOVES:
             return None
         name = op.inputs[0]
     return None

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from onegru.core.errors import BROKEN
+from onegru.dataflow.elements import Elements, movers
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.models.gru_node import step_of
@@ -20,10 +21,11 @@ from onegru.timeline.rules import LENGTHS, RECURRENT, kind_of
 # What keeps the meaning of lengths: their type, shape and order may change. Of these the first input is
 # followed, or each of those named.
 _KEPT: Mapping[str, tuple[int, ...]] = {
-    **dict.fromkeys(("Identity", "Cast", "CastLike", "Squeeze", "Unsqueeze", "Reshape", "Flatten"), (0,)),
-    **dict.fromkeys(("Transpose", "Slice", "Gather", "GatherElements", "GatherND", "Split"), (0,)),
-    **dict.fromkeys(("Expand", "Tile", "TopK", "Clip", "Relu", "Abs"), (0,)),
-    **dict.fromkeys(("Min", "Max", "Concat"), tuple(range(8))),
+    **dict.fromkeys(
+        movers(Elements.KEPT, Elements.PERMUTED, Elements.CUT, Elements.REPEATED, casts=True), (0,)
+    ),
+    **dict.fromkeys(("CastLike", "GatherElements", "GatherND", "TopK", "Clip", "Relu", "Abs"), (0,)),
+    **dict.fromkeys(("Min", "Max", *movers(Elements.JOINED)), tuple(range(8))),
     "Where": (1, 2),
     **dict.fromkeys(("ReduceMax", "ReduceMin"), (0,)),
 }

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from onegru.core.shapes import fits
+from onegru.dataflow.elements import Elements, movers
 from onegru.dataflow.flow import Flow
 from onegru.formats.graph import Dimension, TensorInfo
 from onegru.timeline.rules import RECURRENT, kind_of
@@ -22,7 +23,7 @@ _MEMORY = re.compile(
     r"|context|kv|gru|lstm|rnn|tail|overlap|past)\d*"
 )
 
-_MOVES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Concat")
+_MOVES = movers(Elements.KEPT, Elements.PERMUTED, Elements.JOINED, casts=True)
 
 
 def pair_by_name(

@@ -17,6 +17,7 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
+from onegru.dataflow.elements import Elements, movers
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Size
 from onegru.dataflow.shapes import SAME_SIZES
@@ -29,7 +30,7 @@ from onegru.timeline.walk import COPIES, FILLED, PARTS, Finding, TimeAnalysis, f
 _COUNTS = "computes with the number of steps in a run, or with numbers for each of them"
 _NOT_ALONE = "takes earlier steps along an axis that is not time alone"
 _FORWARD = ("forward", "foward")
-_MOVES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose")
+_MOVES = movers(Elements.KEPT, Elements.PERMUTED, casts=True, without=("Flatten",))
 #: What gives zeros for zeros.
 _KEEPS_ZEROS = (*_MOVES, "Relu", "LeakyRelu", "Elu", "Tanh", "Neg", "Abs", "Sqrt", "PRelu", "Softsign", "Erf")
 

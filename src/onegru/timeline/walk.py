@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from onegru.core.errors import BROKEN
+from onegru.dataflow.elements import Elements, movers
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Facts, Op, Shape, Size
 from onegru.dataflow.shapes import SIZE_RULES
@@ -14,9 +15,12 @@ from onegru.timeline.rules import LENGTHS, RECURRENT, RULES, SIZES, is_understoo
 from onegru.timeline.step import Kind, Move, Step, UnknownOpError, slice_bounds
 
 _NONE: frozenset[str] = frozenset()
-_MOVES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Flatten")
-PARTS = (*_MOVES, "Slice", "Split", "Gather", "openvino::Split", "openvino::VariadicSplit")
-COPIES = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Expand", "Tile", "openvino::Broadcast")
+MOVES = movers(Elements.KEPT, Elements.PERMUTED, Elements.JOINED, casts=True)
+PARTS = (*MOVES, *movers(Elements.CUT), "openvino::Split", "openvino::VariadicSplit")
+COPIES = (
+    *movers(Elements.KEPT, Elements.REPEATED, casts=True, without=("Flatten",)),
+    "openvino::Broadcast",
+)
 
 
 #: What may change the size of an axis that stays.
@@ -565,7 +569,7 @@ class TimeAnalysis:
         wanted = (size - count if isinstance(size, int) else -count, None, 1)
         return all(item == (wanted if place == axis else (0, None, 1)) for place, item in enumerate(bounds))
 
-    def _moved_to(self, name: str, moves: tuple[str, ...] = _MOVES) -> set[str]:
+    def _moved_to(self, name: str, moves: tuple[str, ...] = MOVES) -> set[str]:
         """The values that hold this one, moved or joined with others."""
         found, waiting = {name}, [name]
         while waiting:

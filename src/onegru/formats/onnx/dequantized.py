@@ -16,6 +16,7 @@ import onnx
 from onnx import AttributeProto, ModelProto, NodeProto
 
 from onegru.core.dtypes import Array, default_float_mode
+from onegru.dataflow.elements import Elements, movers
 from onegru.engines.storage import quantize_channels
 from onegru.formats.onnx.validate import (
     Source,
@@ -27,7 +28,11 @@ from onegru.formats.onnx.validate import (
 from onegru.formats.onnx.values import Values, all_graphs, all_values
 
 # Operators that may stand between DequantizeLinear and a GRU.
-_MOVERS = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Cast"}
+_MOVERS = movers(
+    *(Elements.KEPT, Elements.PERMUTED, Elements.CUT, Elements.JOINED),
+    casts=True,
+    without=("Flatten", "Gather"),
+)
 #: Those by which files make weights of constants; the execution provider leaves none of them to a run.
 #: QuantizeLinear is what ONNX Runtime's optimizer adds.
 CARRIERS = {"DequantizeLinear", "QuantizeLinear", *_MOVERS}

@@ -16,11 +16,12 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto
 
 from onegru.core.dtypes import Array
+from onegru.dataflow.elements import Elements, movers
 from onegru.formats.graph import GruStep, TensorInfo
 from onegru.formats.onnx.order import needed_nodes
 from onegru.formats.onnx.validate import is_onnx, is_ours
 
-_MOVES = {"Identity", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Flatten", "Cast"}
+_MOVES = {*movers(Elements.KEPT, Elements.PERMUTED, casts=True)}
 _CUTS = {"Slice", "Split", "Gather"}
 _JOINS = {"Concat"}
 

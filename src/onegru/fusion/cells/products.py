@@ -9,12 +9,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from onegru.core.dtypes import Array, contiguous
+from onegru.dataflow.elements import Elements, movers
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import LoopIndex, Size
 from onegru.fusion.cells.polynomial import Algebra, Matrix, Polynomial, TooComplexError, add, constant, scale
 from onegru.fusion.cells.views import Role, View, Views
 
-_GLUE = ("Identity", "Concat", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Split", "Slice", "Gather")
+_GLUE = movers(*(Elements.KEPT, Elements.PERMUTED, Elements.CUT, Elements.JOINED), without=("Flatten",))
+_ON_THE_WAY = movers(Elements.KEPT, Elements.PERMUTED, casts=True, without=("Identity", "Flatten"))
 _PRODUCTS = ("MatMul", "Gemm", "Einsum")
 
 
@@ -74,7 +76,7 @@ class Products(Views):
             op = self.flow.producer(last)
             if op is not None and op.kind == "Concat":
                 waiting += [self.flow.resolve(item) for item in op.inputs]
-            elif op is not None and op.kind in ("Reshape", "Squeeze", "Unsqueeze", "Transpose", "Cast"):
+            elif op is not None and op.kind in _ON_THE_WAY:
                 waiting.append(self.flow.resolve(op.inputs[0]))
             else:
                 found.append(last)

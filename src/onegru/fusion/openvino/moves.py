@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations, islice
 
+from onegru.dataflow.elements import AXIS_MOVES
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Shape
 from onegru.dataflow.shapes import squeezed_axes
 
 #: The axes of a value that it comes from; None for a new one of size 1.
 Axes = tuple[int | None, ...]
-
-KINDS = ("Identity", "Transpose", "Squeeze", "Unsqueeze")
 
 
 _MOST_TRIED = 100
@@ -21,7 +20,7 @@ _MOST_TRIED = 100
 def moved_axes(flow: Flow, op: Op) -> Axes | None:
     """Where an operator puts the axes of its input; None if that is not known."""
     shape = flow.shape(op.inputs[0])
-    if op.kind not in KINDS or shape is None:
+    if op.kind not in AXIS_MOVES or shape is None:
         return None
     rank = len(shape)
     if op.kind == "Identity":
