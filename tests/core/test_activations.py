@@ -124,3 +124,22 @@ def test_defaults() -> None:
     }
     assert ACTIVATIONS["HardSigmoid"].default("alpha") == float(np.float32(0.2))
     assert ACTIVATIONS["ScaledTanh"].default("alpha") is None
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_what_the_table_says_of_results(name: str) -> None:
+    """Bounds are reached, and nothing is beyond; zeros are kept, or not, whatever the parameters."""
+    kind = ACTIVATIONS[name]
+    x = np.concatenate([[0.0], np.linspace(-3e4, 3e4, 2001), np.linspace(-9, 9, 2001)])
+    lowest, highest, zeros = [], [], []
+    for alpha, beta in ((1.0, 0.0), (0.3, 0.6), (-0.7, 0.2), (2.0, -1.0), (0.0, 1.0)):
+        given = {"alpha": alpha, "beta": beta}
+        results = activate(Activation(name, **{key: given[key] for key in kind.takes}), x)
+        lowest.append(results.min())
+        highest.append(results.max())
+        zeros.append(results[0] == 0)
+    assert kind.keeps_zero == all(zeros)
+    if kind.bounds is None:
+        assert max(highest) - min(lowest) > 3
+    else:
+        np.testing.assert_allclose([min(lowest), max(highest)], kind.bounds, atol=1e-4)

@@ -22,6 +22,7 @@ from onegru.conformance.attributes import lacks_parameters
 from onegru.conformance.case import Case
 from onegru.conformance.covering import pairwise
 from onegru.conformance.factors import APART, POSITIONS, factors_of
+from onegru.core.activations import ACTIVATIONS
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
 from onegru.operators.onnx import AUGRU, GRU_VERSIONS
@@ -32,7 +33,7 @@ from onegru.operators.schema import Operator
 KIT_OPERATORS: tuple[Operator, ...] = (*GRU_VERSIONS.values(), AUGRU, *OPERATORS.values())
 
 # The functions whose results are bounded, so that infinities and huge numbers have limits.
-_BOUNDED = frozenset({"Sigmoid", "Tanh", "ScaledTanh", "HardSigmoid", "Softsign"})
+_BOUNDED = frozenset({"ScaledTanh"} | {kind.name for kind in ACTIVATIONS.values() if kind.bounds})
 
 # What is tried in full, every level named with every other, by operator. The version of ONNX's GRU is the one
 # that runtimes have had for years; the newest stands in for what only it has.

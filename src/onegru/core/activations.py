@@ -23,12 +23,16 @@ class ActivationKind:
         formula: in the symbols of the ONNX specification.
         takes: the parameters that the function takes, in order: "alpha", "beta" or both.
         defaults: the defaults of those parameters that have one.
+        bounds: the ends of its range, whatever the parameters; None if it has not two.
+        keeps_zero: whether it gives 0 for 0, whatever the parameters.
     """
 
     name: str
     formula: str
     takes: tuple[str, ...] = ()
     defaults: tuple[tuple[str, float], ...] = ()
+    bounds: tuple[float, float] | None = None
+    keeps_zero: bool = False
 
     def default(self, parameter: str) -> float | None:
         """The default of `parameter`, rounded to float32 as in a file; None if it has none."""
@@ -37,23 +41,32 @@ class ActivationKind:
 
 
 _KINDS = (
-    ActivationKind("Relu", "max(0, x)"),
-    ActivationKind("Tanh", "(1 - e^{-2x}) / (1 + e^{-2x})"),
-    ActivationKind("Sigmoid", "1 / (1 + e^{-x})"),
+    ActivationKind("Relu", "max(0, x)", keeps_zero=True),
+    ActivationKind("Tanh", "(1 - e^{-2x}) / (1 + e^{-2x})", bounds=(-1.0, 1.0), keeps_zero=True),
+    ActivationKind("Sigmoid", "1 / (1 + e^{-x})", bounds=(0.0, 1.0)),
     ActivationKind("Affine", "alpha*x + beta", ("alpha", "beta"), (("alpha", 1.0), ("beta", 0.0))),
-    ActivationKind("LeakyRelu", "x if x >= 0 else alpha*x", ("alpha",), (("alpha", 0.01),)),
-    ActivationKind("ThresholdedRelu", "x if x >= alpha else 0", ("alpha",), (("alpha", 1.0),)),
-    ActivationKind("ScaledTanh", "alpha*Tanh(beta*x)", ("alpha", "beta")),
+    ActivationKind("LeakyRelu", "x if x >= 0 else alpha*x", ("alpha",), (("alpha", 0.01),), keeps_zero=True),
     ActivationKind(
-        "HardSigmoid", "min(max(alpha*x + beta, 0), 1)", ("alpha", "beta"), (("alpha", 0.2), ("beta", 0.5))
+        "ThresholdedRelu", "x if x >= alpha else 0", ("alpha",), (("alpha", 1.0),), keeps_zero=True
     ),
-    ActivationKind("Elu", "x if x >= 0 else alpha*(e^x - 1)", ("alpha",), (("alpha", 1.0),)),
-    ActivationKind("Softsign", "x / (1 + |x|)"),
+    ActivationKind("ScaledTanh", "alpha*Tanh(beta*x)", ("alpha", "beta"), keeps_zero=True),
+    ActivationKind(
+        "HardSigmoid",
+        "min(max(alpha*x + beta, 0), 1)",
+        ("alpha", "beta"),
+        (("alpha", 0.2), ("beta", 0.5)),
+        bounds=(0.0, 1.0),
+    ),
+    ActivationKind("Elu", "x if x >= 0 else alpha*(e^x - 1)", ("alpha",), (("alpha", 1.0),), keeps_zero=True),
+    ActivationKind("Softsign", "x / (1 + |x|)", bounds=(-1.0, 1.0), keeps_zero=True),
     ActivationKind("Softplus", "log(1 + e^x)"),
 )
 
 #: Every activation function, by its ONNX name.
 ACTIVATIONS: dict[str, ActivationKind] = {kind.name: kind for kind in _KINDS}
+
+#: Those that ONNX has as operators, too.
+AS_OPERATORS = tuple(name for name in ACTIVATIONS if name not in ("Affine", "ScaledTanh"))
 
 _BY_LOWER_NAME = {kind.name.lower(): kind for kind in _KINDS}
 

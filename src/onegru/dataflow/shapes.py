@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onegru.core.activations import AS_OPERATORS
 from onegru.dataflow.elements import Elements, movers
 from onegru.dataflow.operator import Facts, LoopIndex, Op, Shape, Size
 from onegru.operators.onnx import AUGRU_DOMAINS
@@ -335,8 +336,8 @@ def _reduced(flow: Facts, op: Op, shapes: list[Shape], output: int) -> Shape | N
 
 #: Operators that give a number for each element of their first input, and those of all inputs, broadcast.
 SAME_SHAPE = (
-    *("Identity", "Cast", "Neg", "Reciprocal", "Exp", "Log", "Abs", "Sqrt", "Not", "Clip", "Sigmoid"),
-    *("Tanh", "Relu", "LeakyRelu", "Elu", "Softsign", "Softplus", "HardSigmoid", "ThresholdedRelu"),
+    *("Identity", "Cast", "Neg", "Reciprocal", "Exp", "Log", "Abs", "Sqrt", "Not", "Clip"),
+    *AS_OPERATORS,
     *("HardSwish", "Gelu", "Selu", "Celu", "Mish", "Erf"),
 )
 BROADCAST = (

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from onegru.core.activations import ACTIVATIONS, AS_OPERATORS
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
@@ -32,7 +33,10 @@ _NOT_ALONE = "takes earlier steps along an axis that is not time alone"
 _FORWARD = ("forward", "foward")
 _MOVES = movers(Elements.KEPT, Elements.PERMUTED, casts=True, without=("Flatten",))
 #: What gives zeros for zeros.
-_KEEPS_ZEROS = (*_MOVES, "Relu", "LeakyRelu", "Elu", "Tanh", "Neg", "Abs", "Sqrt", "PRelu", "Softsign", "Erf")
+_KEEPS_ZEROS = (
+    *(*_MOVES, "Neg", "Abs", "Sqrt", "PRelu", "Erf"),
+    *(name for name in AS_OPERATORS if ACTIVATIONS[name].keeps_zero),
+)
 
 
 class Cache(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from onegru.core.activations import AS_OPERATORS
 from onegru.dataflow.operator import Op
 from onegru.dataflow.shapes import einsum_terms, is_reversal, squeezed_axes
 from onegru.timeline.step import Kind, Move, Step, UnknownOpError, slice_bounds
@@ -472,15 +473,15 @@ def _named(rule: Rule, words: str) -> dict[str, Rule]:
 
 #: By ONNX's names; those of an IR's layers that have no name in ONNX with "openvino::".
 RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(AS_OPERATORS, _pass),
     **_named(
         _pass,
-        "Identity Cast Neg Reciprocal Exp Log Abs Sqrt Not Sigmoid Tanh Relu Elu Selu Celu Erf Gelu Mish "
-        "Softsign Softplus HardSigmoid HardSwish ThresholdedRelu LeakyRelu Sign Floor Ceil Round Sin Cos Tan "
-        "Asin Acos Atan Sinh Cosh Asinh Acosh Atanh IsNaN IsInf Add Sub Mul Div Mod Max Min Sum Mean Pow "
-        "PRelu Where And Or Xor Less LessOrEqual Greater GreaterOrEqual Equal BitShift CastLike "
-        "openvino::Gelu openvino::Swish openvino::HSwish openvino::Mish openvino::Erf openvino::Floor "
-        "openvino::Ceiling openvino::Sign openvino::Sin openvino::Cos openvino::SquaredDifference "
-        "openvino::Mod openvino::FloorMod openvino::NotEqual openvino::LogicalXor openvino::Divide",
+        "Identity Cast Neg Reciprocal Exp Log Abs Sqrt Not Selu Celu Erf Gelu Mish HardSwish Sign Floor "
+        "Ceil Round Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh IsNaN IsInf Add Sub Mul Div Mod "
+        "Max Min Sum Mean Pow PRelu Where And Or Xor Less LessOrEqual Greater GreaterOrEqual Equal "
+        "BitShift CastLike openvino::Gelu openvino::Swish openvino::HSwish openvino::Mish openvino::Erf "
+        "openvino::Floor openvino::Ceiling openvino::Sign openvino::Sin openvino::Cos openvino::Divide "
+        "openvino::SquaredDifference openvino::Mod openvino::FloorMod openvino::NotEqual openvino::LogicalXor",
     ),
     **_named(_first, "Clip"),
     **{"Dropout": _dropout, "BatchNormalization": _batch_norm, "openvino::BatchNormInference": _channels},

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onegru.core.activations import ACTIVATIONS
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import EVERY_OPSET, LoopIndex, Op, Shape, Size
@@ -269,9 +270,8 @@ class Emitter:
         X is zero where a step is off, and has one more column, which is then 1 and makes the update gate 1.
         """
         f = cell.activations[0]
-        saturates = f.name in ("Sigmoid", "Tanh", "Softsign") or (
-            f.name == "HardSigmoid" and f.parameters[0] > 0
-        )
+        has_ends = ACTIVATIONS[f.name].bounds is not None
+        saturates = has_ends and (f.name != "HardSigmoid" or f.parameters[0] > 0)
         if cell.clip is not None or not saturates:
             raise MissError("steps are switched off that its update gate cannot switch off")
         T, B, width = self.shape(X)

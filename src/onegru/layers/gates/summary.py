@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from onegru.core.activations import Activation
+from onegru.core.activations import ACTIVATIONS, Activation
 from onegru.core.compare import difference
 from onegru.core.dtypes import Array
 from onegru.layers.gates.data import GATES, Gates, matched
 
 Numbers = npt.NDArray[np.float64]
-
-#: The ends of the range of the functions that have two.
-_RANGES: Mapping[str, tuple[float, float]] = {
-    "Sigmoid": (0.0, 1.0),
-    "HardSigmoid": (0.0, 1.0),
-    "Tanh": (-1.0, 1.0),
-    "Softsign": (-1.0, 1.0),
-}
 
 #: The part of a range that counts as one of its ends.
 _END = 0.05
@@ -128,7 +119,7 @@ def _gate(name: str, values: Numbers, function: Activation) -> GateSummary:
         return GateSummary(name, None, None, None, None, None)
     figures = (float(values.min()), float(values.mean()), float(values.max()))
     low = high = None
-    if (ends := _RANGES.get(function.name)) is not None:
+    if (ends := ACTIVATIONS[function.name].bounds) is not None:
         least, most = ends
         margin = _END * (most - least)
         low, high = float(np.mean(values < least + margin)), float(np.mean(values > most - margin))
