@@ -481,7 +481,8 @@ RULES: Mapping[str, Rule] = {
         "Max Min Sum Mean Pow PRelu Where And Or Xor Less LessOrEqual Greater GreaterOrEqual Equal "
         "BitShift CastLike openvino::Gelu openvino::Swish openvino::HSwish openvino::Mish openvino::Erf "
         "openvino::Floor openvino::Ceiling openvino::Sign openvino::Sin openvino::Cos openvino::Divide "
-        "openvino::SquaredDifference openvino::Mod openvino::FloorMod openvino::NotEqual openvino::LogicalXor",
+        "openvino::SquaredDifference openvino::Mod openvino::FloorMod openvino::NotEqual "
+        "openvino::LogicalXor",
     ),
     **_named(_first, "Clip"),
     **{"Dropout": _dropout, "BatchNormalization": _batch_norm, "openvino::BatchNormInference": _channels},
