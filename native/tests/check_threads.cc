@@ -70,11 +70,16 @@ void CheckRoom() {
   Check(after(0, window, 16) == 15, "one is left out");
   Check(after(50, window, 16) == 13 && after(50, window, 16) == 9 && after(50, window, 16) == 1, "all are in the end");
   for (int n = 0; n < 20; ++n) Check(after(50, window, 16) == 1, "the caller is never left out");
-  Check(after(1, 100 * window, 2) == 1, "a pause says little");
   for (int n = 0; n < 12; ++n) after(0, window, 16);
   Check(after(0, window, 16) == 16, "all are back");
   for (int n = 0; n < 20; ++n) after(50, window, 2);
   Check(after(0, window, 2) == 1, "a busy machine is not tried again at once");
+  Check(after(1, 10 * window, 2) == 2, "a pause forgets");
+  for (int n = 0; n < 20; ++n) after(50, window, 2);
+  Check(after(0, std::chrono::hours(24), 2) == 2, "a long one too");
+  for (int n = 0; n < 20; ++n) after(50, window, 2);
+  suspended = 0;
+  Check(after(0, 10 * window, 2) == 2, "a child of a fork counts from zero");
 }
 
 // --- helpers that the system suspends
