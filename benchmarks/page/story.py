@@ -105,9 +105,9 @@ def story(machines: Machines) -> list[str]:
         "bound outputs, inference mode, as many threads as onegru, pinned.",
         "- **In turns**: A B C A B C …, each for a tenth of a second, seven rounds; medians count. Results "
         "are checked against float64 before anything is timed.",
-        "- **Cases**: the GRUs of models that people run, on which the kernels were tuned, and 300 shapes "
-        "drawn from a seed, which nobody tuned for; both places of the reset gate. The fastest peer is "
-        "chosen anew for each case. A drawn shape with a ratio below 1.05 was timed a second time, for "
+        "- **Cases**: the GRUs of models that people run, on which the kernels were tuned, and 300 random "
+        "shapes, on which they were not; both places of the reset gate. The fastest peer is "
+        "chosen for each case. A drawn shape with a ratio below 1.05 was timed a second time, for "
         "longer, and the second ratio counts. Low ratios are therefore more certain than the others, and on "
         "average slightly higher than the first timing gave.",
         "- **Whole models**: the file by `onegru.load` against its own runtime on the same file. OpenVINO "
