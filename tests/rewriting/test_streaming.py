@@ -19,7 +19,7 @@ import onegru
 from onegru import FormatError, SpecError
 from onegru.core.dtypes import Array
 from onegru.formats.graph import STREAM_KEY
-from onegru.timeline import plan
+from onegru.timeline import plan, planner
 from tests.support.comparison import assert_bits
 from tests.support.files.onnx_models import graph, model, node, save, value
 from tests.support.int8_files import store_in_int8
@@ -448,14 +448,14 @@ def test_a_wrong_rule_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.M
     target = tmp_path / "streaming.onnx"
     onegru.make_streaming(source, target, delay=True)
     target.unlink()
-    make = plan.Planner.plan
+    make = planner.Planner.plan
 
-    def spoiled(planner: plan.Planner) -> plan.StreamingPlan:
-        made = make(planner)
+    def spoiled(own: planner.Planner) -> plan.StreamingPlan:
+        made = make(own)
         spoil(made)
         return made
 
-    monkeypatch.setattr(plan.Planner, "plan", spoiled)
+    monkeypatch.setattr(planner.Planner, "plan", spoiled)
     with pytest.raises((FormatError, SpecError), match=r"not written|fails|must be|nothing to carry"):
         onegru.make_streaming(source, target, delay=True)
     assert not target.exists()

@@ -15,7 +15,8 @@ import onegru
 from onegru import SpecError
 from onegru.formats.graph import Graph
 from onegru.timeline import check
-from onegru.timeline.plan import Planner
+from onegru.timeline.analysis import TimeAnalysis
+from onegru.timeline.planner import Planner
 from onegru.timeline.read import Timeline, read_timeline
 from tests.rewriting.test_streaming import steps_of
 from tests.support.files.onnx_models import save
@@ -215,6 +216,6 @@ def test_a_model_is_followed_once_and_each_operator_by_itself(
     assert len(reads) == 1
     timeline = read_timeline(onegru.load(path)._graph)
     assert timeline is not None
-    planner = Planner(timeline.flow, {"h": "h_out"}, timeline.opset, {}, delay=False)
-    planner.newest = NeverWhole()
+    planner = Planner(TimeAnalysis(timeline.flow, {"h": "h_out"}, timeline.opset), {}, delay=False)
+    planner.context.newest = NeverWhole()
     assert not planner.plan().refusals

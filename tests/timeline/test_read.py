@@ -15,8 +15,8 @@ import onegru
 from onegru import SpecError, SpecWarning
 from onegru.models.load import graph_of
 from onegru.models.model import Model
+from onegru.timeline.losses import find_losses
 from onegru.timeline.read import read_timeline
-from onegru.timeline.walk import find_losses
 from tests.support.streams import I, StreamNet
 
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 from onegru.core.errors import BROKEN, SpecError, SpecWarning
 from onegru.formats.graph import Graph
+from onegru.timeline.analysis import TimeAnalysis, time_axis
+from onegru.timeline.losses import LossFinder
 from onegru.timeline.pairs import pair_by_name
 from onegru.timeline.read import Timeline, read_timeline
 from onegru.timeline.rules import RECURRENT, kind_of
-from onegru.timeline.walk import Finding, TimeAnalysis, finding_of, time_axis
+from onegru.timeline.step import Finding, finding_of
 
 _MOST_NAMED = 5  # nodes in a message
 
@@ -83,13 +85,13 @@ def judge(graph: Graph, state: Mapping[str, str] | None = None) -> AsItIs:
         return found
     states = {timeline.inputs[taker]: timeline.outputs[output] for output, taker in state.items()}
     try:
-        walk = TimeAnalysis(timeline.flow, states, timeline.opset)
-        losses = walk.findings()
-        is_single = bool(walk.time) and walk.is_single
+        finder = LossFinder(TimeAnalysis(timeline.flow, states, timeline.opset))
+        losses = finder.findings()
+        is_single = bool(finder.time) and finder.is_single
         if is_single:
-            losses = [loss for loss in losses if not _keeps_one_step(walk, loss)]
-        inputs = {name: _timed(walk, value) for name, value in timeline.inputs.items()}
-        outputs = {name: _timed(walk, value) for name, value in timeline.outputs.items()}
+            losses = [loss for loss in losses if not _keeps_one_step(finder, loss)]
+        inputs = {name: finder.timed(value) for name, value in timeline.inputs.items()}
+        outputs = {name: finder.timed(value) for name, value in timeline.outputs.items()}
     except BROKEN:
         return found
     return AsItIs(
@@ -100,7 +102,7 @@ def judge(graph: Graph, state: Mapping[str, str] | None = None) -> AsItIs:
         {name: axes[0] for name, axes in inputs.items() if axes and name not in state.values()},
         {name: axes[0] if axes else None for name, axes in outputs.items() if name not in state},
         is_single,
-        bool(walk.time),
+        bool(finder.time),
     )
 
 
@@ -136,50 +138,44 @@ def _named_states(graph: Graph, timeline: Timeline | None) -> dict[str, str]:
     return pair_by_name(inputs, outputs, timeline.flow, (timeline.inputs, timeline.outputs))
 
 
-def _timed(walk: TimeAnalysis, value: str) -> list[int]:
-    """The axes of a value that are time."""
-    axes = walk.known.get(value) or ()
-    return [place for place, axis in enumerate(axes) if walk.axes.goes_along(axis, walk.time)]
-
-
-def _keeps_one_step(walk: TimeAnalysis, loss: Finding) -> bool:
+def _keeps_one_step(finder: LossFinder, loss: Finding) -> bool:
     """Whether a finding says nothing of a model whose run takes exactly one step.
 
     There is no other step in such a run to be left out, reversed or counted, and what reads earlier ones
     reads them in states. Left is what begins afresh in each run: recurrences, sums from the first step, and
     steps that are padded or constant.
     """
-    op = next((op for op in walk.ops if finding_of(op, loss.kind, loss.why) == loss), None)
+    op = next((op for op in finder.analysis.ops if finding_of(op, loss.kind, loss.why) == loss), None)
     if op is None:  # an output, of more steps than one
-        return _has_one_step(walk, loss.name, _timed(walk, loss.name))
-    kind, moves = kind_of(op), walk.moves[id(op)]
+        return _has_one_step(finder, loss.name, finder.timed(loss.name))
+    kind, moves = kind_of(op), finder.analysis.moves[id(op)]
     if kind in RECURRENT:  # it cannot run through steps of the last run again, if its input has but one
         is_through = loss.kind == "unknown" and moves is not None
-        return is_through and _has_one_step(walk, op.inputs[0], [time_axis(op)])
+        return is_through and _has_one_step(finder, op.inputs[0], [time_axis(op)])
     if op.bodies or ("::" in kind and not kind.startswith("openvino::")):
         return False
     if moves is None:
         return True
     if kind == "Concat":
-        return op.inputs[0] in walk.streamed and all(
-            name in walk.streamed or name in walk.from_states for name in op.inputs
+        return op.inputs[0] in finder.streamed and all(
+            name in finder.streamed or name in finder.analysis.from_states for name in op.inputs
         )
     along = [
         move
         for move in moves
-        if op.inputs[move.place] in walk.streamed and move.axis in _timed(walk, op.inputs[move.place])
+        if op.inputs[move.place] in finder.streamed and move.axis in finder.timed(op.inputs[move.place])
     ]
     takes_more = any(move.before < 0 or move.behind < 0 or move.reach for move in along)
-    if takes_more and _has_one_step(walk, op.inputs[0], _timed(walk, op.inputs[0])):
+    if takes_more and _has_one_step(finder, op.inputs[0], finder.timed(op.inputs[0])):
         return False  # no state put others in front
     is_window = "Conv" in kind or "Pool" in kind
     is_padded = any(move.before > 0 or move.behind > 0 for move in along)
     return kind.removeprefix("openvino::") in _TAKES_PARTS or (is_window and not is_padded)
 
 
-def _has_one_step(walk: TimeAnalysis, value: str, axes: Sequence[int]) -> bool:
+def _has_one_step(finder: LossFinder, value: str, axes: Sequence[int]) -> bool:
     """Whether a value has one step along axes of time."""
-    shape = walk.flow.shape(value)
+    shape = finder.flow.shape(value)
     return bool(axes) and shape is not None and all(shape[axis] == 1 for axis in axes)
 
 

@@ -19,7 +19,8 @@ from onegru.formats.graph import STREAM_KEY, Graph
 from onegru.formats.onnx.order import needed_nodes, node_inputs
 from onegru.formats.onnx.validate import drop_named, replace_nodes
 from onegru.formats.onnx.values import Names
-from onegru.timeline.plan import Cache, Planner, StreamingPlan
+from onegru.timeline.analysis import TimeAnalysis
+from onegru.timeline.plan import Cache, StreamingPlan
 from onegru.timeline.rules import RECURRENT, kind_of, window_pads
 from onegru.timeline.starts import evaluated
 from onegru.timeline.step import slice_bounds
@@ -69,13 +70,13 @@ class Streaming:
 
 
 class StreamingRewriter:
-    """Makes the changes of a plan in an ONNX model whose operators the planner read."""
+    """Makes the changes of a plan in an ONNX model whose operators the analysis read."""
 
-    def __init__(self, model: ModelProto, opset: int, planner: Planner, plan: StreamingPlan) -> None:
+    def __init__(self, model: ModelProto, analysis: TimeAnalysis, plan: StreamingPlan) -> None:
         self.model = model
-        self.opset = opset
-        self.planner = planner
-        self.flow = planner.flow
+        self.opset = analysis.opset
+        self.analysis = analysis
+        self.flow = analysis.flow
         self.plan = plan
         self.names = Names(model)
         dims = (dim for value in model.graph.input for dim in value.type.tensor_type.shape.dim)
@@ -140,7 +141,7 @@ class StreamingRewriter:
     def _name_output(self, value: ValueInfoProto) -> None:
         """Give the open sizes of an output the names that they have in inputs."""
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.WhichOneof("value") is None and len(self.planner.factors(value.name, axis)) == 1:
+            if dim.WhichOneof("value") is None and len(self.analysis.factors(value.name, axis)) == 1:
                 name = self._size(value.name, axis)
                 if isinstance(name, str) and name.removeprefix("dim:") in self.sizes:
                     dim.dim_param = name.removeprefix("dim:")
@@ -208,7 +209,7 @@ class StreamingRewriter:
         stated = (self.flow.shape(value) or {axis: ""})[axis]
         if isinstance(stated, int) or stated.removeprefix("dim:") in self.sizes:
             return stated
-        sizes = tuple(map(self._size_of, self.planner.factors(value, axis)))
+        sizes = tuple(map(self._size_of, self.analysis.factors(value, axis)))
         sizes = tuple(size for size in sizes if size != 1) or (1,)
         numbers = [size for size in sizes if isinstance(size, int)]
         if len(numbers) == len(sizes):
@@ -217,14 +218,14 @@ class StreamingRewriter:
 
     def _size_of(self, factor: int) -> Size:
         """The size of a factor: a number, or the name that it has in an input, if there is one."""
-        sizes = self.planner.axes.sizes_of(factor)
-        if isinstance(sizes[0], int) or self.planner.axes.is_changed(factor):
+        sizes = self.analysis.axes.sizes_of(factor)
+        if isinstance(sizes[0], int) or self.analysis.axes.is_changed(factor):
             return sizes[0]
         known = [size for size in sizes if isinstance(size, int) or size.removeprefix("dim:") in self.sizes]
         return min(known or sizes, key=lambda size: isinstance(size, str))
 
     def _first_shape(self, op: Op, value: str, axis: int, steps: int) -> tuple[int | str, ...]:
-        rank = len(self.planner.known[value] or ())
+        rank = len(self.analysis.known[value] or ())
         found: list[int | str] = []
         for place in range(rank):
             size = steps if place == axis else self._size(value, place)
@@ -274,7 +275,7 @@ class StreamingRewriter:
                 if len(node.input) > 4:
                     node.input[4] = ""
             return
-        pads = window_pads(self.planner.step(op))
+        pads = window_pads(self.analysis.step(op))
         spatial, count = axis - 2, len(pads) // 2
         pads[spatial] = pads[spatial + count] = 0
         kept = [item for item in node.attribute if item.name not in ("pads", "auto_pad")]
@@ -283,12 +284,12 @@ class StreamingRewriter:
 
     def _others(self, op: Op, axis: int) -> list[int]:
         """What a Pad or a Slice does along other axes: pads, or start, end and axis of each."""
-        step = self.planner.step(op)
+        step = self.analysis.step(op)
         rank = len(step.shape())
         if op.kind == "Concat":
             return []
         if op.kind == "Pad":
-            moves = [move for move in self.planner.moves[id(op)] or () if move.axis != axis]
+            moves = [move for move in self.analysis.moves[id(op)] or () if move.axis != axis]
             pads = [0] * (2 * rank)
             for move in moves:
                 pads[move.axis], pads[move.axis + rank] = move.before, move.behind
@@ -329,7 +330,7 @@ class StreamingRewriter:
     def _keep_place(self, op: Op, place: int) -> None:
         """Let a Reshape with computed sizes take the steps of what it reshapes."""
         sizes: list[int] = []
-        before, after = self.planner.known.get(op.inputs[0]) or (), self.planner.known[op.outputs[0]] or ()
+        before, after = self.analysis.known.get(op.inputs[0]) or (), self.analysis.known[op.outputs[0]] or ()
         shape = self.flow.shape(op.outputs[0]) or ()
         for axis, size in enumerate(shape):
             if axis == place:
@@ -347,7 +348,7 @@ class StreamingRewriter:
         array = self.flow.constant(op.inputs[1])
         assert array is not None
         sizes = [int(size) for size in array.ravel()]
-        before, after = self.planner.known.get(op.inputs[0]) or (), self.planner.known[op.outputs[0]] or ()
+        before, after = self.analysis.known.get(op.inputs[0]) or (), self.analysis.known[op.outputs[0]] or ()
         if place < len(before) and before[place] == after[place]:
             sizes[place] = 0  # as many as the input has there
         elif -1 not in sizes:
@@ -435,12 +436,12 @@ class StreamingRewriter:
             old = node.input[first] if len(node.input) > first else ""
             node.output.extend([""] * (last + 1 - len(node.output)))
             node.input.extend([""] * (first + 1 - len(node.input)))
-            if (outside := self.planner.outside(old)) is not None:
+            if (outside := self.analysis.outside(old, self.plan.inputs)) is not None:
                 self.parts.setdefault(outside, []).append((old, op, last))
                 continue
             taken, given = (self.names.fresh(f"{_plain(label)}_{what}_{way}") for way in ("in", "out"))
             before, rows, behind = self._state_shape(op)
-            start = self.planner.start_of(op, old) if old else None
+            start = self.analysis.start_of(op, old) if old else None
             if start is not None and (many := start.shape[len(before)]) > 1:
                 if len(rows) > 1:
                     raise self._unknown(op, "it starts from different numbers in each row")
@@ -474,7 +475,7 @@ class StreamingRewriter:
         found = [(evaluated(flow, start, 2, {name: numbers}), one, last) for start, one, last in parts]
         found.sort(key=lambda item: 0 if item[0] is None or not item[0].size else item[0].flat[0])
         axes = [axis for axis in range(len(shape)) if _is_joined([item[0] for item in found], axis, numbers)]
-        if not axes or not self.planner.starts_alone(name):
+        if not axes or not self.analysis.starts_alone(name):
             raise self._unknown(
                 op, f"input {name!r}, where it starts, serves several states or something else"
             )

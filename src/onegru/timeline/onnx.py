@@ -20,9 +20,11 @@ from onegru.formats.onnx.functions.unfold import unfold_functions
 from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.parse import model_opset
 from onegru.formats.onnx.validate import Source, drop_named, replace_nodes
+from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.check import AsItIs
 from onegru.timeline.edit_onnx import Streaming, StreamingRewriter
-from onegru.timeline.plan import Planner, StreamingPlan
+from onegru.timeline.plan import StreamingPlan
+from onegru.timeline.planner import Planner
 
 _MOST_NAMED = 5  # operators in a message
 _MOST_INTEGERS = 64  # that are folded into a constant
@@ -76,8 +78,8 @@ def streaming_model(
     try:
         flow = _folded(source, model)
         states = {taker: output for output, taker in graph.states}
-        planner = Planner(flow, states, opset, asked, delay)
-        plan = planner.plan()
+        analysis = TimeAnalysis(flow, states, opset)
+        plan = Planner(analysis, asked, delay).plan()
     except SpecError:
         raise
     except BROKEN as error:
@@ -89,7 +91,7 @@ def streaming_model(
             f"{source.name}: cannot run in chunks, as {listed}" + (f"; and {more} more" * (more > 0))
         )
     try:
-        return StreamingRewriter(model, opset, planner, plan).edited(graph)
+        return StreamingRewriter(model, analysis, plan).edited(graph)
     except SpecError:
         raise
     except BROKEN as error:
@@ -107,9 +109,9 @@ def told_model(source: Source, model: ModelProto, graph: Graph, found: AsItIs) -
     """
     _name_sizes(model, {})
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
-    planner = Planner(flow, {}, model_opset(source, model), {}, delay=False)
+    analysis = TimeAnalysis(flow, {}, model_opset(source, model))
     nothing, states = StreamingPlan(), tuple(found.pairs.items())
-    made = StreamingRewriter(model, planner.opset, planner, nothing).edited(replace(graph, states=states))
+    made = StreamingRewriter(model, analysis, nothing).edited(replace(graph, states=states))
     for prop in made.model.metadata_props:
         if prop.key == STREAM_KEY:  # whose axes of time a plan opens
             prop.value = json.dumps({**json.loads(prop.value), "time": dict(found.time)})

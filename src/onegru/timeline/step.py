@@ -82,6 +82,32 @@ class Step:
         return self.numbers(name, [default])[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An operator on the way of time that a stream of chunks does not repeat.
+
+    Attributes:
+        kind: "reverses" time; "remembers" steps that no state carries; "mixes" all steps of a run; "unknown".
+        operator: its kind.
+        name: its name.
+        why: what it does, behind its name.
+    """
+
+    kind: Kind
+    operator: str
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.operator} node {self.name!r} {self.why}"
+
+
+def finding_of(op: Op, kind: Kind, why: str) -> Finding:
+    """A finding about an operator."""
+    name = op.name or next(filter(None, op.outputs), "")
+    return Finding(kind, op.kind.removeprefix("openvino::"), name, why)
+
+
 ENDLESS = 2**31 - 1
 
 

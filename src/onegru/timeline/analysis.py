@@ -1,0 +1,333 @@
+"""Which axis of each value is which: the analysis that what goes along time is judged and planned by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import BROKEN
+from onegru.dataflow.elements import Elements, movers
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Facts, Op, Shape, Size
+from onegru.dataflow.shapes import SIZE_RULES
+from onegru.timeline.axes import Axes, Axis
+from onegru.timeline.rules import RECURRENT, RULES, is_understood, kind_of, least_rank
+from onegru.timeline.starts import constant_start
+from onegru.timeline.step import Move, Step, UnknownOpError
+
+_NONE: frozenset[str] = frozenset()
+MOVES = movers(Elements.KEPT, Elements.PERMUTED, Elements.JOINED, casts=True)
+PARTS = (*MOVES, *movers(Elements.CUT), "openvino::Split", "openvino::VariadicSplit")
+COPIES = (
+    *movers(Elements.KEPT, Elements.REPEATED, casts=True, without=("Flatten",)),
+    "openvino::Broadcast",
+)
+
+
+#: What may change the size of an axis that stays.
+_RESIZES = (
+    *("Conv", "ConvInteger", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "Pad", "Slice", "Gather"),
+    *("Split", "Tile", "Resize", "Upsample", "TopK"),
+)
+#: Where operators that repeat one number, or what they take, are told how often.
+FILLED = {"ConstantOfShape": 0, "Expand": 1}
+_MOST_SIZES = 16  # of integers that are followed one by one
+
+
+def _equal_sizes(flow: Facts, op: Op, parts: list[tuple[Size, ...]]) -> tuple[Size, ...] | None:
+    """1 where two sizes are the same, 0 where they cannot be, as no size is less than 0."""
+    first, second = (part * (max(map(len, parts)) // len(part)) for part in parts)
+    found: list[Size] = []
+    for pair in zip(first, second, strict=True):
+        numbers = [item for item in pair if isinstance(item, int)]
+        if (len(numbers) == 1 and numbers[0] >= 0) or (not numbers and pair[0] != pair[1]):
+            return None  # sizes of other names may be the same
+        found.append(int(pair[0] == pair[1]))
+    return tuple(found)
+
+
+def _chosen_sizes(flow: Facts, op: Op, parts: list[tuple[Size, ...]]) -> tuple[Size, ...] | None:
+    length = max(map(len, parts))
+    chosen, *ways = (part * (length // len(part)) for part in parts)
+    if not all(isinstance(item, int) for item in chosen):
+        return None
+    return tuple(first if item else second for item, first, second in zip(chosen, *ways, strict=True))
+
+
+_SIZE_RULES = {**SIZE_RULES, "Equal": _equal_sizes, "Where": _chosen_sizes}
+
+
+class TimeAnalysis:
+    """The axes of a model's values, and how its operators lead from one to another.
+
+    Args:
+        flow: the model; a value that nothing gives is an input.
+        states: for each input that is a state, the output that it is in the next run, as the flow calls them.
+        opset: of ONNX's operators.
+    """
+
+    def __init__(self, flow: Flow, states: Mapping[str, str], opset: int) -> None:
+        self.flow = flow
+        self.states = states
+        self.opset = opset
+        self.axes = Axes()
+        self.known: dict[str, tuple[Axis, ...] | None] = {}
+        self.moves: dict[int, list[Move] | None] = {}  # None: an operator that no rule knows
+        self.beside: dict[int, list[Move]] = {}  # of inputs that depend on no input of the model
+        self.measured: dict[str, tuple[Axis, str]] = {}  # the sizes that Shape gives: of which axis and value
+        self.sized: dict[str, tuple[Size, ...]] = {}  # integers, as far as they are numbers and such sizes
+        self.lost: dict[int, set[int]] = {}  # factors that a Reshape cuts
+        self.inputs = [name for name in flow.inputs if not flow.holds(name)]
+        self.dynamic = set(self.inputs)
+        self.from_states = {name: frozenset({name}) for name in states}
+        self.leads_to: dict[str, frozenset[str]] = {name: frozenset({name}) for name in states.values()}
+        for op in flow.ops:
+            taken = [name for name in op.taken() if name in self.dynamic]
+            if taken:
+                made_of = _NONE.union(*(self.from_states.get(name, _NONE) for name in taken))
+                self.dynamic.update(filter(None, op.outputs))
+                if made_of and kind_of(op) not in ("Shape", "Size"):
+                    self.from_states.update({name: made_of for name in op.outputs if name})
+        for op in reversed(flow.ops):
+            ends = _NONE.union(*(self.leads_to.get(name, _NONE) for name in op.outputs))
+            for name in op.taken() if ends else ():
+                self.leads_to[name] = self.leads_to.get(name, _NONE) | ends
+        for name in self.inputs:
+            shape = flow.shape(name)
+            self.known[name] = None if shape is None else tuple(map(self.axes.new, shape))
+        self.ops = [op for op in flow.ops if any(name in self.dynamic for name in op.taken())]
+        self.recurrent = [op for op in self.ops if kind_of(op) in RECURRENT]
+        for op in self.ops:
+            self._place(op)
+
+    # Which axes are the same
+
+    def shape(self, name: str) -> Shape | None:
+        """A value's shape; where only its rank is known, with names of their own for the sizes."""
+        shape, axes = self.flow.shape(name), self.known.get(name)
+        if shape is None and axes is not None:
+            return tuple(f"{name}#{axis}" for axis in range(len(axes)))
+        return shape
+
+    def step(self, op: Op) -> Step:
+        """An operator with the shapes of its inputs."""
+        shapes = tuple(self.shape(name) if name else None for name in op.inputs)
+        return Step(op, self.flow, shapes, self.opset)
+
+    def _place(self, op: Op) -> None:
+        """Find out the axes of what an operator gives."""
+        step, kind = self.step(op), kind_of(op)
+        moves: list[Move] | None = None
+        self._measure(op)
+        if op.bodies or not is_understood(op):
+            pass
+        elif kind in ("Reshape", "Flatten"):
+            moves = self._regroup(op, step)
+        elif kind in RULES:
+            try:
+                every = [move for move in RULES[kind](step) if move.output < len(op.outputs)]
+                moves = [move for move in every if op.inputs[move.place] in self.dynamic]
+                self.beside[id(op)] = [move for move in every if op.inputs[move.place] not in self.dynamic]
+                if any(name in self.dynamic and self.known.get(name) is None for name in op.inputs):
+                    moves = None
+                elif any(move.axis >= len(self.known[op.inputs[move.place]] or ()) for move in moves):
+                    moves = None  # ranks that contradict each other
+            except (UnknownOpError, *BROKEN):
+                moves = None
+        self.moves[id(op)] = moves
+        for output, name in enumerate(op.outputs):
+            if name and name not in self.known:
+                self.known[name] = self._given(op, output, moves)
+        if kind in FILLED and moves is not None:
+            self._fill(op, moves)
+
+    def _measure(self, op: Op) -> None:
+        """Follow integers that are made of the sizes of axes, whatever is known of these sizes."""
+        if op.bodies or not op.outputs or not op.inputs:
+            return
+        if op.kind == "Shape":
+            axes = self.known.get(op.inputs[0])
+            if axes is None:
+                return
+            names = [f"@{len(self.measured) + place}" for place in range(len(axes))]
+            self.measured.update(zip(names, ((axis, op.inputs[0]) for axis in axes), strict=True))
+            found: tuple[Size, ...] | None = tuple(names)[
+                op.attributes.get("start", 0) : op.attributes.get("end")
+            ]
+        elif op.kind not in _SIZE_RULES or any(
+            name in self.dynamic for name in op.inputs[1:] if op.kind in ("Slice", "Gather", "Reshape")
+        ):
+            return
+        else:
+            parts = [self.sizes_in(name) for name in op.inputs if name]
+            try:
+                known = [part for part in parts if part is not None]
+                found = (
+                    _SIZE_RULES[op.kind](self.flow, op, known) if known and len(known) == len(parts) else None
+                )
+            except (ArithmeticError, LookupError, ValueError):
+                return
+        if found is not None and len(found) <= _MOST_SIZES:
+            self.sized[op.outputs[0]] = found
+
+    def sizes_in(self, name: str) -> tuple[Size, ...] | None:
+        """Integers, as far as they are numbers and measured sizes; None if they are not known."""
+        if name in self.dynamic:
+            return self.sized.get(name)
+        array = self.flow.constant(name)
+        if array is None or array.dtype.kind not in "iub" or array.ndim > 1 or array.size > _MOST_SIZES:
+            return None
+        return tuple(int(item) for item in array.ravel())
+
+    def _fill(self, op: Op, moves: list[Move]) -> None:
+        """What is made as long as axes of other values has the same axes."""
+        sizes, axes = self.sized.get(op.inputs[FILLED[op.kind]]), self.known.get(op.outputs[0])
+        if sizes is None or (axes is not None and len(axes) < len(sizes)):
+            return
+        rank = len(sizes) if axes is None else len(axes)
+        found = list(axes or map(self.axes.new, [""] * rank))
+        for place, size in enumerate(sizes, rank - len(sizes)):
+            parts = str(size).split("*")
+            if sum(part in self.measured for part in parts) != 1:
+                continue  # of a product, the order is not known: it is that of what it is joined with
+            axis = tuple(
+                factor
+                for part in parts
+                for factor in (self.measured[part][0] if part in self.measured else self.axes.new(int(part)))
+            )
+            if any(move.to == place for move in moves):
+                self.axes.join(found[place], axis)
+            else:
+                found[place] = axis
+        self.known[op.outputs[0]] = tuple(found)
+
+    def _given(self, op: Op, output: int, moves: list[Move] | None) -> tuple[Axis, ...] | None:
+        shape = self.flow.shape(op.outputs[output])
+        if moves is None:  # perhaps it keeps the axes
+            source = next((name for name in op.inputs if name in self.dynamic), "")
+            axes = self.known.get(source)
+            if axes is None or (shape is not None and len(shape) != len(axes)):
+                return None if shape is None else tuple(map(self.axes.new, shape))
+            return axes
+        found: dict[int, Axis] = {}
+        for move in moves:
+            axes = self.known[op.inputs[move.place]]
+            if move.to is None or move.output != output or axes is None:
+                continue
+            if move.to in found:
+                self.axes.join(found[move.to], axes[move.axis])
+            found.setdefault(move.to, axes[move.axis])
+        if shape is None and not found:
+            return None
+        if shape is None:
+            places = {
+                move.to for move in self.beside[id(op)] if move.to is not None and move.output == output
+            }
+            rank = max(least_rank(self.step(op), output), *(place + 1 for place in {*found, *places}))
+        else:
+            rank = len(shape)
+        sizes: list[Size | None] = [None] * rank if shape is None else list(shape)
+        changed = {
+            move.to
+            for move in moves
+            if kind_of(op) in _RESIZES and (move.kind or move.before + move.behind - move.reach)
+        }
+        if op.kind == "Concat":
+            changed.add(op.attributes.get("axis", 0) % rank)
+        name = op.outputs[output]
+        return tuple(
+            self.axes.resized(
+                found[axis], size or (f"{name}#{axis}" if axis in changed else None), axis in changed
+            )
+            if axis in found
+            else self.axes.new(size or "")
+            for axis, size in enumerate(sizes)
+        )
+
+    def _regroup(self, op: Op, step: Step) -> list[Move] | None:
+        axes, before = self.known.get(op.inputs[0]), step.shapes[0]
+        after = self.flow.shape(op.outputs[0])
+        if axes is None or before is None:
+            return None
+        if op.kind == "Flatten":
+            cut = step.number("axis", 1)
+            cut += len(axes) * (cut < 0)
+            parts = [axes[:cut], axes[cut:]]
+            self.known[op.outputs[0]] = tuple(
+                tuple(item for axis in part for item in axis) or self.axes.new(1) for part in parts
+            )
+            return []
+        if after is None:
+            return None
+        found, lost = self.axes.regroup(axes, before, after)
+        self.lost[id(op)] = lost
+        self.known[op.outputs[0]] = tuple(
+            self.axes.new(size) if axis is None else axis for axis, size in zip(found, after, strict=True)
+        )
+        return []
+
+    # What is lost
+    def is_carried(self, op: Op) -> bool:
+        """Whether the states of a recurrence are states of the stream."""
+        return all(
+            len(op.outputs) > last
+            and len(op.inputs) > first
+            and any(
+                self.states[state] in self.leads_to.get(op.outputs[last], _NONE)
+                for state in self.from_states.get(op.inputs[first], _NONE)
+            )
+            for first, last in RECURRENT[kind_of(op)]
+        )
+
+    def needed(self, recurrent: list[Op]) -> set[str]:
+        """The values that outputs and recurrences depend on, beside what only a new state is made of."""
+        needed = {name for name in self.flow.outputs if name not in self.states.values()}
+        needed.update(name for op in recurrent for name in (*op.inputs, *op.outputs))
+        for op in reversed(self.ops):
+            if needed.intersection(op.outputs):
+                needed.update(op.taken())
+        return needed - {""}
+
+    def moved_to(self, name: str, moves: tuple[str, ...] = MOVES) -> set[str]:
+        """The values that hold this one, moved or joined with others."""
+        found, waiting = {name}, [name]
+        while waiting:
+            for op in self.flow.consumers.get(waiting.pop(), ()):
+                if kind_of(op) in moves and not found.issuperset(op.outputs):
+                    found.update(op.outputs)
+                    waiting += op.outputs
+        return found
+
+    def factors(self, name: str, axis: int) -> Axis:
+        """What an axis of a value is made of."""
+        axes = self.known.get(name)
+        return () if axes is None or axis >= len(axes) else self.axes.flat(axes[axis])
+
+    def start_of(self, op: Op, name: str) -> Array | None:
+        """What a recurrence starts from, its rows as one if they are the same; None if it is computed."""
+        rows = 0 if op.attributes.get("layout", 0) == 1 else 1
+        return np.zeros((1, 1, 1)) if self.flow.fill(name) == 0 else constant_start(self.flow, name, rows)
+
+    def outside(self, name: str, streamed: Collection[str]) -> str | None:
+        """The input of the model, not one of these, that a value is or is a part of; None for others."""
+        while (op := self.flow.producers.get(name)) is not None and kind_of(op) in PARTS:
+            name = op.inputs[0]
+        return name if name in self.inputs and name not in streamed else None
+
+    def starts_alone(self, name: str) -> bool:
+        """Whether the parts of an input are nothing but what recurrences start from."""
+        parts = self.moved_to(name, PARTS)
+        ops = [(op, part) for part in parts for op in self.flow.consumers.get(part, ())]
+        return parts.isdisjoint(self.flow.outputs) and all(
+            op.kind == "Shape"
+            or (kind_of(op) in PARTS and part in op.inputs[:1])
+            or (kind_of(op) in RECURRENT and part not in op.inputs[:5])
+            for op, part in ops
+        )
+
+
+def time_axis(op: Op) -> int:
+    """The axis of a recurrence's sequence that is time."""
+    return 1 if op.kind.startswith("openvino::") or op.attributes.get("layout") == 1 else 0

@@ -1,0 +1,62 @@
+"""Which axis of the inputs is time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onegru.core.errors import SpecError
+from onegru.dataflow.operator import Size
+from onegru.timeline.analysis import TimeAnalysis, time_axis
+
+_FORWARD = ("forward", "foward")
+
+
+def find_time(analysis: TimeAnalysis, asked: Mapping[str, int]) -> set[int]:
+    """The factors of axes that are time.
+
+    Args:
+        analysis: the axes of the model's values.
+        asked: the axis of time of inputs, by what the flow calls them; empty to find it.
+
+    Raises:
+        SpecError: it is not known.
+    """
+    if asked:
+        return _as_asked(analysis, asked)
+    ways: list[tuple[set[int], Size]] = []
+    forward = [op for op in analysis.recurrent if op.attributes.get("direction", "forward") in _FORWARD]
+    for op in forward or analysis.recurrent:
+        axes, shape = analysis.known.get(op.inputs[0]), analysis.shape(op.inputs[0])
+        if axes is not None and shape is not None and len(axes) == 3:
+            place = time_axis(op)
+            main = analysis.axes.main(axes[place])
+            if main not in [way for way, _ in ways]:
+                ways.append((main, shape[place]))
+    of_inputs = {
+        factor
+        for name in analysis.inputs
+        if name not in analysis.states
+        for axis in analysis.known.get(name) or ()
+        for factor in analysis.axes.main(axis)
+    }
+    ways = [way for way in ways if way[0] <= of_inputs]
+    if len(ways) > 1:  # others go along frequencies, whose number is fixed
+        ways = [way for way in ways if isinstance(way[1], str)] or ways
+    if len(ways) != 1:
+        what = "no GRU goes along an axis of an input" if not ways else "GRUs go along several axes"
+        raise SpecError.of(
+            "time", f"{what}; give the axis of time of an input, as time={{'X': 1}} (--time X=1)"
+        )
+    return ways[0][0]
+
+
+def _as_asked(analysis: TimeAnalysis, asked: Mapping[str, int]) -> set[int]:
+    found: set[int] = set()
+    for name, axis in asked.items():
+        axes = analysis.known.get(name)
+        if axes is None:
+            raise SpecError.of("time", f"the rank of input {name!r} is not known; must be known")
+        if not -len(axes) <= axis < len(axes):
+            raise SpecError.of("time", f"axis {axis} of {name!r}; must be below its rank, {len(axes)}")
+        found |= analysis.axes.main(axes[axis])
+    return found

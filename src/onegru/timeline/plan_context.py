@@ -1,0 +1,115 @@
+"""What the parts of the plan of a streaming model share."""
+
+from __future__ import annotations
+
+from onegru.core.wording import count
+from onegru.dataflow.operator import Op, Size
+from onegru.timeline.analysis import TimeAnalysis
+from onegru.timeline.axes import Axis
+from onegru.timeline.plan import StreamingPlan, TimeExtent
+from onegru.timeline.step import Kind
+
+COUNTS = "computes with the number of steps in a run, or with numbers for each of them"
+NOT_ALONE = "takes earlier steps along an axis that is not time alone"
+
+
+class PlanContext:
+    """What is known along time so far, and the changes of the operator at hand.
+
+    Attributes:
+        analysis: the axes of the model's values.
+        time: the factors of axes that are time.
+        alone: of these, those that are nothing else.
+        delay: whether outputs may come later.
+        extents: the steps of each value.
+        counts: how many steps more than the input sizes of time are, by name.
+        steps: how many a run always has; 0 if that is open.
+        streamed: the values that depend on steps.
+        newest: of these, those without an axis for them.
+        counting: the values that depend on how many steps a run has.
+        carried: the recurrences whose states are states already, by id.
+        changes: what the operator at hand needs changed.
+        hazards: what forbids to stream it.
+    """
+
+    def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool) -> None:
+        self.analysis = analysis
+        self.time, self.alone = analysis.axes.of_time(time)
+        self.delay = delay
+        self.extents: dict[str, TimeExtent] = {}
+        self.counts: dict[Size, int] = {}
+        self.steps = 0
+        self.streamed = {name for name in analysis.inputs if name not in analysis.states and self.timed(name)}
+        self.newest: set[str] = set()
+        self.counting: set[str] = set()
+        self.carried = {id(op) for op in analysis.recurrent if analysis.is_carried(op)}
+        self.changes = StreamingPlan()
+        self.hazards: list[tuple[Kind, str]] = []
+
+    def begin(self) -> StreamingPlan:
+        """Turn to another operator; returns what will be its changes."""
+        self.changes, self.hazards = StreamingPlan(), []
+        return self.changes
+
+    def refuse(self, kind: Kind, why: str) -> None:
+        """Refuse the operator at hand."""
+        self.hazards.append((kind, why))
+
+    def extent(self, name: str) -> TimeExtent:
+        """The steps of a value."""
+        return self.extents.get(name, TimeExtent())
+
+    def note_extent(self, name: str, extent: TimeExtent) -> None:
+        """Note the steps of a value, by the name of its size too."""
+        self.extents[name] = extent
+        for axis in self.timed(name):
+            self.counts.setdefault((self.analysis.shape(name) or {axis: ""})[axis], extent.extra)
+
+    def goes_along(self, axis: Axis) -> bool:
+        """Whether one of an axis' factors is time."""
+        return any(self.analysis.axes.find(item) in self.time for item in self.analysis.axes.flat(axis))
+
+    def timed(self, name: str) -> list[int]:
+        """The axes of a value that are time, even if that has a single step."""
+        return [
+            place for place, axis in enumerate(self.analysis.known.get(name) or ()) if self.goes_along(axis)
+        ]
+
+    def is_alone(self, name: str, axis: int) -> bool:
+        """Whether an axis is time and nothing else."""
+        main = self.analysis.axes.main((self.analysis.known[name] or ())[axis])
+        return len(main) == 1 and main <= self.alone
+
+    def leads(self, name: str, axis: int) -> bool:
+        """Whether all that an axis has of a step comes before the next one."""
+        factors = self.analysis.axes.flat((self.analysis.known[name] or ())[axis])
+        large = [
+            item
+            for item in factors
+            if self.analysis.axes.find(item) in self.time or self.analysis.axes.sizes_of(item)[0] != 1
+        ]
+        return self.analysis.axes.find(large[0]) in self.time
+
+    def steps_in(self, sizes: tuple[Size, ...] | None) -> list[list[str]]:
+        """For each integer that depends on the number of steps, the values of which it is a size."""
+        found = [
+            [
+                self.analysis.measured[part][1]
+                for part in str(size).split("*")
+                if part in self.analysis.measured and self.goes_along(self.analysis.measured[part][0])
+            ]
+            for size in sizes or ()
+        ]
+        return [item for item in found if item]
+
+    def pads_zeros(self, op: Op) -> bool:
+        """Whether a Pad pads with zeros."""
+        mode = self.analysis.step(op).text("mode", "constant").lower()
+        value = op.inputs[2] if len(op.inputs) > 2 else ""
+        number = self.analysis.flow.fill(value) if value else op.attributes.get("value", 0.0)
+        return mode == "constant" and number == 0
+
+
+def later_words(steps: int) -> str:
+    """That an operator looks ahead."""
+    return f"gives each step {count(steps, 'step')} later, which delay=True (--delay) allows"

@@ -1,0 +1,73 @@
+"""Steps that are put in front of time or behind it, and windows that read across its ends."""
+
+from __future__ import annotations
+
+from onegru.core.wording import count
+from onegru.dataflow.operator import Op
+from onegru.timeline.plan import Cache, TimeExtent
+from onegru.timeline.plan_context import NOT_ALONE, PlanContext, later_words
+from onegru.timeline.rules import kind_of
+from onegru.timeline.step import Move
+
+
+class PaddingPlanner:
+    """Plans what pads time, and what reads padding: an extent is that of the operator's input."""
+
+    def __init__(self, context: PlanContext) -> None:
+        self.context = context
+        self.analysis = context.analysis
+        self.flow = context.analysis.flow
+
+    def plan_pad(self, op: Op, move: Move, extent: TimeExtent) -> None:
+        """Steps that are added at either end of time, or cut off."""
+        if min(move.before, move.behind) < 0:
+            self.context.refuse("remembers", f"{move.why}, which a stream does not know the ends of")
+        elif kind_of(op) == "Pad" and not self.context.pads_zeros(op):
+            self.context.refuse("remembers", "pads time with other numbers than zeros")
+        left_pad = max(extent.left_pad + move.before, 0)
+        self.context.extents[op.outputs[move.output]] = TimeExtent(
+            extent.delay, left_pad, extent.right_pad + move.behind
+        )
+        self.context.changes.unpadded.append((op, move.axis))
+
+    def plan_window(self, op: Op, move: Move, extent: TimeExtent) -> None:
+        """A convolution or a pooling along time reads earlier steps from a cache."""
+        kind, name, right_pad = kind_of(op), op.outputs[move.output], extent.right_pad + move.behind
+        first = extent.left_pad + move.before
+        if kind == "ConvInteger" and first:
+            self.context.refuse("remembers", "pads time with other numbers than zeros")
+        later = move.reach - first
+        self.context.extents[name] = TimeExtent(extent.delay + max(later, 0), max(-later, 0), right_pad)
+        if later < 0 and (kind != "Conv" or len(op.inputs) > 2):
+            self.context.refuse("remembers", f"{move.why} and gives more than it takes")
+        elif later > 0 and not self.context.delay:
+            self.context.extents[name] = TimeExtent()  # once is enough to say so
+            self.context.refuse("remembers", f"{move.why}: {later_words(later)}")
+        elif "Pool" in kind and move.before:
+            self.context.refuse("remembers", "pads the steps that it pools")
+        if move.before or move.behind:
+            self.context.changes.unpadded.append((op, move.axis))
+        if move.reach:
+            self.context.changes.caches.append(
+                Cache(op, move.place, move.axis, min(first, move.reach), move.reach)
+            )
+
+    def plan_concat(self, op: Op, axis: int, extent: TimeExtent) -> None:
+        """A Concat along time: zeros may come first."""
+        first = op.inputs[0]
+        shape = self.flow.shape(first)
+        steps = None if shape is None else shape[axis]
+        is_front = (
+            len(op.inputs) == 2
+            and first not in self.context.streamed
+            and op.inputs[1] in self.context.streamed
+        )
+        if not self.context.is_alone(op.outputs[0], axis):
+            self.context.refuse("unknown", NOT_ALONE)
+        elif not is_front or not isinstance(steps, int) or first in self.analysis.states:
+            self.context.refuse("remembers", "joins steps of a run with others")
+        elif self.flow.fill(first) != 0:
+            self.context.refuse("remembers", f"puts {count(steps, 'step')} in front that are not zeros")
+        else:
+            self.context.extents[op.outputs[0]] = extent._replace(left_pad=extent.left_pad + steps)
+            self.context.changes.unpadded.append((op, axis))

@@ -1,0 +1,109 @@
+"""Recurrences along time: their states become inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onegru.core.wording import count
+from onegru.dataflow.operator import Op
+from onegru.timeline.analysis import COPIES, time_axis
+from onegru.timeline.plan import TimeExtent
+from onegru.timeline.plan_context import NOT_ALONE, PlanContext
+from onegru.timeline.rules import LENGTHS, RECURRENT, kind_of
+from onegru.timeline.step import Move
+
+
+class RecurrencesPlanner:
+    """Plans recurrences: an extent is that of the sequence."""
+
+    def __init__(self, context: PlanContext) -> None:
+        self.context = context
+        self.analysis = context.analysis
+        self.flow = context.analysis.flow
+
+    def plan(self, op: Op, moves: list[Move], timed: Mapping[str, list[int]], extent: TimeExtent) -> None:
+        """Plan a recurrence, of these axes that are time and this extent of its sequence."""
+        sequence = op.inputs[0]
+        place = time_axis(op)
+        for move in moves:
+            if move.axis in timed[sequence] and move.output == 0 and move.kind and move.to is not None:
+                self.context.refuse(move.kind, move.why)
+                return
+            if move.axis in timed[sequence] and move.to is None:
+                self.context.refuse(move.kind, move.why)
+                return
+        if place not in timed[sequence]:  # along another axis, as over the bands of one frame
+            for first, _ in RECURRENT[kind_of(op)]:
+                name = op.inputs[first] if len(op.inputs) > first else ""
+                if name and self.flow.fill(name) == 0:
+                    self.context.changes.zero_states.append((op, first))
+                elif name in self.context.counting or (name in self.context.newest and timed[op.outputs[0]]):
+                    self.context.refuse("remembers", "starts from a state that is computed in each run")
+                elif name and self.flow.constant(name) is not None:
+                    self.context.refuse("remembers", "starts from a constant with a row for each step")
+            return
+        if not self.context.is_alone(sequence, place):
+            self.context.refuse("unknown", NOT_ALONE)
+            return
+        if extent.right_pad > 0 and not extent.delay:
+            self.context.refuse(
+                "unknown", f"runs through {count(extent.right_pad, 'step')} behind the last one"
+            )
+        if self._has_lengths(op):
+            if self._is_full_length(op, extent):
+                self.context.changes.full_length.append(op)
+            else:
+                self.context.refuse("unknown", "takes lengths, which count from the first step")
+        if id(op) in self.context.carried:
+            self._delay_states(op, extent)
+            return
+        for first, _ in RECURRENT[kind_of(op)]:
+            name = op.inputs[first] if len(op.inputs) > first else ""
+            is_computed = name in self.context.counting and self.flow.fill(name) != 0
+            if is_computed or (
+                name
+                and self.analysis.outside(name, self.context.streamed) is None
+                and self.analysis.start_of(op, name) is None
+            ):
+                self.context.refuse("remembers", "starts from a state that is computed in each run")
+                return
+        for name in op.outputs[1:]:
+            if (extent.delay or extent.right_pad) and (
+                name in self.flow.outputs or name in self.flow.consumers
+            ):
+                self.context.refuse("remembers", "gives its last state, which comes later or is not known")
+        self.context.changes.recurrent.append(op)
+
+    def _delay_states(self, op: Op, extent: TimeExtent) -> None:
+        """Note how late the states are that a recurrence has outside: it needs a step in each run, too."""
+        for first, _ in RECURRENT[kind_of(op)]:
+            taken = (
+                self.analysis.outside(op.inputs[first], self.context.streamed)
+                if len(op.inputs) > first
+                else None
+            )
+            if extent.delay and taken is not None and taken in self.analysis.states:
+                given = self.analysis.states[taken]
+                self.context.changes.delays[given] = max(
+                    extent.delay, self.context.changes.delays.get(given, 0)
+                )
+
+    def _has_lengths(self, op: Op) -> bool:
+        place = LENGTHS.get(kind_of(op), 4)
+        return len(op.inputs) > place and bool(op.inputs[place])
+
+    def _is_full_length(self, op: Op, extent: TimeExtent) -> bool:
+        """Whether the lengths that a recurrence takes are its number of steps, for all rows."""
+        name = op.inputs[LENGTHS.get(kind_of(op), 4)]
+        while (sizes := self.analysis.sizes_in(name)) is None:
+            before = self.flow.producer(name)
+            if before is None or before.kind not in COPIES or len(before.inputs) < 1:
+                return False
+            name = before.inputs[0]
+        steps = [item for item in self.context.steps_in(sizes) if len(item) == 1]
+        if len(steps) != len(sizes):
+            shape = self.analysis.shape(op.inputs[0]) or ()
+            return all(isinstance(size, int) and size == shape[time_axis(op)] for size in sizes)
+        return all("*" not in str(size) for size in sizes) and all(
+            self.context.extent(value).extra == extent.extra for (value,) in steps
+        )

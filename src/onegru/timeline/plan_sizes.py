@@ -1,0 +1,140 @@
+"""Sizes, places and numbers that depend on how many steps a run has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onegru.dataflow.operator import Op
+from onegru.timeline.analysis import FILLED
+from onegru.timeline.plan import TimeExtent
+from onegru.timeline.plan_context import COUNTS, PlanContext
+from onegru.timeline.rules import LENGTHS, RECURRENT, SIZES, kind_of
+from onegru.timeline.step import Move
+
+
+class SizesPlanner:
+    """Follows numbers that count steps, and refuses those that a chunk would count anew."""
+
+    def __init__(self, context: PlanContext) -> None:
+        self.context = context
+        self.analysis = context.analysis
+        self.flow = context.analysis.flow
+
+    def count_steps(self, op: Op, taken: list[str]) -> None:
+        """Note what an operator to which no step is fed gives that depends on how many there are."""
+        outputs = [name for name in op.outputs if name]
+        counts = self.context.counting.intersection(taken)
+        if op.kind in ("Shape", "Size"):
+            counts |= self.context.streamed.intersection(taken)
+        if not counts:
+            return
+        sizes = self.analysis.sized.get(op.outputs[0])
+        is_followed = op.kind == "Shape" or all(
+            map(self.context.steps_in, map(self.analysis.sizes_in, counts))
+        )
+        if (
+            sizes is not None
+            and is_followed
+            and self.context.counting.isdisjoint(taken if op.kind == "Shape" else ())
+        ):
+            self.context.counting.update(outputs if self.context.steps_in(sizes) else ())
+        elif self._is_filled(op):
+            self.context.streamed.update(outputs)
+        else:
+            self.context.counting.update(outputs)
+
+    def _is_filled(self, op: Op) -> bool:
+        """Whether an operator repeats what it takes for each step, and for as many as one value has."""
+        if op.kind not in FILLED or self.analysis.moves[id(op)] is None:
+            return False
+        name, sizes = op.outputs[0], self.analysis.sized.get(op.inputs[FILLED[op.kind]])
+        steps, axes = self.context.steps_in(sizes), self.analysis.known.get(name)
+        extents = {self.context.extent(value) for values in steps for value in values}
+        if sizes is None or axes is None or len(steps) != 1 or len(steps[0]) != 1 or len(extents) != 1:
+            return False
+        if op.kind == "Expand":
+            shape = self.analysis.shape(op.inputs[0])
+            if op.inputs[0] in self.context.counting or shape is None or len(shape) > len(sizes):
+                return False
+            pairs = zip(shape[::-1], sizes[::-1], strict=False)
+            if any(size != 1 and self.context.steps_in((wanted,)) for size, wanted in pairs):
+                return False
+        (self.context.extents[name],) = extents
+        return not self.context.extents[name].left_pad and len(self.context.timed(name)) == 1
+
+    def check_numbers(self, op: Op, moves: list[Move], timed: Mapping[str, list[int]]) -> None:
+        """What forbids that an operator takes numbers that depend on steps, or on how many there are."""
+        kind, places = kind_of(op), SIZES.get(kind_of(op), ())
+        if kind in RECURRENT:  # what it starts from and when it stops is looked at there
+            places = (LENGTHS.get(kind, 4), *(first for first, _ in RECURRENT[kind]))
+        named = {name for place, name in enumerate(op.inputs) if place not in places}
+        named |= {*op.taken()}.difference(op.inputs)
+        if not self.context.counting.isdisjoint(named):
+            self.context.refuse("mixes", COUNTS)
+        for place in places if kind not in RECURRENT else ():
+            name = op.inputs[place] if len(op.inputs) > place else ""
+            if name in self.context.streamed:
+                self.context.refuse("mixes", "takes sizes or places that are computed from steps")
+            if name not in self.context.counting or kind in ("Reshape", "Expand", "Resize"):
+                continue
+            if kind != "Slice" or not self._cuts_time_alone(op, place, moves, timed):
+                self.context.refuse("mixes", COUNTS)
+
+    def _cuts_time_alone(self, op: Op, place: int, moves: list[Move], timed: Mapping[str, list[int]]) -> bool:
+        """Whether the bounds of a Slice that count steps are those of time, which it keeps."""
+        axes = self.flow.ints(op, "axes", 3)
+        sizes, rank = self.analysis.sized.get(op.inputs[place]), len(self.analysis.known[op.inputs[0]] or ())
+        if place > 2 or axes is None or any(move.to is None for move in moves):
+            return False
+        counted = [
+            axis % rank
+            for item, axis in enumerate(axes)
+            if sizes is None or self.context.steps_in(sizes[item : item + 1])
+        ]
+        return set(counted) <= set(timed[op.inputs[0]])
+
+    def plan_reshape(self, op: Op, axes: list[int], extent: TimeExtent) -> None:
+        """Note a Reshape whose sizes have another number of steps than it takes: one that is written down.
+
+        Sizes that are known as numbers are written down anew, as they may depend on the number of steps.
+        """
+        if op.kind != "Reshape":
+            return
+        places = [(op, axis) for axis in axes]
+        if (sizes := self.flow.constant(op.inputs[1])) is not None:
+            is_held = self.flow.holds(op.inputs[1])
+            self.context.changes.reshaped += [
+                item for item in places if not is_held or sizes.ravel()[item[1]] > 0
+            ]
+            return
+        wanted = self.analysis.sized.get(op.inputs[1])
+        if wanted is None:
+            wanted = None if op.inputs[1] in self.context.counting else self.flow.sizes(op.inputs[1])
+        if wanted is None:
+            self.context.refuse("unknown", "has sizes that are computed in a way that is not known")
+            return
+        for axis, size in enumerate(wanted):
+            steps = self.context.steps_in((size,))
+            if axis not in axes and steps:
+                self.context.refuse("mixes", COUNTS)
+            elif axis in axes and steps:
+                is_same = len(steps[0]) == 1 and self.context.extent(steps[0][0]) == extent
+                self.context.changes.reshaped += [] if is_same and not extent.delay else [(op, axis)]
+            elif axis in axes and size not in (0, -1):
+                self.context.changes.reshaped.append((op, axis))
+
+    def check_expand(self, op: Op, timed: Mapping[str, list[int]], extent: TimeExtent) -> None:
+        """An Expand or a Resize along time, to a number of steps: only that which there is."""
+        place = 1 if op.kind == "Expand" else 3
+        name = op.inputs[place] if len(op.inputs) > place else ""
+        if not name:
+            return
+        sizes, rank = self.analysis.sizes_in(name), len(self.analysis.known[op.outputs[0]] or ())
+        if sizes is None:
+            self.context.refuse("unknown", "has sizes that are computed in a way that is not known")
+            return
+        for axis, size in enumerate(sizes, rank - len(sizes)):
+            steps, is_time = self.context.steps_in((size,)), axis in timed[op.outputs[0]]
+            is_same = len(steps) == len(steps[:1]) == 1 and self.context.extent(steps[0][0]) == extent
+            if (steps and not is_time) or (is_time and not (is_same or (size == 1 and op.kind == "Expand"))):
+                self.context.refuse("mixes", COUNTS)

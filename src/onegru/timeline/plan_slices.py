@@ -1,0 +1,95 @@
+"""Slices along time."""
+
+from __future__ import annotations
+
+from onegru.core.wording import count
+from onegru.dataflow.operator import Op
+from onegru.dataflow.shapes import SAME_SIZES
+from onegru.timeline.plan import Cache, TimeExtent
+from onegru.timeline.plan_context import NOT_ALONE, PlanContext, later_words
+from onegru.timeline.step import ENDLESS, Move, UnknownOpError
+
+
+class SlicesPlanner:
+    """Plans Slices along time."""
+
+    def __init__(self, context: PlanContext) -> None:
+        self.context = context
+        self.analysis = context.analysis
+        self.flow = context.analysis.flow
+
+    def cut(self, op: Op, axis: int, extent: TimeExtent) -> tuple[int, int] | None:
+        """How many steps of a whole run a Slice cuts off in front and behind; None if that is not known."""
+        step, more = self.analysis.step(op), extent.extra
+        rank = len(step.shape())
+        try:
+            axes, strides = step.numbers("axes", range(rank), place=3), step.numbers("steps", place=4)
+        except UnknownOpError:
+            return None
+        places = [item % rank for item in axes]
+        if axis not in places:
+            return None
+        index = places.index(axis)
+        start, end = (self._bound(op, name, place, index) for name, place in (("starts", 1), ("ends", 2)))
+        if start is None or end is None or (strides and strides[index] != 1):
+            return None
+        times, front = start
+        if (
+            times == 0 > front
+            and self.context.steps
+            and 0 <= self.context.steps + more + front <= extent.left_pad
+        ):
+            front += self.context.steps + more  # no more than zeros: not the last steps of any run
+        elif times == -1:
+            front = max(more + front, 0)
+        if front < 0 or times == 1:
+            return None
+        times, last = end
+        if times == 0 and (last < 0 or last >= ENDLESS):
+            return front, -min(last, 0)
+        if times == 0 and self.context.steps:
+            times, last = 1, last - self.context.steps
+        return (front, max(more - last, 0)) if times == 1 else None
+
+    def _bound(self, op: Op, name: str, place: int, index: int) -> tuple[int, int] | None:
+        """A bound of a Slice: how many times the input's number of steps, and what is added to it."""
+        known = self.flow.ints(op, name, place)
+        if known is not None:
+            return 0, known[index]
+        value, sign = op.inputs[place] if len(op.inputs) > place else "", 1
+        while (before := self.flow.producer(value)) is not None and before.kind in (*SAME_SIZES, "Neg"):
+            value, sign = before.inputs[0], -sign if before.kind == "Neg" else sign
+        sizes = self.flow.sizes(value)
+        linear = self.flow.linear(value) if sizes is None else (sizes[index if len(sizes) > 1 else 0], 0)
+        if linear is None or not isinstance(linear[0], str):
+            return None
+        size = linear[0].removesuffix("*-1")
+        inner = 1 if size == linear[0] else -1
+        more = self.context.counts.get(size)
+        return None if more is None else (sign * inner, sign * (inner * more + linear[1]))
+
+    def ends_with_time(self, op: Op, axis: int) -> bool:
+        """Whether a Slice takes the last step of any number of them."""
+        starts, ends, axes = (
+            self.flow.ints(op, name, place) for place, name in enumerate(("starts", "ends", "axes"), 1)
+        )
+        rank = len(self.analysis.known[op.inputs[0]] or ())
+        index = axis if axes is None else [item % rank for item in axes].index(axis)
+        return starts is not None and ends is not None and starts[index] == -1 and ends[index] >= ENDLESS
+
+    def plan(self, op: Op, move: Move, extent: TimeExtent, front: int, behind: int) -> None:
+        """A Slice along time: zeros go, steps in front are waited for, and those behind are not known yet."""
+        later = max(front - extent.left_pad, 0)
+        if (front or behind) and not self.context.is_alone(op.inputs[0], move.axis):
+            self.context.refuse("unknown", NOT_ALONE)
+            return
+        if later and not self.context.delay:
+            self.context.refuse("remembers", f"drops {count(later, 'step')} in front: {later_words(later)}")
+        elif later:
+            self.context.changes.caches.append(Cache(op, 0, move.axis, extent.left_pad, front))
+            self.context.changes.dropped[id(op), move.axis] = front
+        zeros = max(extent.left_pad - front, 0)
+        self.context.extents[op.outputs[0]] = TimeExtent(
+            extent.delay + later, zeros, extent.right_pad - behind
+        )
+        self.context.changes.unpadded.append((op, move.axis))

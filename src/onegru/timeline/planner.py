@@ -1,0 +1,290 @@
+"""The plan of a streaming model: each operator along time, from inputs to outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onegru.core.activations import ACTIVATIONS, AS_OPERATORS
+from onegru.core.errors import SpecError
+from onegru.core.wording import count
+from onegru.dataflow.elements import Elements, movers
+from onegru.dataflow.operator import Op
+from onegru.timeline.analysis import TimeAnalysis, time_axis
+from onegru.timeline.find_time import find_time
+from onegru.timeline.plan import Cache, StreamingPlan, TimeExtent
+from onegru.timeline.plan_context import COUNTS, NOT_ALONE, PlanContext
+from onegru.timeline.plan_padding import PaddingPlanner
+from onegru.timeline.plan_recurrences import RecurrencesPlanner
+from onegru.timeline.plan_sizes import SizesPlanner
+from onegru.timeline.plan_slices import SlicesPlanner
+from onegru.timeline.rules import RECURRENT, kind_of
+from onegru.timeline.step import Finding, Move, finding_of
+
+_MOVES = movers(Elements.KEPT, Elements.PERMUTED, casts=True, without=("Flatten",))
+#: What gives zeros for zeros.
+_KEEPS_ZEROS = (
+    *(*_MOVES, "Neg", "Abs", "Sqrt", "PRelu", "Erf"),
+    *(name for name in AS_OPERATORS if ACTIVATIONS[name].keeps_zero),
+)
+
+
+class Planner:
+    """Plans what a model needs changed to run in chunks of time.
+
+    Args:
+        analysis: the axes of its values.
+        time: the axis of time of inputs, by what the flow calls them; empty to find it.
+        delay: whether outputs may come later.
+
+    Raises:
+        SpecError: which axis is time is not known.
+    """
+
+    def __init__(self, analysis: TimeAnalysis, time: Mapping[str, int], delay: bool) -> None:
+        self.analysis = analysis
+        self.flow = analysis.flow
+        self.context = PlanContext(analysis, find_time(analysis, time), delay)
+        self.padding = PaddingPlanner(self.context)
+        self.sizes = SizesPlanner(self.context)
+        self.slices = SlicesPlanner(self.context)
+        self.recurrences = RecurrencesPlanner(self.context)
+
+    def plan(self) -> StreamingPlan:
+        """The changes.
+
+        Raises:
+            SpecError: an input has time along several axes.
+        """
+        context, plan = self.context, StreamingPlan()
+        # Others that no output depends on go with what they read.
+        needed = self.analysis.needed([op for op in self.analysis.recurrent if id(op) in context.carried])
+        for name in filter(context.streamed.__contains__, self.analysis.inputs):
+            plan.inputs[name] = axis = self._only_axis(name)
+            context.note_extent(name, TimeExtent())
+            size = (self.analysis.shape(name) or ())[axis]
+            context.steps = size if isinstance(size, int) else context.steps
+        for op in self.analysis.ops:
+            changes = context.begin()
+            self._plan_op(op)
+            if needed.intersection(op.outputs):
+                plan.add(changes)
+                plan.refusals += [finding_of(op, *hazard) for hazard in context.hazards[:1]]
+            for name in filter(context.extents.__contains__, op.outputs):
+                context.note_extent(name, context.extents[name])
+        for op, place, axis, *_ in plan.caches:
+            if not context.is_alone(op.inputs[place], axis):
+                plan.refusals.append(finding_of(op, "unknown", NOT_ALONE))
+        plan.refusals = list(dict.fromkeys(plan.refusals))
+        for name in self.flow.outputs:
+            if name not in self.analysis.states.values():
+                self._plan_output(plan, name)
+        return plan
+
+    def _only_axis(self, name: str) -> int:
+        axes = self.context.timed(name)
+        if len(axes) > 1:
+            raise SpecError.of("time", f"{name!r} has it along axes {axes}; must be one")
+        return axes[0]
+
+    def _plan_output(self, plan: StreamingPlan, name: str) -> None:
+        """Note what an output of the model is."""
+        extent = self.context.extents.get(name)
+        axes = self.context.timed(name)
+        if name in self.context.counting:
+            why = "is computed from the number of steps in a run"
+            plan.refusals.append(Finding("unknown", "output", name, why))
+        if name not in self.context.streamed:
+            return
+        if name in self.context.newest and not axes:
+            plan.newest.append(name)
+            return
+        if len(axes) != 1 or not self.context.leads(name, axes[0]):
+            why = "has steps along an axis that is not time alone"
+            plan.refusals.append(Finding("unknown", "output", name, why))
+        if not axes:
+            return
+        plan.outputs[name] = axes[0]
+        if extent is None:
+            return
+        if (steps := extent.to_hold) > 0 and not self.context.is_alone(name, axes[0]):
+            plan.refusals.append(Finding("unknown", "output", name, NOT_ALONE))
+        elif steps > 0:
+            plan.held[name] = steps
+            extent = extent.held(steps)
+        if extent.left_pad or extent.right_pad < 0 or (extent.right_pad > 0 and not extent.delay):
+            steps = extent.left_pad + extent.right_pad
+            why = f"has {count(abs(steps), 'step')} {'more' if steps > 0 else 'less'} than the input"
+            plan.refusals.append(Finding("unknown", "output", name, why))
+        elif extent.delay:
+            plan.delays[name] = extent.delay
+
+    def _plan_op(self, op: Op) -> None:
+        """What forbids to stream an operator; notes what has to change."""
+        outputs = [name for name in op.outputs if name]
+        kind, moves, taken = kind_of(op), self.analysis.moves[id(op)], list(op.taken())
+        if kind in ("Shape", "Size") or not self.context.streamed.intersection(taken):
+            self.sizes.count_steps(op, taken)
+            return
+        self.context.streamed.update(outputs)
+        timed = {name: self.context.timed(name) for name in (*taken, *outputs)}
+        gives_time = any(timed[name] for name in outputs)
+        with_steps = [
+            name for name in taken if name in self.context.streamed and name not in self.context.newest
+        ]
+        if not with_steps and not gives_time and self.context.counting.isdisjoint(taken):
+            self.context.newest.update(outputs)
+            return
+        if moves is None or any(self.analysis.known.get(name) is None for name in (*with_steps, *outputs)):
+            self.context.refuse("unknown", "does what is not known along time")
+            return
+        takes = [place for place, name in enumerate(op.inputs) if name in with_steps and timed[name]]
+        self.sizes.check_numbers(op, moves, timed)
+        lost = {self.analysis.axes.find(factor) for factor in self.analysis.lost.get(id(op), ())}
+        if lost & self.context.time:
+            self.context.refuse("unknown", "cuts time into other axes")
+            return
+        self._check_rule(op, moves, takes, timed)
+        is_along = kind == "Concat" and self._concat_axis(op) in timed[op.outputs[0]]
+        # Along any axis: a Pad with other numbers beside zeros gives no zeros.
+        is_moved = is_along or kind == "Slice" or (kind == "Pad" and self.context.pads_zeros(op))
+        before = [self.context.extent(op.inputs[place]) for place in takes]
+        is_ahead = any(move.behind > 0 for move in moves)
+        if not (is_moved or kind in _KEEPS_ZEROS or (kind == "Conv" and len(op.inputs) < 3 and not is_ahead)):
+            before = [self._wait_for_zeros(op, *item) for item in zip(takes, before, strict=True)]
+        takes_zeros = is_moved or kind in _KEEPS_ZEROS or "Conv" in kind or "Pool" in kind
+        if any(item.left_pad for item in before) and (len(takes) > 1 or not takes_zeros):
+            self.context.refuse("remembers", "takes steps of zeros that were put in front of time")
+        extent = self._align(op, takes, before)
+        self.context.extents.update(dict.fromkeys(outputs, extent))
+        if id(op) in self.analysis.lost:
+            self.sizes.plan_reshape(op, timed[op.outputs[0]], extent)
+            return
+        if kind == "Squeeze" and not ("axes" in op.attributes or any(op.inputs[1:])):
+            self.context.refuse("unknown", "takes away time where a run has a single step")
+        if kind in ("Expand", "Resize"):
+            self.sizes.check_expand(op, timed, extent)
+        self.context.newest.update(name for name in outputs if not timed[name])
+        if is_along:
+            self.padding.plan_concat(op, self._concat_axis(op), extent)
+            return
+        if kind == "Flatten":
+            return
+        self._check_constants(op, timed)
+        if kind in RECURRENT:
+            self.recurrences.plan(op, moves, timed, extent)
+            return
+        for move in moves:
+            if move.place in takes and move.axis in timed[op.inputs[move.place]]:
+                self._plan_move(op, move, extent)
+        if any(len(timed[name]) > 1 for name in outputs):
+            self.context.refuse("mixes", "sets each step of a run beside every other")
+
+    def _check_rule(
+        self, op: Op, moves: list[Move], takes: list[int], timed: Mapping[str, list[int]]
+    ) -> None:
+        """A rule that does not say where time goes, or lets one value of a run beside all of its steps."""
+        kind = kind_of(op)
+        if kind in ("Reshape", "Flatten"):
+            return
+        said = {(move.place, move.axis, move.to is None or move.output) for move in moves}
+        for output, name in enumerate(op.outputs):
+            if not name or (kind in RECURRENT and output):
+                continue
+            for place in takes:
+                for axis in timed[op.inputs[place]]:
+                    if not {(place, axis, True), (place, axis, output)} & said and not (
+                        "Pool" in kind and output
+                    ):
+                        self.context.refuse("unknown", "does what is not known along time")
+        if any(timed[name] for name in op.outputs if name) and not self.context.newest.isdisjoint(op.taken()):
+            is_start = kind in RECURRENT and time_axis(op) in timed[op.inputs[0]]  # which has its own words
+            if not is_start:
+                self.context.refuse("mixes", "spreads one value of a run over all of its steps")
+
+    def _check_constants(self, op: Op, timed: Mapping[str, list[int]]) -> None:
+        """What takes numbers of its own for each step, as a table of positions."""
+        for move in (*self.analysis.beside.get(id(op), ()), *(self.analysis.moves[id(op)] or ())):
+            name, output = op.inputs[move.place], op.outputs[move.output]
+            if name in self.context.streamed or not output or move.to not in timed[output]:
+                continue
+            is_zero = kind_of(op) in RECURRENT and self.flow.fill(name) == 0
+            if (self.analysis.shape(name) or {move.axis: ""})[move.axis] != 1 and not is_zero:
+                self.context.refuse("mixes", COUNTS)
+
+    def _concat_axis(self, op: Op) -> int:
+        """The axis along which a Concat joins."""
+        axis: int = op.attributes.get("axis", 0)
+        return axis % len(self.analysis.known[op.outputs[0]] or (0,))
+
+    def _wait_for_zeros(self, op: Op, place: int, extent: TimeExtent) -> TimeExtent:
+        """Let as many steps wait as zeros came in front, if so many are not known yet or were cut off behind.
+
+        A convolution has in its cache the zeros that it reads.
+        """
+        axis = self.context.timed(op.inputs[place])[0]
+        moves = [
+            move for move in self.analysis.moves[id(op)] or () if (move.place, move.axis) == (place, axis)
+        ]
+        zeros = extent.left_pad - max((move.reach - move.before for move in moves if move.reach), default=0)
+        steps = extent._replace(left_pad=zeros).to_hold
+        if steps <= 0:
+            return extent
+        self.context.changes.caches.append(Cache(op, place, axis, steps, steps, waits=True))
+        return extent.held(steps)
+
+    def _align(self, op: Op, takes: list[int], before: list[TimeExtent]) -> TimeExtent:
+        """Let the inputs that are ahead of others wait; returns what they then have."""
+        if not before:
+            return TimeExtent()
+        latest = max(before)
+        for place, item in zip(takes, before, strict=True):
+            if item.right_pad - item.delay != latest.right_pad - latest.delay:
+                self.context.refuse("remembers", "takes inputs with different numbers of steps")
+            elif item.delay != latest.delay and not self.context.delay:
+                self.context.refuse("remembers", "takes steps that come later than those of its other inputs")
+            elif item.delay != latest.delay:
+                axis, steps = self.context.timed(op.inputs[place])[0], latest.delay - item.delay
+                self.context.changes.caches.append(Cache(op, place, axis, 0, steps, waits=True))
+        return latest
+
+    def _plan_move(self, op: Op, move: Move, extent: TimeExtent) -> None:
+        """What forbids time along an axis of an operator."""
+        kind = kind_of(op)
+        if (
+            kind == "Slice"
+            and move.to is not None
+            and (cut := self.slices.cut(op, move.axis, extent)) is not None
+        ):
+            self.slices.plan(op, move, extent, *cut)
+            return
+        if move.kind:
+            self.context.refuse(move.kind, move.why)
+            return
+        if "Pool" in kind and len(op.outputs) > 1 and op.outputs[1]:
+            self.context.refuse("unknown", "gives the places of steps in a run")
+        changes = move.before or move.behind or move.reach
+        if (changes or move.to is None) and not self.context.is_alone(op.inputs[move.place], move.axis):
+            self.context.refuse("unknown", NOT_ALONE)
+            return
+        if move.to is None and kind == "Gather" and self.flow.ints(op, "", 1) != [-1]:
+            self.context.changes.latest.append(op)
+        if move.to is None and kind == "Slice" and not self.slices.ends_with_time(op, move.axis):
+            self.context.refuse("remembers", "takes the last step by its place in a run")
+        if move.to is None:
+            if extent.right_pad or extent.delay:
+                self.context.refuse("remembers", "takes the last step, which comes later or is not known")
+            return
+        if not (move.before or move.behind or move.reach):
+            if extent.left_pad and "Conv" in kind and (len(op.inputs) > 2 or kind != "Conv"):
+                self.context.refuse("remembers", "adds to steps of zeros that were put in front of time")
+            step = self.analysis.step(op)
+            rank = len(step.shape())
+            if kind == "Gather" and move.place == 0 and move.axis == step.number("axis", 0) % rank:
+                self.context.refuse("remembers", "takes steps by their places in a run")
+            return
+        if move.behind and extent.right_pad < 0:
+            self.context.refuse("remembers", f"{move.why}, some in the place of its last ones")
+        if "Conv" in kind or "Pool" in kind:
+            self.padding.plan_window(op, move, extent)
+        else:
+            self.padding.plan_pad(op, move, extent)
