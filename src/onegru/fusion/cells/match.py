@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +11,7 @@ from onegru.fusion.cells.activation import Act, Activations
 from onegru.fusion.cells.cell import Cell, Mask, MissError
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.layer import layer_cell
+from onegru.fusion.cells.parts import GatePart, join_inputs
 from onegru.fusion.cells.polynomial import (
     CONSTANT,
     Algebra,
@@ -21,11 +21,13 @@ from onegru.fusion.cells.polynomial import (
     TooComplexError,
     add,
     constant,
+    drop,
+    quotient,
     same,
     scalar,
     scale,
 )
-from onegru.fusion.cells.views import Role, View
+from onegru.fusion.cells.views import View
 
 _CLOSE = 1e-9
 
@@ -106,7 +108,7 @@ class _Matcher:
         if n.clip != z.clip:
             raise MissError("its activations have different bounds (clip)")
         after = n_parts[0].after
-        inputs, W = self._inputs(parts)
+        inputs, W = join_inputs(self.algebra, self.width, parts)
         R = np.concatenate([part.R for part in parts])
         B = np.concatenate([*(part.bias for part in parts), np.zeros(2 * self.width), n_parts[1].inner])
         return Cell(
@@ -128,7 +130,7 @@ class _Matcher:
         """What the old state is multiplied by, and the candidate: p = keep∘h + (1 - keep)∘candidate."""
         number = self.state.number
         keep = {
-            tuple(item for item in monomial if item != number): coefficient
+            drop(monomial, number): coefficient
             for monomial, coefficient in p.terms.items()
             if number in monomial
         }
@@ -148,21 +150,12 @@ class _Matcher:
                 found[tuple(left)] = coefficient / share.terms[lead]
         candidate = Polynomial(found)
         if not found or not same(rest, self.algebra.multiply(share, candidate)):
-            if not any(self.algebra.atoms[item].kind == "dot" for item in self._inner(kept, rest)):
+            if not any(
+                self.algebra.atoms[item].kind == "dot" for item in self.algebra.inner_atoms(kept, rest)
+            ):
                 return None
             raise MissError("what it adds to the old state is not (1 - z) times one candidate")
         return kept, candidate
-
-    def _inner(self, *polynomials: Polynomial) -> Iterable[int]:
-        """The atoms of polynomials and of what their functions are taken of."""
-        waiting = [number for p in polynomials for number in p.atoms()]
-        seen: set[int] = set()
-        while waiting:
-            number = waiting.pop()
-            if number not in seen:
-                seen.add(number)
-                yield number
-                waiting += [n for p in self.algebra.atoms[number].arguments for n in p.atoms()]
 
     def _masks(self, keep: Polynomial) -> tuple[Polynomial, tuple[Mask, ...]]:
         """`keep` without Booleans that switch the whole step off, and those."""
@@ -176,7 +169,7 @@ class _Matcher:
             with_it = without
             for m, item in share.terms.items():
                 if number in m:
-                    with_it = add(with_it, Polynomial({tuple(n for n in m if n != number): item}))
+                    with_it = add(with_it, Polynomial({drop(m, number): item}))
             if not without.terms:
                 masks.append(Mask(atom.place, is_off=False))
                 share = with_it
@@ -195,9 +188,7 @@ class _Matcher:
             if atom.kind != "value" or self.depends(number) or (len(atom.place.index) and self.width > 1):
                 continue
             without = Polynomial({m: item for m, item in keep.terms.items() if number not in m})
-            part = Polynomial(
-                {tuple(n for n in m if n != number): item for m, item in keep.terms.items() if number in m}
-            )
+            part = Polynomial({drop(m, number): item for m, item in keep.terms.items() if number in m})
             if any(monomial.count(number) > 1 for monomial in keep.terms):
                 continue
             if not without.terms and (found := self.activations.find(part)) is not None:
@@ -218,15 +209,15 @@ class _Matcher:
 
     # Sums of products
 
-    def _linear(self, q: Polynomial, what: str) -> _Part:
+    def _linear(self, q: Polynomial, what: str) -> GatePart:
         """A gate's argument."""
-        part = _Part(self.width)
+        part = GatePart(self.width)
         for monomial, coefficient in q.terms.items():
             if not self._add_term(part, monomial, coefficient):
                 raise MissError(f"{what} is not a function of a sum of products with x and h")
         return part
 
-    def _add_term(self, part: _Part, monomial: Monomial, coefficient: Array) -> bool:
+    def _add_term(self, part: GatePart, monomial: Monomial, coefficient: Array) -> bool:
         """Add a term to a gate; False if it is neither a product with x or h nor a bias."""
         if not monomial:
             part.bias = part.bias + np.broadcast_to(coefficient, self.width)
@@ -246,16 +237,16 @@ class _Matcher:
         part.R = part.R + (atom.matrix.make() * coefficient).T
         return True
 
-    def _candidate(self, q: Polynomial, z: Act) -> tuple[Act, tuple[_Part, _Part]]:
+    def _candidate(self, q: Polynomial, z: Act) -> tuple[Act, tuple[GatePart, GatePart]]:
         """The reset gate, and the parts of it and of the candidate."""
         after = self._reset_after(q, z)
         if after is not None:
             return after
-        part, reset = _Part(self.width), None
+        part, reset = GatePart(self.width), None
         for monomial, coefficient in q.terms.items():
             if self._is_before(monomial):
                 atom = self.algebra.atoms[monomial[0]]
-                gate = self._quotient(atom.arguments[0], self.state.number)
+                gate = quotient(atom.arguments[0], self.state.number)
                 if gate is None or (reset is not None and not same(gate, reset)):
                     raise MissError("the product of the candidate is not with r∘h")
                 reset = gate
@@ -303,13 +294,7 @@ class _Matcher:
         atom = self.algebra.atoms[monomial[0]]
         return atom.kind == "dot" and not same(atom.arguments[0], self.h)
 
-    def _quotient(self, p: Polynomial, number: int) -> Polynomial | None:
-        """P / atom; None if a term does not have the atom just once."""
-        if any(monomial.count(number) != 1 for monomial in p.terms):
-            return None
-        return Polynomial({tuple(n for n in m if n != number): item for m, item in p.terms.items()})
-
-    def _reset_after(self, q: Polynomial, z: Act) -> tuple[Act, tuple[_Part, _Part]] | None:
+    def _reset_after(self, q: Polynomial, z: Act) -> tuple[Act, tuple[GatePart, GatePart]] | None:
         """The same for r∘(h·R + b); None if there is no such term."""
         products = sorted(
             {
@@ -338,14 +323,14 @@ class _Matcher:
         atom = self.algebra.atoms[number]
         return atom.kind == "dot" and same(atom.arguments[0], self.h)
 
-    def _reset_after_of(self, q: Polynomial, z: Act, products: list[int]) -> tuple[Act, tuple[_Part, _Part]]:
+    def _reset_after_of(
+        self, q: Polynomial, z: Act, products: list[int]
+    ) -> tuple[Act, tuple[GatePart, GatePart]]:
         reset: Polynomial | None = None
         R = np.zeros((self.width, self.width))
         rest = q
         for number in products:
-            share = Polynomial(
-                {tuple(n for n in m if n != number): item for m, item in q.terms.items() if number in m}
-            )
+            share = Polynomial({drop(m, number): item for m, item in q.terms.items() if number in m})
             if reset is not None and not same(share, reset):
                 raise MissError("products with h have different reset gates")
             reset = share
@@ -371,7 +356,7 @@ class _Matcher:
                 m: c for m, c in rest.terms.items() if not (set(m) & gates and _is_small(c, reset, inner))
             }
             rest = Polynomial(kept)
-        part = _Part(self.width)
+        part = GatePart(self.width)
         for monomial, coefficient in rest.terms.items():
             if any(map(self.depends, monomial)):
                 raise MissError("its candidate takes the state outside the reset gate's product")
@@ -380,59 +365,6 @@ class _Matcher:
         gate_part = self._linear(r.argument, "the reset gate")
         gate_part.after = True
         return r, (gate_part, part)
-
-    # Inputs
-
-    def _inputs(self, parts: list[_Part]) -> tuple[tuple[View, ...], Array]:
-        """The values that x is made of, and W."""
-        columns: dict[tuple[str, tuple[Role, ...]], dict[tuple[int, ...], int]] = {}
-        places: dict[tuple[str, tuple[Role, ...]], View] = {}
-        entries: list[tuple[int, tuple[str, tuple[Role, ...]], Array, Array]] = []
-        for gate, part in enumerate(parts):
-            for monomial, coefficient in part.x.items():
-                atom = self.algebra.atoms[monomial[0]]
-                if len(monomial) != 1 or atom.place is None:
-                    raise MissError("what it adds to a gate is no product of one value with a constant")
-                view: View = atom.place
-                if atom.kind == "dot":
-                    assert atom.matrix is not None
-                    weights = atom.matrix.make() * coefficient
-                else:
-                    weights = np.eye(self.width) * coefficient
-                    if not len(view.index):
-                        weights = np.broadcast_to(coefficient, self.width)[None]
-                key = view.name, view.roles
-                places[key] = view
-                known = columns.setdefault(key, {})
-                index = view.index if len(view.index) else np.zeros((0, 1), int)
-                for column in map(tuple, index.T.tolist()):
-                    known.setdefault(column, len(known))
-                entries.append((gate, key, index, weights))
-        if not entries:
-            raise MissError("it takes no input x")
-        views, starts, total = [], {}, 0
-        for key, known in columns.items():
-            order = sorted(known)
-            columns[key] = {column: place for place, column in enumerate(order)}
-            starts[key], total = total, total + len(order)
-            index = np.array(order, np.int64).T.reshape(-1, len(order))
-            views.append(View(places[key].name, places[key].roles, index))
-        W = np.zeros((3 * self.width, total))
-        for gate, key, index, weights in entries:
-            rows = [starts[key] + columns[key][column] for column in map(tuple, index.T.tolist())]
-            np.add.at(W[gate * self.width : (gate + 1) * self.width].T, rows, weights)
-        return tuple(views), W
-
-
-class _Part:
-    """One gate's part of the parameters."""
-
-    def __init__(self, width: int) -> None:
-        self.bias: Array = np.zeros(width)
-        self.inner: Array = np.zeros(width)
-        self.R: Array = np.zeros((width, width))
-        self.x: dict[Monomial, Array] = {}
-        self.after = False
 
 
 def _is_small(coefficient: Array, reset: Polynomial, inner: Array) -> bool:

@@ -144,6 +144,18 @@ def add(p: Polynomial, q: Polynomial, factor: float = 1.0) -> Polynomial:
     return _limited(terms)
 
 
+def drop(monomial: Monomial, number: int) -> Monomial:
+    """A monomial without an atom."""
+    return tuple(item for item in monomial if item != number)
+
+
+def quotient(p: Polynomial, number: int) -> Polynomial | None:
+    """P / atom; None if a term does not have the atom just once."""
+    if any(monomial.count(number) != 1 for monomial in p.terms):
+        return None
+    return Polynomial({drop(monomial, number): item for monomial, item in p.terms.items()})
+
+
 def scale(p: Polynomial, factor: float | Array) -> Polynomial:
     """factor·p."""
     if not np.any(factor):
@@ -426,6 +438,17 @@ class Algebra:
             if alpha and same(below, scale(add(self.exp(above), constant(1), -1.0), alpha)):
                 return self.function("Elu", above, parameters=(alpha,))
         raise TooComplexError
+
+    def inner_atoms(self, *polynomials: Polynomial) -> Iterable[int]:
+        """The atoms of polynomials and of what their functions are taken of."""
+        waiting = [number for p in polynomials for number in p.atoms()]
+        seen: set[int] = set()
+        while waiting:
+            number = waiting.pop()
+            if number not in seen:
+                seen.add(number)
+                yield number
+                waiting += [n for p in self.atoms[number].arguments for n in p.atoms()]
 
 
 def _is_negative(p: Polynomial) -> bool:

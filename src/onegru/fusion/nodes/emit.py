@@ -1,4 +1,4 @@
-"""New operators: a GRU node in the place of a recurrence, and what leads its inputs there."""
+"""New operators for a flow, and those that lead a view to a node's input."""
 
 from __future__ import annotations
 
@@ -8,21 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from onegru.core.activations import ACTIVATIONS
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import EVERY_OPSET, LoopIndex, Op, Shape, Size
-from onegru.fusion.cells.cell import Cell, MissError
+from onegru.fusion.cells.cell import MissError
 from onegru.fusion.cells.views import View
 from onegru.fusion.nodes.sources import Sliced, Source
-from onegru.operators.onnx import activation_attributes
 
-#: The operator for a GRU with attention, which ONNX lacks.
-AUGRU = "onegru::AUGRU"
 #: The opsets from which there are operators, for integers and for shapes that differ, too.
 _SINCE = {"Expand": 8, "Max": 8, "Min": 8, "Less": 9, "Where": 9, "Range": 11}
-_INTEGER_MAX = 12  # the one from which Max and Min take integers
-_SATURATED = {"float16": 3e4}  # what makes a sigmoid 1 whatever is added to it
 
 
 class Emitter:
@@ -262,110 +256,6 @@ class Emitter:
             return values[0]
         return self.op("Concat", values, what, (len(values), *self.shape(values[0])[1:]), axis=0)
 
-    # The node
-
-    def masked(self, X: str, mask: str, cell: Cell) -> tuple[str, Array]:
-        """X and W for steps that may be switched off.
-
-        X is zero where a step is off, and has one more column, which is then 1 and makes the update gate 1.
-        """
-        f = cell.activations[0]
-        has_ends = ACTIVATIONS[f.name].bounds is not None
-        saturates = has_ends and (f.name != "HardSigmoid" or f.parameters[0] > 0)
-        if cell.clip is not None or not saturates:
-            raise MissError("steps are switched off that its update gate cannot switch off")
-        T, B, width = self.shape(X)
-        kept = self.op("Where", [mask, X, self.number(0.0)], "X_kept", (T, B, width))
-        off = self.op("Not", [mask], "off", (T, B, 1))
-        number = self.op("Cast", [off], "off", (T, B, 1), dtype=self.dtype)
-        X = self.op("Concat", [kept, number], "X_masked", (T, B, int(width) + 1), axis=2)
-        column = np.zeros((len(cell.W), 1))
-        column[: cell.hidden_size] = _SATURATED.get(self.dtype, 1e30)
-        return X, np.concatenate([cell.W, column], axis=1)
-
-    def lengths(self, view: View, X: str) -> str:
-        """How many steps each row takes, from a value that says so, as the node's sequence_lens."""
-        rows = self.squeeze(self.rows(view, "sequence_lens"), [1], "sequence_lens")
-        (B,) = self.shape(rows)
-        steps = self.shape(X)[0]
-        most = self.ints(steps) if isinstance(steps, int) else ""
-        if not most:
-            shape = self.op("Shape", [X], "X_shape", (3,))
-            most = self.op("Slice", [shape, self.ints(0), self.ints(1), self.ints(0)], "steps", (1,))
-        none = self.ints(0)
-        dtype = "int64" if self.opset >= _INTEGER_MAX else "float64"
-        if dtype == "float64":
-            none, most = (
-                self.op("Cast", [name], "sequence_lens", (1,), dtype=dtype) for name in (none, most)
-            )
-        wide = self.op("Cast", [rows], "sequence_lens", (B,), dtype=dtype)
-        least = self.op("Max", [wide, none], "sequence_lens", (B,))
-        bounded = self.op("Min", [least, most], "sequence_lens", (B,))
-        return self.op("Cast", [bounded], "sequence_lens", (B,), dtype="int32")
-
-    def before(self, view: View, X: str) -> str:
-        """Whether each step comes before a row's number of steps, [time, rows, 1]."""
-        lengths = self.rows(view, "sequence_lens")
-        rows, _ = self.shape(lengths)
-        steps = self.shape(X)[0]
-        if isinstance(steps, int):
-            counts = self.constant("counts", np.arange(steps).reshape(-1, 1, 1))
-        else:
-            shape = self.op("Shape", [X], "X_shape", (3,))
-            count = self.gather(shape, 0, 0, "steps")
-            numbers = self.op("Range", [self.index(0), count, self.index(1)], "counts", (steps,))
-            counts = self.unsqueeze(numbers, [1, 2], "counts")
-        wide = self.op("Cast", [lengths], "sequence_lens", (rows, 1), dtype="int64")
-        return self.op("Less", [counts, wide], "mask", (steps, rows, 1))
-
-    def node(
-        self,
-        cell: Cell,
-        X: str,
-        W: Array,
-        lengths: str,
-        initial_h: str,
-        attention: str,
-        direction: str,
-        outputs: tuple[bool, bool],
-    ) -> tuple[str, str]:
-        """The GRU; returns Y as [time, rows, H] and Y_h as [rows, H], "" for one not asked for."""
-        T, B, _ = self.shape(X)
-        H = cell.hidden_size
-        weights = [
-            self.constant(name, array[None]) for name, array in (("W", W), ("R", cell.R), ("B", cell.B))
-        ]
-        if not cell.B.any():
-            self.constants.pop(weights.pop())
-            weights.append("")
-        attributes: dict[str, Any] = {"hidden_size": H, **_activations(cell)}
-        if direction != "forward":
-            attributes["direction"] = direction
-        if cell.linear_before_reset:
-            attributes["linear_before_reset"] = 1
-        if cell.clip is not None:
-            attributes["clip"] = float(cell.clip)
-        inputs = [X, *weights, lengths, initial_h]
-        if attention:
-            inputs.append(attention)
-        while not inputs[-1]:
-            inputs.pop()
-        Y, Y_h = (
-            self.fresh(name) if asked else "" for name, asked in zip(("Y", "Y_h"), outputs, strict=True)
-        )
-        kind = AUGRU if attention else "GRU"
-        given = (Y, Y_h) if Y_h else (Y,)
-        name = cell.name if cell.name not in ("", *self.names) else self.fresh(kind.rpartition(":")[2])
-        self.names.add(name)
-        self.ops.append(Op(kind, tuple(inputs), given, attributes, name=name))
-        if Y:
-            self.flow.set_shape(Y, (T, 1, B, H))
-            Y = self.squeeze(Y, [1], "Y_steps")
-        if Y_h:
-            self.flow.set_shape(Y_h, (1, B, H))
-            Y_h = self.squeeze(Y_h, [0], "Y_last")
-        return Y, Y_h
-
     def shaped(self, value: str, name: str, shape: Shape) -> None:
         """Give [rows, columns] the shape that a replaced value has, and its name."""
         axes, rank = [], len(shape)
@@ -381,10 +271,3 @@ class Emitter:
             self.unsqueeze(value, axes, "h", name)
         else:
             self.op("Identity", [value], "h", self.shape(value), name)
-
-
-def _activations(cell: Cell) -> dict[str, Any]:
-    """The attributes for activations other than Sigmoid and Tanh."""
-    if [function.name for function in cell.activations] == ["Sigmoid", "Tanh"]:
-        return {}
-    return activation_attributes([cell.activations])

@@ -13,6 +13,7 @@ from onegru.dataflow.operator import Op
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.views import View
 from onegru.fusion.nodes.emit import Emitter
+from onegru.fusion.nodes.gru import add_gru, add_lengths, add_mask, mask_steps
 from onegru.fusion.nodes.sources import Source, Stacked
 
 
@@ -104,13 +105,13 @@ def add_node(
     has_lengths = recurrence.lengths is not None and may_have_lengths(emitter, cell, asked)
     if cell.masks and not has_lengths:
         if recurrence.lengths is not None:
-            mask = emitter.before(recurrence.lengths, whole)
+            mask = add_mask(emitter, recurrence.lengths, whole)
         for source, is_off in () if mask else recurrence.masks:
             value = _sequence(made, emitter, source, "mask", recurrence.reverse)
             shape = emitter.shape(value)
             value = emitter.op("Not", [value], "mask", shape) if is_off else value
             mask = emitter.op("And", [mask, value], "mask", shape) if mask else value
-        X, W = emitter.masked(X, mask, cell)
+        X, W = mask_steps(emitter, X, mask, cell)
     scores = ""
     if recurrence.attention is not None:
         scores = _sequence(made, emitter, recurrence.attention, "A", recurrence.reverse)
@@ -122,11 +123,11 @@ def add_node(
         scores = _with_rows_of(emitter, scores, X, "A")
     lengths = ""
     if has_lengths and recurrence.lengths is not None:
-        lengths = emitter.lengths(recurrence.lengths, whole)
+        lengths = add_lengths(emitter, recurrence.lengths, whole)
     state = "" if is_zero(emitter.flow, cell.state.name) else _first_state(emitter, cell.state, whole)
     direction = "reverse" if recurrence.reverse else "forward"
     outputs = bool({"Y", "zeroed"} & set(asked)), "Y_h" in asked
-    Y, Y_h = emitter.node(cell, X, W, lengths, state, scores, direction, outputs)
+    Y, Y_h = add_gru(emitter, cell, X, W, lengths, state, scores, direction, outputs)
     steps = emitter.shape(X)[0]
     if Y_h and state and isinstance(steps, str):
         # A node without steps gives zeros; a loop without iterations gives what it begins with.

@@ -1,0 +1,64 @@
+"""What each gate adds up, and the one input and W that all of them take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.fusion.cells.cell import MissError
+from onegru.fusion.cells.polynomial import Algebra, Monomial
+from onegru.fusion.cells.views import Role, View
+
+
+class GatePart:
+    """One gate's part of the parameters."""
+
+    def __init__(self, width: int) -> None:
+        self.bias: Array = np.zeros(width)
+        self.inner: Array = np.zeros(width)
+        self.R: Array = np.zeros((width, width))
+        self.x: dict[Monomial, Array] = {}
+        self.after = False
+
+
+def join_inputs(algebra: Algebra, width: int, parts: Sequence[GatePart]) -> tuple[tuple[View, ...], Array]:
+    """The values that x is made of, and W."""
+    columns: dict[tuple[str, tuple[Role, ...]], dict[tuple[int, ...], int]] = {}
+    places: dict[tuple[str, tuple[Role, ...]], View] = {}
+    entries: list[tuple[int, tuple[str, tuple[Role, ...]], Array, Array]] = []
+    for gate, part in enumerate(parts):
+        for monomial, coefficient in part.x.items():
+            atom = algebra.atoms[monomial[0]]
+            if len(monomial) != 1 or atom.place is None:
+                raise MissError("what it adds to a gate is no product of one value with a constant")
+            view: View = atom.place
+            if atom.kind == "dot":
+                assert atom.matrix is not None
+                weights = atom.matrix.make() * coefficient
+            else:
+                weights = np.eye(width) * coefficient
+                if not len(view.index):
+                    weights = np.broadcast_to(coefficient, width)[None]
+            key = view.name, view.roles
+            places[key] = view
+            known = columns.setdefault(key, {})
+            index = view.index if len(view.index) else np.zeros((0, 1), int)
+            for column in map(tuple, index.T.tolist()):
+                known.setdefault(column, len(known))
+            entries.append((gate, key, index, weights))
+    if not entries:
+        raise MissError("it takes no input x")
+    views, starts, total = [], {}, 0
+    for key, known in columns.items():
+        order = sorted(known)
+        columns[key] = {column: place for place, column in enumerate(order)}
+        starts[key], total = total, total + len(order)
+        index = np.array(order, np.int64).T.reshape(-1, len(order))
+        views.append(View(places[key].name, places[key].roles, index))
+    W = np.zeros((3 * width, total))
+    for gate, key, index, weights in entries:
+        rows = [starts[key] + columns[key][column] for column in map(tuple, index.T.tolist())]
+        np.add.at(W[gate * width : (gate + 1) * width].T, rows, weights)
+    return tuple(views), W

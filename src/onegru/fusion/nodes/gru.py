@@ -1,0 +1,129 @@
+"""A GRU node in the place of a recurrence, and the masks and lengths that it may need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onegru.core.activations import ACTIVATIONS
+from onegru.core.dtypes import Array
+from onegru.dataflow.operator import Op
+from onegru.fusion.cells.cell import Cell, MissError
+from onegru.fusion.cells.views import View
+from onegru.fusion.nodes.emit import Emitter
+from onegru.operators.onnx import activation_attributes
+
+#: The operator for a GRU with attention, which ONNX lacks.
+AUGRU = "onegru::AUGRU"
+_INTEGER_MAX = 12  # the one from which Max and Min take integers
+_SATURATED = {"float16": 3e4}  # what makes a sigmoid 1 whatever is added to it
+
+
+def mask_steps(emitter: Emitter, X: str, mask: str, cell: Cell) -> tuple[str, Array]:
+    """X and W for steps that may be switched off.
+
+    X is zero where a step is off, and has one more column, which is then 1 and makes the update gate 1.
+    """
+    f = cell.activations[0]
+    has_ends = ACTIVATIONS[f.name].bounds is not None
+    saturates = has_ends and (f.name != "HardSigmoid" or f.parameters[0] > 0)
+    if cell.clip is not None or not saturates:
+        raise MissError("steps are switched off that its update gate cannot switch off")
+    T, B, width = emitter.shape(X)
+    kept = emitter.op("Where", [mask, X, emitter.number(0.0)], "X_kept", (T, B, width))
+    off = emitter.op("Not", [mask], "off", (T, B, 1))
+    number = emitter.op("Cast", [off], "off", (T, B, 1), dtype=emitter.dtype)
+    X = emitter.op("Concat", [kept, number], "X_masked", (T, B, int(width) + 1), axis=2)
+    column = np.zeros((len(cell.W), 1))
+    column[: cell.hidden_size] = _SATURATED.get(emitter.dtype, 1e30)
+    return X, np.concatenate([cell.W, column], axis=1)
+
+
+def add_lengths(emitter: Emitter, view: View, X: str) -> str:
+    """How many steps each row takes, from a value that says so, as the node's sequence_lens."""
+    rows = emitter.squeeze(emitter.rows(view, "sequence_lens"), [1], "sequence_lens")
+    (B,) = emitter.shape(rows)
+    steps = emitter.shape(X)[0]
+    most = emitter.ints(steps) if isinstance(steps, int) else ""
+    if not most:
+        shape = emitter.op("Shape", [X], "X_shape", (3,))
+        most = emitter.op("Slice", [shape, emitter.ints(0), emitter.ints(1), emitter.ints(0)], "steps", (1,))
+    none = emitter.ints(0)
+    dtype = "int64" if emitter.opset >= _INTEGER_MAX else "float64"
+    if dtype == "float64":
+        none, most = (emitter.op("Cast", [name], "sequence_lens", (1,), dtype=dtype) for name in (none, most))
+    wide = emitter.op("Cast", [rows], "sequence_lens", (B,), dtype=dtype)
+    least = emitter.op("Max", [wide, none], "sequence_lens", (B,))
+    bounded = emitter.op("Min", [least, most], "sequence_lens", (B,))
+    return emitter.op("Cast", [bounded], "sequence_lens", (B,), dtype="int32")
+
+
+def add_mask(emitter: Emitter, view: View, X: str) -> str:
+    """Whether each step comes before a row's number of steps, [time, rows, 1]."""
+    lengths = emitter.rows(view, "sequence_lens")
+    rows, _ = emitter.shape(lengths)
+    steps = emitter.shape(X)[0]
+    if isinstance(steps, int):
+        counts = emitter.constant("counts", np.arange(steps).reshape(-1, 1, 1))
+    else:
+        shape = emitter.op("Shape", [X], "X_shape", (3,))
+        count = emitter.gather(shape, 0, 0, "steps")
+        numbers = emitter.op("Range", [emitter.index(0), count, emitter.index(1)], "counts", (steps,))
+        counts = emitter.unsqueeze(numbers, [1, 2], "counts")
+    wide = emitter.op("Cast", [lengths], "sequence_lens", (rows, 1), dtype="int64")
+    return emitter.op("Less", [counts, wide], "mask", (steps, rows, 1))
+
+
+def add_gru(
+    emitter: Emitter,
+    cell: Cell,
+    X: str,
+    W: Array,
+    lengths: str,
+    initial_h: str,
+    attention: str,
+    direction: str,
+    outputs: tuple[bool, bool],
+) -> tuple[str, str]:
+    """The GRU; returns Y as [time, rows, H] and Y_h as [rows, H], "" for one not asked for."""
+    T, B, _ = emitter.shape(X)
+    H = cell.hidden_size
+    weights = [
+        emitter.constant(name, array[None]) for name, array in (("W", W), ("R", cell.R), ("B", cell.B))
+    ]
+    if not cell.B.any():
+        emitter.constants.pop(weights.pop())
+        weights.append("")
+    attributes: dict[str, Any] = {"hidden_size": H, **_activations(cell)}
+    if direction != "forward":
+        attributes["direction"] = direction
+    if cell.linear_before_reset:
+        attributes["linear_before_reset"] = 1
+    if cell.clip is not None:
+        attributes["clip"] = float(cell.clip)
+    inputs = [X, *weights, lengths, initial_h]
+    if attention:
+        inputs.append(attention)
+    while not inputs[-1]:
+        inputs.pop()
+    Y, Y_h = (emitter.fresh(name) if asked else "" for name, asked in zip(("Y", "Y_h"), outputs, strict=True))
+    kind = AUGRU if attention else "GRU"
+    given = (Y, Y_h) if Y_h else (Y,)
+    name = cell.name if cell.name not in ("", *emitter.names) else emitter.fresh(kind.rpartition(":")[2])
+    emitter.names.add(name)
+    emitter.ops.append(Op(kind, tuple(inputs), given, attributes, name=name))
+    if Y:
+        emitter.flow.set_shape(Y, (T, 1, B, H))
+        Y = emitter.squeeze(Y, [1], "Y_steps")
+    if Y_h:
+        emitter.flow.set_shape(Y_h, (1, B, H))
+        Y_h = emitter.squeeze(Y_h, [0], "Y_last")
+    return Y, Y_h
+
+
+def _activations(cell: Cell) -> dict[str, Any]:
+    """The attributes for activations other than Sigmoid and Tanh."""
+    if [function.name for function in cell.activations] == ["Sigmoid", "Tanh"]:
+        return {}
+    return activation_attributes([cell.activations])
