@@ -15,7 +15,7 @@ from onegru.formats.opened import Kind, Opened
 if TYPE_CHECKING:
     from onegru.formats.onnx.validate import ModelProto, Source
     from onegru.timeline.check import AsItIs
-    from onegru.timeline.edit_onnx import Streaming
+    from onegru.timeline.edit import Streaming
 
 
 def streaming_words(file: Opened, graph: Graph) -> str:

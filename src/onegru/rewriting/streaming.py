@@ -25,7 +25,7 @@ from onegru.rewriting.compare import Case, Judge, check_moved
 from onegru.rewriting.model_pass import Rewritten, embed_external, one_file, rewrite_model
 from onegru.rewriting.plan import Changes
 from onegru.timeline.check import judge
-from onegru.timeline.edit_onnx import Streaming
+from onegru.timeline.edit import Streaming
 
 _STEPS = 29  # of a random sequence, unless the model has its own number
 _DRAWN = 3  # ways to cut a sequence that are drawn

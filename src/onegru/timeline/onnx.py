@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -12,17 +11,20 @@ from onnx import ModelProto, TensorProto
 
 from onegru.core.arguments import integer, shown
 from onegru.core.errors import BROKEN, SpecError
+from onegru.dataflow.edit import Edit
 from onegru.dataflow.flow import Flow
 from onegru.formats.graph import STREAM_KEY, Graph
+from onegru.formats.onnx.edit import apply_edit
 from onegru.formats.onnx.flow import flow_of, graph_types
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.unfold import unfold_functions
 from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.parse import model_opset
 from onegru.formats.onnx.validate import Source, drop_named, replace_nodes
+from onegru.formats.onnx.values import names_in
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.check import AsItIs
-from onegru.timeline.edit_onnx import Streaming, StreamingRewriter
+from onegru.timeline.edit import Streaming, StreamingRewriter, stream_note
 from onegru.timeline.plan import StreamingPlan
 from onegru.timeline.planner import Planner
 
@@ -91,7 +93,7 @@ def streaming_model(
             f"{source.name}: cannot run in chunks, as {listed}" + (f"; and {more} more" * (more > 0))
         )
     try:
-        return StreamingRewriter(model, analysis, plan).edited(graph)
+        return _edited(model, analysis, plan, graph.states, plan.inputs)
     except SpecError:
         raise
     except BROKEN as error:
@@ -110,12 +112,26 @@ def told_model(source: Source, model: ModelProto, graph: Graph, found: AsItIs) -
     _name_sizes(model, {})
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
     analysis = TimeAnalysis(flow, {}, model_opset(source, model))
-    nothing, states = StreamingPlan(), tuple(found.pairs.items())
-    made = StreamingRewriter(model, analysis, nothing).edited(replace(graph, states=states))
-    for prop in made.model.metadata_props:
-        if prop.key == STREAM_KEY:  # whose axes of time a plan opens
-            prop.value = json.dumps({**json.loads(prop.value), "time": dict(found.time)})
+    made = _edited(model, analysis, StreamingPlan(), tuple(found.pairs.items()), found.time)
     return replace(made, time=found.time, axes=found.outputs)
+
+
+def _edited(
+    model: ModelProto,
+    analysis: TimeAnalysis,
+    plan: StreamingPlan,
+    states: Sequence[tuple[str, str]],
+    time: Mapping[str, int],
+) -> Streaming:
+    edit = Edit(analysis.flow, names_in(model))
+    inputs = {value.name for value in model.graph.input}
+    tensors = (tensor for tensor in model.graph.initializer if tensor.name in inputs)
+    defaults = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
+    rewriter = StreamingRewriter(analysis, plan, edit)
+    made = rewriter.edited()
+    edit.note(STREAM_KEY, stream_note(made, rewriter.sizes, states, defaults, time))
+    apply_edit(model, analysis.opset, edit)
+    return replace(made, model=model)
 
 
 def _folded(source: Source, model: ModelProto) -> Flow:

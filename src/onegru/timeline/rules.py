@@ -643,6 +643,13 @@ def is_understood(op: Op) -> bool:
     return known.issuperset(op.attributes) and len(op.inputs) <= INPUTS.get(kind, len(op.inputs))
 
 
+def state_form(op: Op) -> tuple[int, bool]:
+    """The input with a recurrence's R, and whether its batch comes first."""
+    if op.kind.startswith("openvino::"):
+        return LENGTHS[op.kind] + 2, True
+    return 2, op.attributes.get("layout", 0) == 1
+
+
 def kind_of(op: Op) -> str:
     """An operator's kind, by which it has a rule."""
     domain, _, kind = op.kind.rpartition("::")

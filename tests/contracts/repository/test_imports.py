@@ -45,7 +45,7 @@ OPTIONAL = {
         "formats.onnx.*",
         "fusion.onnx.*",
         "timeline.onnx",
-        "timeline.edit_onnx",
+        "timeline.edit",
         "rewriting.*",
         "verification.probe",
         "peers.onnx_reference",

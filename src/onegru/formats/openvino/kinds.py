@@ -371,6 +371,14 @@ def _reverse_sequence(place: LayerTranslation) -> Op:
     )
 
 
+def _pad(place: LayerTranslation) -> Op:
+    mode = place.word("pad_mode", "")
+    if mode != "constant":
+        raise UnknownLayerError
+    pads = (*place.integers(1), *place.integers(2))
+    return place.op("Pad", place.inputs[0], "", *place.inputs[3:], pads=pads, mode=mode)
+
+
 def _einsum(place: LayerTranslation) -> Op:
     return place.op("Einsum", equation=place.layer.data.get("equation", ""))
 
@@ -419,6 +427,7 @@ _RULES: Mapping[str, Rule] = {
     "Range": _range,
     "ReverseSequence": _reverse_sequence,
     "Einsum": _einsum,
+    "Pad": _pad,
 }
 
 # How many inputs those have that not any number will do for.
@@ -429,5 +438,5 @@ _COUNTS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "Transpose", "Split"), (2, 2)),
     **dict.fromkeys(("LogicalAnd", "LogicalOr", "ReverseSequence", "Reverse", "Unsqueeze"), (2, 2)),
     **dict.fromkeys(("Select", "HardSigmoid", "VariadicSplit", "Gather", "Range"), (3, 3)),
-    **{"Slice": (4, 5), "StridedSlice": (3, 4), "Broadcast": (2, 3), "Squeeze": (1, 2)},
+    **{"Pad": (3, 4), "Slice": (4, 5), "StridedSlice": (3, 4), "Broadcast": (2, 3), "Squeeze": (1, 2)},
 }

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.operator import Op
+from onegru.formats.onnx.edit import node_of
 from onegru.formats.onnx.flow import flow_of, graph_types
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.parse import model_opset
@@ -60,7 +58,7 @@ class _Writer:
         early = [node for node in graph.node if node.op_type == "Constant" and taken & set(node.output)]
         nodes: list[NodeProto] = []
         for op in flow.ops:
-            nodes.append(op.origin if op.origin is not None else self._node(flow, op))
+            nodes.append(op.origin if op.origin is not None else node_of(flow, op, self.opset))
         taken = {name for node in nodes for name in node.input} | taken
         given = {name for node in (*early, *nodes) for name in node.output} | constants.keys()
         for name in sorted(taken - given):
@@ -83,29 +81,6 @@ class _Writer:
             return NodeProto()
         tensor.name = ""
         node: NodeProto = onnx.helper.make_node("Constant", [], [name], value=tensor)
-        return node
-
-    def _node(self, flow: Flow, op: Op) -> NodeProto:
-        """A new operator as a node of this opset."""
-        attributes: dict[str, Any] = {
-            name: onnx.numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
-            for name, value in op.attributes.items()
-        }
-        inputs = list(op.inputs)
-        if op.kind == "Cast":
-            dtype = numpy_dtype(attributes.pop("dtype"))
-            attributes["to"] = int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
-        if op.kind in ("Squeeze", "Unsqueeze") and self.opset < 13:
-            attributes["axes"] = flow.ints(op, "axes", 1)
-            inputs = inputs[:1]
-        if op.kind == "Slice" and self.opset < 10:
-            for place, name in enumerate(("starts", "ends", "axes"), 1):
-                attributes[name] = flow.ints(op, name, place)
-            inputs = inputs[:1]
-        domain, _, kind = op.kind.rpartition("::")
-        node: NodeProto = onnx.helper.make_node(
-            kind, inputs, list(op.outputs), name=op.name, domain=domain, **attributes
-        )
         return node
 
 

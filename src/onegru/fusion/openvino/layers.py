@@ -277,6 +277,13 @@ def _slice(flow: Flow, op: Op) -> NewLayer:
     return NewLayer("Slice", "opset8", {}, (op.inputs[0], starts, ends, strides, axes))
 
 
+def _pad(flow: Flow, op: Op) -> NewLayer:
+    pads = flow.ints(op, "pads", 1) or []
+    half = len(pads) // 2
+    parts = (_listed(*pads[:half]), _listed(*pads[half:]))
+    return NewLayer("Pad", "opset1", {"pad_mode": "constant"}, (op.inputs[0], *parts, *op.inputs[2:]))
+
+
 def _gather(flow: Flow, op: Op) -> NewLayer:
     axis = np.array(op.attributes.get("axis", 0), np.int64)
     return NewLayer("Gather", "opset8", {"batch_dims": "0"}, (*op.inputs, axis))
@@ -327,6 +334,7 @@ _BUILT: Mapping[str, Callable[[Flow, Op], NewLayer]] = {
     "Shape": _shape_of,
     "MatMul": _matmul,
     "Range": _range,
+    "Pad": _pad,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -81,6 +81,7 @@ class GraphWriter:
         bin: the constants of the file.
         outer: what writes the graph around a body.
         owner: the layer that the body belongs to.
+        rewritten: the operators of the file that need other layers, by their ids.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class GraphWriter:
         bin: IrBin,
         outer: GraphWriter | None = None,
         owner: Layer | None = None,
+        rewritten: Collection[int] = (),
     ) -> None:
         self.graph = graph
         self.flow: Flow = graph.flow
@@ -111,7 +113,7 @@ class GraphWriter:
         self._more: dict[str, list[str]] = {}  # what new inputs of loops take
         self._ops: list[Op] = []
         self._moves: dict[str, tuple[str, Axes]] = {}
-        self._rewritten: set[int] = set()  # operators of the file that are rewritten
+        self._rewritten = set(rewritten)  # operators of the file that are rewritten
 
     def write(self) -> None:
         """Write the bodies, and the graph itself if anything in it is new."""
@@ -378,12 +380,15 @@ class GraphWriter:
 
     def _result(self, value: str) -> _Port:
         """The port for an output of the graph, which has the names that the value had."""
+        names = self.graph.tensors.get(value, ())
+        words = ",".join(name.replace(",", "\\,") for name in names)
         if value in self._native:
+            if words:
+                self._native_port(self._native[value]).set("names", words)
             return self._native[value]
-        found, names = self._port(value), self.graph.tensors.get(value, ())
+        found = self._port(value)
         if not names:
             return found
-        words = ",".join(name.replace(",", "\\,") for name in names)
         port = self._elements[found] if found in self._elements else self._native_port(found)
         if port.get("names", words) != words:  # OpenVINO mixes up outputs that are one and the same
             same = NewLayer("Convert", "opset1", {"destination_type": ELEMENT_WORDS[self._dtype(value)]}, ())

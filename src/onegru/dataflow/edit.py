@@ -1,0 +1,267 @@
+"""Changes of a graph, said once for every file format.
+
+An `Edit` stages changes: the flow stays as it was read, so that whatever was found out about it still holds.
+A writer of each format then applies them to the file's own representation, and touches nothing else of it.
+Operators are said with ONNX's names in the form of its newest opset: lists of integers are inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op, Size
+
+#: Stands for the end of an axis.
+END = 2**63 - 1
+
+#: Lists of integers that are inputs of operators, and their places; older opsets have them as attributes.
+INTEGER_INPUTS: Mapping[str, Mapping[str, int]] = {
+    "Slice": {"starts": 1, "ends": 2, "axes": 3, "steps": 4},
+    "Squeeze": {"axes": 1},
+    "Unsqueeze": {"axes": 1},
+    "Pad": {"pads": 1},
+    "Reshape": {"shape": 1},
+    "Split": {"split": 1},
+}
+
+
+@dataclass(eq=False, slots=True)
+class Staged:
+    """What an operator is to be.
+
+    Attributes:
+        op: the operator.
+        kind, inputs, outputs: as of an operator.
+        attributes: those that change; None for one that goes.
+        is_new: whether nothing but its outputs and its name stays.
+    """
+
+    op: Op
+    kind: str
+    inputs: list[str]
+    outputs: list[str]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A new input or output of the model: its element type by NumPy's name, and its shape."""
+
+    dtype: str
+    shape: tuple[Size, ...]
+
+
+class Edit:
+    """Changes of a graph.
+
+    Args:
+        flow: the graph; new constants are added to it, and nothing else.
+        names: all that are in use in the file, to which new ones are added.
+
+    Attributes:
+        constants: new ones.
+        inputs, outputs: new ones of the model.
+        sizes: new sizes of its inputs and outputs, by name and axis.
+        notes: new metadata of the model.
+    """
+
+    def __init__(self, flow: Flow, names: set[str]) -> None:
+        self.flow = flow
+        self.names = names
+        self.constants: dict[str, Array] = {}
+        self.inputs: dict[str, Declared] = {}
+        self.outputs: dict[str, Declared] = {}
+        self.sizes: dict[tuple[str, int], Size] = {}
+        self.notes: dict[str, str] = {}
+        self._staged: dict[int, Staged] = {}
+        self._before: dict[int, list[Op]] = {}
+        self._last: list[Op] = []
+        self._producers: dict[str, Op] = {}
+        self._ints: dict[tuple[int, ...], str] = {}
+
+    # Values
+
+    def fresh(self, wanted: str) -> str:
+        """A new name."""
+        name, number = wanted, 1
+        while name in self.names or not name:
+            number += 1
+            name = f"{wanted}_{number}"
+        self.names.add(name)
+        return name
+
+    def constant(self, base: str, array: Array) -> str:
+        """A new constant."""
+        name = self.fresh(base)
+        self.constants[name] = array
+        self.flow.add_constant(name, array)
+        return name
+
+    def ints(self, *values: int) -> str:
+        """A constant list of integers."""
+        if values not in self._ints:
+            words = "_".join("end" if value == END else str(value) for value in values)
+            self._ints[values] = self.constant(f"onegru/{words}", np.array(values, np.int64))
+        return self._ints[values]
+
+    # Operators
+
+    def add(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        base: str,
+        *,
+        output: str = "",
+        before: Op | None = None,
+        **attributes: Any,
+    ) -> str:
+        """Add an operator of one output, before another one or behind all; returns what it gives."""
+        output = output or self.fresh(base)
+        op = Op(kind, tuple(inputs), (output,), attributes, name=self.fresh(f"{base}/{kind}"))
+        (self._last if before is None else self._before.setdefault(id(before), [])).append(op)
+        self._producers[output] = op
+        return output
+
+    def slice(
+        self,
+        value: str,
+        axis: int,
+        start: int,
+        end: int,
+        base: str,
+        *,
+        output: str = "",
+        before: Op | None = None,
+    ) -> str:
+        """Add a Slice of one axis."""
+        bounds = map(self.ints, (start, end, axis))
+        return self.add("Slice", [value, *bounds], base, output=output, before=before)
+
+    def producer(self, value: str) -> Op:
+        """The new operator that gives a value."""
+        return self._producers[value]
+
+    def staged(self, op: Op) -> Staged:
+        """What an operator is to be, which may be changed."""
+        if id(op) not in self._staged:
+            self._staged[id(op)] = Staged(op, op.kind, list(op.inputs), list(op.outputs))
+        return self._staged[id(op)]
+
+    def input_of(self, op: Op, place: int) -> str:
+        """What an operator takes, as changed so far; "" for nothing."""
+        inputs = self._staged[id(op)].inputs if id(op) in self._staged else op.inputs
+        return inputs[place] if place < len(inputs) else ""
+
+    def output_of(self, op: Op, place: int) -> str:
+        """What an operator gives, as changed so far; "" for nothing."""
+        outputs = self._staged[id(op)].outputs if id(op) in self._staged else op.outputs
+        return outputs[place] if place < len(outputs) else ""
+
+    def take(self, op: Op, place: int, value: str) -> None:
+        """Let an operator take another value; "" for none."""
+        if self.input_of(op, place) != value:
+            _put(self.staged(op).inputs, place, value)
+
+    def give(self, op: Op, place: int, name: str) -> str:
+        """What an operator gives, which is named so if it gave nothing; returns its name."""
+        if not self.output_of(op, place):
+            _put(self.staged(op).outputs, place, name)
+        return self.output_of(op, place)
+
+    def set(self, op: Op, **attributes: Any) -> None:
+        """Change attributes; None for one that is to go."""
+        self.staged(op).attributes.update(attributes)
+
+    def set_ints(self, op: Op, name: str, numbers: Sequence[int]) -> None:
+        """Change a list of integers of an operator, where this operator has such lists."""
+        places = INTEGER_INPUTS[op.kind]
+        if any(item in op.attributes for item in places):
+            self.set(op, **{name: list(numbers)})
+        else:
+            self.take(op, places[name], self.ints(*numbers))
+
+    def become(self, op: Op, kind: str, inputs: Sequence[str]) -> None:
+        """Let an operator be another one that gives the same values."""
+        staged = self.staged(op)
+        staged.kind, staged.inputs, staged.is_new = kind, list(inputs), True
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Rename values everywhere.
+
+        Raises:
+            LookupError: a body reads one.
+        """
+        for op in [*self.flow.ops, *self.added()]:
+            if names.keys() & (set(op.taken()) - {*op.inputs}):
+                raise LookupError(op.name)
+            now = self._staged.get(id(op), op)
+            if names.keys() & {*now.inputs, *now.outputs}:
+                staged = self.staged(op)
+                staged.inputs = [names.get(name, name) for name in staged.inputs]
+                staged.outputs = [names.get(name, name) for name in staged.outputs]
+
+    # The model
+
+    def input(self, name: str, dtype: str, shape: Sequence[Size]) -> str:
+        """Add an input to the model."""
+        self.inputs[name] = Declared(dtype, tuple(shape))
+        return name
+
+    def output(self, name: str, dtype: str, shape: Sequence[Size]) -> None:
+        """Add an output to the model, which is the value of this name."""
+        self.outputs[name] = Declared(dtype, tuple(shape))
+
+    def resize(self, name: str, axis: int, size: Size) -> None:
+        """Let an input or output of the model have another size."""
+        self.sizes[name, axis] = size
+
+    def note(self, key: str, text: str) -> None:
+        """Set metadata of the model."""
+        self.notes[key] = text
+
+    # For writers
+
+    def changes(self) -> Iterator[Staged]:
+        """Operators of the file that change."""
+        new = {id(op) for op in self.added()}
+        return (staged for key, staged in self._staged.items() if key not in new)
+
+    def added(self) -> list[Op]:
+        """New operators."""
+        return [*(op for ops in self._before.values() for op in ops), *self._last]
+
+    def around(self, items: Collection[tuple[Op | None, Any]]) -> Iterator[Any]:
+        """What stands for the file's operators, in order, and the new operators among and behind them.
+
+        Args:
+            items: operators, and what stands for each; None for what is no operator.
+        """
+        for op, item in items:
+            yield from self._new_before(op)
+            yield item
+        for op in self._last:
+            yield from self._new_before(op)
+            yield self._final(op)
+
+    def _new_before(self, op: Op | None) -> Iterator[Op]:
+        for new in self._before.get(id(op), ()) if op is not None else ():
+            yield from self._new_before(new)
+            yield self._final(new)
+
+    def _final(self, op: Op) -> Op:
+        now = self._staged.get(id(op), op)
+        op.inputs, op.outputs = tuple(now.inputs), tuple(now.outputs)
+        return op
+
+
+def _put(values: list[str], place: int, value: str) -> None:
+    values.extend([""] * (place + 1 - len(values)))
+    values[place] = value

@@ -1,0 +1,392 @@
+"""The changes that make a model run in chunks of time: states, caches, open sizes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.dataflow.edit import END, Edit
+from onegru.dataflow.operator import Op
+from onegru.timeline.analysis import TimeAnalysis
+from onegru.timeline.plan import Cache, StreamingPlan
+from onegru.timeline.rules import LENGTHS, RECURRENT, kind_of, state_form, window_pads
+from onegru.timeline.size_names import SizeNames, label_of, unknown
+from onegru.timeline.starts import evaluated
+from onegru.timeline.step import slice_bounds
+
+_MOST_ELEMENTS = 1 << 20  # of a state that is followed element by element
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a streaming model carries from one run to the next.
+
+    Attributes:
+        input: the input that takes it.
+        output: the output that gives the next one.
+        node: the node whose state or earlier steps it is.
+        first: its shape before the first run; names stand for sizes of the other inputs.
+        steps: how many steps of time it holds; None for the state of a recurrence.
+        start: what it is before the first run, perhaps one row for all; None for zeros.
+    """
+
+    input: str
+    output: str
+    node: str
+    first: tuple[int | str, ...]
+    steps: int | None = None
+    start: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """A model that was changed.
+
+    Attributes:
+        states: the new states.
+        time: the axis of time of each input that has one.
+        delays: the outputs that come later than in a whole run, and by how many steps.
+        axes: the axis of time of each output that has one; None for one of the newest step.
+        model: the model, as its format has it.
+    """
+
+    states: tuple[State, ...]
+    time: Mapping[str, int]
+    delays: Mapping[str, int]
+    axes: Mapping[str, int | None]
+    model: Any = None
+
+
+class StreamingRewriter:
+    """Stages the changes of a plan.
+
+    Args:
+        analysis: the axes of the model's values.
+        plan: what is to change.
+        edit: takes the changes.
+    """
+
+    def __init__(self, analysis: TimeAnalysis, plan: StreamingPlan, edit: Edit) -> None:
+        self.analysis = analysis
+        self.flow = analysis.flow
+        self.plan = plan
+        self.edit = edit
+        self.sizes = SizeNames(analysis)
+        self.states: list[State] = []
+        self.joined: dict[tuple[str, int, int, bool], str] = {}
+        self.parts: dict[str, list[tuple[str, Op, int]]] = {}
+        self.held: dict[str, str] = {}
+
+    def edited(self) -> Streaming:
+        """Make all changes."""
+        plan, edit = self.plan, self.edit
+        for op, axis in plan.unpadded:
+            self._unpad(op, axis)
+        for op in plan.full_length:
+            edit.take(op, LENGTHS.get(kind_of(op), 4), "")
+        for op, place in plan.zero_states:
+            edit.take(op, place, "")
+        for op in plan.latest:
+            self._take_latest(op)
+        for op, place in plan.reshaped:
+            if self.flow.holds(op.inputs[1]):
+                self._open_reshape(op, place)
+            else:
+                self._keep_place(op, place)
+        for cache in plan.caches:
+            self._add_cache(cache)
+        for name, steps in plan.held.items():
+            self._hold(name, steps)
+        for op in plan.recurrent:
+            self._open_states(op)
+        for name, parts in self.parts.items():
+            self._join_states(name, parts)
+        for name, held in self.held.items():
+            self._rename(name, held)
+        for name, axis in plan.inputs.items():
+            if not self.sizes.is_named(name, axis):
+                edit.resize(name, axis, "frames")
+        for name in self.flow.outputs:
+            self._name_output(name)
+        timed = {*plan.outputs, *plan.newest}
+        axes = {name: plan.outputs.get(name) for name in self.flow.outputs if name in timed}
+        return Streaming(tuple(self.states), plan.inputs, plan.delays, axes)
+
+    def _name_output(self, value: str) -> None:
+        """Give the open sizes of an output the names that they have in inputs."""
+        for axis, stated in enumerate(self.flow.shape(value) or ()):
+            is_time = self.plan.outputs.get(value) == axis
+            is_one = isinstance(stated, str) and len(self.analysis.factors(value, axis)) == 1
+            size = self.sizes.size(value, axis) if is_one else 0
+            if is_time and self.plan.delays:  # of the first chunk they have fewer
+                self.edit.resize(value, axis, f"{value}_frames")
+            elif isinstance(size, str) and size.removeprefix("dim:") in self.sizes.sizes:
+                self.edit.resize(value, axis, size.removeprefix("dim:"))
+            elif is_time:
+                self.edit.resize(value, axis, "frames")
+
+    def _dtype(self, op: Op, value: str) -> str:
+        dtype = self.flow.dtype(value)
+        if dtype is None:
+            raise unknown(op, f"the element type of {value!r} is not known")
+        return dtype
+
+    # Changes
+
+    def _unpad(self, op: Op, axis: int) -> None:
+        """Let an operator no longer pad or cut time."""
+        if op.kind in ("Pad", "Slice", "Concat"):
+            value = op.inputs[1] if op.kind == "Concat" else op.inputs[0]
+            others = self._others(op, axis)
+            if not others:
+                self.edit.become(op, "Identity", [value])
+            elif op.kind == "Pad":
+                self.edit.set_ints(op, "pads", others)
+                if len(op.inputs) > 3:
+                    self.edit.take(op, 3, "")  # all axes
+            else:
+                for place, name in enumerate(("starts", "ends", "axes")):
+                    self.edit.set_ints(op, name, others[place::3])
+                if len(op.inputs) > 4:
+                    self.edit.take(op, 4, "")
+            return
+        pads = window_pads(self.analysis.step(op))
+        spatial, count = axis - 2, len(pads) // 2
+        pads[spatial] = pads[spatial + count] = 0
+        self.edit.set(op, auto_pad=None, pads=pads)
+
+    def _others(self, op: Op, axis: int) -> list[int]:
+        """What a Pad or a Slice does along other axes: pads, or start, end and axis of each."""
+        step = self.analysis.step(op)
+        rank = len(step.shape())
+        if op.kind == "Concat":
+            return []
+        if op.kind == "Pad":
+            moves = [move for move in self.analysis.moves[id(op)] or () if move.axis != axis]
+            pads = [0] * (2 * rank)
+            for move in moves:
+                pads[move.axis], pads[move.axis + rank] = move.before, move.behind
+            return pads if any(pads) else []
+        front = self.plan.dropped.get((id(op), axis))
+        found: list[int] = [] if front is None else [front, END, axis]
+        for other in (item for item in range(rank) if item != axis):
+            bounds = slice_bounds(step, other)
+            if bounds is None or bounds[2] != 1:
+                raise unknown(op, "it cuts time, and another axis in steps")
+            if bounds != (0, None, 1):
+                found += [bounds[0], END if bounds[1] is None else bounds[1], other]
+        return found
+
+    def _take_latest(self, op: Op) -> None:
+        """Let a Gather count from the end of time."""
+        index = self.flow.constant(op.inputs[1])
+        assert index is not None
+        self.edit.take(op, 1, self.edit.constant("onegru/latest", np.full_like(index, -1)))
+
+    def _keep_place(self, op: Op, place: int) -> None:
+        """Let a Reshape with computed sizes take the steps of what it reshapes."""
+        sizes: list[int] = []
+        before, after = self.analysis.known.get(op.inputs[0]) or (), self.analysis.known[op.outputs[0]] or ()
+        shape = self.flow.shape(op.outputs[0]) or ()
+        for axis, size in enumerate(shape):
+            if axis == place:
+                sizes.append(0 if axis < len(before) and before[axis] == after[axis] else -1)
+            elif axis < len(before) and before[axis] == after[axis]:
+                sizes.append(0)
+            else:
+                sizes.append(size if isinstance(size, int) else -2)
+        if len(shape) != len(after) or -2 in sizes:
+            raise unknown(op, "its sizes have a number of steps that is not that of what it takes")
+        self._reshape_to(op, sizes)
+
+    def _open_reshape(self, op: Op, place: int) -> None:
+        """Let a Reshape compute the number of steps."""
+        array = self.flow.constant(op.inputs[1])
+        assert array is not None
+        sizes = [int(size) for size in array.ravel()]
+        before, after = self.analysis.known.get(op.inputs[0]) or (), self.analysis.known[op.outputs[0]] or ()
+        if place < len(before) and before[place] == after[place]:
+            sizes[place] = 0  # as many as the input has there
+        elif -1 not in sizes:
+            sizes[place] = -1
+        else:
+            other, known = sizes.index(-1), self.flow.shape(op.outputs[0]) or ()
+            if other < len(before) and before[other] == after[other]:
+                sizes[other] = 0
+            elif len(known) == len(sizes) and isinstance(size := known[other], int):
+                sizes[other] = size
+            else:
+                raise unknown(op, "its sizes have the number of steps written down")
+            sizes[place] = -1
+        self._reshape_to(op, sizes)
+
+    def _reshape_to(self, op: Op, sizes: Sequence[int]) -> None:
+        """Give a Reshape constant sizes, where 0 is the size that its input has there."""
+        self.edit.take(op, 1, self.edit.ints(*sizes))
+        if "allowzero" in op.attributes:
+            self.edit.set(op, allowzero=None)
+
+    def _add_cache(self, cache: Cache) -> None:
+        """Put the last steps of a value in front of those of a chunk."""
+        op, place, axis, first, steps, waits = cache
+        edit = self.edit
+        value, now = op.inputs[place], edit.input_of(op, place)
+        key = (now, first, steps, waits)
+        if key in self.joined:
+            edit.take(op, place, self.joined[key])
+            return
+        label = label_of(op)
+        taken, given = (edit.fresh(f"{_plain(label)}_cache_{way}") for way in ("in", "out"))
+        shape = self.sizes.first_shape(op, value, axis, first)
+        is_open = steps != first
+        declared, later = (
+            [f"{name}_frames" if is_open and item == axis else size for item, size in enumerate(shape)]
+            for name in (taken, given)
+        )
+        dtype = self._dtype(op, value)
+        edit.input(taken, dtype, declared)
+        edit.output(given, dtype, later)
+        joined = new = edit.add("Concat", [taken, now], f"{label}/joined", before=op, axis=axis)
+        if waits:
+            new = edit.slice(joined, axis, 0, -steps, f"{label}/waited", before=op)
+        self.joined[key] = new
+        edit.take(op, place, new)
+        edit.slice(joined, axis, -steps, END, f"{label}/last", output=given)
+        self.states.append(State(taken, given, label, shape, steps))
+
+    def _hold(self, name: str, steps: int) -> None:
+        """Let the steps of an output wait for later ones."""
+        self.held[name] = self.edit.add("Identity", [name], f"{name}/held")
+        end = self.edit.producer(self.held[name])
+        end.name, own = label_of(self.flow.producers[name]), end.name
+        self._add_cache(Cache(end, 0, self.plan.outputs[name], steps, steps, waits=True))
+        end.name = own
+
+    def _rename(self, name: str, held: str) -> None:
+        """Let an output be what waited, and all operators read what did not."""
+        try:
+            self.edit.rename({name: self.edit.fresh(f"{name}/now"), held: name})
+        except LookupError:
+            raise unknown(self.flow.producers[name], f"a body reads {name!r}, an output") from None
+
+    def _open_states(self, op: Op) -> None:
+        """Let a recurrence take its initial states from inputs, and give its last ones."""
+        edit, label = self.edit, label_of(op)
+        for (first, last), what in zip(RECURRENT[kind_of(op)], ("state", "cell"), strict=False):
+            old = edit.input_of(op, first)
+            if (outside := self.analysis.outside(old, self.plan.inputs)) is not None:
+                self.parts.setdefault(outside, []).append((old, op, last))
+                continue
+            taken, given = (edit.fresh(f"{_plain(label)}_{what}_{way}") for way in ("in", "out"))
+            before, rows, behind = self._state_shape(op)
+            start = self.analysis.start_of(op, old) if old else None
+            if start is not None and (many := start.shape[len(before)]) > 1:
+                if len(rows) > 1:
+                    raise unknown(op, "it starts from different numbers in each row")
+                rows = (many,)
+            shape = (*before, *rows, *behind)
+            dtype = self._dtype(op, op.inputs[0])
+            edit.input(taken, dtype, shape)
+            edit.output(given, dtype, shape)
+            if len(rows) == 1:
+                edit.take(op, first, taken)
+                if (known := edit.give(op, last, given)) != given:
+                    edit.add("Identity", [known], f"{given}/same", output=given)
+            else:  # one input has them as several axes
+                sizes = [-1 if isinstance(size, str) else size for size in rows]
+                one = edit.ints(*before, -1, *behind)
+                edit.take(op, first, edit.add("Reshape", [taken, one], f"{taken}/rows", before=op))
+                known = edit.output_of(op, last) or edit.give(op, last, edit.fresh(f"{given}/rows"))
+                several = edit.ints(*before, *sizes, *behind)
+                edit.add("Reshape", [known, several], f"{given}/axes", output=given)
+            if start is not None:  # the other axes of the rows have one number for all
+                start = start.reshape(*before, *[1] * (len(rows) - 1), -1, *behind) if start.any() else None
+            self.states.append(State(taken, given, label, shape, start=start))
+
+    def _join_states(self, name: str, parts: list[tuple[str, Op, int]]) -> None:
+        """Let the model return the last states of recurrences that start from the parts of an input."""
+        op, flow = parts[0][1], self.flow
+        shape = [size if isinstance(size, int) else 2 for size in flow.shape(name) or ()]
+        count = math.prod(shape)
+        numbers = (
+            np.arange(count, dtype=np.float64).reshape(shape) if count <= _MOST_ELEMENTS else np.zeros(0)
+        )
+        found = [(evaluated(flow, start, 2, {name: numbers}), one, last) for start, one, last in parts]
+        found.sort(key=lambda item: 0 if item[0] is None or not item[0].size else item[0].flat[0])
+        axes = [axis for axis in range(len(shape)) if _is_joined([item[0] for item in found], axis, numbers)]
+        if not axes or not self.analysis.starts_alone(name):
+            raise unknown(op, f"input {name!r}, where it starts, serves several states or something else")
+        given = self.edit.fresh(f"{_plain(label_of(op))}_state_out" if len(found) == 1 else f"{name}_out")
+        edit = self.edit
+        ends = [
+            edit.output_of(one, last) or edit.give(one, last, edit.fresh(f"{given}/part"))
+            for _, one, last in found
+        ]
+        edit.add("Concat", ends, f"{given}/joined", output=given, axis=axes[0])
+        dims = self.sizes.declared(name)
+        edit.output(given, flow.dtype(name) or "float32", dims)
+        self.states.append(State(name, given, label_of(op), dims))
+
+    def _state_shape(self, op: Op) -> tuple[tuple[int, ...], tuple[int | str, ...], tuple[int, ...]]:
+        """The sizes of a state: before its rows, of its rows, which may be several axes, and behind them."""
+        place, is_batch_first = state_form(op)
+        R = self.flow.shape(op.inputs[place])
+        if R is None or not isinstance(R[-1], int) or not isinstance(R[0], int):
+            raise unknown(op, "the shape of R is not known")
+        size = self.sizes.size(op.inputs[0], 0 if is_batch_first else 1)
+        rows = tuple(self.sizes.named(op, item) for item in (size if isinstance(size, tuple) else (size,)))
+        if sum(isinstance(item, str) for item in rows) > 1:
+            raise unknown(op, f"its rows are a product of open sizes ({', '.join(map(str, rows))})")
+        return ((), rows, (R[0], R[-1])) if is_batch_first else ((R[0],), rows, (R[-1],))
+
+
+def stream_note(
+    made: Streaming,
+    names: SizeNames,
+    known: Sequence[tuple[str, str]],
+    defaults: Mapping[str, Array],
+    time: Mapping[str, int],
+) -> str:
+    """What the file is to say of its states, under `STREAM_KEY`: which output feeds which input.
+
+    Args:
+        made: what was changed.
+        names: of sizes.
+        known: the outputs and inputs that were states already.
+        defaults: the inputs that have a value where none is given.
+        time: the axis of time of each input that has one.
+    """
+    new = {item.input for item in made.states}
+    old = [(taken, given) for given, taken in known if taken not in new]
+    states = [*made.states, *(State(taken, given, "", names.declared(taken)) for taken, given in old)]
+    initial = {item.input: item.start for item in states if item.start is not None} | dict(defaults)
+    document = {
+        "states": [
+            {"input": item.input, "output": item.output, "shape": item.first}
+            | ({"initial": initial[item.input].astype(float).tolist()} if item.input in initial else {})
+            for item in states
+        ],
+        "time": dict(time),
+        "delays": dict(made.delays),
+    }
+    return json.dumps(document)
+
+
+def _is_joined(parts: Sequence[Array | None], axis: int, whole: Array) -> bool:
+    """Whether arrays are all that a whole one consists of."""
+    arrays = [part for part in parts if part is not None and part.dtype == whole.dtype]
+    try:
+        return len(arrays) == len(parts) and np.array_equal(np.concatenate(arrays, axis), whole)
+    except ValueError:  # of other shapes
+        return False
+
+
+def _plain(label: str) -> str:
+    """A node's name without the slashes of PyTorch's exporter."""
+    return label.strip("/").replace("/", "_")

@@ -1,0 +1,83 @@
+"""The sizes of states, by the names that inputs of the model have for them."""
+
+from __future__ import annotations
+
+import math
+
+from onegru.core.errors import SpecError
+from onegru.dataflow.operator import Op, Size
+from onegru.timeline.analysis import TimeAnalysis
+
+
+class SizeNames:
+    """What the inputs of a model call its open sizes."""
+
+    def __init__(self, analysis: TimeAnalysis) -> None:
+        self.analysis = analysis
+        self.flow = analysis.flow
+        sizes = (size for name in self.flow.inputs for size in self.flow.shape(name) or ())
+        self.sizes = {size[4:] for size in sizes if isinstance(size, str) and size.startswith("dim:")}
+
+    def is_named(self, name: str, axis: int) -> bool:
+        """Whether an input has the size of this axis, by a name."""
+        size = (self.flow.shape(name) or {axis: ""})[axis]
+        return isinstance(size, str) and size.removeprefix("dim:") in self.sizes
+
+    def declared(self, name: str) -> tuple[int | str, ...]:
+        """The shape of an input, as the file has it."""
+        shape = self.flow.shape(name) or ()
+        return tuple(size if isinstance(size, int) else size.removeprefix("dim:") for size in shape)
+
+    def size(self, value: str, axis: int) -> Size | tuple[Size, ...]:
+        """A size of a value; several factors if it is their product and some are open."""
+        stated = (self.flow.shape(value) or {axis: ""})[axis]
+        if isinstance(stated, int) or stated.removeprefix("dim:") in self.sizes:
+            return stated
+        sizes = tuple(map(self._size_of, self.analysis.factors(value, axis)))
+        sizes = tuple(size for size in sizes if size != 1) or (1,)
+        numbers = [size for size in sizes if isinstance(size, int)]
+        if len(numbers) == len(sizes):
+            return math.prod(numbers)
+        return sizes[0] if len(sizes) == 1 else sizes
+
+    def _size_of(self, factor: int) -> Size:
+        """The size of a factor: a number, or the name that it has in an input, if there is one."""
+        sizes = self.analysis.axes.sizes_of(factor)
+        if isinstance(sizes[0], int) or self.analysis.axes.is_changed(factor):
+            return sizes[0]
+        known = [size for size in sizes if isinstance(size, int) or size.removeprefix("dim:") in self.sizes]
+        return min(known or sizes, key=lambda size: isinstance(size, str))
+
+    def first_shape(self, op: Op, value: str, axis: int, steps: int) -> tuple[int | str, ...]:
+        """The shape of so many steps of what an operator takes."""
+        rank = len(self.analysis.known[value] or ())
+        found: list[int | str] = []
+        for place in range(rank):
+            size = steps if place == axis else self.size(value, place)
+            if isinstance(size, tuple):
+                raise unknown(op, "its earlier steps have a size that is a product of open ones")
+            found.append(self.named(op, size))
+        return tuple(found)
+
+    def named(self, op: Op, size: Size) -> int | str:
+        """A size as an input has it.
+
+        Raises:
+            SpecError: no input has it.
+        """
+        if isinstance(size, int):
+            return size
+        name = size.removeprefix("dim:")
+        if name not in self.sizes:
+            raise unknown(op, f"its state has a size that no input has ({name})")
+        return name
+
+
+def label_of(op: Op) -> str:
+    """The name of an operator, or of what it gives."""
+    return op.name or next(filter(None, op.outputs))
+
+
+def unknown(op: Op, why: str) -> SpecError:
+    """That an operator's changes cannot be made."""
+    return SpecError(f"{op.kind} node {label_of(op)!r}: cannot run in chunks, as {why}")
