@@ -137,9 +137,9 @@ def show_rewriting(report: Rewriting, *, as_json: bool) -> None:
         print_json(dataclasses.asdict(report))
         return
     console = Screen()
-    old, new = report.opsets
-    opset = f"opset {new}" if old == new else f"opset {old} became {new}"
-    say(console, f"wrote {safe(report.target or '')}, {opset}")
+    opsets = [str(opset) for opset in dict.fromkeys(report.opsets)]
+    opset = f", opset {' became '.join(opsets)}" if opsets else ""
+    say(console, f"wrote {safe(report.target or '')}{opset}")
     lines: list[str] = []
     for node in report.nodes:
         lines.append(f"[bold]{safe(node.name)}[/]")

@@ -80,10 +80,12 @@ def stream_command(
     Example: onegru stream model.onnx streaming.onnx
 
     Example: onegru stream model.onnx small.onnx --delay --quantize
+
+    Example: onegru stream model.xml streaming.xml
     """
     if not quantize:
         refuse({"--node": nodes, "--group-size": group_size, "--opset": opset}, "without --quantize")
-    file = opened(source, target, [".onnx"], overwrite)
+    file = opened(source, target, [".onnx", ".xml"], overwrite)
     check = check_of(source, inputs, dims, tolerance, no_check)
     with ProgressBar(f"converting {source.name}"):
         report = make_streaming(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN, FormatError, OneGRUError, needs_extra
 from onegru.core.wording import count
 from onegru.formats.graph import Graph
@@ -17,6 +15,7 @@ from onegru.operators.onnx import OLDEST_OPSET
 
 if TYPE_CHECKING:
     from onegru.formats.onnx.validate import ModelProto, Source
+    from onegru.formats.openvino.document import IrDocument
     from onegru.fusion.search import Fused, NearMiss, Progress
 
 _MOST_NAMED = 5  # of the near misses, in a message
@@ -99,29 +98,14 @@ class DecomposedIr:
     """What a search through an IR found.
 
     Attributes:
-        root: what its .xml is to hold.
-        weights: what its .bin is to hold.
+        document: the IR, changed.
         fused, missed, nodes: as of `Decomposed`.
     """
 
-    root: ET.Element
-    weights: Array
+    document: IrDocument
     fused: tuple[Fused, ...]
     missed: tuple[NearMiss, ...]
     nodes: tuple[int, int]
-
-    def shifted(self, shift: int) -> bytes:
-        """The .xml for weights that begin at this place of the .bin."""
-        root = copy.deepcopy(self.root)
-        for data in root.iterfind(".//layer[@type='Const']/data"):
-            data.set("offset", str(int(data.get("offset", "0")) + shift))
-        return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
-
-    def graph(self, path: Path) -> Graph:
-        """Its graph; `path` is the file that it comes from."""
-        from onegru.formats.openvino.reader import ir_graph
-
-        return ir_graph(path, copy.deepcopy(self.root), self.weights)
 
 
 def find_in_ir(file: Opened, progress: Progress | None = None, *, only_layers: bool = False) -> DecomposedIr:
@@ -135,6 +119,7 @@ def find_in_ir(file: Opened, progress: Progress | None = None, *, only_layers: b
     Raises:
         FormatError: it cannot be searched.
     """
+    from onegru.formats.openvino.document import IrDocument
     from onegru.formats.openvino.xml import xml_of
     from onegru.fusion.openvino.model import fuse_ir
 
@@ -143,7 +128,7 @@ def find_in_ir(file: Opened, progress: Progress | None = None, *, only_layers: b
     before = _layer_count(root)
     weights, search = fuse_ir(file.path, root, file.weights, progress, only_layers=only_layers)
     nodes = before, _layer_count(root)
-    return DecomposedIr(root, weights, tuple(search.fused), tuple(search.missed), nodes)
+    return DecomposedIr(IrDocument(root, weights), tuple(search.fused), tuple(search.missed), nodes)
 
 
 def _layer_count(root: ET.Element) -> int:
@@ -172,7 +157,7 @@ def fused_graph(file: Opened) -> Graph:
 
         graph = read_ir(file)  # first, as it refuses hostile files
         found = find_in_ir(file)
-        return replace(found.graph(file.path), file=file) if found.fused else graph
+        return replace(found.document.graph(file.path), file=file) if found.fused else graph
     with needs_extra("onnx", "onnx", str(file)):
         from onegru.formats.onnx.parse import read_onnx
         from onegru.formats.onnx.validate import Source, model_of
@@ -189,7 +174,7 @@ def with_sequences(file: Opened, graph: Graph) -> Graph:
     """
     try:
         found = find_in_ir(file, only_layers=True)
-        return replace(found.graph(file.path), file=file) if found.fused else graph
+        return replace(found.document.graph(file.path), file=file) if found.fused else graph
     except FormatError:  # which `read_ir` lets through: as it is
         return graph
 

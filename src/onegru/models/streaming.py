@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from onegru.core.errors import FormatError, SpecError
 from onegru.core.wording import count
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def streaming_words(file: Opened, graph: Graph) -> str:
-    """Whether an ONNX model runs in chunks of time as it is, or rewritten, or why not; empty for others."""
-    if file.kind is not Kind.ONNX:
+    """Whether a model runs in chunks of time as it is, or rewritten, or why not; empty for other files."""
+    if file.kind not in (Kind.ONNX, Kind.OPENVINO):
         return ""
     if graph.starts:
         return "yes; the file says which output feeds which input"
@@ -51,23 +51,16 @@ def streaming_words(file: Opened, graph: Graph) -> str:
 
 
 def run_in_chunks(
-    source: Source,
-    model: ModelProto,
-    graph: Graph,
-    time: Mapping[str, int] | None,
-    delay: bool,
-    found: AsItIs | None = None,
+    graph: Graph, time: Mapping[str, int] | None, forms: Forms, found: AsItIs | None = None
 ) -> Streaming:
     """Change a model so that it runs in chunks; one that does as it is only has to say so.
 
     What streams, inspections and rewriting hold of a model comes from `judge` and from here.
 
     Args:
-        source: where it comes from.
-        model: the model, which this changes.
-        graph: the same as it was read.
+        graph: the model, as it was read.
         time: the axis of time of inputs, by name; None to find it.
-        delay: whether outputs may come later, where an operator needs steps ahead.
+        forms: what becomes of it in either case.
         found: what `judge` says of the graph, if it is known.
 
     Raises:
@@ -75,27 +68,68 @@ def run_in_chunks(
         FormatError: the file is broken, or its operators cannot be followed.
     """
     from onegru.timeline.check import judge
-    from onegru.timeline.onnx import streaming_model, told_model
 
     found = judge(graph) if found is None else found
     is_sound = found.is_sound and time is None and not graph.starts and _is_open(graph, found)
     if is_sound and found.is_single and found.named:  # whose steps nobody can compare with more at once
-        return told_model(source, model, graph, found)
-    unchanged = type(model).FromString(model.SerializeToString()) if is_sound else model
+        return forms.told(found)
     try:
-        made = streaming_model(source, model, graph, time, delay)
+        made = forms.rewritten(is_sound)
         taken = [name for name in made.time if time is None and name in found.pairs.values()]
         if taken:
             why = f"input {taken[0]!r} is a state by its name, and goes along time"
-            raise SpecError(f"{source.name}: cannot run in chunks, as {why}")
+            raise SpecError(f"{graph.path}: cannot run in chunks, as {why}")
     except SpecError as error:
         if is_sound:
-            return told_model(source, unchanged, graph, found)
+            return forms.told(found)
         if found.pairs and not found.refusal and not graph.starts:
             hint = f"stream() of the model as it is carries the states that it has ({found.states})"
             raise SpecError(f"{error}; {hint}", error.argument) from None
         raise
-    return told_model(source, unchanged, graph, found) if is_sound and made.states else made
+    return forms.told(found) if is_sound and made.states else made
+
+
+class Forms(NamedTuple):
+    """What a model may become.
+
+    Attributes:
+        rewritten: changed so that it runs in chunks; True leaves what there is for `told`.
+        told: as it is, with metadata that say so.
+    """
+
+    rewritten: Callable[[bool], Streaming]
+    told: Callable[[AsItIs], Streaming]
+
+
+def forms_of_onnx(
+    source: Source, model: ModelProto, graph: Graph, time: Mapping[str, int] | None, delay: bool
+) -> Forms:
+    """Of an ONNX model.
+
+    Args:
+        source: where it comes from.
+        model: the model, which this changes.
+        graph: the same as it was read.
+        time: the axis of time of inputs, by name; None to find it.
+        delay: whether outputs may come later, where an operator needs steps ahead.
+    """
+    from onegru.timeline.onnx import streaming_model, told_model
+
+    def rewritten(keeps: bool) -> Streaming:
+        own = model
+        if keeps:
+            own = type(model)()
+            own.CopyFrom(model)
+        return streaming_model(source, own, graph, time, delay)
+
+    return Forms(rewritten, lambda found: told_model(source, model, graph, found))
+
+
+def forms_of_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Forms:
+    """Of an IR; the arguments are those of `forms_of_onnx`."""
+    from onegru.timeline.openvino import streaming_ir, told_ir
+
+    return Forms(lambda _: streaming_ir(graph, time, delay), lambda found: told_ir(graph, found))
 
 
 def _is_open(graph: Graph, found: AsItIs) -> bool:
@@ -109,23 +143,29 @@ def streaming_graph(graph: Graph, time: Mapping[str, int] | None, delay: bool) -
     """The graph of a model, its hidden states among its inputs and outputs.
 
     Raises:
-        SpecError: an operator cannot run in chunks, the model does not come from an ONNX file, or an argument
-            is not legal.
+        SpecError: an operator cannot run in chunks, the model does not come from a file of a whole model, or
+            an argument is not legal.
         FormatError: its operators cannot be followed.
     """
-    if graph.file is None or graph.file.kind is not Kind.ONNX:
-        raise SpecError.of("rewrite", f"{graph.path} is no ONNX file; must be one")
+    if graph.file is None or graph.file.kind not in (Kind.ONNX, Kind.OPENVINO):
+        raise SpecError.of("rewrite", f"{graph.path} is no ONNX file or OpenVINO IR; must be one")
+    made = _streaming(graph.file, graph, time, delay)
+    if graph.file.kind is Kind.OPENVINO:
+        ir: Graph = made.model.graph(graph.file.path)
+        return ir
     from onegru.formats.onnx.parse import parse_onnx
     from onegru.formats.onnx.validate import Source, serialized
 
-    source, made = replace(Source.of(graph.file), file=None), _streaming(graph.file, graph, time, delay)
+    source = replace(Source.of(graph.file), file=None)
     return parse_onnx(serialized(source, made.model, "too large to be rewritten in memory"), source)
 
 
 def _streaming(
     file: Opened, graph: Graph, time: Mapping[str, int] | None, delay: bool, found: AsItIs | None = None
 ) -> Streaming:
+    if file.kind is Kind.OPENVINO:
+        return run_in_chunks(graph, time, forms_of_ir(graph, time, delay), found)
     from onegru.formats.onnx.validate import Source, model_of
 
     source = replace(Source.of(file), file=None)
-    return run_in_chunks(source, model_of(file), graph, time, delay, found)
+    return run_in_chunks(graph, time, forms_of_onnx(source, model_of(file), graph, time, delay), found)

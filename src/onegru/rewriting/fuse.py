@@ -151,9 +151,9 @@ def _fuse_ir(
     found = find_in_ir(file, progress)
     if not found.fused:
         raise nothing_found(str(file), found.missed)
-    outputs, notes = check_result(lambda: graph, found.graph(named), named, wanted, TOLERANCE_FUSED)
+    outputs, notes = check_result(lambda: graph, found.document.graph(named), named, wanted, TOLERANCE_FUSED)
     if target is not None:
-        write_pair(target, found.shifted, [found.weights.tobytes()])
+        write_pair(target, found.document.shifted, [found.document.weights.tobytes()])
     return found, [*notes], outputs
 
 

@@ -11,7 +11,8 @@ from onegru.core.errors import FormatError, SpecError, needs_extra
 from onegru.formats.opened import Kind, open_model
 from onegru.rewriting.check import CHECKED, Check, as_target, wanted_check
 from onegru.rewriting.rewrite import NodeReport, Rewriting
-from onegru.system.atomic_write import write_files
+from onegru.rewriting.streaming import words_of
+from onegru.rewriting.streaming_ir import rewrite_ir
 
 
 @renamed_arguments(CHECKED)
@@ -36,14 +37,14 @@ def make_streaming(
     sequences, and the target over chunks of them.
 
     Args:
-        source: an ONNX model.
-        target: the file to write, which may be the source; it is replaced only once the result has passed
-            the check. None to write nothing.
+        source: an ONNX model, or an OpenVINO IR (its .xml).
+        target: the file of the same kind to write, which may be the source; it is replaced only once the
+            result has passed the check. None to write nothing.
         time: the axis of time of inputs, by name; by default that along which the GRUs run.
         delay: whether outputs may come later than in a whole run, where a convolution needs steps ahead; else
             such a model is refused.
         quantize: whether W and R of float32 GRU nodes are then stored in int8, or the names of the nodes, as
-            `onegru.quantize` chooses them.
+            `onegru.quantize` chooses them. For ONNX models alone.
         group_size: with `quantize`, 32, 64 or 128: how many weights of a row share a scale, from opset 21 on.
         opset: with `quantize`, the version of ONNX's operators that the target uses; 13 or newer.
         check: whether to compare the target with the source, or a `Check` that says on which inputs and how
@@ -68,28 +69,32 @@ def make_streaming(
             if value is not None:
                 raise SpecError.of(name, "given without quantize, where it has no effect; must be left out")
     file = open_model("source", source)
-    path, named = as_target(file, target, ".onnx")
-    if file.kind is not Kind.ONNX:
-        raise FormatError(f"{file}: {file.kind.words}; only an ONNX model is made to stream")
-    with needs_extra("onnx", "onnx", str(file)):
-        from onegru.formats.onnx.validate import model_of
-        from onegru.rewriting.plan import Changes, check_opset
-        from onegru.rewriting.streaming import rewrite_for_streaming, words_of
-    if opset is not None:
-        check_opset(opset)
-    changes = Changes(opset=opset, quantize=names, group_size=group) if names else None
-    result = rewrite_for_streaming(file, model_of(file), named, wanted, time, flag("delay", delay), changes)
+    is_ir = file.kind is Kind.OPENVINO
+    path, named = as_target(file, target, ".xml" if is_ir else ".onnx")
+    if file.kind not in (Kind.ONNX, Kind.OPENVINO):
+        raise FormatError(f"{file}: {file.kind.words}; only an ONNX model or an IR is made to stream")
+    wait = flag("delay", delay)
+    if is_ir:
+        if names:
+            raise SpecError.of("quantize", f"given, and {file} is an OpenVINO IR; must be left out")
+        result = rewrite_ir(file, named, wanted, time, wait)
+    else:
+        with needs_extra("onnx", "onnx", str(file)):
+            from onegru.rewriting.plan import Changes, check_opset
+            from onegru.rewriting.streaming_onnx import rewrite_onnx
+        if opset is not None:
+            check_opset(opset)
+        changes = Changes(opset=opset, quantize=names, group_size=group) if names else None
+        result = rewrite_onnx(file, named, wanted, time, wait, changes)
     nodes, more = words_of(result.made)
-    versions = (entry.version for entry in result.made.model.opset_import if entry.domain in ("", "ai.onnx"))
-    newest = max(versions)
-    opsets: tuple[int, int] = (newest, newest)
+    opsets: tuple[int, ...] = () if result.opset is None else (result.opset, result.opset)
     others: tuple[str, ...] = ()
     if (rewritten := result.rewritten) is not None:
         opsets, others = rewritten.opsets, tuple(rewritten.others)
         for name, done, _ in rewritten.nodes:
             nodes[name] = [*nodes.get(name, ()), *done]
     if path is not None:
-        write_files([(path, lambda file: file.write(result.data))])
+        result.write(path)
     return Rewriting(
         source=str(file),
         target=None if path is None else str(path),

@@ -48,7 +48,7 @@ class Rewriting:
     Attributes:
         source: the file that was read.
         target: the file that was written; None where none was asked for.
-        opsets: the source's opset and the target's.
+        opsets: the source's opset and the target's; empty for an IR.
         nodes: its GRU nodes, in the order of the file.
         others: descriptions of the other nodes that the new opset changed.
         notes: what else there is to know.
@@ -57,7 +57,7 @@ class Rewriting:
 
     source: str
     target: str | None
-    opsets: tuple[int, int]
+    opsets: tuple[int, ...]
     nodes: tuple[NodeReport, ...]
     others: tuple[str, ...]
     notes: tuple[str, ...]
@@ -65,13 +65,11 @@ class Rewriting:
 
     def __repr__(self) -> str:
         changed = sum(bool(node.done) for node in self.nodes)
-        opset = " → ".join(map(str, dict.fromkeys(self.opsets)))
-        return (
-            f"Rewriting({self.source!r}: {changed} of {count(len(self.nodes), 'GRU')} changed, opset {opset})"
-        )
+        opset = ", opset " + " → ".join(map(str, dict.fromkeys(self.opsets))) if self.opsets else ""
+        return f"Rewriting({self.source!r}: {changed} of {count(len(self.nodes), 'GRU')} changed{opset})"
 
     def _repr_html_(self) -> str:
-        facts = [("opset", " → ".join(map(str, dict.fromkeys(self.opsets))))]
+        facts = [("opset", " → ".join(map(str, dict.fromkeys(self.opsets))))] if self.opsets else []
         if self.target is not None:
             facts.insert(0, ("written", self.target))
         facts += [("note", note) for note in self.notes]

@@ -1,12 +1,12 @@
-"""A model of whole sequences, rewritten to run in chunks of time, and compared on random chunks."""
+"""A model that was made to run in chunks of time, compared with its source on random chunks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,18 +14,18 @@ from onegru.core.compare import QUANTIZED, TOLERANCE_FUSED
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, MissingExtraError, OneGRUError, SpecError
 from onegru.core.wording import count
-from onegru.formats.onnx.parse import parse_onnx, read_onnx
-from onegru.formats.onnx.validate import ModelProto, Source
+from onegru.formats.graph import Graph
 from onegru.formats.opened import Opened
 from onegru.models.model import Model
 from onegru.models.random_inputs import dimension_name, draw_twice
-from onegru.models.streaming import run_in_chunks
+from onegru.models.streaming import Forms, run_in_chunks
 from onegru.rewriting.check import Check, OutputReport
 from onegru.rewriting.compare import Case, Judge, check_moved
-from onegru.rewriting.model_pass import Rewritten, embed_external, one_file, rewrite_model
-from onegru.rewriting.plan import Changes
 from onegru.timeline.check import judge
 from onegru.timeline.edit import Streaming
+
+if TYPE_CHECKING:
+    from onegru.rewriting.model_pass import Rewritten
 
 _STEPS = 29  # of a random sequence, unless the model has its own number
 _DRAWN = 3  # ways to cut a sequence that are drawn
@@ -37,74 +37,69 @@ class Chunked(NamedTuple):
     Attributes:
         made: what was changed for that.
         rewritten: what was done to its GRU nodes then; None for nothing.
-        data: the model.
         outputs: how far its outputs lie apart from the source's.
         notes: what else was done.
+        opset: of the target, or None for an IR.
+        write: writes the target, given its path.
     """
 
     made: Streaming
     rewritten: Rewritten | None
-    data: bytes
     outputs: tuple[OutputReport, ...]
     notes: list[str]
+    opset: int | None
+    write: Callable[[Path], None]
 
 
-def rewrite_for_streaming(
-    file: Opened,
-    model: ModelProto,
-    target: Path,
-    check: Check | None,
-    time: Mapping[str, int] | None,
-    delay: bool,
-    changes: Changes | None = None,
-) -> Chunked:
-    """Change a model, and compare it with its source.
-
-    Args:
-        file: the source.
-        model: the model in it, or what became of it, which this changes.
-        target: the file that it is to become.
-        check: what to check; None for nothing.
-        time: as for `onegru.make_streaming`.
-        delay: likewise.
-        changes: what is done to its GRU nodes then; the model is also compared before that, more closely.
+def made_from(
+    file: Opened, graph: Graph, notes: list[str], time: Mapping[str, int] | None, forms: Forms
+) -> Streaming:
+    """Change a model, and note what was done.
 
     Raises:
-        SpecError: a node cannot run in chunks or be what `changes` asks for, or an argument is not legal.
-        FormatError: the file is broken, or the result cannot be loaded, or differs from the source.
+        SpecError: it cannot run in chunks, or has no state to carry.
+        FormatError: its operators cannot be followed.
     """
-    place = Source.of(file)
-    notes = embed_external(place, model, len(file.data))
-    graph = parse_onnx(one_file(place, model), replace(place, file=None))
-    made = run_in_chunks(place, model, graph, time, delay)
-    own = judge(graph)
+    made, own = run_in_chunks(graph, time, forms), judge(graph)
     if not made.states and not own.pairs:
         raise SpecError(
             f"{file}: has nothing to carry from one chunk to the next; it runs in chunks as it is"
         )
     if not made.states:
         notes.append(f"its own states ({own.states}) are all that it needs; the metadata name them now")
-    data = one_file(place, made.model)
-    whole = None if check is None else Model(read_onnx(file, again=True))
-    outputs: tuple[OutputReport, ...] = ()
-    if whole is not None and check is not None:
-        outputs = compare_in_chunks(whole, Model(parse_onnx(data, Source(str(target)))), made, check, target)
-    rewritten: Rewritten | None = None
-    if changes is not None:
-        rewritten = rewrite_model(place, made.model, len(data), changes)
-        data = rewritten.serialized(place)
-        notes += rewritten.notes
-    if whole is not None and check is not None and rewritten is not None:
-        chunked, is_int8 = Model(parse_onnx(data, Source(str(target)))), QUANTIZED in rewritten.dtypes
-        outputs = compare_in_chunks(whole, chunked, made, check, target, is_int8)
-    if whole is None:
+    return made
+
+
+def check_chunks(
+    whole: Model | None,
+    read: Callable[[], Graph],
+    made: Streaming,
+    check: Check | None,
+    target: Path,
+    notes: list[str],
+    is_int8: bool = False,
+) -> tuple[OutputReport, ...]:
+    """Load a result, and compare it with its source if that is wanted.
+
+    Args:
+        whole: the source; None if nothing is to be compared.
+        read: reads the result.
+        made: what was changed.
+        check: what to check.
+        target: the file that it is to become.
+        notes: what else was done.
+        is_int8: whether GRUs have become int8.
+    """
+    if whole is None or check is None:
         with suppress(MissingExtraError):  # nothing that is not checked needs what others would run it with
-            Model(parse_onnx(data, Source(str(target))))
-    if whole is not None:
-        shapes = {info.name: info.shape for info in whole.inputs}
-        if all((shape := shapes[name]) is not None and shape[axis] == 1 for name, axis in made.time.items()):
-            notes.append("the source takes one step in each run, so that states over steps are not compared")
-    return Chunked(made, rewritten, data, outputs, notes)
+            Model(read())
+        return ()
+    outputs = compare_in_chunks(whole, Model(read()), made, check, target, is_int8)
+    shapes = {info.name: info.shape for info in whole.inputs}
+    if all((shape := shapes[name]) is not None and shape[axis] == 1 for name, axis in made.time.items()):
+        words = "the source takes one step in each run, so that states over steps are not compared"
+        notes += [] if words in notes else [words]
+    return outputs
 
 
 def compare_in_chunks(

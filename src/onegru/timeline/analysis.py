@@ -323,9 +323,15 @@ class TimeAnalysis:
         return parts.isdisjoint(self.flow.outputs) and all(
             op.kind == "Shape"
             or (kind_of(op) in PARTS and part in op.inputs[:1])
-            or (kind_of(op) in RECURRENT and part not in op.inputs[:5])
+            or (kind_of(op) in RECURRENT and part not in _without_states(op))
             for op, part in ops
         )
+
+
+def _without_states(op: Op) -> list[str]:
+    """What a recurrence takes beside its initial states."""
+    states = {first for first, _ in RECURRENT[kind_of(op)]}
+    return [name for place, name in enumerate(op.inputs) if place not in states]
 
 
 def time_axis(op: Op) -> int:

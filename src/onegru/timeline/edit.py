@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.dataflow.edit import END, Edit
 from onegru.dataflow.operator import Op
+from onegru.formats.stream_note import State
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.plan import Cache, StreamingPlan
 from onegru.timeline.rules import LENGTHS, RECURRENT, kind_of, state_form, window_pads
@@ -21,27 +21,6 @@ from onegru.timeline.starts import evaluated
 from onegru.timeline.step import slice_bounds
 
 _MOST_ELEMENTS = 1 << 20  # of a state that is followed element by element
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What a streaming model carries from one run to the next.
-
-    Attributes:
-        input: the input that takes it.
-        output: the output that gives the next one.
-        node: the node whose state or earlier steps it is.
-        first: its shape before the first run; names stand for sizes of the other inputs.
-        steps: how many steps of time it holds; None for the state of a recurrence.
-        start: what it is before the first run, perhaps one row for all; None for zeros.
-    """
-
-    input: str
-    output: str
-    node: str
-    first: tuple[int | str, ...]
-    steps: int | None = None
-    start: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +96,12 @@ class StreamingRewriter:
         timed = {*plan.outputs, *plan.newest}
         axes = {name: plan.outputs.get(name) for name in self.flow.outputs if name in timed}
         return Streaming(tuple(self.states), plan.inputs, plan.delays, axes)
+
+    def all_states(self, known: Sequence[tuple[str, str]]) -> list[State]:
+        """The states that are new, and those of these outputs and inputs, which the model had before."""
+        new = {item.input for item in self.states}
+        old = [(taken, given) for given, taken in known if taken not in new]
+        return [*self.states, *(State(taken, given, "", self.sizes.declared(taken)) for taken, given in old)]
 
     def _name_output(self, value: str) -> None:
         """Give the open sizes of an output the names that they have in inputs."""
@@ -344,38 +329,6 @@ class StreamingRewriter:
         if sum(isinstance(item, str) for item in rows) > 1:
             raise unknown(op, f"its rows are a product of open sizes ({', '.join(map(str, rows))})")
         return ((), rows, (R[0], R[-1])) if is_batch_first else ((R[0],), rows, (R[-1],))
-
-
-def stream_note(
-    made: Streaming,
-    names: SizeNames,
-    known: Sequence[tuple[str, str]],
-    defaults: Mapping[str, Array],
-    time: Mapping[str, int],
-) -> str:
-    """What the file is to say of its states, under `STREAM_KEY`: which output feeds which input.
-
-    Args:
-        made: what was changed.
-        names: of sizes.
-        known: the outputs and inputs that were states already.
-        defaults: the inputs that have a value where none is given.
-        time: the axis of time of each input that has one.
-    """
-    new = {item.input for item in made.states}
-    old = [(taken, given) for given, taken in known if taken not in new]
-    states = [*made.states, *(State(taken, given, "", names.declared(taken)) for taken, given in old)]
-    initial = {item.input: item.start for item in states if item.start is not None} | dict(defaults)
-    document = {
-        "states": [
-            {"input": item.input, "output": item.output, "shape": item.first}
-            | ({"initial": initial[item.input].astype(float).tolist()} if item.input in initial else {})
-            for item in states
-        ],
-        "time": dict(time),
-        "delays": dict(made.delays),
-    }
-    return json.dumps(document)
 
 
 def _is_joined(parts: Sequence[Array | None], axis: int, whole: Array) -> bool:

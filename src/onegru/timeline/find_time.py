@@ -4,11 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from onegru.core.arguments import integer, shown
 from onegru.core.errors import SpecError
 from onegru.dataflow.operator import Size
+from onegru.formats.graph import Graph
 from onegru.timeline.analysis import TimeAnalysis, time_axis
 
 _FORWARD = ("forward", "foward")
+
+
+def asked_axes(graph: Graph, time: Mapping[str, int] | None) -> dict[str, int]:
+    """The axis of time of inputs, as a caller has named it.
+
+    Raises:
+        SpecError: there is no such input, or it is no axis.
+    """
+    names = {info.name for info in graph.inputs}
+    if not isinstance(time, Mapping | None):
+        raise SpecError.of("time", f"{shown(time)}; must be a mapping from inputs to axes")
+    for name in time or {}:
+        if name not in names:
+            listed = ", ".join(map(repr, sorted(names)))
+            raise SpecError.of("time", f"{name!r} is not an input; must be one of {listed}")
+    return {name: integer(f"time[{name!r}]", axis) for name, axis in (time or {}).items()}
 
 
 def find_time(analysis: TimeAnalysis, asked: Mapping[str, int]) -> set[int]:

@@ -9,7 +9,6 @@ from itertools import chain
 import onnx
 from onnx import ModelProto, TensorProto
 
-from onegru.core.arguments import integer, shown
 from onegru.core.errors import BROKEN, SpecError
 from onegru.dataflow.edit import Edit
 from onegru.dataflow.flow import Flow
@@ -22,13 +21,14 @@ from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.parse import model_opset
 from onegru.formats.onnx.validate import Source, drop_named, replace_nodes
 from onegru.formats.onnx.values import names_in
+from onegru.formats.stream_note import write_note
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.check import AsItIs
-from onegru.timeline.edit import Streaming, StreamingRewriter, stream_note
+from onegru.timeline.edit import Streaming, StreamingRewriter
+from onegru.timeline.find_time import asked_axes
 from onegru.timeline.plan import StreamingPlan
-from onegru.timeline.planner import Planner
+from onegru.timeline.planner import plan_streaming
 
-_MOST_NAMED = 5  # operators in a message
 _MOST_INTEGERS = 64  # that are folded into a constant
 _MOST_FOLDS = 8  # each lets onnx infer more shapes, of which more follow
 _LEAST_IR = 4  # where an initializer need not be an input
@@ -67,31 +67,18 @@ def streaming_model(
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param:  # likewise
                 dim.Clear()
-    names = {info.name for info in graph.inputs}
-    if not isinstance(time, Mapping | None):
-        raise SpecError.of("time", f"{shown(time)}; must be a mapping from inputs to axes")
-    for name in time or {}:
-        if name not in names:
-            listed = ", ".join(map(repr, sorted(names)))
-            raise SpecError.of("time", f"{name!r} is not an input; must be one of {listed}")
-    asked = {name: integer(f"time[{name!r}]", axis) for name, axis in (time or {}).items()}
+    asked = asked_axes(graph, time)
     _name_sizes(model, asked)
     opset = model_opset(source, model)
     try:
         flow = _folded(source, model)
         states = {taker: output for output, taker in graph.states}
         analysis = TimeAnalysis(flow, states, opset)
-        plan = Planner(analysis, asked, delay).plan()
+        plan = plan_streaming(source.name, analysis, asked, delay)
     except SpecError:
         raise
     except BROKEN as error:
         raise source.error(f"its operators cannot be followed ({error})") from None
-    if plan.refusals:
-        listed = "; ".join(map(str, plan.refusals[:_MOST_NAMED]))
-        more = len(plan.refusals) - _MOST_NAMED
-        raise SpecError(
-            f"{source.name}: cannot run in chunks, as {listed}" + (f"; and {more} more" * (more > 0))
-        )
     try:
         return _edited(model, analysis, plan, graph.states, plan.inputs)
     except SpecError:
@@ -129,7 +116,9 @@ def _edited(
     defaults = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
     rewriter = StreamingRewriter(analysis, plan, edit)
     made = rewriter.edited()
-    edit.note(STREAM_KEY, stream_note(made, rewriter.sizes, states, defaults, time))
+    told = rewriter.all_states(states)
+    initial = {item.input: item.start for item in told if item.start is not None} | defaults
+    edit.note(STREAM_KEY, write_note(told, initial, time, made.delays))
     apply_edit(model, analysis.opset, edit)
     return replace(made, model=model)
 

@@ -20,12 +20,33 @@ from onegru.timeline.plan_slices import SlicesPlanner
 from onegru.timeline.rules import RECURRENT, kind_of
 from onegru.timeline.step import Finding, Move, finding_of
 
+_MOST_NAMED = 5  # operators in a message
 _MOVES = movers(Elements.KEPT, Elements.PERMUTED, casts=True, without=("Flatten",))
 #: What gives zeros for zeros.
 _KEEPS_ZEROS = (
     *(*_MOVES, "Neg", "Abs", "Sqrt", "PRelu", "Erf"),
     *(name for name in AS_OPERATORS if ACTIVATIONS[name].keeps_zero),
 )
+
+
+def plan_streaming(name: str, analysis: TimeAnalysis, time: Mapping[str, int], delay: bool) -> StreamingPlan:
+    """The changes that a model needs to run in chunks of time.
+
+    Args:
+        name: the model's, for messages.
+        analysis: as of `Planner`.
+        time: likewise.
+        delay: likewise.
+
+    Raises:
+        SpecError: it cannot, or which axis is time is not known.
+    """
+    plan = Planner(analysis, time, delay).plan()
+    if plan.refusals:
+        listed = "; ".join(map(str, plan.refusals[:_MOST_NAMED]))
+        more = len(plan.refusals) - _MOST_NAMED
+        raise SpecError(f"{name}: cannot run in chunks, as {listed}" + (f"; and {more} more" * (more > 0)))
+    return plan
 
 
 class Planner:

@@ -41,8 +41,8 @@ def fused(path: Path) -> tuple[Path, DecomposedIr]:
     """Fuse an IR into another file."""
     found = fuse_ir(path)
     target = path.with_name("fused.xml")
-    target.write_bytes(found.shifted(0))
-    target.with_suffix(".bin").write_bytes(found.weights.tobytes())
+    target.write_bytes(found.document.shifted(0))
+    target.with_suffix(".bin").write_bytes(found.document.weights.tobytes())
     return target, found
 
 
@@ -212,8 +212,8 @@ def test_relu_fits_and_other_activations_do_not(tmp_path: Path) -> None:
     assert {miss.reason for miss in search.missed} == {
         "activations: HardSigmoid(0.25, 0.5); GRUSequence-5 has only Relu, Sigmoid, Tanh"
     }
-    assert search.weights.tobytes() == path.with_suffix(".bin").read_bytes()
-    assert b"TensorIterator" in search.shifted(0)
+    assert search.document.weights.tobytes() == path.with_suffix(".bin").read_bytes()
+    assert b"TensorIterator" in search.document.shifted(0)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -7,18 +7,16 @@ is run as a whole by ONNX Runtime, with onegru for its GRU nodes.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto
 
-from onegru.core.dtypes import Array, numpy_dtype
-from onegru.core.errors import BROKEN, SpecError
+from onegru.core.dtypes import Array
+from onegru.core.errors import SpecError
 from onegru.core.wording import count
 from onegru.formats.graph import (
     STATES_KEY,
@@ -59,6 +57,7 @@ from onegru.formats.onnx.whole.model import OnnxRuntimeModel, runnable
 from onegru.formats.onnx.whole.optimizers import harmful_optimizers, takes_exact_int8
 from onegru.formats.opened import Opened
 from onegru.formats.sizes import with_sizes
+from onegru.formats.stream_note import read_note
 from onegru.operators.lowering import check_attributes, check_weights
 from onegru.operators.onnx import AUGRU, gru_version
 
@@ -91,11 +90,6 @@ def parse_onnx(data: bytes, source: Source) -> Graph:
 def _constants(source: Source, data: bytes, parse: Callable[[], ModelProto]) -> dict[str, Array]:
     """The constants that the GRU nodes of a serialized model use."""
     return _Reader(source, data, parse, folds=True).constants()
-
-
-def _is_size(number: object) -> bool:
-    """Whether what a file says may be a size."""
-    return type(number) is int and 0 <= number < 2**31
 
 
 class _Reader:
@@ -176,43 +170,10 @@ class _Reader:
         if text is None:
             grus = self.grus.values()
             return {"states": find_states(self.graph, self.opset, self.nodes, grus, inputs, outputs)}
-        pairs: tuple[tuple[str, str], ...] = ()
-        shapes: dict[str, tuple[int | str, ...]] = {}
-        initial: dict[str, Array] = {}
-        least: dict[str, tuple[int, int]] = {}
-        try:
-            document = json.loads(text)
-            states = document["states"]
-            pairs = tuple((state["output"], state["input"]) for state in states)
-            shapes = {state["input"]: tuple(state["shape"]) for state in states}
-            told = {state["input"]: state["initial"] for state in states if "initial" in state}
-            initial = {taken: np.array(numbers, np.float64) for taken, numbers in told.items()}
-            delay = max(document.get("delays", {}).values(), default=0)
-            time = document.get("time", {}).items() if delay else ()
-            least = {name: (axis, delay + 1) for name, axis in time}
-            is_sound = all(isinstance(item, list) for item in (states, *(one["shape"] for one in states)))
-            takers, givers = {info.name: info for info in inputs}, {info.name for info in outputs}
-            is_sound = is_sound and len({*shapes}) == len({given for given, _ in pairs}) == len(pairs)
-            is_sound = is_sound and takers.keys() >= least.keys()
-            for given, taken in pairs:
-                known, shape = takers[taken].shape, shapes[taken]
-                is_sound = is_sound and given in givers and known is not None and len(shape) == len(known)
-                is_sound = is_sound and all(isinstance(size, str) or _is_size(size) for size in shape)
-            for taken, array in initial.items():
-                sizes = zip(array.shape, shapes[taken], strict=True)
-                is_sound = is_sound and all(have in (1, size) for have, size in sizes)
-                with np.errstate(over="ignore"):
-                    start = array.astype(numpy_dtype(str(takers[taken].dtype)))
-                is_sound = is_sound and bool(np.isfinite(start.astype(np.float64)).all())
-            is_sound = is_sound and all(map(_is_size, (delay, *chain(*least.values()))))
-            is_sound = is_sound and document.get("delays", {}).keys() <= givers
-            ranks = {name: len(takers[name].shape or ()) or axis + 1 for name, (axis, _) in least.items()}
-            is_sound = is_sound and all(axis < ranks[name] for name, (axis, _) in least.items())
-        except BROKEN:
-            is_sound = False
-        if not is_sound:
+        told = read_note(text, inputs, outputs)
+        if told is None:
             raise self.source.error(f"its metadata {STREAM_KEY!r} do not fit its inputs and outputs")
-        return {"states": pairs, "starts": shapes, "initial": initial, "least_steps": least}
+        return told
 
     def constants(self) -> dict[str, Array]:
         """Those that GRU nodes use, as far as they may be known ahead of runs."""

@@ -20,6 +20,7 @@ from onegru.core.wording import count
 from onegru.formats.graph import (
     STATES_KEY,
     STATES_WORD,
+    STREAM_KEY,
     Graph,
     GruStep,
     LazyConstants,
@@ -36,6 +37,7 @@ from onegru.formats.openvino.steps import PlacedLayer, Walker
 from onegru.formats.openvino.whole import OpenvinoRuntimeModel, all_constants, marked
 from onegru.formats.openvino.xml import PORTS, Layer, Net, inner_layers, parse_net, xml_of
 from onegru.formats.sizes import with_sizes
+from onegru.formats.stream_note import named_sizes, read_note
 from onegru.operators.lowering import check_attributes
 from onegru.operators.openvino import OPERATORS
 
@@ -68,10 +70,22 @@ def ir_graph(path: Path, root: ET.Element, weights: Weights, text: bytes | None 
     """
     text = text or ET.tostring(root, encoding="utf-8")
     graph = _Reader(path, parse_net(path, root), root, weights).read(text)
-    info = root.iterfind("/".join(("rt_info", *STATES_KEY.split("."))))
-    if any(element.get("value") == STATES_WORD for element in info):
+    if _note(root, STATES_KEY) == STATES_WORD:
         graph = replace(graph, zero_inputs=initial_states(graph))
-    return graph
+    note = _note(root, STREAM_KEY)
+    if note is None:
+        return graph
+    inputs = named_sizes(note, graph.inputs)
+    told = None if inputs is None else read_note(note, inputs, graph.outputs)
+    if inputs is None or told is None:
+        raise FormatError(f"{path}: its metadata {STREAM_KEY!r} do not fit its inputs and outputs")
+    return replace(graph, inputs=inputs, **told)
+
+
+def _note(root: ET.Element, key: str) -> str | None:
+    """What the metadata of an IR say under a key."""
+    info = root.find("/".join(("rt_info", *key.split("."))))
+    return None if info is None else info.get("value")
 
 
 @dataclass(frozen=True, slots=True)

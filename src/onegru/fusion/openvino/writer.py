@@ -123,7 +123,7 @@ class GraphWriter:
                 GraphWriter(body, self.reader, self.bin, self, layer).write()
                 if layer_id in self._more:
                     self._renumber(layer)
-        if self._more or any(self._is_new(op) for op in self.flow.ops):
+        if self._more or self._rewritten or any(self._is_new(op) for op in self.flow.ops):
             self._lower()
             self._find_moves()
             self._write()

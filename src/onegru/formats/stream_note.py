@@ -1,0 +1,133 @@
+"""What a streaming model says of its states in its metadata, under `STREAM_KEY`: written and read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import BROKEN
+from onegru.formats.graph import TensorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a streaming model carries from one run to the next.
+
+    Attributes:
+        input: the input that takes it.
+        output: the output that gives the next one.
+        node: the node whose state or earlier steps it is.
+        first: its shape before the first run; names stand for sizes of the other inputs.
+        steps: how many steps of time it holds; None for the state of a recurrence.
+        start: what it is before the first run, perhaps one row for all; None for zeros.
+    """
+
+    input: str
+    output: str
+    node: str
+    first: tuple[int | str, ...]
+    steps: int | None = None
+    start: Array | None = None
+
+
+def write_note(
+    states: Sequence[State],
+    initial: Mapping[str, Array],
+    time: Mapping[str, int],
+    delays: Mapping[str, int],
+    sizes: Mapping[str, Sequence[int | str]] | None = None,
+) -> str:
+    """The note of a model.
+
+    Args:
+        states: its states.
+        initial: what states are before the first run where that is not zeros, by the names of their inputs.
+        time: the axis of time of each input that has one.
+        delays: the outputs that come later than in a whole run, and by how many steps.
+        sizes: the shapes of inputs by their names, for a file that has no names for open sizes.
+    """
+    document: dict[str, Any] = {
+        "states": [
+            {"input": item.input, "output": item.output, "shape": item.first}
+            | ({"initial": initial[item.input].astype(float).tolist()} if item.input in initial else {})
+            for item in states
+        ],
+        "time": dict(time),
+        "delays": dict(delays),
+    }
+    if sizes is not None:
+        document["sizes"] = {name: list(shape) for name, shape in sizes.items()}
+    return json.dumps(document)
+
+
+def read_note(
+    text: str, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+) -> dict[str, Any] | None:
+    """The attributes of a `Graph` that a note tells; None if it is broken, or does not fit the model."""
+    pairs: tuple[tuple[str, str], ...] = ()
+    shapes: dict[str, tuple[int | str, ...]] = {}
+    initial: dict[str, Array] = {}
+    least: dict[str, tuple[int, int]] = {}
+    try:
+        document = json.loads(text)
+        states = document["states"]
+        pairs = tuple((state["output"], state["input"]) for state in states)
+        shapes = {state["input"]: tuple(state["shape"]) for state in states}
+        told = {state["input"]: state["initial"] for state in states if "initial" in state}
+        initial = {taken: np.array(numbers, np.float64) for taken, numbers in told.items()}
+        delay = max(document.get("delays", {}).values(), default=0)
+        time = document.get("time", {}).items() if delay else ()
+        least = {name: (axis, delay + 1) for name, axis in time}
+        is_sound = all(isinstance(item, list) for item in (states, *(one["shape"] for one in states)))
+        takers, givers = {info.name: info for info in inputs}, {info.name for info in outputs}
+        is_sound = is_sound and len({*shapes}) == len({given for given, _ in pairs}) == len(pairs)
+        is_sound = is_sound and takers.keys() >= least.keys()
+        for given, taken in pairs:
+            known, shape = takers[taken].shape, shapes[taken]
+            is_sound = is_sound and given in givers and known is not None and len(shape) == len(known)
+            is_sound = is_sound and all(isinstance(size, str) or _is_size(size) for size in shape)
+        for taken, array in initial.items():
+            sizes = zip(array.shape, shapes[taken], strict=True)
+            is_sound = is_sound and all(have in (1, size) for have, size in sizes)
+            with np.errstate(over="ignore"):
+                start = array.astype(numpy_dtype(str(takers[taken].dtype)))
+            is_sound = is_sound and bool(np.isfinite(start.astype(np.float64)).all())
+        is_sound = is_sound and all(map(_is_size, (delay, *chain(*least.values()))))
+        is_sound = is_sound and document.get("delays", {}).keys() <= givers
+        ranks = {name: len(takers[name].shape or ()) or axis + 1 for name, (axis, _) in least.items()}
+        is_sound = is_sound and all(axis < ranks[name] for name, (axis, _) in least.items())
+    except BROKEN:
+        is_sound = False
+    if not is_sound:
+        return None
+    return {"states": pairs, "starts": shapes, "initial": initial, "least_steps": least}
+
+
+def named_sizes(text: str, inputs: Sequence[TensorInfo]) -> tuple[TensorInfo, ...] | None:
+    """Inputs with the names that a note has for their open sizes; None if these do not fit."""
+    found: list[TensorInfo] = []
+    try:
+        sizes = json.loads(text).get("sizes", {})
+        for info in inputs:
+            shape = tuple(sizes.get(info.name, info.shape or ()))
+            pairs = zip(info.shape or (), shape, strict=True)
+            if info.name in sizes and not all(
+                type(new) is int and new == have if isinstance(have, int) else isinstance(new, str)
+                for have, new in pairs
+            ):
+                return None
+            found.append(replace(info, shape=shape) if info.name in sizes else info)
+    except BROKEN:
+        return None
+    return tuple(found)
+
+
+def _is_size(number: object) -> bool:
+    """Whether what a file says may be a size."""
+    return type(number) is int and 0 <= number < 2**31

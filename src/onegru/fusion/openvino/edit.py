@@ -1,0 +1,173 @@
+"""Changes of a graph, applied to the IR that it comes from."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+
+import numpy as np
+
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import SpecError
+from onegru.dataflow.edit import Edit, Staged
+from onegru.dataflow.operator import Shape
+from onegru.formats.openvino.constants import Constants
+from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS
+from onegru.formats.openvino.flow import IrGraph, IrReader
+from onegru.formats.openvino.xml import Layer, parse_layers
+from onegru.fusion.openvino.layers import WRITTEN
+from onegru.fusion.openvino.writer import GraphWriter, IrBin
+
+#: How layers spell attributes of ONNX: by the names that <data> has for the parts of a list.
+_HALVES = {"pads": ("pads_begin", "pads_end")}
+_LENGTHS = {"openvino::LSTMSequence": 3}
+#: The attributes that change within a layer.
+_ATTRIBUTES: Mapping[str, set[str]] = {
+    **{kind: {"pads", "auto_pad"} for kind in ("Convolution", "GroupConvolution", "MaxPool", "AvgPool")},
+    "Reshape": {"allowzero"},
+}
+
+
+def apply_edit(graph: IrGraph, reader: IrReader, constants: Constants, edit: Edit) -> Array:
+    """Change the XML of an IR; returns what its .bin is to hold.
+
+    Raises:
+        SpecError: no layer expresses what an operator is to be.
+    """
+    flow, root = graph.flow, graph.element
+    for staged in edit.changes():
+        _fill_in(staged, edit)
+    rewritten = {id(staged.op) for staged in edit.changes() if not _keeps_layer(graph, staged)}
+    for staged in edit.changes():
+        op = staged.op
+        if id(op) in rewritten and staged.kind not in ("Identity", *WRITTEN):
+            raise SpecError(f"{op.kind} layer {op.name!r}: cannot be changed as this needs")
+        op.kind, op.inputs, op.outputs = staged.kind, tuple(staged.inputs), tuple(staged.outputs)
+        if staged.is_new:
+            op.attributes = {}
+        elif id(op) in rewritten:
+            changed = {**op.attributes, **staged.attributes}
+            op.attributes = {name: value for name, value in changed.items() if value is not None}
+    flow.ops = list(edit.around([(op, op) for op in flow.ops]))
+    for name, value in edit.inputs.items():
+        flow.set_dtype(name, value.dtype)
+        flow.set_shape(name, tuple(f"dim:{size}" if isinstance(size, str) else size for size in value.shape))
+        flow.inputs.append(name)
+        _add_port_layer(graph, reader, name, "Parameter", value.dtype, value.shape)
+    flow.index()
+    flow.forget()
+    for name, value in edit.outputs.items():
+        flow.outputs.append(name)
+        _add_port_layer(graph, reader, name, "Result", value.dtype, value.shape)
+    for (name, axis), size in edit.sizes.items():
+        _resize(graph, name, axis, size)
+    container = IrBin(constants)
+    GraphWriter(graph, reader, container, rewritten=rewritten).write()
+    add_notes(root, edit.notes)
+    return container.collect(root)
+
+
+def add_notes(root: ET.Element, notes: Mapping[str, str]) -> None:
+    """Set metadata of an IR."""
+    for key, text in notes.items():
+        info = root
+        for part in ("rt_info", *key.split(".")):
+            found = info.find(part)
+            info = ET.SubElement(info, part) if found is None else found
+        info.set("value", text)
+
+
+def _keeps_layer(graph: IrGraph, staged: Staged) -> bool:
+    """Change the inputs, outputs and data of the layer of an operator; False if another layer is needed."""
+    op, layer = staged.op, staged.op.origin
+    if staged.is_new or not isinstance(layer, Layer) or len(op.inputs) > len(layer.inputs):
+        return False
+    taken = list(graph.inputs[layer.id])
+    if list(op.inputs) != taken[: len(op.inputs)]:
+        return False
+    if not staged.attributes.keys() <= _ATTRIBUTES.get(layer.type, set()) or "" in staged.inputs:
+        return False
+    graph.inputs[layer.id] = (*staged.inputs, *taken[len(op.inputs) :])
+    for old, new in zip(op.outputs, staged.outputs, strict=True):
+        if old != new:
+            graph.native[new] = graph.native.pop(old)
+    data = layer.element.find("data")
+    if data is None:
+        data = ET.Element("data")
+        layer.element.insert(0, data)
+    for name, value in staged.attributes.items():
+        if name in _HALVES:
+            for place, half in enumerate(_HALVES[name]):
+                numbers = value[place * len(value) // 2 : (place + 1) * len(value) // 2]
+                data.set(half, ",".join(map(str, numbers)))
+        elif name == "auto_pad":
+            data.set("auto_pad", "explicit")
+        else:
+            data.set("special_zero", "true")
+    return True
+
+
+def _fill_in(staged: Staged, edit: Edit) -> None:
+    """Compute the lengths and first states that ONNX's operators may go without."""
+    op, inputs = staged.op, staged.inputs
+    if not op.kind.endswith("Sequence") or all(inputs):
+        return
+    place = _LENGTHS.get(op.kind, 2)
+    shape = edit.add("Shape", [inputs[0]], f"{op.name}/shape", before=op)
+    edit.flow.set_dtype(shape, "int64")
+    steps, rows = (
+        edit.add("Gather", [shape, edit.ints(axis)], f"{op.name}/{what}", before=op, axis=0)
+        for axis, what in ((1, "steps"), (0, "rows"))
+    )
+    if not inputs[place]:
+        inputs[place] = edit.add("Expand", [steps, rows], f"{op.name}/lengths", before=op)
+    for state in range(1, place):
+        if not inputs[state]:
+            known, dtype = edit.flow.shape(op.inputs[place + 2]), edit.flow.dtype(op.inputs[place + 2])
+            assert known is not None
+            rest = edit.ints(int(known[0]), int(known[-1]))
+            sizes = edit.add("Concat", [rows, rest], f"{op.name}/sizes", before=op, axis=0)
+            zero = edit.constant("onegru/zero", np.zeros(1, numpy_dtype(dtype or "float32")))
+            inputs[state] = edit.add("Expand", [zero, sizes], f"{op.name}/zeros", before=op)
+
+
+def _add_port_layer(graph: IrGraph, reader: IrReader, name: str, kind: str, dtype: str, shape: Shape) -> None:
+    """Add a Parameter or a Result."""
+    ids = [int(key) for key in graph.net.layers if key.isdecimal()]
+    key = str(max(ids, default=-1) + 1)
+    layers = graph.element.find("layers")
+    assert layers is not None
+    label = name if kind == "Parameter" else f"{name}/result"
+    element = ET.SubElement(layers, "layer", id=key, name=label, type=kind, version="opset1")
+    dims = [str(size) if isinstance(size, int) else "-1" for size in shape]
+    if kind == "Parameter":
+        words = ",".join("?" if size == "-1" else size for size in dims)
+        ET.SubElement(element, "data", {"shape": words, "element_type": ELEMENT_WORDS[dtype]})
+    side = ET.SubElement(element, "output" if kind == "Parameter" else "input")
+    port = ET.SubElement(side, "port", {"id": "0", "precision": PRECISIONS[dtype]})
+    for size in dims:
+        ET.SubElement(port, "dim").text = size
+    whole = ET.Element("net")
+    ET.SubElement(whole, "layers").append(element)
+    graph.net.layers[key] = parse_layers(reader.parser.path, whole).layers[key]  # type: ignore[index]
+    if kind == "Parameter":
+        port.set("names", name)
+        graph.native[name], graph.inputs[key] = (key, "0"), ()
+    else:
+        element.set("output_names", name)
+        graph.inputs[key], graph.results[key] = (name,), name
+        graph.tensors[name] = (*graph.tensors.get(name, ()), name)
+
+
+def _resize(graph: IrGraph, name: str, axis: int, size: object) -> None:
+    """Open a size of a Parameter; all others follow."""
+    layer = graph.net.layers.get(graph.native.get(name, ("", ""))[0])
+    if layer is None or layer.type != "Parameter" or isinstance(size, int):
+        return
+    data = layer.element.find("data")
+    assert data is not None
+    sizes = data.attrib["shape"].split(",")
+    sizes[axis] = "?"
+    data.set("shape", ",".join(sizes))
+    for place, dim in enumerate(layer.element.iterfind("output/port/dim")):
+        dim.text = "-1" if place == axis else dim.text

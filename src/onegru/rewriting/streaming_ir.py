@@ -1,0 +1,31 @@
+"""An IR of whole sequences, rewritten to run in chunks of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from onegru.formats.opened import Opened
+from onegru.formats.openvino.document import IrDocument
+from onegru.formats.openvino.reader import read_ir
+from onegru.formats.openvino.writer import write_pair
+from onegru.models.model import Model
+from onegru.models.streaming import forms_of_ir
+from onegru.rewriting.check import Check
+from onegru.rewriting.streaming import Chunked, check_chunks, made_from
+
+
+def rewrite_ir(
+    file: Opened, target: Path, check: Check | None, time: Mapping[str, int] | None, delay: bool
+) -> Chunked:
+    """Change an IR, and compare it with its source; arguments and errors are those for an ONNX model."""
+    graph, notes = read_ir(file), list[str]()
+    made = made_from(file, graph, notes, time, forms_of_ir(graph, time, delay))
+    document: IrDocument = made.model
+    whole = None if check is None else Model(graph)
+    outputs = check_chunks(whole, lambda: document.graph(target), made, check, target, notes)
+
+    def write(path: Path) -> None:
+        write_pair(path, document.shifted, [document.weights.tobytes()])
+
+    return Chunked(made, None, outputs, notes, None, write)

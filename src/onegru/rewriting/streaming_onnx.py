@@ -1,0 +1,67 @@
+"""An ONNX model of whole sequences, rewritten to run in chunks of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from onegru.core.compare import QUANTIZED
+from onegru.formats.graph import Graph
+from onegru.formats.onnx.parse import model_opset, parse_onnx, read_onnx
+from onegru.formats.onnx.validate import Source, model_of
+from onegru.formats.opened import Opened
+from onegru.models.model import Model
+from onegru.models.streaming import forms_of_onnx
+from onegru.rewriting.check import Check
+from onegru.rewriting.model_pass import Rewritten, embed_external, one_file, rewrite_model
+from onegru.rewriting.plan import Changes
+from onegru.rewriting.streaming import Chunked, check_chunks, made_from
+from onegru.system.atomic_write import write_files
+
+
+def rewrite_onnx(
+    file: Opened,
+    target: Path,
+    check: Check | None,
+    time: Mapping[str, int] | None,
+    delay: bool,
+    changes: Changes | None = None,
+) -> Chunked:
+    """Change an ONNX model, and compare it with its source.
+
+    Args:
+        file: the source.
+        target: the file that it is to become.
+        check: what to check; None for nothing.
+        time: as for `onegru.make_streaming`.
+        delay: likewise.
+        changes: what is done to its GRU nodes then; the model is also compared before that, more closely.
+
+    Raises:
+        SpecError: a node cannot run in chunks or be what `changes` asks for, or an argument is not legal.
+        FormatError: the file is broken, or the result cannot be loaded, or differs from the source.
+    """
+    place, model = Source.of(file), model_of(file)
+    notes = embed_external(place, model, len(file.data))
+    graph = parse_onnx(one_file(place, model), replace(place, file=None))
+    made = made_from(file, graph, notes, time, forms_of_onnx(place, model, graph, time, delay))
+    data = one_file(place, made.model)
+    whole = None if check is None else Model(read_onnx(file, again=True))
+
+    def read(data: bytes) -> Graph:
+        return parse_onnx(data, Source(str(target)))
+
+    outputs = check_chunks(whole, lambda: read(data), made, check, target, notes)
+    rewritten: Rewritten | None = None
+    if changes is not None:
+        rewritten = rewrite_model(place, made.model, len(data), changes)
+        data = rewritten.serialized(place)
+        notes += rewritten.notes
+        is_int8 = QUANTIZED in rewritten.dtypes
+        outputs = check_chunks(whole, lambda: read(data), made, check, target, notes, is_int8)
+
+    def write(path: Path) -> None:
+        write_files([(path, lambda file: file.write(data))])
+
+    return Chunked(made, rewritten, outputs, notes, model_opset(place, made.model), write)
