@@ -13,7 +13,7 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Facts, Op, Shape, Size
 from onegru.dataflow.shapes import SIZE_RULES
 from onegru.timeline.axes import Axes, Axis
-from onegru.timeline.rules import RECURRENT, RULES, is_understood, kind_of, least_rank
+from onegru.timeline.rules import RECURRENT, RULES, is_understood, kind_of, least_rank, state_form
 from onegru.timeline.starts import constant_start
 from onegru.timeline.step import Move, Step, UnknownOpError
 
@@ -30,6 +30,8 @@ COPIES = (
 _RESIZES = (
     *("Conv", "ConvInteger", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "Pad", "Slice", "Gather"),
     *("Split", "Tile", "Resize", "Upsample", "TopK"),
+    *("openvino::Convolution", "openvino::GroupConvolution", "openvino::ConvolutionBackpropData"),
+    *("openvino::GroupConvolutionBackpropData", "openvino::MaxPool", "openvino::AvgPool"),
 )
 #: Where operators that repeat one number, or what they take, are told how often.
 FILLED = {"ConstantOfShape": 0, "Expand": 1}
@@ -307,7 +309,7 @@ class TimeAnalysis:
 
     def start_of(self, op: Op, name: str) -> Array | None:
         """What a recurrence starts from, its rows as one if they are the same; None if it is computed."""
-        rows = 0 if op.attributes.get("layout", 0) == 1 else 1
+        rows = 0 if state_form(op)[1] else 1
         return np.zeros((1, 1, 1)) if self.flow.fill(name) == 0 else constant_start(self.flow, name, rows)
 
     def outside(self, name: str, streamed: Collection[str]) -> str | None:

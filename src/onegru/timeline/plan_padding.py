@@ -6,7 +6,7 @@ from onegru.core.wording import count
 from onegru.dataflow.operator import Op
 from onegru.timeline.plan import Cache, TimeExtent
 from onegru.timeline.plan_context import NOT_ALONE, PlanContext, later_words
-from onegru.timeline.rules import kind_of
+from onegru.timeline.rules import counts_padding, keeps_zeros, kind_of
 from onegru.timeline.step import Move
 
 
@@ -38,12 +38,12 @@ class PaddingPlanner:
             self.context.refuse("remembers", "pads time with other numbers than zeros")
         later = move.reach - first
         self.context.extents[name] = TimeExtent(extent.delay + max(later, 0), max(-later, 0), right_pad)
-        if later < 0 and (kind != "Conv" or len(op.inputs) > 2):
+        if later < 0 and not keeps_zeros(op):
             self.context.refuse("remembers", f"{move.why} and gives more than it takes")
         elif later > 0 and not self.context.delay:
             self.context.extents[name] = TimeExtent()  # once is enough to say so
             self.context.refuse("remembers", f"{move.why}: {later_words(later)}")
-        elif "Pool" in kind and move.before:
+        elif "Pool" in kind and move.before and not counts_padding(self.analysis.step(op)):
             self.context.refuse("remembers", "pads the steps that it pools")
         if move.before or move.behind:
             self.context.changes.unpadded.append((op, move.axis))

@@ -17,7 +17,7 @@ from onegru.timeline.plan_padding import PaddingPlanner
 from onegru.timeline.plan_recurrences import RecurrencesPlanner
 from onegru.timeline.plan_sizes import SizesPlanner
 from onegru.timeline.plan_slices import SlicesPlanner
-from onegru.timeline.rules import RECURRENT, kind_of
+from onegru.timeline.rules import RECURRENT, keeps_zeros, kind_of
 from onegru.timeline.step import Finding, Move, finding_of
 
 _MOST_NAMED = 5  # operators in a message
@@ -170,7 +170,7 @@ class Planner:
         is_moved = is_along or kind == "Slice" or (kind == "Pad" and self.context.pads_zeros(op))
         before = [self.context.extent(op.inputs[place]) for place in takes]
         is_ahead = any(move.behind > 0 for move in moves)
-        if not (is_moved or kind in _KEEPS_ZEROS or (kind == "Conv" and len(op.inputs) < 3 and not is_ahead)):
+        if not (is_moved or kind in _KEEPS_ZEROS or (keeps_zeros(op) and not is_ahead)):
             before = [self._wait_for_zeros(op, *item) for item in zip(takes, before, strict=True)]
         takes_zeros = is_moved or kind in _KEEPS_ZEROS or "Conv" in kind or "Pool" in kind
         if any(item.left_pad for item in before) and (len(takes) > 1 or not takes_zeros):
@@ -296,7 +296,7 @@ class Planner:
                 self.context.refuse("remembers", "takes the last step, which comes later or is not known")
             return
         if not (move.before or move.behind or move.reach):
-            if extent.left_pad and "Conv" in kind and (len(op.inputs) > 2 or kind != "Conv"):
+            if extent.left_pad and "Conv" in kind and not keeps_zeros(op):
                 self.context.refuse("remembers", "adds to steps of zeros that were put in front of time")
             step = self.analysis.step(op)
             rank = len(step.shape())

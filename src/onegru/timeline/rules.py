@@ -643,6 +643,19 @@ def is_understood(op: Op) -> bool:
     return known.issuperset(op.attributes) and len(op.inputs) <= INPUTS.get(kind, len(op.inputs))
 
 
+def keeps_zeros(op: Op) -> bool:
+    """Whether an operator is a convolution that gives zeros for zeros, as it adds no bias."""
+    kinds = ("Conv", "openvino::Convolution", "openvino::GroupConvolution")
+    return kind_of(op) in kinds and len(op.inputs) < 3
+
+
+def counts_padding(step: Step) -> bool:
+    """Whether a pooling takes what it pads with as zeros that count."""
+    if step.op.kind == "openvino::AvgPool":
+        return step.text("exclude-pad").lower() in ("false", "0")
+    return step.op.kind == "AveragePool" and step.number("count_include_pad", 0) == 1
+
+
 def state_form(op: Op) -> tuple[int, bool]:
     """The input with a recurrence's R, and whether its batch comes first."""
     if op.kind.startswith("openvino::"):
