@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,8 +13,6 @@ from onegru.cli.model_changes import (
     CheckInputs,
     NoCheck,
     Overwrite,
-    Source,
-    Target,
     Tolerance,
     check_of,
     opened,
@@ -28,8 +27,10 @@ _IN_INT8 = "Weights in int8"
 
 
 def stream_command(
-    source: Source,
-    target: Target,
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="An ONNX model (.onnx) or an OpenVINO IR (.xml).")
+    ],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The file of the same kind to write.")],
     time: Annotated[
         list[str] | None,
         typer.Option("--time", metavar="INPUT=AXIS", help="The axis of time of an input, if not clear."),
@@ -72,16 +73,14 @@ def stream_command(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a model of whole sequences run in chunks: its states become inputs and outputs.
+    """Make a model of whole sequences run in chunks: states become inputs and outputs.
 
-    Chunks of the target are compared with whole sequences of the source, and it is not written if they differ
-    by more than rounding. `onegru.load(TARGET).stream()` carries the states.
+    The target is written if its chunks give what the source gives for whole sequences, but for rounding.
+    `onegru.load(TARGET).stream()` carries the states.
 
     Example: onegru stream model.onnx streaming.onnx
 
     Example: onegru stream model.onnx small.onnx --delay --quantize
-
-    Example: onegru stream model.xml streaming.xml
     """
     if not quantize:
         refuse({"--node": nodes, "--group-size": group_size, "--opset": opset}, "without --quantize")

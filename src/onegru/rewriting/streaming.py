@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from onegru.core.errors import FormatError, MissingExtraError, OneGRUError, Spec
 from onegru.core.wording import count
 from onegru.formats.graph import Graph
 from onegru.formats.opened import Opened
+from onegru.models.lengths import find_lengths
 from onegru.models.model import Model
 from onegru.models.random_inputs import dimension_name, draw_twice
 from onegru.models.streaming import Forms, run_in_chunks
@@ -124,8 +125,9 @@ def compare_in_chunks(
     dtypes |= {QUANTIZED} if is_int8 else set()
     judge = Judge(whole, case, check, target, TOLERANCE_FUSED, dtypes, chunked)
     rng = np.random.default_rng(check.seed)
+    lengths = {name for name, item in find_lengths(whole).items() if not item.is_scaled}
     for sizes in _chunk_sizes(total, max(made.delays.values(), default=0), rng):
-        results = _run_in_chunks(chunked, inputs, made, sizes)
+        results = _run_in_chunks(chunked, inputs, made, sizes, lengths)
         for name, axis in made.axes.items():
             expected = case.outputs[name]
             if axis is not None:
@@ -173,8 +175,13 @@ def _chunk_sizes(total: int, delay: int, rng: np.random.Generator) -> Iterator[l
 
 
 def _run_in_chunks(
-    chunked: Model, inputs: Mapping[str, Array], made: Streaming, sizes: list[int]
+    chunked: Model,
+    inputs: Mapping[str, Array],
+    made: Streaming,
+    sizes: list[int],
+    lengths: Collection[str],
 ) -> dict[str, Array]:
+    """The outputs over all chunks; of lengths, which are inputs, each chunk has what is left."""
     stream = chunked.stream()
     parts: list[dict[str, Array]] = []
     start = 0
@@ -183,7 +190,11 @@ def _run_in_chunks(
         if start:  # what a state is at first is given once
             inputs = {name: array for name, array in inputs.items() if name not in states}
         chunk = {
-            name: np.take(array, range(start, start + size), made.time[name]) if name in made.time else array
+            name: np.take(array, range(start, start + size), made.time[name])
+            if name in made.time
+            else np.clip(array - start, 0, size).astype(array.dtype)
+            if name in lengths
+            else array
             for name, array in inputs.items()
         }
         parts.append(stream.step(chunk))

@@ -9,6 +9,7 @@ from onegru.formats.opened import Opened
 from onegru.formats.openvino.document import IrDocument
 from onegru.formats.openvino.reader import read_ir
 from onegru.formats.openvino.writer import write_pair
+from onegru.models.fusing import with_sequences
 from onegru.models.model import Model
 from onegru.models.streaming import forms_of_ir
 from onegru.rewriting.check import Check
@@ -19,7 +20,7 @@ def rewrite_ir(
     file: Opened, target: Path, check: Check | None, time: Mapping[str, int] | None, delay: bool
 ) -> Chunked:
     """Change an IR, and compare it with its source; arguments and errors are those for an ONNX model."""
-    graph, notes = read_ir(file), list[str]()
+    graph, notes = with_sequences(file, read_ir(file)), list[str]()
     made = made_from(file, graph, notes, time, forms_of_ir(graph, time, delay))
     document: IrDocument = made.model
     whole = None if check is None else Model(graph)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,8 @@ from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.document import IrDocument
 from onegru.formats.openvino.fields import AttributeParser
 from onegru.formats.openvino.flow import IrGraph, IrReader
-from onegru.formats.openvino.xml import parse_net, parse_xml
+from onegru.formats.openvino.reader import root_of
+from onegru.formats.openvino.xml import parse_net
 from onegru.formats.stream_note import State, write_note
 from onegru.fusion.openvino.edit import add_notes, apply_edit
 from onegru.timeline.analysis import TimeAnalysis
@@ -23,6 +24,7 @@ from onegru.timeline.check import AsItIs
 from onegru.timeline.edit import Streaming, StreamingRewriter
 from onegru.timeline.find_time import asked_axes
 from onegru.timeline.planner import plan_streaming
+from onegru.timeline.rules import RECURRENT, kind_of
 
 OPSET = 13  # of the operators that layers are read as
 
@@ -40,7 +42,7 @@ class _Ir:
         outline, path = graph.outline, Path(graph.path)
         assert outline is not None and outline.weights is not None
         self.path = path
-        self.root: ET.Element = parse_xml(outline.text, path)
+        self.root = copy.deepcopy(root_of(graph))
         parser = AttributeParser(path)
         self.constants = Constants(parser, outline.weights)
         self.reader = IrReader(parser, self.constants)
@@ -57,6 +59,23 @@ class _Ir:
                     size if isinstance(size, int) else f"dim:{name}_{axis}" for axis, size in enumerate(shape)
                 ]
                 self.flow.set_shape(value, tuple(named))
+        self.flow.forget()
+        self._name_rows()
+
+    def _name_rows(self) -> None:
+        """Give the rows of an initial state the name that they have in the input of its recurrence."""
+        analysis = TimeAnalysis(self.flow, {}, OPSET)
+        names = {
+            axis: size
+            for value in self.inputs.values()
+            for axis, size in zip(analysis.known.get(value) or (), self.flow.shape(value) or (), strict=False)
+        }
+        for op in analysis.recurrent:
+            rows = (analysis.known.get(op.inputs[0]) or ((),))[0]
+            for first, _ in RECURRENT[kind_of(op)]:
+                shape = self.flow.shape(op.inputs[first])
+                if op.inputs[first] in self.inputs.values() and shape and isinstance(shape[0], str):
+                    self.flow.set_shape(op.inputs[first], (names.get(rows, shape[0]), *shape[1:]))
         self.flow.forget()
 
     def named(self, value: str) -> str:

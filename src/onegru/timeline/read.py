@@ -58,12 +58,13 @@ def _of_ir(graph: Graph, outline: Outline) -> Timeline:
     from onegru.formats.openvino.constants import Constants
     from onegru.formats.openvino.fields import AttributeParser
     from onegru.formats.openvino.flow import IrReader
-    from onegru.formats.openvino.xml import parse_net, parse_xml
+    from onegru.formats.openvino.reader import root_of
+    from onegru.formats.openvino.xml import parse_net
 
     path = Path(graph.path)
     assert outline.weights is not None
     parser = AttributeParser(path)
-    root = parse_xml(outline.text, path)
+    root = root_of(graph)
     read = IrReader(parser, Constants(parser, outline.weights)).read(parse_net(path, root), root)
     names = {f"{layer}:{port}": name for name, (layer, port) in read.native.items()}
     inputs = {info.name: names[info.value] for info in graph.inputs}

@@ -440,7 +440,7 @@ def _recurrent(step: Step) -> Iterator[Move]:
     for output in range(1, len(step.op.outputs)):
         yield Move(0, batch, 0 if batch_first else 1, output)
     yield Move(0, 2, None, 0, "mixes", "sums over all steps of a run")
-    if kind_of(step.op) == "AUGRU":
+    if kind_of(step.op) in ("AUGRU", "openvino::AUGRUSequence"):
         yield Move(6, time, y_time, 0)
         yield Move(6, batch, y_batch, 0)
     if not step.op.kind.startswith("openvino::"):

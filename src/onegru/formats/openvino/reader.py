@@ -35,7 +35,7 @@ from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
 from onegru.formats.openvino.flow import IrGraph, IrReader
 from onegru.formats.openvino.steps import PlacedLayer, Walker
 from onegru.formats.openvino.whole import OpenvinoRuntimeModel, all_constants, marked
-from onegru.formats.openvino.xml import PORTS, Layer, Net, inner_layers, parse_net, xml_of
+from onegru.formats.openvino.xml import PORTS, Layer, Net, inner_layers, parse_net, parse_xml, xml_of
 from onegru.formats.sizes import with_sizes
 from onegru.formats.stream_note import named_sizes, read_note
 from onegru.operators.lowering import check_attributes
@@ -80,6 +80,15 @@ def ir_graph(path: Path, root: ET.Element, weights: Weights, text: bytes | None 
     if inputs is None or told is None:
         raise FormatError(f"{path}: its metadata {STREAM_KEY!r} do not fit its inputs and outputs")
     return replace(graph, inputs=inputs, **told)
+
+
+def root_of(graph: Graph) -> ET.Element:
+    """The XML of an IR that was read; shared, so it must not be changed."""
+    outline, file = graph.outline, graph.file
+    assert outline is not None
+    if file is not None and file.data is outline.text:
+        return file.once(xml_of)
+    return parse_xml(outline.text, Path(graph.path))
 
 
 def _note(root: ET.Element, key: str) -> str | None:

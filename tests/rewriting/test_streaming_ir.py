@@ -1,0 +1,223 @@
+"""IRs made to run in chunks: OpenVINO itself runs them, chunk by chunk, and gives what one run gives."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+import onegru
+from onegru import FormatError, SpecError
+from onegru.core.dtypes import Array
+from onegru.timeline import plan, planner
+from tests.rewriting.test_streaming import AHEAD, CAUSAL, NEVER, B, C, T, built, chunks_of, drawn, save
+
+ov = pytest.importorskip("openvino")
+
+
+def convert(folder: Path, proto: ModelProto, *, fp16: bool = False) -> Path:
+    path = folder / "model.xml"
+    ov.save_model(ov.convert_model(save(folder, proto)), path, compress_to_fp16=fp16)
+    return path
+
+
+def note_in(path: Path) -> dict[str, Any]:
+    (element,) = ET.parse(path).getroot().iterfind("rt_info/onegru/stream")
+    found: dict[str, Any] = json.loads(element.get("value", ""))
+    return found
+
+
+def zeros_of(state: dict[str, Any], sizes: dict[str, int]) -> Array:
+    shape = [size if isinstance(size, int) else sizes[size] for size in state["shape"]]
+    return np.broadcast_to(np.asarray(state.get("initial", 0), np.float32), shape)
+
+
+def run_by_openvino(path: Path, X: Array, cuts: list[int]) -> Array:
+    """What OpenVINO gives for chunks of X, [B, C, T], states carried as the file's note says."""
+    note = note_in(path)
+    (name,) = note["time"]
+    sizes = {size: X.shape[axis] for axis, size in enumerate(note["sizes"][name]) if isinstance(size, str)}
+    states = {item["input"]: zeros_of(item, sizes) for item in note["states"]}
+    model = ov.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    parts: list[Array] = []
+    for first, last in pairwise(np.cumsum([0, *cuts])):
+        found = model({name: X[:, :, first:last], **states})
+        states = {item["input"]: np.array(found[item["output"]]) for item in note["states"]}
+        parts.append(np.array(found["Z"]))
+    return np.concatenate(parts, 2)
+
+
+def check(source: Path, seed: int, *, tolerance: float = 1e-5) -> onegru.reports.Rewriting:
+    target = source.with_name("streaming.xml")
+    report = onegru.make_streaming(source, target, delay=True)
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((B, C, T)).astype(np.float32)
+    whole = np.array(ov.Core().compile_model(source, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(X)["Z"])
+    later = max(note_in(target)["delays"].values(), default=0)
+    cuts = chunks_of(rng, later + 1)
+    expected = whole[:, :, : T - later]
+    np.testing.assert_allclose(run_by_openvino(target, X, cuts), expected, atol=tolerance)
+    stream = onegru.load(target).stream()
+    found = [stream.step({"X": X[:, :, a:b]})["Z"] for a, b in pairwise(np.cumsum([0, *cuts]))]
+    np.testing.assert_allclose(np.concatenate(found, 2), expected, atol=tolerance)
+    assert onegru.inspect(target).streaming == "yes; the file says which output feeds which input"
+    return report
+
+
+@pytest.mark.long(every=6)
+@pytest.mark.parametrize("part", [*CAUSAL, *AHEAD])
+def test_each_part(part: str, tmp_path: Path) -> None:
+    check(convert(tmp_path, built([{**CAUSAL, **AHEAD}[part], CAUSAL["GRU"]], 4)), 1)
+
+
+@pytest.mark.long(every=30)
+@pytest.mark.parametrize("seed", range(240))
+def test_drawn_networks(seed: int, tmp_path: Path) -> None:
+    names, proto = drawn(seed)
+    path = convert(tmp_path, proto)
+    if set(names).isdisjoint(NEVER):
+        check(path, seed)
+        return
+    with pytest.raises(SpecError, match=r"cannot run in chunks, as |^time: no GRU"):
+        onegru.make_streaming(path, tmp_path / "streaming.xml", delay=True)
+    assert not (tmp_path / "streaming.xml").exists()
+    assert not (tmp_path / "streaming.bin").exists()
+
+
+def test_weights_in_float16(tmp_path: Path) -> None:
+    check(convert(tmp_path, built([CAUSAL["padded convolution"], CAUSAL["GRU"]], 3), fp16=True), 3)
+
+
+def test_layers_keep_what_does_not_change(tmp_path: Path) -> None:
+    """All but what is put between them: names, attributes, and metadata of others."""
+    path = convert(tmp_path, built([CAUSAL["padded convolution"], CAUSAL["GRU"]], 3))
+    tree = ET.parse(path)
+    tree.getroot().append(ET.fromstring('<rt_info><own><word value="kept"/></own></rt_info>'))
+    tree.write(path)
+    target = tmp_path / "streaming.xml"
+    onegru.make_streaming(path, target)
+    before, after = (ET.parse(file).getroot() for file in (path, target))
+    kept, found = (
+        [
+            (layer.get("name"), layer.find("data").attrib)
+            for layer in root.iterfind("layers/layer[@type='GRUSequence']")
+        ]
+        for root in (before, after)
+    )
+    assert found == kept and len(kept) == 1
+    assert [element.get("value") for element in after.iterfind("rt_info/own/word")] == ["kept"]
+
+
+def test_a_source_replaced(tmp_path: Path) -> None:
+    path = convert(tmp_path, built([CAUSAL["GRU"]], 5))
+    onegru.make_streaming(path, path)
+    with pytest.raises(SpecError, match="was rewritten for streaming before"):
+        onegru.make_streaming(path, path)
+    assert onegru.load(path).stream().pairs
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_states_of_its_own(attention: bool, tmp_path: Path) -> None:
+    """Nothing changes but the metadata; lengths, which are an input, are those of each chunk."""
+    rng = np.random.default_rng(2)
+    layer = onegru.GRU(
+        *(rng.standard_normal(s).astype("f") for s in ((1, 12, 3), (1, 12, 4))), attention=attention
+    )
+    source, target = tmp_path / "gru.xml", tmp_path / "streaming.xml"
+    onegru.save_layers(layer, source)
+    report = onegru.make_streaming(source, target)
+    assert "its own states" in report.notes[0]
+    feeds: dict[str, Array] = {"X": rng.standard_normal((2, 5, 3)).astype("f")}
+    feeds |= {"A": rng.uniform(size=(2, 5, 1)).astype("f")} if attention else {}
+    start = {"H_t" if attention else "initial_hidden_state": np.zeros((2, 1, 4), "f")}
+    model = onegru.load(source)
+    whole = model.run({**feeds, **start, "sequence_lengths": np.full(2, 5, np.int32)})
+    stream = onegru.load(target).stream()
+    parts = [
+        stream.step(
+            {name: array[:, a:b] for name, array in feeds.items()}
+            | {"sequence_lengths": np.full(2, b - a, np.int32)}
+        )
+        for a, b in ((0, 2), (2, 5))
+    ]
+    np.testing.assert_array_equal(np.concatenate([part["Y"] for part in parts], 2), whole["Y"])
+
+
+def test_a_loop_of_a_cell(tmp_path: Path) -> None:
+    """As old converters write a GRU: a sequence first, whose state is then outside."""
+    from tests.support.files.cell_loops import Looped, inputs, loop, model_of  # which imports OpenVINO
+
+    source, target = tmp_path / "loop.xml", tmp_path / "streaming.xml"
+    how = Looped(state="zero")
+    given = inputs(how)
+    ov.save_model(model_of(loop(how, given), given), source, compress_to_fp16=False)
+    onegru.make_streaming(source, target)
+    assert note_in(target)["states"]
+    kinds = {layer.get("type") for layer in ET.parse(target).getroot().iter("layer")}
+    assert "GRUSequence" in kinds and "TensorIterator" not in kinds
+
+
+def test_in_memory(tmp_path: Path) -> None:
+    path = convert(tmp_path, built([CAUSAL["padded convolution"], CAUSAL["GRU"]], 6))
+    X = np.random.default_rng(6).standard_normal((B, C, T)).astype(np.float32)
+    model = onegru.load(path)
+    stream = model.stream(rewrite=True)
+    found = [stream.step({"X": X[:, :, a:b]})["Z"] for a, b in ((0, 4), (4, T))]
+    np.testing.assert_allclose(np.concatenate(found, 2), model.run({"X": X})["Z"], atol=1e-5)
+    assert onegru.inspect(path).streaming == "once rewritten by onegru stream, which adds 1 cache and 1 state"
+
+
+def test_a_wrong_plan_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = convert(tmp_path, built([CAUSAL["padded convolution"], CAUSAL["GRU"]], 4))
+    target = tmp_path / "streaming.xml"
+    make = planner.Planner.plan
+
+    def spoiled(own: planner.Planner) -> plan.StreamingPlan:
+        made = make(own)
+        made.unpadded.clear()
+        return made
+
+    monkeypatch.setattr(planner.Planner, "plan", spoiled)
+    with pytest.raises((FormatError, SpecError), match=r"not written|fails|must be"):
+        onegru.make_streaming(source, target)
+    assert not target.exists()
+
+
+def test_what_an_ir_cannot_have(tmp_path: Path) -> None:
+    source = convert(tmp_path, built([CAUSAL["GRU"]], 4))
+    with pytest.raises(SpecError, match=r"^quantize: given, and .* is an OpenVINO IR; must be left out"):
+        onegru.make_streaming(source, tmp_path / "streaming.xml", quantize=True)
+    with pytest.raises(SpecError, match=r"^time: 'Y' is not an input; must be one of 'X'"):
+        onegru.make_streaming(source, tmp_path / "streaming.xml", time={"Y": 1})
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda note: note.clear(),
+        lambda note: note["states"].append(note["states"][0]),
+        lambda note: note["states"][0].update(input="other"),
+        lambda note: note["states"][0].update(shape=[1]),
+        lambda note: note["states"][0].update(initial=[["x"]]),
+        lambda note: note.update(sizes=3),
+        lambda note: note["sizes"].update(X=["a", 5, "b"]),
+        lambda note: note["sizes"].update(X=["a"]),
+        lambda note: note["sizes"].update(X=[1, C, 2]),
+    ],
+)
+def test_a_broken_note(spoil: Any, tmp_path: Path) -> None:
+    source, target = convert(tmp_path, built([CAUSAL["GRU"]], 4)), tmp_path / "streaming.xml"
+    onegru.make_streaming(source, target)
+    tree, note = ET.parse(target), note_in(target)
+    spoil(note)
+    (element,) = tree.getroot().iterfind("rt_info/onegru/stream")
+    element.set("value", json.dumps(note))
+    tree.write(target)
+    with pytest.raises(FormatError, match=r"its metadata 'onegru\.stream' do not fit its inputs and outputs"):
+        onegru.load(target)
