@@ -16,7 +16,8 @@ import onegru
 from onegru import FormatError, SpecError
 from onegru.core.dtypes import Array
 from onegru.timeline import plan, planner
-from tests.rewriting.test_streaming import AHEAD, CAUSAL, NEVER, B, C, T, built, chunks_of, drawn, save
+from tests.rewriting.test_streaming import AHEAD, CAUSAL, NEVER, B, C, T, built, chunks_of, drawn
+from tests.support.files.onnx_models import save
 
 ov = pytest.importorskip("openvino")
 
@@ -104,10 +105,7 @@ def test_layers_keep_what_does_not_change(tmp_path: Path) -> None:
     onegru.make_streaming(path, target)
     before, after = (ET.parse(file).getroot() for file in (path, target))
     kept, found = (
-        [
-            (layer.get("name"), layer.find("data").attrib)
-            for layer in root.iterfind("layers/layer[@type='GRUSequence']")
-        ]
+        [data.attrib for data in root.iterfind("layers/layer[@type='GRUSequence']/data")]
         for root in (before, after)
     )
     assert found == kept and len(kept) == 1
@@ -195,6 +193,91 @@ def test_what_an_ir_cannot_have(tmp_path: Path) -> None:
         onegru.make_streaming(source, tmp_path / "streaming.xml", quantize=True)
     with pytest.raises(SpecError, match=r"^time: 'Y' is not an input; must be one of 'X'"):
         onegru.make_streaming(source, tmp_path / "streaming.xml", time={"Y": 1})
+
+
+def constant(*values: float, dtype: str = "int64") -> Any:
+    return ov.opset13.constant(np.array(values, dtype))
+
+
+def padded(op: Any, x: Any, mode: str = "constant") -> Any:
+    """Two steps in front, and as many cut off behind."""
+    longer = op.pad(x, constant(0, 2, 0), constant(0, 0, 0), mode)
+    return op.slice(longer, constant(0), constant(-2), constant(1), constant(1))
+
+
+def across(op: Any, x: Any, make: Any) -> Any:
+    """What `make` makes of [B, I, T]."""
+    return op.transpose(make(op.transpose(x, constant(0, 2, 1))), constant(0, 2, 1))
+
+
+def kernel(*shape: int) -> Any:
+    return ov.opset13.constant(np.random.default_rng(1).standard_normal(shape).astype(np.float32))
+
+
+def steps(op: Any, x: Any) -> Any:
+    return op.gather(op.shape_of(x), constant(1), constant(0))
+
+
+STREAMED = {
+    "Swish": lambda op, x: op.swish(x),
+    "MVN": lambda op, x: op.mvn(x, constant(2), True, 1e-5, "inside_sqrt"),
+    "Pad": padded,
+    "GroupConvolution": lambda op, x: across(
+        op, x, lambda y: op.group_convolution(y, kernel(C, 1, 1, 3), [1], [2], [0], [1])
+    ),
+    "SAME_UPPER": lambda op, x: across(
+        op, x, lambda y: op.convolution(y, kernel(C, C, 3), [1], [0], [0], [1], "same_upper")
+    ),
+    "AvgPool": lambda op, x: across(op, x, lambda y: op.avg_pool(y, [1], [2], [0], [3], False)),
+    "StridedSlice": lambda op, x: op.strided_slice(
+        op.pad(x, constant(0, 1, 0), constant(0, 0, 0), "constant"),
+        *map(lambda bounds: constant(*bounds), ((0, 0, 0), (0, -1, 0), (1, 1, 1))),
+        [1, 0, 1],
+        [1, 0, 1],
+    ),
+}
+REFUSED = {
+    "reflect": lambda op, x: padded(op, x, "reflect"),
+    "edge": lambda op, x: padded(op, x, "edge"),
+    "Roll": lambda op, x: op.roll(x, constant(1), constant(1)),
+    "AvgPool without its padding": lambda op, x: across(
+        op, x, lambda y: op.avg_pool(y, [1], [2], [0], [3], True)
+    ),
+    "a table": lambda op, x: op.add(
+        x, op.slice(kernel(1, 64, C), constant(0), steps(op, x), constant(1), constant(1))
+    ),
+    "MVN over time": lambda op, x: op.mvn(x, constant(1), True, 1e-5, "inside_sqrt"),
+}
+
+
+def hidden(path: Path, make: Any) -> Path:
+    """A GRU that starts at zeros, behind what `make` does to X; [B, C, T] outside."""
+    op = ov.opset13
+    X = op.parameter([-1, C, -1], np.float32)
+    X.output(0).set_names({"X"})
+    x = make(op, op.transpose(X, constant(0, 2, 1)))
+    rows = op.gather(op.shape_of(x), constant(0), constant(0))
+    zeros = op.broadcast(ov.opset13.constant(np.float32(0)), op.concat([rows, constant(1, C)], 0))
+    lengths = op.broadcast(steps(op, x), rows)
+    gru = op.gru_sequence(
+        x, zeros, lengths, kernel(1, 3 * C, C), kernel(1, 3 * C, C), kernel(1, 3 * C), C, "forward"
+    )
+    Z = op.transpose(op.squeeze(gru.output(0), constant(1)), constant(0, 2, 1))
+    Z.output(0).set_names({"Z"})
+    ov.save_model(ov.Model([op.result(Z)], [X]), path, compress_to_fp16=False)
+    return path
+
+
+@pytest.mark.parametrize("kind", STREAMED)
+def test_layers_that_onnx_lacks(kind: str, tmp_path: Path) -> None:
+    check(hidden(tmp_path / "model.xml", STREAMED[kind]), 7)
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_refused_without_a_comparison(kind: str, tmp_path: Path) -> None:
+    source = hidden(tmp_path / "model.xml", REFUSED[kind])
+    with pytest.raises(SpecError, match="cannot run in chunks, as "):
+        onegru.make_streaming(source, delay=True, check=False)
 
 
 @pytest.mark.parametrize(

@@ -328,8 +328,8 @@ class Model:
                 states of GRU nodes that are inputs, with the Y_h of the same nodes that are outputs; and
                 inputs and outputs of one type and shape whose names say so, as `cache` and `cache_out`.
             dims: sizes of symbolic dimensions of states, by name, that the other inputs do not determine.
-            rewrite: whether states that an ONNX model hides become its inputs and outputs, in memory, as
-                `onegru.make_streaming` writes them, but not checked on inputs: those of its GRUs,
+            rewrite: whether states that an ONNX model or an IR hides become its inputs and outputs, in
+                memory, as `onegru.make_streaming` writes them, but not checked on inputs: those of its GRUs,
                 and the last steps before its convolutions.
             time: with `rewrite`, the axis of time of inputs, by name; None to find it.
             delay: with `rewrite`, whether outputs may come later, where a node needs steps ahead.

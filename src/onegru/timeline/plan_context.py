@@ -103,7 +103,9 @@ class PlanContext:
         return [item for item in found if item]
 
     def pads_zeros(self, op: Op) -> bool:
-        """Whether a Pad pads with zeros."""
+        """Whether an operator is a Pad with zeros; an IR's in another mode is one that is not translated."""
+        if op.kind != "Pad":
+            return False
         mode = self.analysis.step(op).text("mode", "constant").lower()
         value = op.inputs[2] if len(op.inputs) > 2 else ""
         number = self.analysis.flow.fill(value) if value else op.attributes.get("value", 0.0)

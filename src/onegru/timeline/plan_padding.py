@@ -22,7 +22,7 @@ class PaddingPlanner:
         """Steps that are added at either end of time, or cut off."""
         if min(move.before, move.behind) < 0:
             self.context.refuse("remembers", f"{move.why}, which a stream does not know the ends of")
-        elif kind_of(op) == "Pad" and not self.context.pads_zeros(op):
+        elif not self.context.pads_zeros(op):
             self.context.refuse("remembers", "pads time with other numbers than zeros")
         left_pad = max(extent.left_pad + move.before, 0)
         self.context.extents[op.outputs[move.output]] = TimeExtent(

@@ -1,0 +1,50 @@
+"""How long functions and classes are; those that are too long are named."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import onegru
+
+ROOT = Path(onegru.__file__).parent
+MOST_LINES = {ast.FunctionDef: 60, ast.ClassDef: 300}  # without docstrings
+
+#: Those that are longer; only to be shortened. Commands declare each option on lines of its own.
+LONGER = {
+    "cli/conformance.py:run_command",
+    "cli/convert.py:convert_command",
+    "cli/quantize.py:quantize_command",
+    "cli/score.py:score_command",
+    "cli/stream.py:stream_command",
+    "cli/trace.py:trace_command",
+    "cli/verify.py:verify_command",
+    "conformance/factors.py:_onnx",
+    "dataflow/flow.py:Flow",
+    "formats/onnx/whole/session.py:__init__",
+    "fusion/cells/products.py:contract",
+    "fusion/openvino/writer.py:GraphWriter",
+    "quantization/quantize.py:quantize",
+    "quantization/subject.py:_of_layers",
+    "quantization/subject.py:_of_model",
+}
+
+
+def lines_of(item: ast.FunctionDef | ast.ClassDef) -> int:
+    docstrings = (
+        part.body[0]
+        for part in ast.walk(item)
+        if isinstance(part, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(part) is not None
+    )
+    own = (item.end_lineno or 0) - item.lineno + 1
+    return own - sum((text.end_lineno or 0) - text.lineno + 1 for text in docstrings)
+
+
+def test_functions_and_classes_are_short() -> None:
+    found = {
+        f"{path.relative_to(ROOT).as_posix()}:{item.name}"
+        for path in ROOT.rglob("*.py")
+        for item in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(item, ast.FunctionDef | ast.ClassDef) and lines_of(item) > MOST_LINES[type(item)]
+    }
+    assert found == LONGER
