@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 
 from onegru.cli.model_changes import (
+    AnySource,
+    AnyTarget,
     AsJson,
     CheckDims,
     CheckInputs,
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 
 
 def fuse_command(
-    source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="An ONNX model (.onnx) or OpenVINO IR (.xml).")
-    ],
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The file of the same kind to write.")],
+    source: AnySource,
+    target: AnyTarget,
     inputs: CheckInputs = None,
     dims: CheckDims = None,
     tolerance: Tolerance = None,

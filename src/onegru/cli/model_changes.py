@@ -29,6 +29,10 @@ CHECKING, WRITING = "The check", "The target"
 
 Source = Annotated[Path, typer.Argument(metavar="SOURCE", help="An ONNX model (.onnx).")]
 Target = Annotated[Path, typer.Argument(metavar="TARGET", help="The file to write (.onnx).")]
+AnySource = Annotated[
+    Path, typer.Argument(metavar="SOURCE", help="An ONNX model (.onnx) or an OpenVINO IR (.xml).")
+]
+AnyTarget = Annotated[Path, typer.Argument(metavar="TARGET", help="The file of the same kind to write.")]
 Opset = Annotated[
     int | None,
     typer.Option("--opset", metavar="N", help="The opset of the target: 1 to onnx's newest."),

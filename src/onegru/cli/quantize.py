@@ -11,13 +11,13 @@ from rich.console import Console
 
 from onegru.cli.inputs import AxesOption, gather_inputs, parse_axes, parse_dims, parse_pairs
 from onegru.cli.model_changes import (
+    AnySource,
+    AnyTarget,
     AsJson,
     CheckDims,
     GroupSize,
     Opset,
     Overwrite,
-    Source,
-    Target,
     Tolerance,
     opened,
     refuse,
@@ -38,8 +38,8 @@ _SAMPLES = "What to measure with"
 
 
 def quantize_command(
-    source: Source,
-    target: Target,
+    source: AnySource,
+    target: AnyTarget,
     keep_snr: Annotated[
         float | None,
         typer.Option(
@@ -103,7 +103,7 @@ def quantize_command(
         refuse({"--column": columns, "--axes": axes, "--rows": rows}, "without --samples")
     elif inputs:
         raise SpecError.of("--samples", "given with --input; must be one of them")
-    opened(source, target, [".onnx"], overwrite)
+    opened(source, target, [".onnx", ".xml"], overwrite)
     given: list[dict[str, Array]] | None = None
     words = "random inputs, which say little: -i or --samples for your own"
     if inputs:

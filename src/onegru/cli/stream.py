@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from onegru.cli.model_changes import (
+    AnySource,
+    AnyTarget,
     AsJson,
     CheckDims,
     CheckInputs,
@@ -27,10 +28,8 @@ _IN_INT8 = "Weights in int8"
 
 
 def stream_command(
-    source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="An ONNX model (.onnx) or an OpenVINO IR (.xml).")
-    ],
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The file of the same kind to write.")],
+    source: AnySource,
+    target: AnyTarget,
     time: Annotated[
         list[str] | None,
         typer.Option("--time", metavar="INPUT=AXIS", help="The axis of time of an input, if not clear."),

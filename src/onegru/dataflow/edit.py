@@ -70,6 +70,7 @@ class Edit:
         inputs, outputs: new ones of the model.
         sizes: new sizes of its inputs and outputs, by name and axis.
         notes: new metadata of the model.
+        unfolded: new values that are computed in each run, though constants determine them.
     """
 
     def __init__(self, flow: Flow, names: set[str]) -> None:
@@ -80,6 +81,7 @@ class Edit:
         self.outputs: dict[str, Declared] = {}
         self.sizes: dict[tuple[str, int], Size] = {}
         self.notes: dict[str, str] = {}
+        self.unfolded: set[str] = set()
         self._staged: dict[int, Staged] = {}
         self._before: dict[int, list[Op]] = {}
         self._last: list[Op] = []
@@ -228,6 +230,10 @@ class Edit:
         self.notes[key] = text
 
     # For writers
+
+    def is_empty(self) -> bool:
+        """Whether nothing changes but metadata."""
+        return not (self._staged or self.added() or self.inputs or self.outputs or self.sizes)
 
     def changes(self) -> Iterator[Staged]:
         """Operators of the file that change."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from onegru.engines.interface import EngineOptions
 from onegru.formats.graph import Graph, GruStep, Runner
 from onegru.layers.gru import GRU, apply, canonical_inputs
 from onegru.operators.lowering import Lowered, check_attributes, lower
-from onegru.operators.schema import WEIGHTS
+from onegru.operators.schema import WEIGHTS, Port
 
 if TYPE_CHECKING:
     from onegru.layers.gates.trace import GateTrace
@@ -191,7 +192,7 @@ class GruNode:
         given = {name: arrays.get(name) for name in self._step.inputs if name not in WEIGHTS}
         self._add_state(given, layer)
         with prefixed_errors(self._place):
-            return layer._trace(lowered.ports, given, self.name, source)
+            return layer._trace(_ports_of(lowered), given, self.name, source)
 
     def _repeat(self, layer: GRU, arrays: Mapping[str, Array]) -> Callable[[], dict[str, Array]]:
         """What runs another layer that has the node's shapes, and returns its outputs by role, in any layout.
@@ -204,7 +205,7 @@ class GruNode:
         assert lowered is not None
         given = {name: arrays.get(name) for name in self._step.inputs if name not in WEIGHTS}
         self._add_state(given, layer)
-        inputs, _ = canonical_inputs(layer, lowered.ports, given)
+        inputs, _ = canonical_inputs(layer, _ports_of(lowered), given)
         names = {"A": "attention"}
         arguments: dict[str, Any] = {names.get(role, role): array for role, array in inputs.items()}
         wanted = [port.role for port in lowered.ports if port.name in self._step.outputs]
@@ -359,6 +360,11 @@ def has_fixed_layer(node: GruNode) -> bool:
 def trace_node(node: GruNode, runs: Sequence[Mapping[str, Array]], source: str) -> GateTrace:
     """Its gates in these runs."""
     return node._trace(runs, source)
+
+
+def _ports_of(lowered: Lowered) -> list[Port]:
+    """The ports of a run that has been: a node that takes all steps is not given its lengths."""
+    return [replace(port, required=False) if port.role == "sequence_lens" else port for port in lowered.ports]
 
 
 def repeat(node: GruNode, layer: GRU, arrays: Mapping[str, Array]) -> Callable[[], dict[str, Array]]:

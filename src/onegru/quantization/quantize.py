@@ -16,7 +16,7 @@ from onegru.core.compare import arrays_in, count_finite, nothing_compared
 from onegru.core.dtypes import ELEMENT_TYPES, Array, check_group_size, is_int8
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec
-from onegru.formats.opened import open_model
+from onegru.formats.opened import Kind, Opened, open_model
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.load import load
@@ -25,7 +25,8 @@ from onegru.models.random_inputs import Dims, check_random_inputs
 from onegru.quantization.report import Measured, Quantization, QuantizedGru
 from onegru.quantization.subject import EXACT, MODES, QuantizationTarget, quantization_target, storages_of
 from onegru.rewriting.check import Check, as_target
-from onegru.rewriting.rewrite import rewrite_file
+from onegru.rewriting.int8_ir import quantize_ir
+from onegru.rewriting.rewrite import Rewriting, rewrite_file
 from onegru.system.turns import take_turns
 
 #: The turns of each mode, and about the seconds of each, where a pass takes less.
@@ -72,10 +73,11 @@ def quantize(
         samples: of a model, inputs as for `Model.run`, or several of them in a list; states that the metadata
             of the file tell of may be left out. Of layers, X, or the arguments of a call by name, or a list
             of either. None for random ones, which are no more than a first look.
-        target: an ONNX file to write, of a source that is the name of one, which it may replace; None to
-            write nothing. W and R of the GRU nodes are stored in it in int8, a scale for each row, with
-            DequantizeLinear nodes, from opset 13 on; biases, inputs and states stay float32, and so do nodes
-            that `mode`, `keep_snr` or `nodes` leave as they are.
+        target: an ONNX file or an OpenVINO IR to write, of a source that is the name of one of the same kind,
+            which it may replace; None to write nothing. W and R of the GRU nodes are stored in it in int8, a
+            scale for each row, with DequantizeLinear nodes, from opset 13 on, in an IR with Convert and
+            Multiply layers; biases, inputs and states stay float32, and so do nodes that `mode`, `keep_snr`
+            or `nodes` leave as they are.
             `onegru.load(target, weight_storage="int8")` computes with these integers, other runtimes with
             their values in float32. The file is compared with the source first, on the first sample.
         mode: what all GRUs are kept in: "W8A8" and "W8A16", the weights in int8 and the inputs of products in
@@ -88,7 +90,8 @@ def quantize(
             those that a file holds: W8A8, W8A16 and float32.
         nodes: the names of the GRUs that get fewer bits; all by default.
         group_size: 32, 64 or 128 for a scale for each so many weights of a row in int8, where one scale for
-            the row keeps too little; None for one. In a file from opset 21 on.
+            the row keeps too little; None for one. In an ONNX file from opset 21 on; in an IR it has to
+            divide the rows.
         opset: with `target`, the version of ONNX's operators that it uses; that of the source by default.
         dims: sizes of open dimensions of a model's random inputs, as for `onegru.verify`.
         seed: of random inputs.
@@ -140,7 +143,11 @@ def quantize(
         if isinstance(source, GRU | Stack | Model):
             raise SpecError.of("target", "given with a model or layers in memory; must be left out")
         Check(tolerance=tolerance)
-        as_target(open_model("source", source), target, ".onnx")
+        file = open_model("source", source)
+        is_ir = file.kind is Kind.OPENVINO
+        as_target(file, target, ".xml" if is_ir else ".onnx")
+        if is_ir and opset is not None:
+            raise SpecError.of("opset", f"{opset}, and {file} is an OpenVINO IR; must be left out")
         made = load(source)
     subject = quantization_target(made, samples, dims or {}, seed, group, wanted)
     order = [word for word in MODES if word in among or word == EXACT]
@@ -149,15 +156,25 @@ def quantize(
         return report
     assert isinstance(source, str | os.PathLike)
     first = Check(subject.samples[0] if samples is not None else None, dims, seed, tolerance)
-    written = rewrite_file(
-        open_model("source", source),
-        target,
-        first,
-        opset=opset,
-        quantize=_names_in_int8(report, keep_snr) if report.grus else True,
-        group_size=group,
-    )
+    names = _names_in_int8(report, keep_snr) if report.grus else None
+    written = _written(open_model("source", source), target, first, opset, names, group)
     return dataclasses.replace(report, written=written)
+
+
+def _written(
+    file: Opened,
+    target: str | os.PathLike[str] | None,
+    check: Check,
+    opset: int | None,
+    names: frozenset[str] | None,
+    group: int,
+) -> Rewriting:
+    """Write a model whose GRUs of these names, or all, are in int8."""
+    if file.kind is Kind.OPENVINO:
+        path, named = as_target(file, target, ".xml")
+        return quantize_ir(file, path, named, check, names, group)
+    quantize = True if names is None else names
+    return rewrite_file(file, target, check, opset=opset, quantize=quantize, group_size=group)
 
 
 def _names_in_int8(report: Quantization[Any], keep_snr: float | None) -> frozenset[str]:

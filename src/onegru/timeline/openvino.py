@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from onegru.core.errors import BROKEN, FormatError, SpecError
-from onegru.dataflow.edit import Edit
 from onegru.dataflow.flow import Flow
 from onegru.formats.graph import STREAM_KEY, Graph
-from onegru.formats.openvino.constants import Constants
-from onegru.formats.openvino.document import IrDocument
-from onegru.formats.openvino.fields import AttributeParser
-from onegru.formats.openvino.flow import IrGraph, IrReader
-from onegru.formats.openvino.reader import root_of
-from onegru.formats.openvino.xml import parse_net
 from onegru.formats.stream_note import State, write_note
-from onegru.fusion.openvino.edit import add_notes, apply_edit
+from onegru.fusion.openvino.edit import EditedIr
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.check import AsItIs
 from onegru.timeline.edit import Streaming, StreamingRewriter
@@ -29,28 +20,17 @@ from onegru.timeline.rules import RECURRENT, kind_of
 OPSET = 13  # of the operators that layers are read as
 
 
-class _Ir:
-    """An IR being changed.
+class _Ir(EditedIr):
+    """An IR whose open sizes have names.
 
     Attributes:
-        root: its XML.
-        graph: its layers, and the flow that they were read as.
+        flow: its layers.
         names: what the model calls its inputs and outputs, by what the flow calls them.
     """
 
     def __init__(self, graph: Graph) -> None:
-        outline, path = graph.outline, Path(graph.path)
-        assert outline is not None and outline.weights is not None
-        self.path = path
-        self.root = copy.deepcopy(root_of(graph))
-        parser = AttributeParser(path)
-        self.constants = Constants(parser, outline.weights)
-        self.reader = IrReader(parser, self.constants)
-        self.graph: IrGraph = self.reader.read(parse_net(path, self.root), self.root)
+        super().__init__(graph)
         self.flow: Flow = self.graph.flow
-        values = {f"{layer}:{port}": name for name, (layer, port) in self.graph.native.items()}
-        self.inputs = {info.name: values[info.value] for info in graph.inputs}
-        self.outputs = {info.name: values[info.value] for info in graph.outputs}
         self.names = {value: name for name, value in (*self.inputs.items(), *self.outputs.items())}
         for name, value in self.inputs.items():
             shape = self.flow.shape(value)
@@ -111,8 +91,7 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
         analysis = TimeAnalysis(ir.flow, states, OPSET)
         asked = {ir.inputs[name]: axis for name, axis in asked_axes(graph, time).items()}
         plan = plan_streaming(graph.path, analysis, asked, delay)
-        edit = Edit(ir.flow, ir.reader.names)
-        rewriter = StreamingRewriter(analysis, plan, edit)
+        edit, rewriter = ir.edit, StreamingRewriter(analysis, plan, ir.edit)
         made = rewriter.edited()
         known = [(ir.outputs[given], ir.inputs[taken]) for given, taken in graph.states]
         told = [
@@ -128,8 +107,7 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
         sizes = ir.sizes() | {name: [*value.shape] for name, value in edit.inputs.items()}
         initial = {state.input: state.start for state in told if state.start is not None}
         edit.note(STREAM_KEY, write_note(told, initial, found.time, found.delays, sizes))
-        weights = apply_edit(ir.graph, ir.reader, ir.constants, edit)
-        return replace(found, model=IrDocument(ir.root, weights))
+        return replace(found, model=ir.document())
     except (SpecError, FormatError):
         raise
     except BROKEN as error:
@@ -146,5 +124,5 @@ def told_ir(graph: Graph, found: AsItIs) -> Streaming:
     ir = _Ir(graph)
     sizes = ir.sizes()
     states = [State(taken, given, "", tuple(sizes[taken])) for given, taken in found.pairs.items()]
-    add_notes(ir.root, {STREAM_KEY: write_note(states, {}, found.time, {}, sizes)})
-    return Streaming((), found.time, {}, found.outputs, IrDocument(ir.root, ir.constants.weights))
+    ir.edit.note(STREAM_KEY, write_note(states, {}, found.time, {}, sizes))
+    return Streaming((), found.time, {}, found.outputs, ir.document())

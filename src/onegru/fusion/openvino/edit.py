@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -11,10 +13,13 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.dataflow.edit import Edit, Staged
 from onegru.dataflow.operator import Shape
+from onegru.formats.graph import Graph
 from onegru.formats.openvino.constants import Constants
-from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS
+from onegru.formats.openvino.document import IrDocument
+from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS, AttributeParser
 from onegru.formats.openvino.flow import IrGraph, IrReader
-from onegru.formats.openvino.xml import Layer, parse_layers
+from onegru.formats.openvino.reader import root_of
+from onegru.formats.openvino.xml import Layer, parse_layers, parse_net
 from onegru.fusion.openvino.layers import WRITTEN
 from onegru.fusion.openvino.writer import GraphWriter, IrBin
 
@@ -26,6 +31,48 @@ _ATTRIBUTES: Mapping[str, set[str]] = {
     **{kind: {"pads", "auto_pad"} for kind in ("Convolution", "GroupConvolution", "MaxPool", "AvgPool")},
     "Reshape": {"allowzero"},
 }
+
+
+class EditedIr:
+    """An IR and the changes of it.
+
+    Args:
+        graph: the IR, as `read_ir` gives it.
+
+    Attributes:
+        root: its XML, which `document` changes.
+        graph: its layers, and the flow that they were read as.
+        inputs: what the flow calls the model's inputs, by their names.
+        outputs: likewise.
+        edit: the changes.
+
+    Raises:
+        FormatError: it cannot be followed.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        outline, path = graph.outline, Path(graph.path)
+        assert outline is not None and outline.weights is not None
+        self.root: ET.Element = copy.deepcopy(root_of(graph))
+        parser = AttributeParser(path)
+        self._constants = Constants(parser, outline.weights)
+        self._reader = IrReader(parser, self._constants)
+        self.graph: IrGraph = self._reader.read(parse_net(path, self.root), self.root)
+        values = {f"{layer}:{port}": name for name, (layer, port) in self.graph.native.items()}
+        self.inputs = {info.name: values[info.value] for info in graph.inputs}
+        self.outputs = {info.name: values[info.value] for info in graph.outputs}
+        self.edit = Edit(self.graph.flow, self._reader.names)
+
+    def document(self) -> IrDocument:
+        """The IR with its changes.
+
+        Raises:
+            SpecError: no layer expresses what an operator is to be.
+        """
+        if not self.edit.is_empty():
+            return IrDocument(self.root, apply_edit(self.graph, self._reader, self._constants, self.edit))
+        add_notes(self.root, self.edit.notes)
+        return IrDocument(self.root, self._constants.weights)
 
 
 def apply_edit(graph: IrGraph, reader: IrReader, constants: Constants, edit: Edit) -> Array:
@@ -62,7 +109,7 @@ def apply_edit(graph: IrGraph, reader: IrReader, constants: Constants, edit: Edi
     for (name, axis), size in edit.sizes.items():
         _resize(graph, name, axis, size)
     container = IrBin(constants)
-    GraphWriter(graph, reader, container, rewritten=rewritten).write()
+    GraphWriter(graph, reader, container, rewritten=rewritten, unfolded=edit.unfolded).write()
     add_notes(root, edit.notes)
     return container.collect(root)
 

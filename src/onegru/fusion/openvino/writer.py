@@ -82,6 +82,7 @@ class GraphWriter:
         outer: what writes the graph around a body.
         owner: the layer that the body belongs to.
         rewritten: the operators of the file that need other layers, by their ids.
+        unfolded: values that are computed though constants determine them.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class GraphWriter:
         outer: GraphWriter | None = None,
         owner: Layer | None = None,
         rewritten: Collection[int] = (),
+        unfolded: Collection[str] = (),
     ) -> None:
         self.graph = graph
         self.flow: Flow = graph.flow
@@ -113,6 +115,7 @@ class GraphWriter:
         self._more: dict[str, list[str]] = {}  # what new inputs of loops take
         self._ops: list[Op] = []
         self._moves: dict[str, tuple[str, Axes]] = {}
+        self._unfolded = unfolded
         self._rewritten = set(rewritten)  # operators of the file that are rewritten
 
     def write(self) -> None:
@@ -221,7 +224,7 @@ class GraphWriter:
                     layers[key] = None
                     taken = (*graph.inputs[key], *self._more.get(key, ()))
                     waiting += [self._source(name)[0] for name in taken]
-            elif (op := producers.get(value)) is not None and typed(self.flow, value) is None:
+            elif (op := producers.get(value)) is not None and self._folded(value) is None:
                 needed.add(id(op))
                 waiting += [self._source(name)[0] for name in op.inputs if name]
         self._layers[:] = [item for item in self._layers if item.tag != "layer" or item.get("id") in layers]
@@ -275,9 +278,13 @@ class GraphWriter:
         if value in self._native:
             return self._native[value]
         if value not in self._ports:
-            array = typed(self.flow, value)
+            array = self._folded(value)
             self._ports[value] = self._from_outside(value) if array is None else self._constant(value, array)
         return self._ports[value]
+
+    def _folded(self, value: str) -> Array | None:
+        """The constant that a value becomes; None if it is computed."""
+        return None if value in self._unfolded else typed(self.flow, value)
 
     def _dtype(self, value: str) -> str:
         source = self._source(value)[0]

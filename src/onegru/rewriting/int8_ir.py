@@ -1,0 +1,115 @@
+"""The GRU layers of an IR with W and R in int8, Convert and Multiply layers before them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from onegru.core.compare import QUANTIZED, TOLERANCE_REWRITTEN
+from onegru.core.dtypes import Array
+from onegru.core.errors import SpecError
+from onegru.dataflow.edit import Edit
+from onegru.dataflow.operator import Op
+from onegru.engines.storage import quantize_channels
+from onegru.formats.opened import Opened
+from onegru.formats.openvino.reader import read_ir
+from onegru.formats.openvino.writer import write_pair
+from onegru.fusion.openvino.edit import EditedIr
+from onegru.rewriting.check import Check
+from onegru.rewriting.compare import check_result
+from onegru.rewriting.rewrite import NodeReport, Rewriting
+
+# The places of W and R.
+_WEIGHTS: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(("openvino::GRUSequence", "openvino::AUGRUSequence"), (3, 4)),
+    **dict.fromkeys(("openvino::GRUCell", "openvino::AUGRUCell"), (2, 3)),
+}
+
+
+def quantize_ir(
+    file: Opened,
+    target: Path | None,
+    named: Path,
+    check: Check | None,
+    names: Collection[str] | None,
+    group: int,
+) -> Rewriting:
+    """Store W and R of GRU layers in int8, compare the IR with its source, and write it.
+
+    Args:
+        file: the IR.
+        target: the .xml to write; None for none.
+        named: the same, or what messages call it.
+        check: what to check; None for nothing.
+        names: the layers; None for all.
+        group: how many weights of a row share a scale; 0 for all.
+
+    Raises:
+        SpecError: a layer cannot be stored in int8; the error names it.
+        FormatError: the file is broken, or the result differs from it.
+        OSError: a file cannot be written.
+    """
+    graph = read_ir(file)
+    nested = {gru.name for gru in graph.grus if gru.bodies}
+    if inner := sorted(nested if names is None else nested.intersection(names)):
+        raise SpecError.of(
+            "nodes", f"{inner[0]!r} is in a body; must be layers outside of bodies: name these (--node)"
+        )
+    ir = EditedIr(graph)
+    chosen = [op for op in ir.graph.flow.ops if op.kind in _WEIGHTS and (names is None or op.name in names)]
+    shared: dict[str, str] = {}
+    for op in chosen:
+        for port, place in zip("WR", _WEIGHTS[op.kind], strict=True):
+            name = op.inputs[place]
+            if name not in shared:
+                shared[name] = _quantized(ir.edit, op, port, name, group)
+            ir.edit.take(op, place, shared[name])
+    document = ir.document()
+    outputs, notes = check_result(
+        lambda: graph, document.graph(named), named, check, TOLERANCE_REWRITTEN, {QUANTIZED}
+    )
+    if target is not None:
+        write_pair(target, document.shifted, [document.weights.tobytes()])
+    words = f"W and R in int8{f', a scale for each {group} weights' if group else ''}"
+    return Rewriting(
+        source=str(file),
+        target=None if target is None else str(target),
+        opsets=(),
+        nodes=tuple(NodeReport(op.name, (words,)) for op in chosen),
+        others=(),
+        notes=notes,
+        outputs=outputs,
+    )
+
+
+def _quantized(edit: Edit, op: Op, port: str, name: str, group: int) -> str:
+    """A weight as integers times their scales, before a layer."""
+    flow, label = edit.flow, f"GRU layer {op.name!r}"
+    array = flow.constant(name)
+    if array is None:
+        raise SpecError.of(
+            "nodes",
+            f"{label}: {port} is computed in each run; must be a constant: name the other layers (--node)",
+        )
+    if array.dtype != np.float32:
+        raise SpecError.of("nodes", f"{label} has element type {array.dtype}; must be float32")
+    if not np.isfinite(array).all():
+        raise SpecError.of("nodes", f"{label}: {port} holds NaN or infinity; must be finite")
+    if group and array.shape[-1] % group:
+        raise SpecError.of(
+            "group_size", f"{group}; must divide the {array.shape[-1]} columns of {port} of {label}, in an IR"
+        )
+    q, scale = quantize_channels(array, group)
+    parts: Array = q.reshape(*scale.shape, group) if group else q
+    value = edit.constant(f"{name}/int8", parts)
+    factor = edit.constant(f"{name}/scale", scale[..., None] if group else scale)
+    value = edit.add("Cast", [value], f"{name}/converted", before=op, dtype="float32")
+    edit.unfolded.add(value)
+    value = edit.add("Mul", [value, factor], f"{name}/scaled", before=op)
+    edit.unfolded.add(value)
+    if group:
+        value = edit.add("Reshape", [value, edit.ints(*array.shape)], f"{name}/rows", before=op)
+        edit.unfolded.add(value)
+    return value
