@@ -128,7 +128,7 @@ def find_in_ir(file: Opened, progress: Progress | None = None, *, only_layers: b
     before = _layer_count(root)
     weights, search = fuse_ir(file.path, root, file.weights, progress, only_layers=only_layers)
     nodes = before, _layer_count(root)
-    return DecomposedIr(IrDocument(root, weights), tuple(search.fused), tuple(search.missed), nodes)
+    return DecomposedIr(IrDocument(root, lambda: weights), tuple(search.fused), tuple(search.missed), nodes)
 
 
 def _layer_count(root: ET.Element) -> int:

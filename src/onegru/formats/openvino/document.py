@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import xml.etree.ElementTree as ET
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 from onegru.core.dtypes import Array
@@ -12,17 +13,28 @@ from onegru.formats.graph import Graph
 from onegru.formats.openvino.reader import ir_graph
 
 
-@dataclass(frozen=True, slots=True)
 class IrDocument:
     """A changed IR.
 
-    Attributes:
-        root: what its .xml is to hold.
-        weights: what its .bin is to hold.
+    Args:
+        root: what its .xml is to hold, but for the places of constants.
+        collect: gives what its .bin is to hold, and writes these places; called where either is needed.
     """
 
-    root: ET.Element
-    weights: Array
+    def __init__(self, root: ET.Element, collect: Callable[[], Array]) -> None:
+        self._root = root
+        self._collect = collect
+
+    @functools.cached_property
+    def weights(self) -> Array:
+        """What its .bin is to hold."""
+        return self._collect()
+
+    @property
+    def root(self) -> ET.Element:
+        """What its .xml is to hold."""
+        _ = self.weights  # which places the constants
+        return self._root
 
     def shifted(self, shift: int) -> bytes:
         """The .xml for weights that begin at this place of the .bin."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -72,11 +73,11 @@ class EditedIr:
         if not self.edit.is_empty():
             return IrDocument(self.root, apply_edit(self.graph, self._reader, self._constants, self.edit))
         add_notes(self.root, self.edit.notes)
-        return IrDocument(self.root, self._constants.weights)
+        return IrDocument(self.root, lambda: self._constants.weights)
 
 
-def apply_edit(graph: IrGraph, reader: IrReader, constants: Constants, edit: Edit) -> Array:
-    """Change the XML of an IR; returns what its .bin is to hold.
+def apply_edit(graph: IrGraph, reader: IrReader, constants: Constants, edit: Edit) -> Callable[[], Array]:
+    """Change the XML of an IR; returns what gives the content of its .bin, and places the constants in it.
 
     Raises:
         SpecError: no layer expresses what an operator is to be.
@@ -111,7 +112,7 @@ def apply_edit(graph: IrGraph, reader: IrReader, constants: Constants, edit: Edi
     container = IrBin(constants)
     GraphWriter(graph, reader, container, rewritten=rewritten, unfolded=edit.unfolded).write()
     add_notes(root, edit.notes)
-    return container.collect(root)
+    return functools.partial(container.collect, root)
 
 
 def add_notes(root: ET.Element, notes: Mapping[str, str]) -> None:
