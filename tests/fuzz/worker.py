@@ -66,11 +66,11 @@ def _model(rng: Random, path: Path) -> str:
             return "read a layer"
         case 2 | 3:
             name = rng.choice(("convert", "rewrite", "quantize", "stream"))
-            target = _target(rng) if name == "convert" else "out.onnx"
+            target = _target(rng) if name == "convert" else f"out{path.suffix}"
             no_check = "--no-check" if name in ("rewrite", "stream") and rng.random() < 0.3 else None
             return _command(name, path, target, no_check)
         case 4:
-            return _command("fuse", path, "out.onnx", rng.choice(("--no-check", None)))
+            return _command("fuse", path, f"out{path.suffix}", rng.choice(("--no-check", None)))
     model = onegru.load(path)
     report(model)
     repr(model.gru_nodes)
