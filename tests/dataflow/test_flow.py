@@ -9,7 +9,7 @@ import pytest
 
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
-from onegru.dataflow.shapes import broadcast
+from onegru.dataflow.table.pointwise import broadcast
 from tests.support.fusing import Array, Net, flow
 
 

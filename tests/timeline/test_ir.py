@@ -70,7 +70,7 @@ CASES: dict[str, tuple[Make, str]] = {
     "softmax of features": (lambda op, x: op.softmax(x, 2), ""),
     "a causal convolution": (conv(3), "Convolution node 'Convolution_"),
     "the mean of time": (mean(1), "ReduceMean node 'ReduceMean_"),
-    "softmax of time": (lambda op, x: op.softmax(x, 1), "SoftMax node 'Softmax_"),
+    "softmax of time": (lambda op, x: op.softmax(x, 1), "Softmax node 'Softmax_"),
     "ReverseSequence": (turned, "ReverseSequence node 'ReverseSequence_"),
     "StridedSlice": (sliced, "Slice node 'StridedSlice_"),
 }

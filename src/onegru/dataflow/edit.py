@@ -16,19 +16,10 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Size
+from onegru.dataflow.table import operator_of
 
 #: Stands for the end of an axis.
 END = 2**63 - 1
-
-#: Lists of integers that are inputs of operators, and their places; older opsets have them as attributes.
-INTEGER_INPUTS: Mapping[str, Mapping[str, int]] = {
-    "Slice": {"starts": 1, "ends": 2, "axes": 3, "steps": 4},
-    "Squeeze": {"axes": 1},
-    "Unsqueeze": {"axes": 1},
-    "Pad": {"pads": 1},
-    "Reshape": {"shape": 1},
-    "Split": {"split": 1},
-}
 
 
 @dataclass(eq=False, slots=True)
@@ -184,11 +175,11 @@ class Edit:
 
     def set_ints(self, op: Op, name: str, numbers: Sequence[int]) -> None:
         """Change a list of integers of an operator, where this operator has such lists."""
-        places = INTEGER_INPUTS[op.kind]
-        if any(item in op.attributes for item in places):
+        parameters = operator_of(op.kind).parameters
+        if any(item in op.attributes for item in parameters):
             self.set(op, **{name: list(numbers)})
         else:
-            self.take(op, places[name], self.ints(*numbers))
+            self.take(op, parameters[name].input, self.ints(*numbers))
 
     def become(self, op: Op, kind: str, inputs: Sequence[str]) -> None:
         """Let an operator be another one that gives the same values."""

@@ -14,16 +14,21 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN
 from onegru.dataflow.deep import answered_once
-from onegru.dataflow.elements import Elements, movers
 from onegru.dataflow.neutral import beside_ones, one_number
-from onegru.dataflow.numeric import NUMERIC, LargeResultError
 from onegru.dataflow.operator import LoopIndex, Op, Shape, Size
-from onegru.dataflow.shapes import SAME_SIZES, SHAPE_RULES, SIZE_RULES
+from onegru.dataflow.table import (
+    Call,
+    Elements,
+    LargeResultError,
+    UnknownOpError,
+    evaluate,
+    movers,
+    operator_of,
+)
 
-_BOOLEAN = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or")
 # What gives no other numbers than those of its first input.
 _MOVING = movers(
-    *(Elements.KEPT, Elements.PERMUTED, Elements.CUT, Elements.REPEATED),
+    Elements.KEPT | Elements.PERMUTED | Elements.CUT | Elements.REPEATED,
     casts=True,
     without=("Identity", "Flatten"),
 )
@@ -206,14 +211,11 @@ class Flow:
             return self._dtypes[name]
         if name in self.aliases:
             return self.dtype(self.aliases[name])
-        if op is not None and op.kind in _BOOLEAN:
-            return "bool"
-        if op is not None and op.kind == "Shape":
-            return "int64"
-        if op is not None and op.kind == "Cast":
-            return str(op.attributes.get("dtype"))
-        if op is not None and op.kind in SHAPE_RULES and op.kind != "ConstantOfShape":
-            return self.dtype(op.inputs[1 if op.kind == "Where" else 0])
+        found = None if op is None else operator_of(op.kind).dtype_of(op)
+        if isinstance(found, str):
+            return found
+        if op is not None and found is not None and found < len(op.inputs):
+            return self.dtype(op.inputs[found])
         array = self.constant(name)
         return None if array is None else array.dtype.name
 
@@ -234,7 +236,7 @@ class Flow:
         if name in self._constants:
             return self._constants[name]()
         op = self.producers.get(name)
-        if op is None or op.kind not in NUMERIC or op.bodies:
+        if op is None or not operator_of(op.kind).computes or op.bodies:
             return self._from_sizes(name)
         if any(self.constant(item) is None for item in op.inputs if item):
             return self._from_sizes(name)
@@ -246,8 +248,8 @@ class Flow:
         results: Sequence[Array]
         try:
             with np.errstate(all="ignore"):
-                results = NUMERIC[op.kind](op.attributes, [*arrays], len(op.outputs))
-        except (LargeResultError, *BROKEN):
+                results = evaluate(op.kind, op.attributes, arrays, len(op.outputs))
+        except (LargeResultError, UnknownOpError, *BROKEN):
             results = ()
         self._arrays.update(dict.fromkeys(op.outputs))
         for name, result in zip(op.outputs, results, strict=False):
@@ -303,15 +305,15 @@ class Flow:
             shape = self.shape(op.inputs[0])
             first, last = op.attributes.get("start", 0), op.attributes.get("end")
             return None if shape is None else shape[first:last]
-        if op.kind not in SIZE_RULES or not op.inputs:
+        if not operator_of(op.kind).has_sizes or not op.inputs:
             return None
         parts = [self.sizes(item) for item in op.inputs if item]
         if any(part is None for part in parts):
             return None
         known = [part for part in parts if part is not None]
         try:
-            found = SIZE_RULES[op.kind](self, op, known)
-        except BROKEN:
+            found = operator_of(op.kind).sizes(Call(op, self, ()), known)
+        except (UnknownOpError, *BROKEN):
             return None
         return found if found is not None and len(found) <= _MOST_SIZES else None
 
@@ -326,11 +328,13 @@ class Flow:
                     return None
                 return (0, sizes[0] + offset) if isinstance(sizes[0], int) else (sizes[0], offset)
             op = self.producer(name)
-            if op is None or op.kind not in (*SAME_SIZES, "Add", "Sub"):
+            if op is None:
                 return None
-            if op.kind in SAME_SIZES:
+            if operator_of(op.kind).elements is Elements.KEPT:
                 name = op.inputs[0]
                 continue
+            if op.kind not in ("Add", "Sub"):
+                return None
             known = [self.sizes(item) for item in op.inputs]
             fixed = [place for place, item in enumerate(known) if item is not None and len(item) == 1]
             numbers = [place for place in fixed if isinstance((known[place] or ("",))[0], int)]
@@ -373,14 +377,15 @@ class Flow:
         if name in self._constants:
             return stated if stated is not None else _array_shape(self.constant(name))
         op = self.producers.get(name)
-        if op is None or op.kind not in SHAPE_RULES:
+        if op is None or not operator_of(op.kind).has_shape:
             return stated
         shapes = [self.shape(item) if item else () for item in op.inputs]
         if any(shape is None for shape in shapes):
             return stated
         try:
-            found = SHAPE_RULES[op.kind](self, op, [shape or () for shape in shapes], op.outputs.index(name))
-        except BROKEN:
+            call = Call(op, self, shapes)
+            found = call.operator.shape(call, op.outputs.index(name))
+        except (UnknownOpError, *BROKEN):
             return stated
         if found is not None and stated is not None and len(found) == len(stated):  # a rule may know no name
             pairs = enumerate(zip(found, stated, strict=True))

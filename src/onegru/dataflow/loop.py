@@ -9,7 +9,7 @@ import numpy as np
 
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import LoopIndex, Op, Size
-from onegru.dataflow.shapes import SAME_SIZES
+from onegru.dataflow.table import Elements, operator_of
 
 NO_LIMIT = 2**31 - 1  # what exporters write for the number of iterations where a condition ends a loop
 
@@ -147,7 +147,7 @@ def find_indices(loop: Loop, iteration: str) -> dict[str, LoopIndex]:
 
 def _index_of(body: Flow, op: Op, found: Mapping[str, LoopIndex]) -> LoopIndex | None:
     inputs = [body.resolve(name) for name in op.inputs if name]
-    if op.kind in SAME_SIZES:
+    if operator_of(op.kind).elements is Elements.KEPT:
         return found.get(inputs[0]) if inputs else None
     if op.kind not in ("Add", "Sub") or len(inputs) != 2:
         return None

@@ -8,9 +8,8 @@ import numpy as np
 
 from onegru.core.dtypes import ELEMENT_TYPES, Array, numpy_dtype
 from onegru.dataflow.operator import Facts, Op
+from onegru.dataflow.table import operator_of
 
-# Not sums with zeros: these may be a first state, which a cell is told by.
-_BESIDE_ONES = ("Mul", "Div", "And")
 _NUMBERS = (*ELEMENT_TYPES, "int32", "int64", "uint8", "bool")
 
 
@@ -19,9 +18,9 @@ def beside_ones(flow: Facts, op: Op) -> str | None:
 
     Keras multiplies by its dropout, which is a tensor of ones outside of training.
     """
-    if op.kind not in _BESIDE_ONES or len(op.inputs) != 2:
-        return None
-    for name, other in (op.inputs, op.inputs[::-1])[: 1 if op.kind == "Div" else 2]:
+    # Not sums with zeros: these may be a first state, which a cell is told by.
+    for place in operator_of(op.kind).ones_at if len(op.inputs) == 2 else ():
+        name, other = op.inputs[1 - place], op.inputs[place]
         if flow.fill(other) == 1:
             shape, beside = flow.shape(name), flow.shape(other)
             if shape is None or beside is None or len(beside) > len(shape):

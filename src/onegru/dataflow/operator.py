@@ -43,6 +43,11 @@ class Op:
     origin: Any = None
     name: str = ""
 
+    @property
+    def label(self) -> str:
+        """Its kind for messages: OpenVINO's layers without their domain."""
+        return self.kind.rpartition("::")[2] if self.kind.startswith("openvino::") else self.kind
+
     def taken(self) -> Iterator[str]:
         """The values that it takes, those of its bodies included."""
         yield from filter(None, self.inputs)
@@ -73,6 +78,9 @@ class Facts(Protocol):
 
     def constant(self, name: str) -> Array | None:
         """The value of a constant; None for anything else."""
+
+    def dtype(self, name: str) -> str | None:
+        """A value's element type by NumPy's name; None if it is not known."""
 
     def resolve(self, name: str) -> str:
         """The first name of a value that others only pass on."""

@@ -115,6 +115,7 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
     loop.count = counts[0]
     iteration = body.inputs[ports.iterations[0]] if ports.iterations else ""
     loop.indices = find_indices(loop, iteration)
+    loop.body.set_indices(loop.indices)
     if op.kind == TENSOR_ITERATOR:
         return loop
     if ports.condition is None or not starts(flow, op.inputs[1], loop.count):

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onegru.dataflow.operator import Op
+from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.match import find_cell, zeroed_state
 from onegru.fusion.cells.polynomial import same
-from onegru.fusion.cells.views import View
 from onegru.fusion.from_zero import is_step_from_zero
 from onegru.fusion.graph import Graph
 from onegru.fusion.nodes.emit import Emitter

@@ -8,19 +8,19 @@ import numpy as np
 
 from onegru.core.dtypes import contiguous
 from onegru.dataflow.deep import answered_once
+from onegru.dataflow.table import UnknownOpError
+from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.polynomial import (
     Atom,
     Matrix,
     Polynomial,
-    TooComplexError,
     add,
     constant,
     same,
     scale,
 )
-from onegru.fusion.cells.views import View
 from onegru.fusion.nodes.node import is_zero
 from onegru.fusion.nodes.sources import before, path
 
@@ -45,7 +45,7 @@ def is_step_from_zero(at: Expressions, name: str, first: Cell, second: Cell) -> 
         after = following.get((view.name, view.roles))
         found = after and before(at, (view, View(after.name, after.roles, view.index)))
         if found is None:
-            raise TooComplexError
+            raise UnknownOpError
         return _source(at, found)
 
     expected, found = at.of(first.output), at.of(name)
@@ -56,7 +56,7 @@ def is_step_from_zero(at: Expressions, name: str, first: Cell, second: Cell) -> 
             _Substituted(at, earlier).of(expected[1]),
             _Substituted(at, lambda view: _source(at, view)).of(found[1]),
         )
-    except TooComplexError:
+    except UnknownOpError:
         return False
 
 

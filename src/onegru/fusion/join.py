@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.dataflow.elements import AXIS_MOVES
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
-from onegru.dataflow.shapes import is_reversal, slice_ranges
+from onegru.dataflow.table import Call
+from onegru.dataflow.table.cutting import Slice, reversed_axis
+from onegru.dataflow.table.moving import AXIS_MOVES
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.search import STUMBLES, broken_words
 
@@ -66,7 +67,7 @@ def _without_copies(flow: Flow) -> None:
 
 def _without_reversals(flow: Flow, emitter: Emitter, op: Op) -> None:
     """Turn a reversal of a reversal into the value itself, with its axes as they then are."""
-    axis = is_reversal(flow, op)
+    axis = reversed_axis(flow, op)
     if axis is None:
         return
     perm = list(range(len(flow.shape(op.inputs[0]) or ())))
@@ -78,7 +79,7 @@ def _without_reversals(flow: Flow, emitter: Emitter, op: Op) -> None:
         elif before.kind != "Identity":
             break
         name = before.inputs[0]
-    if before is not None and is_reversal(flow, before) == axis:
+    if before is not None and reversed_axis(flow, before) == axis:
         shape, value = flow.shape(op.outputs[0]), before.inputs[0]
         if perm == sorted(perm):
             emitter.op("Identity", [value], "turned", shape, op.outputs[0])
@@ -123,7 +124,7 @@ def _states_in_order(flow: Flow, node: Op) -> list[str]:
         for op in flow.consumers.get(name, ()):
             if op.kind == "Identity":
                 waiting += op.outputs
-            elif reverse and is_reversal(flow, op) == 0:
+            elif reverse and reversed_axis(flow, op) == 0:
                 found += op.outputs
                 found += [
                     out
@@ -141,7 +142,8 @@ def _takes_last(flow: Flow, op: Op, name: str) -> bool:
         return False
     size = shape[0]
     if op.kind == "Slice":
-        ranges = slice_ranges(flow, op, shape)
+        call = Call(op, flow)
+        ranges = call.operator.ranges(call) if isinstance(call.operator, Slice) else None
         cut = {axis: item for axis, item in (ranges or {}).items() if item is not None}
         return list(cut) == [0] and cut[0] in ((-1, 1, 1), (size - 1 if isinstance(size, int) else -1, 1, 1))
     if op.kind == "Gather" and op.attributes.get("axis", 0) == 0:

@@ -13,8 +13,9 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError, SpecWarning
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.kinks import Kinks, Side
-from onegru.dataflow.numeric import NUMERIC
 from onegru.dataflow.operator import LoopIndex, Op, Shape, Size
+from onegru.dataflow.table import evaluate as value_of
+from onegru.dataflow.table import operator_of
 from onegru.layers.gru import GRU, apply
 from onegru.operators.lowering import lower
 from onegru.operators.openvino import CELLS
@@ -269,7 +270,7 @@ def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tup
             continue
         op = flow.producer(name)
         is_loop = op is not None and bool(op.bodies) and name in wanted
-        if op is None or not (op.kind in NUMERIC or op.kind == "Shape" or is_loop):
+        if op is None or not (operator_of(op.kind).computes or op.kind == "Shape" or is_loop):
             leaves.add(name)
             continue
         ops[id(op)] = op
@@ -291,7 +292,7 @@ def _is_derived(flow: Flow, name: str, others: Collection[str]) -> bool:
             continue
         seen.add(current)
         op = flow.producer(flow.resolve(current))
-        if op is None or op.kind not in NUMERIC:
+        if op is None or not operator_of(op.kind).computes:
             return False
         waiting += [item for item in op.taken() if item not in others]
     return bool(seen)
@@ -417,9 +418,9 @@ def evaluate(op: Op, inputs: list[Array | None], values: Values) -> None:
     ):
         assert inputs[0] is not None
         results = [inputs[0].astype(np.float64)]
-    elif op.kind in NUMERIC:
+    elif operator_of(op.kind).computes:
         try:
-            results = NUMERIC[op.kind](op.attributes, inputs, len(op.outputs))
+            results = value_of(op.kind, op.attributes, inputs, len(op.outputs))
         except Exception as error:
             raise UnknownError(f"{op.kind}: {error}") from None
     else:

@@ -11,12 +11,12 @@ from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.loop import Carried, Collected, Loop
 from onegru.dataflow.operator import Op
+from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.layer import layer_cell
 from onegru.fusion.cells.match import find_cell, zeroed_state
 from onegru.fusion.cells.polynomial import Polynomial, add, same
-from onegru.fusion.cells.views import View
 from onegru.fusion.graph import Graph
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.hoist import Hoist, computed_ahead

@@ -10,19 +10,19 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from onegru.core.errors import BROKEN
-from onegru.dataflow.elements import Elements, movers
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
+from onegru.dataflow.table import Elements, movers
+from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.models.gru_node import step_of
 from onegru.models.model import Model, graph_in, runs_of_nodes
 from onegru.timeline.read import Timeline, read_timeline
-from onegru.timeline.rules import LENGTHS, RECURRENT, kind_of
 
 # What keeps the meaning of lengths: their type, shape and order may change. Of these the first input is
 # followed, or each of those named.
 _KEPT: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(
-        movers(Elements.KEPT, Elements.PERMUTED, Elements.CUT, Elements.REPEATED, casts=True), (0,)
+        movers(Elements.KEPT | Elements.PERMUTED | Elements.CUT | Elements.REPEATED, casts=True), (0,)
     ),
     **dict.fromkeys(("CastLike", "GatherElements", "GatherND", "TopK", "Clip", "Relu", "Abs"), (0,)),
     **dict.fromkeys(("Min", "Max", *movers(Elements.JOINED)), tuple(range(8))),
@@ -40,7 +40,6 @@ _COUNTED: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("Gather", "GatherElements", "GatherND", "Range"), (1,)),
     "Slice": (2,),
 }
-_ONNX_LENGTHS = 4  # the place of a recurrence's lengths among its inputs
 
 
 @dataclass
@@ -158,12 +157,11 @@ def _takers(flow: Flow) -> Iterator[tuple[Flow, Op, int, int | None]]:
         here = waiting.pop()
         for op in here.ops:
             waiting += op.bodies.values()
-            kind = kind_of(op)
+            kind = op.kind
             if kind == "ReverseSequence":
                 place, axis = 1, int(op.attributes.get("time_axis", 0))
-            elif kind in RECURRENT:
-                place = LENGTHS.get(kind, _ONNX_LENGTHS)
-                axis = 1 if kind in LENGTHS else int(op.attributes.get("layout", 0))
+            elif (recurrence := recurrence_of(op)) is not None:
+                place, axis = recurrence.lengths, recurrence.time_axis(op)
             else:
                 is_table = kind.startswith("Gather") and here.constant(op.inputs[0]) is not None
                 for place in () if is_table else _COUNTED.get(kind, ()):
@@ -187,7 +185,7 @@ def _roots(flow: Flow, name: str) -> Iterator[tuple[str, bool]]:
         if op is None:
             yield value, is_scaled
             continue
-        kind = kind_of(op)
+        kind = op.kind
         if kind == "If":
             index = op.outputs.index(value)
             waiting += [(body, body.outputs[index], is_scaled) for body in op.bodies.values()]

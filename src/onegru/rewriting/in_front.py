@@ -13,16 +13,16 @@ import onnx
 
 from onegru.core.dtypes import ELEMENT_TYPES, numpy_dtype
 from onegru.core.errors import BROKEN
-from onegru.dataflow.elements import Elements, movers
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
+from onegru.dataflow.table import Elements, movers
 from onegru.formats.graph import Graph
 from onegru.formats.onnx.parse import parse_onnx
 from onegru.formats.onnx.validate import ModelProto, Source, serialized
 from onegru.timeline.read import read_timeline
 
 _WHOLE = ("Floor", "Ceil", "Round", "Sign", "OneHot", "QuantizeLinear", "DequantizeLinear")
-_PASSED_ON = movers(Elements.KEPT, Elements.PERMUTED, without=("Flatten",))
+_PASSED_ON = movers(Elements.KEPT | Elements.PERMUTED, without=("Flatten",))
 _SIZES = ("Shape", "Size", "Range", "ConstantOfShape")  # what depends on no number but sizes
 
 

@@ -12,6 +12,7 @@ from onnx import GraphProto, NodeProto, TypeProto
 
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.table import operator_of
 from onegru.formats.onnx.flow import flow_of
 from onegru.formats.onnx.validate import Source
 from onegru.formats.onnx.values import Names, Values, all_graphs
@@ -137,16 +138,16 @@ class Draft:
         return self.op("Cast", [value], what, output, to=code_of(dtype))
 
     def with_axes(self, kind: str, value: str, axes: Sequence[int], what: str, output: str = "") -> str:
-        """Add a Squeeze or an Unsqueeze; since opset 13 the axes are an input."""
-        if self.scope.opset < 13:
+        """Add a Squeeze or an Unsqueeze."""
+        if self.scope.opset < operator_of(kind).parameters["axes"].since:
             return self.op(kind, [value], what, output, axes=list(axes))
         return self.op(kind, [value, self.scope.integers(*axes)], what, output)
 
     def split(self, value: str, sizes: Sequence[int], names: Sequence[str]) -> list[str]:
-        """Cut the last axis of a matrix; since opset 13 the sizes are an input."""
+        """Cut the last axis of a matrix."""
         outputs = [self.fresh(name) for name in names]
         name = self.fresh("Split")
-        has_input = self.scope.opset >= 13
+        has_input = self.scope.opset >= operator_of("Split").parameters["split"].since
         inputs = [value, self.scope.integers(*sizes)] if has_input else [value]
         attributes: dict[str, Any] = {} if has_input else {"split": list(sizes)}
         self.nodes.append(onnx.helper.make_node("Split", inputs, outputs, name=name, axis=1, **attributes))

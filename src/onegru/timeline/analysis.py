@@ -8,57 +8,18 @@ import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN
-from onegru.dataflow.elements import Elements, movers
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.operator import Facts, Op, Shape, Size
-from onegru.dataflow.shapes import SIZE_RULES
+from onegru.dataflow.operator import Op, Shape, Size
+from onegru.dataflow.table import Call, Elements, Move, UnknownOpError, movers, operator_of
+from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.timeline.axes import Axes, Axis
-from onegru.timeline.rules import RECURRENT, RULES, is_understood, kind_of, least_rank, state_form
 from onegru.timeline.starts import constant_start
-from onegru.timeline.step import Move, Step, UnknownOpError
 
 _NONE: frozenset[str] = frozenset()
-MOVES = movers(Elements.KEPT, Elements.PERMUTED, Elements.JOINED, casts=True)
-PARTS = (*MOVES, *movers(Elements.CUT), "openvino::Split", "openvino::VariadicSplit")
-COPIES = (
-    *movers(Elements.KEPT, Elements.REPEATED, casts=True, without=("Flatten",)),
-    "openvino::Broadcast",
-)
-
-
-#: What may change the size of an axis that stays.
-_RESIZES = (
-    *("Conv", "ConvInteger", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "Pad", "Slice", "Gather"),
-    *("Split", "Tile", "Resize", "Upsample", "TopK"),
-    *("openvino::Convolution", "openvino::GroupConvolution", "openvino::ConvolutionBackpropData"),
-    *("openvino::GroupConvolutionBackpropData", "openvino::MaxPool", "openvino::AvgPool"),
-)
-#: Where operators that repeat one number, or what they take, are told how often.
-FILLED = {"ConstantOfShape": 0, "Expand": 1}
-_MOST_SIZES = 16  # of integers that are followed one by one
-
-
-def _equal_sizes(flow: Facts, op: Op, parts: list[tuple[Size, ...]]) -> tuple[Size, ...] | None:
-    """1 where two sizes are the same, 0 where they cannot be, as no size is less than 0."""
-    first, second = (part * (max(map(len, parts)) // len(part)) for part in parts)
-    found: list[Size] = []
-    for pair in zip(first, second, strict=True):
-        numbers = [item for item in pair if isinstance(item, int)]
-        if (len(numbers) == 1 and numbers[0] >= 0) or (not numbers and pair[0] != pair[1]):
-            return None  # sizes of other names may be the same
-        found.append(int(pair[0] == pair[1]))
-    return tuple(found)
-
-
-def _chosen_sizes(flow: Facts, op: Op, parts: list[tuple[Size, ...]]) -> tuple[Size, ...] | None:
-    length = max(map(len, parts))
-    chosen, *ways = (part * (length // len(part)) for part in parts)
-    if not all(isinstance(item, int) for item in chosen):
-        return None
-    return tuple(first if item else second for item, first, second in zip(chosen, *ways, strict=True))
-
-
-_SIZE_RULES = {**SIZE_RULES, "Equal": _equal_sizes, "Where": _chosen_sizes}
+MOVES = movers(Elements.KEPT | Elements.PERMUTED | Elements.JOINED, casts=True)
+PARTS = MOVES | movers(Elements.CUT)
+COPIES = movers(Elements.KEPT | Elements.REPEATED, casts=True, without=("Flatten",))
+_MAX_SIZES = 16  # of integers that are followed one by one
 
 
 class TimeAnalysis:
@@ -90,7 +51,7 @@ class TimeAnalysis:
             if taken:
                 made_of = _NONE.union(*(self.from_states.get(name, _NONE) for name in taken))
                 self.dynamic.update(filter(None, op.outputs))
-                if made_of and kind_of(op) not in ("Shape", "Size"):
+                if made_of and op.kind not in ("Shape", "Size"):
                     self.from_states.update({name: made_of for name in op.outputs if name})
         for op in reversed(flow.ops):
             ends = _NONE.union(*(self.leads_to.get(name, _NONE) for name in op.outputs))
@@ -100,7 +61,7 @@ class TimeAnalysis:
             shape = flow.shape(name)
             self.known[name] = None if shape is None else tuple(map(self.axes.new, shape))
         self.ops = [op for op in flow.ops if any(name in self.dynamic for name in op.taken())]
-        self.recurrent = [op for op in self.ops if kind_of(op) in RECURRENT]
+        self.recurrent = [op for op in self.ops if operator_of(op.kind).states]
         for op in self.ops:
             self._place(op)
 
@@ -113,28 +74,28 @@ class TimeAnalysis:
             return tuple(f"{name}#{axis}" for axis in range(len(axes)))
         return shape
 
-    def step(self, op: Op) -> Step:
+    def call(self, op: Op) -> Call:
         """An operator with the shapes of its inputs."""
         shapes = tuple(self.shape(name) if name else None for name in op.inputs)
-        return Step(op, self.flow, shapes, self.opset)
+        return Call(op, self.flow, shapes, self.opset)
 
     def _place(self, op: Op) -> None:
         """Find out the axes of what an operator gives."""
-        step, kind = self.step(op), kind_of(op)
+        call, operator = self.call(op), operator_of(op.kind)
         moves: list[Move] | None = None
         self._measure(op)
-        if op.bodies or not is_understood(op):
+        if op.bodies or not operator.understands(op):
             pass
-        elif kind in ("Reshape", "Flatten"):
-            moves = self._regroup(op, step)
-        elif kind in RULES:
+        elif op.kind in ("Reshape", "Flatten"):
+            moves = self._regroup(op, call)
+        else:
             try:
-                every = [move for move in RULES[kind](step) if move.output < len(op.outputs)]
-                moves = [move for move in every if op.inputs[move.place] in self.dynamic]
-                self.beside[id(op)] = [move for move in every if op.inputs[move.place] not in self.dynamic]
+                every = [move for move in operator.along(call) if move.output < len(op.outputs)]
+                moves = [move for move in every if op.inputs[move.input] in self.dynamic]
+                self.beside[id(op)] = [move for move in every if op.inputs[move.input] not in self.dynamic]
                 if any(name in self.dynamic and self.known.get(name) is None for name in op.inputs):
                     moves = None
-                elif any(move.axis >= len(self.known[op.inputs[move.place]] or ()) for move in moves):
+                elif any(move.axis >= len(self.known[op.inputs[move.input]] or ()) for move in moves):
                     moves = None  # ranks that contradict each other
             except (UnknownOpError, *BROKEN):
                 moves = None
@@ -142,8 +103,8 @@ class TimeAnalysis:
         for output, name in enumerate(op.outputs):
             if name and name not in self.known:
                 self.known[name] = self._given(op, output, moves)
-        if kind in FILLED and moves is not None:
-            self._fill(op, moves)
+        if operator.filled_by is not None and moves is not None:
+            self._fill(op, self.sized.get(op.inputs[operator.filled_by]), moves)
 
     def _measure(self, op: Op) -> None:
         """Follow integers that are made of the sizes of axes, whatever is known of these sizes."""
@@ -158,20 +119,18 @@ class TimeAnalysis:
             found: tuple[Size, ...] | None = tuple(names)[
                 op.attributes.get("start", 0) : op.attributes.get("end")
             ]
-        elif op.kind not in _SIZE_RULES or any(
+        elif not operator_of(op.kind).has_sizes or any(
             name in self.dynamic for name in op.inputs[1:] if op.kind in ("Slice", "Gather", "Reshape")
         ):
             return
         else:
             parts = [self.sizes_in(name) for name in op.inputs if name]
             try:
-                known = [part for part in parts if part is not None]
-                found = (
-                    _SIZE_RULES[op.kind](self.flow, op, known) if known and len(known) == len(parts) else None
-                )
-            except (ArithmeticError, LookupError, ValueError):
+                known, call = [part for part in parts if part is not None], Call(op, self.flow, ())
+                found = call.operator.sizes(call, known) if known and len(known) == len(parts) else None
+            except (UnknownOpError, ArithmeticError, LookupError, ValueError):
                 return
-        if found is not None and len(found) <= _MOST_SIZES:
+        if found is not None and len(found) <= _MAX_SIZES:
             self.sized[op.outputs[0]] = found
 
     def sizes_in(self, name: str) -> tuple[Size, ...] | None:
@@ -179,13 +138,13 @@ class TimeAnalysis:
         if name in self.dynamic:
             return self.sized.get(name)
         array = self.flow.constant(name)
-        if array is None or array.dtype.kind not in "iub" or array.ndim > 1 or array.size > _MOST_SIZES:
+        if array is None or array.dtype.kind not in "iub" or array.ndim > 1 or array.size > _MAX_SIZES:
             return None
         return tuple(int(item) for item in array.ravel())
 
-    def _fill(self, op: Op, moves: list[Move]) -> None:
+    def _fill(self, op: Op, sizes: tuple[Size, ...] | None, moves: list[Move]) -> None:
         """What is made as long as axes of other values has the same axes."""
-        sizes, axes = self.sized.get(op.inputs[FILLED[op.kind]]), self.known.get(op.outputs[0])
+        axes = self.known.get(op.outputs[0])
         if sizes is None or (axes is not None and len(axes) < len(sizes)):
             return
         rank = len(sizes) if axes is None else len(axes)
@@ -215,7 +174,7 @@ class TimeAnalysis:
             return axes
         found: dict[int, Axis] = {}
         for move in moves:
-            axes = self.known[op.inputs[move.place]]
+            axes = self.known[op.inputs[move.input]]
             if move.to is None or move.output != output or axes is None:
                 continue
             if move.to in found:
@@ -227,14 +186,17 @@ class TimeAnalysis:
             places = {
                 move.to for move in self.beside[id(op)] if move.to is not None and move.output == output
             }
-            rank = max(least_rank(self.step(op), output), *(place + 1 for place in {*found, *places}))
+            rank = max(
+                operator_of(op.kind).least_rank(self.call(op), output),
+                *(place + 1 for place in {*found, *places}),
+            )
         else:
             rank = len(shape)
         sizes: list[Size | None] = [None] * rank if shape is None else list(shape)
         changed = {
             move.to
             for move in moves
-            if kind_of(op) in _RESIZES and (move.kind or move.before + move.behind - move.reach)
+            if operator_of(op.kind).resizes and (move.hazard or move.pad_begin + move.pad_end - move.reach)
         }
         if op.kind == "Concat":
             changed.add(op.attributes.get("axis", 0) % rank)
@@ -248,13 +210,13 @@ class TimeAnalysis:
             for axis, size in enumerate(sizes)
         )
 
-    def _regroup(self, op: Op, step: Step) -> list[Move] | None:
-        axes, before = self.known.get(op.inputs[0]), step.shapes[0]
+    def _regroup(self, op: Op, call: Call) -> list[Move] | None:
+        axes, before = self.known.get(op.inputs[0]), call.shapes[0]
         after = self.flow.shape(op.outputs[0])
         if axes is None or before is None:
             return None
         if op.kind == "Flatten":
-            cut = step.number("axis", 1)
+            cut = call.get("axis", 1)
             cut += len(axes) * (cut < 0)
             parts = [axes[:cut], axes[cut:]]
             self.known[op.outputs[0]] = tuple(
@@ -280,7 +242,7 @@ class TimeAnalysis:
                 self.states[state] in self.leads_to.get(op.outputs[last], _NONE)
                 for state in self.from_states.get(op.inputs[first], _NONE)
             )
-            for first, last in RECURRENT[kind_of(op)]
+            for first, last in operator_of(op.kind).states
         )
 
     def needed(self, recurrent: list[Op]) -> set[str]:
@@ -292,12 +254,12 @@ class TimeAnalysis:
                 needed.update(op.taken())
         return needed - {""}
 
-    def moved_to(self, name: str, moves: tuple[str, ...] = MOVES) -> set[str]:
+    def moved_to(self, name: str, moves: Collection[str] = MOVES) -> set[str]:
         """The values that hold this one, moved or joined with others."""
         found, waiting = {name}, [name]
         while waiting:
             for op in self.flow.consumers.get(waiting.pop(), ()):
-                if kind_of(op) in moves and not found.issuperset(op.outputs):
+                if op.kind in moves and not found.issuperset(op.outputs):
                     found.update(op.outputs)
                     waiting += op.outputs
         return found
@@ -309,12 +271,13 @@ class TimeAnalysis:
 
     def start_of(self, op: Op, name: str) -> Array | None:
         """What a recurrence starts from, its rows as one if they are the same; None if it is computed."""
-        rows = 0 if state_form(op)[1] else 1
+        recurrence = recurrence_of(op)
+        rows = 0 if recurrence is not None and recurrence.is_batch_first(op) else 1
         return np.zeros((1, 1, 1)) if self.flow.fill(name) == 0 else constant_start(self.flow, name, rows)
 
     def outside(self, name: str, streamed: Collection[str]) -> str | None:
         """The input of the model, not one of these, that a value is or is a part of; None for others."""
-        while (op := self.flow.producers.get(name)) is not None and kind_of(op) in PARTS:
+        while (op := self.flow.producers.get(name)) is not None and op.kind in PARTS:
             name = op.inputs[0]
         return name if name in self.inputs and name not in streamed else None
 
@@ -324,18 +287,19 @@ class TimeAnalysis:
         ops = [(op, part) for part in parts for op in self.flow.consumers.get(part, ())]
         return parts.isdisjoint(self.flow.outputs) and all(
             op.kind == "Shape"
-            or (kind_of(op) in PARTS and part in op.inputs[:1])
-            or (kind_of(op) in RECURRENT and part not in _without_states(op))
+            or (op.kind in PARTS and part in op.inputs[:1])
+            or (operator_of(op.kind).states and part not in _without_states(op))
             for op, part in ops
         )
 
 
 def _without_states(op: Op) -> list[str]:
     """What a recurrence takes beside its initial states."""
-    states = {first for first, _ in RECURRENT[kind_of(op)]}
+    states = {first for first, _ in operator_of(op.kind).states}
     return [name for place, name in enumerate(op.inputs) if place not in states]
 
 
 def time_axis(op: Op) -> int:
     """The axis of a recurrence's sequence that is time."""
-    return 1 if op.kind.startswith("openvino::") or op.attributes.get("layout") == 1 else 0
+    recurrence = recurrence_of(op)
+    return 0 if recurrence is None else recurrence.time_axis(op)

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onegru.core.errors import BROKEN, SpecError, SpecWarning
+from onegru.dataflow.table import Elements, movers, operator_of
 from onegru.formats.graph import Graph
 from onegru.timeline.analysis import TimeAnalysis, time_axis
+from onegru.timeline.finding import Finding, finding_of
 from onegru.timeline.losses import LossFinder
 from onegru.timeline.pairs import pair_by_name
 from onegru.timeline.read import Timeline, read_timeline
-from onegru.timeline.rules import RECURRENT, kind_of
-from onegru.timeline.step import Finding, finding_of
 
 _MOST_NAMED = 5  # nodes in a message
 
 #: What takes a part of the only step of a run, and so loses none.
-_TAKES_PARTS = ("Gather", "GatherElements", "GatherND", "Slice", "Split")
+_TAKES_PARTS = movers(Elements.CUT) | {"GatherElements", "GatherND"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class AsItIs:
     @property
     def refusal(self) -> str:
         """Why no chunks will give what one run gives; empty if they may."""
-        never = [loss for loss in self.losses or () if loss.kind in ("reverses", "mixes")]
+        never = [loss for loss in self.losses or () if loss.hazard in ("reverses", "mixes")]
         return _words(never) if never else ""
 
     @property
@@ -145,32 +145,31 @@ def _keeps_one_step(finder: LossFinder, loss: Finding) -> bool:
     reads them in states. Left is what begins afresh in each run: recurrences, sums from the first step, and
     steps that are padded or constant.
     """
-    op = next((op for op in finder.analysis.ops if finding_of(op, loss.kind, loss.why) == loss), None)
+    op = next((op for op in finder.analysis.ops if finding_of(op, loss.hazard, loss.message) == loss), None)
     if op is None:  # an output, of more steps than one
         return _has_one_step(finder, loss.name, finder.timed(loss.name))
-    kind, moves = kind_of(op), finder.analysis.moves[id(op)]
-    if kind in RECURRENT:  # it cannot run through steps of the last run again, if its input has but one
-        is_through = loss.kind == "unknown" and moves is not None
+    operator, moves = operator_of(op.kind), finder.analysis.moves[id(op)]
+    if operator.states:  # it cannot run through steps of the last run again, if its input has but one
+        is_through = loss.hazard == "unknown" and moves is not None
         return is_through and _has_one_step(finder, op.inputs[0], [time_axis(op)])
-    if op.bodies or ("::" in kind and not kind.startswith("openvino::")):
+    if op.bodies or "::" in op.label:
         return False
     if moves is None:
         return True
-    if kind == "Concat":
+    if op.kind == "Concat":
         return op.inputs[0] in finder.streamed and all(
             name in finder.streamed or name in finder.analysis.from_states for name in op.inputs
         )
     along = [
         move
         for move in moves
-        if op.inputs[move.place] in finder.streamed and move.axis in finder.timed(op.inputs[move.place])
+        if op.inputs[move.input] in finder.streamed and move.axis in finder.timed(op.inputs[move.input])
     ]
-    takes_more = any(move.before < 0 or move.behind < 0 or move.reach for move in along)
+    takes_more = any(move.pad_begin < 0 or move.pad_end < 0 or move.reach for move in along)
     if takes_more and _has_one_step(finder, op.inputs[0], finder.timed(op.inputs[0])):
         return False  # no state put others in front
-    is_window = "Conv" in kind or "Pool" in kind
-    is_padded = any(move.before > 0 or move.behind > 0 for move in along)
-    return kind.removeprefix("openvino::") in _TAKES_PARTS or (is_window and not is_padded)
+    is_padded = any(move.pad_begin > 0 or move.pad_end > 0 for move in along)
+    return op.kind in _TAKES_PARTS or (bool(operator.window) and not is_padded)
 
 
 def _has_one_step(finder: LossFinder, value: str, axes: Sequence[int]) -> bool:

@@ -12,13 +12,14 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.dataflow.edit import END, Edit
 from onegru.dataflow.operator import Op
+from onegru.dataflow.table.cutting import Slice
+from onegru.dataflow.table.recurrences import recurrent
+from onegru.dataflow.table.windows import Window
 from onegru.formats.stream_note import State
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.plan import Cache, StreamingPlan
-from onegru.timeline.rules import LENGTHS, RECURRENT, kind_of, state_form, window_pads
 from onegru.timeline.size_names import SizeNames, label_of, unknown
 from onegru.timeline.starts import evaluated
-from onegru.timeline.step import slice_bounds
 
 _MOST_ELEMENTS = 1 << 20  # of a state that is followed element by element
 
@@ -68,7 +69,7 @@ class StreamingRewriter:
         for op, axis in plan.unpadded:
             self._unpad(op, axis)
         for op in plan.full_length:
-            edit.take(op, LENGTHS.get(kind_of(op), 4), "")
+            edit.take(op, recurrent(op).lengths, "")
         for op, place in plan.zero_states:
             edit.take(op, place, "")
         for op in plan.latest:
@@ -141,27 +142,30 @@ class StreamingRewriter:
                 if len(op.inputs) > 4:
                     self.edit.take(op, 4, "")
             return
-        pads = window_pads(self.analysis.step(op))
+        call = self.analysis.call(op)
+        assert isinstance(call.operator, Window)
+        pads = call.operator.pads(call)
         spatial, count = axis - 2, len(pads) // 2
         pads[spatial] = pads[spatial + count] = 0
         self.edit.set(op, auto_pad=None, pads=pads)
 
     def _others(self, op: Op, axis: int) -> list[int]:
         """What a Pad or a Slice does along other axes: pads, or start, end and axis of each."""
-        step = self.analysis.step(op)
-        rank = len(step.shape())
+        call = self.analysis.call(op)
+        rank = call.rank()
         if op.kind == "Concat":
             return []
         if op.kind == "Pad":
             moves = [move for move in self.analysis.moves[id(op)] or () if move.axis != axis]
             pads = [0] * (2 * rank)
             for move in moves:
-                pads[move.axis], pads[move.axis + rank] = move.before, move.behind
+                pads[move.axis], pads[move.axis + rank] = move.pad_begin, move.pad_end
             return pads if any(pads) else []
         front = self.plan.dropped.get((id(op), axis))
         found: list[int] = [] if front is None else [front, END, axis]
         for other in (item for item in range(rank) if item != axis):
-            bounds = slice_bounds(step, other)
+            assert isinstance(call.operator, Slice)
+            bounds = call.operator.bounds(call, other)
             if bounds is None or bounds[2] != 1:
                 raise unknown(op, "it cuts time, and another axis in steps")
             if bounds != (0, None, 1):
@@ -263,7 +267,7 @@ class StreamingRewriter:
     def _open_states(self, op: Op) -> None:
         """Let a recurrence take its initial states from inputs, and give its last ones."""
         edit, label = self.edit, label_of(op)
-        for (first, last), what in zip(RECURRENT[kind_of(op)], ("state", "cell"), strict=False):
+        for (first, last), what in zip(recurrent(op).states, ("state", "cell"), strict=False):
             old = edit.input_of(op, first)
             if (outside := self.analysis.outside(old, self.plan.inputs)) is not None:
                 self.parts.setdefault(outside, []).append((old, op, last))
@@ -320,8 +324,9 @@ class StreamingRewriter:
 
     def _state_shape(self, op: Op) -> tuple[tuple[int, ...], tuple[int | str, ...], tuple[int, ...]]:
         """The sizes of a state: before its rows, of its rows, which may be several axes, and behind them."""
-        place, is_batch_first = state_form(op)
-        R = self.flow.shape(op.inputs[place])
+        recurrence = recurrent(op)
+        is_batch_first = recurrence.is_batch_first(op)
+        R = self.flow.shape(op.inputs[recurrence.recurrent_weights])
         if R is None or not isinstance(R[-1], int) or not isinstance(R[0], int):
             raise unknown(op, "the shape of R is not known")
         size = self.sizes.size(op.inputs[0], 0 if is_batch_first else 1)

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Size
+from onegru.dataflow.table import Hazard, Move, operator_of
+from onegru.dataflow.table.cutting import Slice
+from onegru.dataflow.table.recurrences import recurrent
 from onegru.timeline.analysis import COPIES, PARTS, TimeAnalysis, time_axis
 from onegru.timeline.axes import Axis
-from onegru.timeline.rules import LENGTHS, RECURRENT, SIZES, kind_of
-from onegru.timeline.step import Finding, Kind, Move, finding_of, slice_bounds
+from onegru.timeline.finding import Finding, finding_of
 
 _NONE: frozenset[str] = frozenset()
 
@@ -54,7 +56,7 @@ class LossFinder:
         self.streamed = {name for name in analysis.inputs if name not in analysis.states and self.timed(name)}
         self.lengths: set[str] = set()
         self.lead: dict[str, int] = {}  # steps in front of a run's own
-        self.hazards: list[tuple[Kind, str]] = []  # of the operator at hand
+        self.hazards: list[tuple[Hazard, str]] = []  # of the operator at hand
 
     def findings(self) -> list[Finding]:
         """See `find_losses`."""
@@ -87,8 +89,8 @@ class LossFinder:
         axes = self.analysis.known.get(name) or ()
         return [place for place, axis in enumerate(axes) if self.analysis.axes.goes_along(axis, self.time)]
 
-    def _note(self, kind: Kind, why: str) -> None:
-        self.hazards.append((kind, why))
+    def _note(self, hazard: Hazard, message: str) -> None:
+        self.hazards.append((hazard, message))
 
     def _of_states(self) -> Iterator[Finding]:
         """What is wrong with recurrences that carry states, whatever is along time elsewhere."""
@@ -97,7 +99,7 @@ class LossFinder:
                 continue
             if (unknown := self._where_time_begins(op)) is not None:
                 yield finding_of(unknown, "unknown", "does what is not known along time")
-            for first, last in RECURRENT[kind_of(op)]:
+            for first, last in recurrent(op).states:
                 given = self.analysis.moved_to(op.outputs[last], PARTS) | self.analysis.moved_to(
                     op.outputs[0], PARTS
                 )
@@ -135,8 +137,8 @@ class LossFinder:
 
     def _data_of(self, op: Op) -> list[str]:
         """The inputs of an operator that are not sizes; notes which outputs count steps."""
-        kind = kind_of(op)
-        data = [name for place, name in enumerate(op.inputs) if place not in SIZES.get(kind, ())]
+        kind = op.kind
+        data = [name for place, name in enumerate(op.inputs) if place not in operator_of(kind).size_inputs]
         counts = bool(self.lengths.intersection(data)) and not self.streamed.intersection(op.taken())
         if counts or kind in ("Shape", "Size"):
             self.lengths.update(name for name in op.outputs if name and self._counts_time(name))
@@ -146,7 +148,7 @@ class LossFinder:
         """What is wrong with an operator; notes what its outputs are."""
         outputs = [name for name in op.outputs if name]
         inputs = [name for name in op.inputs if name]
-        kind, moves, data = kind_of(op), self.analysis.moves[id(op)], self._data_of(op)
+        kind, moves, data = op.kind, self.analysis.moves[id(op)], self._data_of(op)
         if kind in ("Shape", "Size"):
             return
         if not self.streamed.intersection(op.taken()) and not (moves is None or id(op) in self.analysis.lost):
@@ -172,11 +174,11 @@ class LossFinder:
             return
         if id(op) in self.analysis.lost or kind == "Flatten":
             return
-        if kind in RECURRENT:
+        if operator_of(kind).states:
             self._judge_recurrence(op, moves, timed)
             return
         for move in moves:
-            if op.inputs[move.place] in self.streamed and move.axis in timed[op.inputs[move.place]]:
+            if op.inputs[move.input] in self.streamed and move.axis in timed[op.inputs[move.input]]:
                 self._judge_move(op, move)
         if self.is_single:
             return
@@ -204,17 +206,17 @@ class LossFinder:
 
     def _judge_move(self, op: Op, move: Move) -> None:
         """What is wrong if time goes along an axis of an operator."""
-        if move.kind:
-            if not (self.is_single and move.kind in ("reverses", "mixes")):
-                self._note(move.kind, move.why)
+        if move.hazard:
+            if not (self.is_single and move.hazard in ("reverses", "mixes")):
+                self._note(move.hazard, move.message)
             return
-        if not (move.before or move.behind or move.reach):
+        if not (move.pad_begin or move.pad_end or move.reach):
             return
         name = op.outputs[move.output]
-        lead = self.lead.get(op.inputs[move.place], 0) + move.before + min(move.behind, 0) - move.reach
+        lead = self.lead.get(op.inputs[move.input], 0) + move.pad_begin + min(move.pad_end, 0) - move.reach
         self.lead[name] = max(0, lead)
-        if move.before > 0 or move.behind > 0 or lead < 0:
-            self._note("remembers", f"{move.why}; no state carries those of earlier runs")
+        if move.pad_begin > 0 or move.pad_end > 0 or lead < 0:
+            self._note("remembers", f"{move.message}; no state carries those of earlier runs")
 
     def _judge_recurrence(self, op: Op, moves: list[Move], timed: Mapping[str, list[int]]) -> None:
         sequence = op.inputs[0]
@@ -232,14 +234,14 @@ class LossFinder:
                     "remembers", "starts from its initial state in each run; no state carries its last one"
                 )
         if not self.is_single:
-            for first, _ in RECURRENT[kind_of(op)]:
+            for first, _ in recurrent(op).states:
                 name = op.inputs[first] if len(op.inputs) > first else ""
                 if name in self.streamed and id(op) not in self.carried:
                     self._note("mixes", "starts from a value of the same run")
 
     def _stops_early(self, op: Op) -> bool:
         """Whether a recurrence has lengths that are not the number of steps, and that no input gives."""
-        place = LENGTHS.get(kind_of(op), 4)
+        place = recurrent(op).lengths
         name = op.inputs[place] if len(op.inputs) > place else ""
         if not name or (name in self.analysis.dynamic and name not in self.lengths):
             return False
@@ -296,7 +298,7 @@ class LossFinder:
         waiting = [joined]
         while waiting:
             for op in self.flow.consumers.get(waiting.pop(), ()):
-                if kind_of(op) in ("Identity", "Cast"):
+                if op.kind in ("Identity", "Cast"):
                     waiting += op.outputs
                 elif (
                     op.kind == "Slice"
@@ -307,8 +309,9 @@ class LossFinder:
         return False
 
     def _is_tail(self, op: Op, axis: int, count: int) -> bool:
-        step = self.analysis.step(op)
-        bounds = [slice_bounds(step, place) for place in range(len(step.shape()))]
-        size = step.shape()[axis]
+        call = self.analysis.call(op)
+        assert isinstance(call.operator, Slice)
+        bounds = [call.operator.bounds(call, other) for other in range(call.rank())]
+        size = call.shape()[axis]
         wanted = (size - count if isinstance(size, int) else -count, None, 1)
-        return all(item == (wanted if place == axis else (0, None, 1)) for place, item in enumerate(bounds))
+        return all(item == (wanted if other == axis else (0, None, 1)) for other, item in enumerate(bounds))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from onegru.core.errors import BROKEN, FormatError, SpecError
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.table.recurrences import recurrent
 from onegru.formats.graph import STREAM_KEY, Graph
 from onegru.formats.stream_note import State, write_note
 from onegru.fusion.openvino.edit import EditedIr
@@ -15,7 +16,6 @@ from onegru.timeline.check import AsItIs
 from onegru.timeline.edit import Streaming, StreamingRewriter
 from onegru.timeline.find_time import asked_axes
 from onegru.timeline.planner import plan_streaming
-from onegru.timeline.rules import RECURRENT, kind_of
 
 OPSET = 13  # of the operators that layers are read as
 
@@ -52,7 +52,7 @@ class _Ir(EditedIr):
         }
         for op in analysis.recurrent:
             rows = (analysis.known.get(op.inputs[0]) or ((),))[0]
-            for first, _ in RECURRENT[kind_of(op)]:
+            for first, _ in recurrent(op).states:
                 shape = self.flow.shape(op.inputs[first])
                 if op.inputs[first] in self.inputs.values() and shape and isinstance(shape[0], str):
                     self.flow.set_shape(op.inputs[first], (names.get(rows, shape[0]), *shape[1:]))

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from onegru.core.shapes import fits
-from onegru.dataflow.elements import Elements, movers
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.table import Elements, movers, operator_of
 from onegru.formats.graph import Dimension, TensorInfo
-from onegru.timeline.rules import RECURRENT, kind_of
 
 # What stands beside the word that a state's input and output have in common.
 _IN, _OUT = {"in", "input", "i"}, {"out", "output", "o"}
@@ -23,7 +22,7 @@ _MEMORY = re.compile(
     r"|context|kv|gru|lstm|rnn|tail|overlap|past)\d*"
 )
 
-_MOVES = movers(Elements.KEPT, Elements.PERMUTED, Elements.JOINED, casts=True)
+_MOVES = movers(Elements.KEPT | Elements.PERMUTED | Elements.JOINED, casts=True)
 
 
 def pair_by_name(
@@ -129,11 +128,11 @@ def _is_last_state(flow: Flow, name: str) -> bool:
     while waiting:
         last = waiting.pop()
         op = flow.producers.get(last)
-        if op is None or (kind_of(op) in RECURRENT and op.outputs.index(last) == 0):
+        if op is None or (operator_of(op.kind).states and op.outputs.index(last) == 0):
             return False
-        if kind_of(op) in RECURRENT:
+        if operator_of(op.kind).states:
             continue
-        if kind_of(op) not in _MOVES:
+        if op.kind not in _MOVES:
             return False
         waiting += op.inputs if op.kind == "Concat" else op.inputs[:1]
     return True

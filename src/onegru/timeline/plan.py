@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from onegru.dataflow.operator import Op
-from onegru.timeline.step import Finding
+from onegru.timeline.finding import Finding
 
 
 class Cache(NamedTuple):

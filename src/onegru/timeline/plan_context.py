@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from onegru.core.wording import count
-from onegru.dataflow.operator import Op, Size
+from onegru.dataflow.operator import Size
+from onegru.dataflow.table import Hazard
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.axes import Axis
 from onegru.timeline.plan import StreamingPlan, TimeExtent
-from onegru.timeline.step import Kind
 
 COUNTS = "computes with the number of steps in a run, or with numbers for each of them"
 NOT_ALONE = "takes earlier steps along an axis that is not time alone"
@@ -44,16 +44,16 @@ class PlanContext:
         self.counting: set[str] = set()
         self.carried = {id(op) for op in analysis.recurrent if analysis.is_carried(op)}
         self.changes = StreamingPlan()
-        self.hazards: list[tuple[Kind, str]] = []
+        self.hazards: list[tuple[Hazard, str]] = []
 
     def begin(self) -> StreamingPlan:
         """Turn to another operator; returns what will be its changes."""
         self.changes, self.hazards = StreamingPlan(), []
         return self.changes
 
-    def refuse(self, kind: Kind, why: str) -> None:
+    def refuse(self, hazard: Hazard, message: str) -> None:
         """Refuse the operator at hand."""
-        self.hazards.append((kind, why))
+        self.hazards.append((hazard, message))
 
     def extent(self, name: str) -> TimeExtent:
         """The steps of a value."""
@@ -101,15 +101,6 @@ class PlanContext:
             for size in sizes or ()
         ]
         return [item for item in found if item]
-
-    def pads_zeros(self, op: Op) -> bool:
-        """Whether an operator is a Pad with zeros; an IR's in another mode is one that is not translated."""
-        if op.kind != "Pad":
-            return False
-        mode = self.analysis.step(op).text("mode", "constant").lower()
-        value = op.inputs[2] if len(op.inputs) > 2 else ""
-        number = self.analysis.flow.fill(value) if value else op.attributes.get("value", 0.0)
-        return mode == "constant" and number == 0
 
 
 def later_words(steps: int) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from onegru.core.wording import count
 from onegru.dataflow.operator import Op
+from onegru.dataflow.table import Move, operator_of
+from onegru.dataflow.table.windows import adds_no_bias
 from onegru.timeline.plan import Cache, TimeExtent
 from onegru.timeline.plan_context import NOT_ALONE, PlanContext, later_words
-from onegru.timeline.rules import counts_padding, keeps_zeros, kind_of
-from onegru.timeline.step import Move
 
 
 class PaddingPlanner:
@@ -20,36 +20,37 @@ class PaddingPlanner:
 
     def plan_pad(self, op: Op, move: Move, extent: TimeExtent) -> None:
         """Steps that are added at either end of time, or cut off."""
-        if min(move.before, move.behind) < 0:
-            self.context.refuse("remembers", f"{move.why}, which a stream does not know the ends of")
-        elif not self.context.pads_zeros(op):
+        if min(move.pad_begin, move.pad_end) < 0:
+            self.context.refuse("remembers", f"{move.message}, which a stream does not know the ends of")
+        elif not operator_of(op.kind).pads_with_zeros(self.analysis.call(op)):
             self.context.refuse("remembers", "pads time with other numbers than zeros")
-        left_pad = max(extent.left_pad + move.before, 0)
+        left_pad = max(extent.left_pad + move.pad_begin, 0)
         self.context.extents[op.outputs[move.output]] = TimeExtent(
-            extent.delay, left_pad, extent.right_pad + move.behind
+            extent.delay, left_pad, extent.right_pad + move.pad_end
         )
         self.context.changes.unpadded.append((op, move.axis))
 
     def plan_window(self, op: Op, move: Move, extent: TimeExtent) -> None:
         """A convolution or a pooling along time reads earlier steps from a cache."""
-        kind, name, right_pad = kind_of(op), op.outputs[move.output], extent.right_pad + move.behind
-        first = extent.left_pad + move.before
-        if kind == "ConvInteger" and first:
+        name, right_pad = op.outputs[move.output], extent.right_pad + move.pad_end
+        operator, first = operator_of(op.kind), extent.left_pad + move.pad_begin
+        pads_with_zeros = operator.pads_with_zeros(self.analysis.call(op))
+        if operator.window == "conv" and first and not pads_with_zeros:
             self.context.refuse("remembers", "pads time with other numbers than zeros")
         later = move.reach - first
         self.context.extents[name] = TimeExtent(extent.delay + max(later, 0), max(-later, 0), right_pad)
-        if later < 0 and not keeps_zeros(op):
-            self.context.refuse("remembers", f"{move.why} and gives more than it takes")
+        if later < 0 and not adds_no_bias(op, operator):
+            self.context.refuse("remembers", f"{move.message} and gives more than it takes")
         elif later > 0 and not self.context.delay:
             self.context.extents[name] = TimeExtent()  # once is enough to say so
-            self.context.refuse("remembers", f"{move.why}: {later_words(later)}")
-        elif "Pool" in kind and move.before and not counts_padding(self.analysis.step(op)):
+            self.context.refuse("remembers", f"{move.message}: {later_words(later)}")
+        elif operator.window == "pool" and move.pad_begin and not pads_with_zeros:
             self.context.refuse("remembers", "pads the steps that it pools")
-        if move.before or move.behind:
+        if move.pad_begin or move.pad_end:
             self.context.changes.unpadded.append((op, move.axis))
         if move.reach:
             self.context.changes.caches.append(
-                Cache(op, move.place, move.axis, min(first, move.reach), move.reach)
+                Cache(op, move.input, move.axis, min(first, move.reach), move.reach)
             )
 
     def plan_concat(self, op: Op, axis: int, extent: TimeExtent) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from onegru.core.wording import count
 from onegru.dataflow.operator import Op
+from onegru.dataflow.table import Move
+from onegru.dataflow.table.recurrences import recurrent
 from onegru.timeline.analysis import COPIES, time_axis
 from onegru.timeline.plan import TimeExtent
 from onegru.timeline.plan_context import NOT_ALONE, PlanContext
-from onegru.timeline.rules import LENGTHS, RECURRENT, kind_of
-from onegru.timeline.step import Move
 
 
 class RecurrencesPlanner:
@@ -26,14 +26,14 @@ class RecurrencesPlanner:
         sequence = op.inputs[0]
         place = time_axis(op)
         for move in moves:
-            if move.axis in timed[sequence] and move.output == 0 and move.kind and move.to is not None:
-                self.context.refuse(move.kind, move.why)
+            if move.axis in timed[sequence] and move.output == 0 and move.hazard and move.to is not None:
+                self.context.refuse(move.hazard, move.message)
                 return
             if move.axis in timed[sequence] and move.to is None:
-                self.context.refuse(move.kind, move.why)
+                self.context.refuse(move.hazard, move.message)
                 return
         if place not in timed[sequence]:  # along another axis, as over the bands of one frame
-            for first, _ in RECURRENT[kind_of(op)]:
+            for first, _ in recurrent(op).states:
                 name = op.inputs[first] if len(op.inputs) > first else ""
                 if name and self.flow.fill(name) == 0:
                     self.context.changes.zero_states.append((op, first))
@@ -57,7 +57,7 @@ class RecurrencesPlanner:
         if id(op) in self.context.carried:
             self._delay_states(op, extent)
             return
-        for first, _ in RECURRENT[kind_of(op)]:
+        for first, _ in recurrent(op).states:
             name = op.inputs[first] if len(op.inputs) > first else ""
             is_computed = name in self.context.counting and self.flow.fill(name) != 0
             if is_computed or (
@@ -76,7 +76,7 @@ class RecurrencesPlanner:
 
     def _delay_states(self, op: Op, extent: TimeExtent) -> None:
         """Note how late the states are that a recurrence has outside: it needs a step in each run, too."""
-        for first, _ in RECURRENT[kind_of(op)]:
+        for first, _ in recurrent(op).states:
             taken = (
                 self.analysis.outside(op.inputs[first], self.context.streamed)
                 if len(op.inputs) > first
@@ -89,12 +89,12 @@ class RecurrencesPlanner:
                 )
 
     def _has_lengths(self, op: Op) -> bool:
-        place = LENGTHS.get(kind_of(op), 4)
+        place = recurrent(op).lengths
         return len(op.inputs) > place and bool(op.inputs[place])
 
     def _is_full_length(self, op: Op, extent: TimeExtent) -> bool:
         """Whether the lengths that a recurrence takes are its number of steps, for all rows."""
-        name = op.inputs[LENGTHS.get(kind_of(op), 4)]
+        name = op.inputs[recurrent(op).lengths]
         while (sizes := self.analysis.sizes_in(name)) is None:
             before = self.flow.producer(name)
             if before is None or before.kind not in COPIES or len(before.inputs) < 1:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onegru.dataflow.operator import Op
-from onegru.timeline.analysis import FILLED
+from onegru.dataflow.table import Move, operator_of
+from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.timeline.plan import TimeExtent
 from onegru.timeline.plan_context import COUNTS, PlanContext
-from onegru.timeline.rules import LENGTHS, RECURRENT, SIZES, kind_of
-from onegru.timeline.step import Move
 
 
 class SizesPlanner:
@@ -45,9 +44,10 @@ class SizesPlanner:
 
     def _is_filled(self, op: Op) -> bool:
         """Whether an operator repeats what it takes for each step, and for as many as one value has."""
-        if op.kind not in FILLED or self.analysis.moves[id(op)] is None:
+        filled_by = operator_of(op.kind).filled_by
+        if filled_by is None or self.analysis.moves[id(op)] is None:
             return False
-        name, sizes = op.outputs[0], self.analysis.sized.get(op.inputs[FILLED[op.kind]])
+        name, sizes = op.outputs[0], self.analysis.sized.get(op.inputs[filled_by])
         steps, axes = self.context.steps_in(sizes), self.analysis.known.get(name)
         extents = {self.context.extent(value) for values in steps for value in values}
         if sizes is None or axes is None or len(steps) != 1 or len(steps[0]) != 1 or len(extents) != 1:
@@ -64,14 +64,14 @@ class SizesPlanner:
 
     def check_numbers(self, op: Op, moves: list[Move], timed: Mapping[str, list[int]]) -> None:
         """What forbids that an operator takes numbers that depend on steps, or on how many there are."""
-        kind, places = kind_of(op), SIZES.get(kind_of(op), ())
-        if kind in RECURRENT:  # what it starts from and when it stops is looked at there
-            places = (LENGTHS.get(kind, 4), *(first for first, _ in RECURRENT[kind]))
+        kind, places, recurrence = op.kind, operator_of(op.kind).size_inputs, recurrence_of(op)
+        if recurrence is not None:  # what it starts from and when it stops is looked at there
+            places = (recurrence.lengths, *(first for first, _ in recurrence.states))
         named = {name for place, name in enumerate(op.inputs) if place not in places}
         named |= {*op.taken()}.difference(op.inputs)
         if not self.context.counting.isdisjoint(named):
             self.context.refuse("mixes", COUNTS)
-        for place in places if kind not in RECURRENT else ():
+        for place in places if recurrence is None else ():
             name = op.inputs[place] if len(op.inputs) > place else ""
             if name in self.context.streamed:
                 self.context.refuse("mixes", "takes sizes or places that are computed from steps")

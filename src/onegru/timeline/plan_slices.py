@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from onegru.core.wording import count
 from onegru.dataflow.operator import Op
-from onegru.dataflow.shapes import SAME_SIZES
+from onegru.dataflow.table import ENDLESS, Elements, Move, UnknownOpError, operator_of
 from onegru.timeline.plan import Cache, TimeExtent
 from onegru.timeline.plan_context import NOT_ALONE, PlanContext, later_words
-from onegru.timeline.step import ENDLESS, Move, UnknownOpError
 
 
 class SlicesPlanner:
@@ -20,10 +19,10 @@ class SlicesPlanner:
 
     def cut(self, op: Op, axis: int, extent: TimeExtent) -> tuple[int, int] | None:
         """How many steps of a whole run a Slice cuts off in front and behind; None if that is not known."""
-        step, more = self.analysis.step(op), extent.extra
-        rank = len(step.shape())
+        call, more = self.analysis.call(op), extent.extra
+        rank = call.rank()
         try:
-            axes, strides = step.numbers("axes", range(rank), place=3), step.numbers("steps", place=4)
+            axes, strides = call.known("axes") or list(range(rank)), call.known("steps")
         except UnknownOpError:
             return None
         places = [item % rank for item in axes]
@@ -57,7 +56,9 @@ class SlicesPlanner:
         if known is not None:
             return 0, known[index]
         value, sign = op.inputs[place] if len(op.inputs) > place else "", 1
-        while (before := self.flow.producer(value)) is not None and before.kind in (*SAME_SIZES, "Neg"):
+        while (before := self.flow.producer(value)) is not None and (
+            before.kind == "Neg" or operator_of(before.kind).elements is Elements.KEPT
+        ):
             value, sign = before.inputs[0], -sign if before.kind == "Neg" else sign
         sizes = self.flow.sizes(value)
         linear = self.flow.linear(value) if sizes is None else (sizes[index if len(sizes) > 1 else 0], 0)

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onegru.core.activations import ACTIVATIONS, AS_OPERATORS
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
-from onegru.dataflow.elements import Elements, movers
 from onegru.dataflow.operator import Op
+from onegru.dataflow.table import Move, operator_of
+from onegru.dataflow.table.windows import adds_no_bias
 from onegru.timeline.analysis import TimeAnalysis, time_axis
 from onegru.timeline.find_time import find_time
+from onegru.timeline.finding import Finding, finding_of
 from onegru.timeline.plan import Cache, StreamingPlan, TimeExtent
 from onegru.timeline.plan_context import COUNTS, NOT_ALONE, PlanContext
 from onegru.timeline.plan_padding import PaddingPlanner
 from onegru.timeline.plan_recurrences import RecurrencesPlanner
 from onegru.timeline.plan_sizes import SizesPlanner
 from onegru.timeline.plan_slices import SlicesPlanner
-from onegru.timeline.rules import RECURRENT, keeps_zeros, kind_of
-from onegru.timeline.step import Finding, Move, finding_of
 
 _MOST_NAMED = 5  # operators in a message
-_MOVES = movers(Elements.KEPT, Elements.PERMUTED, casts=True, without=("Flatten",))
-#: What gives zeros for zeros.
-_KEEPS_ZEROS = (
-    *(*_MOVES, "Neg", "Abs", "Sqrt", "PRelu", "Erf"),
-    *(name for name in AS_OPERATORS if ACTIVATIONS[name].keeps_zero),
-)
 
 
 def plan_streaming(name: str, analysis: TimeAnalysis, time: Mapping[str, int], delay: bool) -> StreamingPlan:
@@ -142,7 +135,7 @@ class Planner:
     def _plan_op(self, op: Op) -> None:
         """What forbids to stream an operator; notes what has to change."""
         outputs = [name for name in op.outputs if name]
-        kind, moves, taken = kind_of(op), self.analysis.moves[id(op)], list(op.taken())
+        kind, moves, taken = op.kind, self.analysis.moves[id(op)], list(op.taken())
         if kind in ("Shape", "Size") or not self.context.streamed.intersection(taken):
             self.sizes.count_steps(op, taken)
             return
@@ -165,14 +158,19 @@ class Planner:
             self.context.refuse("unknown", "cuts time into other axes")
             return
         self._check_rule(op, moves, takes, timed)
+        operator = operator_of(kind)
         is_along = kind == "Concat" and self._concat_axis(op) in timed[op.outputs[0]]
         # Along any axis: a Pad with other numbers beside zeros gives no zeros.
-        is_moved = is_along or kind == "Slice" or (kind == "Pad" and self.context.pads_zeros(op))
+        is_moved = (
+            is_along
+            or kind == "Slice"
+            or (kind == "Pad" and operator.pads_with_zeros(self.analysis.call(op)))
+        )
         before = [self.context.extent(op.inputs[place]) for place in takes]
-        is_ahead = any(move.behind > 0 for move in moves)
-        if not (is_moved or kind in _KEEPS_ZEROS or (keeps_zeros(op) and not is_ahead)):
+        is_ahead = any(move.pad_end > 0 for move in moves)
+        if not (is_moved or operator.keeps_zeros or (adds_no_bias(op, operator) and not is_ahead)):
             before = [self._wait_for_zeros(op, *item) for item in zip(takes, before, strict=True)]
-        takes_zeros = is_moved or kind in _KEEPS_ZEROS or "Conv" in kind or "Pool" in kind
+        takes_zeros = is_moved or operator.keeps_zeros or bool(operator.window)
         if any(item.left_pad for item in before) and (len(takes) > 1 or not takes_zeros):
             self.context.refuse("remembers", "takes steps of zeros that were put in front of time")
         extent = self._align(op, takes, before)
@@ -191,11 +189,11 @@ class Planner:
         if kind == "Flatten":
             return
         self._check_constants(op, timed)
-        if kind in RECURRENT:
+        if operator_of(kind).states:
             self.recurrences.plan(op, moves, timed, extent)
             return
         for move in moves:
-            if move.place in takes and move.axis in timed[op.inputs[move.place]]:
+            if move.input in takes and move.axis in timed[op.inputs[move.input]]:
                 self._plan_move(op, move, extent)
         if any(len(timed[name]) > 1 for name in outputs):
             self.context.refuse("mixes", "sets each step of a run beside every other")
@@ -204,31 +202,33 @@ class Planner:
         self, op: Op, moves: list[Move], takes: list[int], timed: Mapping[str, list[int]]
     ) -> None:
         """A rule that does not say where time goes, or lets one value of a run beside all of its steps."""
-        kind = kind_of(op)
+        kind = op.kind
         if kind in ("Reshape", "Flatten"):
             return
-        said = {(move.place, move.axis, move.to is None or move.output) for move in moves}
+        said = {(move.input, move.axis, move.to is None or move.output) for move in moves}
         for output, name in enumerate(op.outputs):
-            if not name or (kind in RECURRENT and output):
+            if not name or (operator_of(kind).states and output):
                 continue
             for place in takes:
                 for axis in timed[op.inputs[place]]:
                     if not {(place, axis, True), (place, axis, output)} & said and not (
-                        "Pool" in kind and output
+                        operator_of(kind).window == "pool" and output
                     ):
                         self.context.refuse("unknown", "does what is not known along time")
         if any(timed[name] for name in op.outputs if name) and not self.context.newest.isdisjoint(op.taken()):
-            is_start = kind in RECURRENT and time_axis(op) in timed[op.inputs[0]]  # which has its own words
+            is_start = (
+                operator_of(kind).states and time_axis(op) in timed[op.inputs[0]]
+            )  # which has its own words
             if not is_start:
                 self.context.refuse("mixes", "spreads one value of a run over all of its steps")
 
     def _check_constants(self, op: Op, timed: Mapping[str, list[int]]) -> None:
         """What takes numbers of its own for each step, as a table of positions."""
         for move in (*self.analysis.beside.get(id(op), ()), *(self.analysis.moves[id(op)] or ())):
-            name, output = op.inputs[move.place], op.outputs[move.output]
+            name, output = op.inputs[move.input], op.outputs[move.output]
             if name in self.context.streamed or not output or move.to not in timed[output]:
                 continue
-            is_zero = kind_of(op) in RECURRENT and self.flow.fill(name) == 0
+            is_zero = operator_of(op.kind).states and self.flow.fill(name) == 0
             if (self.analysis.shape(name) or {move.axis: ""})[move.axis] != 1 and not is_zero:
                 self.context.refuse("mixes", COUNTS)
 
@@ -244,9 +244,11 @@ class Planner:
         """
         axis = self.context.timed(op.inputs[place])[0]
         moves = [
-            move for move in self.analysis.moves[id(op)] or () if (move.place, move.axis) == (place, axis)
+            move for move in self.analysis.moves[id(op)] or () if (move.input, move.axis) == (place, axis)
         ]
-        zeros = extent.left_pad - max((move.reach - move.before for move in moves if move.reach), default=0)
+        zeros = extent.left_pad - max(
+            (move.reach - move.pad_begin for move in moves if move.reach), default=0
+        )
         steps = extent._replace(left_pad=zeros).to_hold
         if steps <= 0:
             return extent
@@ -270,7 +272,7 @@ class Planner:
 
     def _plan_move(self, op: Op, move: Move, extent: TimeExtent) -> None:
         """What forbids time along an axis of an operator."""
-        kind = kind_of(op)
+        kind, operator = op.kind, operator_of(op.kind)
         if (
             kind == "Slice"
             and move.to is not None
@@ -278,13 +280,13 @@ class Planner:
         ):
             self.slices.plan(op, move, extent, *cut)
             return
-        if move.kind:
-            self.context.refuse(move.kind, move.why)
+        if move.hazard:
+            self.context.refuse(move.hazard, move.message)
             return
-        if "Pool" in kind and len(op.outputs) > 1 and op.outputs[1]:
+        if operator.window == "pool" and len(op.outputs) > 1 and op.outputs[1]:
             self.context.refuse("unknown", "gives the places of steps in a run")
-        changes = move.before or move.behind or move.reach
-        if (changes or move.to is None) and not self.context.is_alone(op.inputs[move.place], move.axis):
+        changes = move.pad_begin or move.pad_end or move.reach
+        if (changes or move.to is None) and not self.context.is_alone(op.inputs[move.input], move.axis):
             self.context.refuse("unknown", NOT_ALONE)
             return
         if move.to is None and kind == "Gather" and self.flow.ints(op, "", 1) != [-1]:
@@ -295,17 +297,15 @@ class Planner:
             if extent.right_pad or extent.delay:
                 self.context.refuse("remembers", "takes the last step, which comes later or is not known")
             return
-        if not (move.before or move.behind or move.reach):
-            if extent.left_pad and "Conv" in kind and not keeps_zeros(op):
+        if not (move.pad_begin or move.pad_end or move.reach):
+            if extent.left_pad and operator.window == "conv" and not adds_no_bias(op, operator):
                 self.context.refuse("remembers", "adds to steps of zeros that were put in front of time")
-            step = self.analysis.step(op)
-            rank = len(step.shape())
-            if kind == "Gather" and move.place == 0 and move.axis == step.number("axis", 0) % rank:
+            if kind == "Gather" and move.input == 0 and move.axis == self.analysis.call(op).axis(0):
                 self.context.refuse("remembers", "takes steps by their places in a run")
             return
-        if move.behind and extent.right_pad < 0:
-            self.context.refuse("remembers", f"{move.why}, some in the place of its last ones")
-        if "Conv" in kind or "Pool" in kind:
+        if move.pad_end and extent.right_pad < 0:
+            self.context.refuse("remembers", f"{move.message}, some in the place of its last ones")
+        if operator.window:
             self.padding.plan_window(op, move, extent)
         else:
             self.padding.plan_pad(op, move, extent)

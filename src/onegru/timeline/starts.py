@@ -10,8 +10,8 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.numeric import NUMERIC, LargeResultError
 from onegru.dataflow.operator import Op, Size
+from onegru.dataflow.table import LargeResultError, UnknownOpError, evaluate, operator_of
 
 
 def constant_start(flow: Flow, name: str, rows: int) -> Array | None:
@@ -51,7 +51,7 @@ def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> A
             continue
         if op is None:
             values[last] = flow.constant(last)
-        elif op.kind != "Shape" and (op.kind not in NUMERIC or op.bodies):
+        elif op.kind != "Shape" and (not operator_of(op.kind).computes or op.bodies):
             return None
         elif id(op) not in ops:
             ops[id(op)] = op
@@ -63,11 +63,10 @@ def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> A
                 part = shape[op.attributes.get("start", 0) : op.attributes.get("end")]
                 values[op.outputs[0]] = np.array([_number(item, size) for item in part], np.int64)
             else:
-                results = NUMERIC[op.kind](
-                    op.attributes, [values[item] for item in op.inputs], len(op.outputs)
-                )
+                arrays = [values[item] for item in op.inputs]
+                results = evaluate(op.kind, op.attributes, arrays, len(op.outputs))
                 values.update(zip(op.outputs, results, strict=False))
-    except (LargeResultError, *BROKEN):
+    except (LargeResultError, UnknownOpError, *BROKEN):
         return None
     return values.get(name)
 

@@ -9,7 +9,8 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
-from onegru.fusion.openvino.moves import Axes, composed, is_still, moved_axes, steps
+from onegru.dataflow.table.moving import Axes, moved_axes
+from onegru.fusion.openvino.moves import composed, is_still, steps
 
 MOVES: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
     "Transpose": lambda array, axes: array.transpose(axes),

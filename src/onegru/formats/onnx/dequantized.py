@@ -16,7 +16,7 @@ import onnx
 from onnx import AttributeProto, ModelProto, NodeProto
 
 from onegru.core.dtypes import Array, default_float_mode
-from onegru.dataflow.elements import Elements, movers
+from onegru.dataflow.table import Elements, movers
 from onegru.engines.storage import quantize_channels
 from onegru.formats.onnx.validate import (
     Source,
@@ -29,7 +29,7 @@ from onegru.formats.onnx.values import Values, all_graphs, all_values
 
 # Operators that may stand between DequantizeLinear and a GRU.
 _MOVERS = movers(
-    *(Elements.KEPT, Elements.PERMUTED, Elements.CUT, Elements.JOINED),
+    Elements.KEPT | Elements.PERMUTED | Elements.CUT | Elements.JOINED,
     casts=True,
     without=("Flatten", "Gather"),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,16 +9,12 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onegru.core.dtypes import numpy_dtype
-from onegru.dataflow.edit import INTEGER_INPUTS, Edit, Staged
+from onegru.dataflow.edit import Edit, Staged
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
+from onegru.dataflow.table import operator_of
 from onegru.formats.onnx.order import needed_nodes, node_inputs
 from onegru.formats.onnx.validate import drop_named, replace_nodes
-
-#: The opsets from which the lists of integers in `INTEGER_INPUTS` are inputs.
-INPUTS_SINCE: Mapping[str, int] = {
-    **{"Slice": 10, "Squeeze": 13, "Unsqueeze": 13, "Pad": 11, "Reshape": 5, "Split": 13}
-}
 
 
 def node_of(flow: Flow, op: Op, opset: int) -> NodeProto:
@@ -31,11 +26,11 @@ def node_of(flow: Flow, op: Op, opset: int) -> NodeProto:
     inputs = list(op.inputs)
     if op.kind == "Cast":
         attributes["to"] = code_of(attributes.pop("dtype"))
-    if opset < INPUTS_SINCE.get(op.kind, 0):
-        for name, place in INTEGER_INPUTS[op.kind].items():
-            if any(inputs[place : place + 1]):
-                attributes[name] = flow.ints(op, name, place)
-        inputs = inputs[:1]
+    for name, parameter in operator_of(op.kind).parameters.items():
+        if opset < parameter.since:
+            found = flow.ints(op, name, parameter.input)
+            attributes |= {} if found is None else {name: found}
+            inputs = inputs[:1]
     domain, _, kind = op.kind.rpartition("::")
     node: NodeProto = onnx.helper.make_node(
         kind, inputs, list(op.outputs), name=op.name, domain=domain or None, **attributes

@@ -16,14 +16,13 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto
 
 from onegru.core.dtypes import Array
-from onegru.dataflow.elements import Elements, movers
+from onegru.dataflow.table import Elements, movers
 from onegru.formats.graph import GruStep, TensorInfo
 from onegru.formats.onnx.order import needed_nodes
 from onegru.formats.onnx.validate import is_onnx, is_ours
 
-_MOVES = {*movers(Elements.KEPT, Elements.PERMUTED, casts=True)}
-_CUTS = {"Slice", "Split", "Gather"}
-_JOINS = {"Concat"}
+_MOVES = movers(Elements.KEPT | Elements.PERMUTED, casts=True)
+_CUTS, _JOINS = movers(Elements.CUT), movers(Elements.JOINED)
 
 # More than any state has; beyond, nothing is proved.
 _MOST_ELEMENTS = 1 << 20
@@ -145,7 +144,7 @@ def evaluate(graph: GraphProto, opset: int, feeds: Mapping[str, Array]) -> list[
 
 
 def _reached(
-    nodes: Sequence[NodeProto], sources: Mapping[str, set[str]], operators: set[str]
+    nodes: Sequence[NodeProto], sources: Mapping[str, set[str]], operators: frozenset[str]
 ) -> dict[str, set[str]]:
     """For each value, the sources that it is made of, by only these operators."""
     reached = {name: set(made_of) for name, made_of in sources.items()}

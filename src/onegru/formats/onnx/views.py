@@ -14,6 +14,7 @@ import numpy as np
 from onnx import AttributeProto, NodeProto
 
 from onegru.core.dtypes import Array
+from onegru.dataflow.table import operator_of
 from onegru.formats.graph import OwnStep
 from onegru.formats.onnx.validate import Source, describe, is_onnx
 
@@ -44,10 +45,10 @@ def view_of(node: NodeProto, opset: int, integers: Integers) -> Callable[[Any], 
         if given and (not order or sorted(order) != list(range(len(order)))):
             return None
         return lambda x: np.asarray(x).transpose(order)
-    if node.op_type not in _INPUT_FROM:
+    if node.op_type not in ("Squeeze", "Unsqueeze", "Reshape"):
         return None
-    by_input = opset >= _INPUT_FROM[node.op_type]
-    name = "shape" if node.op_type == "Reshape" else "axes"
+    ((name, parameter),) = operator_of(node.op_type).parameters.items()
+    by_input = opset >= parameter.since
     allowzero = given.pop("allowzero", None) if node.op_type == "Reshape" and opset >= 14 else None
     if len(inputs) != 1 + by_input or given.keys() != (set() if by_input else {name}):
         return None
@@ -66,10 +67,6 @@ def view_of(node: NodeProto, opset: int, integers: Integers) -> Callable[[Any], 
             return lambda x: np.expand_dims(x, numbers)
     keeps_zero = allowzero is not None and allowzero.i != 0
     return lambda x: _reshaped(np.asarray(x), numbers, keeps_zero)
-
-
-# The opset from which on the axes, or the shape, are an input.
-_INPUT_FROM = {"Squeeze": 13, "Unsqueeze": 13, "Reshape": 5}
 
 
 def _list(attribute: AttributeProto) -> tuple[int, ...] | None:

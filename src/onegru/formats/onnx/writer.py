@@ -12,6 +12,7 @@ from onnx import NodeProto, TensorProto, ValueInfoProto
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec, Weights
+from onegru.dataflow.table import operator_of
 from onegru.formats.graph import STATES_KEY, STATES_WORD
 from onegru.formats.onnx.dequantized import int8_opset, quantized_inputs
 from onegru.formats.onnx.validate import trimmed
@@ -87,7 +88,7 @@ class _Graph:
         )
         if q.ndim == 3:
             return name
-        return self._with_integers("Reshape", "shape", [*array.shape], since=5, value=value, name=name)
+        return self._with_integers("Reshape", "shape", [*array.shape], value=value, name=name)
 
     def gru(self, spec: Spec, weights: Weights, group: int | None, X: str, suffix: str, Y: str) -> None:
         """Add a layer."""
@@ -132,21 +133,19 @@ class _Graph:
         """Add nodes that turn Y into [T, B, D·H] ([B, T, D·H] under layout 1); returns the result's name."""
         D, H = spec.num_directions, spec.hidden_size
         if self.layout == 0 and D == 1:
-            return self._with_integers("Squeeze", "axes", [1], since=13, value=Y, name=name)
+            return self._with_integers("Squeeze", "axes", [1], value=Y, name=name)
         if self.layout == 0:
             self.nodes.append(
                 onnx.helper.make_node("Transpose", [Y], [f"{Y}.rows"], name=f"{Y}.rows", perm=[0, 2, 1, 3])
             )
             Y = f"{Y}.rows"
-        return self._with_integers("Reshape", "shape", [0, 0, D * H], since=5, value=Y, name=name)
+        return self._with_integers("Reshape", "shape", [0, 0, D * H], value=Y, name=name)
 
-    def _with_integers(
-        self, kind: str, argument: str, integers: list[int], *, since: int, value: str, name: str
-    ) -> str:
-        """Add a node with a list of integers: an attribute, or from opset `since` an input."""
+    def _with_integers(self, kind: str, argument: str, integers: list[int], *, value: str, name: str) -> str:
+        """Add a node with a list of integers: an attribute, or in newer opsets an input."""
         inputs = [value]
         attributes: dict[str, Any] = {argument: integers}
-        if self.opset >= since:
+        if self.opset >= operator_of(kind).parameters[argument].since:
             inputs.append(self.constant(f"{name}.{argument}", np.array(attributes.pop(argument), np.int64)))
         self.nodes.append(onnx.helper.make_node(kind, inputs, [name], name=name, **attributes))
         return name

@@ -12,6 +12,7 @@ from onegru.core.dtypes import to_float32
 from onegru.core.errors import FormatError
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
+from onegru.dataflow.table import OPERATORS as TABLE
 from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
 from onegru.formats.openvino.xml import Layer
 from onegru.operators.openvino import OPERATORS
@@ -22,6 +23,12 @@ UNARY = {
     **{"Softplus": "SoftPlus", "Softsign": "SoftSign"},
     **{name: name for name in ("Exp", "Log", "Abs", "Sqrt", "Sigmoid", "Tanh")},
 }
+#: The same of those that nothing new is written with.
+_MORE_UNARY = {
+    **{"Ceil": "Ceiling", "HardSwish": "HSwish"},
+    **{name: name for name in ("Erf", "Mish", "Sign", "Floor", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan")},
+    **{name: name for name in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh")},
+}
 #: The same of operators that work element by element on several.
 BINARY = {
     **{"Add": "Add", "Sub": "Subtract", "Mul": "Multiply", "Equal": "Equal"},
@@ -29,6 +36,8 @@ BINARY = {
     **{"Less": "Less", "LessOrEqual": "LessEqual", "Greater": "Greater", "GreaterOrEqual": "GreaterEqual"},
 }
 
+#: Stands before the type of a layer that means something else than its type usually does.
+UNTRANSLATED = "untranslated::"
 _LAST = 2**63 - 1
 _LARGEST = 3.4e38
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -120,6 +129,13 @@ class LayerTranslation:
         except ValueError:
             raise UnknownLayerError from None
 
+    def numbers(self, name: str) -> list[int]:
+        """An attribute of integers; empty if it is not there."""
+        try:
+            return [int(word) for word in self.layer.data.get(name, "").split(",") if word.strip()]
+        except ValueError:
+            raise UnknownLayerError from None
+
     def rank(self, place: int) -> int:
         """The rank of an input."""
         shape = self.flow.shape(self.inputs[place])
@@ -141,7 +157,8 @@ def translate(place: LayerTranslation) -> list[Op]:
         last = rule(place)
     except (KeyError, UnknownLayerError, IndexError):
         place.ops.clear()
-        last = place.op(f"openvino::{place.layer.type}")
+        is_ruled = place.layer.type in _RULES
+        last = place.op(f"openvino::{UNTRANSLATED if is_ruled else ''}{place.layer.type}")
     return [*place.ops, last]
 
 
@@ -173,7 +190,7 @@ def _bound(kind: str, sign: int) -> Rule:
 
 def _divide(place: LayerTranslation) -> Op:
     if place.flow.dtype(place.inputs[0]) not in _FLOATS and place.flag("m_pythondiv", True):
-        raise UnknownLayerError  # integers are rounded down, not to zero
+        return _binary("openvino::Divide")(place)  # integers are rounded down, not to zero
     return _binary("Div")(place)
 
 
@@ -243,6 +260,14 @@ def _axes(kind: str) -> Rule:
         if not (axes := place.integers(1)):
             raise UnknownLayerError
         return place.op(kind, place.inputs[0], axes=tuple(axes))
+
+    return rule
+
+
+def _reduced(kind: str) -> Rule:
+    def rule(place: LayerTranslation) -> Op:
+        axes, keeps = place.integers(1), place.flag("keep_dims", False)
+        return place.op(kind, place.inputs[0], axes=tuple(axes), keepdims=int(keeps), noop_with_empty_axes=1)
 
     return rule
 
@@ -373,14 +398,78 @@ def _reverse_sequence(place: LayerTranslation) -> Op:
 
 def _pad(place: LayerTranslation) -> Op:
     mode = place.word("pad_mode", "")
-    if mode != "constant":
-        raise UnknownLayerError
     pads = (*place.integers(1), *place.integers(2))
     return place.op("Pad", place.inputs[0], "", *place.inputs[3:], pads=pads, mode=mode)
 
 
 def _einsum(place: LayerTranslation) -> Op:
     return place.op("Einsum", equation=place.layer.data.get("equation", ""))
+
+
+def _tile(place: LayerTranslation) -> Op:
+    if len(place.integers(1)) != place.rank(0):
+        raise UnknownLayerError  # the shorter of the two is filled up with ones
+    return place.op("Tile")
+
+
+def _gelu(place: LayerTranslation) -> Op:
+    return place.op("Gelu", place.inputs[0], approximate=place.word("approximation_mode", "erf"))
+
+
+def _squared_difference(place: LayerTranslation) -> Op:
+    kind = _binary("Sub")(place).kind
+    difference = place.before(kind, *place.inputs)
+    return place.op("Mul", difference, difference)
+
+
+def _not_equal(place: LayerTranslation) -> Op:
+    kind = _binary("Equal")(place).kind
+    return place.op("Not", place.before(kind, *place.inputs))
+
+
+def _mod(place: LayerTranslation) -> Op:
+    return place.op(_binary("Mod")(place).kind, fmod=1)
+
+
+def _over_axis(kind: str, default: str) -> Rule:
+    return lambda place: place.op(kind, axis=place.whole("axis", default))
+
+
+def _cumsum(place: LayerTranslation) -> Op:
+    return place.op("CumSum", **{name: int(place.flag(name, False)) for name in ("exclusive", "reverse")})
+
+
+def _named(*words: str) -> Rule:
+    """A layer that ONNX has no operator for, with these attributes as words."""
+
+    def rule(place: LayerTranslation) -> Op:
+        found = {word: place.layer.data[word] for word in words if word in place.layer.data}
+        return place.op(f"openvino::{place.layer.type}", **found)
+
+    return rule
+
+
+def _interpolate(place: LayerTranslation) -> Op:
+    if place.layer.version == "opset1":
+        raise UnknownLayerError
+    pads = {name: place.numbers(name) for name in ("pads_begin", "pads_end")}
+    mode = place.word("shape_calculation_mode", "")
+    return place.op("openvino::Interpolate", shape_calculation_mode=mode, **pads)
+
+
+def _window(place: LayerTranslation) -> Op:
+    """A convolution or a pooling, with ONNX's attributes."""
+    auto = place.word("auto_pad", "explicit")
+    attributes: dict[str, Any] = {
+        **{name: place.numbers(name) for name in ("strides", "dilations", "output_padding")},
+        "pads": place.numbers("pads_begin") + place.numbers("pads_end"),
+        "kernel_shape": place.numbers("kernel"),
+        "auto_pad": "" if auto == "explicit" else auto.upper(),
+        "ceil_mode": int(place.word("rounding_type", "floor") != "floor"),
+        "count_include_pad": int(place.layer.type == "AvgPool" and not place.flag("exclude-pad", True)),
+    }
+    given = {name: value for name, value in attributes.items() if value}
+    return place.op(f"openvino::{place.layer.type}", **given)
 
 
 def _cell(place: LayerTranslation) -> Op:
@@ -416,6 +505,7 @@ _RULES: Mapping[str, Rule] = {
     "Transpose": _transpose,
     "Squeeze": _axes("Squeeze"),
     "Unsqueeze": _axes("Unsqueeze"),
+    **{kind: _reduced(kind) for kind in TABLE if kind.startswith("Reduce")},
     "Split": _split,
     "VariadicSplit": _variadic_split,
     "Concat": _concat,
@@ -428,6 +518,17 @@ _RULES: Mapping[str, Rule] = {
     "ReverseSequence": _reverse_sequence,
     "Einsum": _einsum,
     "Pad": _pad,
+    **{layer: _same(kind) for kind, layer in _MORE_UNARY.items()},
+    **{"Tile": _tile, "Gelu": _gelu, "SquaredDifference": _squared_difference, "CumSum": _cumsum},
+    **{"NotEqual": _not_equal, "LogicalXor": _binary("Xor"), "Mod": _mod},
+    **{"FloorMod": _binary("openvino::FloorMod"), "Swish": _named()},
+    **dict.fromkeys(("SoftMax", "Softmax"), _over_axis("Softmax", "1")),
+    **{"LogSoftmax": _over_axis("LogSoftmax", "-1"), "Interpolate": _interpolate},
+    **dict.fromkeys(("BatchNormInference", "MVN", "NormalizeL2"), _named()),
+    **dict.fromkeys(("Convolution", "GroupConvolution", "MaxPool", "AvgPool"), _window),
+    **dict.fromkeys(("ConvolutionBackpropData", "GroupConvolutionBackpropData"), _window),
+    **dict.fromkeys(("GRUSequence", "AUGRUSequence", "LSTMSequence", "RNNSequence"), _named("direction")),
+    **dict.fromkeys(("LSTMCell", "RNNCell"), _named()),
 }
 
 # How many inputs those have that not any number will do for.

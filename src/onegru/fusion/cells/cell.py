@@ -8,7 +8,7 @@ import numpy as np
 
 from onegru.core.activations import Activation
 from onegru.core.dtypes import Array
-from onegru.fusion.cells.views import View
+from onegru.dataflow.view import View
 
 _CLOSE, _TINY = 1e-9, 1e-13
 _ROUNDED = (

@@ -11,10 +11,12 @@ from onegru.core.dtypes import Array
 from onegru.dataflow.deep import answered_once
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import LoopIndex, Op
-from onegru.dataflow.shapes import einsum_terms
-from onegru.fusion.cells.polynomial import Algebra, Polynomial, TooComplexError, add, constant, same, scale
+from onegru.dataflow.table import OPERATORS, UnknownOpError
+from onegru.dataflow.table.products import einsum_terms
+from onegru.dataflow.view import View
+from onegru.fusion.cells.polynomial import Algebra, Polynomial, add, constant, same, scale
 from onegru.fusion.cells.products import Products
-from onegru.fusion.cells.views import MOVES, View, whole_view
+from onegru.fusion.cells.views import whole_view
 
 
 class Expressions(Products):
@@ -45,7 +47,7 @@ class Expressions(Products):
             return None
         try:
             return view, self._operator(view)
-        except TooComplexError:
+        except UnknownOpError:
             return None
 
     def polynomial(self, view: View) -> Polynomial:
@@ -61,7 +63,7 @@ class Expressions(Products):
             return self._constant(view, array)
         try:
             return self._operator(view)
-        except TooComplexError:
+        except UnknownOpError:
             return self.atom(view)
 
     def _constant(self, view: View, array: Array) -> Polynomial:
@@ -85,7 +87,7 @@ class Expressions(Products):
             return self.polynomial(self.slice_of(view))
         op = self.flow.producer(view.name)
         if op is None or op.kind not in _RULES:
-            raise TooComplexError
+            raise UnknownOpError
         return _RULES[op.kind](self, op, view)
 
 
@@ -95,7 +97,7 @@ class Expressions(Products):
 def _moved(at: Expressions, op: Op, view: View) -> Polynomial:
     parts = at.through(op, view)
     if parts is None or len(parts) != 1:
-        raise TooComplexError
+        raise UnknownOpError
     return at.polynomial(parts[0][1])
 
 
@@ -145,7 +147,7 @@ def _clip(at: Expressions, op: Op, view: View) -> Polynomial:
         if len(op.inputs) > place and op.inputs[place]:
             bound = at.flow.number(op.inputs[place])
         if bound is None:
-            raise TooComplexError
+            raise UnknownOpError
         bounds.append(float(bound))
     limit = 3.4e38  # what exporters write for none
     low, high = (-np.inf if bounds[0] < -limit else bounds[0]), (np.inf if bounds[1] > limit else bounds[1])
@@ -156,7 +158,7 @@ def _prelu(at: Expressions, op: Op, view: View) -> Polynomial:
     p, slope = _inputs(at, op, view)
     number = float(slope.constant.ravel()[0])
     if not slope.is_constant or np.any(slope.constant != number):
-        raise TooComplexError
+        raise UnknownOpError
     return at.algebra.function("LeakyRelu", p, parameters=(number,))
 
 
@@ -173,13 +175,13 @@ def _where(at: Expressions, op: Op, view: View) -> Polynomial:
         w = scale(add(first, second, -1.0), _COMPARED[producer.kind])
         try:
             return at.algebra.positive(w, p, q)
-        except TooComplexError:
+        except UnknownOpError:
             pass
     m = at.polynomial(condition)
     if same(p, q):
         return p
     if m.is_constant or not all(at.algebra.atoms[number].is_bool for number in m.atoms()):
-        raise TooComplexError
+        raise UnknownOpError
     return add(at.algebra.multiply(m, add(p, q, -1.0)), q)
 
 
@@ -193,19 +195,19 @@ def _matmul(at: Expressions, op: Op, view: View) -> Polynomial:
     if at.flow.constant(second) is not None:
         lead = "abcdefg"[: ranks[0] - 1]
         if ranks[1] < 2 or len(view.roles) != ranks[0]:
-            raise TooComplexError
+            raise UnknownOpError
         return at.contract(view, [f"{lead}k", "kn", f"{lead}n"], (first, second))
     if at.flow.constant(first) is not None and ranks[0] == 2:  # a column: W·x
         if ranks[1] == 1:
             return at.contract(view, ["k", "nk", "n"], (second, first))
         if ranks[1] == 2:
             return at.contract(view, ["kb", "nk", "nb"], (second, first))
-    raise TooComplexError
+    raise UnknownOpError
 
 
 def _gemm(at: Expressions, op: Op, view: View) -> Polynomial:
     if op.attributes.get("transA"):
-        raise TooComplexError
+        raise UnknownOpError
     letters = "nk" if op.attributes.get("transB") else "kn"
     result = at.contract(view, ["bk", letters, "bn"], (op.inputs[0], op.inputs[1]))
     result = scale(result, float(op.attributes.get("alpha", 1.0)))
@@ -218,12 +220,12 @@ def _gemm(at: Expressions, op: Op, view: View) -> Polynomial:
 def _einsum(at: Expressions, op: Op, view: View) -> Polynomial:
     terms = einsum_terms(op)
     if terms is None or len(op.inputs) != 2:
-        raise TooComplexError
+        raise UnknownOpError
     for first, second in ((0, 1), (1, 0)):
         if at.flow.constant(op.inputs[second]) is not None:
             letters = [terms[first], terms[second], terms[2]]
             return at.contract(view, letters, (op.inputs[first], op.inputs[second]))
-    raise TooComplexError
+    raise UnknownOpError
 
 
 def _subtract(algebra: Algebra, p: Polynomial, q: Polynomial) -> Polynomial:
@@ -231,7 +233,7 @@ def _subtract(algebra: Algebra, p: Polynomial, q: Polynomial) -> Polynomial:
 
 
 _RULES: dict[str, Callable[[Expressions, Op, View], Polynomial]] = {
-    **dict.fromkeys(MOVES, _moved),
+    **{kind: _moved for kind, operator in OPERATORS.items() if operator.has_view},
     "Add": _combined(lambda algebra, p, q: add(p, q)),
     "Sum": _combined(lambda algebra, p, q: add(p, q)),
     "Sub": _combined(_subtract),

@@ -9,9 +9,9 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError, SpecWarning
 from onegru.dataflow.operator import Op
+from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell
 from onegru.fusion.cells.expression import Expressions
-from onegru.fusion.cells.views import View
 from onegru.fusion.nodes.sources import path
 from onegru.operators.lowering import Lowered, lower
 from onegru.operators.openvino import CELLS

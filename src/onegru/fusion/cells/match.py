@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from onegru.core.dtypes import Array
+from onegru.dataflow.table import UnknownOpError
+from onegru.dataflow.view import View
 from onegru.fusion.cells.activation import Act, Activations
 from onegru.fusion.cells.cell import Cell, Mask, MissError
 from onegru.fusion.cells.expression import Expressions
@@ -18,7 +20,6 @@ from onegru.fusion.cells.polynomial import (
     Atom,
     Monomial,
     Polynomial,
-    TooComplexError,
     add,
     constant,
     drop,
@@ -27,7 +28,6 @@ from onegru.fusion.cells.polynomial import (
     scalar,
     scale,
 )
-from onegru.fusion.cells.views import View
 
 _CLOSE = 1e-9
 
@@ -53,7 +53,7 @@ def find_cell(at: Expressions, name: str) -> Cell | None:
             cell = _Matcher(at, name, view.width, atom).match(p)
         except MissError as error:
             miss = miss or error
-        except TooComplexError:
+        except UnknownOpError:
             continue
         else:
             if cell is not None:
@@ -384,6 +384,6 @@ def zeroed_state(at: Expressions, cell: Cell) -> Polynomial | None:
         for mask in cell.masks:
             m = at.polynomial(mask.view)
             result = at.algebra.multiply(add(constant(1), m, -1.0) if mask.is_off else m, result)
-    except TooComplexError:
+    except UnknownOpError:
         return None
     return result

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from onegru.core.dtypes import Array
+from onegru.dataflow.view import Role, View
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.cells.polynomial import Algebra, Monomial
-from onegru.fusion.cells.views import Role, View
 
 
 class GatePart:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.dataflow.numeric import sigmoid
+from onegru.dataflow.table.base import UnknownOpError
+from onegru.dataflow.table.pointwise import sigmoid
 
 _MOST_TERMS = 48
 _CLOSE = 1e-10  # of two coefficients that are the same number, computed in different ways, in float64
@@ -23,10 +24,6 @@ _CLOSE = 1e-10  # of two coefficients that are the same number, computed in diff
 #: The atoms of a product, by their numbers, in ascending order.
 Monomial = tuple[int, ...]
 CONSTANT: Monomial = ()
-
-
-class TooComplexError(Exception):
-    """An expression that no cell contains."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -165,7 +162,7 @@ def scale(p: Polynomial, factor: float | Array) -> Polynomial:
 
 def _limited(terms: dict[Monomial, Array]) -> Polynomial:
     if len(terms) > _MOST_TERMS:
-        raise TooComplexError
+        raise UnknownOpError
     return Polynomial({monomial: item for monomial, item in terms.items() if monomial or np.any(item)})
 
 
@@ -254,7 +251,7 @@ class Algebra:
                 if quotient is not None:
                     return scale(quotient, found[1])
         if len(p.terms) * len(q.terms) > 4 * _MOST_TERMS:
-            raise TooComplexError
+            raise UnknownOpError
         result = Polynomial({})
         for a, x in p.terms.items():
             for b, y in q.terms.items():
@@ -264,7 +261,7 @@ class Algebra:
     def _product(self, a: Monomial, b: Monomial) -> Monomial:
         numbers = sorted((*a, *b))
         if len(numbers) > 8:
-            raise TooComplexError
+            raise UnknownOpError
         kept = [
             number
             for place, number in enumerate(numbers)
@@ -276,7 +273,7 @@ class Algebra:
         """P / q, element by element."""
         if q.is_constant:
             if not np.all(q.constant):
-                raise TooComplexError
+                raise UnknownOpError
             return scale(p, 1 / q.constant)
         exponential = self._one_plus(q, "Exp")
         if exponential is not None:
@@ -288,7 +285,7 @@ class Algebra:
             for monomial, coefficient in p.terms.items():
                 rest = tuple(number for number in monomial if number != atom.number)
                 if len(monomial) - len(rest) > 1:
-                    raise TooComplexError
+                    raise UnknownOpError
                 part = scale(low, 1 / base) if len(rest) == len(monomial) else scale(high, 1 / base / factor)
                 result = add(result, self.multiply(Polynomial({rest: coefficient}), part))
             return result
@@ -359,7 +356,7 @@ class Algebra:
     def clip(self, p: Polynomial, low: float, high: float) -> Polynomial:
         """min(max(p, low), high); one of a multiple of another is one."""
         if low > high:
-            raise TooComplexError
+            raise UnknownOpError
         if low == -np.inf and high == np.inf:
             return p
         if p.is_constant:
@@ -399,11 +396,11 @@ class Algebra:
         """An atom's function of other arguments.
 
         Raises:
-            TooComplexError: the atom is no function.
+            UnknownOpError: the atom is no function.
         """
         match atom.kind:
             case "value" | "dot":
-                raise TooComplexError
+                raise UnknownOpError
             case "Sigmoid" | "Exp" | "Log":
                 return {"Sigmoid": self.sigmoid, "Exp": self.exp, "Log": self.log}[atom.kind](*arguments)
             case "Abs":
@@ -437,7 +434,7 @@ class Algebra:
             alpha = scalar(-below.constant)
             if alpha and same(below, scale(add(self.exp(above), constant(1), -1.0), alpha)):
                 return self.function("Elu", above, parameters=(alpha,))
-        raise TooComplexError
+        raise UnknownOpError
 
     def inner_atoms(self, *polynomials: Polynomial) -> Iterable[int]:
         """The atoms of polynomials and of what their functions are taken of."""

@@ -9,14 +9,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from onegru.core.dtypes import Array, contiguous
-from onegru.dataflow.elements import Elements, movers
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import LoopIndex, Size
-from onegru.fusion.cells.polynomial import Algebra, Matrix, Polynomial, TooComplexError, add, constant, scale
-from onegru.fusion.cells.views import Role, View, Views
+from onegru.dataflow.table import Elements, UnknownOpError, movers
+from onegru.dataflow.view import Role, View
+from onegru.fusion.cells.polynomial import Algebra, Matrix, Polynomial, add, constant, scale
+from onegru.fusion.cells.views import Views
 
-_GLUE = movers(*(Elements.KEPT, Elements.PERMUTED, Elements.CUT, Elements.JOINED), without=("Flatten",))
-_ON_THE_WAY = movers(Elements.KEPT, Elements.PERMUTED, casts=True, without=("Identity", "Flatten"))
+_GLUE = movers(Elements.KEPT | Elements.PERMUTED | Elements.CUT | Elements.JOINED, without=("Flatten",))
+_ON_THE_WAY = movers(Elements.KEPT | Elements.PERMUTED, casts=True, without=("Identity", "Flatten"))
 _PRODUCTS = ("MatMul", "Gemm", "Einsum")
 
 
@@ -93,41 +94,41 @@ class Products(Views):
         value, weights = names
         array = self.flow.constant(weights)
         if array is None or (array.dtype.kind != "f" and array.dtype.name != "bfloat16"):
-            raise TooComplexError
+            raise UnknownOpError
         while array.ndim > len(constant_letters) and array.shape[0] == 1:
             array = array[0]
         if array.ndim != len(constant_letters):
-            raise TooComplexError
+            raise UnknownOpError
         summed = [letter for letter in value_letters if letter not in out_letters]
         if set(value_letters) & set(constant_letters) & set(out_letters) or not set(summed) <= set(
             constant_letters
         ):
-            raise TooComplexError
+            raise UnknownOpError
         own = [letter for letter in out_letters if letter in constant_letters]
         roles, columns, fixed = dict(zip(out_letters, view.roles, strict=True)), iter(view.index), {}
         for letter, role in zip(out_letters, view.roles, strict=True):
             if role == "F":
                 if letter not in own:
-                    raise TooComplexError
+                    raise UnknownOpError
                 fixed[letter] = next(columns)
             elif letter in own:
                 size = array.shape[constant_letters.index(letter)]
                 if (role == "R" and size != 1) or isinstance(role, LoopIndex):
-                    raise TooComplexError
+                    raise UnknownOpError
                 fixed[letter] = np.full(view.width, 0 if role == "R" else role)
         if [letter for letter in constant_letters if letter not in own + summed]:
-            raise TooComplexError
+            raise UnknownOpError
         sizes = [array.shape[constant_letters.index(letter)] for letter in summed]
         count = int(np.prod(sizes, dtype=float))
         if count * view.width > array.size:
-            raise TooComplexError
+            raise UnknownOpError
         grid = np.stack([item.ravel() for item in np.indices(sizes)]) if sizes else np.zeros((0, 1), int)
         value_roles: list[Role] = ["F" if letter in summed else roles[letter] for letter in value_letters]
         order = [summed.index(letter) for letter in value_letters if letter in summed]
         operand = View(value, tuple(value_roles), grid[order])
         shape = self.shape(value)
         if any(shape[axis] != size for axis, size in _sizes_at(value_letters, summed, sizes)):
-            raise TooComplexError
+            raise UnknownOpError
         key = (self._content(weights), constant_letters, tuple(summed), tuple(fixed))
 
         def make(rows: Array, taken: dict[str, Array] = fixed) -> Array:
@@ -202,7 +203,7 @@ class Products(Views):
                 return None
             try:
                 found = self.through(op, View(name, view.roles, view.index))
-            except TooComplexError:
+            except UnknownOpError:
                 return None
             if found is None or len(found) > 1:
                 return found

@@ -11,8 +11,8 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import EVERY_OPSET, LoopIndex, Op, Shape, Size
+from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import MissError
-from onegru.fusion.cells.views import View
 from onegru.fusion.nodes.sources import Sliced, Source
 
 #: The opsets from which there are operators, for integers and for shapes that differ, too.

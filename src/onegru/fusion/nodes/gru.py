@@ -9,8 +9,8 @@ import numpy as np
 from onegru.core.activations import ACTIVATIONS
 from onegru.core.dtypes import Array
 from onegru.dataflow.operator import Op
+from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell, MissError
-from onegru.fusion.cells.views import View
 from onegru.fusion.nodes.emit import Emitter
 from onegru.operators.onnx import activation_attributes
 

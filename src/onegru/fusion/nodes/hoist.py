@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from onegru.dataflow.loop import Loop
-from onegru.dataflow.numeric import NUMERIC
 from onegru.dataflow.operator import LoopIndex, Op, Shape
-from onegru.dataflow.shapes import BROADCAST, SAME_SHAPE, index_slice, squeezed_axes
+from onegru.dataflow.table import Call, UnknownOpError, operator_of
+from onegru.dataflow.table.cutting import Slice
+from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import MissError
-from onegru.fusion.cells.views import View
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.sources import Sliced, direction
 
@@ -84,7 +84,7 @@ class Hoist:
     def _before(self, name: str) -> str:
         """A value that has to be found before one that is computed from it; empty if there is none."""
         op = self.body.producers.get(name)
-        if op is None or op.bodies or op.kind not in (*NUMERIC, "Shape"):
+        if op is None or op.bodies or not (operator_of(op.kind).computes or op.kind == "Shape"):
             return ""
         if name in self._known or name in self.loop.slices:
             return ""
@@ -148,7 +148,7 @@ class Hoist:
             source = self.loop.slices[name]
             return self._taken(source.name, source.axis, source.step, source.is_kept), True
         op = self.body.producer(name)
-        if op is None or op.bodies or op.kind not in (*NUMERIC, "Shape"):
+        if op is None or op.bodies or not (operator_of(op.kind).computes or op.kind == "Shape"):
             raise MissError(f"{name!r} cannot be computed before the loop")
         if (found := self._index_of(op)) is not None:
             axis, index, is_kept = found
@@ -160,9 +160,7 @@ class Hoist:
         given = [self.of(item) if item else ("", False) for item in op.inputs]
         if not any(varies for _, varies in given):
             return self.copied(op, [item for item, _ in given], (), name)
-        if op.kind not in _RULES:
-            raise MissError(f"{op.kind} cannot be computed for all iterations at once")
-        return _RULES[op.kind](self, op, given, name)
+        return _RULES.get(op.kind, _ahead)(self, op, given, name)
 
     def _index_of(self, op: Op) -> tuple[int, LoopIndex, bool] | None:
         """The axis of which an operator takes its iteration's slice, the index, whether the axis stays."""
@@ -173,7 +171,8 @@ class Hoist:
             return None
         shape = self.emitter.shape(name)
         if op.kind == "Slice":
-            single = index_slice(self.body, op, shape)
+            call = Call(op, self.body)
+            single = call.operator.index(call) if isinstance(call.operator, Slice) else None
             return None if single is None else (*single, True)
         index, rank = self.loop.indices.get(self.body.resolve(op.inputs[1])), self.rank(op.inputs[1])
         if index is None or rank > 1:
@@ -203,9 +202,10 @@ class Hoist:
                 if (dtype := self.body.dtype(output)) is not None:
                     self.emitter.flow.set_dtype(new, dtype)
         named = self.emitter.fresh(f"ahead/{op.kind}")
-        self.emitter.ops.append(
-            Op(op.kind, tuple(inputs), tuple(given), {**op.attributes, **changed}, name=named)
-        )
+        parameters = operator_of(op.kind).parameters
+        places = {key for key, item in parameters.items() if any(inputs[item.input : item.input + 1])}
+        kept = {key: value for key, value in op.attributes.items() if key not in places}
+        self.emitter.ops.append(Op(op.kind, tuple(inputs), tuple(given), {**kept, **changed}, name=named))
         return self._known[name]
 
     def check(self, kind: str) -> None:
@@ -218,23 +218,39 @@ class Hoist:
         return self.emitter.shape(next(name for name, varies in given if varies))[:1]
 
 
-# Rules: what all iterations give, of what all of them take, at least one of which has iterations in front.
+# What all iterations give, of what all of them take, at least one of which has iterations in front.
 
 
-def _first_alone(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
-    """An operator whose other inputs are settings."""
-    if any(varies for _, varies in given[1:]):
-        raise MissError(f"{op.kind} has settings that change")
-    return at.copied(op, [item for item, _ in given], at.lead(given), name)
+def _ahead(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
+    call = Call(op, at.body)
+    try:
+        change = call.operator.ahead(call, [varies for _, varies in given])
+    except UnknownOpError as error:
+        raise MissError(str(error) or f"{op.kind} cannot be computed for all iterations at once") from None
+    inputs = [at.repeated(item) if change.repeat else item[0] for item in given]
+    if change.widen:
+        rank = at.rank(name)
+        inputs = [_widened(at, *item, rank) for item in zip(given, op.inputs, strict=True)]
+    if op.kind == "Reshape":
+        return _reshape(at, inputs[0], change.changed["shape"], at.lead(given), at.shape(name))
+    attributes: dict[str, Any] = {}
+    for key, numbers in change.changed.items():
+        parameter = call.operator.parameters.get(key)
+        if parameter is None:
+            attributes[key] = numbers
+            continue
+        inputs += [""] * (parameter.input + 1 - len(inputs))
+        inputs[parameter.input] = at.emitter.ints(*numbers)
+    return at.copied(op, inputs, at.lead(given), name, **attributes)
 
 
-def _pointwise(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
-    if op.kind == "PRelu" and not given[0][1]:
-        raise MissError("its PRelu has slopes that change")
-    rank = at.rank(name)
-    return at.copied(
-        op, [_widened(at, *item, rank) for item in zip(given, op.inputs, strict=True)], at.lead(given), name
-    )
+def _reshape(at: Hoist, value: str, sizes: Sequence[int], lead: Shape, shape: Shape) -> _Value:
+    """A Reshape to sizes of which one may be open, if the number of iterations is not."""
+    (steps,) = lead
+    if list(sizes).count(-1) > isinstance(steps, int):
+        raise MissError("its sizes are open")
+    target = at.emitter.ints(steps if isinstance(steps, int) else 0, *sizes)
+    return at.emitter.op("Reshape", [value, target], "ahead", (steps, *shape)), True
 
 
 def _widened(at: Hoist, value: _Value, name: str, rank: int) -> str:
@@ -243,20 +259,6 @@ def _widened(at: Hoist, value: _Value, name: str, rank: int) -> str:
     if not value[1] or not missing:
         return value[0]
     return at.emitter.unsqueeze(value[0], range(1, missing + 1), "ahead")
-
-
-def _matmul(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
-    a, b = (at.rank(item) for item in op.inputs)
-    (_, first), (_, second) = given
-    if first and second:
-        fits = a == b >= 2
-    elif first:
-        fits = b <= 2 or 2 <= b <= a
-    else:
-        fits = b >= 2 and a <= b
-    if not fits:
-        raise MissError("its product cannot be taken for all iterations at once")
-    return at.copied(op, [item for item, _ in given], at.lead(given), name)
 
 
 def _gemm(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
@@ -288,89 +290,4 @@ def _shape(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
     return at.emitter.op("Slice", [whole, *bounds], "shape", (last - first,)), False
 
 
-def _transpose(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
-    perm = op.attributes.get("perm", range(at.rank(name))[::-1])
-    return at.emitter.transpose(given[0][0], (0, *(axis + 1 for axis in perm)), "ahead"), True
-
-
-def _squeeze(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
-    axes = squeezed_axes(at.body, op, at.shape(op.inputs[0]))
-    if axes is None:
-        raise MissError("its axes are not known")
-    return at.emitter.squeeze(given[0][0], [axis + 1 for axis in axes], "ahead"), True
-
-
-def _unsqueeze(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
-    axes = at.body.ints(op, "axes", 1)
-    if axes is None:
-        raise MissError("its axes are not known")
-    return at.emitter.unsqueeze(given[0][0], [axis % at.rank(name) + 1 for axis in axes], "ahead"), True
-
-
-def _reshape(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
-    """A Reshape to sizes of which one may be open, if the number of iterations is not."""
-    shape, (steps,) = at.shape(name), at.lead(given)
-    numbers = [size if isinstance(size, int) else -1 for size in shape]
-    if 0 in numbers or numbers.count(-1) > isinstance(steps, int):
-        raise MissError("its sizes are open")
-    target = at.emitter.ints(steps if isinstance(steps, int) else 0, *numbers)
-    return at.emitter.op("Reshape", [given[0][0], target], "ahead", (steps, *shape)), True
-
-
-def _concat(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
-    axis = op.attributes["axis"] % at.rank(name) + 1
-    return at.copied(op, [at.repeated(item) for item in given], at.lead(given), name, axis=axis)
-
-
-def _split(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
-    axis = op.attributes.get("axis", 0) % at.rank(name) + 1
-    return at.copied(op, [item for item, _ in given], at.lead(given), name, axis=axis)
-
-
-def _gather(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
-    """Slices of what changes, or rows of a table that does not."""
-    axis, (_, changes) = op.attributes.get("axis", 0) % at.rank(op.inputs[0]), given[0]
-    if changes == given[1][1] or (axis and not changes):
-        raise MissError("its indices change")
-    return at.copied(op, [item for item, _ in given], at.lead(given), name, axis=axis + changes)
-
-
-def _slice(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
-    starts, ends = at.body.ints(op, "starts", 1), at.body.ints(op, "ends", 2)
-    if starts is None or ends is None:
-        raise MissError("its bounds are not known")
-    axes = at.body.ints(op, "axes", 3) or list(range(len(starts)))
-    steps = at.body.ints(op, "steps", 4) or [1] * len(starts)
-    bounds = [starts, ends, [axis % at.rank(name) + 1 for axis in axes]]
-    bounds += [] if set(steps) == {1} else [steps]
-    inputs = [given[0][0], *(at.emitter.ints(*numbers) for numbers in bounds)]
-    return at.emitter.op("Slice", inputs, "ahead", (*at.lead(given), *at.shape(name))), True
-
-
-def _reduced(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
-    rank, lead = at.rank(op.inputs[0]), at.lead(given)
-    axes = at.body.ints(op, "axes", 1)
-    if not axes:
-        raise MissError("its axes are not known")
-    axes = [axis % rank + 1 for axis in axes]
-    if "axes" in op.attributes:
-        return at.copied(op, [given[0][0]], lead, name, axes=axes)
-    return at.copied(op, [given[0][0], at.emitter.ints(*axes)], lead, name)
-
-
-_RULES: dict[str, Callable[[Hoist, Op, list[_Value], str], _Value]] = {
-    **dict.fromkeys(SAME_SHAPE, _first_alone),
-    **dict.fromkeys(BROADCAST, _pointwise),
-    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), _reduced),
-    "MatMul": _matmul,
-    "Gemm": _gemm,
-    "Shape": _shape,
-    "Transpose": _transpose,
-    "Squeeze": _squeeze,
-    "Unsqueeze": _unsqueeze,
-    "Reshape": _reshape,
-    "Concat": _concat,
-    "Split": _split,
-    "Gather": _gather,
-    "Slice": _slice,
-}
+_RULES: dict[str, Callable[[Hoist, Op, list[_Value], str], _Value]] = {"Gemm": _gemm, "Shape": _shape}

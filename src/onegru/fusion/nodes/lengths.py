@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from onegru.dataflow.operator import LoopIndex, Op, Size
+from onegru.dataflow.table import UnknownOpError
+from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Mask
 from onegru.fusion.cells.expression import Expressions
-from onegru.fusion.cells.polynomial import TooComplexError
-from onegru.fusion.cells.views import View
 from onegru.fusion.nodes.sources import is_last, path
 
 #: What "first kind second" is, turned round, if it does not hold.
@@ -73,7 +73,7 @@ def _sides(at: Expressions, op: Op, view: View, kind: str) -> tuple[int | LoopIn
     try:
         shape = at.shape(op.outputs[0])
         first, second = (at.input_view(view, name, shape) for name in op.inputs)
-    except TooComplexError:
+    except UnknownOpError:
         return None
     low, high = (first, second) if kind.startswith("Less") else (second, first)
     index = _index(at, low)

@@ -10,8 +10,8 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
+from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell, MissError
-from onegru.fusion.cells.views import View
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.gru import add_gru, add_lengths, add_mask, mask_steps
 from onegru.fusion.nodes.sources import Source, Stacked

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onegru.dataflow.operator import LoopIndex, Size
-from onegru.dataflow.shapes import is_reversal
+from onegru.dataflow.table import UnknownOpError
+from onegru.dataflow.table.cutting import reversed_axis
+from onegru.dataflow.view import View
 from onegru.fusion.cells.expression import Expressions
-from onegru.fusion.cells.polynomial import TooComplexError
-from onegru.fusion.cells.views import View
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -60,7 +60,7 @@ def path(at: Expressions, view: View) -> list[View]:
             break
         try:
             parts = at.through(op, last)
-        except TooComplexError:
+        except UnknownOpError:
             break
         if parts is None or len(parts) != 1:
             break
@@ -156,7 +156,7 @@ def in_loop(at: Expressions, view: View, size: Size | None, turned: bool = True)
 def _is_turned(at: Expressions, name: str) -> bool:
     """Whether a value is another one, turned round."""
     op = at.flow.producer(name)
-    return op is not None and is_reversal(at.flow.owner(name), op) is not None
+    return op is not None and reversed_axis(at.flow.owner(name), op) is not None
 
 
 def direction(index: LoopIndex, whole: Size, size: Size | None) -> int | None:

@@ -13,6 +13,7 @@ from onegru.core.errors import SpecError
 from onegru.core.spec import Spec
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Shape, Size
+from onegru.dataflow.table import OPERATORS, Operator
 from onegru.formats.openvino.fields import ELEMENT_WORDS
 from onegru.formats.openvino.kinds import BINARY, UNARY
 from onegru.formats.openvino.writer import attributes_of, operator_of, summed_biases, version_of
@@ -281,7 +282,12 @@ def _pad(flow: Flow, op: Op) -> NewLayer:
     pads = flow.ints(op, "pads", 1) or []
     half = len(pads) // 2
     parts = (_listed(*pads[:half]), _listed(*pads[half:]))
-    return NewLayer("Pad", "opset1", {"pad_mode": "constant"}, (op.inputs[0], *parts, *op.inputs[2:]))
+    return NewLayer(
+        "Pad",
+        "opset1",
+        {"pad_mode": str(op.attributes.get("mode", "constant"))},
+        (op.inputs[0], *parts, *op.inputs[2:]),
+    )
 
 
 def _gather(flow: Flow, op: Op) -> NewLayer:
@@ -346,8 +352,5 @@ def output_dtype(op: Op, dtype: Callable[[str], str]) -> str:
     """The element type of an operator's output; `dtype` gives that of an input."""
     if "dtype" in op.attributes:
         return str(op.attributes["dtype"])
-    if op.kind in ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or"):
-        return "bool"
-    if op.kind == "Shape":
-        return "int64"
-    return dtype(op.inputs[1 if op.kind == "Where" else 0])
+    found = "int64" if op.kind == "Shape" else OPERATORS.get(op.kind, Operator("")).dtype
+    return found if isinstance(found, str) else dtype(op.inputs[found or 0])

@@ -5,36 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations, islice
 
-from onegru.dataflow.elements import AXIS_MOVES
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Shape
-from onegru.dataflow.shapes import squeezed_axes
-
-#: The axes of a value that it comes from; None for a new one of size 1.
-Axes = tuple[int | None, ...]
-
+from onegru.dataflow.table.moving import Axes
 
 _MOST_TRIED = 100
-
-
-def moved_axes(flow: Flow, op: Op) -> Axes | None:
-    """Where an operator puts the axes of its input; None if that is not known."""
-    shape = flow.shape(op.inputs[0])
-    if op.kind not in AXIS_MOVES or shape is None:
-        return None
-    rank = len(shape)
-    if op.kind == "Identity":
-        return tuple(range(rank))
-    if op.kind == "Transpose":
-        return tuple(op.attributes.get("perm", range(rank)[::-1]))
-    if op.kind == "Squeeze":
-        gone = squeezed_axes(flow, op, shape)
-        return None if gone is None else tuple(axis for axis in range(rank) if axis not in gone)
-    axes = flow.ints(op, "axes", 1)
-    if axes is None:
-        return None
-    inserted, rest = {axis % (rank + len(axes)) for axis in axes}, iter(range(rank))
-    return tuple(None if axis in inserted else next(rest) for axis in range(rank + len(axes)))
 
 
 def composed(first: Axes, second: Axes) -> Axes:

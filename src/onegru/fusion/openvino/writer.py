@@ -10,19 +10,17 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from onegru.core.dtypes import Array, numpy_dtype
-from onegru.dataflow.elements import AXIS_MOVES
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
+from onegru.dataflow.table.moving import Axes, moved_axes
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS
 from onegru.formats.openvino.flow import IrGraph, IrReader
 from onegru.formats.openvino.xml import EDGE_ENDS, Layer
 from onegru.fusion.openvino.layers import GRUS, GruLayers, NewLayer, layer_of, output_dtype, typed
 from onegru.fusion.openvino.moves import (
-    Axes,
     composed,
     is_still,
-    moved_axes,
     simple,
     sliced_before,
     steps,
@@ -163,7 +161,7 @@ class GraphWriter:
         for place, op in enumerate(self._ops):
             is_new = self._is_new(op)
             behind = bool(op.inputs) and op.inputs[0] in rewritten
-            axes = moved_axes(self.flow, op) if op.kind in AXIS_MOVES else None
+            axes = moved_axes(self.flow, op)
             if axes is not None:
                 source, before = self._moves.get(op.inputs[0], (op.inputs[0], None))
                 self._moves[op.outputs[0]] = (source, axes if before is None else composed(before, axes))

@@ -1,0 +1,397 @@
+"""What an operator means: a class for each family, a row for each kind, and everybody asks it.
+
+A kind that is not in the table is a plain `Operator`, whose answers are all "not known": what is not known is
+refused by whoever asks, and nobody keeps a list of names.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from onegru.core.dtypes import Array
+from onegru.dataflow.operator import EVERY_OPSET, Facts, Op, Shape, Size
+from onegru.dataflow.view import View
+
+Sizes = tuple[Size, ...]
+Hazard = Literal["", "reverses", "remembers", "mixes", "unknown"]
+
+#: What stands for "to the end" in bounds.
+ENDLESS = 2**31 - 1
+_MAX_ELEMENTS = 2**25
+
+
+class UnknownOpError(Exception):
+    """What an operator does cannot be told."""
+
+
+class LargeResultError(Exception):
+    """A result would be too large to be computed ahead."""
+
+
+class Elements(enum.Flag):
+    """What becomes of the elements of the first input, of an operator that computes no new ones."""
+
+    NEW = 0
+    KEPT = enum.auto()  # all of them, in their order, in another shape at most
+    PERMUTED = enum.auto()  # all of them, in another order
+    CUT = enum.auto()  # some of them
+    JOINED = enum.auto()  # behind those of others
+    REPEATED = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What becomes of one axis of one input.
+
+    Attributes:
+        input: the input's index.
+        axis: its axis.
+        to: the axis of the output; None if it has none for it.
+        output: the output's index.
+        hazard: what is wrong if the axis is time; "" for nothing.
+        message: the same in words, behind the node's name.
+        pad_begin, pad_end: steps that are added at either end; less than 0 for steps that are cut off.
+        reach: how many earlier steps each step of the output needs.
+    """
+
+    input: int
+    axis: int
+    to: int | None
+    output: int = 0
+    hazard: Hazard = ""
+    message: str = ""
+    pad_begin: int = 0
+    pad_end: int = 0
+    reach: int = 0
+
+
+class Parameter(NamedTuple):
+    """Integers that are an attribute in some opsets and an input in others.
+
+    Attributes:
+        input: the input's index.
+        since: the first opset in which they are the input.
+    """
+
+    input: int
+    since: int = 1
+
+
+class Ahead(NamedTuple):
+    """How an operator is computed for many values at once, with an axis for them in front.
+
+    Attributes:
+        changed: its parameters and attributes that change.
+        repeat: whether inputs that are the same for all values get the axis, too.
+        widen: whether inputs of lower rank get axes of size 1 behind the one in front.
+    """
+
+    changed: Mapping[str, Any] = {}
+    repeat: bool = False
+    widen: bool = False
+
+
+class Call:
+    """An operator in its graph, and what is known of its inputs.
+
+    Args:
+        op: the operator.
+        facts: the graph.
+        shapes: of its inputs; None for a rank that is not known; the graph's where they are left out.
+        opset: of ONNX's operators.
+    """
+
+    __slots__ = ("facts", "op", "operator", "opset", "shapes")
+
+    def __init__(
+        self, op: Op, facts: Facts, shapes: Sequence[Shape | None] | None = None, opset: int = EVERY_OPSET
+    ) -> None:
+        self.op = op
+        self.facts = facts
+        if shapes is None:
+            shapes = [facts.shape(name) if name else () for name in op.inputs]
+        self.shapes = shapes
+        self.opset = opset
+        self.operator = operator_of(op.kind)
+
+    def shape(self, index: int = 0) -> Shape:
+        """The shape of an input.
+
+        Raises:
+            UnknownOpError: it is not known.
+        """
+        shape = self.shapes[index] if index < len(self.shapes) else None
+        if shape is None:
+            raise UnknownOpError
+        return shape
+
+    def rank(self, index: int = 0) -> int:
+        """The rank of an input."""
+        return len(self.shape(index))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute."""
+        return self.op.attributes.get(name, default)
+
+    def numbers(self, name: str, default: Iterable[int] = ()) -> list[int]:
+        """An attribute of integers."""
+        value = self.op.attributes.get(name)
+        if value is None:
+            return list(default)
+        found = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+        if not all(isinstance(item, int) for item in found):
+            raise UnknownOpError
+        return found
+
+    def axis(self, default: int | None = None) -> int:
+        """The attribute `axis`, of the first input, not negative."""
+        axis: int = self.op.attributes["axis"] if default is None else self.get("axis", default)
+        return axis % self.rank()
+
+    def constant(self, index: int) -> Array | None:
+        """An input, if it is a constant."""
+        name = self.op.inputs[index] if index < len(self.op.inputs) else ""
+        return self.facts.constant(name) if name else None
+
+    def is_given(self, index: int) -> bool:
+        """Whether an input is there."""
+        return index < len(self.op.inputs) and bool(self.op.inputs[index])
+
+    def ints(self, name: str) -> list[int] | None:
+        """A parameter; None if it is not there or not known."""
+        if name in self.op.attributes:
+            return self.numbers(name)
+        array = self.constant(self.operator.parameters[name].input)
+        return None if array is None or array.dtype.kind not in "iu" else [int(i) for i in array.ravel()]
+
+    def has(self, name: str) -> bool:
+        """Whether a parameter is there, known or not."""
+        return name in self.op.attributes or self.is_given(self.operator.parameters[name].input)
+
+    def known(self, name: str) -> list[int] | None:
+        """A parameter; None if it is not there.
+
+        Raises:
+            UnknownOpError: it is computed.
+        """
+        found = self.ints(name)
+        if found is None and self.has(name):
+            raise UnknownOpError
+        return found
+
+
+class Arrays(Call):
+    """An operator and the arrays that it computes with, None for an input left out."""
+
+    __slots__ = ("inputs",)
+
+    def __init__(
+        self, kind: str, attributes: Mapping[str, Any], inputs: Sequence[Array | None], outputs: int = 1
+    ) -> None:
+        self.op = Op(kind, (), ("",) * outputs, attributes)
+        self.operator = operator_of(kind)
+        self.inputs = inputs
+        self.shapes = [None if item is None else item.shape for item in inputs]
+        self.opset = EVERY_OPSET
+
+    def constant(self, index: int) -> Array | None:
+        """An input."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def is_given(self, index: int) -> bool:
+        """Whether an input is there."""
+        return self.constant(index) is not None
+
+    def array(self, index: int = 0) -> Array:
+        """An input that has to be there."""
+        array = self.inputs[index]
+        if array is None:
+            raise ValueError(index)
+        return array
+
+    @property
+    def arrays(self) -> list[Array]:
+        """All inputs."""
+        return [self.array(index) for index in range(len(self.inputs))]
+
+
+def bound(shape: Iterable[int]) -> None:
+    """Refuse to compute what is too large.
+
+    Raises:
+        LargeResultError: it is.
+    """
+    if math.prod(shape) > _MAX_ELEMENTS:
+        raise LargeResultError
+
+
+class Operator:
+    """A kind of operator, of which nothing is known.
+
+    Attributes:
+        kind: ONNX's name for it; others have their domain in front, as "com.microsoft::Gelu".
+        understood: the attributes that `along` has understood.
+        max_inputs: how many inputs it has understood.
+        parameters: what is an attribute in some opsets and an input in others.
+        size_inputs: the inputs of which only the numbers count, as sizes and indices.
+        elements: what becomes of the elements of its first input.
+        casts: whether it changes their type, which may round them.
+        pointwise: whether it works element by element, with broadcasting.
+        computes: whether it has a `value`.
+        keeps_zeros: whether it gives zeros for zeros.
+        ones_at: the inputs at which ones leave the other as it is.
+        dtype: see `dtype_of`.
+        resizes: whether it may change the size of an axis that stays.
+        window: whether it is a convolution or a pooling.
+        filled_by: the input that says how often it repeats a number; None if it does not.
+        states: of a recurrence, the input of each initial state and the output of the last one.
+    """
+
+    understood: frozenset[str] = frozenset()
+    max_inputs: int = 99
+    parameters: Mapping[str, Parameter] = {}
+    size_inputs: tuple[int, ...] = ()
+    elements: ClassVar[Elements] = Elements.NEW
+    casts: ClassVar[bool] = False
+    pointwise: ClassVar[bool] = False
+    computes: bool = False
+    keeps_zeros: bool = False
+    ones_at: tuple[int, ...] = ()
+    dtype: str | int | None = None
+    resizes: ClassVar[bool] = False
+    window: Literal["", "conv", "pool"] = ""
+    filled_by: int | None = None
+    states: tuple[tuple[int, int], ...] = ()
+
+    has_shape: ClassVar[bool] = False
+    has_view: ClassVar[bool] = False
+    has_sizes: bool = False
+
+    def __init__(self, kind: str, words: str = "", **facts: Any) -> None:
+        """Make a row: `words` are names of attributes that are understood beside the parameters."""
+        self.kind = kind
+        self.understood = frozenset((*words.split(), *self.parameters))
+        for name, fact in facts.items():
+            assert hasattr(self, name), name
+            setattr(self, name, fact)
+
+    def __init_subclass__(cls) -> None:
+        cls.has_shape = cls.shape is not Operator.shape
+        cls.has_view = cls.source is not Operator.source
+        cls.has_sizes = cls.sizes is not Operator.sizes
+
+    def understands(self, op: Op) -> bool:
+        """Whether all that an operator says is known."""
+        return self.understood.issuperset(op.attributes) and len(op.inputs) <= self.max_inputs
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        """The shape of an output; None if it is not known."""
+        return None
+
+    def dtype_of(self, op: Op) -> str | int | None:
+        """The type of what it gives, or the input that it is that of; None if it is not known."""
+        return self.dtype
+
+    def least_rank(self, call: Call, output: int) -> int:
+        """How many axes an output has at least, where its shape is not known."""
+        return 0
+
+    def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+        """The elements of its output, of those of its inputs, where these are sizes."""
+        return None
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        """What it gives."""
+        raise UnknownOpError
+
+    def along(self, call: Call) -> Iterable[Move]:
+        """Where each axis of each input goes, and what is wrong if it is time; other axes are new."""
+        raise UnknownOpError
+
+    def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
+        """What the columns of a view of its output are taken from: (columns, view) pairs."""
+        raise UnknownOpError
+
+    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+        """How it is computed for many values of those inputs that vary."""
+        raise UnknownOpError
+
+    def margins(self, call: Arrays) -> list[Array]:
+        """Numbers whose sign says on which side of its kinks it is."""
+        return []
+
+    def pads_with_zeros(self, call: Call) -> bool:
+        """Whether what it pads with are zeros that count like any others."""
+        return False
+
+
+OPERATORS: dict[str, Operator] = {}
+_UNKNOWN = Operator("")
+
+
+def register(*operators: Operator) -> None:
+    """Put operators into the table."""
+    for operator in operators:
+        assert operator.kind not in OPERATORS, operator.kind
+        OPERATORS[operator.kind] = operator
+
+
+def operator_of(kind: str) -> Operator:
+    """What is known of a kind."""
+    return OPERATORS.get(kind, _UNKNOWN)
+
+
+def evaluate(
+    kind: str, attributes: Mapping[str, Any], inputs: Sequence[Array | None], outputs: int = 1
+) -> Sequence[Array]:
+    """What an operator gives, computed by NumPy in the element types of its inputs.
+
+    Raises:
+        UnknownOpError: it has no value here.
+        LargeResultError: that would be too large.
+        ValueError, TypeError, LookupError, ArithmeticError: its attributes or inputs do not fit.
+    """
+    call = Arrays(kind, attributes, inputs, outputs)
+    return call.operator.value(call)
+
+
+def movers(elements: Elements, *, casts: bool = False, without: tuple[str, ...] = ()) -> frozenset[str]:
+    """The kinds that do no more to elements than this.
+
+    Args:
+        elements: what they may do.
+        casts: whether a change of their type counts as nothing: it rounds.
+        without: operators that the asker does not follow.
+    """
+    return frozenset(
+        kind
+        for kind, item in OPERATORS.items()
+        if item.elements and item.elements in elements and (casts or not item.casts) and kind not in without
+    )
+
+
+def along(
+    call: Call, axes: Iterable[int], hazard: Hazard = "mixes", message: str = "", keeps: bool = True
+) -> Iterable[Move]:
+    """These axes of the first input have something done to them, the others stay.
+
+    Args:
+        call: the operator.
+        axes: the axes.
+        hazard: what is wrong with that if one of them is time.
+        message: the same in words.
+        keeps: whether the axes stay; else they go.
+    """
+    rank = call.rank()
+    done, to = {axis % rank for axis in axes}, 0
+    for axis in range(rank):
+        if axis in done and not keeps:
+            yield Move(0, axis, None, 0, hazard, message)
+            continue
+        what = (hazard, message) if axis in done else ("", "")
+        yield from (Move(0, axis, to, output, *what) for output in range(len(call.op.outputs)))
+        to += 1

@@ -1,0 +1,406 @@
+"""Operators that take some of the elements, or all in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import BROKEN
+from onegru.dataflow.operator import Facts, LoopIndex, Op, Shape, Size
+from onegru.dataflow.table.base import (
+    ENDLESS,
+    Ahead,
+    Arrays,
+    Call,
+    Elements,
+    Move,
+    Operator,
+    Parameter,
+    Sizes,
+    UnknownOpError,
+    along,
+    bound,
+    operator_of,
+    register,
+)
+from onegru.dataflow.table.moving import Moving
+from onegru.dataflow.view import Role, View
+
+_BY_INDEX = "takes steps by their places in a run"
+
+
+def _cut_axis(view: View, axis: int, cut: tuple[int, int, int], size: Size) -> tuple[Role, Any]:
+    """The role of an axis behind a cut (first index, count, step), and its columns if it has any."""
+    role, (start, count, step) = view.roles[axis], cut
+    if start >= 0:
+        if role == "F":
+            return "F", start + step * view.index[view.row(axis)]
+        if isinstance(role, int):
+            return start + step * role, None
+        if role == "R" and count == 1:
+            return start, None
+        if role == "R" and count == size and step == 1 and start == 0:
+            return "R", None
+    raise UnknownOpError
+
+
+def backwards(role: Role, size: Size) -> Role:
+    """The index along an axis of what is turned round along it."""
+    if isinstance(role, LoopIndex):
+        if role.size == 0:
+            return LoopIndex(-role.sign, -1 - role.base, size)
+        if role.size in (size, -1):
+            return LoopIndex(-role.sign, -1 - role.base)
+    if isinstance(role, int) and isinstance(size, int):
+        return size - 1 - role
+    raise UnknownOpError
+
+
+class Turning(Moving):
+    """One that may turn an axis round as a whole."""
+
+    elements: ClassVar[Elements] = Elements.CUT
+
+    def reverses(self, call: Call) -> int | None:
+        """The axis that it turns round; None if it does something else."""
+        return None
+
+    def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
+        axis = self.reverses(call)
+        if axis is None or view.roles[axis] in ("R", "F"):
+            raise UnknownOpError
+        role = backwards(view.roles[axis], call.shape()[axis])
+        return [(view.columns, view.replaced(call.op.inputs[0], {axis: role}, {}))]
+
+
+class Slice(Turning):
+    parameters: Mapping[str, Parameter] = {
+        name: Parameter(index, since=10) for index, name in enumerate(("starts", "ends", "axes", "steps"), 1)
+    }
+    size_inputs: tuple[int, ...] = (1, 2, 3, 4)
+    max_inputs: int = 5
+    resizes: ClassVar[bool] = True
+
+    def cuts(self, call: Call) -> dict[int, tuple[int, int, int]] | None:
+        """Start, end and step for each axis that is cut, as written; None if they are not known."""
+        starts, ends = call.ints("starts"), call.ints("ends")
+        if starts is None or ends is None:
+            return None
+        axes, steps = call.known("axes") or range(len(starts)), call.known("steps") or [1] * len(starts)
+        rank = call.rank()
+        bounds = zip(axes, zip(starts, ends, steps, strict=True), strict=True)
+        return {axis % rank: cut for axis, cut in bounds}
+
+    def ranges(self, call: Call) -> dict[int, tuple[int, int, int] | None] | None:
+        """For each axis that is cut, first index, count and step; None for one that is taken whole."""
+        ranges: dict[int, tuple[int, int, int] | None] = {}
+        cuts = self.cuts(call)
+        if cuts is None:
+            return None
+        for axis, (start, end, step) in cuts.items():
+            size = call.shape()[axis]
+            if start == 0 and end >= ENDLESS and step == 1:
+                ranges[axis] = None
+            elif isinstance(size, int) and step:
+                indices = range(size)[start:end:step]
+                ranges[axis] = (indices.start, len(indices), step)
+            elif step == 1 and start >= 0 and start < end < ENDLESS:
+                ranges[axis] = (start, end - start, 1)  # as far as the axis goes
+            elif step == -1 and start in (-1, ENDLESS, 2**63 - 1) and end < -(2**31) + 2:
+                ranges[axis] = (-1, -1, -1)  # backwards, however long it is
+            elif step == 1 and start < 0 and (end >= ENDLESS or start < end < 0):
+                ranges[axis] = (start, (0 if end > 0 else end) - start, 1)  # the last ones
+            else:
+                return None
+        return ranges
+
+    def index(self, call: Call) -> tuple[int, LoopIndex] | None:
+        """The axis of which it takes the one slice that a loop's iteration says, and its index."""
+        facts, inputs = call.facts, call.op.inputs
+        if len(inputs) < 4 or not facts.indices or (call.ints("steps") or [1]) != [1]:
+            return None
+        first, last = (facts.indices.get(facts.resolve(name)) for name in inputs[1:3])
+        axes = call.ints("axes")
+        if first is None or last is None or axes is None or len(axes) != 1:
+            return None
+        is_one = last == LoopIndex(first.sign, first.base + 1, first.size)
+        return (axes[0] % call.rank(), first) if is_one else None
+
+    def reverses(self, call: Call) -> int | None:
+        cut = [(axis, item) for axis, item in (self.ranges(call) or {}).items() if item is not None]
+        if len(cut) != 1 or cut[0][1][2] != -1:
+            return None
+        axis, (start, count, _) = cut[0]
+        size = call.shape()[axis]
+        is_whole = isinstance(size, int) and (start, count) == (size - 1, size)
+        return axis if is_whole or (start, count) == (-1, -1) else None
+
+    def least_rank(self, call: Call, output: int) -> int:
+        return call.rank()
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        shape, sizes = call.shape(), list(call.shape())
+        if (single := self.index(call)) is not None:
+            return (*shape[: single[0]], 1, *shape[single[0] + 1 :])
+        ranges = self.ranges(call)
+        if ranges is None:
+            for axis in call.ints("axes") or range(len(sizes)):
+                sizes[axis] = f"{call.op.outputs[0]}#{axis % len(sizes)}"
+            return tuple(sizes)
+        for axis, cut in ranges.items():
+            if cut is not None and cut[1] >= 0:
+                sizes[axis] = cut[1]
+        return tuple(sizes)
+
+    def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+        starts, ends = call.ints("starts"), call.ints("ends")
+        steps = call.ints("steps") or [1]
+        if starts is None or ends is None or len(starts) != 1:
+            return None
+        return parts[0][starts[0] : ends[0] if abs(ends[0]) < ENDLESS else None : steps[0]]
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        x, cuts = call.array(), self.cuts(call)
+        if cuts is None:
+            raise ValueError("starts")
+        cut: list[slice] = [slice(None)] * x.ndim
+        for axis, (start, end, step) in cuts.items():
+            cut[axis] = slice(start, None if step < 0 and end < -x.shape[axis] else end, step)
+        return [x[tuple(cut)]]
+
+    def bounds(self, call: Call, axis: int) -> tuple[int, int | None, int] | None:
+        """The first index that is taken of an axis, where it ends (None: with the axis), and the step.
+
+        Of an axis of known size, none is negative; of another, negative ones count from its end.
+        """
+        size = call.shape()[axis]
+        if call.has("axes") and call.ints("axes") is None:
+            return None
+        named = call.ints("axes")
+        if named is not None and axis not in [item % call.rank() for item in named]:
+            return 0, None, 1
+        cuts = None if call.has("steps") and call.ints("steps") is None else self.cuts(call)
+        if cuts is None or axis not in cuts:
+            return None if cuts is None else (0, None, 1)
+        start, end, step = cuts[axis]
+        if not isinstance(size, int):
+            return start, None if end >= ENDLESS else end, step
+        taken = range(size)[start:end:step]
+        return taken.start, None if taken.stop == size else taken.stop, step
+
+    def along(self, call: Call) -> Iterator[Move]:
+        for axis, size in enumerate(call.shape()):
+            bounds = self.bounds(call, axis)
+            if bounds is None:
+                yield Move(0, axis, axis, 0, "unknown", "takes steps by bounds that are computed")
+                continue
+            start, end, stride = bounds
+            if stride < 0 and size != 1:
+                yield Move(0, axis, axis, 0, "reverses", "turns time round")
+            elif stride > 1 and size != 1:
+                yield Move(0, axis, axis, 0, "remembers", f"takes one of {stride} steps of each run")
+            elif (start, end) == (0, None) or size == 1:
+                yield Move(0, axis, axis)
+            elif end is None and start == (size - 1 if isinstance(size, int) else -1):
+                yield Move(0, axis, None)  # the newest step
+            elif start >= 0 and (end is None or isinstance(size, int) or end < 0):
+                left = 0 if end is None else end - size if isinstance(size, int) else end
+                why = f"drops {start - left} steps of each run"
+                yield Move(0, axis, axis, message=why, pad_begin=-start, pad_end=left)
+            else:
+                yield Move(0, axis, axis, 0, "remembers", _BY_INDEX)
+
+    def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
+        name, shape, turned = call.op.inputs[0], call.shape(), self.reverses(call)
+        if turned is not None and view.roles[turned] not in ("R", "F"):
+            return super().source(call, view)
+        if (single := self.index(call)) is not None:
+            if view.roles[single[0]] not in ("R", 0):
+                raise UnknownOpError
+            return [(view.columns, view.replaced(name, {single[0]: single[1]}, {}))]
+        ranges = self.ranges(call)
+        if ranges is None:
+            raise UnknownOpError
+        cut = {axis: _cut_axis(view, axis, item, shape[axis]) for axis, item in ranges.items() if item}
+        roles = {axis: role for axis, (role, _) in cut.items()}
+        columns = {axis: taken for axis, (_, taken) in cut.items() if taken is not None}
+        return [(view.columns, view.replaced(name, roles, columns))]
+
+    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+        cuts = self.cuts(call)
+        if not cuts:
+            raise UnknownOpError("its bounds are not known")
+        starts, ends, steps = map(list, zip(*cuts.values(), strict=True))
+        changed = {"starts": starts, "ends": ends, "axes": [axis + 1 for axis in cuts]}
+        return Ahead(changed if set(steps) == {1} else {**changed, "steps": steps})
+
+
+class Gather(Turning):
+    max_inputs: int = 2
+    resizes: ClassVar[bool] = True
+
+    def least_rank(self, call: Call, output: int) -> int:
+        return call.rank() + call.rank(1) - 1
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        shape, axis = call.shape(), call.axis(0)
+        return (*shape[:axis], *call.shape(1), *shape[axis + 1 :])
+
+    def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+        data, indices = parts
+        fixed = [index for index in indices if isinstance(index, int)]
+        return tuple(data[index] for index in fixed) if len(fixed) == len(indices) else None
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        x, indices, axis = call.array(), call.array(1), call.get("axis", 0)
+        bound((x.size // max(x.shape[axis], 1), indices.size))
+        return [np.asarray(np.take(x, indices, axis))]
+
+    def reverses(self, call: Call) -> int | None:
+        axis, indices = call.axis(0), call.constant(1)
+        size = call.shape()[axis]
+        if indices is None or not isinstance(size, int) or indices.ndim != 1:
+            return None
+        return axis if np.array_equal(indices % size, np.arange(size)[::-1]) else None
+
+    def along(self, call: Call) -> Iterator[Move]:
+        shape, rank, taken, indices = call.shape(), call.rank(1), call.axis(0), call.constant(1)
+        for axis in range(len(shape)):
+            if axis != taken:
+                yield Move(0, axis, axis if axis < taken else axis + rank - 1)
+        yield from (Move(1, axis, taken + axis) for axis in range(rank))
+        to, size = taken + rank - 1 if rank else None, shape[taken]
+        falls = indices is not None and indices.size > 1 and bool(np.all(np.diff(indices.ravel()) < 0))
+        one = indices.item() if indices is not None and indices.size == 1 else None
+        whole = size if isinstance(size, int) and size < 2**20 else -1
+        if falls or self.reverses(call) == taken:
+            yield Move(0, taken, to, 0, "reverses", "turns time round")
+        elif one is not None and size in (1, one + 1):
+            yield Move(0, taken, to if size == 1 else None)
+        elif one == -1:
+            yield Move(0, taken, None)  # the newest step
+        elif indices is None or not np.array_equal(indices.ravel(), np.arange(whole)):
+            yield Move(0, taken, to, 0, "remembers", _BY_INDEX)
+        else:
+            yield Move(0, taken, to)
+
+    def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
+        turned = self.reverses(call)
+        if turned is not None and view.roles[turned] not in ("R", "F"):
+            return super().source(call, view)
+        axis, rank, indices, (name, at) = call.axis(0), call.rank(1), call.constant(1), call.op.inputs[:2]
+        before, size = view.roles[:axis], call.shape()[axis]
+        if indices is None:
+            role: Role | None = call.facts.indices.get(call.facts.resolve(at))
+            if role is None or rank > 1 or (rank == 1 and view.roles[axis] not in ("R", 0)):
+                raise UnknownOpError
+            return [(view.columns, View(name, (*before, role, *view.roles[axis + rank :]), view.index))]
+        wrapped = np.where(indices < 0, indices + (size if isinstance(size, int) else 0), indices)
+        if rank > 1 or (wrapped.size and int(wrapped.min()) < 0):
+            raise UnknownOpError
+        if rank == 0:
+            return [(view.columns, View(name, (*before, int(wrapped), *view.roles[axis:]), view.index))]
+        taken = view.roles[axis]
+        if taken == "F":
+            columns = {axis: wrapped[view.index[view.row(axis)]]}
+            return [(view.columns, view.replaced(name, {}, columns))]
+        if isinstance(taken, int) or len(wrapped) == 1:
+            chosen = int(wrapped[taken if isinstance(taken, int) else 0])
+            return [(view.columns, view.replaced(name, {axis: chosen}, {}))]
+        raise UnknownOpError
+
+    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+        """Slices of what changes, or rows of a table that does not."""
+        axis = call.axis(0)
+        if varies[0] == varies[1] or (axis and not varies[0]):
+            raise UnknownOpError("its indices change")
+        return Ahead({"axis": axis + varies[0]})
+
+
+class Split(Moving):
+    parameters: Mapping[str, Parameter] = {"split": Parameter(1, since=13)}
+    size_inputs: tuple[int, ...] = (1,)
+    max_inputs: int = 2
+    resizes: ClassVar[bool] = True
+    elements: ClassVar[Elements] = Elements.CUT
+
+    def parts(self, call: Call) -> list[int]:
+        """The sizes of the parts."""
+        sizes, whole, count = call.known("split"), call.shape()[call.axis(0)], len(call.op.outputs)
+        if sizes is not None:
+            return sizes
+        if not isinstance(whole, int):
+            raise UnknownOpError
+        part = -(-whole // count)
+        return [part] * (count - 1) + [whole - part * (count - 1)]
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        shape, axis = call.shape(), call.axis(0)
+        return (*shape[:axis], self.parts(call)[output], *shape[axis + 1 :])
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        return np.split(call.array(), np.cumsum(self.parts(call))[:-1], call.axis(0))
+
+    def along(self, call: Call) -> Iterable[Move]:
+        cut = [call.axis(0)] if len(call.op.outputs) > 1 else []
+        return along(call, cut, "remembers", _BY_INDEX)
+
+    def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
+        sizes, axis, output = self.parts(call), call.axis(0), call.op.outputs.index(view.name)
+        role, taken = _cut_axis(view, axis, (sum(sizes[:output]), sizes[output], 1), call.shape()[axis])
+        columns = {} if taken is None else {axis: taken}
+        return [(view.columns, view.replaced(call.op.inputs[0], {axis: role}, columns))]
+
+    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+        return Ahead({"axis": call.axis(0) + 1})
+
+
+class ReverseSequence(Turning):
+    elements: ClassVar[Elements] = Elements.NEW  # which of them go where depends on lengths
+    size_inputs: tuple[int, ...] = (1,)
+    max_inputs: int = 2
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        return call.shape()
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        x, lengths = call.array(), call.array(1)
+        axes = call.get("batch_axis", 1), call.get("time_axis", 0)
+        moved = np.moveaxis(x, axes, (0, 1)).copy()
+        for row, length in enumerate(lengths):
+            moved[row, :length] = moved[row, :length][::-1]
+        return [np.moveaxis(moved, (0, 1), axes)]
+
+    def reverses(self, call: Call) -> int | None:
+        axis, size = int(call.get("time_axis", 0)), call.facts.fill(call.op.inputs[1])
+        return axis if size is not None and size == call.shape()[axis] else None
+
+    def along(self, call: Call) -> Iterator[Move]:
+        yield from along(call, [call.get("time_axis", 0)], "reverses", "turns time round")
+        yield Move(1, 0, call.get("batch_axis", 1) % call.rank())
+
+
+class Part(Operator):
+    """One that takes some of the elements, of which no more is known."""
+
+    elements: ClassVar[Elements] = Elements.CUT
+    resizes: ClassVar[bool] = True
+
+
+def reversed_axis(facts: Facts, op: Op) -> int | None:
+    """The axis that an operator turns round as a whole; None if it does something else."""
+    operator = operator_of(op.kind)
+    try:
+        return operator.reverses(Call(op, facts)) if isinstance(operator, Turning) else None
+    except (UnknownOpError, *BROKEN):
+        return None
+
+
+register(
+    *(Slice("Slice"), Gather("Gather", "axis"), Split("Split", "axis num_outputs")),
+    ReverseSequence("ReverseSequence", "batch_axis time_axis"),
+    *(Part("openvino::untranslated::Split"), Part("openvino::untranslated::VariadicSplit")),
+)

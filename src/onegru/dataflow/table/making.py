@@ -1,0 +1,157 @@
+"""Operators that make numbers of sizes, and that repeat elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.dataflow.operator import Shape
+from onegru.dataflow.table.base import (
+    Arrays,
+    Call,
+    Elements,
+    Move,
+    Operator,
+    UnknownOpError,
+    along,
+    bound,
+    operator_of,
+    register,
+)
+from onegru.dataflow.table.moving import Moving
+from onegru.dataflow.table.pointwise import broadcast
+from onegru.dataflow.view import Role, View
+
+
+class Repeating(Moving):
+    """One that repeats elements, as often as its second input says."""
+
+    elements: ClassVar[Elements] = Elements.REPEATED
+    size_inputs: tuple[int, ...] = (1,)
+    max_inputs: int = 2
+
+
+class Expand(Repeating):
+    filled_by: int | None = 1
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        sizes = call.facts.sizes(call.op.inputs[1])
+        return None if sizes is None else broadcast([call.shape(), sizes])
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        shape = np.broadcast_shapes(call.array().shape, tuple(int(size) for size in call.array(1)))
+        bound(shape)
+        return [np.broadcast_to(call.array(), shape)]
+
+    def along(self, call: Call) -> Iterator[Move]:
+        shape, target = call.shape(), call.facts.shape(call.op.outputs[0])
+        sizes = call.facts.sizes(call.op.inputs[1]) if target is None else target
+        if sizes is None:
+            raise UnknownOpError
+        rank = len(sizes) if target is not None else max(len(sizes), len(shape))
+        for axis, size in enumerate(shape):
+            to = rank - len(shape) + axis
+            if size != 1 or target is None or target[to] == 1:
+                yield Move(0, axis, to)
+
+    def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
+        shape = call.facts.shape(call.op.outputs[0])
+        if shape is None:
+            raise UnknownOpError
+        return [(view.columns, broadcast_view(view, call.op.inputs[0], call.shape(), shape))]
+
+
+def broadcast_view(view: View, name: str, shape: Shape, output_shape: Shape) -> View:
+    """The view of an input of an operator that works element by element, with broadcasting."""
+    missing = len(output_shape) - len(shape)
+    roles: list[Role] = []
+    kept: list[int] = []
+    for axis, role in list(enumerate(view.roles))[missing:]:
+        if shape[axis - missing] == 1 and output_shape[axis] != 1:
+            roles.append(0)
+            continue
+        kept += [view.row(axis)] if role == "F" else []
+        roles.append(role)
+    return View(name, tuple(roles), view.index[kept])
+
+
+class Tile(Repeating):
+    resizes: ClassVar[bool] = True
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        repeats, shape = call.facts.sizes(call.op.inputs[1]), call.shape()
+        if repeats is None or len(repeats) != len(shape):
+            return None
+        return operator_of("Mul").sizes(call, [shape, repeats]) if shape else ()
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        x, repeats = call.array(), call.array(1)
+        bound([size * int(number) for size, number in zip(x.shape, repeats, strict=True)])
+        return [np.tile(x, repeats)]
+
+    def along(self, call: Call) -> Iterator[Move]:
+        repeats = call.constant(1)
+        if repeats is None or repeats.size != call.rank():
+            raise UnknownOpError
+        repeated = [axis for axis, count in enumerate(repeats.ravel()) if count != 1]
+        yield from along(call, repeated, message="repeats steps of a run")
+
+
+class Making(Operator):
+    """One that makes numbers of sizes: nothing of it is along time."""
+
+    def along(self, call: Call) -> Iterator[Move]:
+        return iter(())
+
+
+class ShapeOf(Making):
+    dtype: str | int | None = "int64"
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        return (len(call.shape()[call.get("start", 0) : call.get("end")]),)
+
+
+class ConstantOfShape(Making):
+    computes: bool = True
+    size_inputs: tuple[int, ...] = (0,)
+    filled_by: int | None = 0
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        return call.facts.sizes(call.op.inputs[0])
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        shape = tuple(int(size) for size in call.array())
+        bound(shape)
+        value = np.asarray(call.get("value", np.zeros(1, np.float32)))
+        return [np.full(shape, value.ravel()[0], value.dtype)]
+
+
+class Range(Making):
+    computes: bool = True
+    dtype: str | int | None = 0
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        first, last, step = (call.facts.sizes(name) for name in call.op.inputs)
+        return last if first == (0,) and step == (1,) and last is not None and len(last) == 1 else None
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        start, limit, delta = (float(array.ravel()[0]) for array in call.arrays)
+        bound([max(0, math.ceil((limit - start) / delta))])
+        return [np.arange(start, limit, delta).astype(call.array().dtype)]
+
+
+class Broadcast(Operator):
+    """OpenVINO's, of a kind that is not ONNX's Expand."""
+
+    elements: ClassVar[Elements] = Elements.REPEATED
+
+
+register(
+    *(Expand("Expand"), Tile("Tile"), Broadcast("openvino::untranslated::Broadcast")),
+    *(ShapeOf("Shape", "start end"), Making("Size", dtype="int64")),
+    *(ConstantOfShape("ConstantOfShape", "value"), Range("Range")),
+)

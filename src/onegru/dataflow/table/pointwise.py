@@ -1,0 +1,330 @@
+"""Operators that work element by element: a row for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.dataflow.operator import Shape, Size
+from onegru.dataflow.table.base import (
+    Ahead,
+    Arrays,
+    Call,
+    Move,
+    Operator,
+    Sizes,
+    UnknownOpError,
+    bound,
+    register,
+)
+
+_MAX_NAME = 200  # of a product of sizes
+
+
+def broadcast(shapes: Iterable[Shape]) -> Shape:
+    """The shape of an operator that works element by element."""
+    shapes = list(shapes)
+    rank = max(map(len, shapes))
+    result: list[Size] = []
+    for axis in range(-rank, 0):
+        sizes = [shape[axis] for shape in shapes if len(shape) >= -axis]
+        others = [size for size in sizes if size != 1]
+        fixed = [size for size in others if isinstance(size, int)]
+        result.append(fixed[0] if fixed else others[0] if others else 1)
+    return tuple(result)
+
+
+class Pointwise(Operator):
+    """One that works element by element, with broadcasting.
+
+    Attributes:
+        compute: its value; None if it is not computed here.
+        of_sizes: the same of two sizes, if it may be followed.
+        neutral: of two sizes, the one that leaves the other as it is.
+        kinks: its `margins`.
+        settings: whether its other inputs are single numbers, which do not broadcast.
+    """
+
+    pointwise: ClassVar[bool] = True
+    dtype: str | int | None = 0
+    of_sizes: Callable[[int, int], int] | None = None
+    neutral: int | None = None
+    kinks: Callable[[Arrays], list[Array]] | None = None
+    settings: bool = False
+
+    def __init__(
+        self, kind: str, compute: Callable[[Arrays], Array] | None = None, words: str = "", **facts: Any
+    ) -> None:
+        super().__init__(kind, words, **facts)
+        self.compute = compute
+        self.computes = compute is not None
+        self.has_sizes = self.of_sizes is not None
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        return call.shape() if self.settings else broadcast([call.shape(k) for k in range(len(call.shapes))])
+
+    def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+        first, second = same_length(parts)
+        found = [self._of_sizes(a, b) for a, b in zip(first, second, strict=True)]
+        known = [size for size in found if size is not None]
+        return tuple(known) if len(known) == len(found) else None
+
+    def _of_sizes(self, a: Size, b: Size) -> Size | None:
+        if isinstance(a, int) and isinstance(b, int) and self.of_sizes is not None:
+            return self.of_sizes(a, b)
+        if b == self.neutral:
+            return a
+        if a == self.neutral and self.kind in ("Add", "Mul"):
+            return b
+        return name if self.kind == "Mul" and len(name := f"{a}*{b}") <= _MAX_NAME else None
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        if self.compute is None:
+            raise UnknownOpError
+        return [np.asarray(self.compute(call))]
+
+    def along(self, call: Call) -> Iterator[Move]:
+        """Sizes are aligned at the end."""
+        shapes = call.shapes[:1] if self.settings else call.shapes
+        if self.settings and any(size != 1 for k in range(1, len(call.shapes)) for size in call.shape(k)):
+            raise UnknownOpError
+        if any(shape is None and call.is_given(index) for index, shape in enumerate(shapes)):
+            raise UnknownOpError
+        known = [shape or () for shape in shapes]
+        rank = max(map(len, known), default=0)
+        wide = {rank - len(shape) + axis for shape in known for axis, size in enumerate(shape) if size != 1}
+        for index, shape in enumerate(known):
+            for axis, size in enumerate(shape):
+                to = rank - len(shape) + axis
+                if size != 1 or to not in wide:
+                    yield from (Move(index, axis, to, output) for output in range(len(call.op.outputs)))
+
+    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+        if any(varies[1:]) and self.settings:
+            raise UnknownOpError(f"{self.kind} has settings that change")
+        return Ahead(widen=not self.settings)
+
+    def margins(self, call: Arrays) -> list[Array]:
+        return [] if self.kinks is None else self.kinks(call)
+
+
+def same_length(parts: list[Sizes]) -> list[Sizes]:
+    """Lists of sizes, of which those of one are repeated."""
+    length = max(map(len, parts))
+    return [part * (length // len(part)) for part in parts]
+
+
+class Equal(Pointwise):
+    """Of sizes: 1 where two are the same, 0 where they cannot be, as no size is less than 0."""
+
+    def _of_sizes(self, a: Size, b: Size) -> Size | None:
+        numbers = [item for item in (a, b) if isinstance(item, int)]
+        if (len(numbers) == 1 and numbers[0] >= 0) or (not numbers and a != b):
+            return None  # sizes of other names may be the same
+        return int(a == b)
+
+
+class Where(Pointwise):
+    def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+        chosen, *ways = same_length(parts)
+        if not all(isinstance(item, int) for item in chosen):
+            return None
+        return tuple(first if item else second for item, first, second in zip(chosen, *ways, strict=True))
+
+
+class PRelu(Pointwise):
+    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+        if not varies[0]:
+            raise UnknownOpError("its PRelu has slopes that change")
+        return super().ahead(call, varies)
+
+
+class CastLike(Pointwise):
+    def shape(self, call: Call, output: int) -> Shape | None:
+        return call.shape()
+
+
+# Values
+
+
+def _unary(function: Callable[[Array], Any]) -> Callable[[Arrays], Array]:
+    return lambda call: np.asarray(function(call.array())).astype(call.array().dtype, copy=False)
+
+
+def _with(function: Callable[[Array, float], Any], name: str, default: float) -> Callable[[Arrays], Array]:
+    """A function of an attribute."""
+    return lambda call: _unary(lambda x: function(x, call.get(name, default)))(call)
+
+
+def _binary(function: Callable[[Array, Array], Any]) -> Callable[[Arrays], Array]:
+    def compute(call: Arrays) -> Array:
+        result, *others = call.arrays
+        for other in others:
+            bound(np.broadcast_shapes(result.shape, other.shape))
+            result = np.asarray(function(result, other))
+        return result
+
+    return compute
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + e^-x), without overflow."""
+    e = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1 / (1 + e), e / (1 + e)))
+
+
+def _divide(first: Array, second: Array) -> Array:
+    if first.dtype.kind in "iu":
+        return np.asarray(np.trunc(first / second)).astype(first.dtype)
+    return np.asarray(first / second)
+
+
+def _ends(call: Arrays) -> list[Any]:
+    return [call.get(name, call.constant(place)) for place, name in enumerate(("min", "max"), 1)]
+
+
+def _clip(call: Arrays) -> Array:
+    x = call.array()
+    for end, function in zip(_ends(call), (np.maximum, np.minimum), strict=True):
+        x = x if end is None else function(x, np.asarray(end, x.dtype))
+    return x
+
+
+def _line(call: Arrays) -> Array:
+    """What a HardSigmoid clips."""
+    return np.asarray(call.get("alpha", 0.2) * call.array() + call.get("beta", 0.5))
+
+
+# Kinks
+
+
+def _over(x: Array | None, bound: Any) -> list[Array]:
+    return [] if x is None or bound is None or not np.all(np.isfinite(bound)) else [x - bound]
+
+
+def _at(*numbers: float) -> Callable[[Arrays], list[Array]]:
+    return lambda call: [margin for number in numbers for margin in _over(call.constant(0), number)]
+
+
+def _compared(call: Arrays) -> list[Array]:
+    first, *others = (item for item in call.inputs if item is not None)
+    return [margin for other in others if other.dtype.kind == "f" for margin in _over(first, other)]
+
+
+_at_zero = _at(0.0)
+
+
+_ALPHA = "alpha"
+
+register(
+    Pointwise("Neg", _unary(np.negative), keeps_zeros=True),
+    Pointwise("Reciprocal", _unary(lambda x: 1 / x)),
+    Pointwise("Exp", _unary(np.exp)),
+    Pointwise("Log", _unary(np.log)),
+    Pointwise("Abs", _unary(np.abs), keeps_zeros=True, kinks=_at_zero),
+    Pointwise("Sqrt", _unary(np.sqrt), keeps_zeros=True),
+    Pointwise("Not", _unary(np.logical_not), dtype="bool"),
+    Pointwise("Sigmoid", _unary(sigmoid)),
+    Pointwise("Tanh", _unary(np.tanh), keeps_zeros=True),
+    Pointwise("Relu", _unary(lambda x: np.maximum(x, 0)), keeps_zeros=True, kinks=_at_zero),
+    Pointwise("Softsign", _unary(lambda x: x / (1 + np.abs(x))), keeps_zeros=True),
+    Pointwise("Softplus", _unary(lambda x: np.logaddexp(x, 0))),
+    Pointwise(
+        "LeakyRelu",
+        _with(lambda x, a: np.where(x < 0, a * x, x), "alpha", 0.01),
+        _ALPHA,
+        keeps_zeros=True,
+        kinks=_at_zero,
+    ),
+    Pointwise(
+        "Elu",
+        _with(lambda x, a: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), "alpha", 1.0),
+        _ALPHA,
+        keeps_zeros=True,
+        kinks=_at_zero,
+    ),
+    Pointwise(
+        "ThresholdedRelu",
+        _with(lambda x, a: np.where(x > a, x, np.zeros_like(x)), "alpha", 1.0),
+        _ALPHA,
+        keeps_zeros=True,
+        kinks=lambda call: _over(call.constant(0), call.get("alpha", 1.0)),
+    ),
+    Pointwise(
+        "HardSigmoid",
+        lambda call: np.clip(_line(call), 0, 1).astype(call.array().dtype, copy=False),
+        "alpha beta",
+        kinks=lambda call: [margin for end in (0.0, 1.0) for margin in _over(_line(call), end)],
+    ),
+    Pointwise(
+        "Clip",
+        _clip,
+        "min max",
+        max_inputs=3,
+        settings=True,
+        kinks=lambda call: [margin for end in _ends(call) for margin in _over(call.constant(0), end)],
+    ),
+    Pointwise("Erf", keeps_zeros=True),
+    *(
+        Pointwise(kind)
+        for kind in [
+            "Mish",
+            "HardSwish",
+            "Sign",
+            "Floor",
+            "Ceil",
+            "Round",
+            "Sin",
+            "Cos",
+            "Tan",
+            "Asin",
+            "Acos",
+            "Atan",
+        ]
+    ),
+    *(Pointwise(kind) for kind in ["Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Mean"]),
+    *(Pointwise("Selu", None, "alpha gamma"), Pointwise("Celu", None, _ALPHA)),
+    *(
+        Pointwise("Gelu", None, "approximate"),
+        Pointwise("openvino::Swish"),
+        Pointwise("openvino::FloorMod"),
+        Pointwise("openvino::Divide"),
+    ),
+    *(Pointwise(f"com.microsoft::{name}Gelu", None, _ALPHA) for name in ("", "Fast", "Quick")),
+    *(Pointwise("Mod", None, "fmod"), Pointwise("BitShift", None, "direction")),
+    *(
+        Pointwise("IsNaN", dtype="bool"),
+        Pointwise("IsInf", None, "detect_negative detect_positive", dtype="bool"),
+    ),
+    *(Pointwise("Xor", dtype="bool"), CastLike("CastLike", None, "saturate", dtype=1)),
+    Pointwise("Add", _binary(np.add), of_sizes=lambda a, b: a + b, neutral=0),
+    Pointwise("Sub", _binary(np.subtract), of_sizes=lambda a, b: a - b, neutral=0),
+    Pointwise("Mul", _binary(np.multiply), of_sizes=lambda a, b: a * b, neutral=1, ones_at=(1, 0)),
+    Pointwise(
+        "Div",
+        _binary(_divide),
+        of_sizes=lambda a, b: a // b if a * b >= 0 else -(-a // b),
+        neutral=1,
+        ones_at=(1,),
+    ),
+    Pointwise("Max", _binary(np.maximum), of_sizes=max, kinks=_compared),
+    Pointwise("Min", _binary(np.minimum), of_sizes=min, kinks=_compared),
+    *(Pointwise("Sum", _binary(np.add)), Pointwise("Pow", _binary(np.power))),
+    Pointwise("And", _binary(np.logical_and), dtype="bool", ones_at=(1, 0)),
+    Pointwise("Or", _binary(np.logical_or), dtype="bool"),
+    Pointwise("Less", _binary(np.less), dtype="bool", kinks=_compared),
+    Pointwise("LessOrEqual", _binary(np.less_equal), dtype="bool", kinks=_compared),
+    Pointwise("Greater", _binary(np.greater), dtype="bool", kinks=_compared),
+    Pointwise("GreaterOrEqual", _binary(np.greater_equal), dtype="bool", kinks=_compared),
+    Equal("Equal", _binary(np.equal), dtype="bool", of_sizes=max),
+    Where("Where", lambda call: np.where(*call.arrays), dtype=1, of_sizes=max),
+    PRelu(
+        "PRelu",
+        lambda call: np.where(call.array() < 0, call.array(1) * call.array(), call.array()),
+        keeps_zeros=True,
+        kinks=_at_zero,
+    ),
+)

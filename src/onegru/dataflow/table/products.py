@@ -1,0 +1,175 @@
+"""Products of matrices and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.dataflow.operator import Op, Shape, Size
+from onegru.dataflow.table.base import (
+    Ahead,
+    Arrays,
+    Call,
+    Move,
+    Operator,
+    UnknownOpError,
+    bound,
+    register,
+)
+from onegru.dataflow.table.pointwise import broadcast
+
+_SUMS = "sums over all steps of a run"
+
+
+class MatMul(Operator):
+    computes: bool = True
+    dtype: str | int | None = 0
+    max_inputs: int = 2
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        first, second = call.shape(), call.shape(1)
+        if not first or not second:
+            return None
+        stacked = broadcast([first[:-2], second[:-2]] if first[:-2] or second[:-2] else [()])
+        rows = first[-2:-1] if len(first) > 1 else ()
+        return (*stacked, *rows, *(second[-1:] if len(second) > 1 else ()))
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        a, b = call.array(), call.array(1)
+        if a.ndim and b.ndim:
+            bound([a.size // max(a.shape[-1], 1), b.shape[-1] if b.ndim > 1 else 1])
+        return [np.asarray(np.matmul(a, b))]
+
+    def along(self, call: Call) -> Iterator[Move]:
+        ranks = [call.rank(0), call.rank(1)]
+        out = max(*ranks, 2)
+        for index, rank in enumerate(ranks):
+            other = call.shape(1 - index)
+            for axis in range(rank - 2):
+                beside = axis - rank
+                if call.shape(index)[axis] != 1 or len(other) < -beside or other[beside] == 1:
+                    yield Move(index, axis, out + beside - (min(ranks) == 1))
+            yield Move(index, rank - 1 if index == 0 else max(rank - 2, 0), None, 0, "mixes", _SUMS)
+            if rank > 1:
+                kept = rank - 2 if index == 0 else rank - 1
+                yield Move(index, kept, out - 2 + (index if ranks[0] > 1 else 0))
+
+    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+        a, b = call.rank(0), call.rank(1)
+        fits = a == b >= 2 if all(varies) else b <= 2 or b <= a if varies[0] else 2 <= b >= a
+        if not fits:
+            raise UnknownOpError("its product cannot be taken for all iterations at once")
+        return Ahead()
+
+
+class MatMulInteger(MatMul):
+    """Its inputs may have zero points: one, or one for each row or column."""
+
+    computes: bool = False
+    max_inputs: int = 4
+
+    def along(self, call: Call) -> Iterator[Move]:
+        yield from super().along(call)
+        rank = max(call.rank(0), call.rank(1), 2)
+        for index in range(2, len(call.op.inputs)):
+            points = call.rank(index) if call.is_given(index) else 0
+            if points > 1 or (points == 1 and min(call.rank(0), call.rank(1)) < 2):
+                raise UnknownOpError
+            if points == 1:
+                yield Move(index, 0, rank - 4 + index)
+
+
+class Gemm(Operator):
+    computes: bool = True
+    dtype: str | int | None = 0
+    max_inputs: int = 3
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        rows = call.shape()[1 if call.get("transA") else 0]
+        return rows, call.shape(1)[0 if call.get("transB") else 1]
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        a, b = call.array(), call.array(1)
+        a, b = (a.T if call.get("transA") else a), (b.T if call.get("transB") else b)
+        bound([a.shape[0], b.shape[1]])
+        y = call.get("alpha", 1.0) * (a @ b)
+        if (bias := call.constant(2)) is not None:
+            y = y + call.get("beta", 1.0) * bias
+        return [np.asarray(y).astype(a.dtype, copy=False)]
+
+    def along(self, call: Call) -> Iterator[Move]:
+        for index, name in enumerate(("transA", "transB")):
+            summed = (1 - index) ^ int(call.get(name, 0))
+            yield Move(index, summed, None, 0, "mixes", _SUMS)
+            yield Move(index, 1 - summed, index)
+        if call.is_given(2):
+            rank = call.rank(2)
+            yield from (Move(2, axis, 2 - rank + axis) for axis in range(rank) if call.shape(2)[axis] != 1)
+
+
+def einsum_terms(op: Op, ranks: Sequence[int] = ()) -> list[str] | None:
+    """The letters of an Einsum's inputs and of its output; None if it needs ranks that do not fit it.
+
+    Args:
+        op: the Einsum.
+        ranks: those of its inputs, with which an ellipsis becomes letters, and an output left out is known.
+    """
+    left, arrow, right = str(op.attributes.get("equation", "")).replace(" ", "").partition("->")
+    terms = left.split(",")
+    if arrow and "." not in left + right:
+        return [*terms, right]
+    free = [rank - len(term) + 3 if "." in term else 0 for rank, term in zip(ranks, terms, strict=False)]
+    if len(ranks) != len(terms) or min(free) < 0:
+        return None
+    ellipsis = "".join(chr(0x3B1 + index) for index in range(max(free)))
+    if not arrow:
+        right = ellipsis + "".join(sorted(c for c in left if c.isalpha() and left.count(c) == 1))
+    ends = [ellipsis[len(ellipsis) - count :] for count in free]
+    terms = [term.replace("...", end) for term, end in zip(terms, ends, strict=True)]
+    return [*terms, right.replace("...", ellipsis)]
+
+
+class Einsum(Operator):
+    computes: bool = True
+    dtype: str | int | None = 0
+
+    def terms(self, call: Call) -> tuple[list[tuple[str, Shape]], str]:
+        """The letters of each input with its shape, and the letters of the output."""
+        shapes = [call.shape(index) for index in range(len(call.op.inputs))]
+        terms = einsum_terms(call.op, [len(shape) for shape in shapes])
+        if terms is None:
+            raise UnknownOpError
+        return list(zip(terms[:-1], shapes, strict=True)), terms[-1]
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        inputs, right = self.terms(call)
+        sizes: dict[str, Size] = {}
+        for term, shape in inputs:
+            sizes.update((key, size) for key, size in zip(term, shape, strict=True) if sizes.get(key, 1) == 1)
+        return tuple(sizes[letter] for letter in right)
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        bound([array.size for array in call.arrays])
+        return [np.asarray(np.einsum(str(call.get("equation")), *call.arrays))]
+
+    def along(self, call: Call) -> Iterator[Move]:
+        inputs, right = self.terms(call)
+        if any(len(set(term)) < len(term) for term in (right, *(term for term, _ in inputs))):
+            raise UnknownOpError
+        wide = {key for term, shape in inputs for key, size in zip(term, shape, strict=True) if size != 1}
+        for index, (term, shape) in enumerate(inputs):
+            for axis, letter in enumerate(term):
+                if shape[axis] == 1 and letter in wide:
+                    continue  # of which there is one for all
+                if letter in right:
+                    yield Move(index, axis, right.index(letter))
+                else:
+                    yield Move(index, axis, None, 0, "mixes", _SUMS)
+
+
+register(
+    *(MatMul("MatMul"), MatMulInteger("MatMulInteger", dtype="int32")),
+    *(Gemm("Gemm", "alpha beta transA transB"), Einsum("Einsum", "equation")),
+)

@@ -1,0 +1,134 @@
+"""Recurrences, in ONNX's and OpenVINO's forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onegru.dataflow.operator import Op, Shape
+from onegru.dataflow.table.base import Call, Move, Operator, operator_of, register
+from onegru.operators.onnx import AUGRU_DOMAINS
+
+_SUMS = "sums over all steps of a run"
+
+
+class Recurrence(Operator):
+    """ONNX's: of X, W, R, B, the lengths and initial states, Y and the last states.
+
+    Attributes:
+        lengths: the input with the lengths of rows.
+        recurrent_weights: that with R.
+        attention: that with the attention of each step; None if it has none.
+    """
+
+    dtype: str | int | None = 0
+    lengths: int = 4
+    recurrent_weights: int = 2
+    attention: int | None = None
+
+    def is_batch_first(self, op: Op) -> bool:
+        """Whether rows come before time in X, and before directions in states."""
+        return bool(op.attributes.get("layout", 0) == 1)
+
+    def time_axis(self, op: Op) -> int:
+        """The axis of X that is time."""
+        return 1 if self.is_batch_first(op) else 0
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        """Y, then the last states."""
+        X, R = call.shape(), call.shape(self.recurrent_weights)
+        if len(X) != 3 or len(R) != 3:
+            return None
+        if self.is_batch_first(call.op):
+            return (X[0], X[1], R[0], R[2]) if output == 0 else (X[0], R[0], R[2])
+        return (X[0], R[0], X[1], R[2]) if output == 0 else (R[0], X[1], R[2])
+
+    def least_rank(self, call: Call, output: int) -> int:
+        return 3 if output else 4
+
+    def y_time(self, op: Op) -> int:
+        """The axis of Y that is time."""
+        return self.time_axis(op)
+
+    def along(self, call: Call) -> Iterator[Move]:
+        time, y_time = self.time_axis(call.op), self.y_time(call.op)
+        batch, y_batch, last = (0, 0, 0) if self.is_batch_first(call.op) else (1, 2, 1)
+        is_forward = str(call.get("direction", "forward")).lower() in ("forward", "foward")
+        yield (
+            Move(0, time, y_time)
+            if is_forward
+            else Move(0, time, y_time, 0, "reverses", "runs from the last step")
+        )
+        yield Move(0, batch, y_batch)
+        yield from (Move(0, batch, last, output) for output in range(1, len(call.op.outputs)))
+        yield Move(0, 2, None, 0, "mixes", _SUMS)
+        if self.attention is not None:
+            yield Move(self.attention, time, y_time)
+            yield Move(self.attention, batch, y_batch)
+        for index in [first for first, _ in self.states if call.is_given(first)]:
+            yield Move(index, last, y_batch)
+            yield from (Move(index, last, last, output) for output in range(1, len(call.op.outputs)))
+
+
+class Sequence(Recurrence):
+    """OpenVINO's: of X, the initial states, the lengths, W, R and B, Y and the last states."""
+
+    lengths: int = 2
+
+    def __init__(self, kind: str, words: str, **facts: object) -> None:
+        super().__init__(kind, words, **facts)
+        self.lengths = 1 + len(self.states)
+        self.recurrent_weights = self.lengths + 2
+
+    def is_batch_first(self, op: Op) -> bool:
+        return True
+
+    def y_time(self, op: Op) -> int:
+        return 2
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        X, R = call.shape(), call.shape(self.recurrent_weights)
+        if len(X) != 3 or len(R) != 3:
+            return None
+        return (X[0], R[0], X[1], R[2]) if output == 0 else (X[0], R[0], R[2])
+
+
+class Cell(Operator):
+    """OpenVINO's: one step of each row."""
+
+    def along(self, call: Call) -> Iterator[Move]:
+        yield from (Move(0, 0, 0, output) for output in range(len(call.op.outputs)))
+        yield Move(0, 1, None, 0, "mixes", _SUMS)
+
+
+def recurrence_of(op: Op) -> Recurrence | None:
+    """The row of a recurrence; None for any other operator."""
+    found = operator_of(op.kind)
+    return found if isinstance(found, Recurrence) else None
+
+
+def recurrent(op: Op) -> Recurrence:
+    """The row of an operator that is a recurrence."""
+    found = operator_of(op.kind)
+    assert isinstance(found, Recurrence)
+    return found
+
+
+_ONNX = (
+    "activation_alpha activation_beta activations clip direction hidden_size layout linear_before_reset "
+    "input_forget output_sequence"
+)
+_OPENVINO = f"{_ONNX} activations_alpha activations_beta"
+_ONE = ((5, 1),)
+
+register(
+    *(Recurrence(kind, _ONNX, max_inputs=6, states=_ONE) for kind in ("GRU", "RNN")),
+    Recurrence("LSTM", _ONNX, max_inputs=8, states=((5, 1), (6, 2))),
+    *(
+        Recurrence(f"{domain}::AUGRU", _ONNX, max_inputs=7, states=_ONE, attention=6)
+        for domain in dict.fromkeys(AUGRU_DOMAINS)
+    ),
+    *(Sequence(f"openvino::{kind}", _OPENVINO, states=((1, 1),)) for kind in ("GRUSequence", "RNNSequence")),
+    Sequence("openvino::AUGRUSequence", _OPENVINO, states=((1, 1),), attention=6),
+    Sequence("openvino::LSTMSequence", _OPENVINO, states=((1, 1), (2, 2))),
+    *(Cell(f"openvino::{kind}", _OPENVINO) for kind in ("GRUCell", "AUGRUCell", "LSTMCell", "RNNCell")),
+)

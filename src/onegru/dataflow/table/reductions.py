@@ -1,0 +1,236 @@
+"""Operators that compute over whole axes: reductions, normalizations and sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.dataflow.operator import Shape
+from onegru.dataflow.table.base import (
+    Ahead,
+    Arrays,
+    Call,
+    Move,
+    Operator,
+    Parameter,
+    UnknownOpError,
+    along,
+    register,
+)
+
+_OVER = "computes over all steps of a run at once"
+_OF_ITS_OWN = "has numbers of its own for each step"
+
+
+class Reduction(Operator):
+    """One that combines elements along axes.
+
+    Attributes:
+        combine: how, if it is computed here.
+    """
+
+    parameters: Mapping[str, Parameter] = {"axes": Parameter(1, since=18)}
+    dtype: str | int | None = 0
+
+    def __init__(self, kind: str, combine: Callable[..., Any] | None = None) -> None:
+        super().__init__(kind, "keepdims noop_with_empty_axes")
+        self.combine = combine
+        self.computes = combine is not None
+
+    def axes(self, call: Call) -> list[int]:
+        """Those along which it combines."""
+        axes = call.known("axes")
+        if not axes:
+            axes = [] if call.get("noop_with_empty_axes") else list(range(call.rank()))
+        return [axis % call.rank() for axis in axes]
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        gone, keeps = self.axes(call), call.get("keepdims", 1)
+        shape = enumerate(call.shape())
+        return tuple(1 if axis in gone else size for axis, size in shape if keeps or axis not in gone)
+
+    def least_rank(self, call: Call, output: int) -> int:
+        return call.rank() if call.get("keepdims", 1) else 0
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        axes, x = self.axes(call), call.array()
+        if self.combine is None or not call.known("axes"):
+            raise UnknownOpError  # all of them, or none
+        y = self.combine(x, axis=tuple(axes), keepdims=bool(call.get("keepdims", 1)))
+        return [np.asarray(y).astype(x.dtype, copy=False)]
+
+    def along(self, call: Call) -> Iterator[Move]:
+        gone, to = self.axes(call), 0
+        for axis in range(call.rank()):
+            yield Move(0, axis, None, 0, "mixes", _OVER) if axis in gone else Move(0, axis, to)
+            to += axis not in gone or bool(call.get("keepdims", 1))
+
+    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+        if not call.known("axes"):
+            raise UnknownOpError("its axes are not known")
+        return Ahead({"axes": [axis + 1 for axis in self.axes(call)]})
+
+
+class ReduceSum(Reduction):
+    parameters: Mapping[str, Parameter] = {"axes": Parameter(1, since=13)}
+
+
+class GlobalPool(Operator):
+    """One that reduces all axes behind the channels to size 1."""
+
+    dtype: str | int | None = 0
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        return (*call.shape()[:2], *[1] * (call.rank() - 2))
+
+    def along(self, call: Call) -> Iterator[Move]:
+        yield from (Move(0, axis, axis) for axis in range(min(call.rank(), 2)))
+        yield from (Move(0, axis, None, 0, "mixes", _OVER) for axis in range(2, call.rank()))
+
+
+class ArgReduction(Operator):
+    dtype: str | int | None = "int64"
+
+    def along(self, call: Call) -> Iterable[Move]:
+        return along(call, [call.axis(0)], message=_OVER, keeps=bool(call.get("keepdims", 1)))
+
+
+class Norm(Operator):
+    """One that keeps its first input's shape, and computes each element from those along some axes.
+
+    Attributes:
+        first: the first of these axes; they are all from it on.
+    """
+
+    dtype: str | int | None = 0
+    first: int = 0
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        return call.shape() if output == 0 else None
+
+    def axes(self, call: Call) -> Iterable[int]:
+        """The axes along which it computes."""
+        return range(self.first, call.rank())
+
+    def along(self, call: Call) -> Iterable[Move]:
+        return along(call, self.axes(call), message=_OVER)
+
+
+class OverAxis(Norm):
+    """One that computes along one axis.
+
+    Attributes:
+        first: the default of the attribute `axis`.
+    """
+
+    def axes(self, call: Call) -> Iterable[int]:
+        return [call.axis(self.first)]
+
+
+class TopK(OverAxis):
+    resizes: ClassVar[bool] = True
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        return None
+
+
+class Softmax(Norm):
+    """Before opset 13, over all axes from one on."""
+
+    def axes(self, call: Call) -> Iterable[int]:
+        return [call.axis(-1)] if call.opset >= 13 else range(call.axis(1), call.rank())
+
+
+class OverAxes(Norm):
+    """One whose axes are a parameter."""
+
+    parameters: Mapping[str, Parameter] = {"axes": Parameter(1)}
+
+    def axes(self, call: Call) -> Iterable[int]:
+        axes = call.known("axes")
+        return (0, 2, 3) if axes is None else axes
+
+
+class LayerNorm(Norm):
+    def axes(self, call: Call) -> Iterable[int]:
+        return range(call.axis(-1), call.rank())
+
+    def along(self, call: Call) -> Iterator[Move]:
+        yield from super().along(call)
+        for index in range(1, len(call.op.inputs)):  # scale and bias may have as many axes as what they scale
+            size = call.rank(index) if call.is_given(index) else 0
+            yield from (Move(index, axis, call.rank() - size + axis) for axis in range(size))
+
+
+class BatchNorm(Norm):
+    def along(self, call: Call) -> Iterable[Move]:
+        is_training = call.get("training_mode", 0) or (call.opset < 7 and not call.get("is_test", 0))
+        if is_training or any(call.op.outputs[1:]) or call.get("spatial", 1) != 1:
+            raise UnknownOpError
+        return along(call, [1] if call.rank() > 1 else [], message=_OF_ITS_OWN)
+
+
+class Quantization(Operator):
+    """QuantizeLinear or DequantizeLinear: one scale for all, or one for each index along an axis."""
+
+    def along(self, call: Call) -> Iterable[Move]:
+        if call.get("block_size", 0):
+            raise UnknownOpError
+        sizes = [size for k in range(1, len(call.op.inputs)) if call.is_given(k) for size in call.shape(k)]
+        axes = [call.axis(1)] if any(size != 1 for size in sizes) else []
+        return along(call, axes, message=_OF_ITS_OWN)
+
+
+class DynamicQuantization(Operator):
+    def along(self, call: Call) -> Iterable[Move]:
+        return along(call, range(call.rank()), message=_OVER)
+
+
+class CumSum(Operator):
+    parameters: Mapping[str, Parameter] = {"axis": Parameter(1)}
+    max_inputs: int = 2
+    computes: bool = True
+    dtype: str | int | None = 0
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        return call.shape()
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        (axis,), x = call.known("axis") or (0,), call.array()
+        x = np.flip(x, axis) if call.get("reverse") else x
+        y = np.cumsum(x, axis, dtype=x.dtype) - (x if call.get("exclusive") else 0)
+        return [np.flip(y, axis) if call.get("reverse") else y]
+
+    def along(self, call: Call) -> Iterable[Move]:
+        axes = call.known("axis") or ()
+        return along(call, axes, "remembers", "adds up from the first step of each run")
+
+
+_AXIS = "axis epsilon stash_type"
+
+register(
+    *(Reduction("ReduceMean", np.mean), ReduceSum("ReduceSum", np.sum)),
+    *(Reduction("ReduceMax", np.max), Reduction("ReduceMin", np.min)),
+    *(Reduction(f"Reduce{name}") for name in ("Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")),
+    *(GlobalPool("GlobalAveragePool"), GlobalPool("GlobalMaxPool"), GlobalPool("GlobalLpPool", "p")),
+    *(ArgReduction(kind, "axis keepdims select_last_index") for kind in ("ArgMax", "ArgMin")),
+    Norm("InstanceNormalization", "epsilon", max_inputs=3, first=1),
+    Norm("GroupNormalization", "epsilon num_groups stash_type", first=1),
+    OverAxes("MeanVarianceNormalization"),
+    *(OverAxes(f"openvino::{kind}", "normalize_variance eps eps_mode") for kind in ("MVN", "NormalizeL2")),
+    *(Softmax(kind, "axis") for kind in ("Softmax", "LogSoftmax", "Hardmax")),
+    *(OverAxis("LpNormalization", "axis p", first=-1), OverAxis("LRN", "alpha beta bias size", first=1)),
+    TopK("TopK", "axis k largest sorted", max_inputs=2, first=-1),
+    LayerNorm("LayerNormalization", _AXIS, max_inputs=3),
+    *(LayerNorm(kind, _AXIS) for kind in ("RMSNormalization", "SimplifiedLayerNormalization")),
+    BatchNorm("BatchNormalization", "epsilon momentum training_mode spatial is_test", max_inputs=5),
+    BatchNorm("openvino::BatchNormInference", "epsilon"),
+    *(
+        Quantization(kind, "axis block_size output_dtype precision saturate", max_inputs=3)
+        for kind in ("QuantizeLinear", "DequantizeLinear")
+    ),
+    *(DynamicQuantization("DynamicQuantizeLinear"), CumSum("CumSum", "exclusive reverse")),
+)

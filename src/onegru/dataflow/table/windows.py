@@ -1,0 +1,268 @@
+"""Operators that read windows of an axis or change its ends: convolutions, poolings, Pad and Resize."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from onegru.dataflow.operator import Op, Shape, Size
+from onegru.dataflow.table.base import Call, Move, Operator, Parameter, UnknownOpError, register
+
+_SUMS = "sums over all steps of a run"
+
+
+class Window(Operator):
+    """A convolution or a pooling: y[t] of x[t·stride + k·dilation - pad_begin], k = 0 … size - 1."""
+
+    dtype: str | int | None = 0
+    resizes: ClassVar[bool] = True
+
+    def sizes_of_window(self, call: Call) -> list[Size]:
+        """The sizes of the window along each axis behind the channels."""
+        sizes = call.numbers("kernel_shape")
+        return list(sizes or call.shape(1)[2 - call.rank() :])
+
+    def counts(self, call: Call, name: str, default: int = 1) -> list[int]:
+        """An attribute with a number for each axis behind the channels."""
+        return call.numbers(name) or [default] * (call.rank() - 2)
+
+    def pads(self, call: Call) -> list[int]:
+        """What is put in front of each axis behind the channels, then behind each."""
+        count, auto = call.rank() - 2, str(call.get("auto_pad", "NOTSET")).upper()
+        if not auto.startswith("SAME"):
+            return [0] * (2 * count) if auto == "VALID" else call.numbers("pads") or [0] * (2 * count)
+        dilations, strides = self.counts(call, "dilations"), self.counts(call, "strides")
+        window = [size if isinstance(size, int) else 0 for size in self.sizes_of_window(call)]
+        reaches = [(size - 1) * by for size, by in zip(window, dilations, strict=True)]
+        if self.window == "pool" and any(by != 1 for by in dilations):
+            raise UnknownOpError  # runtimes do not agree
+        for axis, (stride, size) in enumerate(zip(strides, call.shape()[2:], strict=True)):
+            if stride != 1 and not isinstance(size, int):
+                raise UnknownOpError  # how many it puts there depends on a size that is not known
+            if stride != 1 and isinstance(size, int):
+                reaches[axis] = max((-(-size // stride) - 1) * stride + reaches[axis] + 1 - size, 0)
+        behind = [reach // 2 + (reach % 2 if auto == "SAME_UPPER" else 0) for reach in reaches]
+        return [*(reach - end for reach, end in zip(reaches, behind, strict=True)), *behind]
+
+    def channels(self, call: Call) -> Size:
+        """How many the output has."""
+        return call.shape()[1] if self.window == "pool" else call.shape(1)[0]
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        window, strides, dilations = (
+            self.sizes_of_window(call),
+            self.counts(call, "strides"),
+            self.counts(call, "dilations"),
+        )
+        spatial, auto = len(window), str(call.get("auto_pad", "NOTSET")).upper()
+        pads = [0] * (2 * spatial) if auto == "VALID" else call.numbers("pads") or [0] * (2 * spatial)
+        sizes: list[Size] = [call.shape()[0], self.channels(call)]
+        for k, (size, whole, stride) in enumerate(zip(window, call.shape()[2:], strides, strict=True)):
+            is_open = stride != 1 and (not isinstance(whole, int) or call.get("ceil_mode"))
+            is_odd = self.window == "pool" and auto.startswith("SAME") and dilations[k] != 1
+            named = f"{call.op.outputs[0]}#{k + 2}"
+            if not isinstance(size, int) or is_open or is_odd:
+                sizes.append(named)
+            elif auto.startswith("SAME"):
+                sizes.append(-(-whole // stride) if isinstance(whole, int) else whole)
+            else:
+                more = pads[k] + pads[k + spatial] - (size - 1) * dilations[k]
+                if isinstance(whole, int):
+                    left = whole + more - 1
+                    sizes.append(left // stride + 1 if left >= 0 else named)
+                else:
+                    sizes.append(named if more else whole)
+        return tuple(sizes)
+
+    def along(self, call: Call) -> Iterator[Move]:
+        pads = self.pads(call)
+        if min(pads, default=0) < 0:
+            raise UnknownOpError
+        yield from self._of_channels()
+        window, count = self.sizes_of_window(call), call.rank() - 2
+        strides, dilations = self.counts(call, "strides"), self.counts(call, "dilations")
+        for k, known in enumerate(window):
+            size = known if isinstance(known, int) else 0
+            if strides[k] != 1:
+                message = f"has stride {strides[k]} along time"
+                yield Move(0, k + 2, k + 2, 0, "remembers", message)
+                continue
+            begin, end = pads[k], pads[k + count]
+            message = f"reads {size} steps" + (f", {end} of them ahead" if end > 0 else "")
+            yield Move(0, k + 2, k + 2, 0, "", message, begin, end, (size - 1) * dilations[k])
+
+    def _of_channels(self) -> Iterator[Move]:
+        yield Move(0, 0, 0)
+        yield Move(0, 1, 1) if self.window == "pool" else Move(0, 1, None, 0, "mixes", _SUMS)
+
+    def pads_with_zeros(self, call: Call) -> bool:
+        if self.window == "conv":
+            return not self.kind.endswith("Integer")
+        return self.kind.endswith(("AveragePool", "AvgPool")) and call.get("count_include_pad", 0) == 1
+
+
+class GroupConvolution(Window):
+    """OpenVINO's, whose weights have the groups in front: [groups, out, in, …]."""
+
+    def channels(self, call: Call) -> Size:
+        groups, out = call.shape(1)[:2]
+        return groups * out if isinstance(groups, int) and isinstance(out, int) else f"{call.op.outputs[0]}#1"
+
+
+class Deconvolution(Window):
+    def shape(self, call: Call, output: int) -> Shape | None:
+        spatial, kernel = call.rank() - 2, call.shape(1)[2:]
+        strides, dilations = self.counts(call, "strides"), self.counts(call, "dilations")
+        added, pads = self.counts(call, "output_padding", 0), call.numbers("pads") or [0] * (2 * spatial)
+        is_plain = call.get("auto_pad", "NOTSET") == "NOTSET" and "output_shape" not in call.op.attributes
+        channels = call.shape(1)[1]
+        if not is_plain or not isinstance(channels, int) or len(kernel) != spatial:
+            return None
+        sizes: list[Size] = [call.shape()[0], channels * call.get("group", 1)]
+        for k, (whole, size) in enumerate(zip(call.shape()[2:], kernel, strict=True)):
+            less = pads[k] + pads[k + spatial]
+            if isinstance(whole, int) and isinstance(size, int):
+                sizes.append((whole - 1) * strides[k] + added[k] + (size - 1) * dilations[k] + 1 - less)
+            else:
+                is_same = size == strides[k] == 1 and not (added[k] or pads[k] or pads[k + spatial])
+                sizes.append(whole if is_same else f"{call.op.outputs[0]}#{k + 2}")
+        return tuple(sizes)
+
+    def along(self, call: Call) -> Iterator[Move]:
+        yield from self._of_channels()
+        strides = self.counts(call, "strides")
+        for k, size in enumerate(self.sizes_of_window(call)):
+            moved = strides[k] != 1 or size != 1 or self._changes_size(call, k)
+            message = "spreads each step over later ones"
+            if strides[k] != 1:
+                message = f"has stride {strides[k]} along time"
+            yield Move(0, k + 2, k + 2, 0, "remembers" if moved else "", message)
+
+    def _changes_size(self, call: Call, k: int) -> bool:
+        """Whether it pads or cuts an axis behind the channels by itself."""
+        count = call.rank() - 2
+        pads = call.numbers("pads", [0] * (2 * count))
+        is_given = bool(call.numbers("output_shape")) or call.is_given(2 if "::" in self.kind else 99)
+        return is_given or bool(self.counts(call, "output_padding", 0)[k] or any(pads[k::count]))
+
+
+class OpenVinoDeconvolution(Deconvolution):
+    def shape(self, call: Call, output: int) -> Shape | None:
+        return None
+
+
+class Pad(Operator):
+    parameters: Mapping[str, Parameter] = {"pads": Parameter(1, since=11), "axes": Parameter(3)}
+    size_inputs: tuple[int, ...] = (1, 3)
+    max_inputs: int = 4
+    dtype: str | int | None = 0
+    resizes: ClassVar[bool] = True
+
+    def pads(self, call: Call) -> list[tuple[int, int]]:
+        """In front of each axis, and behind it.
+
+        Raises:
+            UnknownOpError: that is computed.
+        """
+        pads = call.known("pads") or call.numbers("paddings")
+        axes = [axis % call.rank() for axis in call.known("axes") or range(call.rank())]
+        if len(pads) != 2 * len(axes):
+            raise UnknownOpError
+        both = dict(zip(axes, zip(pads, pads[len(axes) :], strict=False), strict=True))
+        return [both.get(axis, (0, 0)) for axis in range(call.rank())]
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        sizes: list[Size] = []
+        for axis, (size, ends) in enumerate(zip(call.shape(), self.pads(call), strict=True)):
+            named: Size = f"{call.op.outputs[0]}#{axis}" if sum(ends) else size
+            sizes.append(size + sum(ends) if isinstance(size, int) else named)
+        return tuple(sizes)
+
+    def along(self, call: Call) -> Iterator[Move]:
+        for axis, (begin, end) in enumerate(self.pads(call)):
+            yield Move(0, axis, axis, 0, "", "pads time in each run", begin, end)
+
+    def pads_with_zeros(self, call: Call) -> bool:
+        value = call.op.inputs[2] if call.is_given(2) else ""
+        number = call.facts.fill(value) if value else call.get("value", 0.0)
+        return str(call.get("mode", "constant")).lower() == "constant" and number == 0
+
+
+class Resize(Operator):
+    size_inputs: tuple[int, ...] = (1, 2, 3)
+    dtype: str | int | None = 0
+    resizes: ClassVar[bool] = True
+
+    def along(self, call: Call) -> Iterator[Move]:
+        """An axis stays if its scale is 1 or its size is; whether that stays is asked where it is time."""
+        shape, out = call.shape(), call.facts.shape(call.op.outputs[0])
+        is_cropped = call.get("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+        if is_cropped or call.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+            raise UnknownOpError
+        scales = self.scales(call)
+        for axis, size in enumerate(shape):
+            if scales is not None:
+                is_same = len(scales) == len(shape) and scales[axis] == 1
+            else:
+                is_same = out is not None and len(out) == len(shape) and out[axis] == size
+            yield Move(0, axis, axis) if is_same else Move(0, axis, axis, 0, "mixes", "resizes time")
+
+    def scales(self, call: Call) -> Sequence[float] | None:
+        """By how much each axis becomes longer; None if sizes say so."""
+        if (scales := call.get("scales")) is not None:
+            return list(scales)
+        found = call.constant(1 if len(call.op.inputs) < 3 else 2)
+        is_empty = found is None or found.dtype.kind != "f" or not found.size
+        return None if found is None or is_empty else list(found.ravel())
+
+
+class Interpolate(Operator):
+    """OpenVINO's: by sizes or scales of the axes that its last input names."""
+
+    dtype: str | int | None = 0
+    resizes: ClassVar[bool] = True
+
+    def along(self, call: Call) -> Iterator[Move]:
+        if any(call.numbers("pads_begin") + call.numbers("pads_end")):
+            raise UnknownOpError
+        count, rank = len(call.op.inputs), call.rank()
+        axes, scales = call.constant(count - 1), call.constant(count - 2)
+        if count < 3 or axes is None or axes.dtype.kind not in "iu":
+            raise UnknownOpError
+        resized = {int(axis) % rank for axis in axes.ravel()}
+        if call.get("shape_calculation_mode") == "scales" and scales is not None and scales.size == axes.size:
+            pairs = zip(axes.ravel(), scales.ravel(), strict=True)
+            resized = {int(axis) % rank for axis, scale in pairs if scale != 1}
+        for axis in range(rank):
+            yield Move(0, axis, axis, 0, "mixes", "resizes time") if axis in resized else Move(0, axis, axis)
+
+
+_WORDS = "auto_pad ceil_mode count_include_pad dilations group kernel_shape p pads storage_order strides"
+_RESIZE = "antialias coordinate_transformation_mode cubic_coeff_a exclude_outside mode extrapolation_value"
+
+register(
+    Window("Conv", _WORDS, max_inputs=3, window="conv"),
+    Window("ConvInteger", _WORDS, max_inputs=4, window="conv", dtype="int32"),
+    Deconvolution("ConvTranspose", f"{_WORDS} output_padding output_shape", max_inputs=3, window="conv"),
+    *(Window(kind, _WORDS, window="pool") for kind in ("MaxPool", "AveragePool", "LpPool")),
+    Window("openvino::Convolution", _WORDS, max_inputs=2, window="conv"),
+    GroupConvolution("openvino::GroupConvolution", _WORDS, max_inputs=2, window="conv"),
+    *(Window(f"openvino::{kind}", _WORDS, window="pool") for kind in ("MaxPool", "AvgPool")),
+    *(
+        OpenVinoDeconvolution(f"openvino::{kind}BackpropData", f"{_WORDS} output_padding", window="conv")
+        for kind in ("Convolution", "GroupConvolution")
+    ),
+    Pad("Pad", "mode value paddings"),
+    Resize("Resize", f"{_RESIZE} keep_aspect_ratio_policy nearest_mode", max_inputs=4),
+    Resize("Upsample", "mode scales", max_inputs=2),
+    Interpolate(
+        "openvino::Interpolate",
+        f"{_RESIZE} shape_calculation_mode pads_begin pads_end nearest_mode cube_coeff",
+    ),
+)
+
+
+def adds_no_bias(op: Op, operator: Operator) -> bool:
+    """Whether an operator is a convolution that gives zeros for zeros."""
+    is_plain = operator.window == "conv" and not isinstance(operator, Deconvolution)
+    return is_plain and not op.kind.endswith("Integer") and len(op.inputs) < 3

@@ -1,0 +1,54 @@
+"""Columns of a value, followed through operators that only move elements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.dataflow.operator import LoopIndex
+
+#: What an axis of a value is in a view: "R" a row of the batch, "F" columns, else the index that is taken.
+Role = str | int | LoopIndex
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class View:
+    """Columns of a value, in each row.
+
+    Attributes:
+        name: the value.
+        roles: what each of its axes is.
+        index: the index of each column along each "F" axis, [axes, columns].
+    """
+
+    name: str
+    roles: tuple[Role, ...]
+    index: Array
+
+    @property
+    def key(self) -> tuple[str, tuple[Role, ...], bytes]:
+        """Equal for equal views."""
+        return self.name, self.roles, self.index.tobytes() if len(self.index) else b""
+
+    @property
+    def width(self) -> int:
+        """How many columns."""
+        return int(self.index.shape[1])
+
+    @property
+    def columns(self) -> Array:
+        """The numbers of all columns."""
+        return np.arange(self.width)
+
+    def row(self, axis: int) -> int:
+        """Which row of the index is that of an "F" axis."""
+        return sum(other == "F" for other in self.roles[:axis])
+
+    def replaced(self, name: str, roles: dict[int, Role], columns: dict[int, Array]) -> View:
+        """The view of another value, with these axes changed."""
+        index = self.index.copy()
+        for axis, taken in columns.items():
+            index[self.row(axis)] = taken
+        return View(name, tuple(roles.get(axis, role) for axis, role in enumerate(self.roles)), index)

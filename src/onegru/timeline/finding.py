@@ -1,0 +1,35 @@
+"""What is wrong with an operator on the way of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onegru.dataflow.operator import Op
+from onegru.dataflow.table import Hazard
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An operator on the way of time that a stream of chunks does not repeat.
+
+    Attributes:
+        hazard: "reverses" time; "remembers" steps that no state carries; "mixes" all steps of a run;
+            "unknown".
+        operator: its kind.
+        name: its name.
+        message: what it does, behind its name.
+    """
+
+    hazard: Hazard
+    operator: str
+    name: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.operator} node {self.name!r} {self.message}"
+
+
+def finding_of(op: Op, hazard: Hazard, message: str) -> Finding:
+    """A finding about an operator."""
+    name = op.name or next(filter(None, op.outputs), "")
+    return Finding(hazard, op.label, name, message)
