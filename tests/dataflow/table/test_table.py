@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -122,7 +123,7 @@ def call_of(given: Case) -> Call:
         [op],
         [name for name in arrays if name not in fixed],
         op.outputs,
-        {name: (lambda array=array: array) for name, array in fixed.items()},
+        {name: functools.partial(np.asarray, array) for name, array in fixed.items()},
         {name: array.shape for name, array in arrays.items()},
         {name: array.dtype.name for name, array in arrays.items()},
     )
@@ -137,7 +138,7 @@ def moves_of(given: Case) -> list[Move]:
         return []
 
 
-def named(cases: list[Case]) -> Any:
+def named(cases: list[Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "given", cases, ids=[f"{item[0]}{number}" for number, item in enumerate(cases)]
     )
@@ -270,8 +271,8 @@ def test_many_at_once_are_as_each_alone(given: Case) -> None:
 )
 def test_zeros_stay(kind: str) -> None:
     inputs = {"Reshape": [np.zeros(4), np.array([2, 2])], "PRelu": [np.zeros(4), np.ones(4)]}
-    attributes = {"Cast": {"dtype": "float32"}, "Unsqueeze": {"axes": [0]}}.get(kind, {})
-    (found,) = evaluate(kind, attributes, inputs.get(kind, [np.zeros(4)]))
+    attributes: dict[str, dict[str, Any]] = {"Cast": {"dtype": "float32"}, "Unsqueeze": {"axes": [0]}}
+    (found,) = evaluate(kind, attributes.get(kind, {}), inputs.get(kind, [np.zeros(4)]))
     assert not found.any()
 
 
