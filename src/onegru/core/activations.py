@@ -1,4 +1,4 @@
-"""The eleven activation functions of the ONNX specification, as data.
+"""The activation functions of the ONNX specification: a row has all that Python knows of each.
 
 Source: ONNX's GRU, section "Activation functions"; defaults are those of the ONNX operators of the same
 names, Affine's those of a former ONNX operator. ScaledTanh has no defaults.
@@ -6,11 +6,13 @@ names, Affine's those of a former ONNX operator. ScaledTanh has no defaults.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from onegru.core.arguments import number, shown
 from onegru.core.dtypes import to_float32
+from onegru.core.elementary import Elementary
 from onegru.core.errors import SpecError
 
 
@@ -21,18 +23,26 @@ class ActivationKind:
     Attributes:
         name: as ONNX spells it.
         formula: in the symbols of the ONNX specification.
+        compute: the formula, written with elementary functions, of x, alpha and beta.
         takes: the parameters that the function takes, in order: "alpha", "beta" or both.
         defaults: the defaults of those parameters that have one.
         bounds: the ends of its range, whatever the parameters; None if it has not two.
         keeps_zero: whether it gives 0 for 0, whatever the parameters.
+        is_odd: whether f(-x) = -f(x), whatever the parameters.
+        is_operator: whether ONNX has an operator of this name.
+        called: what others call it where it takes no parameters, by their names.
     """
 
     name: str
     formula: str
+    compute: Callable[[Elementary, Any, float, float], Any]
     takes: tuple[str, ...] = ()
     defaults: tuple[tuple[str, float], ...] = ()
     bounds: tuple[float, float] | None = None
     keeps_zero: bool = False
+    is_odd: bool = False
+    is_operator: bool = True
+    called: Mapping[str, str] = field(default_factory=dict)
 
     def default(self, parameter: str) -> float | None:
         """The default of `parameter`, rounded to float32 as in a file; None if it has none."""
@@ -41,32 +51,106 @@ class ActivationKind:
 
 
 _KINDS = (
-    ActivationKind("Relu", "max(0, x)", keeps_zero=True),
-    ActivationKind("Tanh", "(1 - e^{-2x}) / (1 + e^{-2x})", bounds=(-1.0, 1.0), keeps_zero=True),
-    ActivationKind("Sigmoid", "1 / (1 + e^{-x})", bounds=(0.0, 1.0)),
-    ActivationKind("Affine", "alpha*x + beta", ("alpha", "beta"), (("alpha", 1.0), ("beta", 0.0))),
-    ActivationKind("LeakyRelu", "x if x >= 0 else alpha*x", ("alpha",), (("alpha", 0.01),), keeps_zero=True),
     ActivationKind(
-        "ThresholdedRelu", "x if x >= alpha else 0", ("alpha",), (("alpha", 1.0),), keeps_zero=True
+        "Relu",
+        "max(0, x)",
+        lambda f, x, alpha, beta: f.relu(x),
+        keeps_zero=True,
+        called={"Keras": "relu", "Flax": "relu", "OpenVINO": "ReLU"},
     ),
-    ActivationKind("ScaledTanh", "alpha*Tanh(beta*x)", ("alpha", "beta"), keeps_zero=True),
+    ActivationKind(
+        "Tanh",
+        "(1 - e^{-2x}) / (1 + e^{-2x})",
+        lambda f, x, alpha, beta: f.tanh(x),
+        bounds=(-1.0, 1.0),
+        keeps_zero=True,
+        is_odd=True,
+        called={"Keras": "tanh", "Flax": "tanh", "OpenVINO": "Tanh"},
+    ),
+    ActivationKind(
+        "Sigmoid",
+        "1 / (1 + e^{-x})",
+        lambda f, x, alpha, beta: f.sigmoid(x),
+        bounds=(0.0, 1.0),
+        called={"Keras": "sigmoid", "Flax": "sigmoid", "OpenVINO": "Sigmoid"},
+    ),
+    ActivationKind(
+        "Affine",
+        "alpha*x + beta",
+        lambda f, x, alpha, beta: f.add(f.mul(x, alpha), beta),
+        ("alpha", "beta"),
+        (("alpha", 1.0), ("beta", 0.0)),
+        is_operator=False,
+    ),
+    ActivationKind(
+        "LeakyRelu",
+        "x if x >= 0 else alpha*x",
+        lambda f, x, alpha, beta: f.bent(x, f.mul(x, alpha), x),
+        ("alpha",),
+        (("alpha", 0.01),),
+        keeps_zero=True,
+    ),
+    ActivationKind(
+        "ThresholdedRelu",
+        "x if x >= alpha else 0",
+        lambda f, x, alpha, beta: f.below(x, alpha, 0.0, x),
+        ("alpha",),
+        (("alpha", 1.0),),
+        keeps_zero=True,
+    ),
+    ActivationKind(
+        "ScaledTanh",
+        "alpha*Tanh(beta*x)",
+        lambda f, x, alpha, beta: f.mul(f.tanh(f.mul(x, beta)), alpha),
+        ("alpha", "beta"),
+        keeps_zero=True,
+        is_odd=True,
+        is_operator=False,
+    ),
     ActivationKind(
         "HardSigmoid",
         "min(max(alpha*x + beta, 0), 1)",
+        lambda f, x, alpha, beta: f.maximum(f.minimum(f.add(f.mul(x, alpha), beta), 1.0), 0.0),
         ("alpha", "beta"),
         (("alpha", 0.2), ("beta", 0.5)),
         bounds=(0.0, 1.0),
     ),
-    ActivationKind("Elu", "x if x >= 0 else alpha*(e^x - 1)", ("alpha",), (("alpha", 1.0),), keeps_zero=True),
-    ActivationKind("Softsign", "x / (1 + |x|)", bounds=(-1.0, 1.0), keeps_zero=True),
-    ActivationKind("Softplus", "log(1 + e^x)"),
+    ActivationKind(
+        "Elu",
+        "x if x >= 0 else alpha*(e^x - 1)",
+        lambda f, x, alpha, beta: f.bent(x, f.mul(f.expm1_of_negative(x), alpha), x),
+        ("alpha",),
+        (("alpha", 1.0),),
+        keeps_zero=True,
+    ),
+    ActivationKind(
+        "Softsign",
+        "x / (1 + |x|)",
+        lambda f, x, alpha, beta: f.div(f.finite(x), f.add(f.abs(f.finite(x)), 1.0)),
+        bounds=(-1.0, 1.0),
+        keeps_zero=True,
+        is_odd=True,
+        called={"Keras": "softsign", "Flax": "soft_sign", "OpenVINO": "SoftSign"},
+    ),
+    ActivationKind(
+        "Softplus",
+        "log(1 + e^x)",
+        lambda f, x, alpha, beta: f.softplus(x),
+        called={"Keras": "softplus", "Flax": "softplus", "OpenVINO": "SoftPlus"},
+    ),
 )
 
 #: Every activation function, by its ONNX name.
 ACTIVATIONS: dict[str, ActivationKind] = {kind.name: kind for kind in _KINDS}
 
 #: Those that ONNX has as operators, too.
-AS_OPERATORS = tuple(name for name in ACTIVATIONS if name not in ("Affine", "ScaledTanh"))
+AS_OPERATORS = tuple(kind.name for kind in _KINDS if kind.is_operator)
+
+
+def names_in(framework: str) -> dict[str, str]:
+    """What a framework calls functions without parameters, and their ONNX names."""
+    return {kind.called[framework]: kind.name for kind in _KINDS if framework in kind.called}
+
 
 _BY_LOWER_NAME = {kind.name.lower(): kind for kind in _KINDS}
 

@@ -12,50 +12,30 @@ It shares no code with what it checks. Every line of `step` is one line of the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from onegru.core.activations import Activation
+from onegru.core.activations import ACTIVATIONS, Activation
 from onegru.core.dtypes import Array
+from onegru.core.elementary import NumpyElementary
 from onegru.core.spec import Spec, Weights
 from onegru.engines.interface import Problem
 from onegru.engines.storage import LEAST_RANGE, quantize_channels
 
 Float64 = npt.NDArray[np.float64]
 
-_Function = Callable[[Float64, float, float], Float64]
-
 # About what `trace` takes at once, in bytes.
 _TRACED_BYTES = 64 << 20
 
 
-def _sigmoid(x: Float64) -> Float64:
-    e = np.exp(-np.abs(x))  # at most 1, so nothing overflows
-    return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
-
-
-_FUNCTIONS: Mapping[str, _Function] = {
-    "Relu": lambda x, alpha, beta: np.maximum(x, 0.0),
-    "Tanh": lambda x, alpha, beta: np.tanh(x),
-    "Sigmoid": lambda x, alpha, beta: _sigmoid(x),
-    "Affine": lambda x, alpha, beta: alpha * x + beta,
-    "LeakyRelu": lambda x, alpha, beta: np.where(x >= 0, x, alpha * x),
-    "ThresholdedRelu": lambda x, alpha, beta: np.where((x >= alpha) | np.isnan(x), x, 0.0),
-    "ScaledTanh": lambda x, alpha, beta: alpha * np.tanh(beta * x),
-    "HardSigmoid": lambda x, alpha, beta: np.minimum(np.maximum(alpha * x + beta, 0.0), 1.0),
-    "Elu": lambda x, alpha, beta: np.where(x >= 0, x, alpha * np.expm1(np.minimum(x, 0.0))),
-    "Softsign": lambda x, alpha, beta: np.where(np.isinf(x), np.sign(x), x / (1 + np.abs(x))),
-    "Softplus": lambda x, alpha, beta: np.logaddexp(0.0, x),
-}
-
-
 def activate(activation: Activation, x: Float64) -> Float64:
     """The activation function at each element of `x`. NaN gives NaN; ±∞ gives the limit."""
-    return _FUNCTIONS[activation.name](x, *activation.parameters)
+    result: Float64 = ACTIVATIONS[activation.name].compute(NumpyElementary(), x, *activation.parameters)
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from onegru.core.activations import Activation
+from onegru.core.activations import Activation, names_in
 from onegru.core.dtypes import to_float32
 
 #: A block of the canonical weights: rows of W or R, or a part of their biases Wb and Rb.
@@ -66,14 +66,15 @@ class Framework:
 
 
 _EVERYWHERE = {
-    "sigmoid": Activation("Sigmoid"),
-    "tanh": Activation("Tanh"),
-    "relu": Activation("Relu"),
     "elu": Activation("Elu", 1.0),
     "celu": Activation("Elu", 1.0),  # the same function at its default alpha of 1
-    "softplus": Activation("Softplus"),
     "hard_sigmoid": Activation("HardSigmoid", to_float32(1 / 6), 0.5),
 }
+
+
+def _named(framework: str) -> dict[str, Activation]:
+    return {name: Activation(kind) for name, kind in names_in(framework).items()} | _EVERYWHERE
+
 
 PYTORCH = Framework(
     name="PyTorch",
@@ -102,10 +103,9 @@ KERAS = Framework(
     transposed=True,
     may_lack_biases=True,
     activations={
-        **_EVERYWHERE,
+        **_named("Keras"),
         "linear": Activation("Affine", 1.0, 0.0),
         "leaky_relu": Activation("LeakyRelu", to_float32(0.2)),
-        "softsign": Activation("Softsign"),
         "sparse_sigmoid": Activation("HardSigmoid", 0.5, 0.5),
     },
     activation_layers={
@@ -124,9 +124,8 @@ KERAS_2 = replace(
 )
 
 _FLAX_ACTIVATIONS = {
-    **_EVERYWHERE,
+    **_named("Flax"),
     "leaky_relu": Activation("LeakyRelu", to_float32(0.01)),
-    "soft_sign": Activation("Softsign"),
 }
 
 FLAX_LINEN = Framework(

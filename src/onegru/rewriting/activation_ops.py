@@ -1,16 +1,14 @@
-"""The eleven activation functions, expressed with elementary ONNX operators."""
+"""Activation functions, expressed with elementary ONNX operators.
+
+These take float64 too, and propagate NaN, which an activation's own operator may not do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import numpy as np
 
-from onegru.core.activations import Activation
+from onegru.core.activations import ACTIVATIONS, Activation
 from onegru.rewriting.scope import Draft
-
-# Adds a node of some type on values and numbers, and returns the name of its output.
-_Op = Callable[..., str]
 
 
 def express_activation(body: Draft, dtype: str, activation: Activation, x: str, what: str) -> str:
@@ -26,44 +24,66 @@ def express_activation(body: Draft, dtype: str, activation: Activation, x: str, 
     Returns:
         the name of the result.
     """
-
-    def op(kind: str, *inputs: str | float) -> str:
-        names = [item if isinstance(item, str) else body.scope.number(item, dtype) for item in inputs]
-        return body.op(kind, names, f"{what}/{kind.lower()}")
-
-    return EXPRESSIONS[activation.name](op, x, activation)
+    functions = _Elementary(body, dtype, what)
+    result: str = ACTIVATIONS[activation.name].compute(functions, x, *activation.parameters)
+    return result
 
 
-def _affine(op: _Op, x: str, alpha: float, beta: float) -> str:
-    return op("Add", op("Mul", x, alpha), beta)
+class _Elementary:
+    """The elementary functions as nodes of a graph; see `onegru.core.elementary.Elementary`."""
 
+    def __init__(self, body: Draft, dtype: str, what: str) -> None:
+        self.body = body
+        self.dtype = dtype
+        self.what = what
 
-def _softplus(op: _Op, x: str) -> str:
-    """The sum max(x, 0) + log(1 + e^-|x|), which never overflows."""
-    small = op("Exp", op("Neg", op("Abs", x)))
-    return op("Add", op("Max", x, 0.0), op("Log", op("Add", small, 1.0)))
+    def op(self, kind: str, *inputs: str | float) -> str:
+        """Add a node; returns the name of its output."""
+        number = self.body.scope.number
+        names = [item if isinstance(item, str) else number(item, self.dtype) for item in inputs]
+        return self.body.op(kind, names, f"{self.what}/{kind.lower()}")
 
+    def add(self, x: str, y: str | float) -> str:
+        return self.op("Add", x, y)
 
-def _softsign(op: _Op, x: str) -> str:
-    """The quotient x / (1 + |x|); infinity is replaced by a large number, so that the result is 1."""
-    largest = float(np.finfo(np.float32).max) / 4
-    x = op("Max", op("Min", x, largest), -largest)
-    return op("Div", x, op("Add", op("Abs", x), 1.0))
+    def mul(self, x: str, y: str | float) -> str:
+        return self.op("Mul", x, y)
 
+    def div(self, x: str, y: str | float) -> str:
+        return self.op("Div", x, y)
 
-#: Each function, of operators that take float64 too and propagate NaN, which its own operator may not do.
-EXPRESSIONS: Mapping[str, Callable[[_Op, str, Activation], str]] = {
-    "Relu": lambda op, x, a: op("Relu", x),
-    "Tanh": lambda op, x, a: op("Tanh", x),
-    "Sigmoid": lambda op, x, a: op("Sigmoid", x),
-    "Affine": lambda op, x, a: _affine(op, x, *a.parameters),
-    "LeakyRelu": lambda op, x, a: op("Where", op("Less", x, 0.0), op("Mul", x, a.parameters[0]), x),
-    "ThresholdedRelu": lambda op, x, a: op("Where", op("Less", x, a.parameters[0]), 0.0, x),
-    "ScaledTanh": lambda op, x, a: op("Mul", op("Tanh", op("Mul", x, a.parameters[1])), a.parameters[0]),
-    "HardSigmoid": lambda op, x, a: op("Max", op("Min", _affine(op, x, *a.parameters), 1.0), 0.0),
-    "Elu": lambda op, x, a: op(
-        "Where", op("Less", x, 0.0), op("Mul", op("Sub", op("Exp", x), 1.0), a.parameters[0]), x
-    ),
-    "Softsign": lambda op, x, a: _softsign(op, x),
-    "Softplus": lambda op, x, a: _softplus(op, x),
-}
+    def abs(self, x: str) -> str:
+        return self.op("Abs", x)
+
+    def tanh(self, x: str) -> str:
+        return self.op("Tanh", x)
+
+    def sigmoid(self, x: str) -> str:
+        return self.op("Sigmoid", x)
+
+    def relu(self, x: str) -> str:
+        return self.op("Relu", x)
+
+    def expm1_of_negative(self, x: str) -> str:
+        return self.op("Sub", self.op("Exp", x), 1.0)
+
+    def softplus(self, x: str) -> str:
+        """The sum max(x, 0) + log(1 + e^-|x|)."""
+        small = self.op("Exp", self.op("Neg", self.op("Abs", x)))
+        return self.op("Add", self.op("Max", x, 0.0), self.op("Log", self.op("Add", small, 1.0)))
+
+    def maximum(self, x: str, bound: float) -> str:
+        return self.op("Max", x, bound)
+
+    def minimum(self, x: str, bound: float) -> str:
+        return self.op("Min", x, bound)
+
+    def below(self, x: str, bound: float, then: str | float, otherwise: str | float) -> str:
+        return self.op("Where", self.op("Less", x, bound), then, otherwise)
+
+    def bent(self, x: str, negative: str, positive: str) -> str:
+        return self.below(x, 0.0, negative, positive)
+
+    def finite(self, x: str) -> str:
+        largest = float(np.finfo(np.float32).max) / 4
+        return self.op("Max", self.op("Min", x, largest), -largest)

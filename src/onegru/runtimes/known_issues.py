@@ -24,6 +24,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from onegru.core.activations import AS_OPERATORS
+
 Effect = Literal["refuses", "miscomputes"]
 
 MEASURED: Mapping[str, str] = {"onnxruntime": "1.32.0", "openvino": "2026.4.1", "onnx": "1.23.2"}
@@ -92,7 +94,7 @@ def verdicts(facts: Facts) -> list[Verdict]:
 _TAKES_ALPHA = frozenset({"affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"})
 _OPENVINO_HAS = frozenset({"relu", "sigmoid", "tanh"})
 _DEFAULT = ["sigmoid", "tanh"]
-_ONLY_FLOAT32 = ("Elu", "HardSigmoid", "LeakyRelu", "Softplus", "Softsign", "ThresholdedRelu")
+_ONLY_FLOAT32 = tuple(sorted({*AS_OPERATORS} - {"Relu", "Sigmoid", "Tanh"}))
 _ONLY_FLOAT32_LOWER = frozenset(name.lower() for name in _ONLY_FLOAT32)
 
 

@@ -2,35 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from onegru.core.activations import Activation
+from onegru.core.activations import ACTIVATIONS, Activation
 from onegru.torch.arguments import TorchGruConfig, check_steps, spec_of
 
-_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
-    "Relu": lambda x, alpha, beta: torch.relu(x),
-    "Tanh": lambda x, alpha, beta: torch.tanh(x),
-    "Sigmoid": lambda x, alpha, beta: torch.sigmoid(x),
-    "Affine": lambda x, alpha, beta: alpha * x + beta,
-    "LeakyRelu": lambda x, alpha, beta: functional.leaky_relu(x, alpha),
-    "ThresholdedRelu": lambda x, alpha, beta: torch.where(x >= alpha, x, torch.zeros_like(x)),
-    "ScaledTanh": lambda x, alpha, beta: alpha * torch.tanh(beta * x),
-    "HardSigmoid": lambda x, alpha, beta: torch.clamp(alpha * x + beta, 0, 1),
-    "Elu": lambda x, alpha, beta: torch.where(x >= 0, x, alpha * torch.expm1(torch.clamp(x, max=0))),
-    "Softsign": lambda x, alpha, beta: functional.softsign(x),
-    "Softplus": lambda x, alpha, beta: torch.logaddexp(x, torch.zeros_like(x)),
-}
+
+class _Elementary:
+    """The elementary functions of tensors; see `onegru.core.elementary.Elementary`.
+
+    Where a function bends, the gradient is that from below, or 0, as the kernels have it.
+    """
+
+    add = staticmethod(torch.add)
+    mul = staticmethod(torch.mul)
+    div = staticmethod(torch.div)
+    abs = staticmethod(torch.abs)
+    tanh = staticmethod(torch.tanh)
+    sigmoid = staticmethod(torch.sigmoid)
+    relu = staticmethod(torch.relu)
+
+    def expm1_of_negative(self, x: Tensor) -> Tensor:
+        return torch.expm1(torch.clamp(x, max=0.0))
+
+    def softplus(self, x: Tensor) -> Tensor:
+        return torch.logaddexp(x, torch.zeros_like(x))
+
+    def maximum(self, x: Tensor, bound: float) -> Tensor:
+        return torch.where(x <= bound, bound, x)
+
+    def minimum(self, x: Tensor, bound: float) -> Tensor:
+        return torch.where(x > bound, bound, x)
+
+    def below(self, x: Tensor, bound: float, then: Tensor | float, otherwise: Tensor | float) -> Tensor:
+        return torch.where(x < bound, then, otherwise)
+
+    def bent(self, x: Tensor, negative: Tensor, positive: Tensor) -> Tensor:
+        return torch.where(x > 0, positive, negative)
+
+    def finite(self, x: Tensor) -> Tensor:
+        largest = torch.finfo(x.dtype).max / 4
+        return torch.clamp(x, -largest, largest)
 
 
 def _apply(activation: Activation, clip: float | None, x: Tensor) -> Tensor:
     if clip is not None:
         x = torch.clamp(x, -clip, clip)
-    return _FUNCTIONS[activation.name](x, *activation.parameters)
+    result: Tensor = ACTIVATIONS[activation.name].compute(_Elementary(), x, *activation.parameters)
+    return result
 
 
 def forward(

@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from onegru.core.activations import ACTIVATIONS, AS_OPERATORS
 from onegru.core.dtypes import Array
+from onegru.core.elementary import NumpyElementary
 from onegru.dataflow.operator import Shape, Size
 from onegru.dataflow.table.base import (
     Ahead,
@@ -154,11 +156,6 @@ def _unary(function: Callable[[Array], Any]) -> Callable[[Arrays], Array]:
     return lambda call: np.asarray(function(call.array())).astype(call.array().dtype, copy=False)
 
 
-def _with(function: Callable[[Array, float], Any], name: str, default: float) -> Callable[[Arrays], Array]:
-    """A function of an attribute."""
-    return lambda call: _unary(lambda x: function(x, call.get(name, default)))(call)
-
-
 def _binary(function: Callable[[Array, Array], Any]) -> Callable[[Arrays], Array]:
     def compute(call: Arrays) -> Array:
         result, *others = call.arrays
@@ -168,12 +165,6 @@ def _binary(function: Callable[[Array, Array], Any]) -> Callable[[Arrays], Array
         return result
 
     return compute
-
-
-def sigmoid(x: Array) -> Array:
-    """1 / (1 + e^-x), without overflow."""
-    e = np.exp(-np.abs(x))
-    return np.asarray(np.where(x >= 0, 1 / (1 + e), e / (1 + e)))
 
 
 def _divide(first: Array, second: Array) -> Array:
@@ -191,11 +182,6 @@ def _clip(call: Arrays) -> Array:
     for end, function in zip(_ends(call), (np.maximum, np.minimum), strict=True):
         x = x if end is None else function(x, np.asarray(end, x.dtype))
     return x
-
-
-def _line(call: Arrays) -> Array:
-    """What a HardSigmoid clips."""
-    return np.asarray(call.get("alpha", 0.2) * call.array() + call.get("beta", 0.5))
 
 
 # Kinks
@@ -217,6 +203,52 @@ def _compared(call: Arrays) -> list[Array]:
 _at_zero = _at(0.0)
 
 
+class _Bends(NumpyElementary):
+    """Notes the margins of every bend on the way."""
+
+    def __init__(self) -> None:
+        self.found: list[Array] = []
+
+    def relu(self, x: Array) -> Array:  # type: ignore[override]
+        self.found += _over(x, 0.0)
+        return np.asarray(np.maximum(x, 0.0))
+
+    def maximum(self, x: Array, bound: float) -> Array:  # type: ignore[override]
+        self.found += _over(x, bound)
+        return np.maximum(x, bound)
+
+    def minimum(self, x: Array, bound: float) -> Array:  # type: ignore[override]
+        self.found += _over(x, bound)
+        return np.minimum(x, bound)
+
+    def below(self, x: Array, bound: float, then: Any, otherwise: Any) -> Array:
+        self.found += _over(x, bound)
+        return super().below(x, bound, then, otherwise)
+
+    def bent(self, x: Array, negative: Any, positive: Any) -> Array:
+        self.found += _over(x, 0.0)
+        return super().bent(x, negative, positive)
+
+
+def _activation(name: str) -> Pointwise:
+    """The operator of an activation function; its bends are those of its formula."""
+    kind = ACTIVATIONS[name]
+
+    def run(functions: NumpyElementary, call: Arrays) -> Array:
+        alpha, beta = (call.get(key, dict(kind.defaults).get(key, 0.0)) for key in ("alpha", "beta"))
+        return np.asarray(kind.compute(functions, call.array(), alpha, beta))
+
+    def kinks(call: Arrays) -> list[Array]:
+        functions = _Bends()
+        run(functions, call)
+        return functions.found
+
+    def compute(call: Arrays) -> Array:
+        return run(NumpyElementary(), call).astype(call.array().dtype, copy=False)
+
+    return Pointwise(name, compute, " ".join(kind.takes), keeps_zeros=kind.keeps_zero, kinks=kinks)
+
+
 _ALPHA = "alpha"
 
 register(
@@ -227,38 +259,7 @@ register(
     Pointwise("Abs", _unary(np.abs), keeps_zeros=True, kinks=_at_zero),
     Pointwise("Sqrt", _unary(np.sqrt), keeps_zeros=True),
     Pointwise("Not", _unary(np.logical_not), dtype="bool"),
-    Pointwise("Sigmoid", _unary(sigmoid)),
-    Pointwise("Tanh", _unary(np.tanh), keeps_zeros=True),
-    Pointwise("Relu", _unary(lambda x: np.maximum(x, 0)), keeps_zeros=True, kinks=_at_zero),
-    Pointwise("Softsign", _unary(lambda x: x / (1 + np.abs(x))), keeps_zeros=True),
-    Pointwise("Softplus", _unary(lambda x: np.logaddexp(x, 0))),
-    Pointwise(
-        "LeakyRelu",
-        _with(lambda x, a: np.where(x < 0, a * x, x), "alpha", 0.01),
-        _ALPHA,
-        keeps_zeros=True,
-        kinks=_at_zero,
-    ),
-    Pointwise(
-        "Elu",
-        _with(lambda x, a: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), "alpha", 1.0),
-        _ALPHA,
-        keeps_zeros=True,
-        kinks=_at_zero,
-    ),
-    Pointwise(
-        "ThresholdedRelu",
-        _with(lambda x, a: np.where(x > a, x, np.zeros_like(x)), "alpha", 1.0),
-        _ALPHA,
-        keeps_zeros=True,
-        kinks=lambda call: _over(call.constant(0), call.get("alpha", 1.0)),
-    ),
-    Pointwise(
-        "HardSigmoid",
-        lambda call: np.clip(_line(call), 0, 1).astype(call.array().dtype, copy=False),
-        "alpha beta",
-        kinks=lambda call: [margin for end in (0.0, 1.0) for margin in _over(_line(call), end)],
-    ),
+    *map(_activation, AS_OPERATORS),
     Pointwise(
         "Clip",
         _clip,

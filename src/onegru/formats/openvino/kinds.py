@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onegru.core.activations import names_in
 from onegru.core.dtypes import to_float32
 from onegru.core.errors import FormatError
 from onegru.dataflow.flow import Flow
@@ -19,9 +20,9 @@ from onegru.operators.openvino import OPERATORS
 
 #: OpenVINO's names of operators of one input, by ONNX's.
 UNARY = {
-    **{"Not": "LogicalNot", "Neg": "Negative", "Relu": "ReLU"},
-    **{"Softplus": "SoftPlus", "Softsign": "SoftSign"},
-    **{name: name for name in ("Exp", "Log", "Abs", "Sqrt", "Sigmoid", "Tanh")},
+    **{"Not": "LogicalNot", "Neg": "Negative"},
+    **{name: name for name in ("Exp", "Log", "Abs", "Sqrt")},
+    **{kind: layer for layer, kind in names_in("OpenVINO").items()},
 }
 #: The same of those that nothing new is written with.
 _MORE_UNARY = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onegru.core.activations import Activation
+from onegru.core.activations import ACTIVATIONS, Activation
 from onegru.core.dtypes import to_float32
 from onegru.fusion.cells.polynomial import Algebra, Atom, Monomial, Polynomial, add, constant, scalar, scale
 
@@ -73,13 +73,10 @@ class Activations:
                 return Act(Activation("Affine", k, base), self._once(atom))
             case "LeakyRelu" if _near(base, 0) and k > 0:
                 return Act(Activation("LeakyRelu", atom.parameters[0]), scale(q, k))
-            case "Elu" | "ThresholdedRelu" if _near(base, 0) and _near(k, 1):
-                return Act(Activation(atom.kind, atom.parameters[0]), q)
-            case "Softsign" if _near(base, 0) and _near(abs(k), 1):
-                return Act(Activation("Softsign"), scale(q, k))
-            case "Softplus" if _near(base, 0) and _near(k, 1):
-                return Act(Activation("Softplus"), q)
-        return None
+        kind = ACTIVATIONS.get(atom.kind)
+        if kind is None or not _near(base, 0) or not _near(abs(k) if kind.is_odd else k, 1):
+            return None
+        return Act(Activation(kind.name, **dict(zip(kind.takes, atom.parameters, strict=True))), scale(q, k))
 
     def _slope(self, q: Polynomial) -> float | None:
         """What a bounded argument is multiplied by; None if it is not bounded."""

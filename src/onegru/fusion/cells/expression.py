@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from onegru.core.activations import ACTIVATIONS, AS_OPERATORS
 from onegru.core.dtypes import Array
 from onegru.dataflow.deep import answered_once
 from onegru.dataflow.flow import Flow
@@ -128,16 +129,15 @@ def _hard_sigmoid(algebra: Algebra, p: Polynomial, attributes: Mapping[str, Any]
     return algebra.clip(add(scale(p, alpha), constant(beta)), 0.0, 1.0)
 
 
-def _leaky_relu(algebra: Algebra, p: Polynomial, attributes: Mapping[str, Any]) -> Polynomial:
-    return algebra.function("LeakyRelu", p, parameters=(float(attributes.get("alpha", 0.01)),))
+def _activation(name: str) -> Any:
+    """An activation function that algebra does not take apart."""
+    kind = ACTIVATIONS[name]
 
+    def rule(algebra: Algebra, p: Polynomial, attributes: Mapping[str, Any]) -> Polynomial:
+        numbers = [float(attributes.get(key, default)) for key, default in kind.defaults]
+        return algebra.odd(name, p) if kind.is_odd else algebra.function(name, p, parameters=tuple(numbers))
 
-def _with_alpha(name: str) -> Any:
-    return _applied(
-        lambda algebra, p, attributes: algebra.function(
-            name, p, parameters=(float(attributes.get("alpha", 1.0)),)
-        )
-    )
+    return _applied(rule)
 
 
 def _clip(at: Expressions, op: Op, view: View) -> Polynomial:
@@ -247,16 +247,12 @@ _RULES: dict[str, Callable[[Expressions, Op, View], Polynomial]] = {
     "Exp": _applied(lambda algebra, p, attributes: algebra.exp(p)),
     "Log": _applied(lambda algebra, p, attributes: algebra.log(p)),
     "Abs": _applied(lambda algebra, p, attributes: algebra.absolute(p)),
+    **{name: _activation(name) for name in AS_OPERATORS},
     "Sigmoid": _applied(lambda algebra, p, attributes: algebra.sigmoid(p)),
     "Tanh": _applied(lambda algebra, p, attributes: algebra.tanh(p)),
     "Relu": _applied(lambda algebra, p, attributes: algebra.clip(p, 0.0, np.inf)),
     "HardSigmoid": _applied(_hard_sigmoid),
-    "LeakyRelu": _applied(_leaky_relu),
     "PRelu": _prelu,
-    "Elu": _with_alpha("Elu"),
-    "ThresholdedRelu": _with_alpha("ThresholdedRelu"),
-    "Softsign": _applied(lambda algebra, p, attributes: algebra.odd("Softsign", p)),
-    "Softplus": _applied(lambda algebra, p, attributes: algebra.function("Softplus", p)),
     "Clip": _clip,
     "Where": _where,
     "Not": _not,

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from onegru.core.activations import ACTIVATIONS
 from onegru.core.dtypes import Array
+from onegru.core.elementary import NumpyElementary
 from onegru.dataflow.table.base import UnknownOpError
-from onegru.dataflow.table.pointwise import sigmoid
 
 _MOST_TERMS = 48
 _CLOSE = 1e-10  # of two coefficients that are the same number, computed in different ways, in float64
@@ -318,7 +319,7 @@ class Algebra:
     def sigmoid(self, p: Polynomial) -> Polynomial:
         """1 / (1 + e^-p); the sigmoid of -p is 1 minus that of p."""
         if p.is_constant:
-            return constant(sigmoid(p.constant))
+            return constant(NumpyElementary.sigmoid(p.constant))
         if _is_negative(p):
             return add(constant(1), self.function("Sigmoid", scale(p, -1.0)), -1.0)
         return self.function("Sigmoid", p)
@@ -405,8 +406,8 @@ class Algebra:
                 return {"Sigmoid": self.sigmoid, "Exp": self.exp, "Log": self.log}[atom.kind](*arguments)
             case "Abs":
                 return self.absolute(*arguments)
-            case "Softsign":
-                return self.odd(atom.kind, *arguments)
+            case kind if kind in ACTIVATIONS and ACTIVATIONS[kind].is_odd:
+                return self.odd(kind, *arguments)
             case "Clip":
                 return self.clip(arguments[0], *atom.parameters)
             case "Max":
