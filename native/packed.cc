@@ -1,17 +1,13 @@
 #include "native/packed.h"
 
-#include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <new>
-#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "native/float_mode.h"
+#include "native/pack_int8.h"
+#include "native/pack_matrix.h"
 #include "native/system/system.h"
 
 namespace onegru {
@@ -20,182 +16,6 @@ namespace {
 constexpr std::size_t kAlignment = 128;  // two cache lines, which some CPUs fetch together
 
 std::size_t RoundUp(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-// The offset of an element in a panel.
-std::size_t Place(ElementType storage, std::size_t K, std::size_t gates, std::size_t width, std::size_t k,
-                  std::size_t gate, std::size_t unit) {
-  if (!InPairs(storage) || k == K / 2 * 2) return (k * gates + gate) * width + unit;
-  return (k / 2 * gates + gate) * 2 * width + 2 * unit + k % 2;
-}
-
-template <class T>
-void Put(ElementType storage, unsigned char* to, std::size_t index, T value) {
-  const auto put = [&](auto stored) { std::memcpy(to + index * sizeof(stored), &stored, sizeof(stored)); };
-  switch (storage) {
-    case ElementType::kFloat64:
-      return put(static_cast<double>(value));
-    case ElementType::kFloat32:
-      return put(static_cast<float>(value));
-    case ElementType::kFloat16:
-      return put(Float16Bits(static_cast<float>(value)));
-    case ElementType::kBFloat16:
-      return put(BFloat16Bits(static_cast<float>(value)));
-    case ElementType::kInt8:
-      break;  // PackInt8
-  }
-}
-
-// A block of four rows of four numbers as four columns.
-template <class T>
-void Transpose4(const T* from, std::size_t from_stride, T* to, std::size_t to_stride) {
-  using V [[gnu::vector_size(4 * sizeof(T))]] = T;
-  V rows[4];
-  for (std::size_t i = 0; i < 4; ++i) std::memcpy(&rows[i], from + i * from_stride, sizeof(V));
-#if defined(__clang__)
-#define ONEGRU_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else  // GCC 11 has no other
-  using Places [[gnu::vector_size(4 * sizeof(T))]] = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
-#define ONEGRU_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Places{__VA_ARGS__})
-#endif
-  const V a = ONEGRU_SHUFFLE(rows[0], rows[1], 0, 4, 1, 5), b = ONEGRU_SHUFFLE(rows[2], rows[3], 0, 4, 1, 5);
-  const V c = ONEGRU_SHUFFLE(rows[0], rows[1], 2, 6, 3, 7), d = ONEGRU_SHUFFLE(rows[2], rows[3], 2, 6, 3, 7);
-  const V columns[4] = {ONEGRU_SHUFFLE(a, b, 0, 1, 4, 5), ONEGRU_SHUFFLE(a, b, 2, 3, 6, 7),
-                        ONEGRU_SHUFFLE(c, d, 0, 1, 4, 5), ONEGRU_SHUFFLE(c, d, 2, 3, 6, 7)};
-#undef ONEGRU_SHUFFLE
-  for (std::size_t i = 0; i < 4; ++i) std::memcpy(to + i * to_stride, &columns[i], sizeof(V));
-}
-
-// PackMatrix of whole panels that keep their type, in blocks.
-template <class T, std::size_t kGates>
-void PackPanel(const Geometry& geometry, std::size_t K, const T* M, const std::size_t (&gates)[kGates],
-               std::size_t panel, T* to) {
-  const std::size_t lanes = geometry.lanes, stride = kGates * lanes;
-  for (std::size_t g = 0; g < kGates; ++g) {
-    for (std::size_t u = 0; u < lanes; u += 4) {
-      const T* const from = M + (gates[g] * geometry.H + panel * lanes + u) * K;
-      T* const at = to + g * lanes + u;
-      std::size_t k = 0;
-      for (; k + 4 <= K; k += 4) Transpose4(from + k, K, at + k * stride, stride);
-      for (; k < K; ++k) {
-        for (std::size_t i = 0; i < 4; ++i) at[k * stride + i] = from[i * K + k];
-      }
-    }
-  }
-}
-
-// Packs `gates` of M [3H, K], named by their places there.
-template <class T, std::size_t kGates>
-void PackMatrix(ElementType storage, const Geometry& geometry, std::size_t K, const T* M,
-                const std::size_t (&gates)[kGates], unsigned char* to) {
-  for (std::size_t panel = 0; panel < geometry.panels(); ++panel) {
-    const std::size_t width = geometry.width(panel);
-    const std::size_t begin = geometry.offset(panel, K, kGates);
-    const bool is_same = storage == (sizeof(T) == 8 ? ElementType::kFloat64 : ElementType::kFloat32);
-    if (is_same && width == geometry.lanes && width % 4 == 0) {
-      PackPanel(geometry, K, M, gates, panel, reinterpret_cast<T*>(to) + begin);
-      continue;
-    }
-    for (std::size_t k = 0; k < K; ++k) {
-      for (std::size_t g = 0; g < kGates; ++g) {
-        for (std::size_t u = 0; u < width; ++u) {
-          const std::size_t unit = gates[g] * geometry.H + panel * geometry.lanes + u;
-          Put(storage, to, begin + Place(storage, K, kGates, width, k, g, u), M[unit * K + k]);
-        }
-      }
-    }
-  }
-}
-
-template <class T>
-T Get(ElementType storage, const unsigned char* from, std::size_t index) {
-  const auto get = [&]<class Stored>(Stored stored) {
-    std::memcpy(&stored, from + index * sizeof(stored), sizeof(stored));
-    return stored;
-  };
-  switch (storage) {
-    case ElementType::kFloat64:
-      return static_cast<T>(get(double{}));
-    case ElementType::kFloat32:
-      return static_cast<T>(get(float{}));
-    case ElementType::kFloat16:
-      return static_cast<T>(FromFloat16Bits(get(std::uint16_t{})));
-    case ElementType::kBFloat16:
-    case ElementType::kInt8:
-      break;
-  }
-  return static_cast<T>(FromBFloat16Bits(get(std::uint16_t{})));
-}
-
-// The reverse of PackMatrix.
-template <class T, std::size_t kGates>
-void UnpackMatrix(ElementType storage, const Geometry& geometry, std::size_t K, const void* from,
-                  const std::size_t (&gates)[kGates], T* M) {
-  for (std::size_t panel = 0; panel < geometry.panels(); ++panel) {
-    const std::size_t width = geometry.width(panel);
-    const std::size_t begin = geometry.offset(panel, K, kGates);
-    for (std::size_t k = 0; k < K; ++k) {
-      for (std::size_t g = 0; g < kGates; ++g) {
-        for (std::size_t u = 0; u < width; ++u) {
-          const std::size_t unit = gates[g] * geometry.H + panel * geometry.lanes + u;
-          M[unit * K + k] = Get<T>(storage, static_cast<const unsigned char*>(from),
-                                   begin + Place(storage, K, kGates, width, k, g, u));
-        }
-      }
-    }
-  }
-}
-
-// The offset of an element in a panel of int8.
-std::size_t PlaceInQuads(std::size_t gates, std::size_t width, std::size_t k, std::size_t gate, std::size_t unit) {
-  return ((k / kQuad * gates + gate) * width + unit) * kQuad + k % kQuad;
-}
-
-// Packs `gates` of M [3H, K] in int8: its weights, and the scale and correction of each channel.
-template <std::size_t kGates>
-void PackInt8(const Spec& spec, const Geometry& geometry, std::size_t K, const float* M,
-              const std::size_t (&gates)[kGates], std::int8_t* to, float* scale, std::int32_t* correction) {
-  const std::size_t stored = StoredInputs(ElementType::kInt8, K), groups = Groups(spec, K);
-  std::vector<std::int8_t> q(K);
-  for (std::size_t panel = 0; panel < geometry.panels(); ++panel) {
-    const std::size_t width = geometry.width(panel);
-    std::int8_t* const begin = to + geometry.offset(panel, stored, kGates);
-    for (std::size_t g = 0; g < kGates; ++g) {
-      for (std::size_t u = 0; u < width; ++u) {
-        const std::size_t channel = gates[g] * geometry.H + panel * geometry.lanes + u;
-        for (std::size_t group = 0; group < groups; ++group) {
-          const std::size_t at = ((panel * groups + group) * kGates + g) * geometry.lanes + u;
-          const std::size_t first = group * spec.group, last = groups == 1 ? K : std::min(K, first + spec.group);
-          QuantizeChannel(M + channel * K + first, last - first, q.data() + first, &scale[at]);
-          std::int32_t sum = 0;
-          for (std::size_t k = first; k < last; ++k) {
-            begin[PlaceInQuads(kGates, width, k, g, u)] = q[k];
-            sum += q[k];
-          }
-          correction[at] = -128 * sum;
-        }
-      }
-    }
-  }
-}
-
-// The reverse, as numbers.
-template <std::size_t kGates>
-void UnpackInt8(const Spec& spec, const Geometry& geometry, std::size_t K, const void* from, const Channels& channels,
-                const std::size_t (&gates)[kGates], float* M) {
-  const std::size_t stored = StoredInputs(ElementType::kInt8, K), groups = Groups(spec, K);
-  for (std::size_t j = 0; j < geometry.H; ++j) {
-    const std::size_t panel = j / geometry.lanes, u = j % geometry.lanes;
-    const auto* const begin = static_cast<const std::int8_t*>(from) + geometry.offset(panel, stored, kGates);
-    for (std::size_t g = 0; g < kGates; ++g) {
-      for (std::size_t k = 0; k < K; ++k) {
-        const std::size_t group = groups == 1 ? 0 : k / spec.group;
-        const float scale = channels.scale[((panel * groups + group) * kGates + g) * geometry.lanes + u];
-        M[(gates[g] * geometry.H + j) * K + k] =
-            scale * static_cast<float>(begin[PlaceInQuads(kGates, geometry.width(panel), k, g, u)]);
-      }
-    }
-  }
-}
 
 // What each sum starts from. With reset before, all of n's biases stand outside r.
 template <class T>
@@ -336,23 +156,6 @@ void Packed::Unpack(void* W, void* R) const {
   } else {
     unpack(static_cast<float*>(W), static_cast<float*>(R));
   }
-}
-
-void QuantizeChannel(const float* w, std::size_t K, std::int8_t* q, float* scale) {
-  float most = 0;
-  for (std::size_t k = 0; k < K; ++k) {
-    if (!std::isfinite(w[k])) {
-      std::fill_n(q, K, std::int8_t{0});
-      *scale = std::numeric_limits<float>::quiet_NaN();
-      return;
-    }
-    most = std::max(most, std::abs(w[k]));
-  }
-  // Rounded up to 16 bits: q times the scale is then a float32 number, from which the same q and scale follow.
-  const auto bits = std::bit_cast<std::uint32_t>(std::clamp(most, kMinRange, kLargestRange) / 127);
-  *scale = std::bit_cast<float>((bits + 0xff) & ~std::uint32_t{0xff});
-  const float factor = 1 / *scale;
-  for (std::size_t k = 0; k < K; ++k) q[k] = static_cast<std::int8_t>(std::nearbyint(w[k] * factor));
 }
 
 }  // namespace onegru

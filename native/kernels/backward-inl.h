@@ -1,0 +1,409 @@
+// The backward pass over a chunk of steps. The gates are those that the call has saved, or computed again from X and
+// the states; then, from the last step to the first, with the gradient dh by the new state and prime for an
+// activation's derivative:
+//
+// clang-format off
+//   dn = dh∘(1 - z)∘g'                            by the argument of n
+//   dz = dh∘(h - n)∘f'                            by the argument of z; with attention, times 1 - a, and
+//   da = -Σ dh∘(h - n)∘z                          with attention, z as the gate is before the score scales it
+//   dq = dn∘r                                     reset after, q = h·Rhᵀ + Rbh
+//   dr = dn∘q∘f'                                  reset after
+//   dr = (dn·Rh)∘h∘f'                             reset before
+//   dh = dh∘z + dz·Rz + dr·Rr + dq·Rh             reset after: by the state before
+//   dh = dh∘z + dz·Rz + dr·Rr + (dn·Rh)∘r         reset before: by the state before
+//
+//   dX = dz·Wz + dr·Wr + dn·Wh
+//   dW = Σ (dz, dr, dn)ᵀ·x
+//   dR = Σ (dz, dr, dq)ᵀ·h                        reset before, of n: Σ dnᵀ·(r∘h)
+// clang-format on
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "hwy/highway.h"
+#include "native/gradients.h"
+#include "native/kernels/derivatives-inl.h"
+#include "native/kernels/gemm-inl.h"
+
+#if defined(ONEGRU_NATIVE_KERNELS_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_BACKWARD_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_BACKWARD_INL_H_
+#else
+#define ONEGRU_NATIVE_KERNELS_BACKWARD_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace onegru {
+namespace HWY_NAMESPACE {
+inline namespace ONEGRU_ARITHMETIC {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// How many rows of X's gradient are computed together.
+inline constexpr size_t kRowsOfX = 64;
+
+template <class C>
+struct RowsScratch {
+  size_t* index;       // of all rows
+  size_t* step_index;  // of a step's
+  const C** inputs;
+  C* drh;
+  C* dx;
+  size_t bytes = 0;
+
+  RowsScratch(const GradientChunk& chunk, size_t slots, unsigned char* base) {
+    const size_t lanes = hn::MaxLanes(hn::ScalableTag<C>()), steps = chunk.end - chunk.begin;
+    const Spec& spec = chunk.packed->spec();
+    index = Take<size_t>(base, slots * steps);
+    step_index = Take<size_t>(base, HWY_MAX(slots, kRowsOfX));
+    inputs = Take<const C*>(base, slots * steps);
+    drh = Take<C>(base, slots * WholePanels(spec.H, lanes).H);
+    dx = Take<C>(base, kRowsOfX * WholePanels(spec.I, lanes).H);
+  }
+
+ private:
+  template <class T>
+  T* Take(unsigned char* base, size_t count) {
+    T* const at = reinterpret_cast<T*>(base + bytes);
+    bytes += (count * sizeof(T) + 127) / 128 * 128;
+    return at;
+  }
+};
+
+template <class C>
+class GradientsOfRows {
+ public:
+  GradientsOfRows(const GradientChunk& chunk, size_t first_slot, size_t last_slot, unsigned char* scratch)
+      : c_(chunk),
+        call_(*chunk.call),
+        spec_(chunk.packed->spec()),
+        weights_(chunk.packed->direction(chunk.d)),
+        geometry_(chunk.packed->geometry()),
+        padded_(geometry_.padded()),
+        first_(first_slot),
+        last_(last_slot),
+        scratch_(chunk, last_slot - first_slot, scratch) {}
+
+  void Run() {
+    Gather();
+    Gates();
+    for (size_t step = c_.end; step-- > c_.begin;) Step(step);
+    if (call_.dX.data != nullptr) ByX();
+  }
+
+ private:
+  using D = hn::ScalableTag<C>;
+  using V = hn::Vec<D>;
+  static constexpr size_t kLanes = hn::MaxLanes(D());
+
+  C* At(void* buffer, size_t stride, size_t n) const { return static_cast<C*>(buffer) + n * stride; }
+  C* Gradient(size_t n, size_t gate) const { return At(c_.g, c_.stride_g, n) + gate * padded_; }
+  size_t Last(size_t step) const { return HWY_MIN(last_, c_.active[step - c_.begin]); }
+  size_t Row(size_t slot) const { return static_cast<size_t>(c_.order[slot]); }
+  size_t Length(size_t row) const {
+    return call_.lengths == nullptr ? call_.T : static_cast<size_t>(call_.lengths[row]);
+  }
+  size_t TimeOf(size_t row, size_t step) const { return spec_.reversed[c_.d] ? Length(row) - 1 - step : step; }
+  bool IsReset(size_t t, size_t row) const { return call_.resets != nullptr && call_.resets[t * call_.B + row] != 0; }
+  C Attention(size_t t, size_t row) const {
+    return spec_.attention ? *reinterpret_cast<const C*>(call_.attention.at(t, 0, row)) : C{0};
+  }
+  static C* Numbers(const Rows& rows, size_t t, size_t d, size_t row) {
+    return reinterpret_cast<C*>(rows.at(t, d, row));
+  }
+
+  // Copies of X and of the states before, with zeros up to whole vectors.
+  void Gather() {
+    const size_t x_padded = WholePanels(spec_.I, kLanes).H;
+    for (size_t step = c_.begin; step < c_.end; ++step) {
+      for (size_t slot = first_; slot < Last(step); ++slot) {
+        const size_t n = c_.first[step - c_.begin] + slot, row = Row(slot), t = TimeOf(row, step);
+        scratch_.index[count_++] = n;
+        Copy(Numbers(call_.X, t, 0, row), spec_.I, x_padded, At(c_.x, c_.stride_x, n));
+        const bool is_reset = IsReset(t, row);
+        const C* state = nullptr;
+        if (is_reset ? call_.resets_to_initial : step == 0) {
+          if (call_.initial_h.data != nullptr) state = Numbers(call_.initial_h, 0, c_.d, row);
+        } else if (!is_reset) {
+          state = Numbers(call_.Y, TimeOf(row, step - 1), c_.d, row);
+        }
+        Copy(state, spec_.H, padded_, At(c_.h, c_.stride_h, n));
+      }
+    }
+  }
+
+  static void Copy(const C* from, size_t count, size_t padded, C* to) {
+    if (from == nullptr) count = 0;
+    if (count != 0) std::memcpy(to, from, count * sizeof(C));
+    std::memset(to + count, 0, (padded - count) * sizeof(C));
+  }
+
+  const C* const* Inputs(void* buffer, size_t stride, size_t offset = 0) {
+    for (size_t i = 0; i < count_; ++i) scratch_.inputs[i] = At(buffer, stride, scratch_.index[i]) + offset;
+    return scratch_.inputs;
+  }
+
+  // z, r, n and q, from the call or computed again, and the derivatives of the activations in place of the gradients.
+  void Gates() {
+    for (size_t i = 0; i < count_; ++i) c_.gates[scratch_.index[i]] = GatesOf(scratch_.index[i]);
+    if (call_.gates.data != nullptr) return Saved();
+    C *const z = static_cast<C*>(c_.s), *const r = z + padded_, *const n = r + padded_, *const q = n + padded_;
+    const C *const bx = static_cast<const C*>(weights_.bx), *const bn = static_cast<const C*>(weights_.bn);
+    Product(Gemm<C, 3>{{},
+                       geometry_,
+                       Inputs(c_.x, c_.stride_x),
+                       spec_.I,
+                       weights_.W,
+                       scratch_.index,
+                       c_.stride_s,
+                       {{z, bx, 3 * kLanes}, {r, bx + kLanes, 3 * kLanes}, {n, bx + 2 * kLanes, 3 * kLanes}}},
+            count_);
+    const bool after = spec_.linear_before_reset;
+    if (after) {
+      Product(Gemm<C, 3>{{},
+                         geometry_,
+                         Inputs(c_.h, c_.stride_h),
+                         spec_.H,
+                         weights_.R,
+                         scratch_.index,
+                         c_.stride_s,
+                         {{z, nullptr, 0}, {r, nullptr, 0}, {q, bn, kLanes}}},
+              count_);
+    } else {
+      Product(Gemm<C, 2>{{},
+                         geometry_,
+                         Inputs(c_.h, c_.stride_h),
+                         spec_.H,
+                         weights_.R,
+                         scratch_.index,
+                         c_.stride_s,
+                         {{z, nullptr, 0}, {r, nullptr, 0}}},
+              count_);
+    }
+    for (size_t i = 0; i < count_; ++i) {
+      const size_t row = scratch_.index[i];
+      C *const zs = Gate(row, kSavedZ), *const rs = Gate(row, kSavedR), *const qs = Gate(row, kSavedQ);
+      C *const ns = Gate(row, kSavedN), *const hs = At(c_.h, c_.stride_h, row);
+      for (size_t j = 0; j < padded_; j += kLanes) {
+        Apply(spec_.f[c_.d], hn::LoadU(d_, zs + j), zs + j, Gradient(row, 1) + j);
+        const V reset = Apply(spec_.f[c_.d], hn::LoadU(d_, rs + j), rs + j, Gradient(row, 2) + j);
+        if (after) {
+          Apply(spec_.g[c_.d], MultiplyAdd(reset, hn::LoadU(d_, qs + j), hn::LoadU(d_, ns + j)), ns + j,
+                Gradient(row, 0) + j);
+        } else {
+          hn::StoreU(hn::Mul(reset, hn::LoadU(d_, hs + j)), d_, qs + j);
+        }
+      }
+    }
+    if (after) return;
+    Product(
+        Gemm<C, 1>{
+            {}, geometry_, Inputs(q, c_.stride_s), spec_.H, weights_.N, scratch_.index, c_.stride_s, {{n, nullptr, 0}}},
+        count_);
+    for (size_t i = 0; i < count_; ++i) {
+      C* const ns = Gate(scratch_.index[i], kSavedN);
+      for (size_t j = 0; j < padded_; j += kLanes) {
+        Apply(spec_.g[c_.d], hn::LoadU(d_, ns + j), ns + j, Gradient(scratch_.index[i], 0) + j);
+      }
+    }
+  }
+
+  // Of gates that the call has saved, which are Sigmoid and Tanh.
+  void Saved() {
+    const V one = hn::Set(d_, C{1});
+    for (size_t i = 0; i < count_; ++i) {
+      const size_t row = scratch_.index[i];
+      C* const qs = Gate(row, kSavedQ);
+      const C *const zs = Gate(row, kSavedZ), *const rs = Gate(row, kSavedR), *const ns = Gate(row, kSavedN);
+      const C* const hs = At(c_.h, c_.stride_h, row);
+      for (size_t j = 0; j < padded_; j += kLanes) {
+        const V z = hn::LoadU(d_, zs + j), r = hn::LoadU(d_, rs + j), n = hn::LoadU(d_, ns + j);
+        hn::StoreU(hn::Mul(z, hn::Sub(one, z)), d_, Gradient(row, 1) + j);
+        hn::StoreU(hn::Mul(r, hn::Sub(one, r)), d_, Gradient(row, 2) + j);
+        hn::StoreU(NegMultiplyAdd(n, n, one), d_, Gradient(row, 0) + j);
+        if (!spec_.linear_before_reset) hn::StoreU(hn::Mul(r, hn::LoadU(d_, hs + j)), d_, qs + j);
+      }
+    }
+  }
+
+  C* Gate(size_t n, SavedGate gate) const { return static_cast<C*>(c_.gates[n]) + gate * padded_; }
+  C* GatesOf(size_t n) const {
+    if (call_.gates.data == nullptr) return At(c_.s, c_.stride_s, n);
+    const auto [step, slot] = PlaceOf(n);
+    return Numbers(call_.gates, TimeOf(Row(slot), step), c_.d, Row(slot));
+  }
+  // The step and the slot of a row.
+  std::pair<size_t, size_t> PlaceOf(size_t n) const {
+    const size_t* const end = c_.first + (c_.end - c_.begin);
+    const size_t step = static_cast<size_t>(std::upper_bound(c_.first, end, n) - c_.first) - 1;
+    return {c_.begin + step, n - c_.first[step]};
+  }
+
+  // An activation, and its derivative: none beyond the bound.
+  HWY_INLINE V Apply(const Activation& activation, V x, C* value, C* derivative) const {
+    const V bound = hn::Set(d_, static_cast<C>(spec_.clip));
+    const V within = Clip(d_, x, bound);
+    const V y = Activate(d_, activation, within);
+    hn::StoreU(y, d_, value);
+    const V slope = Derivative(d_, activation, within, y);
+    hn::StoreU(hn::IfThenElseZero(hn::Le(hn::Abs(x), bound), slope), d_, derivative);
+    return y;
+  }
+
+  // A step, backwards.
+  void Step(size_t step) {
+    const size_t last = Last(step), first_n = c_.first[step - c_.begin];
+    if (last <= first_) return;
+    const bool after = spec_.linear_before_reset;
+    for (size_t slot = first_; slot < last; ++slot) {
+      const size_t row = Row(slot), t = TimeOf(row, step);
+      C* const dh = At(c_.dh, padded_, slot);
+      if (step + 1 == Length(row)) {
+        Copy(call_.dY_h.data == nullptr ? nullptr : Numbers(call_.dY_h, 0, c_.d, row), spec_.H, padded_, dh);
+      }
+      if (call_.dY.data != nullptr) {
+        const C* const dy = Numbers(call_.dY, t, c_.d, row);
+        for (size_t j = 0; j < spec_.H; ++j) dh[j] += dy[j];
+      }
+      const C da = after ? Blend<true>(first_n + slot, dh, Attention(t, row))
+                         : Blend<false>(first_n + slot, dh, Attention(t, row));
+      if (call_.d_attention.data != nullptr) *Numbers(call_.d_attention, t, 0, row) += da;
+    }
+    const size_t count = last - first_;
+    for (size_t i = 0; i < count; ++i) scratch_.step_index[i] = i;
+    const Geometry whole{padded_, kLanes};
+    if (!after) {
+      std::memset(scratch_.drh, 0, count * padded_ * sizeof(C));
+      Product(Gemm<C, 1>{{},
+                         whole,
+                         StepInputs(first_n, count, 0),
+                         padded_,
+                         c_.by_rh,
+                         scratch_.step_index,
+                         padded_,
+                         {{scratch_.drh, nullptr, 0}}},
+              count);
+      for (size_t i = 0; i < count; ++i) ByReset(first_n + first_ + i, scratch_.drh + i * padded_, first_ + i);
+    }
+    Product(Gemm<C, 1>{{},
+                       whole,
+                       StepInputs(first_n, count, 1),
+                       (after ? 3 : 2) * padded_,
+                       c_.by_h,
+                       scratch_.step_index,
+                       padded_,
+                       {{At(c_.dh, padded_, first_), nullptr, 0}}},
+            count);
+    for (size_t slot = first_; slot < last; ++slot) {
+      const size_t row = Row(slot), t = TimeOf(row, step);
+      C* const dh = At(c_.dh, padded_, slot);
+      const bool is_reset = IsReset(t, row);
+      if ((is_reset ? call_.resets_to_initial : step == 0) && call_.d_initial_h.data != nullptr) {
+        C* const to = Numbers(call_.d_initial_h, 0, c_.d, row);
+        for (size_t j = 0; j < spec_.H; ++j) to[j] += dh[j];
+      }
+      if (is_reset) std::memset(dh, 0, padded_ * sizeof(C));
+    }
+  }
+
+  // The gradients by the arguments of z and n, and of r and q with reset after; dh becomes dh∘z. Returns that by a.
+  template <bool kAfter>
+  HWY_INLINE C Blend(size_t n, C* dh, C a) const {
+    const C *const zs = Gate(n, kSavedZ), *const rs = Gate(n, kSavedR);
+    const C *const ns = Gate(n, kSavedN), *const qs = Gate(n, kSavedQ);
+    const C* const hs = At(c_.h, c_.stride_h, n);
+    C *const dn = Gradient(n, 0), *const dz = Gradient(n, 1), *const dr = Gradient(n, 2), *const dq = Gradient(n, 3);
+    const V one = hn::Set(d_, C{1}), share = hn::Set(d_, C{1} - a);
+    V by_a = hn::Zero(d_);
+    for (size_t j = 0; j < padded_; j += kLanes) {
+      const auto mask = hn::FirstN(d_, spec_.H - j);  // numbers beyond H may be anything
+      const V by_h = hn::LoadU(d_, dh + j), raw = hn::LoadU(d_, zs + j), z = hn::Mul(share, raw);
+      const V apart = hn::Mul(by_h, hn::Sub(hn::LoadU(d_, hs + j), hn::LoadU(d_, ns + j)));
+      by_a = hn::Sub(by_a, hn::IfThenElseZero(mask, hn::Mul(apart, raw)));
+      const V by_z = hn::Mul(hn::Mul(apart, share), hn::LoadU(d_, dz + j));
+      const V by_n = hn::IfThenElseZero(mask, hn::Mul(hn::Mul(by_h, hn::Sub(one, z)), hn::LoadU(d_, dn + j)));
+      hn::StoreU(hn::IfThenElseZero(mask, by_z), d_, dz + j);
+      hn::StoreU(by_n, d_, dn + j);
+      hn::StoreU(hn::IfThenElseZero(mask, hn::Mul(by_h, z)), d_, dh + j);
+      if constexpr (kAfter) {
+        const V by_r = hn::Mul(hn::Mul(by_n, hn::LoadU(d_, qs + j)), hn::LoadU(d_, dr + j));
+        hn::StoreU(hn::IfThenElseZero(mask, by_r), d_, dr + j);
+        hn::StoreU(hn::IfThenElseZero(mask, hn::Mul(by_n, hn::LoadU(d_, rs + j))), d_, dq + j);
+      }
+    }
+    if (!spec_.attention) return C{0};
+    C sum{0};
+    C parts[kLanes];
+    hn::StoreU(by_a, d_, parts);
+    for (const C part : parts) sum += part;
+    return sum;
+  }
+
+  // Reset before: the gradient by the argument of r, and dh += (dn·Rh)∘r.
+  HWY_INLINE void ByReset(size_t n, const C* drh, size_t slot) const {
+    const C *const rs = Gate(n, kSavedR), *const hs = At(c_.h, c_.stride_h, n);
+    C *const dr = Gradient(n, 2), *const dh = At(c_.dh, padded_, slot);
+    for (size_t j = 0; j < padded_; j += kLanes) {
+      const auto mask = hn::FirstN(d_, spec_.H - j);
+      const V by_rh = hn::LoadU(d_, drh + j);
+      const V by_r = hn::Mul(hn::Mul(by_rh, hn::LoadU(d_, hs + j)), hn::LoadU(d_, dr + j));
+      hn::StoreU(hn::IfThenElseZero(mask, by_r), d_, dr + j);
+      const V carry = hn::IfThenElseZero(mask, hn::Mul(by_rh, hn::LoadU(d_, rs + j)));
+      hn::StoreU(hn::Add(hn::LoadU(d_, dh + j), carry), d_, dh + j);
+    }
+  }
+
+  // Rows of a step's gradients, from one gate on. The list of all rows is not needed while there are steps.
+  const C* const* StepInputs(size_t first_n, size_t count, size_t gate) {
+    for (size_t i = 0; i < count; ++i) scratch_.inputs[i] = Gradient(first_n + first_ + i, gate);
+    return scratch_.inputs;
+  }
+
+  // dX += dz·Wz + dr·Wr + dn·Wh
+  void ByX() {
+    const Geometry columns = WholePanels(spec_.I, kLanes);
+    const C* const* const inputs = Inputs(c_.g, c_.stride_g);
+    for (size_t i = 0; i < kRowsOfX; ++i) scratch_.step_index[i] = i;
+    size_t done = 0;
+    while (done < count_) {
+      const size_t some = HWY_MIN(kRowsOfX, count_ - done);
+      std::memset(scratch_.dx, 0, some * columns.H * sizeof(C));
+      Product(Gemm<C, 1>{{},
+                         columns,
+                         inputs + done,
+                         3 * padded_,
+                         c_.by_x,
+                         scratch_.step_index,
+                         columns.H,
+                         {{scratch_.dx, nullptr, 0}}},
+              some);
+      for (size_t i = 0; i < some; ++i) Scatter(scratch_.index[done + i], scratch_.dx + i * columns.H);
+      done += some;
+    }
+  }
+
+  void Scatter(size_t n, const C* from) {
+    const auto [step, slot] = PlaceOf(n);
+    C* const to = Numbers(call_.dX, TimeOf(Row(slot), step), 0, Row(slot));
+    for (size_t j = 0; j < spec_.I; ++j) to[j] += from[j];
+  }
+
+  const GradientChunk& c_;
+  const GradientCall& call_;
+  const Spec& spec_;
+  const PackedDirection& weights_;
+  const Geometry geometry_;
+  const size_t padded_;
+  const size_t first_, last_;
+  RowsScratch<C> scratch_;
+  size_t count_ = 0;
+  const D d_;
+};
+
+}  // namespace ONEGRU_ARITHMETIC
+}  // namespace HWY_NAMESPACE
+}  // namespace onegru
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

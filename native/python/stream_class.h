@@ -1,0 +1,143 @@
+// A stream as Python sees it: the state of some rows, from step to step.
+
+#ifndef ONEGRU_NATIVE_PYTHON_STREAM_CLASS_H_
+#define ONEGRU_NATIVE_PYTHON_STREAM_CLASS_H_
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "native/gradients.h"
+#include "native/kernel.h"
+#include "native/python/arrays.h"
+#include "native/python/bindings.h"
+#include "native/python/run_from_python.h"
+#include "native/runtimes/graph_layers.h"
+#include "native/targets/targets.h"
+#include "native/python/layer_class.h"
+
+namespace onegru {
+
+namespace nb = nanobind;
+
+// The state of some rows, from step to step, in the type that is computed in.
+class Stream {
+ public:
+  // state: a contiguous array [B, H] of that type, which this changes in place.
+  Stream(nb::object layer, nb::object state)
+      : layer_object_(std::move(layer)),
+        state_object_(std::move(state)),
+        layer_(nb::cast<const Layer&>(layer_object_)) {
+    PyArrayObject* const state_array = AsArray(state_object_);
+    const Spec& spec = layer_.spec();
+    if (state_array == nullptr || PyArray_NDIM(state_array) != 2 || !PyArray_IS_C_CONTIGUOUS(state_array) ||
+        static_cast<std::size_t>(PyArray_ITEMSIZE(state_array)) != layer_.state_size() ||
+        static_cast<std::size_t>(PyArray_DIM(state_array, 1)) != spec.H) {
+      throw std::invalid_argument("state");
+    }
+    call_.B = static_cast<std::size_t>(PyArray_DIM(state_array, 0));
+    const auto row = static_cast<std::ptrdiff_t>(spec.H * layer_.state_size());
+    call_.initial_h = {Data(state_array), 0, 0, row};
+    call_.Y_h = call_.initial_h;
+    call_.wide_state = true;
+    call_.T = 1;
+  }
+
+  nb::object Try(const StepArguments& given) {
+    const Spec& spec = layer_.spec();
+    PyArray_Descr* const descr = layer_.descr();
+    const int rank = given.is_one_step ? 2 : 3;
+    PyArrayObject* const x = AsInput(given.X, descr, rank);
+    if (x == nullptr || PyArray_DIM(x, rank - 1) != static_cast<npy_intp>(spec.I)) return {};
+    Call call = call_;  // a copy: concurrent use, though not allowed, must not corrupt memory
+    Integers<std::int32_t> rows;
+    if (IsGiven(given.rows)) {
+      const auto last = static_cast<std::int64_t>(call.B) - 1;
+      if (!rows.Read(given.rows, last) || !rows.AreDistinct(last)) return {};
+      call.B = rows.size();
+      call.state_rows = rows.data();
+    }
+    const auto n = static_cast<npy_intp>(call.B), H = static_cast<npy_intp>(spec.H);
+    if (PyArray_DIM(x, rank - 2) != n) return {};
+    const npy_intp T = given.is_one_step ? 1 : PyArray_DIM(x, 0);
+    // A step's arrays have no axis of time.
+    const auto without_time = [&](const Shape& shape) {
+      return given.is_one_step ? Shape{shape.rank - 1, {shape.sizes[1], shape.sizes[2]}} : shape;
+    };
+    const auto rows_of = [&](PyArrayObject* array) {
+      return given.is_one_step ? RowsOf(array, -1, -1, 0) : RowsOf(array, 0, -1, 1);
+    };
+    call.T = static_cast<std::size_t>(T);
+    call.X = rows_of(x);
+    PyArrayObject* scores = nullptr;
+    if (IsGiven(given.attention) != spec.attention) return {};
+    if (spec.attention) {
+      if ((scores = AsScores(given.attention, descr, without_time({2, {T, n}}))) == nullptr) return {};
+      call.attention = rows_of(scores);
+    }
+    nb::object out;
+    const Shape shape = without_time({3, {T, n, H}});
+    if (IsGiven(given.out)) {
+      PyArrayObject* const y = AsOutput(given.out, descr, shape);
+      const Span span = SpanOf(y);
+      if (y == nullptr || span.Overlaps(SpanOf(x)) || span.Overlaps(SpanOf(scores)) ||
+          span.Overlaps(SpanOf(AsArray(state_object_)))) {
+        return {};
+      }
+      out = nb::borrow(given.out);
+    } else if (!(out = NewArray(descr, shape)).is_valid()) {
+      return {};
+    }
+    call.Y = rows_of(AsArray(out));
+    if (T != 0) RunOrRestore(call);  // a stream keeps its state over an empty chunk
+    return out;
+  }
+
+  // Any number of steps of some rows: X [T, n, I], attention [T, n] or None, rows [n] int32 (each at most once) or
+  // None for all, Y [T, 1, n, H]; checked by the caller.
+  void Run(nb::handle X, nb::handle attention, nb::handle rows, nb::handle Y) const {
+    Call call = call_;
+    PyArrayObject* const x = Required(X, 3);
+    call.T = static_cast<std::size_t>(PyArray_DIM(x, 0));
+    call.B = static_cast<std::size_t>(PyArray_DIM(x, 1));
+    if (call.T == 0) return;  // a stream keeps its state over an empty chunk
+    call.X = RowsOf(x, 0, -1, 1);
+    call.Y = RowsOf(Required(Y, 4), 0, -1, 2);
+    if (!attention.is_none()) call.attention = RowsOf(Required(attention, 2), 0, -1, 1);
+    if (!rows.is_none()) call.state_rows = reinterpret_cast<const std::int32_t*>(Data(Required(rows, 1)));
+    RunOrRestore(call);
+  }
+
+ private:
+  // A stopped call leaves the state as it was: some rows may already have a new one.
+  void RunOrRestore(const Call& call) const {
+    if (!IsWatched(layer_.spec(), call)) return layer_.Run(call);
+    char* const state = call_.Y_h.data;
+    const std::vector<char> before(state, state + call_.B * static_cast<std::size_t>(call_.Y_h.row));
+    try {
+      layer_.Run(call);
+    } catch (const nb::python_error&) {
+      std::memcpy(state, before.data(), before.size());
+      throw;
+    }
+  }
+
+  nb::object layer_object_;
+  nb::object state_object_;
+  const Layer& layer_;
+  Call call_{};
+};
+
+}  // namespace onegru
+
+#endif
