@@ -15,7 +15,8 @@ from onegru.core.compare import count_finite, difference
 from onegru.core.dtypes import Array, contiguous
 from onegru.core.errors import FormatError, OneGRUError, SpecError, needs_extra
 from onegru.engines.native import MOST_THREADS, get_num_threads, set_num_threads
-from onegru.formats.opened import Kind, Opened
+from onegru.formats.format import format_of
+from onegru.formats.opened import Opened
 from onegru.models.model import Model, file_of
 from onegru.system.turns import take_turns
 
@@ -69,7 +70,7 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
     differences: dict[str, float | None] = {}
     refuses: str | None = None
     file = file_of(model)
-    runtime = "openvino" if file is not None and file.kind is Kind.OPENVINO else "onnxruntime"
+    runtime = format_of(file).runtime if file is not None else "onnxruntime"
     if any(array.size == 0 for array in inputs.values()):
         refuses = "not run: it may crash on an empty input"
     elif file is not None:

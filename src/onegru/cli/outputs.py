@@ -17,8 +17,8 @@ import typer
 from onegru.cli.inputs import input_files, split_name
 from onegru.core.dtypes import Array, as_text
 from onegru.core.errors import SpecError
+from onegru.formats.format import format_of
 from onegru.formats.opened import Opened
-from onegru.models.load import files_of
 from onegru.models.model import Model, file_of
 from onegru.system.atomic_write import write_files
 
@@ -105,7 +105,7 @@ def check_not_read(
     """
     if not path.exists():
         return
-    parts = [] if model is None else files_of(model)
+    parts = [] if model is None else format_of(model).files(model)
     for what, files in ((f"{called}, or a part of it", parts), ("an input", inputs)):
         if any(file.exists() and path.samefile(file) for file in files):
             raise SpecError(f"{given}: is {what}; must be another file")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numbers
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,22 +19,62 @@ Array = npt.NDArray[Any]
 #: Every element type that an operator computes on, by its name in NumPy (or ml_dtypes).
 ELEMENT_TYPES = ("float16", "bfloat16", "float32", "float64")
 
-#: The types that matrices of a float32 layer can be kept in. In int8 the weights of an output channel share a
-#: scale; "int8_g64" has one for each 64 of them.
-WEIGHT_STORAGES = ("float16", "bfloat16", "int8", "int8_g32", "int8_g64", "int8_g128")
 
-#: What the inputs of the products of a layer with weights in int8 can be rounded to, the default first.
-ACTIVATION_STORAGES = ("int16", "int8")
+class Storage(NamedTuple):
+    """A type that the matrices of a float32 layer can be kept in.
+
+    Attributes:
+        name: as arguments have it.
+        bytes: of a weight.
+        is_integer: whether weights are integers with scales.
+        group: how many weights of an output channel share a scale; 0 for all, or where there are no scales.
+    """
+
+    name: str
+    bytes: int
+    is_integer: bool = False
+    group: int = 0
+
+
+_STORAGES = (
+    *(Storage("float16", 2), Storage("bfloat16", 2), Storage("int8", 1, is_integer=True)),
+    *(Storage(f"int8_g{group}", 1, is_integer=True, group=group) for group in (32, 64, 128)),
+)
+WEIGHT_STORAGES: Mapping[str, Storage] = {storage.name: storage for storage in _STORAGES}
+
+#: What inputs of products with weights in int8 can be rounded to, and how many int8 hold one.
+ACTIVATION_STORAGES: Mapping[str, int] = {"int16": 2, "int8": 1}
+DEFAULT_ACTIVATION_STORAGE = "int16"
 
 
 def is_int8(weight_storage: object) -> bool:
     """Whether weights are kept in integers."""
-    return isinstance(weight_storage, str) and weight_storage.startswith("int8")
+    return any(kept.is_integer and kept.name == weight_storage for kept in _STORAGES)
 
 
 def group_size(weight_storage: str | None) -> int:
     """How many weights of an output channel share a scale; 0 for all, or where there are no scales."""
-    return int((weight_storage or "").partition("_g")[2] or 0)
+    return WEIGHT_STORAGES[weight_storage].group if weight_storage else 0
+
+
+def in_groups(weight_storage: str | None, group: int) -> str | None:
+    """The same integers with a scale for each `group` weights of an output channel; 0 for one for all."""
+    kept = WEIGHT_STORAGES.get(weight_storage or "")
+    if kept is None or not kept.is_integer:
+        return weight_storage
+    return next(item.name for item in _STORAGES if item.is_integer and item.group == group)
+
+
+def bytes_of(weight_storage: str | None) -> int:
+    """The bytes of a weight of a float32 layer that is kept so."""
+    return 4 if weight_storage is None else WEIGHT_STORAGES[weight_storage].bytes
+
+
+#: The types of weights from the smallest on, their scales included.
+BY_SIZE = tuple(
+    storage.name
+    for storage in sorted(_STORAGES, key=lambda item: (item.bytes, -(item.group or 1 << 30), item.name))
+)
 
 
 def check_group_size(value: object) -> int:

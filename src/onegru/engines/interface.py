@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
 from onegru import _native
-from onegru.core.dtypes import ACTIVATION_STORAGES, Array, is_int8
+from onegru.core.dtypes import DEFAULT_ACTIVATION_STORAGE, Array, is_int8
 from onegru.core.spec import Weights
 
 
@@ -37,7 +37,7 @@ class EngineOptions(NamedTuple):
         if not is_int8(weights):
             activations = None
         elif activations is None:
-            activations = ACTIVATION_STORAGES[0]
+            activations = DEFAULT_ACTIVATION_STORAGE
         return self._replace(weight_storage=weights, activation_storage=activations)
 
     def for_type(self, dtype: str) -> Self:

@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from onegru.core.arguments import choice, shown
-from onegru.core.dtypes import ACTIVATION_STORAGES, WEIGHT_STORAGES, Array, group_size, is_int8
+from onegru.core.dtypes import (
+    ACTIVATION_STORAGES,
+    DEFAULT_ACTIVATION_STORAGE,
+    WEIGHT_STORAGES,
+    Array,
+    group_size,
+    is_int8,
+)
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec, Weights
 from onegru.engines import reference
@@ -75,13 +82,14 @@ def engine_options(engine: object, weight_storage: object, activation_storage: o
         SpecError: there is no such engine or type, or activation_storage has no effect.
     """
     name = choice("engine", engine, ("auto", *ENGINES))
-    storage = _among("weight_storage", weight_storage, WEIGHT_STORAGES)
-    activations = _among("activation_storage", activation_storage, ACTIVATION_STORAGES)
+    storage = _among("weight_storage", weight_storage, tuple(WEIGHT_STORAGES))
+    activations = _among("activation_storage", activation_storage, tuple(ACTIVATION_STORAGES))
     if activations is not None and not is_int8(storage):
         raise SpecError.of(
             "activation_storage", f"{activations!r}; must be None unless weight_storage is in int8"
         )
-    return EngineOptions(name, storage, activations or (ACTIVATION_STORAGES[0] if is_int8(storage) else None))
+    default = DEFAULT_ACTIVATION_STORAGE if is_int8(storage) else None
+    return EngineOptions(name, storage, activations or default)
 
 
 def model_options(engine: object, weight_storage: object, activation_storage: object) -> EngineOptions:

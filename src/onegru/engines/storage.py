@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from onegru.core.dtypes import Array, default_float_mode, group_size, is_int8, numpy_dtype
+from onegru.core.dtypes import (
+    ACTIVATION_STORAGES,
+    BY_SIZE,
+    Array,
+    default_float_mode,
+    group_size,
+    is_int8,
+    numpy_dtype,
+)
 from onegru.core.errors import SpecError
 from onegru.core.spec import Weights
 
@@ -48,7 +56,7 @@ def dequantized(q: Array, scale: Array, group: int) -> Array:
 
 def planes_of(activation_storage: str | None) -> int:
     """How many int8 hold an input of a product: 2 for int16, 1 for int8; 0 where it is a float."""
-    return 0 if activation_storage is None else {"int16": 2, "int8": 1}[activation_storage]
+    return 0 if activation_storage is None else ACTIVATION_STORAGES[activation_storage]
 
 
 def check_int8(weights: Weights) -> None:
@@ -73,7 +81,7 @@ def lossless_storage(weights: Weights) -> str | None:
     """The smallest `weight_storage` that keeps W and R of a float32 layer as they are; None if none does."""
     if weights.W.dtype != np.float32 or not all(np.isfinite(item).all() for item in (weights.W, weights.R)):
         return None
-    for storage in ("int8", "int8_g128", "int8_g64", "int8_g32", "bfloat16", "float16"):
+    for storage in BY_SIZE:
         # One row first: it decides for nearly all.
         rows = (part for matrix in (weights.W, weights.R) for part in (matrix[:1, :1], matrix))
         if all(np.array_equal(_stored(part, storage), part) for part in rows):

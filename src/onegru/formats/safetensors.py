@@ -16,7 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from onegru.core.dtypes import WEIGHT_STORAGES, Array, contiguous, default_float_mode, group_size, numpy_dtype
+from onegru.core.dtypes import (
+    WEIGHT_STORAGES,
+    Array,
+    contiguous,
+    default_float_mode,
+    group_size,
+    is_int8,
+    numpy_dtype,
+)
 from onegru.core.errors import FormatError, SpecError, needs_extra, prefixed_errors
 from onegru.core.spec import Spec, Weights
 from onegru.core.spec_json import spec_from_json, spec_to_json
@@ -153,7 +161,7 @@ def _weight(found: Mapping[str, Mapping[str, Any]], name: str) -> Array:
         return q.astype(np.float32)  # whose shape is refused
     scales = scale if scale.ndim == 3 else scale[..., None]
     K = q.shape[2]
-    for group in map(group_size, ("int8", *WEIGHT_STORAGES)):
+    for group in map(group_size, filter(is_int8, WEIGHT_STORAGES)):
         if scales.ndim == 3 and scales.shape[2] == (-(-K // group) if group else 1):
             with default_float_mode(), np.errstate(over="ignore", invalid="ignore"):
                 return dequantized(q, scales, group)

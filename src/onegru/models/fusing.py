@@ -109,7 +109,7 @@ class DecomposedIr:
 
 
 def find_in_ir(file: Opened, progress: Progress | None = None, *, only_layers: bool = False) -> DecomposedIr:
-    """The decomposed GRUs of an IR that `read_graph` has read, with layers for them.
+    """The decomposed GRUs of an IR that has been read, with layers for them.
 
     Args:
         file: the file.
@@ -138,7 +138,7 @@ def _layer_count(root: ET.Element) -> int:
 
 
 def find_in_file(file: Opened) -> Decomposed | DecomposedIr:
-    """The decomposed GRUs of a model that `read_graph` has read.
+    """The decomposed GRUs of a model that has been read.
 
     Raises:
         FormatError: it cannot be searched.

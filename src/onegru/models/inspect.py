@@ -12,12 +12,12 @@ from onegru.core.wording import count
 from onegru.drawing.card import card
 from onegru.engines.interface import DEFAULT_OPTIONS
 from onegru.engines.storage import lossless_storage
+from onegru.formats.format import format_of
 from onegru.formats.graph import Graph, TensorInfo, nested_words
 from onegru.formats.opened import Opened, open_layers
 from onegru.layers.gru import GRU
 from onegru.models.fusing import find_in_file
 from onegru.models.gru_node import GruNode, prepare_nodes
-from onegru.models.load import read_graph
 from onegru.models.load_layers import left_out, load_layers, named_layers
 from onegru.models.model import Model
 from onegru.models.report import GruReport, report_nodes
@@ -115,7 +115,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         layers = load_layers(file)
         grus = tuple(_report_of_layer(name, layer) for name, layer in named_layers(layers))
         return Inspection(str(file), kind.words, (), (), None, (), grus, left_out=left_out(file, layers))
-    graph = read_graph(file, again=True)
+    graph = format_of(file).read_graph(file, again=True)
     found = _described(file)
     others = sum(step.node_count for step in graph.steps)
     if graph.whole is not None:

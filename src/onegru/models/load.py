@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onegru.core.arguments import flag, shown
 from onegru.core.errors import SpecError, needs_extra
 from onegru.engines.select import model_options
+from onegru.formats.format import format_of
 from onegru.formats.graph import Graph
-from onegru.formats.opened import Kind, Opened, kind_of_start, open_model
+from onegru.formats.opened import Kind, kind_of_start, open_model
 from onegru.models.model import Model
 
 if TYPE_CHECKING:
@@ -67,28 +67,12 @@ def graph_of(path: object, *, fuse: bool = False) -> Graph:
         from onegru.models.fusing import fused_graph  # which takes long to import
 
         return fused_graph(file)
-    graph = read_graph(file)
+    graph = format_of(file).read_graph(file)
     if file.kind is Kind.OPENVINO and any(gru.bodies for gru in graph.grus):
         from onegru.models.fusing import with_sequences  # likewise
 
         return with_sequences(file, graph)
     return graph
-
-
-def read_graph(file: Opened, *, again: bool = False) -> Graph:
-    """The graph in a model's file, as plain data. Raises as `load` does, but needs no other runtime.
-
-    Args:
-        file: the file.
-        again: whether it is read for another purpose as well.
-    """
-    if file.kind is Kind.OPENVINO:
-        from onegru.formats.openvino.reader import read_ir
-
-        return read_ir(file)
-    with needs_extra("onnx", "onnx", str(file)):
-        from onegru.formats.onnx.parse import read_onnx
-    return read_onnx(file, again=again)
 
 
 def _in_memory(model: object, fuse: bool) -> Graph:
@@ -112,19 +96,3 @@ def _in_memory(model: object, fuse: bool) -> Graph:
 
         return fused_onnx(source, data)
     return parse_onnx(data, source)
-
-
-def files_of(file: Opened) -> list[Path]:
-    """The files of a model: itself, an IR's weights, an ONNX model's external data.
-
-    Raises:
-        FormatError, OSError: it cannot be read.
-        MissingExtraError: it is an ONNX model, and onnx is not installed.
-    """
-    if file.kind is Kind.OPENVINO:
-        return [file.path, *filter(Path.is_file, [file.path.with_suffix(".bin")])]
-    if file.kind is not Kind.ONNX:
-        return [file.path]
-    with needs_extra("onnx", "onnx", str(file)):
-        from onegru.formats.onnx.validate import Source, external_files, external_tensors, parse_file
-    return [file.path, *sorted(external_files(Source.of(file), external_tensors(file.once(parse_file))))]

@@ -7,12 +7,11 @@ from collections.abc import Collection, Mapping
 from itertools import chain, count
 
 from onegru.core.errors import FormatError, SpecError
-from onegru.formats.opened import Kind, Opened, open_layers
+from onegru.formats.format import format_of
+from onegru.formats.opened import Opened, open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.load import load
-
-_MOST_BESIDE = 3  # as many layers a message names
 
 
 def load_layers(
@@ -46,27 +45,13 @@ def load_layers(
         if value is not None and not isinstance(value, str):
             raise SpecError.of(argument, f"{value!r}; must be text, or None")
     file = open_layers("path", path)
-    if file.kind is Kind.KERAS:
-        from onegru.formats.keras_archive import read_keras
-
-        model = read_keras(file, name, keras_version)
-        layers = dict(model.layers)
-        if not layers:
-            raise FormatError(f"{file}: no GRU with weights of its own{_beside(model.others)}")
-    elif keras_version is not None:
+    form = format_of(file)
+    if keras_version is not None and not form.has_versions:
         raise SpecError.of(
             "keras_version", f"{keras_version!r}; must be None, as {file} is {file.kind.words}"
         )
-    elif file.kind is Kind.PYTORCH:
-        from onegru.formats.checkpoint import read_pytorch
-
-        layers = read_pytorch(file, name)
-    elif file.kind is Kind.SAFETENSORS:
-        from onegru.formats.checkpoint import read_safetensors
-
-        layers = read_safetensors(file, name)
-    else:
-        layers = _model_layers(file)
+    is_model = file.kind.holds == "model"
+    layers = _model_layers(file) if is_model else form.read_layers(file, name, keras_version)
     if name is not None:
         wanted = name if name in layers else name.removesuffix(".")
         if wanted not in layers:
@@ -78,17 +63,6 @@ def load_layers(
     return layers
 
 
-def _beside(others: Mapping[str, str]) -> str:
-    """What a Keras model without a GRU of its own holds, for a message."""
-    if list(others) == [""]:
-        return (
-            f": a {others['']!r}, whose layers only its own program knows; give onegru.from_keras the layer"
-        )
-    named = [f"{name!r}, a {kind}" for name, kind in others.items()]
-    more = f"; and {len(named) - _MOST_BESIDE} more" if len(named) > _MOST_BESIDE else ""
-    return f": {'; '.join(named[:_MOST_BESIDE])}{more}" if named else ""
-
-
 def left_out(file: Opened, grus: Collection[str] = (), keras_version: str | None = None) -> tuple[str, ...]:
     """The tensors of a checkpoint, or layers of a Keras model, that are no part of its GRUs.
 
@@ -97,16 +71,7 @@ def left_out(file: Opened, grus: Collection[str] = (), keras_version: str | None
         grus: the names of its GRUs, as `load_layers` gives them; empty for all of them.
         keras_version: as in `load_layers`.
     """
-    if file.kind is Kind.KERAS:
-        from onegru.formats.keras_archive import read_keras
-
-        model = read_keras(file, None, keras_version)
-        return (*model.others, *(name for name in model.layers if grus and name not in grus))
-    if file.kind not in (Kind.PYTORCH, Kind.SAFETENSORS):
-        return ()
-    from onegru.formats.checkpoint import other_tensors
-
-    return other_tensors(file, grus or load_layers(file))
+    return format_of(file).left_out(file, grus, keras_version)
 
 
 def named_layers(found: Mapping[str, GRU | Stack]) -> list[tuple[str, GRU]]:

@@ -13,8 +13,8 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import OneGRUError, SpecError, SpecWarning
 from onegru.core.shapes import arrange, side_by_side
 from onegru.core.wording import count
-from onegru.formats.keras_archive import read_keras
-from onegru.formats.opened import Kind, Opened, open_layers
+from onegru.formats.format import format_of
+from onegru.formats.opened import Opened, open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.gru_node import GruNode, step_of
@@ -52,16 +52,11 @@ def _layers_of_checkpoint(path: Opened, nodes: Sequence[str], keras_version: str
     layers = load_layers(path, keras_version=keras_version)
     listed = ", ".join(map(repr, layers))
     if not nodes:
-        if path.kind is Kind.KERAS:
-            model = read_keras(path, None, keras_version)
-            if model.is_chain:
-                return joined([*layers.values()])
-            why = "is not just its GRU, called once" if len(layers) == 1 else ""
-            if model.others:
-                first, kind = next(iter(model.others.items()))
-                why = f"does more than its GRUs do, by {first!r}, a {kind}"
-            if why:
-                raise SpecError(f"{path}: {why}; say with nodes (--node NAME) which to take, of {listed}")
+        is_chain, why = format_of(path).chain(path, keras_version)
+        if is_chain:
+            return joined([*layers.values()])
+        if why:
+            raise SpecError(f"{path}: {why}; say with nodes (--node NAME) which to take, of {listed}")
         if len(layers) > 1:
             raise SpecError(
                 f"{path}: holds {count(len(layers), 'GRU')}; say with nodes (--node NAME) which to "

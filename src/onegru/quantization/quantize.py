@@ -13,7 +13,7 @@ import numpy as np
 
 from onegru.core.arguments import check_function, choice, node_names, number, shown
 from onegru.core.compare import arrays_in, count_finite, nothing_compared
-from onegru.core.dtypes import ELEMENT_TYPES, Array, check_group_size, is_int8
+from onegru.core.dtypes import ELEMENT_TYPES, Array, bytes_of, check_group_size, is_int8
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec
 from onegru.formats.opened import Kind, Opened, open_model
@@ -33,9 +33,8 @@ from onegru.system.turns import take_turns
 _TURNS, _TURN = 5, 0.004
 
 #: The modes that the weights in a file can be run in.
-_OF_FILES = ("W8A8", "W8A16", EXACT)
+_OF_FILES = (*(mode for mode, (kept, _) in MODES.items() if is_int8(kept)), EXACT)
 
-_BYTES = {"int8": 1, "bfloat16": 2, "float16": 2, None: 4}
 
 #: Called with the number of measurements done, and the most that there may be.
 Progress = Callable[[int, int], None]
@@ -323,7 +322,7 @@ def _size(spec: Spec, mode: str, group: int) -> int:
     rows = 3 * spec.num_directions * spec.hidden_size
     groups = sum(-(-size // (group or size)) for size in (spec.input_size, spec.hidden_size) if size)
     scales = groups * 4 * rows if is_int8(kept) else 0
-    return rows * (spec.input_size + spec.hidden_size) * _BYTES[kept] + scales + 2 * 4 * rows
+    return rows * (spec.input_size + spec.hidden_size) * bytes_of(kept) + scales + 2 * 4 * rows
 
 
 def _ratio(pairs: Iterable[tuple[Mapping[str, Array], Mapping[str, Array]]]) -> float:

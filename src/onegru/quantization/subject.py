@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onegru.core.arguments import shown
-from onegru.core.dtypes import Array, is_int8
+from onegru.core.dtypes import Array, in_groups
 from onegru.core.errors import SpecError, prefixed_errors
 from onegru.engines.interface import EngineOptions
 from onegru.engines.select import model_options
@@ -45,7 +45,7 @@ _RANDOM_STEPS, _RANDOM_ROWS = 100, 4
 def storages_of(mode: str, group: int) -> tuple[str | None, str | None]:
     """The weight_storage and activation_storage of a mode, with a scale for `group` weights, 0 for a row."""
     weights, activations = MODES[mode]
-    return f"{weights}_g{group}" if group and is_int8(weights) else weights, activations
+    return in_groups(weights, group), activations
 
 
 Repeat = Callable[[GRU], Callable[[], Mapping[str, Array]]]

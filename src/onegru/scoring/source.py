@@ -8,10 +8,11 @@ from pathlib import Path
 
 from onegru.core.errors import SpecError
 from onegru.engines.interface import EngineOptions
+from onegru.formats.format import format_of
 from onegru.formats.opened import open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
-from onegru.models.load import files_of, load
+from onegru.models.load import load
 from onegru.models.model import Model, options_of
 from onegru.models.select_layers import layers_of_model, read_source
 from onegru.scoring.program import LayersProgram, Program
@@ -72,7 +73,8 @@ def model_digest(model: str | GRU | Stack | Model) -> str:
     digest = hashlib.sha256()
     if isinstance(model, Model) and options_of(model).weight_storage is not None:
         digest.update(repr(options_of(model)).encode())
-    for item in files_of(open_layers("model", path)):
+    opened = open_layers("model", path)
+    for item in format_of(opened).files(opened):
         with item.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()

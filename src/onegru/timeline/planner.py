@@ -158,27 +158,13 @@ class Planner:
             self.context.refuse("unknown", "cuts time into other axes")
             return
         self._check_rule(op, moves, takes, timed)
-        operator = operator_of(kind)
         is_along = kind == "Concat" and self._concat_axis(op) in timed[op.outputs[0]]
-        # Along any axis: a Pad with other numbers beside zeros gives no zeros.
-        is_moved = (
-            is_along
-            or kind == "Slice"
-            or (kind == "Pad" and operator.pads_with_zeros(self.analysis.call(op)))
-        )
-        before = [self.context.extent(op.inputs[place]) for place in takes]
-        is_ahead = any(move.pad_end > 0 for move in moves)
-        if not (is_moved or operator.keeps_zeros or (adds_no_bias(op, operator) and not is_ahead)):
-            before = [self._wait_for_zeros(op, *item) for item in zip(takes, before, strict=True)]
-        takes_zeros = is_moved or operator.keeps_zeros or bool(operator.window)
-        if any(item.left_pad for item in before) and (len(takes) > 1 or not takes_zeros):
-            self.context.refuse("remembers", "takes steps of zeros that were put in front of time")
-        extent = self._align(op, takes, before)
+        extent = self._extent(op, moves, takes, is_along)
         self.context.extents.update(dict.fromkeys(outputs, extent))
         if id(op) in self.analysis.lost:
             self.sizes.plan_reshape(op, timed[op.outputs[0]], extent)
             return
-        if kind == "Squeeze" and not ("axes" in op.attributes or any(op.inputs[1:])):
+        if operator_of(kind).drops_ones(op):
             self.context.refuse("unknown", "takes away time where a run has a single step")
         if kind in ("Expand", "Resize"):
             self.sizes.check_expand(op, timed, extent)
@@ -197,6 +183,21 @@ class Planner:
                 self._plan_move(op, move, extent)
         if any(len(timed[name]) > 1 for name in outputs):
             self.context.refuse("mixes", "sets each step of a run beside every other")
+
+    def _extent(self, op: Op, moves: list[Move], takes: list[int], is_along: bool) -> TimeExtent:
+        """The steps of what an operator takes, which is aligned, and waits where it must."""
+        operator = operator_of(op.kind)
+        # Along any axis: a Pad with other numbers beside zeros gives no zeros.
+        pads_zeros = op.kind == "Pad" and operator.pads_with_zeros(self.analysis.call(op))
+        is_moved = is_along or op.kind == "Slice" or pads_zeros
+        before = [self.context.extent(op.inputs[index]) for index in takes]
+        is_ahead = any(move.pad_end > 0 for move in moves)
+        if not (is_moved or operator.keeps_zeros or (adds_no_bias(op, operator) and not is_ahead)):
+            before = [self._wait_for_zeros(op, *item) for item in zip(takes, before, strict=True)]
+        takes_zeros = is_moved or operator.keeps_zeros or bool(operator.window)
+        if any(item.left_pad for item in before) and (len(takes) > 1 or not takes_zeros):
+            self.context.refuse("remembers", "takes steps of zeros that were put in front of time")
+        return self._align(op, takes, before)
 
     def _check_rule(
         self, op: Op, moves: list[Move], takes: list[int], timed: Mapping[str, list[int]]

@@ -16,10 +16,10 @@ from openvino import opset13 as ops
 
 import onegru
 from onegru.core.dtypes import Array
+from onegru.formats.format import format_of
 from onegru.formats.opened import open_model
 from onegru.fusion.search import Progress
 from onegru.models.fusing import DecomposedIr, find_in_ir
-from onegru.models.load import read_graph
 from tests.support.decomposed.draw import KINDS, decomposed, near_miss
 from tests.support.decomposed.ir import B, H, I, T, Written, constant, feeds, scalar, write
 from tests.support.decomposed.misses import NEAR_MISSES
@@ -33,7 +33,7 @@ FORMS = ("TensorIterator", "Loop", "unrolled")
 
 def fuse_ir(path: Path, progress: Progress | None = None) -> DecomposedIr:
     file = open_model("path", path)
-    read_graph(file)
+    format_of(file).read_graph(file)
     return find_in_ir(file, progress)
 
 

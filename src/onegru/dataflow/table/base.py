@@ -324,6 +324,10 @@ class Operator:
         """Numbers whose sign says on which side of its kinks it is."""
         return []
 
+    def drops_ones(self, op: Op) -> bool:
+        """Whether it drops every axis of size 1, whichever those are."""
+        return False
+
     def pads_with_zeros(self, call: Call) -> bool:
         """Whether what it pads with are zeros that count like any others."""
         return False

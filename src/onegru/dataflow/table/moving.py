@@ -166,8 +166,11 @@ class Squeeze(AxisMove):
             gone = [axis % len(shape) for axis in axes]
         return tuple(axis for axis in range(len(shape)) if axis not in gone)
 
+    def drops_ones(self, op: Op) -> bool:
+        return not ("axes" in op.attributes or any(op.inputs[1:]))
+
     def along(self, call: Call) -> Iterable[Move]:
-        if not call.has("axes") and any(isinstance(size, str) for size in call.shape()):
+        if self.drops_ones(call.op) and any(isinstance(size, str) for size in call.shape()):
             raise UnknownOpError("may drop an axis of an open size")
         return super().along(call)
 

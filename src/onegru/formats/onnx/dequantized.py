@@ -35,7 +35,7 @@ _MOVERS = movers(
 )
 #: Those by which files make weights of constants; the execution provider leaves none of them to a run.
 #: QuantizeLinear is what ONNX Runtime's optimizer adds.
-CARRIERS = {"DequantizeLinear", "QuantizeLinear", *_MOVERS}
+CARRIERS = {"DequantizeLinear", "QuantizeLinear", *(kind for kind in _MOVERS if "::" not in kind)}
 _INTEGERS = {"int4", "uint4", "int8", "uint8", "int16", "uint16", "int32"}
 _SMALL_FLOATS = {"float4_e2m1fn", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"}
 _SCALES = {"float16", "bfloat16", "float32"}

@@ -1,0 +1,194 @@
+"""What each kind of file gives: its layers or its graph, and the files that belong to it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onegru.core.errors import FormatError, needs_extra
+from onegru.formats.graph import Graph
+from onegru.formats.opened import Kind, Opened
+
+if TYPE_CHECKING:  # which import what reads each format
+    from onegru.layers.gru import GRU
+    from onegru.layers.stack import Stack
+
+    Layers = dict[str, GRU | Stack]
+
+_MOST_BESIDE = 3  # as many layers a message names
+
+
+class Format:
+    """A kind of file, as a reader of others sees it: it has neither layers of its own nor a graph.
+
+    Attributes:
+        runtime: the other runtime that opens it; "" if none does.
+        has_versions: whether `keras_version` says something of it.
+    """
+
+    runtime = ""
+    has_versions = False
+
+    def read_graph(self, file: Opened, *, again: bool = False) -> Graph:
+        """The graph of a model, as plain data.
+
+        Args:
+            file: the file.
+            again: whether it is read for another purpose as well.
+
+        Raises:
+            FormatError: the file is broken, or holds none.
+            MissingExtraError: a package is not installed.
+        """
+        raise FormatError(f"{file}: {file.kind.words}; holds no model")
+
+    def read_layers(
+        self, file: Opened, name: str | None, keras_version: str | None
+    ) -> dict[str, GRU | Stack]:
+        """The GRUs of a checkpoint by name; at least the one called `name`, if that is given.
+
+        Raises:
+            FormatError: the file is broken, or holds none.
+            MissingExtraError: a package is not installed.
+        """
+        raise FormatError(f"{file}: {file.kind.words}; holds no layers")
+
+    def left_out(self, file: Opened, grus: Collection[str], keras_version: str | None) -> tuple[str, ...]:
+        """The tensors or layers that are no part of these GRUs, or of any if there are none."""
+        return ()
+
+    def chain(self, file: Opened, keras_version: str | None) -> tuple[bool, str]:
+        """Whether a file's layers are called one after another and nothing else is; or why not, in words."""
+        return False, ""
+
+    def files(self, file: Opened) -> list[Path]:
+        """The files that it consists of."""
+        return [file.path]
+
+
+class OnnxFormat(Format):
+    """An ONNX model, with external data."""
+
+    runtime = "onnxruntime"
+
+    def read_graph(self, file: Opened, *, again: bool = False) -> Graph:
+        """See `Format.read_graph`."""
+        with needs_extra("onnx", "onnx", str(file)):
+            from onegru.formats.onnx.parse import read_onnx
+        return read_onnx(file, again=again)
+
+    def files(self, file: Opened) -> list[Path]:
+        """See `Format.files`."""
+        with needs_extra("onnx", "onnx", str(file)):
+            from onegru.formats.onnx.validate import Source, external_files, external_tensors, parse_file
+        external = external_files(Source.of(file), external_tensors(file.once(parse_file)))
+        return [file.path, *sorted(external)]
+
+
+class OpenVinoFormat(Format):
+    """An IR, with its .bin."""
+
+    runtime = "openvino"
+
+    def read_graph(self, file: Opened, *, again: bool = False) -> Graph:
+        """See `Format.read_graph`."""
+        from onegru.formats.openvino.reader import read_ir
+
+        return read_ir(file)
+
+    def files(self, file: Opened) -> list[Path]:
+        """See `Format.files`."""
+        return [file.path, *filter(Path.is_file, [file.path.with_suffix(".bin")])]
+
+
+class KerasFormat(Format):
+    """A Keras model: a .keras archive or HDF5."""
+
+    has_versions = True
+
+    def read_layers(
+        self, file: Opened, name: str | None, keras_version: str | None
+    ) -> dict[str, GRU | Stack]:
+        """See `Format.read_layers`."""
+        from onegru.formats.keras_archive import read_keras
+
+        model = read_keras(file, name, keras_version)
+        if not model.layers:
+            raise FormatError(f"{file}: no GRU with weights of its own{_beside(model.others)}")
+        return dict(model.layers)
+
+    def left_out(self, file: Opened, grus: Collection[str], keras_version: str | None) -> tuple[str, ...]:
+        """See `Format.left_out`."""
+        from onegru.formats.keras_archive import read_keras
+
+        model = read_keras(file, None, keras_version)
+        return (*model.others, *(name for name in model.layers if grus and name not in grus))
+
+    def chain(self, file: Opened, keras_version: str | None) -> tuple[bool, str]:
+        """See `Format.chain`."""
+        from onegru.formats.keras_archive import read_keras
+
+        model = read_keras(file, None, keras_version)
+        why = "is not just its GRU, called once" if len(model.layers) == 1 else ""
+        if model.others:
+            first, kind = next(iter(model.others.items()))
+            why = f"does more than its GRUs do, by {first!r}, a {kind}"
+        return model.is_chain, "" if model.is_chain else why
+
+
+class _Checkpoint(Format):
+    def left_out(self, file: Opened, grus: Collection[str], keras_version: str | None) -> tuple[str, ...]:
+        from onegru.formats.checkpoint import other_tensors
+
+        return other_tensors(file, grus or self.read_layers(file, None, None))
+
+
+class PytorchFormat(_Checkpoint):
+    """A state dict of PyTorch's."""
+
+    def read_layers(
+        self, file: Opened, name: str | None, keras_version: str | None
+    ) -> dict[str, GRU | Stack]:
+        """See `Format.read_layers`."""
+        from onegru.formats.checkpoint import read_pytorch
+
+        return read_pytorch(file, name)
+
+
+class SafetensorsFormat(_Checkpoint):
+    """A safetensors file, of this package or with the tensors of a framework."""
+
+    def read_layers(
+        self, file: Opened, name: str | None, keras_version: str | None
+    ) -> dict[str, GRU | Stack]:
+        """See `Format.read_layers`."""
+        from onegru.formats.checkpoint import read_safetensors
+
+        return read_safetensors(file, name)
+
+
+#: The formats that onegru reads.
+FORMATS: Mapping[Kind, Format] = {
+    Kind.ONNX: OnnxFormat(),
+    Kind.OPENVINO: OpenVinoFormat(),
+    Kind.PYTORCH: PytorchFormat(),
+    Kind.SAFETENSORS: SafetensorsFormat(),
+    Kind.KERAS: KerasFormat(),
+}
+
+
+def format_of(file: Opened) -> Format:
+    """What reads a file."""
+    return FORMATS.get(file.kind, Format())
+
+
+def _beside(others: Mapping[str, str]) -> str:
+    """What a Keras model without a GRU of its own holds, for a message."""
+    if list(others) == [""]:
+        return (
+            f": a {others['']!r}, whose layers only its own program knows; give onegru.from_keras the layer"
+        )
+    named = [f"{name!r}, a {kind}" for name, kind in others.items()]
+    more = f"; and {len(named) - _MOST_BESIDE} more" if len(named) > _MOST_BESIDE else ""
+    return f": {'; '.join(named[:_MOST_BESIDE])}{more}" if named else ""
