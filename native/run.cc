@@ -171,7 +171,7 @@ class CallJob final : public Job {
     }
     const std::chrono::nanoseconds each = (std::chrono::steady_clock::now() - begin) / done;
     const std::size_t chunks = 1 + call_.B / plan_.row_groups * call_.T / plan_.steps_at_once;
-    for (std::size_t i = 0; i < shares_; ++i) WaitOrTakeBack(call, i, kMinPatience + each / chunks);
+    for (std::size_t i = 0; i < shares_; ++i) WaitOrTakeBack(call, i, kMinSpin + each / chunks);
     closed_.store(true, std::memory_order_release);
     if (plan_.members > 1) {
       for (Crew& crew : crews_) crew.Close();
@@ -193,7 +193,7 @@ class CallJob final : public Job {
   }
 
  private:
-  static constexpr std::chrono::nanoseconds kMinPatience{10000};
+  static constexpr std::chrono::nanoseconds kMinSpin{10000};
 
   // Nobody enters once all have left: the layer may be freed then.
   bool Enter() {

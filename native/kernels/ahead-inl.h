@@ -92,8 +92,8 @@ class Ahead {
             const V from_h = hn::Set(d, input[k]);
 #pragma GCC unroll 16
             for (size_t v = 0; v < kStreams; ++v) {
-              const V of_h = k % 2 == 0 ? WeightsOf<Of::kFirst, kGates>(d, w[v / kGates], k, v % kGates, kLanes)
-                                        : WeightsOf<Of::kSecond, kGates>(d, w[v / kGates], k, v % kGates, kLanes);
+              const V of_h = k % 2 == 0 ? WeightsOf<PairLane::kFirst, kGates>(d, w[v / kGates], k, v % kGates, kLanes)
+                                        : WeightsOf<PairLane::kSecond, kGates>(d, w[v / kGates], k, v % kGates, kLanes);
               sums[0][v] = MultiplyAdd(from_h, of_h, sums[0][v]);
             }
           }
@@ -111,10 +111,10 @@ class Ahead {
     for (size_t v = 0; v < kStreams; ++v) result[0][v] = sums[0][v];
   }
 
-  // Does what is left, as long as go_on().
-  template <class D, class GoOn>
-  HWY_NOINLINE void Finish(D d, GoOn go_on) {
-    while (waiting() && go_on()) {
+  // Does what is left, as long as poll().
+  template <class D, class PollCancel>
+  HWY_NOINLINE void Finish(D d, PollCancel poll) {
+    while (waiting() && poll()) {
       hn::Vec<D> tile[kAheadRows][3];
       Load(d, tile);
       const size_t count = I_ - k_;
@@ -145,11 +145,11 @@ class Ahead {
   template <class D>
   HWY_INLINE hn::Vec<D> WeightsOfX(D d, const S* panel, size_t k, size_t gate) const {
     if constexpr (std::is_same_v<S, Brain>) {
-      if (k == I_ / 2 * 2) return WeightsOf<Of::kAlone, 3>(d, panel, k, gate, kLanes);
-      return k % 2 == 0 ? WeightsOf<Of::kFirst, 3>(d, panel, k, gate, kLanes)
-                        : WeightsOf<Of::kSecond, 3>(d, panel, k, gate, kLanes);
+      if (k == I_ / 2 * 2) return WeightsOf<PairLane::kUnpaired, 3>(d, panel, k, gate, kLanes);
+      return k % 2 == 0 ? WeightsOf<PairLane::kFirst, 3>(d, panel, k, gate, kLanes)
+                        : WeightsOf<PairLane::kSecond, 3>(d, panel, k, gate, kLanes);
     }
-    return WeightsOf<Of::kAlone, 3>(d, panel, k, gate, kLanes);
+    return WeightsOf<PairLane::kUnpaired, 3>(d, panel, k, gate, kLanes);
   }
 
   template <class D, class V>

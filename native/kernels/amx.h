@@ -1,6 +1,6 @@
 // Products in int8 by AMX, Intel's instructions for tiles: up to 16 rows of 64 inputs times 64 inputs of 16 channels.
 //
-// The kernels of AVX-512 VNNI multiply by them where there are several rows. Nothing here decides a bit.
+// The kernels of AVX-512 VNNI multiply by them where there are several rows. Results do not depend on AMX.
 
 #ifndef ONEGRU_NATIVE_KERNELS_AMX_H_
 #define ONEGRU_NATIVE_KERNELS_AMX_H_

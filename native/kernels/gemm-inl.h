@@ -22,7 +22,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // What loops over tiles ask for: nothing stops them.
 struct Uninterrupted {
   static constexpr bool IsLong(size_t) { return false; }
-  static constexpr bool GoOn(size_t) { return true; }
+  static constexpr bool PollCancel(size_t) { return true; }
 };
 
 // Rows times a packed matrix of K inputs, a sum for each of kGates gates: from a bias, or added to what is there.

@@ -68,21 +68,21 @@ HWY_INLINE hn::Vec<D> LoadWeights(D d, const Half* from) {
 #endif
 }
 
-// Which of two inputs side by side k is; kAlone: the last of an odd number.
-enum class Of { kFirst, kSecond, kAlone };
+// Which of two inputs side by side k is; kUnpaired: the last of an odd number.
+enum class PairLane { kFirst, kSecond, kUnpaired };
 
 // The weights of input k and one of kGates gates; see packed.h.
-template <Of kOf, size_t kGates, class D, class S>
+template <PairLane kLane, size_t kGates, class D, class S>
 HWY_INLINE hn::Vec<D> WeightsOf(D d, const S* panel, size_t k, size_t gate, size_t units) {
-  if constexpr (!std::is_same_v<S, Brain> || kOf == Of::kAlone) {
+  if constexpr (!std::is_same_v<S, Brain> || kLane == PairLane::kUnpaired) {
     return LoadWeights(d, panel + (k * kGates + gate) * units);
   } else {
     const hn::RebindToUnsigned<D> d32;
-    constexpr size_t kPlace = kOf == Of::kSecond ? 1 : 0;
+    constexpr size_t kPlace = kLane == PairLane::kSecond ? 1 : 0;
     const auto* const pairs =
         reinterpret_cast<const std::uint32_t*>(panel + ((k - kPlace) * kGates + 2 * gate) * units);
     const auto both = hn::LoadU(d32, pairs);
-    if constexpr (kOf == Of::kFirst) return hn::BitCast(d, hn::ShiftLeft<16>(both));
+    if constexpr (kLane == PairLane::kFirst) return hn::BitCast(d, hn::ShiftLeft<16>(both));
     return hn::BitCast(d, hn::And(both, hn::Set(d32, 0xffff0000u)));
   }
 }
@@ -92,13 +92,13 @@ template <class D>
 using Whole = std::integral_constant<size_t, hn::MaxLanes(D())>;
 
 // sums[row][panel * kGates + gate] += x[row][k] · the weights of input k in that panel and gate.
-template <Of kOf, size_t kGates, size_t kRows, size_t kPanels, class D, class S, class Width, class V>
+template <PairLane kLane, size_t kGates, size_t kRows, size_t kPanels, class D, class S, class Width, class V>
 HWY_INLINE void AddInput(D d, const hn::TFromD<D>* const (&x)[kRows], const S* const (&w)[kPanels], size_t k,
                          Width width, V (&sums)[kRows][kPanels * kGates]) {
   constexpr size_t kVectors = kPanels * kGates;
   const auto weights_of = [&](size_t v) HWY_ATTR {
     const size_t p = v / kGates, units = p + 1 < kPanels ? size_t{Whole<D>::value} : size_t{width};
-    return WeightsOf<kOf, kGates>(d, w[p], k, v % kGates, units);
+    return WeightsOf<kLane, kGates>(d, w[p], k, v % kGates, units);
   };
   // The fewer of the two stay in registers while the others come one by one: beside 12 sums, 16 registers have room for
   // three and one. With four and one the compiler keeps sums in memory, which takes twice as long.
@@ -142,31 +142,31 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
   if constexpr (std::is_same_v<S, Brain>) {
 #pragma GCC unroll 2
     for (; k < K / 2 * 2; k += 2) {
-      AddInput<Of::kFirst, kGates>(d, x, w, k, width, sums);
-      AddInput<Of::kSecond, kGates>(d, x, w, k + 1, width, sums);
+      AddInput<PairLane::kFirst, kGates>(d, x, w, k, width, sums);
+      AddInput<PairLane::kSecond, kGates>(d, x, w, k + 1, width, sums);
     }
     if constexpr (kRows > 1) {  // one at most is left; for a single row the loop below is faster
-      if (k < K) AddInput<Of::kAlone, kGates>(d, x, w, k, width, sums);
+      if (k < K) AddInput<PairLane::kUnpaired, kGates>(d, x, w, k, width, sums);
       return;
     }
   }
   if constexpr (std::is_same_v<S, Half> && !kHasHalf) {  // converting takes long anyway
-    for (; k < K; ++k) AddInput<Of::kAlone, kGates>(d, x, w, k, width, sums);
+    for (; k < K; ++k) AddInput<PairLane::kUnpaired, kGates>(d, x, w, k, width, sums);
   } else {
 #pragma GCC unroll 4
-    for (; k < K; ++k) AddInput<Of::kAlone, kGates>(d, x, w, k, width, sums);
+    for (; k < K; ++k) AddInput<PairLane::kUnpaired, kGates>(d, x, w, k, width, sums);
   }
 }
 
 // The same for the gates of a narrow panel side by side, as they lie: three of them are then one or two vectors.
 // sums[row][v]: vector v of the 3·width sums of a row.
-template <Of kOf, size_t kRows, size_t kVectors, class D, class S, class V>
+template <PairLane kLane, size_t kRows, size_t kVectors, class D, class S, class V>
 HWY_INLINE void AddJoint(D d, const hn::TFromD<D>* const (&x)[kRows], const S* panel, size_t k, size_t units,
                          V (&sums)[kRows][kVectors]) {
-  constexpr size_t kEach = hn::MaxLanes(D()) * (std::is_same_v<S, Brain> && kOf != Of::kAlone ? 2 : 1);
+  constexpr size_t kEach = hn::MaxLanes(D()) * (std::is_same_v<S, Brain> && kLane != PairLane::kUnpaired ? 2 : 1);
   V weights[kVectors];
 #pragma GCC unroll 2
-  for (size_t v = 0; v < kVectors; ++v) weights[v] = WeightsOf<kOf, 1>(d, panel + v * kEach, k, 0, units);
+  for (size_t v = 0; v < kVectors; ++v) weights[v] = WeightsOf<kLane, 1>(d, panel + v * kEach, k, 0, units);
 #pragma GCC unroll 16
   for (size_t r = 0; r < kRows; ++r) {
     const V input = hn::Set(d, x[r][k]);
@@ -184,14 +184,14 @@ HWY_INLINE void MultiplyJoint(D d, size_t K, const hn::TFromD<D>* const* inputs,
   size_t k = 0;
   if constexpr (std::is_same_v<S, Brain>) {
     for (; k < K / 2 * 2; k += 2) {
-      AddJoint<Of::kFirst>(d, x, panel, k, 3 * width, sums);
-      AddJoint<Of::kSecond>(d, x, panel, k + 1, 3 * width, sums);
+      AddJoint<PairLane::kFirst>(d, x, panel, k, 3 * width, sums);
+      AddJoint<PairLane::kSecond>(d, x, panel, k + 1, 3 * width, sums);
     }
-    if (k < K) AddJoint<Of::kAlone>(d, x, panel, k, 3 * width, sums);
+    if (k < K) AddJoint<PairLane::kUnpaired>(d, x, panel, k, 3 * width, sums);
     return;
   }
 #pragma GCC unroll 4
-  for (; k < K; ++k) AddJoint<Of::kAlone>(d, x, panel, k, 3 * width, sums);
+  for (; k < K; ++k) AddJoint<PairLane::kUnpaired>(d, x, panel, k, 3 * width, sums);
 }
 
 }  // namespace ONEGRU_ARITHMETIC

@@ -178,7 +178,7 @@ void ProjectChunk(ItemState<C, S>& s, size_t place, size_t rows, C* to, size_t f
   s.x_from = s.x_rows + place;
   s.x_count = 0;
   s.xp_to = to;
-  if (s.GoOn(rows * (s.last - s.first))) Project(s, rows, first);
+  if (s.PollCancel(rows * (s.last - s.first))) Project(s, rows, first);
 }
 
 // Rows of X in int8, where the products want them.
@@ -207,7 +207,7 @@ HWY_INLINE void PrepareChunk(ItemState<C, S>& s) {
                           !(IsJoint(s, s.x_count) && s.first == s.geometry.full_panels());
   const bool is_one_tile = s.x_count <= kMaxRows / kSumsEach<S>;
   s.projecting = !is_by_tile ? Projecting::kByChunk : is_one_tile ? Projecting::kByTile : Projecting::kByPanel;
-  if (s.GoOn(s.x_count * (s.last - s.first)) && !is_by_tile) Project(s, s.x_count, s.first);
+  if (s.PollCancel(s.x_count * (s.last - s.first)) && !is_by_tile) Project(s, s.x_count, s.first);
 }
 
 // For the next chunk of steps: most of it, if not the first, is done already.
@@ -227,7 +227,7 @@ void PrepareAhead(ItemState<C, S>& s) {
     s.xp_step = s.xp;
     ProjectChunk(s, place, rows, s.xp, s.first);
   } else {
-    s.ahead.Finish(d, [&] { return s.GoOn(kAheadRows); });
+    s.ahead.Finish(d, [&] { return s.PollCancel(kAheadRows); });
     s.xp_step = s.xp_ahead;
   }
   if (next_rows == 0) return;

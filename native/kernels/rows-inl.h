@@ -40,8 +40,8 @@ struct ActiveRows {
         io_is_compute_type(SizeOf(spec.type) == sizeof(C)),
         owner(owner),
         token(owner == ScratchOwner::kCaller ? call.token : nullptr),
-        per_look(WorkPerLook()),
-        until_look(per_look),
+        work_per_poll(WorkPerPoll()),
+        work_until_poll(work_per_poll),
         own(own) {
     const ScratchPlan plan = PlanOf(owner);
     x_rows = reinterpret_cast<const C**>(own + plan.x_rows);
@@ -59,13 +59,13 @@ struct ActiveRows {
 
   // Called before `rows` rows of a panel take a step, or before X of as many is multiplied: false if the call is to
   // stop. That work may be skipped then.
-  HWY_INLINE bool GoOn(size_t rows) {
-    until_look -= static_cast<std::int64_t>(rows);
-    return HWY_LIKELY(until_look > 0) || Look();
+  HWY_INLINE bool PollCancel(size_t rows) {
+    work_until_poll -= static_cast<std::int64_t>(rows);
+    return HWY_LIKELY(work_until_poll > 0) || Poll();
   }
 
-  // Whether this many rows of a panel take so long that GoOn must be called between them.
-  HWY_INLINE bool IsLong(size_t rows) const { return static_cast<std::int64_t>(rows) > per_look; }
+  // Whether this many rows of a panel take so long that PollCancel must be called between them.
+  HWY_INLINE bool IsLong(size_t rows) const { return static_cast<std::int64_t>(rows) > work_per_poll; }
 
   ScratchPlan PlanOf(ScratchOwner owner) const {
     return {owner, *item.packed, sizeof(C), item.rows_at_once, item.steps_at_once};
@@ -253,7 +253,7 @@ struct ActiveRows {
         }
       }
       if (call.Y.data == nullptr) continue;
-      for (size_t t = length; t < call.T && GoOn(1); ++t) {
+      for (size_t t = length; t < call.T && PollCancel(1); ++t) {
         std::memset(call.Y.at(t, item.d, Row(slot)), 0, spec.H * size);
       }
     }
@@ -320,24 +320,24 @@ struct ActiveRows {
   const bool reversed;
   const bool io_is_compute_type;  // X, h and Y are of the type that is computed in
   const ScratchOwner owner;
-  CancellationToken* const token;  // the call's, on the thread that made it
-  const std::int64_t per_look;     // rows of a panel between two checks of it
-  std::int64_t until_look;         // until the next check
-  size_t first = 0, last = 0;      // this member's panels
-  bool shared = false;             // scratch, with other members
-  bool copies_inputs = false;      // inputs are not used where they lie
-  size_t begin = 0, count = 0;     // the rows being processed
-  size_t steps = 0;                // of the longest of them
-  size_t step = 0;                 // the next
-  size_t active = 0;               // the rows that have this step
-  bool y_by_tile = false;          // tiles write to Y
-  bool y_by_row = false;           // rows of Y, or parts of them, are written after each step
-  size_t written = 0;              // a helper has handed over its rows of Y up to this step
-  size_t y_step = 0;               // and those of this one are kept here
-  bool in_line = false;            // rows of Y of this step lie equally far apart
-  char* y_to = nullptr;            // the first of them
-  std::ptrdiff_t y_pitch = 0;      // from one to the next
-  C* h[4];                         // the states [slot][padded], buffers in rotation
+  CancellationToken* const token;    // the call's, on the thread that made it
+  const std::int64_t work_per_poll;  // rows of a panel between two checks of it
+  std::int64_t work_until_poll;      // until the next check
+  size_t first = 0, last = 0;        // this member's panels
+  bool shared = false;               // scratch, with other members
+  bool copies_inputs = false;        // inputs are not used where they lie
+  size_t begin = 0, count = 0;       // the rows being processed
+  size_t steps = 0;                  // of the longest of them
+  size_t step = 0;                   // the next
+  size_t active = 0;                 // the rows that have this step
+  bool y_by_tile = false;            // tiles write to Y
+  bool y_by_row = false;             // rows of Y, or parts of them, are written after each step
+  size_t written = 0;                // a helper has handed over its rows of Y up to this step
+  size_t y_step = 0;                 // and those of this one are kept here
+  bool in_line = false;              // rows of Y of this step lie equally far apart
+  char* y_to = nullptr;              // the first of them
+  std::ptrdiff_t y_pitch = 0;        // from one to the next
+  C* h[4];                           // the states [slot][padded], buffers in rotation
   size_t h_mask = 1;
   C* rh;                  // r∘h [slot][padded], reset before
   C* z;                   // z [slot][padded], reset before
@@ -355,17 +355,17 @@ struct ActiveRows {
 
  private:
   // A row of a panel takes 3·lanes products with I or with H numbers.
-  std::int64_t WorkPerLook() const {
+  std::int64_t WorkPerPoll() const {
     if (token == nullptr) return std::numeric_limits<std::int64_t>::max();
     const size_t row = HWY_MAX(spec.I, spec.H) * 3 * kLanesOf<C>;
     return HWY_MAX(token->work() / static_cast<std::int64_t>(row), 1);
   }
 
-  HWY_NOINLINE bool Look() {
+  HWY_NOINLINE bool Poll() {
     amx::Release();  // a signal handler may want the tiles
     token->Ask();
     SetFloatMode(kDefaultFloatMode);  // a signal handler may have changed it
-    until_look = token->stopped() ? 0 : per_look;
+    work_until_poll = token->stopped() ? 0 : work_per_poll;
     return !token->stopped();
   }
 

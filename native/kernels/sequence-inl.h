@@ -78,7 +78,7 @@ class Sequence {
       return false;
     }
     if (s_.projecting == Projecting::kByStep) {
-      if (s_.step % kStepsPerLook == 0 && !s_.GoOn(kStepsPerLook)) return false;
+      if (s_.step % kStepsPerPoll == 0 && !s_.PollCancel(kStepsPerPoll)) return false;
       PrepareStep(s_);
     } else if (s_.step == s_.projected) {
       if (s_.IsStopped()) return false;
@@ -108,7 +108,7 @@ class Sequence {
 
  private:
   // A step of one row and one panel is too short to check for cancellation each time.
-  static constexpr size_t kStepsPerLook = 1024;
+  static constexpr size_t kStepsPerPoll = 1024;
 
   bool EpochEnds() const { return epoch_->end_step.load(std::memory_order_relaxed) == s_.step; }
 
@@ -148,21 +148,21 @@ class Sequence {
     if (!s_.shared) return true;
     if (!s_.leads()) return epoch_->ArriveAndWait(member_);
     ++meetings_;
-    return epoch_->ArriveAndWaitAsLeader([this] { return MostPatience(); });
+    return epoch_->ArriveAndWaitAsLeader([this] { return MaxSpin(); });
   }
 
   // A member that takes twice as long as steps have taken so far is late.
-  std::chrono::nanoseconds MostPatience() const {
+  std::chrono::nanoseconds MaxSpin() const {
     const double each_row = 6.0 * static_cast<double>(s_.spec.H) / static_cast<double>(epoch_->members);
     double flops = each_row * static_cast<double>(s_.spec.H * s_.active);
     if (s_.is_first_of_chunk) flops += each_row * static_cast<double>(s_.spec.I * HWY_MAX(s_.x_count, 2 * kAheadRows));
-    const auto slow = kMinPatience + std::chrono::nanoseconds(static_cast<std::int64_t>(flops / kSlowGigaflops));
+    const auto slow = kMinSpin + std::chrono::nanoseconds(static_cast<std::int64_t>(flops / kSlowGigaflops));
     if (s_.is_first_of_chunk || meetings_ < kMeetingsToKnow) return slow;
     const auto each = (std::chrono::steady_clock::now() - began_) / meetings_;
-    return std::min<std::chrono::nanoseconds>(slow, kMinPatience + 2 * each);
+    return std::min<std::chrono::nanoseconds>(slow, kMinSpin + 2 * each);
   }
 
-  static constexpr std::chrono::nanoseconds kMinPatience{4000};
+  static constexpr std::chrono::nanoseconds kMinSpin{4000};
   static constexpr double kSlowGigaflops = 15;  // of one thread that waits for memory
   static constexpr int kMeetingsToKnow = 16;
 

@@ -257,8 +257,8 @@ HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width wi
 
 // All rows as one tile, with kWide panels [first, last) side by side: the fewer panels to a group, the more of
 // them stay in the first-level cache from one sweep to the next.
-template <size_t kRows, size_t kWide, class Op, class D, class GoOn>
-HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool backwards, GoOn&& go_on) {
+template <size_t kRows, size_t kWide, class Op, class D, class PollCancel>
+HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
   const Whole<D> whole;
   const size_t wides = (last - first) / kWide * kWide;
   const auto some = [&](auto panels, size_t panel) HWY_ATTR {
@@ -279,7 +279,7 @@ HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool b
     if (panel < last) some(std::integral_constant<size_t, 1>(), panel);
   };
   if (backwards) rest();
-  for (size_t i = 0; i < wides && go_on(kWide); i += kWide) {
+  for (size_t i = 0; i < wides && poll(kWide); i += kWide) {
     some(std::integral_constant<size_t, kWide>(), first + (backwards ? wides - kWide - i : i));
   }
   if (!backwards) rest();
@@ -295,11 +295,11 @@ constexpr size_t RowsOfTwoPanels(size_t gates) {
 }
 
 // So many rows: the first by a tile of one panel, the last by one of two.
-template <size_t kRows, class Op, class D, class GoOn>
-HWY_INLINE void SweepTwoPanels(const Op& op, D d, size_t first, size_t last, bool backwards, GoOn&& go_on) {
+template <size_t kRows, class Op, class D, class PollCancel>
+HWY_INLINE void SweepTwoPanels(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
   constexpr size_t kLast = kMaxSums / (2 * Op::kGates), kFirst = kRows - kLast;
   const Whole<D> whole;
-  for (size_t i = 0, count; i < last - first && go_on(2); i += count) {
+  for (size_t i = 0, count; i < last - first && poll(2); i += count) {
     count = HWY_MIN(2, last - first - i);
     const size_t panel = backwards ? last - i - count : first + i;
     for (size_t p = panel; p < panel + count; ++p) {
@@ -318,9 +318,9 @@ HWY_INLINE void SweepTwoPanels(const Op& op, D d, size_t first, size_t last, boo
 inline constexpr size_t kLargeForAmx = 1 << 19;
 
 // Whole panels by AMX: the sums of some panels and rows at a time, then tiles of these rows, which find them there.
-template <class D, class Op, class GoOn>
+template <class D, class Op, class PollCancel>
 HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
-                           GoOn&& go_on, const Op& op) {
+                           PollCancel&& poll, const Op& op) {
   constexpr size_t kPlanes = Op::kSums, kGates = Op::kGates;
   const auto [matrix, K, inputs] = op.Product();
   const size_t stored = StoredInputs(ElementType::kInt8, K), stride = QuantizedRow(kPlanes, K);
@@ -331,7 +331,7 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
   const bool is_large = stored * geometry.padded() * kGates >= kLargeForAmx;
   for (size_t i = 0, count; i < last - first; i += count) {
     count = HWY_MIN(panels, last - first - i);
-    if (!go_on(count)) return;
+    if (!poll(count)) return;
     const size_t panel = backwards ? last - i - count : first + i;
     amx::Configure(each);
     for (size_t row = 0; row < rows; row += rows_at_once) {
@@ -372,7 +372,7 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
 //
 // More rows than a tile has: panel after panel, each swept by tiles, so that a panel comes from memory once. Else
 // panels side by side. `backwards` walks the panels the other way round: after a forward sweep the last ones are
-// in cache. In a long sweep the rest is left out once op.s.GoOn says no. kWideForOne: how many panels go
+// in cache. In a long sweep the rest is left out once op.s.PollCancel says no. kWideForOne: how many panels go
 // side by side with a single row, where it is known that there is one; 0 where it is not.
 template <size_t kWideForOne = 0, class D, class Op>
 HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
@@ -383,7 +383,7 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   constexpr size_t kMinOfSweep = HWY_MAX(RowsOfSweep(Op::kGates) / Op::kSums / 2, 1);
   constexpr size_t kMinOfMore = HWY_MIN(2, kMinOfSweep);
   const bool is_long = op.s.IsLong(rows * (last - first));
-  const auto go_on = [&](size_t panels) HWY_ATTR { return HWY_LIKELY(!is_long) || op.s.GoOn(rows * panels); };
+  const auto poll = [&](size_t panels) HWY_ATTR { return HWY_LIKELY(!is_long) || op.s.PollCancel(rows * panels); };
   const auto narrow = [&]() HWY_ATTR {
     if (hn::MaxLanes(d) == 1 || full == last) return;
     const size_t width = geometry.width(full);
@@ -400,7 +400,7 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   const auto by_amx = [&]() HWY_ATTR {
     if constexpr (requires { op.Product(); }) {
       if (op.s.UsesAmx(rows, op.Product().K)) {
-        SweepByAmx(d, geometry, rows, first, full, backwards, go_on, op);
+        SweepByAmx(d, geometry, rows, first, full, backwards, poll, op);
         return true;
       }
     }
@@ -408,15 +408,15 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
   };
   if (backwards) narrow();
   if constexpr (kWideForOne != 0) {
-    SweepPanels<1, kWideForOne>(op, d, first, full, backwards, go_on);
+    SweepPanels<1, kWideForOne>(op, d, first, full, backwards, poll);
   } else if (by_amx()) {
     // done
   } else if (rows <= kMaxRows / Op::kSums) {
     WithRows<1, kMaxRows / Op::kSums>(rows, [&](auto n) HWY_ATTR {
-      SweepPanels<n, PanelsBeside(Op::kGates, n * Op::kSums)>(op, d, first, full, backwards, go_on);
+      SweepPanels<n, PanelsBeside(Op::kGates, n * Op::kSums)>(op, d, first, full, backwards, poll);
     });
   } else if (Op::kOfTwoPanels != 0 && rows == Op::kOfTwoPanels) {
-    if constexpr (Op::kOfTwoPanels != 0) SweepTwoPanels<Op::kOfTwoPanels>(op, d, first, full, backwards, go_on);
+    if constexpr (Op::kOfTwoPanels != 0) SweepTwoPanels<Op::kOfTwoPanels>(op, d, first, full, backwards, poll);
   } else {
     constexpr size_t kMin = kMinOfSweep, kWide = PanelsOfSweep(Op::kGates);
     // Three panels rather than two and one, whose few sums would wait for their multiply-adds.
@@ -426,14 +426,14 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     const auto single = [&]() HWY_ATTR {
       if constexpr (kTakesThree) {
         if (takes_three) {
-          if (go_on(3)) SweepRows<kMinOfMore, 3>(op, d, rows, first + wides, Whole<D>());
+          if (poll(3)) SweepRows<kMinOfMore, 3>(op, d, rows, first + wides, Whole<D>());
           return;
         }
       }
-      for (size_t i = first + wides; i < full && go_on(1); ++i) SweepRows<kMin>(op, d, rows, i, Whole<D>());
+      for (size_t i = first + wides; i < full && poll(1); ++i) SweepRows<kMin>(op, d, rows, i, Whole<D>());
     };
     if (backwards && kWide > 1) single();
-    for (size_t i = 0; i < wides && go_on(kWide); i += kWide) {
+    for (size_t i = 0; i < wides && poll(kWide); i += kWide) {
       SweepRows<kMin, kWide>(op, d, rows, first + (backwards ? wides - kWide - i : i), Whole<D>());
     }
     if (!backwards && kWide > 1) single();

@@ -14,7 +14,7 @@ namespace {
 // Below this many FLOPs a call is over before anybody notices, even without SIMD: it is not watched for signals.
 constexpr double kFlopsToWatch = 1.0e7;
 // Between two reads of the clock: some 50 µs of a core, milliseconds without SIMD.
-constexpr std::int64_t kProductsPerLook = std::int64_t{1} << 22;
+constexpr std::int64_t kProductsPerPoll = std::int64_t{1} << 22;
 // Between two checks for signals. A check takes the interpreter's lock, which others may hold for 5 ms.
 constexpr std::chrono::milliseconds kSignalsEvery{50};
 
@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kSignalsEvery{50};
 // Stops a call when a signal's handler raises an exception, which is then set.
 class SignalToken final : public CancellationToken {
  public:
-  explicit SignalToken(Unlocked& unlocked) : CancellationToken(kProductsPerLook), unlocked_(unlocked) {}
+  explicit SignalToken(Unlocked& unlocked) : CancellationToken(kProductsPerPoll), unlocked_(unlocked) {}
 
  private:
   bool ShouldStop() override {

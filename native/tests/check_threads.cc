@@ -240,7 +240,7 @@ struct NoWork final : Job {
 
 // A long call waits for a helper that has to wake, a short one does not. On a busy machine a helper takes seconds to
 // fall asleep, as it yields to others first.
-void CheckPatience() {
+void CheckSpin() {
   bool waits = false, goes_on = false;
   for (std::size_t n = 0; n < 26 && !(waits && goes_on); ++n) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2 << n / 2));
@@ -314,7 +314,7 @@ std::vector<KnownLayer> MakeLayers() {
 // Ends the process, with its last activity, when nothing has been counted for a minute.
 class Watchdog {
  public:
-  Watchdog() : thread_([this] { Look(); }) {}
+  Watchdog() : thread_([this] { Poll(); }) {}
   ~Watchdog() {
     over_ = true;
     thread_.join();
@@ -326,7 +326,7 @@ class Watchdog {
   void Count() { count_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
-  void Look() {
+  void Poll() {
     std::size_t before = 0;
     for (int seconds = 0; !over_ && seconds < 60; ++seconds) {
       std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -430,7 +430,7 @@ void CheckThreads(std::size_t target, std::size_t problems) {
   CheckStalled(target, problems / 10);
   CheckForeignPools(target, problems / 10);
   CheckLargePools(target);
-  CheckPatience();
+  CheckSpin();
   CheckRoom();
   CheckForkBesideWindow();
 }

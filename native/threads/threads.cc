@@ -25,7 +25,7 @@ constexpr int kMaxMisses = 2;
 // as long waits for it, up to twice the time.
 constexpr std::chrono::nanoseconds kUsualDelay{60000};
 constexpr int kDelaysToWait = 3;
-constexpr std::chrono::nanoseconds kMaxPatience{250000};
+constexpr std::chrono::nanoseconds kMaxSpin{250000};
 
 void Pause() {
 #if defined(__x86_64__)
@@ -250,7 +250,7 @@ Invitation::Invitation(Job& job, std::size_t count, Sleepers sleepers, std::chro
       worker->rung = std::chrono::steady_clock::now();
       if (worker->misses < kMaxMisses && predicted >= kDelaysToWait * worker->Delay()) {
         ++ready_;
-        patience_ = std::max(patience_, std::min(2 * worker->Delay(), kMaxPatience));
+        spin_ = std::max(spin_, std::min(2 * worker->Delay(), kMaxSpin));
       }
     } else if (worker->misses < kMaxMisses) {
       ++ready_;

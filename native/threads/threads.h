@@ -72,12 +72,12 @@ class Invitation {
   // for those that were asleep as long as they took lately. Those that have not come reliably are not waited for.
   std::size_t count() const { return count_; }
   std::size_t ready() const { return ready_; }
-  std::chrono::nanoseconds patience() const { return patience_; }
+  std::chrono::nanoseconds patience() const { return spin_; }
 
  private:
   std::size_t count_ = 0;
   std::size_t ready_ = 0;
-  std::chrono::nanoseconds patience_ = kGatherTimeout;
+  std::chrono::nanoseconds spin_ = kGatherTimeout;
   struct Worker* workers_[kMaxThreads];
 };
 

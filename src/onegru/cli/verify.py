@@ -205,7 +205,7 @@ def _fault_words(fault: Fault) -> str:
     else:
         axes = {"time step": fault.step, "row": fault.row, "direction": fault.direction, "unit": fault.unit}
         place = ", ".join(f"{axis} {index}" for axis, index in axes.items() if index is not None)
-        words += f"{fault.output} at {place} is {_apart(fault.got, fault.expected)}"
+        words += f"{fault.output} at {place} is {_format_pair(fault.got, fault.expected)}"
         words += f"; largest difference {_figure(fault.max_abs)}"
     if fault.diagnosis is not None:
         words += f"; [bold]as if {safe(fault.diagnosis)}[/]"
@@ -245,7 +245,7 @@ def _figure(number: float | None) -> str:
     return "" if number is None else f"{number:.3g}"
 
 
-def _apart(got: float | None, expected: float | None) -> str:
+def _format_pair(got: float | None, expected: float | None) -> str:
     """Two numbers that differ, with enough digits to show it."""
     if got is None or expected is None:
         return f"{_figure(got)}, not {_figure(expected)}"

@@ -64,7 +64,7 @@ class _Cells:
         misses: dict[str, str] = {}
         needed = self.graph.flow.needed()
         for op in self.graph.flow.ops:
-            self.graph.search.look()
+            self.graph.search.count_visited()
             name = next(filter(None, op.outputs), "")
             try:
                 if name not in needed or not self._may_blend(op):

@@ -210,7 +210,7 @@ class _Runs:
             a, b = before[name], after[name]
             if a.shape != b.shape:
                 return f"{name!r} is {list(a.shape)} and would become {list(b.shape)}"
-            apart = _apart(a, b)
+            apart = _abs_error(a, b)
             if np.any(apart > _TOLERANCE * size):  # rounding grows with what is added up
                 sure = apart * (self._rounding_sensitivity(name, a, given) <= 0.1 * _TOLERANCE * size)
                 if np.any(sure > _TOLERANCE * size):
@@ -238,14 +238,14 @@ class _Runs:
             for sign in (1, -1):
                 shaken = {key: item + sign * moves.get(key, 0) for key, item in given.items()}
                 found = self._run(self.old, Values(shaken, rounding=self.rng), {})
-                most = np.maximum(most, _apart(found[name], array))
+                most = np.maximum(most, _abs_error(found[name], array))
         return most
 
     def _run(self, ops: Sequence[Op], given: Values, constants: Mapping[str, Array]) -> Values:
         return _run(self.flow, ops, given, constants, self.sizes, self.run_loop)
 
 
-def _apart(a: Array, b: Array) -> Array:
+def _abs_error(a: Array, b: Array) -> Array:
     """How far the finite numbers of two arrays are apart; 0 for others and for those that are no floats."""
     if a.dtype.kind != "f":
         return np.zeros(a.shape)

@@ -109,7 +109,7 @@ class Search:
     only_layers: bool = False
     allows: Callable[[Cell], str] = lambda cell: ""
 
-    def look(self) -> None:
+    def count_visited(self) -> None:
         """Count an operator."""
         self.seen += 1
         if self.progress is not None and self.seen % 500 == 0:

@@ -27,7 +27,7 @@ class TorchGruConfig:
         activation_alpha, activation_beta: values for the functions that take them, in order.
         resets_to_initial: whether a reset leads back to the initial state; else to zeros.
         words: all of this as an operator's argument, which may be a text but no list of them.
-        is_of_torch: whether `torch.nn.GRU` computes it.
+        matches_nn_gru: whether `torch.nn.GRU` computes it.
     """
 
     direction: Direction = "forward"

@@ -73,7 +73,7 @@ class GruLayers:
         lowered = lower(NEWEST, op.attributes, *map(self._taken, (w, r, b)), attention=bool(A))
         spec, weights = lowered.spec, lowered.weights
         if len(set(spec.activations)) > 1:  # which GRUSequence has only one pair of
-            self._apart(op)
+            self._split_directions(op)
             return
         T, B, _ = self._shape(X)
         H, D = spec.hidden_size, spec.num_directions
@@ -126,7 +126,7 @@ class GruLayers:
         self._give("Transpose", Y, outputs[0], perm=(2, 1, 0, 3))
         self._give("Transpose", Ho, outputs[1], perm=perm)
 
-    def _apart(self, op: Op) -> None:
+    def _split_directions(self, op: Op) -> None:
         """Add a bidirectional GRU as one for each direction."""
         X, w, r, b, lengths, initial_h, _ = (*op.inputs, *[""] * (7 - len(op.inputs)))
         outputs = (*op.outputs, *[""] * (2 - len(op.outputs)))
