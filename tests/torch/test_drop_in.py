@@ -285,5 +285,35 @@ def test_rnn_weight_norm() -> None:
 
 def test_repr_names_what_pytorch_does() -> None:
     options: dict[str, Any] = {"num_layers": 2, "bias": False, "batch_first": True, "bidirectional": True}
-    assert repr(ours.GRU(10, 20, **options)) == repr(nn.GRU(10, 20, **options))
+    assert repr(ours.GRU(10, 20, **options)) == f"onegru.{nn.GRU(10, 20, **options)}"
+    assert repr(ours.GRUCell(10, 20)) == f"onegru.{nn.GRUCell(10, 20)}"
     assert "clip=0.5" in repr(ours.GRU(10, 20, clip=0.5))
+
+
+def test_what_computes_the_same_is_one_of_pytorchs() -> None:
+    for make, theirs in ((ours.GRU, nn.GRU), (ours.GRUCell, nn.GRUCell)):
+        module = make(10, 20)
+        assert isinstance(module, theirs) and isinstance(module, make)
+        match module:
+            case nn.GRU() | nn.GRUCell():
+                pass
+            case _:
+                pytest.fail("no pattern of PyTorch's classes")
+        assert isinstance(make(10, 20, activations=["sigmoid", "TANH"]), theirs)
+        for options in ({"clip": 1.0}, {"linear_before_reset": False}, {"activations": ["Sigmoid", "Relu"]}):
+            other: Any = make(10, 20, **options)
+            assert isinstance(other, make) and not isinstance(other, theirs)
+            assert type(copy.deepcopy(other)) is type(other) is type(pickle.loads(pickle.dumps(other)))
+        assert type(copy.deepcopy(module)) is type(module) is type(pickle.loads(pickle.dumps(module)))
+    assert not isinstance(ours.AUGRU(10, 20), nn.GRU)
+    assert not isinstance(ours.AUGRUCell(10, 20), nn.GRUCell)
+
+
+def test_exchanged_modules_stay_pytorchs() -> None:
+    model = nn.ModuleDict({"gru": nn.GRU(3, 4), "cell": nn.GRUCell(3, 4), "more": nn.Linear(4, 4)})
+    kinds = {name: type(module) for name, module in model.items()}
+    assert ours.accelerate(model).exchanged == ("gru", "cell")
+    assert all(isinstance(model[name], kind) for name, kind in kinds.items())
+    assert ours.accelerate(model).exchanged == ()
+    ours.restore(model)
+    assert kinds == {name: type(module) for name, module in model.items()}

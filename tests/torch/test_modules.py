@@ -171,10 +171,18 @@ def test_copies(copy_of: Any) -> None:
     torch.save(module.state_dict(), file)
 
 
-def test_compile_and_export() -> None:
+@pytest.mark.parametrize("allow_rnn", [False, True])
+def test_compile_and_export(allow_rnn: bool) -> None:
+    """Around an nn.GRU, as around PyTorch's, compiled code has a gap, unless `allow_rnn` is set."""
     module = ours.GRU(I, H, num_layers=2)
     x = torch.randn(4, 3, I, requires_grad=True)
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(allow_rnn=allow_rnn):
+        _compile_and_export(module, x, fullgraph=allow_rnn)
+
+
+def _compile_and_export(module: ours.GRU, x: Any, fullgraph: bool) -> None:
+    compiled = torch.compile(module, fullgraph=fullgraph, backend="aot_eager")
     results = []
     for run in (module, compiled):
         module.zero_grad()
@@ -298,7 +306,7 @@ def test_outputs_may_be_changed_in_place(options: dict[str, Any]) -> None:
 def test_what_only_a_call_shows_is_refused() -> None:
     """Compiled code cannot check values, parameters may be exchanged, anyone may call an operator."""
     module, x = ours.GRU(I, H), torch.randn(20, 3, I)
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(ours.GRU(I, H, clip=3.0), fullgraph=True, backend="aot_eager")
     compiled(x, lengths=torch.tensor([20, 0, 3]))
     for lengths in ([3000, 1, 1], [-5, 1, 1]):
         with pytest.raises(onegru.SpecError, match=r"^sequence_lens: "):

@@ -8,9 +8,10 @@ from torch import nn
 
 from onegru.core.errors import SpecError
 from onegru.torch.arguments import form_of
-from onegru.torch.modules import GRU, GRUCell
+from onegru.torch.modules import GRU, GRUCell, TorchGRU, TorchGRUCell
 
-_CLASSES: dict[type[nn.Module], type[nn.Module]] = {nn.GRU: GRU, nn.GRUCell: GRUCell}
+_CLASSES: dict[type[nn.Module], type[nn.Module]] = {nn.GRU: TorchGRU, nn.GRUCell: TorchGRUCell}
+_OURS = (GRU, GRUCell, TorchGRU, TorchGRUCell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def accelerate(model: nn.Module) -> Acceleration:
     exchanged: list[str] = []
     left: dict[str, str] = {}
     for name, module in model.named_modules():
-        if not isinstance(module, nn.GRU | nn.GRUCell) or isinstance(module, GRUCell):
+        if not isinstance(module, nn.GRU | nn.GRUCell) or isinstance(module, GRU | GRUCell):
             continue
         wanted = _CLASSES.get(type(module))
         if wanted is None:
@@ -70,15 +71,14 @@ def restore(model: nn.Module) -> tuple[str, ...]:
     """
     if not isinstance(model, nn.Module):
         raise SpecError.of("model", f"{type(model).__name__}; must be a torch.nn.Module")
-    found = [(name, module) for name, module in model.named_modules() if type(module) in _CLASSES.values()]
+    found = [(name, module) for name, module in model.named_modules() if type(module) in _OURS]
     for name, module in found:
         if not module._form.matches_nn_gru:
-            kind = type(module).__name__
+            kind = type(module).__name__.removeprefix("Torch")
             raise SpecError.of(
                 "model", f"{name!r} computes what torch.nn.{kind} cannot; must be one that it can"
             )
-    others = {ours: theirs for theirs, ours in _CLASSES.items()}
     for _, module in found:
-        module.__class__ = others[type(module)]
+        module.__class__ = nn.GRU if isinstance(module, GRU) else nn.GRUCell
         del module._form
     return tuple(name for name, _ in found)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -64,12 +66,25 @@ def _check_axes(resets: Tensor | None, count: int) -> None:
         )
 
 
+_FURTHER = ("clip", "activations", "activation_alpha", "activation_beta")
+
+
+def _is_pytorchs(options: Mapping[str, Any]) -> bool:
+    """Whether PyTorch's modules compute what these further options say."""
+    names = options.get("activations")
+    direction = "bidirectional" if names is not None and len(names) == 4 else "forward"
+    given: dict[str, Any] = {name: options.get(name) for name in _FURTHER}
+    form = form_of(direction, options.get("linear_before_reset", True), **given)
+    return form.matches_nn_gru
+
+
 class GRU(FormInState, nn.RNNBase):
     """`torch.nn.GRU`, run and trained by onegru's kernels.
 
-    The arguments of the constructor, the names and shapes of the parameters, the arguments and results of a
-    call and the state dict are those of `torch.nn.GRU`. A state dict has one entry more, `_extra_state`,
-    where `torch.nn.GRU` does not compute the same; modules of another form refuse it then. More than that:
+    The arguments of the constructor, the names and shapes of the parameters, the arguments and results of
+    a call and the state dict are those of `torch.nn.GRU`; one that computes what that does is an instance
+    of it, too. Where `torch.nn.GRU` does not compute the same, a state dict has one entry more,
+    `_extra_state`, which modules of another form refuse. More than that:
 
     Args:
         linear_before_reset: whether the reset gate acts after the recurrent product, as PyTorch's does.
@@ -82,6 +97,12 @@ class GRU(FormInState, nn.RNNBase):
     Raises:
         SpecError: one of these is not legal.
     """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make one that is a `torch.nn.GRU`, too, where that computes the same; without arguments, a copy."""
+        is_plain = cls is GRU and bool(args or kwargs) and _is_pytorchs(kwargs)
+        made: Self = super().__new__(TorchGRU if is_plain else cls)
+        return made
 
     def __init__(
         self,
@@ -96,7 +117,7 @@ class GRU(FormInState, nn.RNNBase):
     ) -> None:
         if "proj_size" in kwargs:
             raise SpecError.of("proj_size", "given; a GRU has none")
-        super().__init__("GRU", *args, **kwargs)
+        nn.RNNBase.__init__(self, "GRU", *args, **kwargs)
         self._form = form_of(
             "bidirectional" if self.bidirectional else "forward",
             linear_before_reset,
@@ -230,6 +251,40 @@ class GRU(FormInState, nn.RNNBase):
         """PyTorch's, and what differs from it."""
         return str(super().extra_repr()) + _words(self._form)
 
+    def _get_name(self) -> str:
+        return _name_of(self)
+
+
+class TorchGRU(GRU, nn.GRU):
+    """A `GRU` that computes what `torch.nn.GRU` does, and is one."""
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Tensor | None = None,
+        lengths: Tensor | None = None,
+        resets: Tensor | None = None,
+    ) -> tuple[Any, Tensor]:
+        """See `GRU.forward`.
+
+        `torch.compile` leaves a gap in its code for an nn.GRU. It would look into what runs there, too.
+        """
+        if "torch._dynamo" not in sys.modules or torch.compiler.is_dynamo_compiling():
+            return super().forward(input, hx, lengths, resets)
+        found: tuple[Any, Tensor] = _outside_of_compiled()(self, input, hx, lengths, resets)
+        return found
+
+
+@functools.cache
+def _outside_of_compiled() -> Any:
+    return torch.compiler.disable(GRU.forward)
+
+
+def _name_of(module: nn.Module) -> str:
+    """What a summary calls a module: who runs it, and PyTorch's name."""
+    name = type(module).__name__.removeprefix("Torch")
+    return f"onegru.{name}" if type(module).__module__ == __name__ else name
+
 
 def _words(form: TorchGruConfig) -> str:
     found = "" if form.linear_before_reset else ", linear_before_reset=False"
@@ -239,20 +294,30 @@ def _words(form: TorchGruConfig) -> str:
     )
 
 
-class GRUCell(FormInState, nn.GRUCell):
+class GRUCell(FormInState, nn.RNNCellBase):
     """`torch.nn.GRUCell`, run and trained by onegru's kernels, with the further options of `GRU`."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make an instance of `torch.nn.GRUCell`, too, where that computes the same; see `GRU`."""
+        is_plain = cls is GRUCell and bool(args or kwargs) and _is_pytorchs(kwargs)
+        made: Self = super().__new__(TorchGRUCell if is_plain else cls)
+        return made
 
     def __init__(
         self,
-        *args: Any,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
         linear_before_reset: bool = True,
         clip: float | None = None,
         activations: Sequence[str] | None = None,
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
-        **kwargs: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
+        nn.RNNCellBase.__init__(self, input_size, hidden_size, bias, num_chunks=3, device=device, dtype=dtype)
         self._form = form_of(
             "forward", linear_before_reset, clip, activations, activation_alpha, activation_beta
         )
@@ -272,7 +337,7 @@ class GRUCell(FormInState, nn.GRUCell):
         is_traced = torch.jit.is_tracing() and self._form.matches_nn_gru
         is_left = is_traced or _prefers_aten(self._form, input, 1, B, self.hidden_size)
         if is_left and not (is_exporting() or is_mapped()):  # vmap has no rule for PyTorch's operator
-            found: Tensor = super().forward(input, hx)
+            found: Tensor = nn.GRUCell.forward(self, input, hx)
             return found
         return _step(self, input, hx, None)
 
@@ -289,8 +354,15 @@ class GRUCell(FormInState, nn.GRUCell):
         """PyTorch's, and what differs from it."""
         return str(super().extra_repr()) + _words(self._form)
 
+    def _get_name(self) -> str:
+        return _name_of(self)
 
-def _step(cell: nn.GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor | None) -> Tensor:
+
+class TorchGRUCell(GRUCell, nn.GRUCell):
+    """A `GRUCell` that computes what `torch.nn.GRUCell` does, and is one."""
+
+
+def _step(cell: GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor | None) -> Tensor:
     must_be_tensors(input=input, hx=hx, attention=attention)
     if input.dim() not in (1, 2) or input.shape[-1] != cell.input_size:
         raise SpecError.of("input", f"shape {list(input.shape)}; must be [B, {cell.input_size}]")

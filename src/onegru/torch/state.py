@@ -58,4 +58,4 @@ class FormInState(nn.Module):
             found = own.differences(read_torch_form(entry))
         except SpecError as error:
             return str(error)
-        return f"{found[0]}, as this {type(self).__name__} computes it" if found else ""
+        return f"{found[0]}, as this {self._get_name()} computes it" if found else ""
