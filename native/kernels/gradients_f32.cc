@@ -1,10 +1,11 @@
-// The kernels of gradients in float32, once for each SIMD target.
+// The kernels of gradients and of a few steps in float32, once for each SIMD target.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "native/kernels/gradients_f32.cc"
 #include "hwy/foreach_target.h"  // before highway.h: it chooses the target that highway.h sets up
 
 #include "hwy/highway.h"
+#include "native/kernels/few_steps-inl.h"
 #include "native/kernels/gradients-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -13,6 +14,7 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 
 constexpr GradientKernel kGradients = MakeGradientKernel<float>();
+constexpr FewStepsKernel kFewSteps = &RunFewSteps<float>;
 
 }  // namespace ONEGRU_ARITHMETIC
 }  // namespace HWY_NAMESPACE
@@ -30,6 +32,13 @@ const GradientKernel& Float32GradientKernel(std::size_t target) {
   static constexpr const GradientKernel* kTable[] = {ONEGRU_FOR_EACH_TARGET(ONEGRU_ENTRY)};
 #undef ONEGRU_ENTRY
   return *kTable[target];
+}
+
+FewStepsKernel Float32FewSteps(std::size_t target) {
+#define ONEGRU_ENTRY(ns, bit, name) ns::kFewSteps,
+  static constexpr FewStepsKernel kTable[] = {ONEGRU_FOR_EACH_TARGET(ONEGRU_ENTRY)};
+#undef ONEGRU_ENTRY
+  return kTable[target];
 }
 
 }  // namespace onegru

@@ -37,7 +37,7 @@ std::vector<std::string> TargetNames(bool only_available) {
 
 // table: native_interface
 constexpr const char kInterface[] =
-    "515d14879517 Relu Tanh Sigmoid Affine LeakyRelu ThresholdedRelu ScaledTanh HardSigmoid Elu Softsign "
+    "2741413da97f Relu Tanh Sigmoid Affine LeakyRelu ThresholdedRelu ScaledTanh HardSigmoid Elu Softsign "
     "Softplus float16 bfloat16 float32 float64 int8 64";
 // end
 
@@ -54,6 +54,7 @@ NB_MODULE(_native, m) {
   onegru::BindLayer(m);
   onegru::BindCalls(m);
   onegru::BindObserver(m);
+  onegru::BindFewSteps(m);
   m.def("num_threads", &onegru::NumThreads, "How many threads a call may use.");
   m.def("set_num_threads", &onegru::SetNumThreads, nb::arg("count"), nb::arg("makes_room"),
         "How many threads a call may use, 1…64, and whether it uses fewer while other processes want the CPUs.");

@@ -32,6 +32,20 @@ def read_bandwidth(bytes: int, seconds: float) -> float: ...
 def array_at(
     owner: object, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: dtype[Any]
 ) -> NDArray[Any]: ...
+def few_steps(
+    is_double: bool,
+    sizes: tuple[int, int, int, int],
+    form: tuple[Any, ...],
+    weights: tuple[int, int, int, int],
+    X: tuple[int, int, int],
+    initial_h: tuple[int, int, int],
+    attention: tuple[int, int, int],
+    lengths: int,
+    resets: int,
+    Y: tuple[int, int, int],
+    Y_h: tuple[int, int, int],
+    /,
+) -> None: ...
 def activate(function: int, alpha: float, beta: float, x: NDArray[Any], y: NDArray[Any]) -> None: ...
 
 class Layer:

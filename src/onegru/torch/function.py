@@ -16,6 +16,7 @@ from onegru.engines.training import Call, DirectionWeights, Outputs, Resets, Tra
 from onegru.torch import fallback
 from onegru.torch.arguments import TorchGruConfig, check_steps, form_from, spec_of
 from onegru.torch.export import export_layer, is_exporting
+from onegru.torch.few_steps import are_few, run_few_steps
 
 _TYPES = {torch.float32: "float32", torch.float64: "float64"}
 _DTYPES = {kind: np.dtype(name) for kind, name in _TYPES.items()}
@@ -66,9 +67,19 @@ def gru_layer(
         found = _operator(given, [tensor is not None for tensor in tensors], form.words)
         return found[0], found[1]
     saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    kind = _TransformedOneGRU if torch._C._are_functorch_transforms_active() else _OneGRU
+    is_transforming = torch._C._are_functorch_transforms_active()
+    if not saves and not is_transforming and _are_few(X, weights) and not is_watched(*tensors):
+        done = run_few_steps(form, tensors)
+        if done is not None:
+            return done
+    kind = _TransformedOneGRU if is_transforming else _OneGRU
     found = kind.apply(form, saves, *tensors)
     return found[0], found[1]
+
+
+def _are_few(X: Tensor, weights: Sequence[Tensor | None]) -> bool:
+    R = weights[1]
+    return R is not None and R.dim() == 2 and are_few(X.shape[0], X.shape[1], R.shape[1])
 
 
 def _exported(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:

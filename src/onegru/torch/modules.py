@@ -16,6 +16,7 @@ from onegru.core.spec import Spec
 from onegru.layers.torch_form import TorchForm
 from onegru.torch.arguments import TorchGruConfig, form_of, spec_of
 from onegru.torch.export import is_exporting
+from onegru.torch.few_steps import are_few, quick_call
 from onegru.torch.function import gru_layer, is_mapped
 from onegru.torch.functional import (
     checked_attention,
@@ -56,7 +57,7 @@ def _prefers_aten(form: TorchGruConfig, tensor: Tensor, T: int, B: int, H: int) 
         return False
     if torch.is_grad_enabled():
         return T * B > 0 and (T == 1 or (T == 2 and H >= _LARGE))
-    return 0 < B < _FEW_ROWS.get(T, 0)
+    return not are_few(T, B, H) and 0 < B < _FEW_ROWS.get(T, 0)
 
 
 def _check_axes(resets: Tensor | None, count: int) -> None:
@@ -149,6 +150,8 @@ class GRU(FormInState, nn.RNNBase):
         Raises:
             SpecError: an argument is not legal.
         """
+        if lengths is None and resets is None and (done := self._quick(input, hx)) is not None:
+            return done
         is_packed = isinstance(input, PackedSequence)
         if not is_packed and not isinstance(input, Tensor):
             raise SpecError.of("input", f"{type(input).__name__}; must be a tensor or a PackedSequence")
@@ -173,6 +176,23 @@ class GRU(FormInState, nn.RNNBase):
         if is_one:
             return Y.squeeze(1), Y_h.squeeze(1)
         return (Y.transpose(0, 1) if self.batch_first else Y), Y_h
+
+    def _quick(self, input: Any, hx: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        """A call of few steps without gradients, if that is all there is to it."""
+        if torch.compiler.is_compiling() or torch.is_grad_enabled() or type(input) is not Tensor:
+            return None
+        if input.dim() != 3 or (self.dropout and self.training):
+            return None
+        X, own = input.transpose(0, 1) if self.batch_first else input, self._parameters
+        if not are_few(X.shape[0], X.shape[1], self.hidden_size):
+            return None
+        weights = [own.get(name) for name in self._flat_weights_names]  # None if computed from others
+        if not self.bias:
+            weights = [item for n in range(0, len(weights), 2) for item in (*weights[n : n + 2], None, None)]
+        elif any(weight is None for weight in weights):
+            return None
+        found = quick_call(self._form, X, hx, weights, self.num_layers, self.hidden_size)
+        return (found[0].transpose(0, 1), found[1]) if found is not None and self.batch_first else found
 
     def _is_for_pytorch(self, input: Any, is_packed: bool) -> bool:
         """Whether another device or type, a trace or an export wants PyTorch's operator."""
@@ -332,6 +352,8 @@ class GRUCell(FormInState, nn.RNNCellBase):
         Raises:
             SpecError: an argument is not legal.
         """
+        if (done := self._quick(input, hx)) is not None:
+            return done
         must_be_tensors(input=input, hx=hx)
         B = 1 if input.dim() < 2 else input.shape[0]
         is_traced = torch.jit.is_tracing() and self._form.matches_nn_gru
@@ -340,6 +362,23 @@ class GRUCell(FormInState, nn.RNNCellBase):
             found: Tensor = nn.GRUCell.forward(self, input, hx)
             return found
         return _step(self, input, hx, None)
+
+    def _quick(self, input: Any, hx: Any) -> Tensor | None:
+        """A step of few rows without gradients, if that is all there is to it."""
+        if torch.compiler.is_compiling() or torch.is_grad_enabled() or type(input) is not Tensor:
+            return None
+        if input.dim() != 2 or not are_few(1, input.shape[0], self.hidden_size):
+            return None
+        own = self._parameters
+        weights = [own.get(name) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        if (self.bias and any(weight is None for weight in weights)) or (
+            hx is not None and (type(hx) is not Tensor or hx.dim() != 2)
+        ):
+            return None
+        found = quick_call(
+            self._form, input[None], None if hx is None else hx[None], weights, 1, self.hidden_size
+        )
+        return None if found is None else found[1][0]
 
     def specs(self) -> list[Spec]:
         """What it computes."""

@@ -1,0 +1,157 @@
+"""Calls of a few steps without gradients, on parameters that are not packed."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import onegru  # noqa: E402
+import onegru.torch as ours  # noqa: E402
+from onegru.torch import fallback  # noqa: E402
+from onegru.torch.arguments import form_of  # noqa: E402
+from onegru.torch.few_steps import are_few, run_few_steps  # noqa: E402
+
+#: Of the largest number: 6e-6 and 8e-15 in 600 draws.
+BOUNDS = {torch.float32: 5e-5, torch.float64: 1e-12}
+FUNCTIONS = ["Sigmoid", "Tanh", "Relu", "HardSigmoid", "Elu", "Softsign", "Softplus", "LeakyRelu"]
+
+
+def drawn(seed: int) -> tuple[Any, tuple[Any, ...]]:
+    """A form and a call of it."""
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    dtype = rng.choice([torch.float32, torch.float64])
+    T, B, I, H = (
+        rng.randint(1, 5),
+        rng.randint(1, 19),
+        rng.randint(0, 40),
+        rng.choice([1, 2, 5, 8, 15, 17, 33, 65]),
+    )
+    direction = rng.choice(["forward", "reverse", "bidirectional"])
+    D = 2 if direction == "bidirectional" else 1
+    names = [rng.choice(FUNCTIONS) for _ in range(2 * D)] if rng.random() < 0.5 else None
+    form = form_of(
+        direction, rng.random() < 0.5, rng.choice([None, 0.7]), names, None, None, rng.random() < 0.5
+    )
+    X = (
+        torch.randn(T, B, I, dtype=dtype)
+        if rng.random() < 0.5
+        else torch.randn(B, T, I, dtype=dtype).transpose(0, 1)
+    )
+    has_biases, weights = rng.random() < 0.7, []
+    for _ in range(D):
+        weights += [torch.randn(3 * H, I, dtype=dtype) / 4, torch.randn(3 * H, H, dtype=dtype) / 4]
+        weights += [torch.randn(3 * H, dtype=dtype) if has_biases else None for _ in range(2)]
+    h = torch.randn(D, B, H, dtype=dtype) if rng.random() < 0.6 else None
+    lengths = torch.randint(0, T + 1, (B,)) if rng.random() < 0.4 else None
+    attention = torch.rand(T, B, dtype=dtype) if rng.random() < 0.3 else None
+    resets = torch.rand(T, B) < 0.4 if rng.random() < 0.4 else None
+    return form, (X, h, attention, lengths, resets, *weights)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_every_form(seed: int) -> None:
+    form, (X, h, attention, lengths, resets, *weights) = drawn(seed)
+    found = run_few_steps(form, (X, h, attention, lengths, resets, *weights))
+    assert found is not None
+    wanted = fallback.forward(form, X, weights, h, lengths, attention, resets)
+    for mine, right in zip(found, wanted, strict=True):
+        scale = max(1.0, float(right.abs().max()) if right.numel() else 0.0)
+        torch.testing.assert_close(mine, right, rtol=0, atol=BOUNDS[X.dtype] * scale)
+
+
+@pytest.mark.parametrize("seed", range(0, 120, 7))
+def test_a_row_has_the_same_bits_in_any_batch(seed: int) -> None:
+    form, (X, h, attention, lengths, resets, *weights) = drawn(seed)
+    whole = run_few_steps(form, (X, h, attention, lengths, resets, *weights))
+    assert whole is not None
+    for b in range(X.shape[1]):
+        own = [None if item is None else item[:, b : b + 1] for item in (h, attention, resets)]
+        length = None if lengths is None else lengths[b : b + 1]
+        alone = run_few_steps(form, (X[:, b : b + 1], own[0], own[1], length, own[2], *weights))
+        assert alone is not None
+        assert all(torch.equal(a, b_[:, b : b + 1]) for a, b_ in zip(alone, whole, strict=True))
+
+
+MODULES: list[tuple[str, Any, Any]] = [
+    ("a layer", {}, (2, 3, 9)),
+    ("layers", {"num_layers": 3}, (1, 4, 9)),
+    ("both directions", {"num_layers": 2, "bidirectional": True}, (3, 2, 9)),
+    ("batch first", {"batch_first": True}, (3, 2, 9)),
+    ("no bias", {"bias": False, "bidirectional": True}, (1, 1, 9)),
+    ("dropout", {"num_layers": 2, "dropout": 0.5}, (2, 2, 9)),
+    ("float64", {"dtype": torch.float64}, (2, 2, 9)),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "shape"), [item[1:] for item in MODULES], ids=[item[0] for item in MODULES]
+)
+def test_modules_give_what_pytorchs_give(options: Any, shape: tuple[int, int, int]) -> None:
+    theirs = nn.GRU(9, 21, **options).eval()
+    mine = ours.GRU(9, 21, **options).eval()
+    mine.load_state_dict(theirs.state_dict())
+    x = torch.randn(shape, dtype=options.get("dtype"))
+    with torch.no_grad():
+        _, h = theirs(x)
+        for given in (None, torch.randn_like(h)):
+            for found, wanted in zip(mine(x, given), theirs(x, given), strict=True):
+                torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+                assert found.shape == wanted.shape
+
+
+def test_cells_and_attention() -> None:
+    theirs, mine = nn.GRUCell(9, 21), ours.GRUCell(9, 21)
+    mine.load_state_dict(theirs.state_dict())
+    augru, cell = ours.AUGRU(9, 21), ours.AUGRUCell(9, 21)
+    cell.load_state_dict({name.removesuffix("_l0"): value for name, value in augru.state_dict().items()})
+    x, h, a = torch.randn(4, 9), torch.randn(4, 21), torch.rand(4)
+    with torch.no_grad():
+        torch.testing.assert_close(mine(x, h), theirs(x, h), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(mine(x), theirs(x), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(cell(x, a, h), augru(x[None], a[None], h[None])[1][0], rtol=0, atol=0)
+    torch.testing.assert_close(cell(x, a, h), augru(x[None], a[None], h[None])[1][0], rtol=1e-5, atol=1e-5)
+
+
+def test_nothing_is_kept_of_parameters() -> None:
+    """What changes neither a version nor an address shows in the next call."""
+    mine, theirs = ours.GRU(4, 8), nn.GRU(4, 8)
+    x = torch.randn(2, 3, 4)
+    for change in (lambda p: p.data.add_(0.5), lambda p: setattr(p, "data", torch.randn_like(p))):
+        for parameter, other in zip(mine.parameters(), theirs.parameters(), strict=True):
+            change(parameter)
+            other.data = parameter.data.clone()
+        with torch.no_grad():
+            torch.testing.assert_close(mine(x)[0], theirs(x)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_shapes_alone_say_which_way() -> None:
+    assert are_few(1, 16, 512) and are_few(16, 1, 512) and are_few(5, 32, 128) and are_few(5, 8, 129)
+    assert not are_few(6, 3, 128) and not are_few(5, 9, 129) and not are_few(0, 3, 8) and not are_few(3, 0, 8)
+
+
+def test_odd_memory_is_left_to_other_ways() -> None:
+    form, weights = (
+        form_of("forward", True, None, None, None, None),
+        [torch.randn(9, 4), torch.randn(9, 3), None, None],
+    )
+    x = torch.randn(2, 3, 4)
+    right = run_few_steps(form, (x, None, None, None, None, *weights))
+    assert right is not None
+    for odd in (torch.randn(2, 3, 8)[..., ::2], torch._neg_view(x), x.to_sparse()):
+        assert run_few_steps(form, (odd, None, None, None, None, *weights)) is None
+    assert run_few_steps(form, (x, None, None, None, None, torch.randn(4, 9).t(), *weights[1:])) is None
+    assert run_few_steps(form, (x, None, None, None, None, torch.randn(9, 5), *weights[1:])) is None
+    module = ours.GRU(4, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(module(torch._neg_view(x))[0], module(-x)[0])
+        with pytest.raises(onegru.SpecError, match="input"):
+            module(torch.randn(2, 3, 5))
+        with pytest.raises(onegru.SpecError, match="initial_h"):
+            module(x, torch.randn(1, 2, 3))
