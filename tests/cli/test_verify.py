@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import onegru
-from onegru.cli.verify import _apart
+from onegru.cli.verify import _format_pair
 from tests.support import mutants
 from tests.support.files.onnx_models import I, gru, model, node, save, tensor, value, weights
 from tests.support.layers import make_gru
@@ -196,8 +196,8 @@ def test_a_reference_that_cannot_be_compared_is_no_fault_of_random_inputs(verify
 
 
 def test_numbers_that_differ_are_shown_to_differ() -> None:
-    assert _apart(0.25, 0.0) == "0.25, not 0"
-    assert _apart(0.110021, 0.109987) == "0.11002, not 0.10999"
-    assert _apart(1.0, float(np.nextafter(1.0, 2.0))) == "1, not 1.0000000000000002"
-    assert _apart(float("nan"), 1.0) == "nan, not 1"
-    assert _apart(None, 1.0) == ", not 1"
+    assert _format_pair(0.25, 0.0) == "0.25, not 0"
+    assert _format_pair(0.110021, 0.109987) == "0.11002, not 0.10999"
+    assert _format_pair(1.0, float(np.nextafter(1.0, 2.0))) == "1, not 1.0000000000000002"
+    assert _format_pair(float("nan"), 1.0) == "nan, not 1"
+    assert _format_pair(None, 1.0) == ", not 1"

@@ -23,9 +23,11 @@ from onegru.torch.functional import (
     checked_lengths,
     checked_resets,
     checked_state,
+    is_recorded,
     must_be_tensors,
     must_have_steps,
 )
+from onegru.torch.packed import RowGroup, groups_of, joined
 from onegru.torch.state import FormInState
 
 
@@ -213,32 +215,43 @@ class GRU(FormInState, nn.RNNBase):
     ) -> tuple[PackedSequence, Tensor]:
         if lengths is not None or resets is not None:
             raise SpecError("lengths, resets: given with a PackedSequence; must be left out")
-        X, given = pad_packed_sequence(PackedSequence(input.data, input.batch_sizes))
         order = input.sorted_indices
         if hx is not None and order is not None:
             hx = hx.index_select(1, order)
-        Y, Y_h = self._layers(X, hx, given, None)
-        packed = pack_padded_sequence(Y, given)
+        if is_recorded() or is_exporting():  # whose sizes are open
+            X, given = pad_packed_sequence(PackedSequence(input.data, input.batch_sizes))
+            Y, Y_h = self._layers(X, hx, given, None)
+            data = pack_padded_sequence(Y, given).data
+        else:
+            width = self.input_size + self._form.num_directions * self.hidden_size
+            data, Y_h = self._layers(input.data, hx, None, None, groups_of(input, width))
         if input.unsorted_indices is not None:
             Y_h = Y_h.index_select(1, input.unsorted_indices)
-        result = PackedSequence(packed.data, input.batch_sizes, input.sorted_indices, input.unsorted_indices)
+        result = PackedSequence(data, input.batch_sizes, input.sorted_indices, input.unsorted_indices)
         return result, Y_h
 
     def _layers(
-        self, X: Tensor, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
+        self,
+        X: Tensor,
+        hx: Tensor | None,
+        lengths: Tensor | None,
+        resets: Tensor | None,
+        groups: Sequence[RowGroup] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        if X.shape[2] != self.input_size:
+        """All layers over X [T, B, I]; or over packed data [steps, I] in groups of rows, to packed data."""
+        if X.shape[-1] != self.input_size:
             raise SpecError.of(
-                "input", f"{X.shape[2]} numbers in a row; must be {self.input_size}, its input_size"
+                "input", f"{X.shape[-1]} numbers in a row; must be {self.input_size}, its input_size"
             )
         must_have_steps("input", X)
+        B = X.shape[1] if groups is None else groups[-1].rows.stop
         D, wanted = self._form.num_directions, _promoted(X, hx)
         weights = self._weights()
         X, hx = _cast(X, weights[0]), _cast(hx, weights[0])
         for weight in weights[:1]:
             if weight.dtype != X.dtype:
                 raise SpecError.of("input", f"{X.dtype}; must be {weight.dtype}, as the parameters are")
-        states = checked_state(hx, X, (self.num_layers * D, X.shape[1], self.hidden_size))
+        states = checked_state(hx, X, (self.num_layers * D, B, self.hidden_size))
         lengths, resets = checked_lengths(lengths, X), checked_resets(resets, X)
         each = len(weights) // self.num_layers
         last: list[Tensor] = []
@@ -247,7 +260,16 @@ class GRU(FormInState, nn.RNNBase):
             if not self.bias:
                 own = [tensor for d in range(D) for tensor in (*own[2 * d : 2 * d + 2], None, None)]
             start = None if states is None else states[number * D : (number + 1) * D]
-            X, Y_h = gru_layer(self._form, X, own, start, lengths, None, resets)
+            if groups is None:
+                X, Y_h = gru_layer(self._form, X, own, start, lengths, None, resets)
+            else:
+                parts = [
+                    gru_layer(
+                        self._form, g.take(X), own, None if start is None else start[:, g.rows], g.lengths
+                    )
+                    for g in groups
+                ]
+                X, Y_h = joined(groups, [Y for Y, _ in parts]), torch.cat([h for _, h in parts], 1)
             last.append(Y_h)
             if self.dropout and self.training and number < self.num_layers - 1:
                 X = nn.functional.dropout(X, self.dropout)

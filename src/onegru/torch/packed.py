@@ -1,0 +1,79 @@
+"""PackedSequences in groups of rows of similar lengths, so that memory goes by the steps that exist."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+#: The numbers that padding may take in all, and how often those that exist in a group.
+_FREE = 1 << 21
+_MOST_PADDED = 1.4
+
+
+class RowGroup(NamedTuple):
+    """Neighbouring rows of a PackedSequence, the longest first.
+
+    Attributes:
+        rows: which of them.
+        lengths: their steps, [rows], int64.
+        index: where step t of each row is in the data, [T, rows]; any place past a row's end.
+        is_there: whether it has that step, [T, rows].
+    """
+
+    rows: slice
+    lengths: Tensor
+    index: Tensor
+    is_there: Tensor
+
+    def take(self, data: Tensor) -> Tensor:
+        """The group's rows of packed data, padded: [T, rows, …]."""
+        T, count = self.index.shape
+        return data.index_select(0, self.index.flatten()).view(T, count, *data.shape[1:])
+
+
+def groups_of(packed: PackedSequence, width: int) -> list[RowGroup]:
+    """The rows of a PackedSequence in groups, which one call each takes without much padding.
+
+    Args:
+        packed: the sequence.
+        width: the numbers of a step that are padded.
+    """
+    sizes = packed.batch_sizes.numpy()
+    B = int(sizes[0])
+    lengths = np.searchsorted(-sizes, -np.arange(B), side="left")  # sizes descend
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    bounds = [0]
+    if int(lengths[0]) * B * width > _FREE:
+        steps = 0
+        for row, length in enumerate(lengths.tolist()):
+            steps += length
+            if (row + 1 - bounds[-1]) * int(lengths[bounds[-1]]) > _MOST_PADDED * steps:
+                bounds.append(row)
+                steps = length
+    found = []
+    for first, last in zip(bounds, [*bounds[1:], B], strict=True):
+        T, own = int(lengths[first]), lengths[first:last]
+        is_there = np.arange(T)[:, None] < own
+        index = np.where(is_there, starts[:T, None] + np.arange(first, last), 0)
+        found.append(
+            RowGroup(
+                slice(first, last),
+                torch.from_numpy(own.astype(np.int64)),
+                torch.from_numpy(index.astype(np.int64)),
+                torch.from_numpy(is_there),
+            )
+        )
+    return found
+
+
+def joined(groups: Sequence[RowGroup], results: Sequence[Tensor]) -> Tensor:
+    """Packed data of the results [T, rows, …] of each group."""
+    order = torch.cat([group.index[group.is_there] for group in groups])
+    return torch.cat([Y[group.is_there] for group, Y in zip(groups, results, strict=True)]).index_select(
+        0, torch.argsort(order)
+    )
