@@ -2,12 +2,28 @@
 
 `GRU` and `GRUCell` take the place of `torch.nn.GRU` and `torch.nn.GRUCell`: the same constructor, the same
 names and shapes of parameters, the same results. `accelerate` exchanges those of a finished model. `AUGRU`
-and `AUGRUCell` have attention. onegru runs float32 and float64 on the CPU; for other types and devices the
-same is computed by PyTorch's own operators.
+and `AUGRUCell` have attention. `from_layers` makes a module of a layer. onegru runs float32 and float64 on
+the CPU; for other types and devices the same is computed by PyTorch's own operators.
 """
 
+from onegru.core.errors import needs_extra
+
+with needs_extra("torch", "torch", "onegru.torch"):
+    import torch as torch
+
 from onegru.torch.exchange import Acceleration, accelerate, restore
+from onegru.torch.from_layers import from_layers
 from onegru.torch.functional import gru
 from onegru.torch.modules import AUGRU, GRU, AUGRUCell, GRUCell
 
-__all__ = ["AUGRU", "GRU", "AUGRUCell", "Acceleration", "GRUCell", "accelerate", "gru", "restore"]
+__all__ = [
+    "AUGRU",
+    "GRU",
+    "AUGRUCell",
+    "Acceleration",
+    "GRUCell",
+    "accelerate",
+    "from_layers",
+    "gru",
+    "restore",
+]

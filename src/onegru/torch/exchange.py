@@ -49,12 +49,12 @@ def accelerate(model: nn.Module) -> Acceleration:
     for name, module in model.named_modules():
         if not isinstance(module, nn.GRU | nn.GRUCell) or isinstance(module, GRU | GRUCell):
             continue
+        if hasattr(module, "parametrizations"):
+            left[name] = "its parameters are computed from others"
+            continue
         wanted = _CLASSES.get(type(module))
         if wanted is None:
             left[name] = f"{type(module).__name__} is a class of its own, which may compute something else"
-            continue
-        if hasattr(module, "parametrizations"):
-            left[name] = "its parameters are computed from others"
             continue
         both = isinstance(module, nn.GRU) and module.bidirectional
         module._form = form_of("bidirectional" if both else "forward", True, None, None, None, None)
@@ -72,6 +72,11 @@ def restore(model: nn.Module) -> tuple[str, ...]:
     if not isinstance(model, nn.Module):
         raise SpecError.of("model", f"{type(model).__name__}; must be a torch.nn.Module")
     found = [(name, module) for name, module in model.named_modules() if type(module) in _OURS]
+    for name, module in model.named_modules():
+        if isinstance(module, GRU | GRUCell) and hasattr(module, "parametrizations"):
+            raise SpecError.of(
+                "model", f"{name!r} has parameters that are computed from others; remove the parametrizations"
+            )
     for name, module in found:
         if not module._form.matches_nn_gru:
             kind = type(module).__name__.removeprefix("Torch")

@@ -72,7 +72,7 @@ def gru_layer(
         done = run_few_steps(form, tensors)
         if done is not None:
             return done
-    kind = _TransformedOneGRU if is_transforming else _OneGRU
+    kind = _TransformedOnegruGRU if is_transforming else OnegruGRU
     found = kind.apply(form, saves, *tensors)
     return found[0], found[1]
 
@@ -310,11 +310,12 @@ def _output(Y: Tensor, saves: bool) -> Tensor:
     return output.clone() if saves else output
 
 
-class _OneGRU(torch.autograd.Function):
-    """The layer."""
+class OnegruGRU(torch.autograd.Function):
+    """The layer; its name is that of `grad_fn` and in profiles."""
 
     @staticmethod
     def forward(ctx: Any, form: TorchGruConfig, saves: bool, *tensors: Tensor | None) -> Any:
+        """Y and Y_h."""
         Y, Y_h, gates = _seen_forward(form, tensors, saves)
         if saves:
             ctx.form = form
@@ -324,10 +325,11 @@ class _OneGRU(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None) -> Any:
+        """The gradients by all arguments."""
         return _pulled(ctx, dY, dY_h)
 
 
-class _TransformedOneGRU(torch.autograd.Function):
+class _TransformedOnegruGRU(torch.autograd.Function):
     """The layer in transforms of `torch.func`, which want to see all that is saved; it takes longer."""
 
     @staticmethod
@@ -358,7 +360,7 @@ class _TransformedOneGRU(torch.autograd.Function):
                 tensor if tensor is None or dim is None else tensor.select(dim, index)
                 for tensor, dim in zip(tensors, in_dims[2:], strict=True)
             ]
-            results.append(_TransformedOneGRU.apply(form, saves, *taken))
+            results.append(_TransformedOnegruGRU.apply(form, saves, *taken))
         return tuple(torch.stack(items) for items in zip(*results, strict=True)), (0, 0, 0, 0)
 
 

@@ -130,12 +130,14 @@ def must_have_steps(name: str, X: Tensor) -> None:
         check_steps(name, X.shape[0])
 
 
-def checked_state(state: Tensor | None, X: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+def checked_state(
+    state: Tensor | None, X: Tensor, shape: tuple[int, ...], name: str = "initial_h"
+) -> Tensor | None:
     """An initial state. Raises SpecError if it has another shape or type."""
     if state is None:
         return None
     if tuple(state.shape) != shape or state.dtype != X.dtype:
-        raise SpecError.of("initial_h", f"{state.dtype} {list(state.shape)}; must be {X.dtype} {list(shape)}")
+        raise SpecError.of(name, f"{state.dtype} {list(state.shape)}; must be {X.dtype} {list(shape)}")
     return state
 
 

@@ -39,6 +39,10 @@ def _cast(tensor: Any, like: Tensor) -> Any:
     return tensor.to(like.dtype)
 
 
+def _type_of(parameter: Tensor) -> str:
+    return f"{parameter.dtype}, as the parameters are: convert it, or the module by `module.to(dtype)`"
+
+
 def _promoted(X: Tensor, hx: Tensor | None) -> torch.dtype:
     """The type of the results: under autocast, as PyTorch's GRUs have it, not that of the weights."""
     return X.dtype if hx is None else torch.promote_types(X.dtype, hx.dtype)
@@ -250,8 +254,8 @@ class GRU(FormInState, nn.RNNBase):
         X, hx = _cast(X, weights[0]), _cast(hx, weights[0])
         for weight in weights[:1]:
             if weight.dtype != X.dtype:
-                raise SpecError.of("input", f"{X.dtype}; must be {weight.dtype}, as the parameters are")
-        states = checked_state(hx, X, (self.num_layers * D, B, self.hidden_size))
+                raise SpecError.of("input", f"{X.dtype}; must be {_type_of(weight)}")
+        states = checked_state(hx, X, (self.num_layers * D, B, self.hidden_size), "hx")
         lengths, resets = checked_lengths(lengths, X), checked_resets(resets, X)
         each = len(weights) // self.num_layers
         last: list[Tensor] = []
@@ -434,11 +438,14 @@ def _step(cell: GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor | N
         if shape != (B,) and shape != (B, 1) and not (is_one and shape == ()):
             raise SpecError.of("attention", f"shape {shape}; must be {[B]} or {[B, 1]}")
     X, h = (input[None], None if hx is None else hx[None]) if is_one else (input, hx)
+    if h is not None and tuple(h.shape) != (X.shape[0], cell.hidden_size) and not is_recorded():
+        wanted = [cell.hidden_size] if is_one else [X.shape[0], cell.hidden_size]
+        raise SpecError.of("hx", f"shape {list(h.shape[is_one:])}; must be {wanted}")
     weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
     wanted = _promoted(X, h)
     X = _cast(X, weights[0])[None]
     if weights[0].dtype != X.dtype:
-        raise SpecError.of("input", f"{X.dtype}; must be {weights[0].dtype}, as the parameters are")
+        raise SpecError.of("input", f"{X.dtype}; must be {_type_of(weights[0])}")
     state = (
         None if h is None else checked_state(_cast(h, weights[0])[None], X, (1, X.shape[1], cell.hidden_size))
     )
@@ -508,10 +515,10 @@ class AUGRU(GRU):
         weights = self._weights()
         X = _cast(X, weights[0])
         if weights[0].dtype != X.dtype:
-            raise SpecError.of("input", f"{X.dtype}; must be {weights[0].dtype}, as the parameters are")
+            raise SpecError.of("input", f"{X.dtype}; must be {_type_of(weights[0])}")
         if not self.bias:
             weights += [None, None]
-        state = checked_state(_cast(hx, weights[0]), X, (1, X.shape[1], self.hidden_size))
+        state = checked_state(_cast(hx, weights[0]), X, (1, X.shape[1], self.hidden_size), "hx")
         lengths, resets = checked_lengths(lengths, X), checked_resets(resets, X)
         given = checked_attention(_cast(scores, weights[0]), X)
         Y, Y_h = gru_layer(self._form, X, weights, state, lengths, given, resets)
