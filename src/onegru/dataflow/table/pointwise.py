@@ -250,6 +250,10 @@ def _activation(name: str) -> Pointwise:
 
 
 _ALPHA = "alpha"
+_UNARY = (
+    *("Mish", "HardSwish", "Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
+    *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Mean"),
+)
 
 register(
     Pointwise("Neg", _unary(np.negative), keeps_zeros=True),
@@ -269,24 +273,7 @@ register(
         kinks=lambda call: [margin for end in _ends(call) for margin in _over(call.constant(0), end)],
     ),
     Pointwise("Erf", keeps_zeros=True),
-    *(
-        Pointwise(kind)
-        for kind in [
-            "Mish",
-            "HardSwish",
-            "Sign",
-            "Floor",
-            "Ceil",
-            "Round",
-            "Sin",
-            "Cos",
-            "Tan",
-            "Asin",
-            "Acos",
-            "Atan",
-        ]
-    ),
-    *(Pointwise(kind) for kind in ["Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Mean"]),
+    *(Pointwise(kind) for kind in _UNARY if kind not in AS_OPERATORS),
     *(Pointwise("Selu", None, "alpha gamma"), Pointwise("Celu", None, _ALPHA)),
     *(
         Pointwise("Gelu", None, "approximate"),
