@@ -67,6 +67,8 @@ void BindFewSteps(nb::module_& m) {
         const DefaultFloatMode mode;
         run(s);
       },
+      nb::arg("is_double"), nb::arg("sizes"), nb::arg("form"), nb::arg("weights"), nb::arg("X"), nb::arg("initial_h"),
+      nb::arg("attention"), nb::arg("lengths"), nb::arg("resets"), nb::arg("Y"), nb::arg("Y_h"),
       "Steps of one direction on weights that are not packed. Addresses with strides in bytes, (address, time, row); "
       "0 for what is absent.");
 }

@@ -44,7 +44,6 @@ def few_steps(
     resets: int,
     Y: tuple[int, int, int],
     Y_h: tuple[int, int, int],
-    /,
 ) -> None: ...
 def activate(function: int, alpha: float, beta: float, x: NDArray[Any], y: NDArray[Any]) -> None: ...
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -114,15 +114,7 @@ def quantize(
     if keep_snr is not None and not math.isfinite(number("keep_snr", keep_snr)):
         raise SpecError.of("keep_snr", f"{keep_snr}; must be finite")
     kept = tuple(MODES) if target is None else _OF_FILES
-    if not isinstance(among, Iterable | None):
-        raise SpecError.of("among", f"{shown(among)}; must be some of {', '.join(kept)}")
-    if among is not None and keep_snr is None:
-        raise SpecError.of("among", "given without keep_snr, where it has no effect; must be left out")
-    among = kept if among is None else [among] if isinstance(among, str) else list(among)
-    for item in among:
-        choice("among", item, kept)
-    if target is not None and not any(is_int8(MODES[item][0]) for item in among):
-        raise SpecError.of("among", f"{shown(among)}; must have W8A8 or W8A16, with target")
+    among = _checked_modes(among, kept, keep_snr is not None, target is not None)
     if mode is not None and keep_snr is not None:
         raise SpecError.of("mode", f"{mode!r}; must be None with keep_snr, which chooses")
     mode = choice("mode", "W8A16" if mode is None else mode, kept if target is None else _OF_FILES[:-1])
@@ -158,6 +150,22 @@ def quantize(
     names = _names_in_int8(report, keep_snr) if report.grus else None
     written = _written(open_model("source", source), target, first, opset, names, group)
     return dataclasses.replace(report, written=written)
+
+
+def _checked_modes(
+    among: Iterable[str] | None, kept: Sequence[str], is_chosen: bool, is_written: bool
+) -> Sequence[str]:
+    """The modes that GRUs may be kept in, of those that there are."""
+    if not isinstance(among, Iterable | None):
+        raise SpecError.of("among", f"{shown(among)}; must be some of {', '.join(kept)}")
+    if among is not None and not is_chosen:
+        raise SpecError.of("among", "given without keep_snr, where it has no effect; must be left out")
+    found = kept if among is None else [among] if isinstance(among, str) else list(among)
+    for item in found:
+        choice("among", item, kept)
+    if is_written and not any(is_int8(MODES[item][0]) for item in found):
+        raise SpecError.of("among", f"{shown(found)}; must have W8A8 or W8A16, with target")
+    return found
 
 
 def _written(

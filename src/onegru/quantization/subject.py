@@ -157,23 +157,15 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> Q
         ]
         return made[0] if isinstance(source, GRU) else Stack(made, layout=source.layout)
 
-    def run(layers: GRU | Stack, call: Mapping[str, Any]) -> dict[str, Array]:
-        try:
-            Y, Y_h = layers(**call)
-        except TypeError as error:
-            raise SpecError.of("samples", f"{error}") from None
-        last = [Y_h] if isinstance(Y_h, np.ndarray) else Y_h
-        return {"Y": Y, **{f"Y_h {index}": h for index, h in enumerate(last)}}
-
     repeated: dict[str, list[Repeat]] = {name: [] for name in names}
     steps = 0
     for call in calls:
-        Y = run(make({}), call)["Y"]  # refuses what does not fit
+        Y = _run_layers(make({}), call)["Y"]  # refuses what does not fit
         layout, lengths = call.get("layout"), call.get("sequence_lens")
         axis = source.layout if layout is None else layout
         steps = max(steps, Y.shape[axis] if lengths is None else int(np.max(lengths, initial=0)))
         if isinstance(source, GRU):
-            repeated[names[0]].append(lambda layer, call=call: partial(run, layer, call))  # type: ignore[misc]
+            repeated[names[0]].append(lambda layer, call=call: partial(_run_layers, layer, call))  # type: ignore[misc]
             continue
 
         def see(layer: GRU, Y: Any, **arguments: Any) -> Array:
@@ -195,12 +187,21 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> Q
         reasons=reasons,
         samples=calls,
         make=make,
-        run=run,
+        run=_run_layers,
         calls=repeated,
         trace=trace,
         group=group,
         steps=steps,
     )
+
+
+def _run_layers(layers: GRU | Stack, call: Mapping[str, Any]) -> dict[str, Array]:
+    try:
+        Y, Y_h = layers(**call)
+    except TypeError as error:
+        raise SpecError.of("samples", f"{error}") from None
+    last = [Y_h] if isinstance(Y_h, np.ndarray) else Y_h
+    return {"Y": Y, **{f"Y_h {index}": h for index, h in enumerate(last)}}
 
 
 def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) -> QuantizationTarget:
@@ -215,14 +216,13 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
     reasons = {node.name: text for node in nodes if (text := _reason(node.layer))}
     reasons |= {name: "shares its name with others" for name in names if names.count(name) > 1}
     reasons |= {name: "has a line break in its name" for name in names if "\n" in name}
-    if samples is None:
-        found: list[Any] = [
-            pick_inputs(exact, {}, seed, dims, sizes=(_RANDOM_STEPS, _RANDOM_ROWS, _RANDOM_ROWS))[0]
-        ]
-    else:
-        if dims:
-            raise SpecError.of("dims", "given with samples, whose sizes are their own; must be left out")
-        found = _listed(samples, lambda given: isinstance(given, Mapping))
+    if samples is not None and dims:
+        raise SpecError.of("dims", "given with samples, whose sizes are their own; must be left out")
+    found: list[Any] = (
+        [pick_inputs(exact, {}, seed, dims, sizes=(_RANDOM_STEPS, _RANDOM_ROWS, _RANDOM_ROWS))[0]]
+        if samples is None
+        else _listed(samples, lambda given: isinstance(given, Mapping))
+    )
     layers = {node.name: node.layer for node in nodes if node.layer is not None and node.name not in reasons}
 
     def make(modes: Mapping[str, str]) -> Model:

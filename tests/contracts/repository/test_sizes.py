@@ -21,12 +21,7 @@ LONGER = {
     "cli/verify.py:verify_command",
     "conformance/factors.py:_onnx",
     "dataflow/flow.py:Flow",
-    "formats/onnx/whole/session.py:__init__",
-    "fusion/cells/products.py:contract",
     "fusion/openvino/writer.py:GraphWriter",
-    "quantization/quantize.py:quantize",
-    "quantization/subject.py:_of_layers",
-    "quantization/subject.py:_of_model",
 }
 
 

@@ -105,17 +105,8 @@ class Products(Views):
         ):
             raise UnknownOpError
         own = [letter for letter in out_letters if letter in constant_letters]
-        roles, columns, fixed = dict(zip(out_letters, view.roles, strict=True)), iter(view.index), {}
-        for letter, role in zip(out_letters, view.roles, strict=True):
-            if role == "F":
-                if letter not in own:
-                    raise UnknownOpError
-                fixed[letter] = next(columns)
-            elif letter in own:
-                size = array.shape[constant_letters.index(letter)]
-                if (role == "R" and size != 1) or isinstance(role, LoopIndex):
-                    raise UnknownOpError
-                fixed[letter] = np.full(view.width, 0 if role == "R" else role)
+        roles = dict(zip(out_letters, view.roles, strict=True))
+        fixed = _fixed_indices(view, roles, dict(zip(constant_letters, array.shape, strict=True)))
         if [letter for letter in constant_letters if letter not in own + summed]:
             raise UnknownOpError
         sizes = [array.shape[constant_letters.index(letter)] for letter in summed]
@@ -222,6 +213,27 @@ class Products(Views):
             digest = hashlib.blake2b(data.data if data.size else b"", digest_size=16)
             known[holder] = (array, f"{digest.hexdigest()}{array.shape}{array.dtype}")
         return known[holder][1]
+
+
+def _fixed_indices(view: View, roles: Mapping[str, Role], shape: Mapping[str, int]) -> dict[str, Array]:
+    """The index of each column of a product along those axes of a constant that the product has.
+
+    Args:
+        view: the columns of the product.
+        roles: those of its axes, by their letters.
+        shape: the constant's sizes, by their letters.
+    """
+    columns, fixed = iter(view.index), dict[str, Array]()
+    for letter, role in roles.items():
+        if role == "F":
+            if letter not in shape:
+                raise UnknownOpError
+            fixed[letter] = next(columns)
+        elif letter in shape:
+            if (role == "R" and shape[letter] != 1) or isinstance(role, LoopIndex):
+                raise UnknownOpError
+            fixed[letter] = np.full(view.width, 0 if role == "R" else role)
+    return fixed
 
 
 def _sizes_at(letters: str, summed: list[str], sizes: list[int]) -> list[tuple[int, int]]:

@@ -90,11 +90,8 @@ class Session:
             model, folder = placed(source, model)
         elif source.beside is not None:
             folder = None  # it follows links by itself
-        entries: dict[str, str] = {}
-        if most_ahead is not None:
-            entries[_MOST_AHEAD] = str(most_ahead)
-        if folder is not None:
-            entries[_FOLDER] = str(folder.resolve())
+        entries = {} if most_ahead is None else {_MOST_AHEAD: str(most_ahead)}
+        entries |= {} if folder is None else {_FOLDER: str(folder.resolve())}
         self._source = source
         providers: list[Any] = [_CPU]
         if provider is not None:
@@ -131,9 +128,7 @@ class Session:
             raise self._error(error, "refuses it") from None
         outputs = self._session.get_outputs()
         self.output_names = [output.name for output in outputs]
-        # Arrays of that type cannot be passed as they are.
         self._has_bfloat16 = any(_BFLOAT16 in item.type for item in (*self._session.get_inputs(), *outputs))
-        # Without its Python methods, which take some µs.
         self._run = (getattr(self._session, "_sess", None) or self._session).run
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
