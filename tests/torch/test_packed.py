@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import warnings
 from typing import Any
@@ -59,7 +60,7 @@ def test_rows_are_padded_by_little() -> None:
             0,
             *(group.rows.stop for group in groups),
         ]
-        assert sum(int(group.is_there.sum()) for group in groups) == sum(lengths)
+        assert sum(len(group.steps) for group in groups) == sum(lengths)
         assert total <= max(1.5 * sum(lengths), packed._FREE / 200)
         X = torch.arange(sum(lengths), dtype=torch.float32)[:, None]
         assert torch.equal(packed.joined(groups, [group.take(X) for group in groups]), X)
@@ -79,3 +80,13 @@ def test_an_uneven_sequence_takes_little_memory() -> None:
         y, _ = module(given)
     y.data.sum().backward()
     assert biggest < 6000 * 128 * 5
+
+
+@pytest.mark.parametrize("options", [{}, {"clip": 2.0}, {"linear_before_reset": False}])
+def test_other_devices_and_types(options: dict[str, Any]) -> None:
+    given = sequence([3, 5, 2], 4)
+    module = ours.GRU(4, 6, **options)
+    for target in ("meta", torch.bfloat16):
+        moved = copy.deepcopy(module).to(target)
+        y, h = moved(given.to(target) if target != "meta" else given._replace(data=given.data.to("meta")))
+        assert y.data.shape == (10, 6) and h.shape == (1, 3, 6)

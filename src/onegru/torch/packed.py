@@ -22,13 +22,13 @@ class RowGroup(NamedTuple):
         rows: which of them.
         lengths: their steps, [rows], int64.
         index: where step t of each row is in the data, [T, rows]; any place past a row's end.
-        is_there: whether it has that step, [T, rows].
+        steps: which of these steps the rows have, of all in order.
     """
 
     rows: slice
     lengths: Tensor
     index: Tensor
-    is_there: Tensor
+    steps: Tensor
 
     def take(self, data: Tensor) -> Tensor:
         """The group's rows of packed data, padded: [T, rows, …]."""
@@ -43,7 +43,7 @@ def groups_of(packed: PackedSequence, width: int) -> list[RowGroup]:
         packed: the sequence.
         width: the numbers of a step that are padded.
     """
-    sizes = packed.batch_sizes.numpy()
+    sizes, device = packed.batch_sizes.numpy(), packed.data.device
     B = int(sizes[0])
     lengths = np.searchsorted(-sizes, -np.arange(B), side="left")  # sizes descend
     starts = np.concatenate([[0], np.cumsum(sizes)])
@@ -63,9 +63,10 @@ def groups_of(packed: PackedSequence, width: int) -> list[RowGroup]:
         found.append(
             RowGroup(
                 slice(first, last),
-                torch.from_numpy(own.astype(np.int64)),
-                torch.from_numpy(index.astype(np.int64)),
-                torch.from_numpy(is_there),
+                *(
+                    torch.from_numpy(array.astype(np.int64)).to(device)
+                    for array in (own, index, np.flatnonzero(is_there))
+                ),
             )
         )
     return found
@@ -73,7 +74,6 @@ def groups_of(packed: PackedSequence, width: int) -> list[RowGroup]:
 
 def joined(groups: Sequence[RowGroup], results: Sequence[Tensor]) -> Tensor:
     """Packed data of the results [T, rows, …] of each group."""
-    order = torch.cat([group.index[group.is_there] for group in groups])
-    return torch.cat([Y[group.is_there] for group, Y in zip(groups, results, strict=True)]).index_select(
-        0, torch.argsort(order)
-    )
+    places = torch.cat([group.index.flatten().index_select(0, group.steps) for group in groups])
+    parts = [Y.flatten(0, 1).index_select(0, group.steps) for group, Y in zip(groups, results, strict=True)]
+    return torch.cat(parts).index_select(0, torch.argsort(places))
