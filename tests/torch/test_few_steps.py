@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 
 import onegru  # noqa: E402
 import onegru.torch as ours  # noqa: E402
+from onegru import _native  # noqa: E402
 from onegru.torch import fallback  # noqa: E402
 from onegru.torch.arguments import form_of  # noqa: E402
 from onegru.torch.few_steps import are_few, run_few_steps  # noqa: E402
@@ -93,7 +94,17 @@ MODULES: list[tuple[str, Any, Any]] = [
 @pytest.mark.parametrize(
     ("options", "shape"), [item[1:] for item in MODULES], ids=[item[0] for item in MODULES]
 )
-def test_modules_give_what_pytorchs_give(options: Any, shape: tuple[int, int, int]) -> None:
+def test_modules_give_what_pytorchs_give(
+    options: Any, shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+
+    def counted(*args: Any) -> None:
+        calls.append(args)
+        native(*args)
+
+    native = _native.few_steps
+    monkeypatch.setattr(_native, "few_steps", counted)
     theirs = nn.GRU(9, 21, **options).eval()
     mine = ours.GRU(9, 21, **options).eval()
     mine.load_state_dict(theirs.state_dict())
@@ -104,6 +115,7 @@ def test_modules_give_what_pytorchs_give(options: Any, shape: tuple[int, int, in
             for found, wanted in zip(mine(x, given), theirs(x, given), strict=True):
                 torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
                 assert found.shape == wanted.shape
+    assert len(calls) == 2 * mine.num_layers * (1 + mine.bidirectional)
 
 
 def test_cells_and_attention() -> None:

@@ -216,12 +216,10 @@ class Planner:
                         operator_of(kind).window == "pool" and output
                     ):
                         self.context.refuse("unknown", "does what is not known along time")
-        if any(timed[name] for name in op.outputs if name) and not self.context.newest.isdisjoint(op.taken()):
-            is_start = (
-                operator_of(kind).states and time_axis(op) in timed[op.inputs[0]]
-            )  # which has its own words
-            if not is_start:
-                self.context.refuse("mixes", "spreads one value of a run over all of its steps")
+        has_own_words = operator_of(kind).states and time_axis(op) in timed[op.inputs[0]]  # an initial state
+        is_timed = any(timed[name] for name in op.outputs if name)
+        if is_timed and not has_own_words and not self.context.newest.isdisjoint(op.taken()):
+            self.context.refuse("mixes", "spreads one value of a run over all of its steps")
 
     def _check_constants(self, op: Op, timed: Mapping[str, list[int]]) -> None:
         """What takes numbers of its own for each step, as a table of positions."""
@@ -244,13 +242,13 @@ class Planner:
         A convolution has in its cache the zeros that it reads.
         """
         axis = self.context.timed(op.inputs[place])[0]
-        moves = [
-            move for move in self.analysis.moves[id(op)] or () if (move.input, move.axis) == (place, axis)
+        moves = self.analysis.moves[id(op)] or ()
+        reaches = [
+            move.reach - move.pad_begin
+            for move in moves
+            if move.reach and (move.input, move.axis) == (place, axis)
         ]
-        zeros = extent.left_pad - max(
-            (move.reach - move.pad_begin for move in moves if move.reach), default=0
-        )
-        steps = extent._replace(left_pad=zeros).to_hold
+        steps = extent._replace(left_pad=extent.left_pad - max(reaches, default=0)).to_hold
         if steps <= 0:
             return extent
         self.context.changes.caches.append(Cache(op, place, axis, steps, steps, waits=True))

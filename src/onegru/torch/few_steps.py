@@ -39,7 +39,8 @@ def run_few_steps(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tup
     X, initial_h, attention, lengths, resets, *weights = tensors
     if X is None or not all(_is_in_rows(item) for item in (X, initial_h, attention) if item is not None):
         return None
-    lengths, resets = (None if item is None else item.contiguous() for item in (lengths, resets))
+    lengths = None if lengths is None else lengths.to(torch.int64).contiguous()
+    resets = None if resets is None else resets.to(torch.bool).contiguous()
     T, B, I = X.shape
     D, H = form.num_directions, weights[1].shape[-1]  # type: ignore[union-attr]
     shapes = ((3 * H, I), (3 * H, H), (3 * H,), (3 * H,))
@@ -56,14 +57,14 @@ def run_few_steps(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tup
     size = X.element_size()
     Y, Y_h = X.new_empty((T, B, D * H)), X.new_empty((D, B, H))
     y, last, row = Y.data_ptr(), Y_h.data_ptr(), H * size
-    start, scores = _rows(initial_h, 0, 1), _rows(attention, 0, 1)
+    start, scores = _rows(initial_h), _rows(attention)
     for d in range(D):
         _native.few_steps(
             size == 8,
             (T, B, I, H),
             _native_form(form, d, attention is not None),
             tuple(addresses[4 * d : 4 * d + 4]),  # type: ignore[arg-type]
-            _rows(X, 0, 1),
+            _rows(X),
             (start[0] + d * start[1], 0, start[2]),
             scores,
             0 if lengths is None else lengths.data_ptr(),
@@ -74,12 +75,12 @@ def run_few_steps(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tup
     return Y, Y_h
 
 
-def _rows(tensor: Tensor | None, *axes: int) -> tuple[int, int, int]:
-    """A tensor's address, and its strides along two axes in bytes."""
+def _rows(tensor: Tensor | None) -> tuple[int, int, int]:
+    """A tensor's address, and its strides along the first two axes in bytes."""
     if tensor is None:
         return _ABSENT
     size, strides = tensor.element_size(), tensor.stride()
-    return tensor.data_ptr(), strides[axes[0]] * size, strides[axes[1]] * size
+    return tensor.data_ptr(), strides[0] * size, strides[1] * size
 
 
 def _is_in_rows(tensor: Tensor) -> bool:

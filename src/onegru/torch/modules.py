@@ -50,7 +50,7 @@ def _promoted(X: Tensor, hx: Tensor | None) -> torch.dtype:
 
 # Below so many rows of so many steps PyTorch's operator takes less time than packing the weights does. Where
 # gradients are wanted: for one step, and for two of a layer of this size.
-_FEW_ROWS = {1: 256, 2: 64, 3: 16, 4: 8, 5: 2}
+_FEW_ROWS = {1: 256, 2: 64, 3: 16}
 _LARGE = 192
 
 _OF_16_BITS = (torch.float16, torch.bfloat16)
@@ -59,7 +59,7 @@ _OF_16_BITS = (torch.float16, torch.bfloat16)
 def _prefers_aten(form: TorchGruConfig, tensor: Tensor, T: int, B: int, H: int) -> bool:
     """Whether a call of T steps and B rows is left to PyTorch, which computes the same."""
     # Compiled code is for any T: nothing may ask for it there.
-    if torch.compiler.is_compiling() or T > 5 or not form.matches_nn_gru or not tensor.is_cpu:
+    if torch.compiler.is_compiling() or not form.matches_nn_gru or not tensor.is_cpu:
         return False
     if torch.is_grad_enabled():
         return T * B > 0 and (T == 1 or (T == 2 and H >= _LARGE))

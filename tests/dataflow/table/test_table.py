@@ -133,9 +133,12 @@ def call_of(given: Case) -> Call:
 def moves_of(given: Case) -> list[Move]:
     call = call_of(given)
     try:
-        return list(call.operator.along(call))
+        moves = list(call.operator.along(call))
     except UnknownOpError:
+        assert given[0] in ("Flatten", "Reshape"), "no row says what happens along time"
         return []
+    assert moves or given[0] in ("ConstantOfShape", "Range", "Size")
+    return moves
 
 
 def named(cases: list[Case]) -> pytest.MarkDecorator:
@@ -179,6 +182,8 @@ def test_steps_along_an_axis_that_is_said_to_stay_are_independent(given: Case) -
             continue
         if any(other.hazard and (other.to, other.output) == (move.to, move.output) for other in moves):
             continue
+        if given[0] == "Concat" and move.axis == given[2]["axis"] % np.ndim(given[1][0]):
+            continue  # joined along it
         arrays = [None if item is None else np.asarray(item) for item in given[1]]
         moved = arrays[move.input]
         assert moved is not None
@@ -190,8 +195,8 @@ def test_steps_along_an_axis_that_is_said_to_stay_are_independent(given: Case) -
             if is_beside and array is not None and array.shape[other.axis] == count:
                 arrays[other.input] = np.take(array, order, other.axis)
         found, wanted = values_of(given, arrays)[move.output], whole[move.output]
-        if wanted.shape[move.to] == count:
-            np.testing.assert_allclose(found, np.take(wanted, order, move.to), rtol=1e-4, atol=1e-5)
+        assert wanted.shape[move.to] == count
+        np.testing.assert_allclose(found, np.take(wanted, order, move.to), rtol=1e-4, atol=1e-5)
 
 
 @named([item for item in EVERY if item[0] not in ("GRU", "LSTM", "RNN")])
@@ -212,9 +217,10 @@ def test_a_step_reaches_as_far_as_is_said(given: Case) -> None:
             others = tuple(axis for axis in range(output.ndim) if axis != move.to)
             differs = np.flatnonzero((found != output).any(others))
             if output.shape[move.to] == size + move.pad_begin + move.pad_end - move.reach:
-                first, last = step + move.pad_begin - move.reach, step + move.pad_begin
-                edge = given[2].get("mode", "constant") != "constant"
-                assert edge or all(first <= item <= last for item in differs)
+                read = {*range(step + move.pad_begin - move.reach, step + move.pad_begin + 1)}
+                if given[2].get("mode", "constant") != "constant":  # padded steps repeat others
+                    read |= {*range(move.pad_begin), *range(move.pad_begin + size, output.shape[move.to])}
+                assert read.issuperset(differs.tolist())
 
 
 @named([item for item in CASES if operator_of(item[0]).has_view])
@@ -228,12 +234,27 @@ def test_columns_come_from_where_a_view_says(given: Case) -> None:
         try:
             parts = call.operator.source(call, View(name, ("F",) * value.ndim, index))
         except UnknownOpError:
+            assert given[0] in ("Flatten", "Gather", "ReverseSequence")
             continue
+        assert parts
         for columns, part in parts:
             roles = [role if isinstance(role, int) else slice(None) for role in part.roles]
             array = arrays[part.name][tuple(roles)]
             taken = array[tuple(part.index)] if len(part.index) else np.full(len(columns), array)
             np.testing.assert_array_equal(taken, value.ravel()[columns])
+
+
+NOT_AHEAD = (
+    "CumSum",
+    "ConstantOfShape",
+    "Einsum",
+    "Expand",
+    "Flatten",
+    "Gemm",
+    "Range",
+    "ReverseSequence",
+    "Tile",
+)
 
 
 @named(CASES)
@@ -243,6 +264,7 @@ def test_many_at_once_are_as_each_alone(given: Case) -> None:
     try:
         change = call.operator.ahead(call, [True, *[False] * (len(arrays) - 1)])
     except UnknownOpError:
+        assert given[0] in NOT_AHEAD
         return
     first = arrays[0]
     assert first is not None

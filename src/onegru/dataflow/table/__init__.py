@@ -1,6 +1,7 @@
 """The table of operators: what each of them means."""
 
-from onegru.dataflow.table import (
+# Their rows come into the table where they are imported.
+from onegru.dataflow.table import (  # noqa: F401
     cutting,
     making,
     moving,
@@ -25,7 +26,5 @@ from onegru.dataflow.table.base import (
     operator_of,
 )
 
-FAMILIES = (cutting, making, moving, pointwise, products, recurrences, reductions, windows)
-
-__all__ = ["ENDLESS", "FAMILIES", "OPERATORS", "Call", "Elements", "Hazard", "LargeResultError", "Move"]
+__all__ = ["ENDLESS", "OPERATORS", "Call", "Elements", "Hazard", "LargeResultError", "Move"]
 __all__ += ["Operator", "UnknownOpError", "evaluate", "movers", "operator_of"]

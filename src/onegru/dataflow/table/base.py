@@ -25,7 +25,7 @@ _MAX_ELEMENTS = 2**25
 
 
 class UnknownOpError(Exception):
-    """What an operator does cannot be told."""
+    """It is not known what an operator does."""
 
 
 class LargeResultError(Exception):
@@ -39,7 +39,7 @@ class Elements(enum.Flag):
     KEPT = enum.auto()  # all of them, in their order, in another shape at most
     PERMUTED = enum.auto()  # all of them, in another order
     CUT = enum.auto()  # some of them
-    JOINED = enum.auto()  # behind those of others
+    JOINED = enum.auto()  # after those of others
     REPEATED = enum.auto()
 
 
@@ -53,7 +53,7 @@ class Move:
         to: the axis of the output; None if it has none for it.
         output: the output's index.
         hazard: what is wrong if the axis is time; "" for nothing.
-        message: the same in words, behind the node's name.
+        message: the same in words, to follow the node's name.
         pad_begin, pad_end: steps that are added at either end; less than 0 for steps that are cut off.
         reach: how many earlier steps each step of the output needs.
     """
@@ -82,12 +82,12 @@ class Parameter(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """How an operator is computed for many values at once, with an axis for them in front.
+    """How an operator is computed for many values at once, with a leading axis for them.
 
     Attributes:
         changed: its parameters and attributes that change.
         repeat: whether inputs that are the same for all values get the axis, too.
-        widen: whether inputs of lower rank get axes of size 1 behind the one in front.
+        widen: whether inputs of lower rank get axes of size 1 after the leading one.
     """
 
     changed: Mapping[str, Any] = {}
@@ -233,7 +233,7 @@ class Operator:
     """A kind of operator, of which nothing is known.
 
     Attributes:
-        kind: ONNX's name for it; others have their domain in front, as "com.microsoft::Gelu".
+        kind: ONNX's name for it; others begin with their domain, as "com.microsoft::Gelu".
         understood: the attributes that `along` has understood.
         max_inputs: how many inputs it has understood.
         parameters: what is an attribute in some opsets and an input in others.

@@ -33,7 +33,7 @@ _BY_INDEX = "takes steps by their places in a run"
 
 
 def _cut_axis(view: View, axis: int, cut: tuple[int, int, int], size: Size) -> tuple[Role, Any]:
-    """The role of an axis behind a cut (first index, count, step), and its columns if it has any."""
+    """The role of an axis after a cut (first index, count, step), and its columns if it has any."""
     role, (start, count, step) = view.roles[axis], cut
     if start >= 0:
         if role == "F":

@@ -22,7 +22,7 @@ from onegru.dataflow.table.base import (
 )
 
 _OVER = "computes over all steps of a run at once"
-_OF_ITS_OWN = "has numbers of its own for each step"
+_OF_ITS_OWN = "has a parameter of its own for each step"
 
 
 class Reduction(Operator):
@@ -79,7 +79,7 @@ class ReduceSum(Reduction):
 
 
 class GlobalPool(Operator):
-    """One that reduces all axes behind the channels to size 1."""
+    """One that reduces all axes after the channels to size 1."""
 
     dtype: str | int | None = 0
 

@@ -18,16 +18,16 @@ class Window(Operator):
     resizes: ClassVar[bool] = True
 
     def sizes_of_window(self, call: Call) -> list[Size]:
-        """The sizes of the window along each axis behind the channels."""
+        """The sizes of the window along each axis after the channels."""
         sizes = call.numbers("kernel_shape")
         return list(sizes or call.shape(1)[2 - call.rank() :])
 
     def counts(self, call: Call, name: str, default: int = 1) -> list[int]:
-        """An attribute with a number for each axis behind the channels."""
+        """An attribute with a number for each axis after the channels."""
         return call.numbers(name) or [default] * (call.rank() - 2)
 
     def pads(self, call: Call) -> list[int]:
-        """What is put in front of each axis behind the channels, then behind each."""
+        """The padding at the begin of each axis after the channels, then at the end of each."""
         count, auto = call.rank() - 2, str(call.get("auto_pad", "NOTSET")).upper()
         if not auto.startswith("SAME"):
             return [0] * (2 * count) if auto == "VALID" else call.numbers("pads") or [0] * (2 * count)
@@ -41,8 +41,8 @@ class Window(Operator):
                 raise UnknownOpError  # how many it puts there depends on a size that is not known
             if stride != 1 and isinstance(size, int):
                 reaches[axis] = max((-(-size // stride) - 1) * stride + reaches[axis] + 1 - size, 0)
-        behind = [reach // 2 + (reach % 2 if auto == "SAME_UPPER" else 0) for reach in reaches]
-        return [*(reach - end for reach, end in zip(reaches, behind, strict=True)), *behind]
+        ends = [reach // 2 + (reach % 2 if auto == "SAME_UPPER" else 0) for reach in reaches]
+        return [*(reach - end for reach, end in zip(reaches, ends, strict=True)), *ends]
 
     def channels(self, call: Call) -> Size:
         """How many the output has."""
@@ -102,7 +102,7 @@ class Window(Operator):
 
 
 class GroupConvolution(Window):
-    """OpenVINO's, whose weights have the groups in front: [groups, out, in, …]."""
+    """OpenVINO's, whose weights have the groups first: [groups, out, in, …]."""
 
     def channels(self, call: Call) -> Size:
         groups, out = call.shape(1)[:2]
@@ -139,7 +139,7 @@ class Deconvolution(Window):
             yield Move(0, k + 2, k + 2, 0, "remembers" if moved else "", message)
 
     def _changes_size(self, call: Call, k: int) -> bool:
-        """Whether it pads or cuts an axis behind the channels by itself."""
+        """Whether it pads or cuts an axis after the channels by itself."""
         count = call.rank() - 2
         pads = call.numbers("pads", [0] * (2 * count))
         is_given = bool(call.numbers("output_shape")) or call.is_given(2 if "::" in self.kind else 99)
@@ -159,7 +159,7 @@ class Pad(Operator):
     resizes: ClassVar[bool] = True
 
     def pads(self, call: Call) -> list[tuple[int, int]]:
-        """In front of each axis, and behind it.
+        """The padding at the begin and at the end of each axis.
 
         Raises:
             UnknownOpError: that is computed.

@@ -11,9 +11,9 @@ import numpy as np
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec
+from onegru.dataflow import table
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Shape, Size
-from onegru.dataflow.table import OPERATORS, Operator
 from onegru.formats.openvino.fields import ELEMENT_WORDS
 from onegru.formats.openvino.kinds import BINARY, UNARY
 from onegru.formats.openvino.writer import attributes_of, operator_of, summed_biases, version_of
@@ -350,7 +350,5 @@ WRITTEN = frozenset((*UNARY, *_BINARY, *_BUILT))
 
 def output_dtype(op: Op, dtype: Callable[[str], str]) -> str:
     """The element type of an operator's output; `dtype` gives that of an input."""
-    if "dtype" in op.attributes:
-        return str(op.attributes["dtype"])
-    found = "int64" if op.kind == "Shape" else OPERATORS.get(op.kind, Operator("")).dtype
+    found = op.attributes.get("dtype") or table.operator_of(op.kind).dtype_of(op)
     return found if isinstance(found, str) else dtype(op.inputs[found or 0])

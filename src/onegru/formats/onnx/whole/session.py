@@ -128,7 +128,9 @@ class Session:
             raise self._error(error, "refuses it") from None
         outputs = self._session.get_outputs()
         self.output_names = [output.name for output in outputs]
+        # Arrays of that type cannot be passed as they are.
         self._has_bfloat16 = any(_BFLOAT16 in item.type for item in (*self._session.get_inputs(), *outputs))
+        # Without its Python methods, which take some µs.
         self._run = (getattr(self._session, "_sess", None) or self._session).run
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
