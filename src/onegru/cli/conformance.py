@@ -98,63 +98,71 @@ def _case_json(case: Case) -> dict[str, object]:
     }
 
 
+_RuntimesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--runtime",
+        metavar="NAME",
+        help=f"A runtime to run: {', '.join(RUNTIMES)}; repeat for several. Default: every one "
+        "that is installed.",
+    ),
+]
+_ProvidersOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--provider",
+        metavar="NAME",
+        help="An execution provider of ONNX Runtime, without the CPU's as a fallback. Repeat for "
+        "several. Default: the CPU's.",
+    ),
+]
+_EnginesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--engine",
+        metavar=" or ".join(ENGINES),
+        help="onegru's engine; repeat for several. Default: native.",
+    ),
+]
+_PrecisionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        metavar=" or ".join(PRECISIONS),
+        help=f"The precision that OpenVINO computes in. Default: {PRECISIONS[0]}.",
+    ),
+]
+_TimeoutOption = Annotated[
+    float,
+    typer.Option(
+        "--timeout", metavar="SECONDS", min=1.0, max=LONGEST, help="Time limit for a case, in seconds."
+    ),
+]
+_NoRefusalsOption = Annotated[
+    bool, typer.Option("--no-refusals", help="Exit with 1 if a case is refused, too.")
+]
+_OutputOption = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="FILE", parser=named, help="Where to write all results as JSON."),
+]
+_HtmlOption = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", parser=named, help="Where to write them as an HTML page."),
+]
+
+
 @conformance.command("run", short_help="Run the cases in runtimes.")
 def run_command(
     cases: CaseOption = None,
     operators: OperatorOption = None,
-    runtimes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--runtime",
-            metavar="NAME",
-            help=f"A runtime to run: {', '.join(RUNTIMES)}; repeat for several. Default: every one "
-            "that is installed.",
-        ),
-    ] = None,
-    providers: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--provider",
-            metavar="NAME",
-            help="An execution provider of ONNX Runtime, without the CPU's as a fallback. Repeat for "
-            "several. Default: the CPU's.",
-        ),
-    ] = None,
-    engines: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--engine",
-            metavar=" or ".join(ENGINES),
-            help="onegru's engine; repeat for several. Default: native.",
-        ),
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            "--precision",
-            metavar=" or ".join(PRECISIONS),
-            help=f"The precision that OpenVINO computes in. Default: {PRECISIONS[0]}.",
-        ),
-    ] = None,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout", metavar="SECONDS", min=1.0, max=LONGEST, help="Time limit for a case, in seconds."
-        ),
-    ] = SECONDS,
-    no_refusals: Annotated[
-        bool, typer.Option("--no-refusals", help="Exit with 1 if a case is refused, too.")
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", parser=named, help="Where to write all results as JSON."
-        ),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", parser=named, help="Where to write them as an HTML page."),
-    ] = None,
+    runtimes: _RuntimesOption = None,
+    providers: _ProvidersOption = None,
+    engines: _EnginesOption = None,
+    precision: _PrecisionOption = None,
+    timeout: _TimeoutOption = SECONDS,
+    no_refusals: _NoRefusalsOption = False,
+    output: _OutputOption = None,
+    html: _HtmlOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the cases in runtimes, and report which features they get right.

@@ -42,72 +42,82 @@ MOVED = {
 }
 
 
+_SourceArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SOURCE", help="A model (.onnx, .xml) or a checkpoint (.safetensors, .pt, .keras)."
+    ),
+]
+_NodesOption = Annotated[
+    list[str] | None,
+    typer.Option("--node", metavar="NAME", help="The GRU to take; several make a stack, lowest first."),
+]
+_KerasVersionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--keras-version", metavar="2.3", help="The Keras that saved SOURCE, if the file does not say."
+    ),
+]
+_OpsetOption = Annotated[
+    int | None,
+    typer.Option("--opset", metavar="N", help="ONNX: 1 to 22.", rich_help_panel=_OF_MODELS),
+]
+_LayoutOption = Annotated[
+    int | None,
+    typer.Option("--layout", help="ONNX: 0 for time first, 1 for batch first.", rich_help_panel=_OF_MODELS),
+]
+_CellOption = Annotated[
+    bool | None,
+    typer.Option("--cell", help="IR: cells, which run a single step.", rich_help_panel=_OF_MODELS),
+]
+_InitialHOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--initial-h/--no-initial-h",
+        help="Inputs for initial states; default yes.",
+        rich_help_panel=_OF_MODELS,
+    ),
+]
+_LengthsOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--lengths/--no-lengths",
+        help="An input for lengths; default in an IR alone.",
+        rich_help_panel=_OF_MODELS,
+    ),
+]
+_BatchSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        "--batch-size",
+        metavar="SIZE",
+        help="A fixed batch size; default any.",
+        rich_help_panel=_OF_MODELS,
+    ),
+]
+_SeqLengthOption = Annotated[
+    int | None,
+    typer.Option(
+        "--seq-length",
+        metavar="SIZE",
+        help="A fixed number of steps; default any.",
+        rich_help_panel=_OF_MODELS,
+    ),
+]
+
+
 def convert_command(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SOURCE", help="A model (.onnx, .xml) or a checkpoint (.safetensors, .pt, .keras)."
-        ),
-    ],
+    source: _SourceArgument,
     target: Annotated[Path, typer.Argument(metavar="TARGET", help=f"Where to: {', '.join(SUFFIXES)}.")],
-    nodes: Annotated[
-        list[str] | None,
-        typer.Option("--node", metavar="NAME", help="The GRU to take; several make a stack, lowest first."),
-    ] = None,
-    keras_version: Annotated[
-        str | None,
-        typer.Option(
-            "--keras-version", metavar="2.3", help="The Keras that saved SOURCE, if the file does not say."
-        ),
-    ] = None,
-    opset: Annotated[
-        int | None,
-        typer.Option("--opset", metavar="N", help="ONNX: 1 to 22.", rich_help_panel=_OF_MODELS),
-    ] = None,
-    layout: Annotated[
-        int | None,
-        typer.Option(
-            "--layout", help="ONNX: 0 for time first, 1 for batch first.", rich_help_panel=_OF_MODELS
-        ),
-    ] = None,
-    cell: Annotated[
-        bool | None,
-        typer.Option("--cell", help="IR: cells, which run a single step.", rich_help_panel=_OF_MODELS),
-    ] = None,
-    initial_h: Annotated[
-        bool | None,
-        typer.Option(
-            "--initial-h/--no-initial-h",
-            help="Inputs for initial states; default yes.",
-            rich_help_panel=_OF_MODELS,
-        ),
-    ] = None,
-    lengths: Annotated[
-        bool | None,
-        typer.Option(
-            "--lengths/--no-lengths",
-            help="An input for lengths; default in an IR alone.",
-            rich_help_panel=_OF_MODELS,
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            "--batch-size",
-            metavar="SIZE",
-            help="A fixed batch size; default any.",
-            rich_help_panel=_OF_MODELS,
-        ),
-    ] = None,
-    seq_length: Annotated[
-        int | None,
-        typer.Option(
-            "--seq-length",
-            metavar="SIZE",
-            help="A fixed number of steps; default any.",
-            rich_help_panel=_OF_MODELS,
-        ),
-    ] = None,
+    nodes: _NodesOption = None,
+    keras_version: _KerasVersionOption = None,
+    opset: _OpsetOption = None,
+    layout: _LayoutOption = None,
+    cell: _CellOption = None,
+    initial_h: _InitialHOption = None,
+    lengths: _LengthsOption = None,
+    batch_size: _BatchSizeOption = None,
+    seq_length: _SeqLengthOption = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -131,11 +141,8 @@ def convert_command(
     }
     file = opened(source, target, list(SUFFIXES), overwrite)
     takes_out = (nodes or None, keras_version, cell, initial_h, lengths, batch_size, seq_length)
-    if (
-        file.kind is Kind.ONNX
-        and target.suffix.lower() == ".onnx"
-        and not any(x is not None for x in takes_out)
-    ):
+    is_whole = all(item is None for item in takes_out)
+    if is_whole and file.kind is Kind.ONNX and target.suffix.lower() == ".onnx":
         raise SpecError.of(
             "TARGET",
             "an ONNX model, as SOURCE is: `onegru rewrite` changes a whole model; name a GRU to take "
@@ -160,14 +167,19 @@ def convert_command(
         print_json(document)
     else:
         _show(Screen(), layers, target, checks)
-        if others:
-            say(Screen(), left_out_words(others))
-        for verdict in verdicts:
-            who = f"{verdict.runtime} {verdict.version} {verdict.effect} it"
-            remedy = "; --no-lengths leaves them out" if verdict.reason.startswith("ignores lengths") else ""
-            say(Screen(), f"[yellow]{who}[/]: {safe(verdict.reason)}{remedy}")
+        _show_others(Screen(), others, verdicts)
     if not agrees:
         raise typer.Exit(1)
+
+
+def _show_others(console: Console, others: Sequence[str], verdicts: Sequence[Verdict]) -> None:
+    """What the source has beside, and how other runtimes fail on the target."""
+    if others:
+        say(console, left_out_words(others))
+    for verdict in verdicts:
+        who = f"{verdict.runtime} {verdict.version} {verdict.effect} it"
+        remedy = "; --no-lengths leaves them out" if verdict.reason.startswith("ignores lengths") else ""
+        say(console, f"[yellow]{who}[/]: {safe(verdict.reason)}{remedy}")
 
 
 def _other_runtimes(target: Path) -> list[Verdict]:

@@ -37,57 +37,63 @@ from onegru.quantization.subject import MODES
 _SAMPLES = "What to measure with"
 
 
+_KeepSnrOption = Annotated[
+    float | None,
+    typer.Option(
+        "--keep-snr",
+        metavar="DB",
+        help="Only those GRUs with which every output keeps this ratio of signal to noise.",
+    ),
+]
+_NodesOption = Annotated[
+    list[str] | None, typer.Option("--node", metavar="NAME", help="A GRU to quantize; all by default.")
+]
+_InputsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-i",
+        "--input",
+        metavar="[NAME=]FILE",
+        help="An input, as for run; random by default, which says little.",
+        rich_help_panel=_SAMPLES,
+    ),
+]
+_SamplesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--samples",
+        metavar="FILE",
+        help="Parquet files, a folder or a pattern: their rows, one by one.",
+        rich_help_panel=_SAMPLES,
+    ),
+]
+_ColumnsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="NAME=COLUMN",
+        help="The column of an input; by default that of its name.",
+        rich_help_panel=_SAMPLES,
+    ),
+]
+_RowsOption = Annotated[
+    int | None,
+    typer.Option("--rows", metavar="N", min=1, help="How many rows at most; 100.", rich_help_panel=_SAMPLES),
+]
+
+
 def quantize_command(
     source: AnySource,
     target: AnyTarget,
-    keep_snr: Annotated[
-        float | None,
-        typer.Option(
-            "--keep-snr",
-            metavar="DB",
-            help="Only those GRUs with which every output keeps this ratio of signal to noise.",
-        ),
-    ] = None,
-    nodes: Annotated[
-        list[str] | None, typer.Option("--node", metavar="NAME", help="A GRU to quantize; all by default.")
-    ] = None,
+    keep_snr: _KeepSnrOption = None,
+    nodes: _NodesOption = None,
     group_size: GroupSize = None,
     opset: Opset = None,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-i",
-            "--input",
-            metavar="[NAME=]FILE",
-            help="An input, as for run; random by default, which says little.",
-            rich_help_panel=_SAMPLES,
-        ),
-    ] = None,
-    samples: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--samples",
-            metavar="FILE",
-            help="Parquet files, a folder or a pattern: their rows, one by one.",
-            rich_help_panel=_SAMPLES,
-        ),
-    ] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--column",
-            metavar="NAME=COLUMN",
-            help="The column of an input; by default that of its name.",
-            rich_help_panel=_SAMPLES,
-        ),
-    ] = None,
+    inputs: _InputsOption = None,
+    samples: _SamplesOption = None,
+    columns: _ColumnsOption = None,
     axes: AxesOption = None,
-    rows: Annotated[
-        int | None,
-        typer.Option(
-            "--rows", metavar="N", min=1, help="How many rows at most; 100.", rich_help_panel=_SAMPLES
-        ),
-    ] = None,
+    rows: _RowsOption = None,
     dims: CheckDims = None,
     tolerance: Tolerance = None,
     overwrite: Overwrite = False,
@@ -110,16 +116,7 @@ def quantize_command(
         values, _ = gather_inputs(load(source), inputs, None, dims or [], draws=False)
         given, words = [values], "the inputs given"
     elif samples:
-        from onegru.scoring.samples import ROWS, read_samples  # which needs pyarrow
-
-        with ProgressBar(f"reading {samples[0]}"):
-            given = read_samples(
-                load(source),
-                samples,
-                inputs=parse_pairs("--column", columns or []),
-                axes=parse_axes(axes or []),
-                rows=rows or ROWS,
-            )
+        given = _read(source, samples, columns, axes, rows)
         words = f"the first {count(len(given), 'row')} of {', '.join(samples)}"
     with ProgressBar(f"quantizing {source.name}") as watch:
         found = quantize(
@@ -136,18 +133,38 @@ def quantize_command(
         )
     assert found.written is not None
     if as_json:
-        document = dataclasses.asdict(found.written)
-        document["quantization"] = {
-            "grus": [dataclasses.asdict(gru) for gru in found.grus],
-            "modes": {mode: dataclasses.asdict(item) for mode, item in found.modes.items()},
-            "chosen": dataclasses.asdict(found.chosen),
-            "weight_storage": found.weight_storage,
-            "activation_storage": found.activation_storage,
-        }
-        print_json(document)
+        print_json({**dataclasses.asdict(found.written), "quantization": _document(found)})
         return
     show_rewriting(found.written, as_json=False)
     _show_measured(Screen(), found, target, words, keep_snr is not None)
+
+
+def _read(
+    source: Path,
+    samples: list[str],
+    columns: list[str] | None,
+    axes: list[str] | None,
+    rows: int | None,
+) -> list[dict[str, Array]]:
+    """Inputs from the rows of Parquet files."""
+    from onegru.scoring.samples import ROWS, read_samples  # which needs pyarrow
+
+    with ProgressBar(f"reading {samples[0]}"):
+        pairs = parse_pairs("--column", columns or [])
+        return read_samples(
+            load(source), samples, inputs=pairs, axes=parse_axes(axes or []), rows=rows or ROWS
+        )
+
+
+def _document(found: Quantization[Model]) -> dict[str, object]:
+    """What was measured, for a program."""
+    return {
+        "grus": [dataclasses.asdict(gru) for gru in found.grus],
+        "modes": {mode: dataclasses.asdict(item) for mode, item in found.modes.items()},
+        "chosen": dataclasses.asdict(found.chosen),
+        "weight_storage": found.weight_storage,
+        "activation_storage": found.activation_storage,
+    }
 
 
 def _show_measured(

@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from onegru.cli.inputs import ActivationStorage, AsJson, AxesOption, WeightStorage, parse_axes, parse_pairs
 from onegru.cli.outputs import named, print_json
 from onegru.cli.screen import CountingBar, ProgressBar, Screen, safe, say
 from onegru.core.errors import SpecError
 from onegru.core.wording import count, duration
+
+if TYPE_CHECKING:
+    from onegru.scoring.score import Scoring
 
 _UNITS = {
     "": 1,
@@ -27,86 +31,101 @@ _UNITS = {
 }
 
 
+_ModelArgument = Annotated[
+    Path,
+    typer.Argument(metavar="MODEL", help="A model (ONNX, OpenVINO IR), a checkpoint or a Keras model."),
+]
+_InputsArgument = Annotated[
+    list[str], typer.Argument(metavar="INPUT...", help="Parquet files, folders of them, or patterns.")
+]
+_OutputOption = Annotated[
+    Path,
+    typer.Option("-o", "--out", metavar="FOLDER", parser=named, help="Where the results go, as Parquet."),
+]
+_ColumnsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-i",
+        "--input",
+        metavar="NAME=COLUMN",
+        help="The column of one of the model's inputs, such as X=events; by default that of its name.",
+    ),
+]
+_ResultsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--output",
+        metavar="NAME[=COLUMN]",
+        help="An output to write, and what to call its column. By default all of a model; of layers Y_h, "
+        "the last state. Layers also have Y, all states, and states, the last ones of all layers.",
+    ),
+]
+_KeepOption = Annotated[
+    str,
+    typer.Option("--keep", metavar="COLUMN,...", help="Columns to copy to the results, such as id,day."),
+]
+_NodesOption = Annotated[
+    list[str] | None,
+    typer.Option("--node", metavar="NAME", help="A GRU of a file that holds several, the lowest first."),
+]
+_OnErrorOption = Annotated[
+    str,
+    typer.Option(
+        "--on-error",
+        metavar="raise or skip or null",
+        help="What to do with rows that are null, empty, of another width, or hold a NaN: an error, no "
+        "row, or a row without outputs.",
+    ),
+]
+_MemoryOption = Annotated[
+    str, typer.Option("--memory", metavar="SIZE", help="The memory limit, such as 500MB.")
+]
+_PadOption = Annotated[
+    bool,
+    typer.Option(
+        "--pad",
+        help="Let rows of different lengths share a batch of a whole model, which must ignore what comes "
+        "after a row's end. Layers always do.",
+    ),
+]
+_BatchOption = Annotated[
+    int | None,
+    typer.Option("--batch", metavar="STEPS", min=1, help="The steps of a batch, padding included."),
+]
+_ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", metavar="N", min=1, help="The number of threads that compute; by default all cores."
+    ),
+]
+_RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="A Ray cluster to compute on: auto, HOST:PORT, or local for one on this machine's CPUs. "
+        "Then --memory and --threads (1 by default) are those of each worker.",
+    ),
+]
+
+
 def score_command(
-    model: Annotated[
-        Path,
-        typer.Argument(metavar="MODEL", help="A model (ONNX, OpenVINO IR), a checkpoint or a Keras model."),
-    ],
-    inputs: Annotated[
-        list[str], typer.Argument(metavar="INPUT...", help="Parquet files, folders of them, or patterns.")
-    ],
-    output: Annotated[
-        Path,
-        typer.Option("-o", "--out", metavar="FOLDER", parser=named, help="Where the results go, as Parquet."),
-    ],
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-i",
-            "--input",
-            metavar="NAME=COLUMN",
-            help="The column of one of the model's inputs, such as X=events; by default that of its name.",
-        ),
-    ] = None,
-    results: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--output",
-            metavar="NAME[=COLUMN]",
-            help="An output to write, and what to call its column. By default all of a model; of layers Y_h, "
-            "the last state. Layers also have Y, all states, and states, the last ones of all layers.",
-        ),
-    ] = None,
-    keep: Annotated[
-        str,
-        typer.Option("--keep", metavar="COLUMN,...", help="Columns to copy to the results, such as id,day."),
-    ] = "",
-    nodes: Annotated[
-        list[str] | None,
-        typer.Option("--node", metavar="NAME", help="A GRU of a file that holds several, the lowest first."),
-    ] = None,
+    model: _ModelArgument,
+    inputs: _InputsArgument,
+    output: _OutputOption,
+    columns: _ColumnsOption = None,
+    results: _ResultsOption = None,
+    keep: _KeepOption = "",
+    nodes: _NodesOption = None,
     axes: AxesOption = None,
-    on_error: Annotated[
-        str,
-        typer.Option(
-            "--on-error",
-            metavar="raise or skip or null",
-            help="What to do with rows that are null, empty, of another width, or hold a NaN: an error, no "
-            "row, or a row without outputs.",
-        ),
-    ] = "raise",
+    on_error: _OnErrorOption = "raise",
     weight_storage: WeightStorage = None,
     activation_storage: ActivationStorage = None,
-    memory: Annotated[
-        str, typer.Option("--memory", metavar="SIZE", help="The memory limit, such as 500MB.")
-    ] = "1GiB",
-    pad: Annotated[
-        bool,
-        typer.Option(
-            "--pad",
-            help="Let rows of different lengths share a batch of a whole model, which must ignore what comes "
-            "after a row's end. Layers always do.",
-        ),
-    ] = False,
-    batch: Annotated[
-        int | None,
-        typer.Option("--batch", metavar="STEPS", min=1, help="The steps of a batch, padding included."),
-    ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "--threads", metavar="N", min=1, help="The number of threads that compute; by default all cores."
-        ),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            "--ray",
-            metavar="ADDRESS",
-            help="A Ray cluster to compute on: auto, HOST:PORT, or local for one on this machine's CPUs. "
-            "Then --memory and --threads (1 by default) are those of each worker.",
-        ),
-    ] = None,
+    memory: _MemoryOption = "1GiB",
+    pad: _PadOption = False,
+    batch: _BatchOption = None,
+    threads: _ThreadsOption = None,
+    ray: _RayOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a model over sequences of any lengths in Parquet files, and write what it gives as Parquet.
@@ -147,8 +166,13 @@ def score_command(
         raise typer.Abort("the same command goes on where this one stopped") from None
     if as_json:
         print_json(dataclasses.asdict(found))
-        return
-    screen, folder = Screen(), safe(found.output)
+    else:
+        _show(Screen(), found, "skipped" if on_error == "skip" else "without outputs")
+
+
+def _show(screen: Console, found: Scoring, what: str) -> None:
+    """What was scored; `what` became of the rows that the model failed on."""
+    folder = safe(found.output)
     if not found.rows_now and found.parts_before == found.parts:
         say(screen, f"{folder} is complete: {count(found.rows, 'row')}; nothing to do")
     else:
@@ -157,7 +181,6 @@ def score_command(
         say(screen, f"scored {count(found.rows_now, 'row')} in {duration(found.seconds)}{rate}")
         say(screen, f"wrote {folder}: {count(found.rows, 'row')} in {count(found.parts, 'file')}{before}")
     if found.left_out:
-        what = "skipped" if on_error == "skip" else "without outputs"
         say(screen, f"{count(found.left_out, 'row')} {what}: {folder}/_errors says which and why")
 
 

@@ -27,44 +27,52 @@ from onegru.rewriting.make_streaming import make_streaming
 _IN_INT8 = "Weights in int8"
 
 
+_TimeOption = Annotated[
+    list[str] | None,
+    typer.Option("--time", metavar="INPUT=AXIS", help="The axis of time of an input, if not clear."),
+]
+_DelayOption = Annotated[
+    bool, typer.Option("--delay", help="Outputs may come later, where a node looks ahead.")
+]
+_QuantizeOption = Annotated[
+    bool,
+    typer.Option("--quantize", help="Store W and R of GRU nodes in int8, too.", rich_help_panel=_IN_INT8),
+]
+_NodesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node", metavar="NAME", help="A GRU to store so; all by default.", rich_help_panel=_IN_INT8
+    ),
+]
+_GroupSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        "--group-size",
+        metavar="N",
+        help="A scale for each 32, 64 or 128 weights, from opset 21 on.",
+        rich_help_panel=_IN_INT8,
+    ),
+]
+_OpsetOption = Annotated[
+    int | None,
+    typer.Option(
+        "--opset",
+        metavar="N",
+        help="The opset of the target: 1 to onnx's newest.",
+        rich_help_panel=_IN_INT8,
+    ),
+]
+
+
 def stream_command(
     source: AnySource,
     target: AnyTarget,
-    time: Annotated[
-        list[str] | None,
-        typer.Option("--time", metavar="INPUT=AXIS", help="The axis of time of an input, if not clear."),
-    ] = None,
-    delay: Annotated[
-        bool, typer.Option("--delay", help="Outputs may come later, where a node looks ahead.")
-    ] = False,
-    quantize: Annotated[
-        bool,
-        typer.Option("--quantize", help="Store W and R of GRU nodes in int8, too.", rich_help_panel=_IN_INT8),
-    ] = False,
-    nodes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--node", metavar="NAME", help="A GRU to store so; all by default.", rich_help_panel=_IN_INT8
-        ),
-    ] = None,
-    group_size: Annotated[
-        int | None,
-        typer.Option(
-            "--group-size",
-            metavar="N",
-            help="A scale for each 32, 64 or 128 weights, from opset 21 on.",
-            rich_help_panel=_IN_INT8,
-        ),
-    ] = None,
-    opset: Annotated[
-        int | None,
-        typer.Option(
-            "--opset",
-            metavar="N",
-            help="The opset of the target: 1 to onnx's newest.",
-            rich_help_panel=_IN_INT8,
-        ),
-    ] = None,
+    time: _TimeOption = None,
+    delay: _DelayOption = False,
+    quantize: _QuantizeOption = False,
+    nodes: _NodesOption = None,
+    group_size: _GroupSizeOption = None,
+    opset: _OpsetOption = None,
     inputs: CheckInputs = None,
     dims: CheckDims = None,
     tolerance: Tolerance = None,

@@ -40,41 +40,48 @@ _SUFFIXES = (".npz", ".png", ".html")
 _MOST_UNITS = 12
 
 
+_NodeOption = Annotated[
+    str | None,
+    typer.Option("--node", metavar="NAME", help="The GRU node; needed if the model has several."),
+]
+_RowOption = Annotated[
+    int | None,
+    typer.Option(
+        "--row",
+        metavar="N",
+        min=0,
+        help="The row of the batch; by default row 0 is drawn, and statistics cover all rows.",
+    ),
+]
+_DirectionOption = Annotated[
+    str | None, typer.Option("--direction", help="forward or reverse; by default all directions.")
+]
+_AgainstOption = Annotated[
+    Path | None,
+    typer.Option("--against", metavar="FILE.npz", help="The trace of another run, to compare with."),
+]
+_OutputsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="The file to write: .npz for the numbers, .png or .html for a picture.",
+    ),
+]
+
+
 def trace_command(
     model: ModelPath,
     inputs: InputOption = None,
     random: SeedOption = None,
     dims: DimOption = None,
     default_dim: DimsOption = None,
-    node: Annotated[
-        str | None,
-        typer.Option("--node", metavar="NAME", help="The GRU node; needed if the model has several."),
-    ] = None,
-    row: Annotated[
-        int | None,
-        typer.Option(
-            "--row",
-            metavar="N",
-            min=0,
-            help="The row of the batch; by default row 0 is drawn, and statistics cover all rows.",
-        ),
-    ] = None,
-    direction: Annotated[
-        str | None, typer.Option("--direction", help="forward or reverse; by default all directions.")
-    ] = None,
-    against: Annotated[
-        Path | None,
-        typer.Option("--against", metavar="FILE.npz", help="The trace of another run, to compare with."),
-    ] = None,
-    outputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="The file to write: .npz for the numbers, .png or .html for a picture.",
-        ),
-    ] = None,
+    node: _NodeOption = None,
+    row: _RowOption = None,
+    direction: _DirectionOption = None,
+    against: _AgainstOption = None,
+    outputs: _OutputsOption = None,
     weight_storage: WeightStorage = None,
     activation_storage: ActivationStorage = None,
     as_json: AsJson = False,

@@ -36,62 +36,69 @@ from onegru.verification.results import (
     Verification,
 )
 
+_RandomOption = Annotated[
+    int,
+    typer.Option(
+        "--random", metavar="SEED", min=0, help="Seed for random values of the inputs that are not given."
+    ),
+]
+_AgainstOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--against",
+        metavar="REFERENCE",
+        help="What to compare with: a model (.onnx, .xml), or a checkpoint with its GRUs "
+        "(.pt, .safetensors).",
+    ),
+]
+_ToleranceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--tolerance",
+        metavar="X",
+        min=0.0,
+        help="The most that an element of an output may be off, relative to max(1, its absolute value). "
+        "By default 1e-5 for float32, 1e-12 for float64, 0.01 for float16 and 0.05 for bfloat16, or more "
+        "where the model enlarges a rounding of its inputs to more.",
+    ),
+]
+_TimeoutOption = Annotated[
+    float,
+    typer.Option(
+        "--timeout", metavar="SECONDS", min=1.0, max=LONGEST, help="Time limit for a runtime, in seconds."
+    ),
+]
+_RuntimesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--runtime",
+        metavar="NAME",
+        help=f"A runtime to compare with: {', '.join(item.name for item in RUNTIMES)}; repeat "
+        "for several. Default: every one that is installed and reads such files.",
+    ),
+]
+_PrecisionOption = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        metavar=" or ".join(PRECISIONS),
+        help="The precision that OpenVINO computes in: f32, or its default, which on some "
+        "processors is bfloat16.",
+    ),
+]
+
 
 def verify_command(
     model: ModelPath,
     inputs: InputOption = None,
-    random: Annotated[
-        int,
-        typer.Option(
-            "--random", metavar="SEED", min=0, help="Seed for random values of the inputs that are not given."
-        ),
-    ] = 0,
+    random: _RandomOption = 0,
     dims: DimOption = None,
     default_dim: DimsOption = None,
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            "--against",
-            metavar="REFERENCE",
-            help="What to compare with: a model (.onnx, .xml), or a checkpoint with its GRUs "
-            "(.pt, .safetensors).",
-        ),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            "--tolerance",
-            metavar="X",
-            min=0.0,
-            help="The most that an element of an output may be off, relative to max(1, its absolute value). "
-            "By default 1e-5 for float32, 1e-12 for float64, 0.01 for float16 and 0.05 for bfloat16, or more "
-            "where the model enlarges a rounding of its inputs to more.",
-        ),
-    ] = None,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout", metavar="SECONDS", min=1.0, max=LONGEST, help="Time limit for a runtime, in seconds."
-        ),
-    ] = 60.0,
-    runtimes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--runtime",
-            metavar="NAME",
-            help=f"A runtime to compare with: {', '.join(item.name for item in RUNTIMES)}; repeat "
-            "for several. Default: every one that is installed and reads such files.",
-        ),
-    ] = None,
-    precision: Annotated[
-        str,
-        typer.Option(
-            "--precision",
-            metavar=" or ".join(PRECISIONS),
-            help="The precision that OpenVINO computes in: f32, or its default, which on some "
-            "processors is bfloat16.",
-        ),
-    ] = "f32",
+    against: _AgainstOption = None,
+    tolerance: _ToleranceOption = None,
+    timeout: _TimeoutOption = 60.0,
+    runtimes: _RuntimesOption = None,
+    precision: _PrecisionOption = "f32",
     as_json: AsJson = False,
 ) -> None:
     """Check a model: run it in onegru and in every runtime that is installed, and say where they differ.

@@ -179,38 +179,16 @@ def _factors(operator: Operator) -> Mapping[str, Factor]:
     return {factor.name: factor for factor in found}
 
 
-def _onnx(operator: Operator) -> list[Factor]:
-    direction = {"none": _USUAL, **_DIRECTIONS}
-    if operator.version == 1 and operator.name == "GRU":
-        direction["foward"] = "The first version spells its own default this way; it means forward."
-    found = [
-        _only(_DTYPE, operator.element_types),
-        Factor("direction", "Attribute direction, sentence 2", direction),
-        Factor(
-            "sequence_lens",
-            "Input sequence_lens, sentences 1 and 2",
-            {"none": _USUAL, **_LENGTHS},
-        ),
-        Factor(
-            "initial_h",
-            "Input initial_h, sentences 1 and 2",
-            {"none": _USUAL, "given": "The first step starts from initial_h, in each direction its own."},
-        ),
-        _BIAS,
-        Factor("clip", "Attribute clip, sentences 2 and 3", _CLIP),
-        Factor(
-            "hidden_size",
-            "Attribute hidden_size, sentence 1",
-            {"given": _USUAL, "none": "hidden_size is optional: R has it as well."},
-        ),
-        Factor(
-            "outputs",
-            "Outputs Y and Y_h, which are optional",
-            {"Y, Y_h": _USUAL, "Y": "Y_h may be left out.", "Y_h": "Y may be left out."}
-            if not operator.outputs[1].required
-            else {"Y, Y_h": _USUAL, "Y_h": "Y may be left out."},
-        ),
-    ]
+_HIDDEN_SIZE = Factor(
+    "hidden_size",
+    "Attribute hidden_size, sentence 1",
+    {"given": _USUAL, "none": "hidden_size is optional: R has it as well."},
+)
+
+
+def _later_attributes(operator: Operator) -> list[Factor]:
+    """Attributes that not every version of ONNX's GRU has."""
+    found: list[Factor] = []
     if "linear_before_reset" in operator.attributes:
         levels = {
             "none": _USUAL,
@@ -239,6 +217,38 @@ def _onnx(operator: Operator) -> list[Factor]:
             "1": "Y is computed.",
         }
         found.append(Factor("output_sequence", "Attribute output_sequence, sentence 1", levels))
+    return found
+
+
+def _onnx(operator: Operator) -> list[Factor]:
+    direction = {"none": _USUAL, **_DIRECTIONS}
+    if operator.version == 1 and operator.name == "GRU":
+        direction["foward"] = "The first version spells its own default this way; it means forward."
+    found = [
+        _only(_DTYPE, operator.element_types),
+        Factor("direction", "Attribute direction, sentence 2", direction),
+        Factor(
+            "sequence_lens",
+            "Input sequence_lens, sentences 1 and 2",
+            {"none": _USUAL, **_LENGTHS},
+        ),
+        Factor(
+            "initial_h",
+            "Input initial_h, sentences 1 and 2",
+            {"none": _USUAL, "given": "The first step starts from initial_h, in each direction its own."},
+        ),
+        _BIAS,
+        Factor("clip", "Attribute clip, sentences 2 and 3", _CLIP),
+        _HIDDEN_SIZE,
+        Factor(
+            "outputs",
+            "Outputs Y and Y_h, which are optional",
+            {"Y, Y_h": _USUAL, "Y": "Y_h may be left out.", "Y_h": "Y may be left out."}
+            if not operator.outputs[1].required
+            else {"Y, Y_h": _USUAL, "Y_h": "Y may be left out."},
+        ),
+    ]
+    found += _later_attributes(operator)
     section = "Activation functions, its line; Equations, lines zt, rt and ht"
     found += [_activation(name, section, tuple(ACTIVATIONS)) for name in POSITIONS]
     return [

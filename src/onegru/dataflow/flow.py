@@ -6,7 +6,7 @@ whose names may come from the graphs around it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -112,36 +112,6 @@ class Flow:
                 return -depth, flow._positions[id(op)]
             flow, depth = flow.outer, depth + 1
         raise KeyError(op.kind)
-
-    def replace(self, added: Iterable[Op], constants: Mapping[str, Array]) -> None:
-        """Add operators, drop those that nothing needs any more, and bring the rest into an order.
-
-        Args:
-            added: new operators; a value that one of them gives is no longer given by any other.
-            constants: new constants.
-        """
-        new = list(added)
-        given = {name for op in new for name in op.outputs if name}
-        kept = [op for op in self.ops if not given.issuperset(filter(None, op.outputs))]
-        producers = {name: op for op in (*kept, *new) for name in op.outputs if name}
-        for old in kept:
-            old.outputs = tuple("" if name in given else name for name in old.outputs)
-        needed = _leading_to(self.outputs, producers)
-        waits = {
-            number: {id(producers[name]) for name in op.taken() if name in producers}
-            for number, op in needed.items()
-        }
-        places = {id(op): place for place, op in enumerate((*kept, *new))}
-        order = sorted(waits, key=places.__getitem__)
-        self.ops = [needed[number] for number in _sorted(order, waits)]
-        for name, array in constants.items():
-            self.add_constant(name, array)
-        self.index()
-
-    def needed(self) -> set[str]:
-        """The values of operators that its outputs depend on."""
-        ops = _leading_to(self.outputs, self.producers).values()
-        return {name for op in ops for name in op.outputs if name}
 
     def free(self) -> set[str]:
         """The values that come from the graphs around it."""
@@ -317,34 +287,6 @@ class Flow:
             return None
         return found if found is not None and len(found) <= _MOST_SIZES else None
 
-    def linear(self, name: str) -> tuple[Size, int] | None:
-        """A size, or 0, and what is added to it to give the one element of a value; None for others."""
-        offset = 0
-        for _ in range(20):
-            name = self.resolve(name)
-            sizes = self.sizes(name)
-            if sizes is not None:
-                if len(sizes) != 1:
-                    return None
-                return (0, sizes[0] + offset) if isinstance(sizes[0], int) else (sizes[0], offset)
-            op = self.producer(name)
-            if op is None:
-                return None
-            if operator_of(op.kind).elements is Elements.KEPT:
-                name = op.inputs[0]
-                continue
-            if op.kind not in ("Add", "Sub"):
-                return None
-            known = [self.sizes(item) for item in op.inputs]
-            fixed = [place for place, item in enumerate(known) if item is not None and len(item) == 1]
-            numbers = [place for place in fixed if isinstance((known[place] or ("",))[0], int)]
-            if len(numbers) != 1 or (op.kind == "Sub" and numbers[0] == 0):
-                return None
-            (number,) = known[numbers[0]] or (0,)
-            offset += int(number) if op.kind == "Add" else -int(number)
-            name = op.inputs[1 - numbers[0]]
-        return None
-
     def fill(self, name: str) -> Size | float | None:
         """The number or size that every element of a value is; None if they differ or are not known."""
         casts: list[str] = []
@@ -475,35 +417,6 @@ class _Read(dict[str, Op]):
     def get(self, name: str, default: Any = None) -> Any:
         """The operator; `default` if none gives it."""
         return self[name] if name in self._readers else default
-
-
-def _leading_to(outputs: Iterable[str], producers: Mapping[str, Op]) -> dict[int, Op]:
-    """The operators that values depend on."""
-    found: dict[int, Op] = {}
-    waiting = list(outputs)
-    while waiting:
-        op = producers.get(waiting.pop())
-        if op is not None and id(op) not in found:
-            found[id(op)] = op
-            waiting += op.taken()
-    return found
-
-
-def _sorted(order: Iterable[int], waits: Mapping[int, set[int]]) -> Iterator[int]:
-    """Numbers in an order in which each comes behind those that it waits for, and else as given."""
-    done: set[int] = set()
-    for first in order:
-        waiting = [first]
-        while waiting:
-            last = waiting[-1]
-            before = [number for number in waits[last] if number not in done]
-            if last in done or not before:
-                waiting.pop()
-                if last not in done:
-                    done.add(last)
-                    yield last
-            else:
-                waiting += before
 
 
 def _array_shape(array: Array | None) -> Shape | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.linear import as_linear
 from onegru.dataflow.operator import LoopIndex, Op, Size
 from onegru.dataflow.table import Elements, operator_of
 
@@ -134,7 +135,7 @@ def find_indices(loop: Loop, iteration: str) -> dict[str, LoopIndex]:
         if item.before not in (names if op.kind == "Add" else names[:1]):
             continue
         step = body.sizes(names[1] if names[0] == item.before else names[0])
-        start = body.outer.linear(item.initial)
+        start = as_linear(body.outer, item.initial)
         if start is not None and step in ((1,), (-1,)):
             sign = 1 if (step == (1,)) == (op.kind == "Add") else -1
             found[item.before] = LoopIndex(sign, start[1], start[0])
@@ -154,7 +155,7 @@ def _index_of(body: Flow, op: Op, found: Mapping[str, LoopIndex]) -> LoopIndex |
     places = [place for place, name in enumerate(inputs) if name in found]
     if len(places) != 1:
         return None
-    index, other = found[inputs[places[0]]], body.linear(inputs[1 - places[0]])
+    index, other = found[inputs[places[0]]], as_linear(body, inputs[1 - places[0]])
     if other is None:
         return None
     size, shift = other

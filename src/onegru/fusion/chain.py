@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onegru.dataflow.operator import Op
+from onegru.dataflow.replace import needed_values
 from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.match import find_cell, zeroed_state
@@ -62,7 +63,7 @@ class _Cells:
         """The cells, by their outputs, and why other candidates do not match."""
         found: dict[str, _Found] = {}
         misses: dict[str, str] = {}
-        needed = self.graph.flow.needed()
+        needed = needed_values(self.graph.flow)
         for op in self.graph.flow.ops:
             self.graph.search.count_visited()
             name = next(filter(None, op.outputs), "")

@@ -8,6 +8,7 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.dataflow.port_loops import takes_parts
 from onegru.dataflow.read_loop import read_loop
+from onegru.dataflow.replace import needed_values, replace_ops
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.chain import replace_cells
@@ -35,9 +36,9 @@ def _all_ops(flow: Flow) -> Iterable[Op]:
 
 def _fuse(graph: Graph) -> None:
     """Replace what a graph holds."""
-    needed = graph.flow.needed()
+    alive = needed_values(graph.flow)
     for op in graph.flow.ops:
-        for body in () if needed.isdisjoint(op.outputs) else op.bodies.values():
+        for body in () if alive.isdisjoint(op.outputs) else op.bodies.values():
             place = op.name or next(filter(None, op.outputs), op.kind)
             try:
                 _fuse_body(graph, op, body, place)
@@ -45,7 +46,7 @@ def _fuse(graph: Graph) -> None:
                 graph.miss(place, broken_words(error))
     misses = {} if graph.search.only_layers else replace_cells(graph)
     if graph.made.added:
-        graph.flow.replace(graph.made.added, graph.made.constants)
+        replace_ops(graph.flow, graph.made.added, graph.made.constants)
         join(graph.flow, graph.search.names, graph.miss)
     for name, reason in misses.items():
         now = graph.flow.producers.get(name)

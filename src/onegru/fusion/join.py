@@ -11,6 +11,7 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
+from onegru.dataflow.replace import replace_ops
 from onegru.dataflow.table import Call
 from onegru.dataflow.table.cutting import Slice, reversed_axis
 from onegru.dataflow.table.moving import AXIS_MOVES
@@ -39,7 +40,7 @@ def join(flow: Flow, names: set[str], miss: Callable[[str, str], None]) -> None:
                 del emitter.ops[done:]
                 emitter.known.clear()  # it may know of those
         if emitter.ops:
-            flow.replace(emitter.ops, emitter.constants)
+            replace_ops(flow, emitter.ops, emitter.constants)
     _without_copies(flow)
 
 
@@ -59,7 +60,7 @@ def _without_copies(flow: Flow) -> None:
         op.inputs, op.outputs = ("",), ("",)
         flow.producers[new] = before
         flow.consumers.setdefault(new, []).extend(others)
-    flow.replace((), {})
+    replace_ops(flow, (), {})
 
 
 # Reversals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onegru.core.wording import count
+from onegru.dataflow.linear import as_linear
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import ENDLESS, Elements, Move, UnknownOpError, operator_of
 from onegru.timeline.plan import Cache, TimeExtent
@@ -61,7 +62,7 @@ class SlicesPlanner:
         ):
             value, sign = before.inputs[0], -sign if before.kind == "Neg" else sign
         sizes = self.flow.sizes(value)
-        linear = self.flow.linear(value) if sizes is None else (sizes[index if len(sizes) > 1 else 0], 0)
+        linear = as_linear(self.flow, value) if sizes is None else (sizes[index if len(sizes) > 1 else 0], 0)
         if linear is None or not isinstance(linear[0], str):
             return None
         size = linear[0].removesuffix("*-1")

@@ -1,4 +1,4 @@
-"""How long functions and classes are; those that are too long are named."""
+"""How long functions and classes are."""
 
 from __future__ import annotations
 
@@ -9,20 +9,6 @@ import onegru
 
 ROOT = Path(onegru.__file__).parent
 MOST_LINES = {ast.FunctionDef: 60, ast.ClassDef: 300}  # without docstrings
-
-#: Those that are longer; only to be shortened. Commands declare each option on lines of its own.
-LONGER = {
-    "cli/conformance.py:run_command",
-    "cli/convert.py:convert_command",
-    "cli/quantize.py:quantize_command",
-    "cli/score.py:score_command",
-    "cli/stream.py:stream_command",
-    "cli/trace.py:trace_command",
-    "cli/verify.py:verify_command",
-    "conformance/factors.py:_onnx",
-    "dataflow/flow.py:Flow",
-    "fusion/openvino/writer.py:GraphWriter",
-}
 
 
 def lines_of(item: ast.FunctionDef | ast.ClassDef) -> int:
@@ -42,4 +28,4 @@ def test_functions_and_classes_are_short() -> None:
         for item in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(item, ast.FunctionDef | ast.ClassDef) and lines_of(item) > MOST_LINES[type(item)]
     }
-    assert found == LONGER
+    assert not found

@@ -123,24 +123,11 @@ class GraphWriter:
                 layer = self.graph.net.layers[layer_id]
                 GraphWriter(body, self.reader, self.bin, self, layer).write()
                 if layer_id in self._more:
-                    self._renumber(layer)
+                    _renumber(self.graph, layer)
         if self._more or self._rewritten or any(self._is_new(op) for op in self.flow.ops):
             self._lower()
             self._find_moves()
             self._write()
-
-    def _renumber(self, layer: Layer) -> None:
-        """Number the ports of a loop that has new inputs, as OpenVINO does: the inputs, then the outputs."""
-        ports = [*layer.element.iterfind("input/port"), *layer.element.iterfind("output/port")]
-        ids = {port.get("id", ""): str(place) for place, port in enumerate(ports)}
-        for port in ports:
-            port.set("id", ids[port.get("id", "")])
-        for entry in layer.element.iterfind("port_map/*"):
-            known = entry.get("external_port_id", "")
-            entry.set("external_port_id", ids.get(known, known))
-        for value, (key, port_id) in self.graph.native.items():
-            if key == layer.id:
-                self.graph.native[value] = key, ids[port_id]
 
     def _is_new(self, op: Op) -> bool:
         return op.origin is None and op not in self.graph.inner
@@ -389,12 +376,12 @@ class GraphWriter:
         words = ",".join(name.replace(",", "\\,") for name in names)
         if value in self._native:
             if words:
-                self._native_port(self._native[value]).set("names", words)
+                _port_of(self._layers, self._native[value]).set("names", words)
             return self._native[value]
         found = self._port(value)
         if not names:
             return found
-        port = self._elements[found] if found in self._elements else self._native_port(found)
+        port = self._elements[found] if found in self._elements else _port_of(self._layers, found)
         if port.get("names", words) != words:  # OpenVINO mixes up outputs that are one and the same
             same = NewLayer("Convert", "opset1", {"destination_type": ELEMENT_WORDS[self._dtype(value)]}, ())
             key, name = str(next(self._ids)), self.reader.fresh(value)
@@ -403,11 +390,27 @@ class GraphWriter:
         port.set("names", words)
         return found
 
-    def _native_port(self, place: _Port) -> ET.Element:
-        for element in self._layers:
-            if element.get("id") == place[0]:
-                return next(port for port in element.iterfind("output/port") if port.get("id") == place[1])
-        raise AssertionError(place)
+
+def _port_of(layers: ET.Element, place: _Port) -> ET.Element:
+    """The port of a layer of the file."""
+    for element in layers:
+        if element.get("id") == place[0]:
+            return next(port for port in element.iterfind("output/port") if port.get("id") == place[1])
+    raise AssertionError(place)
+
+
+def _renumber(graph: IrGraph, layer: Layer) -> None:
+    """Number the ports of a loop that has new inputs, as OpenVINO does: the inputs, then the outputs."""
+    ports = [*layer.element.iterfind("input/port"), *layer.element.iterfind("output/port")]
+    ids = {port.get("id", ""): str(place) for place, port in enumerate(ports)}
+    for port in ports:
+        port.set("id", ids[port.get("id", "")])
+    for entry in layer.element.iterfind("port_map/*"):
+        known = entry.get("external_port_id", "")
+        entry.set("external_port_id", ids.get(known, known))
+    for value, (key, port_id) in graph.native.items():
+        if key == layer.id:
+            graph.native[value] = key, ids[port_id]
 
 
 def _fill(port: ET.Element, flow: Flow, value: str) -> None:

@@ -103,14 +103,7 @@ class Session:
             disabled = [*dict.fromkeys((*disabled, *_MERGERS))]
 
         def opened(entries: Mapping[str, str]) -> Any:
-            options = onnxruntime.SessionOptions()
-            options.log_severity_level = _ONLY_FATAL
-            options.intra_op_num_threads = get_num_threads()
-            for key, value in entries.items():
-                try:
-                    options.add_session_config_entry(key, value)
-                except TypeError:
-                    raise FormatError(f"{source.name!r}: the name of its folder is not UTF-8") from None
+            options = self._options(source, entries)
             with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given by what read it
                 return onnxruntime.InferenceSession(
                     model, options, providers=providers, disabled_optimizers=list(disabled), enable_fallback=0
@@ -132,6 +125,25 @@ class Session:
         self._has_bfloat16 = any(_BFLOAT16 in item.type for item in (*self._session.get_inputs(), *outputs))
         # Without its Python methods, which take some µs.
         self._run = (getattr(self._session, "_sess", None) or self._session).run
+
+    @staticmethod
+    def _options(source: Source, entries: Mapping[str, str]) -> Any:
+        """ONNX Runtime's options, with these entries.
+
+        Raises:
+            FormatError: the name of the folder cannot be said.
+        """
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _ONLY_FATAL
+        options.intra_op_num_threads = get_num_threads()
+        for key, value in entries.items():
+            try:
+                options.add_session_config_entry(key, value)
+            except TypeError:
+                raise FormatError(f"{source.name!r}: the name of its folder is not UTF-8") from None
+        return options
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         """The outputs for these inputs, in the order of the model.

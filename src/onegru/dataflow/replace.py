@@ -1,0 +1,71 @@
+"""Operators of a graph put in the place of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from onegru.core.dtypes import Array
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op
+
+
+def replace_ops(flow: Flow, added: Iterable[Op], constants: Mapping[str, Array]) -> None:
+    """Add operators to a graph, drop those that nothing needs any more, and bring the rest into an order.
+
+    Args:
+        flow: the graph.
+        added: new operators; a value that one of them gives is no longer given by any other.
+        constants: new constants.
+    """
+    new = list(added)
+    given = {name for op in new for name in op.outputs if name}
+    kept = [op for op in flow.ops if not given.issuperset(filter(None, op.outputs))]
+    producers = {name: op for op in (*kept, *new) for name in op.outputs if name}
+    for old in kept:
+        old.outputs = tuple("" if name in given else name for name in old.outputs)
+    ops = _leading_to(flow.outputs, producers)
+    waits = {
+        number: {id(producers[name]) for name in op.taken() if name in producers}
+        for number, op in ops.items()
+    }
+    places = {id(op): place for place, op in enumerate((*kept, *new))}
+    order = sorted(waits, key=places.__getitem__)
+    flow.ops = [ops[number] for number in _sorted(order, waits)]
+    for name, array in constants.items():
+        flow.add_constant(name, array)
+    flow.index()
+
+
+def needed_values(flow: Flow) -> set[str]:
+    """The values of operators that a graph's outputs depend on."""
+    ops = _leading_to(flow.outputs, flow.producers).values()
+    return {name for op in ops for name in op.outputs if name}
+
+
+def _leading_to(outputs: Iterable[str], producers: Mapping[str, Op]) -> dict[int, Op]:
+    """The operators that values depend on."""
+    found: dict[int, Op] = {}
+    waiting = list(outputs)
+    while waiting:
+        op = producers.get(waiting.pop())
+        if op is not None and id(op) not in found:
+            found[id(op)] = op
+            waiting += op.taken()
+    return found
+
+
+def _sorted(order: Iterable[int], waits: Mapping[int, set[int]]) -> Iterator[int]:
+    """Numbers in an order in which each comes behind those that it waits for, and else as given."""
+    done: set[int] = set()
+    for first in order:
+        waiting = [first]
+        while waiting:
+            last = waiting[-1]
+            before = [number for number in waits[last] if number not in done]
+            if last in done or not before:
+                waiting.pop()
+                if last not in done:
+                    done.add(last)
+                    yield last
+            else:
+                waiting += before
