@@ -101,3 +101,40 @@ def test_an_ir_whose_names_have_colons(tmp_path: Path) -> None:
     path = save(tmp_path / "m.xml", dense)
     path.write_text(path.read_text().replace("<rt_info>", '<rt_info><a:b value="1"/>', 1))
     assert onegru.load(path).stream().pairs == {"h_out": "h"}
+
+
+def stacked(path: Path, order: tuple[int, int], direction: str = "forward") -> Path:
+    """Two GRUs with their states in one input and one output, [2, 1, H], whose parts are in this order."""
+    op, rng = ov.opset8, np.random.default_rng(0)
+    x, h = op.parameter([1, -1, H], np.float32, name="x"), op.parameter([2, 1, H], np.float32, name="mem")
+    lengths = op.gather(op.shape_of(x, "i32"), op.constant([1]), op.constant(0))
+    y, last = x, []
+    for layer in range(2):
+        weights = [rng.standard_normal(s).astype(np.float32) for s in ((1, 12, H), (1, 12, H), (1, 12))]
+        start = op.transpose(op.gather(h, op.constant([layer]), op.constant(0)), op.constant([1, 0, 2]))
+        gru = op.gru_sequence(y, start, lengths, *map(op.constant, weights), H, direction)
+        y = op.squeeze(gru.output(0), op.constant([1]))
+        last.append(op.transpose(gru.output(1), op.constant([1, 0, 2])))
+    results = [op.result(y), op.result(op.concat([last[place] for place in order], 0))]
+    for result, name in zip(results, ("y", "after"), strict=True):
+        result.set_friendly_name(name)
+    ov.save_model(ov.Model(results, [x, h]), path, compress_to_fp16=False)
+    return path
+
+
+def test_states_in_one_input_are_proved(tmp_path: Path) -> None:
+    model = onegru.load(stacked(tmp_path / "m.xml", (0, 1)))
+    x = np.random.default_rng(1).standard_normal((1, T, H)).astype(np.float32)
+    whole = model.run({"x": x, "mem": np.zeros((2, 1, H), np.float32)})
+    stream = model.stream()
+    parts = [stream.step({"x": x[:, [t]]}) for t in range(T)]
+    np.testing.assert_array_equal(np.concatenate([part["y"] for part in parts], 1), whole["y"])
+
+
+@pytest.mark.parametrize(("order", "direction"), [((1, 0), "forward"), ((0, 1), "reverse")])
+def test_states_that_come_back_elsewhere_are_none(
+    tmp_path: Path, order: tuple[int, int], direction: str
+) -> None:
+    model = onegru.load(stacked(tmp_path / "m.xml", order, direction))
+    with pytest.raises(SpecError, match="state: none found"):
+        model.stream()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -329,36 +329,18 @@ def initial_states(graph: Graph) -> frozenset[str]:
     """The names of inputs that are initial states of GRU nodes, and nothing else."""
     reads = Counter(value for step in graph.steps or graph.grus for value in step.reads)
     reads.update(info.value for info in graph.outputs)
-    states = Counter(_value(gru, "initial_h") for gru in graph.grus)
+    states = Counter(gru_value(gru, "initial_h") for gru in graph.grus)
     return frozenset(info.name for info in graph.inputs if 0 < reads[info.value] == states[info.value])
-
-
-def direct_states(
-    grus: Iterable[GruStep], inputs: Iterable[TensorInfo], outputs: Sequence[TensorInfo]
-) -> tuple[tuple[str, str], ...]:
-    """Pairs of an output and the input that takes it in the next run, where both touch a GRU node.
-
-    An input that two GRU nodes start from is left out; of two outputs that are one value, the first is taken.
-    """
-    consumers = {info.value: info.name for info in inputs}
-    producers = {info.value: info.name for info in reversed(outputs)}
-    pairs = [(producers.get(_value(gru, "Y_h")), consumers.get(_value(gru, "initial_h"))) for gru in grus]
-    uses = Counter(taken for _, taken in pairs)
-    return tuple(
-        (given, taken)
-        for given, taken in pairs
-        if given is not None and taken is not None and uses[taken] == 1
-    )
 
 
 def batch_axes(graph: Graph) -> dict[str, int]:
     """The axis of the rows of each input that is the initial state of a GRU node, by the input's name."""
     names = {info.value: info.name for info in graph.inputs}
-    states = ((names.get(_value(gru, "initial_h")), gru.port("initial_h")) for gru in graph.grus)
+    states = ((names.get(gru_value(gru, "initial_h")), gru.port("initial_h")) for gru in graph.grus)
     return {name: port.axes.index("B") for name, port in states if name is not None and port is not None}
 
 
-def _value(gru: GruStep, role: Role) -> str:
+def gru_value(gru: GruStep, role: Role) -> str:
     """What a GRU node's input or output of this role takes or gives; empty if it has none."""
     port = gru.port(role)
     return "" if port is None else {**gru.inputs, **gru.outputs}.get(port.name, "")

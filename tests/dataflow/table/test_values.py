@@ -87,6 +87,8 @@ CASES: list[Case] = [
     case("Concat", X, X, axis=-1),
     case("Expand", Y, ints(2, 1, 4)),
     case("Tile", Y, ints(2, 3)),
+    case("Shape", X),
+    case("Shape", X, start=1, end=-1),
     case("ConstantOfShape", ints(2, 3)),
     case("ConstantOfShape", ints(2), value=onnx.numpy_helper.from_array(np.array([7], np.int64))),
     case("MatMul", X, M),

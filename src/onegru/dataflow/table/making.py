@@ -109,10 +109,14 @@ class Making(Operator):
 
 
 class ShapeOf(Making):
+    computes: bool = True
     dtype: str | int | None = "int64"
 
     def shape(self, call: Call, output: int) -> Shape | None:
         return (len(call.shape()[call.get("start", 0) : call.get("end")]),)
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        return [np.array(call.array().shape[call.get("start", 0) : call.get("end")], np.int64)]
 
 
 class ConstantOfShape(Making):

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onegru.core.dtypes import Array
 from onegru.formats.onnx.dequantized import dequantized
 from onegru.formats.onnx.node import is_plain_constant
 from onegru.formats.onnx.order import needed_nodes, node_inputs, sort_nodes
-from onegru.formats.onnx.states import evaluate
 from onegru.formats.onnx.validate import (
     Source,
     attribute_graphs,
@@ -111,8 +110,21 @@ def results(
         for tensor in at.graph.sparse_initializer
         if tensor.values.name == name
     )
-    arrays = evaluate(graph, opset, {})
+    arrays = _evaluate(graph, opset)
     return None if arrays is None else dict(zip(names, arrays, strict=True))
+
+
+def _evaluate(graph: GraphProto, opset: int) -> list[Array] | None:
+    """The outputs of a graph by onnx's own evaluator; None if it cannot run it, or they are no arrays."""
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    try:
+        from onnx.reference import ReferenceEvaluator
+
+        with np.errstate(all="ignore"):
+            results = list(ReferenceEvaluator(model).run(None, {}))
+    except Exception:  # an operator that it does not have, or whatever is wrong with the nodes
+        return None
+    return results if all(isinstance(result, np.ndarray) for result in results) else None
 
 
 def fold_weights(source: Source, model: ModelProto, opset: int, size: int) -> set[str]:

@@ -38,7 +38,6 @@ from onegru.formats.onnx.nested import find_nested
 from onegru.formats.onnx.node import is_plain_constant, node_attributes, tensor_info
 from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.sizes import without_weights
-from onegru.formats.onnx.states import find_states
 from onegru.formats.onnx.validate import (
     Source,
     describe,
@@ -57,6 +56,7 @@ from onegru.formats.onnx.whole.model import OnnxRuntimeModel, runnable
 from onegru.formats.onnx.whole.optimizers import harmful_optimizers, takes_exact_int8
 from onegru.formats.opened import Opened
 from onegru.formats.sizes import with_sizes
+from onegru.formats.states import find_states
 from onegru.formats.stream_note import read_note
 from onegru.operators.lowering import check_attributes, check_weights
 from onegru.operators.onnx import AUGRU, gru_version
@@ -169,7 +169,7 @@ class _Reader:
         text = next((item.value for item in self.model.metadata_props if item.key == STREAM_KEY), None)
         if text is None:
             grus = self.grus.values()
-            return {"states": find_states(self.graph, self.opset, self.nodes, grus, inputs, outputs)}
+            return {"states": find_states(lambda: lazy_flow_of(self.values), grus, inputs, outputs)}
         told = read_note(text, inputs, outputs)
         if told is None:
             raise self.source.error(f"its metadata {STREAM_KEY!r} do not fit its inputs and outputs")

@@ -26,7 +26,6 @@ from onegru.formats.graph import (
     LazyConstants,
     Outline,
     TensorInfo,
-    direct_states,
     initial_states,
 )
 from onegru.formats.opened import Opened
@@ -37,6 +36,7 @@ from onegru.formats.openvino.steps import PlacedLayer, Walker
 from onegru.formats.openvino.whole import OpenvinoRuntimeModel, all_constants, marked
 from onegru.formats.openvino.xml import PORTS, Layer, Net, inner_layers, parse_net, parse_xml, xml_of
 from onegru.formats.sizes import with_sizes
+from onegru.formats.states import find_states
 from onegru.formats.stream_note import named_sizes, read_note
 from onegru.operators.lowering import check_attributes
 from onegru.operators.openvino import OPERATORS
@@ -140,7 +140,7 @@ class _Reader:
             constants={},
             steps=(),
             grus=(*self.grus.values(), *(gru for _, gru in self.nested)),
-            states=direct_states(self.grus.values(), parameters, results),
+            states=self._states(parameters, results),
             outline=Outline(text, self.constants.weights),
         )
         steps = None if self.nested else walker.steps()
@@ -166,18 +166,34 @@ class _Reader:
 
     def _with_sizes(self) -> dict[str, GruStep]:
         """The GRU layers with what is known of their sizes; as they are where the rest cannot be followed."""
-
-        @functools.cache
-        def read() -> IrGraph:
-            return IrReader(self.parser, self.constants).read(self.net, self.root)
-
-        def name(value: str) -> str:
-            return next(name for name, ends in read().native.items() if ":".join(ends) == value)
-
         try:
-            return with_sizes(self.grus, self._stated, lambda: read().flow, name)
+            return with_sizes(self.grus, self._stated, lambda: self._ir.flow, self._name)
         except (FormatError, *BROKEN):
             return self.grus
+
+    def _states(
+        self, parameters: Sequence[TensorInfo], results: Sequence[TensorInfo]
+    ) -> tuple[tuple[str, str], ...]:
+        """The states that it has outside; none where its layers cannot be followed."""
+        if len(parameters) < 2 or len(results) < 2:  # beside a signal
+            return ()
+        try:
+            return find_states(lambda: self._ir.flow, self.grus.values(), parameters, results, self._name)
+        except (FormatError, *BROKEN):
+            return ()
+
+    @functools.cached_property
+    def _ir(self) -> IrGraph:
+        """Its layers, followed."""
+        return IrReader(self.parser, self.constants).read(self.net, self.root)
+
+    @functools.cached_property
+    def _names(self) -> dict[str, str]:
+        return {":".join(ends): name for name, ends in self._ir.native.items()}
+
+    def _name(self, value: str) -> str:
+        """What the flow calls a value."""
+        return self._names[value]
 
     def _stated(self, value: str) -> tuple[int | None, ...] | None:
         """What the file says of a value's shape."""

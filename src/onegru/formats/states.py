@@ -1,0 +1,184 @@
+"""Which inputs of a model are states, and which outputs are the same states after a run.
+
+An exported streaming model has the initial state of its GRUs as an input and their last state as an output.
+Between these and the GRUs lie only operators that move, cut or join arrays. Numbered elements are sent
+through them to prove that the last state of a GRU comes back to the same GRU, each number at its place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import BROKEN
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op
+from onegru.dataflow.table import Elements, LargeResultError, UnknownOpError, evaluate, movers
+from onegru.formats.graph import GruStep, TensorInfo, gru_value
+
+_MOVES = movers(Elements.KEPT | Elements.PERMUTED, casts=True)
+_CUTS, _JOINS = movers(Elements.CUT), movers(Elements.JOINED)
+
+# More than any state has; beyond, nothing is proved.
+_MOST_ELEMENTS = 1 << 20
+_MOST_OPS = 1000
+
+
+def find_states(
+    flow: Callable[[], Flow],
+    grus: Iterable[GruStep],
+    inputs: Sequence[TensorInfo],
+    outputs: Sequence[TensorInfo],
+    name: Callable[[str], str] = lambda value: value,
+) -> tuple[tuple[str, str], ...]:
+    """Pairs of an output and the input that takes it in the next run.
+
+    An input and an output are a pair if they reach the same forward GRUs, are of one type and shape, and each
+    element of the output would be the input's at its place if the GRUs returned their initial states. Of
+    several such outputs, which hold the same numbers, it is the one that is a GRU's own, or else the first. A
+    state that two GRUs start from, and what is not certain, is left out.
+
+    Args:
+        flow: the model's operators.
+        grus: its GRUs.
+        inputs: what the model takes.
+        outputs: what it gives.
+        name: what the flow calls a value.
+    """
+    each = list(grus)
+    counts = Counter(gru_value(gru, "initial_h") for gru in each)
+    starts = {
+        name(start): name(end)
+        for gru in each
+        if gru.attributes.get("direction", "forward") in ("forward", "foward")
+        and (start := gru_value(gru, "initial_h"))
+        and (end := gru_value(gru, "Y_h"))
+        and counts[start] == 1
+    }
+    if not starts:
+        return ()
+    graph, ends = flow(), {end: start for start, end in starts.items()}
+    sources = {start: _source(graph, start) for start in starts}
+    consumers = {
+        info.name: {start for start, source in sources.items() if source == name(info.value)}
+        for info in inputs
+    }
+    given = {info.name: {ends[end] for end in _joined(graph, name(info.value), ends)} for info in outputs}
+    ordered = sorted(outputs, key=lambda output: name(output.value) not in ends)
+    pairs = [
+        (output, info)
+        for info in inputs
+        for output in ordered
+        if consumers[info.name] and consumers[info.name] == given[output.name] and _alike(info, output)
+    ]
+    inputs_of = Counter(output.name for output, _ in pairs)
+    found: dict[str, str] = {}
+    for output, info in pairs:
+        if info.name in found or inputs_of[output.name] > 1:
+            continue
+        own = {end: start for end, start in ends.items() if start in consumers[info.name]}
+        if _comes_back(graph, own, (name(info.value), info), name(output.value)):
+            found[info.name] = output.name
+    return tuple((output, consumer) for consumer, output in found.items())
+
+
+def _source(flow: Flow, name: str) -> str:
+    """The value that another one is all or a part of."""
+    for _ in range(_MOST_OPS):
+        op = flow.producers.get(name)
+        if op is None or op.kind not in _MOVES | _CUTS:
+            break
+        name = op.inputs[0]
+    return name
+
+
+def _joined(flow: Flow, name: str, ends: Mapping[str, str]) -> set[str]:
+    """The last states of GRUs that a value is made of."""
+    found: set[str] = set()
+    waiting, seen = [name], {name}
+    while waiting and len(seen) < _MOST_OPS:
+        value = waiting.pop()
+        op = flow.producers.get(value)
+        if value in ends:
+            found.add(value)
+        elif op is not None and op.kind in _MOVES | _JOINS:
+            data = op.inputs if op.kind in _JOINS else op.inputs[:1]
+            waiting += [item for item in data if item and item not in seen]
+            seen.update(data)
+    return found
+
+
+def _comes_back(flow: Flow, ends: Mapping[str, str], given: tuple[str, TensorInfo], output: str) -> bool:
+    """Whether numbered elements of an input come back at their places, if each GRU keeps its initial state.
+
+    Args:
+        flow: the model's operators.
+        ends: for each of the GRUs, the value of its last state and that of its initial one.
+        given: the input, and what is known of it.
+        output: the output.
+    """
+    value, info = given
+    if info.shape is None:
+        return False
+    shape = [size if isinstance(size, int) else 2 + index for index, size in enumerate(info.shape)]
+    if not 0 < math.prod(shape) <= _MOST_ELEMENTS:
+        return False
+    numbered = np.arange(math.prod(shape), dtype=np.float64).reshape(shape) + 0.5
+    try:
+        with np.errstate(all="ignore"):
+            result = _computed(flow, ends, {value: numbered}, output)
+    except (UnknownOpError, LargeResultError, *BROKEN):
+        return False
+    return result.shape == numbered.shape and np.array_equal(result, numbered)
+
+
+def _computed(flow: Flow, ends: Mapping[str, str], arrays: dict[str, Array], output: str) -> Array:
+    """A value, of others; each of `ends` is the value that it names.
+
+    Raises:
+        UnknownOpError: an operator has no value, or there are too many.
+    """
+    waiting, seen = [output], set[int]()
+    while output not in arrays:
+        name = waiting[-1]
+        op = Op("Identity", (ends[name],), (name,)) if name in ends else flow.producers.get(name)
+        constant = None if name in ends else flow.constant(name)
+        if constant is not None and constant.size <= _MOST_ELEMENTS:
+            arrays[name] = constant
+        if name in arrays:
+            waiting.pop()
+            continue
+        if op is None or op.bodies or len(seen) > _MOST_OPS:
+            raise UnknownOpError
+        missing = [item for item in op.inputs if item and item not in arrays]
+        if not missing:
+            results = evaluate(
+                op.kind,
+                op.attributes,
+                [arrays[item] if item else None for item in op.inputs],
+                len(op.outputs),
+            )
+            arrays.update(zip(op.outputs, results, strict=False))
+            if name not in arrays:
+                raise UnknownOpError
+        elif id(op) in seen and name not in ends:  # its inputs wait already: a cycle
+            raise UnknownOpError
+        seen.add(id(op))
+        waiting += missing
+    return arrays[output]
+
+
+def _alike(info: TensorInfo, output: TensorInfo) -> bool:
+    """Whether an input may take an output: sizes that are fixed in both are equal."""
+    if info.dtype != output.dtype:
+        return False
+    if info.shape is None or output.shape is None:
+        return True
+    return len(info.shape) == len(output.shape) and all(
+        a == b or not (isinstance(a, int) and isinstance(b, int))
+        for a, b in zip(info.shape, output.shape, strict=True)
+    )
