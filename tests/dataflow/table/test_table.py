@@ -253,6 +253,7 @@ NOT_AHEAD = (
     "Gemm",
     "Range",
     "ReverseSequence",
+    "Shape",
     "Tile",
 )
 
