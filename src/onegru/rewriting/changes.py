@@ -17,9 +17,10 @@ from onnx import NodeProto
 from onegru.core.dtypes import Array, default_float_mode
 from onegru.core.errors import SpecError
 from onegru.formats.onnx.dequantized import int8_opset, quantized_inputs
+from onegru.formats.onnx.edit import code_of
 from onegru.formats.onnx.validate import is_onnx
 from onegru.rewriting.form import GruNodeConfig, require
-from onegru.rewriting.scope import Draft, Scope, code_of
+from onegru.rewriting.scope import Draft, Scope
 
 _SWAPPED = (1, 0, 2)
 _TO_TIME_FIRST = (1, 2, 0, 3)

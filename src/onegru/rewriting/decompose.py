@@ -18,10 +18,11 @@ from onegru.core.activations import Activation
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.spec import reversed_directions
+from onegru.formats.onnx.edit import code_of
 from onegru.operators.onnx import DECOMPOSED_OPSET
 from onegru.rewriting.activation_ops import express_activation
 from onegru.rewriting.form import GruNodeConfig, require
-from onegru.rewriting.scope import Draft, Scope, code_of
+from onegru.rewriting.scope import Draft, Scope
 
 # A tensor: a constant's values, or a name.
 _Tensor = Array | str
@@ -112,9 +113,9 @@ class _Expansion:
         zero, one = (scope.integer(value) for value in (0, 1))
         steps = draft.op("Range", [zero, draft.op("Gather", [shape, zero], "T"), one], "steps")
         lengths = draft.op("Cast", [self.form.inputs["sequence_lens"]], "lengths", to=TensorProto.INT64)
-        lengths = draft.with_axes("Unsqueeze", lengths, [1], "lengths_column")
+        lengths = draft.op("Unsqueeze", [lengths], "lengths_column", axes=[1])
         alive = draft.op("Less", [zero, lengths], "alive")
-        steps = draft.with_axes("Unsqueeze", steps, [1, 2], "steps_column")
+        steps = draft.op("Unsqueeze", [steps], "steps_column", axes=[1, 2])
         return draft.op("Less", [steps, lengths], "mask"), alive
 
     def _first(self, index: int, shape: str) -> str:
@@ -141,7 +142,7 @@ class _Expansion:
         joined = "" if steps else last
         many = len(parts) > 1
         values = [
-            draft.with_axes("Unsqueeze", part, [axis], f"{index}/{port}", "" if many else joined)
+            draft.op("Unsqueeze", [part], f"{index}/{port}", "" if many else joined, axes=[axis])
             for index, part in enumerate(parts)
         ]
         value = draft.op("Concat", values, port, joined, axis=axis) if many else values[0]
@@ -177,7 +178,7 @@ class _Expansion:
             transposed: Array = value[0].T
             return transposed
         value = self.draft.op("Transpose", [value], f"{index}/{name}_transposed", perm=[0, 2, 1])
-        return self.draft.with_axes("Squeeze", value, [0], f"{index}/{name}")
+        return self.draft.op("Squeeze", [value], f"{index}/{name}", axes=[0])
 
     def _stored(self, value: _Tensor, what: str, index: int) -> str:
         """A matrix in the type of the computation."""

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto, TypeProto
 
-from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.table import operator_of
+from onegru.formats.onnx.edit import code_of, node_with_lists
 from onegru.formats.onnx.flow import flow_of
 from onegru.formats.onnx.validate import Source
 from onegru.formats.onnx.values import Names, Values, all_graphs
@@ -26,11 +26,6 @@ def value_types(graph: GraphProto) -> dict[str, TypeProto]:
             if value.type.WhichOneof("value") is not None:
                 types.setdefault(value.name, value.type)
     return types
-
-
-def code_of(dtype: str) -> int:
-    """The number that ONNX has for an element type."""
-    return int(onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(dtype)))
 
 
 class Scope(Values):
@@ -127,28 +122,41 @@ class Draft:
         return self.scope.names.fresh(f"{self.base}/{what}")
 
     def op(self, kind: str, inputs: Sequence[str], what: str, output: str = "", **attributes: Any) -> str:
-        """Add a node and return what it gives: `output`, or a new value called after `what`."""
+        """Add a node and return what it gives: `output`, or a new value called after `what`.
+
+        Lists of integers are said as attributes; in newer opsets they become inputs.
+        """
         output = output or self.fresh(what)
-        name = self.fresh(f"{what}/{kind}")
-        self.nodes.append(onnx.helper.make_node(kind, list(inputs), [output], name=name, **attributes))
+        self._add(kind, inputs, [output], f"{what}/{kind}", attributes)
         return output
+
+    def _add(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        what: str,
+        attributes: Mapping[str, Any],
+    ) -> None:
+        name, scope = self.fresh(what), self.scope
+        self.nodes.append(
+            node_with_lists(
+                kind,
+                inputs,
+                outputs,
+                name,
+                scope.opset,
+                lambda _, numbers: scope.integers(*numbers),
+                **attributes,
+            )
+        )
 
     def cast(self, value: str, dtype: str, what: str, output: str = "") -> str:
         """Convert to another element type."""
         return self.op("Cast", [value], what, output, to=code_of(dtype))
 
-    def with_axes(self, kind: str, value: str, axes: Sequence[int], what: str, output: str = "") -> str:
-        """Add a Squeeze or an Unsqueeze."""
-        if self.scope.opset < operator_of(kind).parameters["axes"].since:
-            return self.op(kind, [value], what, output, axes=list(axes))
-        return self.op(kind, [value, self.scope.integers(*axes)], what, output)
-
     def split(self, value: str, sizes: Sequence[int], names: Sequence[str]) -> list[str]:
         """Cut the last axis of a matrix."""
         outputs = [self.fresh(name) for name in names]
-        name = self.fresh("Split")
-        has_input = self.scope.opset >= operator_of("Split").parameters["split"].since
-        inputs = [value, self.scope.integers(*sizes)] if has_input else [value]
-        attributes: dict[str, Any] = {} if has_input else {"split": list(sizes)}
-        self.nodes.append(onnx.helper.make_node("Split", inputs, outputs, name=name, axis=1, **attributes))
+        self._add("Split", [value], outputs, "Split", {"axis": 1, "split": list(sizes)})
         return outputs

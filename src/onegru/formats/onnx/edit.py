@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,35 @@ def node_of(flow: Flow, op: Op, opset: int) -> NodeProto:
     node: NodeProto = onnx.helper.make_node(
         kind, inputs, list(op.outputs), name=op.name, domain=domain or None, **attributes
     )
+    return node
+
+
+def node_with_lists(
+    kind: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    name: str,
+    opset: int,
+    constant: Callable[[str, list[int]], str],
+    **attributes: Any,
+) -> NodeProto:
+    """A node of an opset, with its lists of integers where that has them.
+
+    Args:
+        kind: ONNX's name of the operator.
+        inputs: what it takes beside its lists.
+        outputs: what it gives.
+        name: its name.
+        opset: of ONNX's operators.
+        constant: gives the name of a constant list, by its argument's name.
+        **attributes: its attributes, and its lists.
+    """
+    taken = list(inputs)
+    for argument, parameter in operator_of(kind).parameters.items():
+        if argument in attributes and opset >= parameter.since:
+            taken += [""] * (parameter.input + 1 - len(taken))
+            taken[parameter.input] = constant(argument, list(attributes.pop(argument)))
+    node: NodeProto = onnx.helper.make_node(kind, taken, list(outputs), name=name, **attributes)
     return node
 
 

@@ -12,9 +12,9 @@ from onnx import NodeProto, TensorProto, ValueInfoProto
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec, Weights
-from onegru.dataflow.table import operator_of
 from onegru.formats.graph import STATES_KEY, STATES_WORD
 from onegru.formats.onnx.dequantized import int8_opset, quantized_inputs
+from onegru.formats.onnx.edit import node_with_lists
 from onegru.formats.onnx.validate import trimmed
 from onegru.formats.writing import Interface, Layers, suffixes
 from onegru.operators.onnx import GRU_VERSIONS, activation_attributes, gru_version
@@ -88,7 +88,7 @@ class _Graph:
         )
         if q.ndim == 3:
             return name
-        return self._with_integers("Reshape", "shape", [*array.shape], value=value, name=name)
+        return self._with_lists("Reshape", value, name, shape=[*array.shape])
 
     def gru(self, spec: Spec, weights: Weights, group: int | None, X: str, suffix: str, Y: str) -> None:
         """Add a layer."""
@@ -133,21 +133,21 @@ class _Graph:
         """Add nodes that turn Y into [T, B, D·H] ([B, T, D·H] under layout 1); returns the result's name."""
         D, H = spec.num_directions, spec.hidden_size
         if self.layout == 0 and D == 1:
-            return self._with_integers("Squeeze", "axes", [1], value=Y, name=name)
+            return self._with_lists("Squeeze", Y, name, axes=[1])
         if self.layout == 0:
             self.nodes.append(
                 onnx.helper.make_node("Transpose", [Y], [f"{Y}.rows"], name=f"{Y}.rows", perm=[0, 2, 1, 3])
             )
             Y = f"{Y}.rows"
-        return self._with_integers("Reshape", "shape", [0, 0, D * H], value=Y, name=name)
+        return self._with_lists("Reshape", Y, name, shape=[0, 0, D * H])
 
-    def _with_integers(self, kind: str, argument: str, integers: list[int], *, value: str, name: str) -> str:
-        """Add a node with a list of integers: an attribute, or in newer opsets an input."""
-        inputs = [value]
-        attributes: dict[str, Any] = {argument: integers}
-        if self.opset >= operator_of(kind).parameters[argument].since:
-            inputs.append(self.constant(f"{name}.{argument}", np.array(attributes.pop(argument), np.int64)))
-        self.nodes.append(onnx.helper.make_node(kind, inputs, [name], name=name, **attributes))
+    def _with_lists(self, kind: str, value: str, name: str, **lists: list[int]) -> str:
+        """Add a node with lists of integers."""
+
+        def constant(argument: str, numbers: list[int]) -> str:
+            return self.constant(f"{name}.{argument}", np.array(numbers, np.int64))
+
+        self.nodes.append(node_with_lists(kind, [value], [name], name, self.opset, constant, **lists))
         return name
 
     def serialized(self, layers: Layers) -> bytes:
