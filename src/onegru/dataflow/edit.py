@@ -15,6 +15,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.names import fresh_name
 from onegru.dataflow.operator import Op, Size
 from onegru.dataflow.table import operator_of
 
@@ -83,12 +84,7 @@ class Edit:
 
     def fresh(self, wanted: str) -> str:
         """A new name."""
-        name, number = wanted, 1
-        while name in self.names or not name:
-            number += 1
-            name = f"{wanted}_{number}"
-        self.names.add(name)
-        return name
+        return fresh_name(wanted, self.names)
 
     def constant(self, base: str, array: Array) -> str:
         """A new constant."""

@@ -14,7 +14,7 @@ from onegru.dataflow.operator import Op
 from onegru.dataflow.replace import replace_ops
 from onegru.dataflow.table import Call
 from onegru.dataflow.table.cutting import Slice, reversed_axis
-from onegru.dataflow.table.moving import AXIS_MOVES
+from onegru.dataflow.table.moving import AXIS_MOVES, moved_axes
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.search import STUMBLES, broken_words
 
@@ -115,7 +115,10 @@ def _states_in_order(flow: Flow, node: Op) -> list[str]:
     """The values that hold a node's states in the order of its steps, [time, rows, H]."""
     found: list[str] = []
     waiting = [
-        name for op in flow.consumers.get(node.outputs[0], ()) if op.kind == "Squeeze" for name in op.outputs
+        name
+        for op in flow.consumers.get(node.outputs[0], ())
+        if moved_axes(flow, op) == (0, 2, 3)  # without the directions
+        for name in op.outputs
     ]
     reverse = node.attributes.get("direction") == "reverse"
     while waiting:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
 from onegru.core.dtypes import Array
+from onegru.dataflow.names import fresh_name
 from onegru.formats.onnx.node import constant_value, fixed_sizes, is_plain_constant
 from onegru.formats.onnx.order import node_inputs
 from onegru.formats.onnx.validate import Source, attribute_graphs, element_type, to_array
@@ -43,12 +44,7 @@ class Names:
 
     def fresh(self, base: str) -> str:
         """`base`, or with a number after it where that is taken."""
-        name, number = base, 1
-        while name in self._used or not name:
-            number += 1
-            name = f"{base}_{number}"
-        self._used.add(name)
-        return name
+        return fresh_name(base, self._used)
 
 
 class Values:

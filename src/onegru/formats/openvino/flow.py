@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.names import fresh_name
 from onegru.dataflow.operator import Op, Shape, Size
 from onegru.dataflow.port_loops import LOOP, LoopPorts, SliceSpec
 from onegru.formats.openvino.constants import Constants
@@ -69,12 +70,7 @@ class IrReader:
 
     def fresh(self, wanted: str) -> str:
         """A new name."""
-        name, number = wanted, 1
-        while name in self.names:
-            number += 1
-            name = f"{wanted}_{number}"
-        self.names.add(name)
-        return name
+        return fresh_name(wanted, self.names)
 
     def read(
         self,

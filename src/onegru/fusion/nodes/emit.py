@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from onegru.core.dtypes import Array
+from onegru.dataflow.build import Builder
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.operator import EVERY_OPSET, LoopIndex, Op, Shape, Size
+from onegru.dataflow.operator import EVERY_OPSET, LoopIndex, Shape, Size
 from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.nodes.sources import Sliced, Source
@@ -19,17 +20,18 @@ from onegru.fusion.nodes.sources import Sliced, Source
 _SINCE = {"Expand": 8, "Max": 8, "Min": 8, "Less": 9, "Where": 9, "Range": 11}
 
 
-class Emitter:
-    """New operators for a flow.
+class Emitter(Builder):
+    """New operators in the place of a recurrence; what is there already is used again.
 
     Args:
         flow: where they go.
         base: what their names begin with.
         names: all names in use, to which new ones are added.
         dtype: the element type of the recurrence.
-        known: what new operators and constants there are already, which are used again.
+        known: what new operators and constants there are already.
 
     Attributes:
+        constants: new ones, which are not in the flow yet.
         indices: values that are indices of the iteration of the loop around.
         has_lengths: whether nodes may have lengths.
         opset: of ONNX's operators.
@@ -38,26 +40,13 @@ class Emitter:
     def __init__(
         self, flow: Flow, base: str, names: set[str], dtype: str, known: dict[Hashable, str] | None = None
     ) -> None:
-        self.flow = flow
-        self.base = base
-        self.names = names
+        super().__init__(flow, base, names)
         self.dtype = dtype
-        self.ops: list[Op] = []
         self.constants: dict[str, Array] = {}
         self.known: ChainMap[Hashable, str] = ChainMap({}, known if known is not None else {})
         self.has_lengths = True
         self.opset = EVERY_OPSET
         self.indices: Mapping[str, LoopIndex] = {}
-
-    def fresh(self, what: str) -> str:
-        """A new name."""
-        name = wanted = f"{self.base}/{what}"
-        number = 1
-        while name in self.names:
-            number += 1
-            name = f"{wanted}_{number}"
-        self.names.add(name)
-        return name
 
     def op(
         self,
@@ -78,11 +67,12 @@ class Emitter:
         key = kind, tuple(inputs), tuple(sorted(attributes.items()))
         if not output and key in self.known:
             return self.known[key]
-        self.known[key] = output = output or self.fresh(what)
-        self.ops.append(Op(kind, tuple(inputs), (output,), attributes, name=self.fresh(f"{what}/{kind}")))
-        if shape is not None:
-            self.flow.set_shape(output, shape)
-        return output
+        self.known[key] = super().op(kind, inputs, what, shape, output, **attributes)
+        return self.known[key]
+
+    def name_of(self, what: str, output: str) -> str:
+        """What an operator is called that gives this."""
+        return self.fresh(what)
 
     def constant(self, what: str, array: Array) -> str:
         """Add a constant; those of numbers are kept in float64 until a file is written."""
@@ -110,55 +100,15 @@ class Emitter:
         return self._small(value, f"number_{value:g}", np.array(value, np.float64))
 
     def shape(self, name: str) -> Shape:
-        """A value's shape."""
-        shape = self.flow.shape(name)
-        if shape is None:
-            raise MissError(f"the shape of {name!r} is not known")
-        return shape
+        """A value's shape.
 
-    # Moving axes
-
-    def transpose(self, value: str, perm: Sequence[int], what: str) -> str:
-        """A Transpose, unless nothing moves but axes of size 1, which `perm` may not have."""
-        if list(perm) == sorted(perm):
-            return value
-        shape = self.shape(value)
-        return self.op("Transpose", [value], what, tuple(shape[axis] for axis in perm), perm=tuple(perm))
-
-    def squeeze(self, value: str, axes: Sequence[int], what: str, output: str = "") -> str:
-        """A Squeeze."""
-        shape = tuple(size for axis, size in enumerate(self.shape(value)) if axis not in axes)
-        if not axes and not output:
-            return value
-        return self.op("Squeeze", [value, self.ints(*axes)], what, shape, output)
-
-    def unsqueeze(self, value: str, axes: Sequence[int], what: str, output: str = "") -> str:
-        """An Unsqueeze; `axes` are those of the result."""
-        rest = iter(self.shape(value))
-        rank = len(self.shape(value)) + len(axes)
-        shape = tuple(1 if axis in axes else next(rest) for axis in range(rank))
-        return self.op("Unsqueeze", [value, self.ints(*axes)], what, shape, output)
-
-    def gather(self, value: str, index: int, axis: int, what: str, output: str = "") -> str:
-        """One slice, without its axis."""
-        shape = self.shape(value)
-        if index == 0 and shape[axis] == 1:
-            return self.squeeze(value, [axis], what, output)
-        shape = (*shape[:axis], *shape[axis + 1 :])
-        return self.op("Gather", [value, self.index(index)], what, shape, output, axis=axis)
-
-    def cut(self, value: str, axis: int, start: int, count: int, what: str) -> str:
-        """A part of an axis."""
-        shape = self.shape(value)
-        if shape[axis] == count:
-            return value
-        inputs = [value, self.ints(start), self.ints(start + count), self.ints(axis)]
-        return self.op("Slice", inputs, what, (*shape[:axis], count, *shape[axis + 1 :]))
-
-    def reverse(self, value: str, axis: int, what: str) -> str:
-        """An axis backwards."""
-        inputs = [value, self.ints(-1), self.ints(-(2**63) + 1), self.ints(axis), self.ints(-1)]
-        return self.op("Slice", inputs, what, self.shape(value))
+        Raises:
+            MissError: it is not known.
+        """
+        try:
+            return super().shape(name)
+        except LookupError as error:
+            raise MissError(str(error)) from None
 
     def rows(self, view: View, what: str, time: int | None = None) -> str:
         """A view as [rows, columns], or [time, rows, columns]."""

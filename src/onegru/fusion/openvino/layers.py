@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,8 +11,11 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec
 from onegru.dataflow import table
+from onegru.dataflow.build import Builder
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.names import fresh_name
 from onegru.dataflow.operator import Op, Shape, Size
+from onegru.dataflow.table.moving import AXIS_MOVES
 from onegru.formats.openvino.fields import ELEMENT_WORDS
 from onegru.formats.openvino.kinds import BINARY, UNARY
 from onegru.formats.openvino.writer import attributes_of, operator_of, summed_biases, version_of
@@ -23,6 +25,7 @@ from onegru.operators.onnx import NEWEST
 
 #: The new operators that become layers of OpenVINO's GRU family.
 GRUS = ("GRU", "onegru::AUGRU")
+_BATCH_FIRST = (1, 0, 2)
 
 
 def why_not(cell: Cell) -> str:
@@ -52,20 +55,17 @@ def typed(flow: Flow, name: str) -> Array | None:
         return np.asarray(array, numpy_dtype(flow.dtype(name) or "float32"))
 
 
-@dataclass(eq=False, slots=True)
-class GruLayers:
+class GruLayers(Builder):
     """A GRU with ONNX's inputs and outputs as OpenVINO's operators, and the moves of axes around them.
 
-    Attributes:
+    Args:
         flow: where they go.
-        fresh: gives a new name.
-        ops: the operators.
+        names: all names in use, to which new ones are added.
     """
 
-    flow: Flow
-    fresh: Callable[[str], str]
-    ops: list[Op] = field(default_factory=list)
-    _sizes: dict[tuple[str, int], str] = field(default_factory=dict)
+    def __init__(self, flow: Flow, names: set[str]) -> None:
+        super().__init__(flow, "onegru", names)
+        self._sizes: dict[tuple[str, int], str] = {}
 
     def add(self, op: Op) -> None:
         """Add the operators for a GRU; one whose X has a single step becomes a cell."""
@@ -75,12 +75,12 @@ class GruLayers:
         if len(set(spec.activations)) > 1:  # which GRUSequence has only one pair of
             self._split_directions(op)
             return
-        T, B, _ = self._shape(X)
+        T, B, _ = self.shape(X)
         H, D = spec.hidden_size, spec.num_directions
         is_cell = T == 1 and D == 1 and not lengths
         is_backwards = spec.direction == "reverse" and bool(A) and not is_cell
         if is_backwards:  # which AUGRUSequence lacks
-            X, A = self._reversed(X, 0), self._reversed(A, 0)
+            X, A = (self.reverse(value, 0, "Slice") for value in (X, A))
         if is_cell or is_backwards:
             spec = Spec(
                 spec.input_size, H, spec.dtype, "forward", spec.linear_before_reset, spec.clip,
@@ -89,26 +89,22 @@ class GruLayers:
         operator = operator_of(spec, is_cell)
         biases = summed_biases(spec, weights.B)
         constants = [
-            self._constant(f"{op.name}/{name}", array[0] if is_cell else array)
+            self._weight(f"{op.name}/{name}", array[0] if is_cell else array)
             for name, array in (("W", weights.W), ("R", weights.R), ("B", biases))
         ]
-        perm = (1, 0, 2)
-        X = self._squeeze(X, 0) if is_cell else self._op("Transpose", [X], (B, T, spec.input_size), perm=perm)
+        X = self._moved(X, is_cell)
         state = initial_h
         if not state:
             state = self._zeros(X, B, (D, H), spec.dtype, op.name)
         else:
-            have = self._shape(state)[1]
-            state = self._op("Transpose", [state], (have, D, H), perm=perm)
-        state = self._squeeze(state, 1) if is_cell else state
+            state = self.transpose(state, _BATCH_FIRST, "Transpose")
+        state = self.squeeze(state, [1], "Squeeze") if is_cell else state
         inputs = [X, state]
         if not is_cell:
             inputs.append(lengths or self._lengths(X, T, B, op.name))
         inputs += constants
         if A:
-            inputs.append(
-                self._squeeze(A, 0) if is_cell else self._op("Transpose", [A], (B, T, 1), perm=perm)
-            )
+            inputs.append(self._moved(A, is_cell))
         attributes = attributes_of(spec, operator)
         more = {"data": attributes, "version": version_of(operator), "dtype": spec.dtype}
         outputs = (*op.outputs, *[""] * (2 - len(op.outputs)))
@@ -117,14 +113,16 @@ class GruLayers:
             Ho = self._new("Ho", (B, H))
             self.ops.append(Op(kind, tuple(inputs), (Ho,), more, name=op.name))
             for name, axes in zip(outputs, ((0, 1), (0,)), strict=True):
-                self._give("Unsqueeze", Ho, name, axes=axes)
+                if name:
+                    self.unsqueeze(Ho, axes, "Unsqueeze", name)
             return
         Y, Ho = self._new("Y", (B, D, T, H)), self._new("Ho", (B, D, H))
         self.ops.append(Op(kind, tuple(inputs), (Y, Ho), more, name=op.name))
         if is_backwards and outputs[0]:
-            Y = self._reversed(Y, 2)
-        self._give("Transpose", Y, outputs[0], perm=(2, 1, 0, 3))
-        self._give("Transpose", Ho, outputs[1], perm=perm)
+            Y = self.reverse(Y, 2, "Slice")
+        for value, name, perm in ((Y, outputs[0], (2, 1, 0, 3)), (Ho, outputs[1], _BATCH_FIRST)):
+            if name:
+                self.transpose(value, perm, "Transpose", name)
 
     def _split_directions(self, op: Op) -> None:
         """Add a bidirectional GRU as one for each direction."""
@@ -136,14 +134,13 @@ class GruLayers:
             weights = []
             for name in (w, r, b):
                 array = self._taken(name)
-                weights.append("" if array is None else self._constant(name, array[number : number + 1]))
+                weights.append("" if array is None else self._weight(name, array[number : number + 1]))
             state = initial_h
             if state:
-                bounds = {"starts": (number,), "ends": (number + 1,), "axes": (0,)}
-                state = self._op("Slice", [state], (1, *self._shape(state)[1:]), **bounds)
+                state = self.cut(state, 0, number, 1, "Slice")
             given = []
             for place, (name, axis) in enumerate(zip(outputs, (1, 0), strict=True)):
-                sizes = list(self._shape(name)) if name else []
+                sizes = list(self.shape(name)) if name else []
                 if sizes:
                     sizes[axis] = 1
                 given.append(self._new(f"{op.name}/{direction}", tuple(sizes)) if name else "")
@@ -159,62 +156,46 @@ class GruLayers:
     def _taken(self, name: str) -> Array | None:
         return typed(self.flow, name) if name else None
 
-    def _shape(self, name: str) -> Shape:
-        shape = self.flow.shape(name)
-        assert shape is not None  # the search has stated it
-        return shape
-
     def _new(self, what: str, shape: Shape | None = None) -> str:
-        name = self.fresh(f"onegru/{what}")
+        name = self.fresh(what)
         if shape is not None:
             self.flow.set_shape(name, shape)
         return name
 
-    def _op(self, kind: str, inputs: list[str], shape: Shape | None = None, **attributes: Any) -> str:
-        name = self._new(kind, shape)
-        self.ops.append(Op(kind, tuple(inputs), (name,), attributes, name=name))
-        return name
+    def _moved(self, value: str, is_cell: bool) -> str:
+        """A sequence with its rows first, or its only step."""
+        if is_cell:
+            return self.squeeze(value, [0], "Squeeze")
+        return self.transpose(value, _BATCH_FIRST, "Transpose")
 
-    def _give(self, kind: str, value: str, output: str, **attributes: Any) -> None:
-        if output:
-            self.ops.append(Op(kind, (value,), (output,), attributes, name=output))
-
-    def _squeeze(self, value: str, axis: int) -> str:
-        shape = self._shape(value)
-        return self._op("Squeeze", [value], (*shape[:axis], *shape[axis + 1 :]), axes=(axis,))
-
-    def _reversed(self, value: str, axis: int) -> str:
-        more = {"starts": (-1,), "ends": (1 - 2**63,), "axes": (axis,), "steps": (-1,)}
-        return self._op("Slice", [value], self._shape(value), **more)
-
-    def _constant(self, name: str, array: Array) -> str:
-        name = self.fresh(name)
+    def _weight(self, name: str, array: Array) -> str:
+        name = fresh_name(name, self.names)
         self.flow.add_constant(name, array)
         return name
 
     def _size(self, value: str, axis: int) -> str:
         """A size of a value, [1]."""
         if (value, axis) not in self._sizes:
-            shape = self._op("Shape", [value], (len(self._shape(value)),))
-            index = self._constant("onegru/index", np.array([axis], np.int64))
-            self._sizes[value, axis] = self._op("Gather", [shape, index], (1,), axis=0)
+            shape = self.op("Shape", [value], "Shape", (len(self.shape(value)),))
+            index = self.constant("index", np.array([axis], np.int64))
+            self._sizes[value, axis] = self.op("Gather", [shape, index], "Gather", (1,), axis=0)
         return self._sizes[value, axis]
 
     def _lengths(self, X: str, T: Size, B: Size, name: str) -> str:
         """As many steps as X has for each of its rows; X is [B, T, I]."""
         if isinstance(T, int) and isinstance(B, int):
-            return self._constant(f"{name}/sequence_lengths", np.full(B, T, np.int64))
+            return self._weight(f"{name}/sequence_lengths", np.full(B, T, np.int64))
         steps = self._size(X, 1)
-        return self._op("Expand", [steps, self._size(X, 0)], (B,))
+        return self.op("Expand", [steps, self._size(X, 0)], "Expand", (B,))
 
     def _zeros(self, X: str, B: Size, rest: tuple[int, int], dtype: str, name: str) -> str:
         """A first state of zeros, [B, D, H], for as many rows as X has, which is [B, ...]."""
         if isinstance(B, int):
-            return self._constant(f"{name}/initial_h", np.zeros((B, *rest), numpy_dtype(dtype)))
-        others = self._constant("onegru/sizes", np.array(rest, np.int64))
-        sizes = self._op("Concat", [self._size(X, 0), others], (3,), axis=0)
-        zero = self._constant("onegru/zero", np.zeros(1, numpy_dtype(dtype)))
-        return self._op("Expand", [zero, sizes], (B, *rest))
+            return self._weight(f"{name}/initial_h", np.zeros((B, *rest), numpy_dtype(dtype)))
+        others = self.constant("sizes", np.array(rest, np.int64))
+        sizes = self.op("Concat", [self._size(X, 0), others], "Concat", (3,), axis=0)
+        zero = self.constant("zero", np.zeros(1, numpy_dtype(dtype)))
+        return self.op("Expand", [zero, sizes], "Expand", (B, *rest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +239,9 @@ def _listed(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
-def _moved(kind: str, axes: str) -> Callable[[Flow, Op], NewLayer]:
+def _with_list(kind: str, argument: str) -> Callable[[Flow, Op], NewLayer]:
     def build(flow: Flow, op: Op) -> NewLayer:
-        found = flow.ints(op, axes, 1)
+        found = flow.ints(op, argument, 1)
         inputs = (op.inputs[0],) if found is None else (op.inputs[0], _listed(*found))
         return NewLayer(kind, "opset1", {}, inputs)
 
@@ -328,9 +309,8 @@ def _matmul(flow: Flow, op: Op) -> NewLayer:
 
 
 _BUILT: Mapping[str, Callable[[Flow, Op], NewLayer]] = {
-    "Transpose": _moved("Transpose", "perm"),
-    "Squeeze": _moved("Squeeze", "axes"),
-    "Unsqueeze": _moved("Unsqueeze", "axes"),
+    "Transpose": _with_list("Transpose", "perm"),
+    **{kind: _with_list(kind, "axes") for kind in AXIS_MOVES if "axes" in table.operator_of(kind).parameters},
     "Slice": _slice,
     "Gather": _gather,
     "Concat": _concat,

@@ -136,7 +136,7 @@ class GraphWriter:
         """Put OpenVINO's operators in the place of new GRUs."""
         for op in self.flow.ops:
             if self._is_new(op) and op.kind in GRUS:
-                layers = GruLayers(self.flow, self.reader.fresh)
+                layers = GruLayers(self.flow, self.reader.names)
                 layers.add(op)
                 self._ops += layers.ops
             else:

@@ -1,0 +1,127 @@
+"""New operators of a graph, one behind another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.names import fresh_name
+from onegru.dataflow.operator import Op, Shape
+
+
+class Builder:
+    """New operators for a flow, in the form of ONNX's newest opset.
+
+    Args:
+        flow: where they go.
+        base: what their names begin with.
+        names: all names in use, to which new ones are added.
+
+    Attributes:
+        ops: the operators.
+    """
+
+    def __init__(self, flow: Flow, base: str, names: set[str]) -> None:
+        self.flow = flow
+        self.base = base
+        self.names = names
+        self.ops: list[Op] = []
+
+    def fresh(self, what: str) -> str:
+        """A new name."""
+        return fresh_name(f"{self.base}/{what}", self.names)
+
+    def op(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        what: str,
+        shape: Shape | None = None,
+        output: str = "",
+        **attributes: Any,
+    ) -> str:
+        """Add an operator with one output of this shape; returns `output`, or a new name after `what`."""
+        output = output or self.fresh(what)
+        name = self.name_of(f"{what}/{kind}", output)
+        self.ops.append(Op(kind, tuple(inputs), (output,), attributes, name=name))
+        if shape is not None:
+            self.flow.set_shape(output, shape)
+        return output
+
+    def name_of(self, what: str, output: str) -> str:
+        """What an operator is called that gives this."""
+        return output
+
+    def constant(self, what: str, array: Array) -> str:
+        """Add a constant."""
+        name = self.fresh(what)
+        self.flow.add_constant(name, array)
+        return name
+
+    def ints(self, *values: int) -> str:
+        """A list of integers."""
+        return self.constant("int64_" + "_".join(map(str, values)), np.array(values, np.int64))
+
+    def index(self, value: int) -> str:
+        """An integer."""
+        return self.constant(f"int64_scalar_{value}", np.array(value, np.int64))
+
+    def shape(self, name: str) -> Shape:
+        """A value's shape.
+
+        Raises:
+            LookupError: it is not known.
+        """
+        shape = self.flow.shape(name)
+        if shape is None:
+            raise LookupError(f"the shape of {name!r} is not known")
+        return shape
+
+    # Moving axes
+
+    def transpose(self, value: str, perm: Sequence[int], what: str, output: str = "") -> str:
+        """A Transpose, unless nothing moves."""
+        if list(perm) == sorted(perm) and not output:
+            return value
+        shape = self.shape(value)
+        sizes = tuple(shape[axis] for axis in perm)
+        return self.op("Transpose", [value], what, sizes, output, perm=tuple(perm))
+
+    def squeeze(self, value: str, axes: Sequence[int], what: str, output: str = "") -> str:
+        """A Squeeze."""
+        shape = tuple(size for axis, size in enumerate(self.shape(value)) if axis not in axes)
+        if not axes and not output:
+            return value
+        return self.op("Squeeze", [value, self.ints(*axes)], what, shape, output)
+
+    def unsqueeze(self, value: str, axes: Sequence[int], what: str, output: str = "") -> str:
+        """An Unsqueeze; `axes` are those of the result."""
+        rest = iter(self.shape(value))
+        rank = len(self.shape(value)) + len(axes)
+        shape = tuple(1 if axis in axes else next(rest) for axis in range(rank))
+        return self.op("Unsqueeze", [value, self.ints(*axes)], what, shape, output)
+
+    def gather(self, value: str, index: int, axis: int, what: str, output: str = "") -> str:
+        """One slice, without its axis."""
+        shape = self.shape(value)
+        if index == 0 and shape[axis] == 1:
+            return self.squeeze(value, [axis], what, output)
+        shape = (*shape[:axis], *shape[axis + 1 :])
+        return self.op("Gather", [value, self.index(index)], what, shape, output, axis=axis)
+
+    def cut(self, value: str, axis: int, start: int, count: int, what: str) -> str:
+        """A part of an axis."""
+        shape = self.shape(value)
+        if shape[axis] == count:
+            return value
+        inputs = [value, self.ints(start), self.ints(start + count), self.ints(axis)]
+        return self.op("Slice", inputs, what, (*shape[:axis], count, *shape[axis + 1 :]))
+
+    def reverse(self, value: str, axis: int, what: str) -> str:
+        """An axis backwards."""
+        inputs = [value, self.ints(-1), self.ints(-(2**63) + 1), self.ints(axis), self.ints(-1)]
+        return self.op("Slice", inputs, what, self.shape(value))
