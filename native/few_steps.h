@@ -26,6 +26,7 @@ struct FewSteps {
   const std::int64_t* lengths;  // [B], each in 0…T
   const std::uint8_t* resets;   // [T, B]: whether the state is set back before the step
   bool resets_to_initial;       // to initial_h; else to zero
+  bool of_dien;                 // see Spec
   Rows Y;                       // [T, B] rows of H
   Rows Y_h;                     // [B] rows of H
 };

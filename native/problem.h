@@ -61,7 +61,8 @@ struct Spec {
   std::size_t D;     // 1 or 2 directions
   bool reversed[2];  // whether a direction runs backwards in time
   bool linear_before_reset;
-  bool attention;
+  bool attention;    // z = (1 - a)·z, as OpenVINO's operators have it
+  bool of_dien;      // with attention: z = 1 - a·(1 - z), as interest evolution networks (DIEN) have it
   double clip;          // infinity: none
   Activation f[2];      // of z and r, for each direction
   Activation g[2];      // of n
@@ -99,7 +100,7 @@ inline Rows ContiguousRows(const void* data, const char* axes, std::size_t T, st
   return rows;
 }
 
-// What a call may save of a step: z without attention, r, n, and with reset after q = h·Rhᵀ + Rbh.
+// What a call may save of a step: z as it is before attention, r, n, and with reset after q = h·Rhᵀ + Rbh.
 enum SavedGate : std::size_t { kSavedZ, kSavedR, kSavedN, kSavedQ, kSavedGates };
 
 // Can stop a call: it then returns soon, its outputs unspecified and everything else unchanged.

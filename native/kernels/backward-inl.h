@@ -4,8 +4,9 @@
 //
 // clang-format off
 //   dn = dh∘(1 - z)∘g'                            by the argument of n
-//   dz = dh∘(h - n)∘f'                            by the argument of z; with attention, times 1 - a, and
+//   dz = dh∘(h - n)∘f'                            by the argument of z; with attention, times 1 - a (of DIEN, a), and
 //   da = -Σ dh∘(h - n)∘z                          with attention, z as the gate is before the score scales it
+//   da = -Σ dh∘(h - n)∘(1 - z)                    with attention of DIEN
 //   dq = dn∘r                                     reset after, q = h·Rhᵀ + Rbh
 //   dr = dn∘q∘f'                                  reset after
 //   dr = (dn·Rh)∘h∘f'                             reset before
@@ -314,14 +315,17 @@ class GradientsOfRows {
     const C *const ns = Gate(n, kSavedN), *const qs = Gate(n, kSavedQ);
     const C* const hs = At(c_.h, c_.stride_h, n);
     C *const dn = Gradient(n, 0), *const dz = Gradient(n, 1), *const dr = Gradient(n, 2), *const dq = Gradient(n, 3);
-    const V one = hn::Set(d_, C{1}), one_minus_a = hn::Set(d_, C{1} - a);
+    const V one = hn::Set(d_, C{1});
+    // z is share·z_raw + rest; without attention a is 0.
+    const V share = hn::Set(d_, spec_.of_dien ? a : C{1} - a), rest = hn::Set(d_, spec_.of_dien ? C{1} - a : C{0});
     V by_a = hn::Zero(d_);
     for (size_t j = 0; j < padded_; j += kLanes) {
       const auto mask = hn::FirstN(d_, spec_.H - j);  // numbers beyond H may be anything
-      const V by_h = hn::LoadU(d_, dh + j), z_raw = hn::LoadU(d_, zs + j), z = hn::Mul(one_minus_a, z_raw);
+      const V by_h = hn::LoadU(d_, dh + j), z_raw = hn::LoadU(d_, zs + j), z = MultiplyAdd(share, z_raw, rest);
       const V dh_times_h_minus_n = hn::Mul(by_h, hn::Sub(hn::LoadU(d_, hs + j), hn::LoadU(d_, ns + j)));
-      by_a = hn::Sub(by_a, hn::IfThenElseZero(mask, hn::Mul(dh_times_h_minus_n, z_raw)));
-      const V by_z = hn::Mul(hn::Mul(dh_times_h_minus_n, one_minus_a), hn::LoadU(d_, dz + j));
+      const V scaled = spec_.of_dien ? hn::Sub(one, z_raw) : z_raw;
+      by_a = hn::Sub(by_a, hn::IfThenElseZero(mask, hn::Mul(dh_times_h_minus_n, scaled)));
+      const V by_z = hn::Mul(hn::Mul(dh_times_h_minus_n, share), hn::LoadU(d_, dz + j));
       const V by_n = hn::IfThenElseZero(mask, hn::Mul(hn::Mul(by_h, hn::Sub(one, z)), hn::LoadU(d_, dn + j)));
       hn::StoreU(hn::IfThenElseZero(mask, by_z), d_, dz + j);
       hn::StoreU(by_n, d_, dn + j);

@@ -192,19 +192,19 @@ class FewStepsOfRows {
     C* const h = h_ + r * stride_h_;
     const C* const nx = by_x_ + r * stride_s_ + 2 * H;
     const C* const nh = by_h_ + r * stride_s_ + 2 * H;
-    const V one = hn::Set(d_, C{1});
-    V share = one;
+    V share = hn::Set(d_, C{1}), rest = hn::Zero(d_);  // z becomes share·z + rest
     if (s_.attention.data != nullptr) {
       C a;
       std::memcpy(&a, s_.attention.at(t, 0, b), sizeof(C));
-      share = hn::Set(d_, C{1} - a);
+      share = hn::Set(d_, s_.of_dien ? a : C{1} - a);
+      if (s_.of_dien) rest = hn::Set(d_, C{1} - a);
     }
     for (size_t j = 0; j < H; j += N_) {
       const V before = hn::LoadU(d_, h + j);
       const V x = hn::Add(hn::LoadU(d_, nx + j), hn::LoadU(d_, bx_ + 2 * H + j));
       const V q = hn::Add(hn::LoadU(d_, nh + j), hn::LoadU(d_, bh_ + 2 * H + j));
       const V n = G(s_.linear_before_reset ? MultiplyAdd(F(Sum(r, 0, j)), q, x) : hn::Add(x, q));
-      const V z = hn::Mul(share, F(Sum(r, 1, j)));
+      const V z = MultiplyAdd(share, F(Sum(r, 1, j)), rest);
       const V state = MultiplyAdd(z, hn::Sub(before, n), n);
       hn::StoreU(hn::IfThenElseZero(hn::FirstN(d_, H - j), state), d_, h + j);
     }

@@ -4,7 +4,8 @@
 //   r = f(clip(x·Wrᵀ + h·Rrᵀ + Wbr + Rbr))
 //   n = g(clip(x·Whᵀ + (r∘h)·Rhᵀ + Wbh + Rbh))       reset before
 //   n = g(clip(x·Whᵀ + r∘(h·Rhᵀ + Rbh) + Wbh))       reset after
-//   z = (1 - a)·z                                     with attention
+//   z = (1 - a)·z                                     with attention, of OpenVINO
+//   z = 1 - a·(1 - z)                                 with attention, of DIEN
 //   h = (1 - z)∘n + z∘h
 
 #include <limits>
@@ -40,11 +41,13 @@ HWY_INLINE V G(const StepState<C>& s, const At& at, V x) {
   return Activate(at.d, s.g, Clip(at.d, x, hn::Set(at.d, static_cast<C>(s.spec.clip))));
 }
 
-// (1 - a)·z
+// (1 - a)·z, or 1 - a·(1 - z) = (1 - a) + a·z
 template <class C, class At, class V>
 HWY_INLINE V Attend(const StepState<C>& s, const At& at, V z) {
   if (HWY_LIKELY(!s.spec.attention)) return z;
-  return hn::Mul(hn::Set(at.d, C{1} - s.attention_step[at.row]), z);
+  const C a = s.attention_step[at.row];
+  const auto rest = hn::Set(at.d, C{1} - a);
+  return s.spec.of_dien ? MultiplyAdd(hn::Set(at.d, a), z, rest) : hn::Mul(rest, z);
 }
 
 template <class C, class At>

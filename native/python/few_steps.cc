@@ -45,6 +45,7 @@ void BindFewSteps(nb::module_& m) {
         s.f = ActivationOf(form[3]);
         s.g = ActivationOf(form[4]);
         s.resets_to_initial = nb::cast<bool>(form[5]);
+        s.of_dien = nb::cast<bool>(form[6]);
         const auto at = [](nb::handle address) { return reinterpret_cast<const void*>(nb::cast<Address>(address)); };
         s.W = at(weights[0]);
         s.R = at(weights[1]);

@@ -62,7 +62,7 @@ Stream* StreamIn(nb::handle object) { return object.is_none() ? nullptr : nb::ca
 void BindLayer(nb::module_& m) {
   ImportNumpy();
   nb::class_<Layer>(m, "Layer")
-      .def(nb::init<std::size_t, std::size_t, nb::handle, bool, bool, double, nb::handle, int, int, std::size_t,
+      .def(nb::init<std::size_t, std::size_t, nb::handle, bool, int, double, nb::handle, int, int, std::size_t,
                     std::size_t, nb::object, nb::handle, nb::handle, nb::handle>(),
            nb::arg("input_size"), nb::arg("hidden_size"), nb::arg("reversed"), nb::arg("linear_before_reset"),
            nb::arg("attention"), nb::arg("clip"), nb::arg("activations"), nb::arg("type"), nb::arg("storage"),
@@ -74,7 +74,7 @@ void BindLayer(nb::module_& m) {
            nb::arg("X"), nb::arg("initial_h").none(), nb::arg("lengths").none(), nb::arg("attention").none(),
            nb::arg("Y").none(), nb::arg("Y_h").none(), nb::arg("wide_state"), nb::arg("gates") = nb::none(),
            "Runs a checked call.")
-      .def(nb::init<std::size_t, std::size_t, nb::handle, bool, bool, double, nb::handle, int, nb::object, nb::handle,
+      .def(nb::init<std::size_t, std::size_t, nb::handle, bool, int, double, nb::handle, int, nb::object, nb::handle,
                     nb::handle, bool>(),
            nb::arg("input_size"), nb::arg("hidden_size"), nb::arg("reversed"), nb::arg("linear_before_reset"),
            nb::arg("attention"), nb::arg("clip"), nb::arg("activations"), nb::arg("type"), nb::arg("dtype"),

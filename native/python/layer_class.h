@@ -69,7 +69,7 @@ class Layer {
   // activations: (function, alpha, beta) of f and g for each direction. dtype: the NumPy dtype of X, h and Y.
   // planes, group: as in Spec, 1 and 0 but for matrices in int8. W [D, 3H, I], R [D, 3H, H] and B [D, 6H] are
   // contiguous, of the type that is computed in.
-  Layer(std::size_t I, std::size_t H, nb::handle reversed, bool linear_before_reset, bool attention, double clip,
+  Layer(std::size_t I, std::size_t H, nb::handle reversed, bool linear_before_reset, int attention, double clip,
         nb::handle activations, int type, int storage, std::size_t planes, std::size_t group, nb::object dtype,
         nb::handle W, nb::handle R, nb::handle B)
       : spec_(
@@ -82,7 +82,7 @@ class Layer {
   // weights: for each direction W [3H, I], R [3H, H], Wb and Rb [3H] or None, contiguous, of the type that is computed
   // in, which are kept. order: where z, r and n are among their gates. packs: whether it is to run, or to compute gates
   // again; gradients from saved gates need no packed weights.
-  Layer(std::size_t I, std::size_t H, nb::handle reversed, bool linear_before_reset, bool attention, double clip,
+  Layer(std::size_t I, std::size_t H, nb::handle reversed, bool linear_before_reset, int attention, double clip,
         nb::handle activations, int type, nb::object dtype, nb::handle weights, nb::handle places, bool packs)
       : spec_(MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, type, 1, 0)),
         dtype_(std::move(dtype)),
@@ -246,7 +246,7 @@ class Layer {
   }
 
  private:
-  static Spec MakeSpec(std::size_t I, std::size_t H, nb::handle directions, bool linear_before_reset, bool attention,
+  static Spec MakeSpec(std::size_t I, std::size_t H, nb::handle directions, bool linear_before_reset, int attention,
                        double clip, nb::handle functions, int type, int storage, std::size_t planes,
                        std::size_t group) {
     const auto reversed = Items<bool>(directions);
@@ -260,7 +260,9 @@ class Layer {
                                   std::to_string(activations.size()) + "; must be 1 or 2, and two for each");
     }
     spec.linear_before_reset = linear_before_reset;
-    spec.attention = attention;
+    if (attention < 0 || attention > 2) RefuseNumber("attention", attention, "0, 1 or 2: none, of OpenVINO, of DIEN");
+    spec.attention = attention != 0;
+    spec.of_dien = attention == 2;
     spec.clip = clip;
     const auto read = [&](std::size_t i) {
       const auto& [function, alpha, beta] = activations[i];

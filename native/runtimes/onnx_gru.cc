@@ -41,6 +41,10 @@ OnnxGru::OnnxGru(const OnnxGruAttributes& attributes, const OnnxOperator& kind) 
   CheckFlag("output_sequence", attributes.output_sequence);
   CheckFlag("layout", attributes.layout);
   batch_first_ = attributes.layout.value_or(0) == 1;
+  const std::string attention = attributes.attention.value_or("openvino");
+  if (attention != "openvino" && attention != "dien")
+    throw IllegalGru("attention: " + Quoted(attention) + "; must be 'openvino' or 'dien'");
+  spec_.of_dien = attention == "dien";
   spec_.linear_before_reset = attributes.linear_before_reset.value_or(0) != 0;
   spec_.clip = ReadClip(attributes.clip);
   ReadActivations(attributes, spec_, warnings_);

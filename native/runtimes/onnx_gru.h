@@ -91,6 +91,7 @@ struct OnnxGruAttributes {
   std::optional<std::int64_t> hidden_size;
   std::optional<std::int64_t> linear_before_reset;
   std::optional<std::int64_t> layout;
+  std::optional<std::string> attention;
   std::optional<std::int64_t> output_sequence;
 };
 
@@ -105,6 +106,7 @@ void ForEachAttribute(Attributes& attributes, F&& visit) {
   visit("hidden_size", attributes.hidden_size);
   visit("linear_before_reset", attributes.linear_before_reset);
   visit("layout", attributes.layout);
+  visit("attention", attributes.attention);
   visit("output_sequence", attributes.output_sequence);
 }
 // end

@@ -140,7 +140,7 @@ std::string DrawText(Bytes& bytes) {
 }
 
 void SpoilAttribute(Bytes& bytes, OnnxGruAttributes& attributes) {
-  const std::size_t which = bytes.Below(9);
+  const std::size_t which = bytes.Below(10);
   std::size_t index = 0;
   const auto spoil = [&]<class T>(T& value) {
     if constexpr (std::is_same_v<T, std::optional<std::int64_t>>) {

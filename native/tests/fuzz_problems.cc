@@ -83,6 +83,7 @@ void DrawSpec(Bytes& bytes, Spec& spec) {
   spec.reversed[1] = true;
   spec.linear_before_reset = bytes.OneIn(2);
   spec.attention = bytes.OneIn(3);
+  spec.of_dien = spec.attention && bytes.OneIn(2);
   const bool usual = bytes.OneIn(2);
   for (std::size_t d = 0; d < 2; ++d) {
     spec.f[d] = usual ? Activation{Function::kSigmoid, 0, 0} : DrawActivation(bytes);
@@ -248,9 +249,9 @@ class Solver {
                                          : gate_of_h(2, j, gate_of_x(2, j, wb + rb, inputs), reset_states);
       }
       Activate(spec_.g[d], n);
-      const C kept = spec_.attention ? C{1} - static_cast<C>(p_.attention.Get(t, 0, b, 0)) : C{1};
+      const C a = spec_.attention ? static_cast<C>(p_.attention.Get(t, 0, b, 0)) : C{0};
       for (std::size_t j = 0; j < H; ++j) {
-        const C update = spec_.attention ? kept * z[j] : z[j];
+        const C update = spec_.of_dien ? MulAdd(a, z[j], C{1} - a) : spec_.attention ? (C{1} - a) * z[j] : z[j];
         h[j] = MulAdd(C{1} - update, n[j], update * h[j]);
         if (p_.wants_Y) Store(spec_.type, h[j], result.Y.At(t, d, b, j));
       }

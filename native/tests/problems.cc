@@ -136,6 +136,7 @@ Problem MakeProblem(std::size_t number) {
   spec.reversed[1] = true;
   spec.linear_before_reset = random.OneIn(2);
   spec.attention = random.OneIn(4);
+  spec.of_dien = spec.attention && number % 2 == 1;
   const bool usual = random.OneIn(2);
   for (int d = 0; d < 2; ++d) {
     spec.f[d] = usual ? Activation{Function::kSigmoid, 0, 0} : RandomActivation(random);
@@ -228,7 +229,8 @@ Expected Plainly(const Problem& p) {
           const double n =
               Function1(spec.g[d], clip(spec.linear_before_reset ? with_x(2, j) + r[j] * with_h(2, j, nullptr)
                                                                  : with_x(2, j) + with_h(2, j, r.data())));
-          const double update = spec.attention ? (1 - p.attention.Get(t, 0, b, 0)) * z[j] : z[j];
+          const double a = spec.attention ? p.attention.Get(t, 0, b, 0) : 0;
+          const double update = spec.of_dien ? 1 - a * (1 - z[j]) : (1 - a) * z[j];
           next[j] = (1 - update) * n + update * h[j];
           e.largest = std::max({e.largest, std::abs(next[j]), std::abs(update), std::abs(r[j]), std::abs(n)});
         }

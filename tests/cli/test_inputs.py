@@ -246,7 +246,7 @@ def test_augru_from_ir(cli: Cli) -> None:
     assert cli("run", "cell.xml", "-i", "in.npz", "-o", "out.npz").code == 0
     same("out.npz", {"gru.Ho": onegru.augru_cell(**inputs, hidden_size=H)})
     shown = cli("inspect", "cell.xml").out
-    assert re.search(r"attention +yes", shown)
+    assert re.search(r"attention +z = \(1 - a\)·z", shown)
     assert "openvino" in shown
 
 

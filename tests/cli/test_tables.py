@@ -130,7 +130,7 @@ def test_inspect_json(cli: Cli) -> None:
         "reset": "before",
         "activations": [["Sigmoid", "Tanh"]],
         "clip": 0.5,
-        "attention": False,
+        "attention": None,
         "lengths": False,
         "parameters": 90,
         "bytes": 360,

@@ -42,7 +42,7 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
     "opset True": ({}, "m.onnx", {"opset": True}, "opset: True; must be an integer"),
     "initial_h": ({}, "m.onnx", {"initial_h": 1}, "initial_h: 1; must be True or False"),
     "batch_size": ({}, "m.onnx", {"batch_size": 0}, "batch_size: 0; must be at least 1"),
-    "attention": ({"attention": True}, "m.onnx", {}, "attention: True; ONNX's GRU has none in any version"),
+    "attention": ({"attention": True}, "m.onnx", {}, "attention: 'openvino'; ONNX's GRU has none"),
     "opset of IR": ({}, "m.xml", {"opset": 22}, "opset: 22; must be None for .xml, as only .onnx has it"),
     "cell of ONNX": ({}, "m.onnx", {"cell": False}, "cell: False; must be None for .onnx"),
     "inputs of weights": ({}, "m.safetensors", {"initial_h": True}, "as only .onnx, .xml has it"),

@@ -122,7 +122,7 @@ def test_attention_is_refused_or_required() -> None:
     )
     refuse("attention: shape [5, 3, 2]; must be", layer, X, attention=draw(T, B, 2))
     refuse("attention: type int64", layer, X, attention=np.zeros((T, B), int))
-    refuse("attention: 1; must be True or False", make, attention=1)
+    refuse("attention: 1; must be one of openvino, dien", make, attention=1)
 
 
 # Outputs
@@ -345,7 +345,7 @@ def test_engines_are_named() -> None:
 
 def test_repr_says_what_it_is() -> None:
     shown = repr(make("reverse", clip=2.0, attention=True))
-    for part in ("2 → 4", "float32", "'reverse'", "clip=2.0", "Sigmoid", "attention=True"):
+    for part in ("2 → 4", "float32", "'reverse'", "clip=2.0", "Sigmoid", "attention='openvino'"):
         assert part in shown
 
 

@@ -46,7 +46,7 @@ def test_version_1_has_its_misspelt_default() -> None:
 def test_augru_is_the_newest_gru_with_scores() -> None:
     newest = GRU_VERSIONS[max(GRU_VERSIONS)]
     assert str(AUGRU) == "AUGRU-1"
-    assert AUGRU.attributes == newest.attributes
+    assert {*AUGRU.attributes} == {*newest.attributes, "attention"}
     assert AUGRU.outputs == newest.outputs
     assert AUGRU.inputs[:-1] == newest.inputs
     assert [(port.name, port.axes, port.batch_first) for port in AUGRU.inputs[-1:]] == [("A", "TB1", "BT1")]
@@ -57,7 +57,15 @@ def test_augru_is_the_newest_gru_with_scores() -> None:
 def test_augru_is_lowered_to_a_spec_with_attention() -> None:
     arguments = gru_arguments()
     lowered = lower(AUGRU, {"clip": 0.5, "linear_before_reset": 1}, arguments["W"], arguments["R"])
-    assert (lowered.spec.attention, lowered.spec.clip, lowered.spec.linear_before_reset) == (True, 0.5, True)
+    assert (lowered.spec.attention, lowered.spec.clip, lowered.spec.linear_before_reset) == (
+        "openvino",
+        0.5,
+        True,
+    )
+    dien = lower(AUGRU, {"attention": "dien"}, arguments["W"], arguments["R"])
+    assert dien.spec.attention == "dien"
+    with pytest.raises(onegru.SpecError, match="attention: 'augru'; must be 'openvino' or 'dien'"):
+        lower(AUGRU, {"attention": "augru"}, arguments["W"], arguments["R"])
     with pytest.raises(
         onegru.SpecError, match="output_sequence: not an attribute of AUGRU-1; must be one of"
     ):

@@ -130,7 +130,9 @@ def augru_cases(draw: st.DrawFn, opsets: Sequence[int] = (22,)) -> Case:
     assert x is not None
     rng = np.random.default_rng(x.size)
     A = rng.uniform(-0.25, 1.25, (*x.shape[:2], 1)).astype(x.dtype)
-    return replace(case, function="augru", inputs={**case.inputs, "A": A})
+    kind = draw(st.sampled_from(({}, {"attention": "openvino"}, {"attention": "dien"})))
+    attributes = {**case.attributes, **kind}
+    return replace(case, function="augru", inputs={**case.inputs, "A": A}, attributes=attributes)
 
 
 @st.composite

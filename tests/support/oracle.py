@@ -101,6 +101,7 @@ class Cell:
     g: Activation
     clip: float | None
     linear_before_reset: bool
+    is_dien: bool = False
 
     def bounded(self, x: float) -> float:
         if self.clip is None or math.isnan(x):
@@ -121,7 +122,11 @@ class Cell:
             z.append(self.f(self.bounded(dot(x, self.W[u]) + dot(h, self.R[u]) + self.Wb[u] + self.Rb[u])))
         for u in range(H, 2 * H):
             r.append(self.f(self.bounded(dot(x, self.W[u]) + dot(h, self.R[u]) + self.Wb[u] + self.Rb[u])))
-        raw, z = z, z if a is None else [(1.0 - a) * value for value in z]
+        raw = z
+        if a is not None and self.is_dien:  # the paper's update gate is 1 - z
+            z = [1.0 - a * (1.0 - value) for value in z]
+        elif a is not None:
+            z = [(1.0 - a) * value for value in z]
         new: Vector = []
         for u in range(H):
             k = 2 * H + u
@@ -178,6 +183,7 @@ def onnx_cells(
     beta: Sequence[float] | None,
     clip: float | None,
     linear_before_reset: int,
+    is_dien: bool = False,
 ) -> list[Cell]:
     """The cell of each direction in ONNX's arguments."""
     D, H = len(R), R.shape[-1]
@@ -196,6 +202,7 @@ def onnx_cells(
             g=functions[2 * d + 1],
             clip=None if clip is None else float32(clip),
             linear_before_reset=linear_before_reset != 0,
+            is_dien=is_dien,
         )
         for d in range(D)
     ]
@@ -219,6 +226,7 @@ def onnx_gru(
     activation_beta: Sequence[float] | None = None,
     output_sequence: int | None = None,
     A: Array | None = None,
+    attention: str = "openvino",
 ) -> tuple[Array, Array]:
     """ONNX's GRU, every version; with A, onegru's AUGRU.
 
@@ -234,7 +242,17 @@ def onnx_gru(
     D, H = len(flags), R.shape[-1]
     if hidden_size not in (None, H) or W.shape[:2] != (D, 3 * H) or R.shape != (D, 3 * H, H):
         raise ValueError("the shapes do not fit each other")
-    cells = onnx_cells(W, R, B, activations, activation_alpha, activation_beta, clip, linear_before_reset)
+    cells = onnx_cells(
+        W,
+        R,
+        B,
+        activations,
+        activation_alpha,
+        activation_beta,
+        clip,
+        linear_before_reset,
+        {"openvino": False, "dien": True}[attention],
+    )
     Y = np.zeros((T, D, rows, H))
     Y_h = np.zeros((D, rows, H))
     for d in range(D):

@@ -94,10 +94,11 @@ def test_lengths_are_an_input_of_the_node(exporter: str, tmp_path: Path) -> None
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("exporter", EXPORTERS)
-def test_an_augru_is_exported_as_the_node_of_onegrus_domain(exporter: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["openvino", "dien"])
+def test_an_augru_is_exported_as_the_node_of_onegrus_domain(exporter: str, kind: Any, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     torch.manual_seed(0)
-    module = ours.AUGRU(3, 5)
+    module = ours.AUGRU(3, 5, attention=kind)
     x, a = torch.randn(4, 2, 3), torch.rand(4, 2)
     path, whole = tmp_path / "m.onnx", tmp_path / "whole.onnx"
     export(module, (x, a), ["x", "a"], path, exporter)

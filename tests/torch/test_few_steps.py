@@ -38,7 +38,14 @@ def drawn(seed: int) -> tuple[Any, tuple[Any, ...]]:
     D = 2 if direction == "bidirectional" else 1
     names = [rng.choice(FUNCTIONS) for _ in range(2 * D)] if rng.random() < 0.5 else None
     form = form_of(
-        direction, rng.random() < 0.5, rng.choice([None, 0.7]), names, None, None, rng.random() < 0.5
+        direction,
+        rng.random() < 0.5,
+        rng.choice([None, 0.7]),
+        names,
+        None,
+        None,
+        rng.random() < 0.5,
+        "dien" if seed % 2 else "openvino",
     )
     X = (
         torch.randn(T, B, I, dtype=dtype)

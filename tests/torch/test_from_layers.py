@@ -62,6 +62,13 @@ def test_stacks_and_attention() -> None:
     np.testing.assert_allclose(
         module(torch.from_numpy(X))[0].detach(), stack(X)[0].reshape(3, 6, 7), atol=1e-5
     )
+    for kind in ("openvino", "dien"):
+        source = layer(attention=kind)
+        scores = np.random.default_rng(3).random((5, 2)).astype(np.float32)
+        x = np.random.default_rng(4).standard_normal((5, 2, source.spec.input_size)).astype(np.float32)
+        with torch.no_grad():
+            made = ours.from_layers(source)(torch.from_numpy(x), torch.from_numpy(scores))[0]
+        np.testing.assert_allclose(made.numpy(), source(x, attention=scores)[0][:, 0], atol=1e-6)
     augru = ours.from_layers(layer(attention=True))
     assert type(augru) is ours.AUGRU
 

@@ -136,12 +136,49 @@ def test_a_tensor_that_is_given_twice() -> None:
     assert torch.autograd.gradgradcheck(call, given)
 
 
-def test_attention_has_a_gradient() -> None:
-    module = ours.AUGRU(3, 4, dtype=torch.float64)
+@pytest.mark.parametrize("linear_before_reset", [False, True])
+@pytest.mark.parametrize("kind", ["openvino", "dien"])
+def test_attention_has_a_gradient(kind: Any, linear_before_reset: bool) -> None:
+    module = ours.AUGRU(3, 4, attention=kind, linear_before_reset=linear_before_reset, dtype=torch.float64)
     x = torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True)
     a = torch.rand(3, 2, 1, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda *given: module(*given), (x, a))
     assert torch.autograd.gradgradcheck(lambda *given: module(*given), (x, a))
+
+
+@pytest.mark.parametrize("steps", [1, 3, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_attention_of_dien(dtype: Any, steps: int) -> None:
+    """Against the equations of the paper in PyTorch: u' = a·u, h = (1 - u')∘h + u'∘n, with u = 1 - z."""
+    module = ours.AUGRU(I, H, attention="dien", dtype=dtype)
+    x, a = torch.randn(steps, 5, I, dtype=dtype), torch.rand(steps, 5, dtype=dtype)
+    W, R, b, c = (parameter.detach() for parameter in module.parameters())
+
+    def paper(x: Any, a: Any) -> Any:
+        h, found = torch.zeros(5, H, dtype=dtype), []
+        for t in range(steps):
+            xr, xz, xn = (x[t] @ W.T + b).chunk(3, 1)
+            hr, hz, _ = (h @ R.T + c).chunk(3, 1)
+            r, u = torch.sigmoid(xr + hr), 1 - torch.sigmoid(xz + hz)
+            n = torch.tanh(xn + (r * h) @ R[2 * H :].T + c[2 * H :])
+            u = a[t][:, None] * u
+            h = (1 - u) * h + u * n
+            found.append(h)
+        return torch.stack(found)
+
+    bound = 1e-5 if dtype == torch.float32 else 1e-13
+    wanted = paper(x, a)
+    close(module(x, a)[0], wanted, bound)
+    with torch.no_grad():
+        close(module(x, a)[0], wanted, bound)
+    gradients = []
+    runs: list[Any] = [lambda x, a: module(x, a)[0], paper]
+    for run in runs:
+        given = x.clone().requires_grad_(), a.clone().requires_grad_()
+        run(*given).square().sum().backward()
+        gradients.append([tensor.grad for tensor in given])
+    for found, right in zip(*gradients, strict=True):
+        close(found, right, 100 * bound)
 
 
 @pytest.mark.parametrize("options", GRADCHECKED)
@@ -272,6 +309,8 @@ def mixed() -> list[Any]:
         ("resets", lambda: ours.GRU(I, H)(torch.zeros(9, 3, I), resets=torch.ones(9, 3))),
         ("resets", lambda: ours.GRU(I, H)(torch.zeros(9, 3, I), resets=[[True]])),
         ("attention", lambda: ours.AUGRU(I, H)(torch.zeros(9, 3, I), None)),
+        ("attention", lambda: ours.AUGRU(I, H, attention="augru")),  # type: ignore[arg-type]
+        ("attention", lambda: ours.AUGRUCell(I, H, attention=None)),  # type: ignore[arg-type]
         ("attention", lambda: ours.AUGRU(I, H)(torch.zeros(9, 3, I), torch.zeros(3, 9))),
         ("clip", lambda: ours.GRU(I, H, clip=WORD)),
         ("clip", lambda: ours.GRU(I, H, clip=0.0)),

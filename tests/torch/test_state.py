@@ -44,6 +44,7 @@ FORMS: dict[str, Callable[[], Any]] = {
     "harder": lambda: ours.GRU(I, H, **hard(0.25)),
     "resets": lambda: ours.GRU(I, H, resets_to_initial=True),
     "attention": lambda: ours.AUGRU(I, H),
+    "attention of DIEN": lambda: ours.AUGRU(I, H, attention="dien"),
     "attention, reset after": lambda: ours.AUGRU(I, H, linear_before_reset=True),
 }
 

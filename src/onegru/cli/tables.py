@@ -170,7 +170,8 @@ def _show_gru(console: Console, item: GruReport) -> None:
     if item.operator:
         table.add_row("lengths", "yes" if item.lengths else "none")
     if item.attention:
-        table.add_row("attention", "yes")
+        kinds = {"openvino": "z = (1 - a)·z, as OpenVINO's", "dien": "z = 1 - a·(1 - z), as DIEN's"}
+        table.add_row("attention", kinds[item.attention])
     table.add_row("parameters", size)
     if item.lossless_storage is not None:
         table.add_row("W and R", f"nothing is lost with --weight-storage {item.lossless_storage}")

@@ -31,6 +31,8 @@ def attributes_of(operator: Operator, level: Level) -> dict[str, Any]:
     for name in ("direction", "layout", "linear_before_reset", "output_sequence"):
         if (given := level(name)) not in ("", "none"):
             found[name] = given if name == "direction" else _FLAGS[given]
+    if "attention" in operator.attributes and level("attention") != "none":
+        found["attention"] = level("attention")
     if (clip := level("clip")) != "none":
         found["clip"] = _CLIPS[clip]
     return found | _activations(operator, level)

@@ -217,6 +217,13 @@ def _later_attributes(operator: Operator) -> list[Factor]:
             "1": "Y is computed.",
         }
         found.append(Factor("output_sequence", "Attribute output_sequence, sentence 1", levels))
+    if "attention" in operator.attributes:
+        levels = {
+            "none": _USUAL,
+            "openvino": "openvino is the default: (1 - a)·z is the update gate.",
+            "dien": "1 - a·(1 - z) is the update gate.",
+        }
+        found.append(Factor("attention", "onegru's own; equation 16 of the paper on DIEN", levels))
     return found
 
 

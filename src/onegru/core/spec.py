@@ -6,7 +6,7 @@ A `Spec` and its `Weights` exist only if they are legal, so nothing below checks
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -17,8 +17,10 @@ from onegru.core.errors import SpecError
 from onegru.core.wording import count
 
 Direction = Literal["forward", "reverse", "bidirectional"]
+Attention = Literal["openvino", "dien"]
 
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
 
 _REVERSED = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
@@ -31,6 +33,22 @@ def reversed_directions(direction: object) -> tuple[bool, ...]:
     return _REVERSED.get(str(direction), (False,))
 
 
+def attention_of(value: object) -> Attention | None:
+    """What an argument `attention` says: a word, True for the first one, None or False for none.
+
+    Raises:
+        SpecError: it is not one of these.
+    """
+    if value is None or isinstance(value, bool | np.bool_):
+        return ATTENTIONS[0] if value else None
+    return cast(Attention, choice("attention", value, ATTENTIONS))
+
+
+def attended(attention: Attention | bool | None, z: Any, a: Any) -> Any:
+    """The update gate as a step uses it, of arrays or whatever else computes; see `Spec`."""
+    return 1 - a * (1 - z) if attention == "dien" else (1 - a) * z
+
+
 @dataclass(frozen=True, slots=True)
 class Spec:
     """A GRU without its weights.
@@ -41,7 +59,8 @@ class Spec:
         r = f(clip(x·Wrᵀ + h·Rrᵀ + Wbr + Rbr))
         n = g(clip(x·Whᵀ + (r∘h)·Rhᵀ + Wbh + Rbh))       linear_before_reset = False
         n = g(clip(x·Whᵀ + r∘(h·Rhᵀ + Rbh) + Wbh))       linear_before_reset = True
-        z = (1 - a)·z                                     with attention a
+        z = (1 - a)·z                                     with attention a, "openvino"
+        z = 1 - a·(1 - z)                                 with attention a, "dien"
         h = (1 - z)∘n + z∘h
 
     Attributes:
@@ -52,7 +71,9 @@ class Spec:
         linear_before_reset: whether the reset gate acts after the recurrent product.
         clip: bound on the inputs of the activations, > 0; None for none.
         activations: (f, g) for each direction.
-        attention: whether each step takes an attention score a.
+        attention: what each step does with an attention score a: "openvino", as OpenVINO's AUGRUCell does
+            (True stands for it), or "dien", as equation 16 of the paper on DIEN says, where 1 - z is the
+            update gate; None (False) for no score.
     """
 
     __module__ = "onegru"
@@ -64,7 +85,7 @@ class Spec:
     linear_before_reset: bool = False
     clip: float | None = None
     activations: tuple[tuple[Activation, Activation], ...] = ((Activation("Sigmoid"), Activation("Tanh")),)
-    attention: bool = False
+    attention: Attention | bool | None = None
 
     def __post_init__(self) -> None:
         checked = {
@@ -74,7 +95,7 @@ class Spec:
             "direction": choice("direction", self.direction, DIRECTIONS),
             "linear_before_reset": flag("linear_before_reset", self.linear_before_reset),
             "clip": None if self.clip is None else number("clip", self.clip),
-            "attention": flag("attention", self.attention),
+            "attention": attention_of(self.attention),
         }
         if self.input_size < 0:
             raise SpecError.of("input_size", f"{self.input_size}; must be at least 0")

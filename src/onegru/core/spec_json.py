@@ -18,7 +18,7 @@ _FIELDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "linear_before_reset": ("true or false", (bool,)),
     "clip": ("a number or null", (int, float, type(None))),
     "activations": ("a list", (list,)),
-    "attention": ("true or false", (bool,)),
+    "attention": ('true, false or "dien"', (bool, str)),
 }
 
 
@@ -34,6 +34,8 @@ def spec_to_json(spec: Spec) -> dict[str, object]:
                 "activations", f"{function}; alpha and beta must be finite, as JSON has no other"
             )
     document: dict[str, object] = {name: getattr(spec, name) for name in _FIELDS}
+    # "openvino" is what true says, which was there first.
+    document["attention"] = spec.attention if spec.attention == "dien" else bool(spec.attention)
     document["activations"] = [
         [[function.name, function.alpha, function.beta] for function in pair] for pair in spec.activations
     ]

@@ -17,7 +17,7 @@ from onegru.core.arguments import shown
 from onegru.core.dtypes import ELEMENT_TYPES, Array, contiguous, group_size, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.machine import usable_cores
-from onegru.core.spec import Spec, Weights
+from onegru.core.spec import ATTENTIONS, Spec, Weights
 from onegru.engines.interface import EngineOptions, EngineStream, Problem
 from onegru.engines.storage import planes_of
 
@@ -30,7 +30,7 @@ MOST_THREADS = 64
 
 # Of _native.pyi.
 # table: native_digest
-_DIGEST = "9f3e3e77e4b0"
+_DIGEST = "56fefd24324c"
 # end
 
 #: What the compiled module must be made for: its functions, by the digest, and the tables whose rows it is
@@ -156,7 +156,7 @@ def _set(threads: int) -> None:
 
 def layer_arguments(
     spec: Spec,
-) -> tuple[int, int, list[bool], bool, bool, float, list[tuple[int, float, float]]]:
+) -> tuple[int, int, list[bool], bool, int, float, list[tuple[int, float, float]]]:
     """What a native layer is told of its specification, beside the type."""
     _honour_environment()
     return (
@@ -164,7 +164,7 @@ def layer_arguments(
         spec.hidden_size,
         list(spec.reversed_directions),
         spec.linear_before_reset,
-        spec.attention,
+        (None, *ATTENTIONS).index(spec.attention),
         math.inf if spec.clip is None else spec.clip,
         [(_FUNCTIONS[a.name], *a.parameters) for pair in spec.activations for a in pair],
     )

@@ -8,6 +8,7 @@ It shares no code with what it checks. Every line of `step` is one line of the s
     ht = g(Xt*(Wh^T) + (rt (.) (Ht-1*(Rh^T) + Rbh)) + Wbh)     linear_before_reset != 0
     Ht = (1 - zt) (.) ht + zt (.) Ht-1
     zt' = (1 - at) (.) zt                                      with attention, before the last line
+    zt' = 1 - at (.) (1 - zt)                                  with that of DIEN
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from onegru.core.activations import ACTIVATIONS, Activation
 from onegru.core.dtypes import Array
 from onegru.core.elementary import NumpyElementary
-from onegru.core.spec import Spec, Weights
+from onegru.core.spec import Spec, Weights, attended
 from onegru.engines.interface import Problem
 from onegru.engines.storage import LEAST_RANGE, quantize_channels
 
@@ -197,7 +198,7 @@ def step(
     else:
         ht = activate(g, clip(Xt @ w.Wh + (rt * H) @ w.Rh + w.Rbh + w.Wbh))
     if at is not None:
-        zt = (1 - at) * zt
+        zt = attended(spec.attention, zt, at)
     return Step(raw_zt, zt, rt, ht, (1 - zt) * ht + zt * H)
 
 

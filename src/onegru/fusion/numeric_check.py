@@ -467,7 +467,7 @@ def _gru(op: Op, inputs: list[Array | None]) -> list[Array]:
             np.asarray(R, np.float64),
             None if B is None else np.asarray(B, np.float64),
             linear_before_reset=bool(op.attributes.get("linear_before_reset", 0)),
-            attention=A is not None,
+            attention=None if A is None else op.attributes.get("attention", True),
             engine="reference",
             **options,
         )

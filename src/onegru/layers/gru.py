@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from onegru import _native
-from onegru.core.arguments import flag, shown
+from onegru.core.arguments import shown
 from onegru.core.dtypes import Array, as_array_of, as_float_array, as_lengths, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
 from onegru.core.shapes import arrange, check_shape, empty, output, overlap
-from onegru.core.spec import Direction, Spec, Weights
+from onegru.core.spec import Attention, Direction, Spec, Weights, attention_of
 from onegru.engines.interface import Engine, EngineOptions, Problem
 from onegru.engines.select import engine_options, make_engine
 from onegru.layers.stream import Stream
@@ -46,11 +46,13 @@ class GRU(_native.Caller):
         r = f(clip(x·Wrᵀ + h·Rrᵀ + Wbr + Rbr))
         n = g(clip(x·Whᵀ + (r∘h)·Rhᵀ + Wbh + Rbh))       linear_before_reset = False
         n = g(clip(x·Whᵀ + r∘(h·Rhᵀ + Rbh) + Wbh))       linear_before_reset = True
-        z = (1 - a)·z                                     with attention
+        z = (1 - a)·z                                     with attention, "openvino"
+        z = 1 - a·(1 - z)                                 with attention, "dien"
         h = (1 - z)∘n + z∘h
 
-    Source: ONNX GRU-14 and -22; attention as in OpenVINO's AUGRUCell, here with any activation, clip,
-    direction and reset mode.
+    Source: ONNX GRU-14 and -22; attention as in OpenVINO's AUGRUCell, or as in equations 14 to 16 of the
+    paper on DIEN (arXiv 1809.03672), whose update gate is 1 - z; here with any activation, clip, direction
+    and reset mode.
 
     Args:
         W: input weights, [D, 3H, I], D = 2 if bidirectional, else 1; float16, bfloat16, float32 or float64.
@@ -62,7 +64,8 @@ class GRU(_native.Caller):
         activations: names of (f, g) for each direction, ignoring case; None for Sigmoid, Tanh.
         activation_alpha: values for the functions that take alpha, in order; None for their defaults.
         activation_beta: values for the functions that take beta, likewise.
-        attention: whether each call takes attention scores.
+        attention: "openvino" or "dien" if each call takes attention scores a, and what they do: True stands
+            for "openvino"; None (False) for none.
         engine: "auto" for the best, "native" for the SIMD kernels, "reference" for the float64 reference.
         weight_storage: "bfloat16" or "float16" to keep W and R of a float32 layer in 16 bits, which rounds
             the weights and halves what large layers read in each step; "int8" to keep them in 8 bits, with a
@@ -98,7 +101,7 @@ class GRU(_native.Caller):
         activations: Sequence[str] | None = None,
         activation_alpha: Sequence[float] | None = None,
         activation_beta: Sequence[float] | None = None,
-        attention: bool = False,
+        attention: Attention | bool | None = None,
         engine: str = "auto",
         weight_storage: str | None = None,
         activation_storage: str | None = None,
@@ -113,7 +116,7 @@ class GRU(_native.Caller):
             activation_alpha=activation_alpha,
             activation_beta=activation_beta,
         )
-        lowered = lower(NEWEST, attributes, W, R, B, attention=flag("attention", attention))
+        lowered = lower(NEWEST, attributes, W, R, B, attention=attention_of(attention) or False)
         options = engine_options(engine, weight_storage, activation_storage)
         self._prepare(lowered.spec, lowered.weights, options, layout)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onegru.core.errors import FormatError, OneGRUError
+from onegru.core.spec import attention_of
 from onegru.core.wording import count
 from onegru.drawing.card import card
 from onegru.engines.interface import DEFAULT_OPTIONS
@@ -179,7 +180,7 @@ def _report_of_layer(name: str, layer: GRU) -> GruReport:
         reset="after" if spec.linear_before_reset else "before",
         activations=tuple((str(f), str(g)) for f, g in spec.activations),
         clip=spec.clip,
-        attention=spec.attention,
+        attention=attention_of(spec.attention),
         lengths=False,
         parameters=sum(array.size for array in weights),
         bytes=sum(array.nbytes for array in weights),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onegru.core.errors import SpecWarning
-from onegru.core.spec import reversed_directions
+from onegru.core.spec import Attention, attention_of, reversed_directions
 from onegru.core.wording import count, shape_words
 from onegru.engines.storage import lossless_storage
 from onegru.formats.graph import TensorInfo
@@ -35,7 +35,7 @@ class GruReport:
         reset: whether the reset gate acts "before" or "after" the recurrent product.
         activations: (f, g) of each direction, with their parameters.
         clip: the bound on the inputs of the activations; None for none.
-        attention: whether it takes attention scores.
+        attention: what its attention scores do, "openvino" or "dien" (see `Spec`); None if it takes none.
         lengths: whether it takes sequence lengths.
         parameters: the count of numbers in W, R and B; of a node, in the file.
         bytes: their size, as the node takes them.
@@ -55,7 +55,7 @@ class GruReport:
     reset: str
     activations: tuple[tuple[str, str], ...]
     clip: float | None
-    attention: bool
+    attention: Attention | None
     lengths: bool
     parameters: int | None
     bytes: int | None
@@ -104,7 +104,7 @@ def _report(gru: GruNode, source: TensorInfo | None) -> GruReport:
         reset="after" if values.get("linear_before_reset") else "before",
         activations=tuple((str(f), str(g)) for f, g in activations),
         clip=read_clip(node.operator, values["clip"]),
-        attention=node.operator.attention,
+        attention=attention_of(node.operator.attention and values.get("attention", True)),
         lengths=lengths is not None and lengths.name in node.inputs,
         parameters=None if layer is None else sum(array.size for array in gru.weights),
         bytes=None if layer is None else sum(array.nbytes for array in gru.weights),

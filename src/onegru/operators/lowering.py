@@ -17,7 +17,7 @@ from onegru.core.activations import Activation, assign_parameters, find_kind
 from onegru.core.dtypes import Array, as_array_of, as_float_array
 from onegru.core.errors import SpecError, SpecWarning, callers_level, prefixed_errors
 from onegru.core.shapes import arrange, check_shape
-from onegru.core.spec import Direction, Spec, Weights, reversed_directions
+from onegru.core.spec import Attention, Direction, Spec, Weights, attention_of, reversed_directions
 from onegru.core.wording import count
 from onegru.operators.attributes import read_attributes
 from onegru.operators.schema import Operator, Port
@@ -45,7 +45,7 @@ def lower(
     R: object,
     B: object = None,
     *,
-    attention: bool | None = None,
+    attention: Attention | bool | None = None,
     where: str = "",
 ) -> Lowered:
     """Bring an operator with its attributes and weights into canonical form.
@@ -56,7 +56,7 @@ def lower(
         W: input weights, of the operator's own shape.
         R: recurrence weights, likewise.
         B: biases, likewise; None if absent.
-        attention: whether there is an attention score; None if the operator says.
+        attention: as of `Spec`; None if the operator says.
         where: a prefix of warnings, such as a node's name.
 
     Raises:
@@ -77,7 +77,7 @@ def lower(
         linear_before_reset=bool(values.get("linear_before_reset", False)),
         clip=read_clip(operator, values["clip"]),
         activations=read_activations(operator, values, num_directions, where),
-        attention=operator.attention if attention is None else attention,
+        attention=_attention(operator, values) if attention is None else attention,
     )
     port_axes = {port.role: port.axes for port in operator.inputs}
     weights = Weights(
@@ -87,6 +87,10 @@ def lower(
     )
     weights.check(spec)
     return Lowered(spec, weights, operator.ports(cast(int, values.get("layout", 0))))
+
+
+def _attention(operator: Operator, values: Mapping[str, object]) -> Attention | None:
+    return attention_of(values.get("attention", True)) if operator.attention else None
 
 
 def check_attributes(operator: Operator, attributes: Mapping[str, object], where: str = "") -> None:

@@ -1,7 +1,7 @@
 """ONNX's GRU: version 1 in full, every later version as a delta; and `AUGRU`, the same with attention.
 
 Source: the published specifications of GRU-1, 3, 7 and 14; version 22 only adds bfloat16. `AUGRU` is onegru's
-own, as ONNX has none; its scores are those of OpenVINO's AUGRUSequence.
+own, as ONNX has none; its scores are those of OpenVINO's AUGRUSequence, or of DIEN.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from onegru.core.activations import Activation
-from onegru.core.spec import DIRECTIONS
+from onegru.core.spec import ATTENTIONS, DIRECTIONS
 from onegru.operators.schema import Attribute, Operator, Port, by_name
 
 
@@ -123,6 +123,10 @@ AUGRU: Operator = replace(
     NEWEST,
     name="AUGRU",
     version=1,
+    attributes={
+        **NEWEST.attributes,
+        "attention": Attribute("attention", "string", ATTENTIONS[0], ATTENTIONS),
+    },
     inputs=(*NEWEST.inputs, Port("A", "A", "TB1", "BT1")),
     attention=True,
     earlier={},

@@ -10,7 +10,15 @@ from typing import Any
 
 from onegru.core.activations import find_kind
 from onegru.core.errors import SpecError
-from onegru.core.spec import DIRECTIONS, Direction, Spec, reversed_directions
+from onegru.core.spec import (
+    ATTENTIONS,
+    DIRECTIONS,
+    Attention,
+    Direction,
+    Spec,
+    attention_of,
+    reversed_directions,
+)
 from onegru.operators.lowering import read_activations
 from onegru.operators.onnx import NEWEST
 
@@ -26,6 +34,7 @@ class TorchGruConfig:
         activations: f and g of each direction.
         activation_alpha, activation_beta: values for the functions that take them, in order.
         resets_to_initial: whether a reset leads back to the initial state; else to zeros.
+        attention: what scores do, where there are any; see `Spec`.
         words: all of this as an operator's argument, which may be a text but no list of them.
         matches_nn_gru: whether `torch.nn.GRU` computes it.
     """
@@ -37,6 +46,7 @@ class TorchGruConfig:
     activation_alpha: tuple[float, ...] = ()
     activation_beta: tuple[float, ...] = ()
     resets_to_initial: bool = False
+    attention: Attention = "openvino"
     words: str = field(init=False, compare=False, repr=False)
     matches_nn_gru: bool = field(init=False, compare=False, repr=False)
 
@@ -68,6 +78,7 @@ def form_of(
     activation_alpha: Sequence[float] | None,
     activation_beta: Sequence[float] | None,
     resets_to_initial: bool = False,
+    attention: Attention = "openvino",
 ) -> TorchGruConfig:
     """The arguments of a module, checked.
 
@@ -92,11 +103,23 @@ def form_of(
         tuple(map(float, activation_alpha or ())),
         tuple(map(float, activation_beta or ())),
         resets_to_initial,
+        must_have_attention(attention),
     )
     if clip is not None and not form.clip > 0:
         raise SpecError.of("clip", f"{clip}; must be > 0 and finite, or None")
     spec_of(form, 1, 1, "float32", False)  # which says what is wrong
     return form
+
+
+def must_have_attention(value: object) -> Attention:
+    """An argument that says what scores do.
+
+    Raises:
+        SpecError: it is none of the words.
+    """
+    if isinstance(value, str) and (found := attention_of(value)):
+        return found
+    raise SpecError.of("attention", f"{value!r}; must be one of {', '.join(ATTENTIONS)}")
 
 
 def check_steps(name: str, T: int) -> None:
@@ -132,5 +155,5 @@ def spec_of(form: TorchGruConfig, input_size: int, hidden_size: int, dtype: str,
         form.linear_before_reset,
         form.clip or None,
         read_activations(NEWEST, values, form.num_directions),
-        attention,
+        form.attention if attention else None,
     )

@@ -61,6 +61,8 @@ def export_layer(
             attributes[name] = list(getattr(form, name))
     if form.clip:
         attributes["clip"] = form.clip
+    if attention is not None and form.attention != "openvino":
+        attributes["attention"] = form.attention
     operator = "GRU" if attention is None else f"{AUGRU_DOMAINS[0]}::{AUGRU.name}"
     T, rows = X.shape[:2]
     if compute is not None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from onegru.core.activations import ACTIVATIONS, Activation
+from onegru.core.spec import attended
 from onegru.torch.arguments import TorchGruConfig, check_steps, spec_of
 
 
@@ -97,7 +98,7 @@ def forward(
                 n = _apply(g, spec.clip, x_n + functional.linear(r * h, R[2 * H :], bias))
             z = _apply(f, spec.clip, x_z + h_z)
             if attention is not None:
-                z = (1 - attention[t][:, None]) * z
+                z = attended(spec.attention, z, attention[t][:, None])
             h = (1 - z) * n + z * h
             found[t] = h
             if lengths is not None:

@@ -138,4 +138,5 @@ def _native_form(form: TorchGruConfig, d: int, attention: bool) -> tuple[Any, ..
     spec = spec_of(form, 1, 1, "float32", attention)
     f, g = ((_NUMBERS[item.name], *item.parameters) for item in spec.activations[d])
     reverse = spec.reversed_directions[d]
-    return form.linear_before_reset, reverse, form.clip or math.inf, f, g, form.resets_to_initial
+    is_dien = form.attention == "dien"
+    return form.linear_before_reset, reverse, form.clip or math.inf, f, g, form.resets_to_initial, is_dien

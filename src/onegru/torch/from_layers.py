@@ -12,6 +12,7 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.layers.gru import GRU as Layer
 from onegru.layers.stack import Stack, layers_of
+from onegru.torch.arguments import must_have_attention
 from onegru.torch.modules import AUGRU, GRU
 
 _GATES = (1, 0, 2)  # PyTorch's r, z, n among z, r, n
@@ -60,7 +61,8 @@ def from_layers(source: Layer | Stack, *, batch_first: bool | None = None) -> GR
         "activation_beta": [item.beta for item in functions if item.beta is not None],
     }
     if first.attention:
-        module: GRU = AUGRU(first.input_size, first.hidden_size, **options)
+        kind = must_have_attention(first.attention)
+        module: GRU = AUGRU(first.input_size, first.hidden_size, attention=kind, **options)
     else:
         both = first.direction == "bidirectional"
         module = GRU(first.input_size, first.hidden_size, len(layers), bidirectional=both, **options)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from onegru.core.errors import SpecError
+from onegru.core.spec import Attention
 from onegru.torch.arguments import check_steps, form_of
 from onegru.torch.function import gru_layer, is_transformed, is_watched
 
@@ -27,6 +28,7 @@ def gru(
     activations: Sequence[str] | None = None,
     activation_alpha: Sequence[float] | None = None,
     activation_beta: Sequence[float] | None = None,
+    attention_kind: Attention = "openvino",
 ) -> tuple[Tensor, Tensor]:
     """One layer, in one or both directions.
 
@@ -34,10 +36,12 @@ def gru(
         r = f(clip(x·Wrᵀ + h·Rrᵀ + Wbr + Rbr))
         n = g(clip(x·Wnᵀ + r∘(h·Rnᵀ + Rbn) + Wbn))       linear_before_reset = True
         n = g(clip(x·Wnᵀ + (r∘h)·Rnᵀ + Wbn + Rbn))       linear_before_reset = False
-        z = (1 - a)·z                                     with attention
+        z = (1 - a)·z                                     with attention, "openvino"
+        z = 1 - a·(1 - z)                                 with attention, "dien"
         h = (1 - z)∘n + z∘h
 
-    Source: ONNX GRU-14, with PyTorch's names, gate order and defaults; attention as in OpenVINO's AUGRUCell.
+    Source: ONNX GRU-14, with PyTorch's names, gate order and defaults; attention as in OpenVINO's
+    AUGRUCell, or as equation 16 of the paper on DIEN (arXiv 1809.03672), where 1 - z is the update gate.
 
     Args:
         X: [T, B, I], float32 or float64; T must not be 0.
@@ -54,6 +58,7 @@ def gru(
         activations: f and g of each direction; None for Sigmoid and Tanh.
         activation_alpha: values for the functions that take alpha, in order.
         activation_beta: values for the functions that take beta, likewise.
+        attention_kind: what the scores do, "openvino" or "dien".
 
     Returns:
         Y [T, B, D·H], zero past each row's end, and the last states [D, B, H].
@@ -69,6 +74,7 @@ def gru(
         activation_alpha,
         activation_beta,
         resets_to_initial,
+        attention_kind,
     )
     must_be_tensors(X=X, initial_h=initial_h, lengths=lengths, attention=attention, resets=resets)
     _check(X, weights, form.num_directions)

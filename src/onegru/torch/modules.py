@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -12,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from onegru.core.errors import SpecError
-from onegru.core.spec import Spec
+from onegru.core.spec import Attention, Spec
 from onegru.layers.torch_form import TorchForm
-from onegru.torch.arguments import TorchGruConfig, form_of, spec_of
+from onegru.torch.arguments import TorchGruConfig, form_of, must_have_attention, spec_of
 from onegru.torch.export import is_exporting
 from onegru.torch.few_steps import are_few, quick_call
 from onegru.torch.function import gru_layer, is_mapped
@@ -456,22 +457,30 @@ def _step(cell: GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor | N
 
 
 class AUGRU(GRU):
-    """A GRU whose update gate an attention score scales, z = (1 - a)·z, as in interest evolution networks.
+    """A GRU whose update gate an attention score scales, as in interest evolution networks.
 
-    One layer, forward; else as `GRU`. linear_before_reset is False by default, as AUGRU is defined. Source:
-    OpenVINO's AUGRUSequence.
+        z = (1 - a)·z              "openvino": a score of 0 leaves the gate, 1 forgets the state
+        z = 1 - a·(1 - z)          "dien": a score of 1 leaves the gate, 0 keeps the state
+
+    One layer, forward; else as `GRU`. linear_before_reset is False by default, as AUGRU is defined. Sources:
+    OpenVINO's AUGRUSequence, which computes what the first TensorFlow code did; and the paper on DIEN (arXiv
+    1809.03672), equations 14 to 16, whose update gate is 1 - z, as DeepCTR-Torch and others compute it.
 
     Args:
         input_size: I.
         hidden_size: H.
+        attention: "openvino" or "dien".
         options: as `GRU` takes them, but num_layers, bidirectional and dropout.
     """
 
-    def __init__(self, input_size: int, hidden_size: int, **options: Any) -> None:
+    def __init__(
+        self, input_size: int, hidden_size: int, *, attention: Attention = "openvino", **options: Any
+    ) -> None:
         for name in ("num_layers", "bidirectional", "dropout"):
             if name in options:
                 raise SpecError.of(name, "given; an AUGRU has one layer, forward")
         super().__init__(input_size, hidden_size, **{"linear_before_reset": False, **options})
+        self._form = replace(self._form, attention=must_have_attention(attention))
 
     def forward(  # type: ignore[override]
         self,
@@ -527,16 +536,20 @@ class AUGRU(GRU):
 
 
 class AUGRUCell(GRUCell):
-    """One step of an `AUGRU`. Source: OpenVINO's AUGRUCell.
+    """One step of an `AUGRU`. Sources: OpenVINO's AUGRUCell, and the paper on DIEN.
 
     Args:
         input_size: I.
         hidden_size: H.
+        attention: "openvino" or "dien", as for `AUGRU`.
         options: as `GRUCell` takes them.
     """
 
-    def __init__(self, input_size: int, hidden_size: int, **options: Any) -> None:
+    def __init__(
+        self, input_size: int, hidden_size: int, *, attention: Attention = "openvino", **options: Any
+    ) -> None:
         super().__init__(input_size, hidden_size, **{"linear_before_reset": False, **options})
+        self._form = replace(self._form, attention=must_have_attention(attention))
 
     def forward(  # type: ignore[override]
         self, input: Tensor, attention: Tensor, hx: Tensor | None = None

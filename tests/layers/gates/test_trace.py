@@ -40,7 +40,7 @@ def layer_of(case: Case) -> tuple[onegru.GRU, dict[str, Any]]:
     options = {
         key: value
         for key, value in case.attributes.items()
-        if key not in ("hidden_size", "layout", "output_sequence")
+        if key not in ("hidden_size", "layout", "output_sequence", "attention")
     }
     options["linear_before_reset"] = bool(options.get("linear_before_reset", False))
     inputs = case.inputs
@@ -49,7 +49,7 @@ def layer_of(case: Case) -> tuple[onegru.GRU, dict[str, Any]]:
         np.asarray(inputs["W"]),
         np.asarray(inputs["R"]),
         inputs["B"],
-        attention=attention is not None,
+        attention=None if attention is None else case.attributes.get("attention", True),
         **options,
     )
     call = {"X": inputs["X"], "initial_h": inputs["initial_h"], "sequence_lens": inputs["sequence_lens"]}
@@ -85,6 +85,7 @@ def loop(case: Case, trace: onegru.reports.GateTrace) -> dict[str, Array]:
         attributes.get("activation_beta"),
         attributes.get("clip"),
         attributes.get("linear_before_reset", 0),
+        attributes.get("attention") == "dien",
     )
     found = {name: np.full(trace.h.shape, np.nan) for name in ("raw_z", "z", "r", "n", "before", "moved")}
     rounds = trace.h.dtype.itemsize == 2

@@ -326,7 +326,6 @@ class Writer:
             left = graph.op("Sub", graph.scalar(1.0), a)
             if fault == "attention on 1-z":
                 taken = graph.either(mul, left, graph.op("Sub", one, z))
-                kept = graph.op("Sub", graph.scalar(1.0), taken)
             else:
                 kept = graph.either(mul, left, z)
             if fault == "attention on h":

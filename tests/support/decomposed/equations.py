@@ -28,7 +28,7 @@ FAULTS = {
     "not one": "h' = (0.75-z)n + z h",
     "stale": "the products take another state than the blend",
     "attention on r": "(1-a) multiplies r instead of z",
-    "attention on 1-z": "z' = 1 - (1-a)(1-z)",
+    "attention on 1-z": "h' = (1-a)(1-z)n + z h",
     "wide attention": "the attention has a value for each unit",
     "attention on h": "h' = (1-z)n + (1-a)z h",
 }
@@ -120,13 +120,11 @@ def step(
     kept, taken = z, 1.0 - z
     if a is not None:
         if fault == "attention on 1-z":
-            kept = 1.0 - (1.0 - a) * (1.0 - z)
+            taken = (1.0 - a) * (1.0 - z)
         elif fault == "attention on h":
             kept = (1.0 - a) * z
         elif fault != "attention on r":
             kept = (1.0 - a) * z
-            taken = 1.0 - kept
-        if fault == "attention on 1-z":
             taken = 1.0 - kept
     if fault == "mixed gates":
         kept = r

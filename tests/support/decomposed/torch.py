@@ -141,14 +141,28 @@ class Attention(nn.Module):  # type: ignore[misc]
         return h
 
 
+class Evolution(Attention):
+    """AUGRU as the paper on DIEN has it: its update gate u is 1 - z, and times a."""
+
+    def forward(self, x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+        h = torch.zeros(x.size(0), 4)
+        for t in range(x.size(1)):
+            xt = x[:, t]
+            u, r = torch.sigmoid(self.zr(torch.cat([xt, h], 1))).chunk(2, 1)
+            u = a[:, t : t + 1] * u
+            n = torch.tanh(self.n(torch.cat([xt, r * h], 1)))
+            h = (1 - u) * h + u * n
+        return h
+
+
 class Interest(nn.Module):  # type: ignore[misc]
     """DIEN's interest layer: a GRU, attention to a target, and AUGRU."""
 
-    def __init__(self) -> None:
+    def __init__(self, evolve: Callable[[int], nn.Module] = Attention) -> None:
         super().__init__()
         self.gru = nn.GRU(I, H, batch_first=True)
         self.score = nn.Linear(H, I, bias=False)
-        self.evolve = Attention(H)
+        self.evolve = evolve(H)
 
     def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         y, _ = self.gru(x)
@@ -194,7 +208,11 @@ CASES = {
     "einsums": Case(Einsums, {"x": ("B", "T", I), "h": ("B", H)}),
     "rows": Case(Rows, {"x": ("B", "T", I)}),
     "attention": Case(Attention, {"x": ("B", "T", I), "a": ("B", "T")}, ["AUGRU"]),
+    "evolution": Case(Evolution, {"x": ("B", "T", I), "a": ("B", "T")}, ["AUGRU"]),
     "interest": Case(Interest, {"x": ("B", "T", I), "target": ("B", I)}, ["AUGRU", "GRU"]),
+    "interest of the paper": Case(
+        lambda: Interest(Evolution), {"x": ("B", "T", I), "target": ("B", I)}, ["AUGRU", "GRU"]
+    ),
 }
 EXPORTERS = ("torchscript", "dynamo", "scripted")
 EXPORTS = [

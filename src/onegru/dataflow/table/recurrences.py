@@ -124,7 +124,7 @@ register(
     *(Recurrence(kind, _ONNX, max_inputs=6, states=_ONE) for kind in ("GRU", "RNN")),
     Recurrence("LSTM", _ONNX, max_inputs=8, states=((5, 1), (6, 2))),
     *(
-        Recurrence(f"{domain}::AUGRU", _ONNX, max_inputs=7, states=_ONE, attention=6)
+        Recurrence(f"{domain}::AUGRU", f"{_ONNX} attention", max_inputs=7, states=_ONE, attention=6)
         for domain in dict.fromkeys(AUGRU_DOMAINS)
     ),
     *(Sequence(f"openvino::{kind}", _OPENVINO, states=((1, 1),)) for kind in ("GRUSequence", "RNNSequence")),

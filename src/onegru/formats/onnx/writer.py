@@ -108,7 +108,7 @@ class _Graph:
     def _attributes(self, spec: Spec) -> dict[str, Any]:
         """The attributes that differ from their defaults; direction and hidden_size always."""
         if spec.attention:
-            raise SpecError.of("attention", "True; ONNX's GRU has none in any version")
+            raise SpecError.of("attention", f"{spec.attention!r}; ONNX's GRU has none in any version")
         if (needs := self.operator.type_needs.get(spec.dtype)) is not None:
             raise SpecError.of(
                 "opset", f"{self.opset}; must be at least {needs}, as the weights are {spec.dtype}"

@@ -121,6 +121,8 @@ def operator_of(spec: Spec, cell: bool) -> Operator:
         operator = AUGRU_CELL if cell else AUGRU_SEQUENCE
     else:
         operator = GRU_CELL if cell else GRU_SEQUENCE
+    if spec.attention == "dien":
+        raise SpecError.of("attention", f"'dien'; {operator} computes (1 - a)·z, \"openvino\"")
     direction = operator.attributes.get("direction")
     directions = ("forward",) if direction is None else direction.choices or ()
     if spec.direction not in directions:

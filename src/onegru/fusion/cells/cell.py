@@ -8,6 +8,7 @@ import numpy as np
 
 from onegru.core.activations import Activation
 from onegru.core.dtypes import Array
+from onegru.core.spec import Attention
 from onegru.dataflow.view import View
 
 _CLOSE, _TINY = 1e-9, 1e-13
@@ -44,10 +45,11 @@ class Cell:
         activations: f and g.
         linear_before_reset: whether the reset gate acts after the recurrent product.
         clip: the bound on the inputs of the activations; None for none.
-        attention: the view of a in (1 - a)·z; None for none.
+        attention: the view of the score a; None for none.
         keeps: whether `attention` is 1 - a instead of a.
         masks: what switches steps off.
         name: of the layer that it is in the file; "" if it is made of other operators.
+        attention_kind: what the score does; see `Spec`.
     """
 
     output: str
@@ -63,6 +65,12 @@ class Cell:
     keeps: bool
     masks: tuple[Mask, ...]
     name: str = ""
+    attention_kind: Attention = "openvino"
+
+    @property
+    def spec_attention(self) -> Attention | None:
+        """Its attention as a `Spec` has it."""
+        return None if self.attention is None else self.attention_kind
 
     @property
     def hidden_size(self) -> int:
@@ -82,7 +90,7 @@ class Cell:
             == [function.name for function in other.activations]
             and self.linear_before_reset == other.linear_before_reset
             and self.clip == other.clip
-            and (self.attention is None) == (other.attention is None)
+            and self.spec_attention == other.spec_attention
             and self.keeps == other.keeps
             and [mask.is_off for mask in self.masks] == [mask.is_off for mask in other.masks]
             and all(a.shape == b.shape and np.allclose(a, b, _ROUNDED, _TINY) for a, b in forms)

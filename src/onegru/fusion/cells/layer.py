@@ -8,6 +8,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError, SpecWarning
+from onegru.core.spec import attention_of
 from onegru.dataflow.operator import Op
 from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell
@@ -61,6 +62,7 @@ def _cell_of(at: Expressions, op: Op) -> Cell | None:
         keeps=False,
         masks=(),
         name=op.name,
+        attention_kind=attention_of(spec.attention) or "openvino",
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from onegru.core.dtypes import Array
+from onegru.core.spec import Attention
 from onegru.dataflow.table import UnknownOpError
 from onegru.dataflow.view import View
 from onegru.fusion.cells.activation import Act, Activations
@@ -88,7 +89,7 @@ class _Matcher:
             return None
         keep, candidate = blend
         keep, masks = self._masks(keep)
-        z, attention, keeps = self._update_gate(keep)
+        z, attention, keeps, kind = self._update_gate(keep)
         n = self._activation(candidate, "the candidate")
         for act, what in ((z, "its update gate"), (n, "its candidate")):
             if act.factor != 1.0:  # only the reset gate's goes into what it multiplies
@@ -124,6 +125,7 @@ class _Matcher:
             attention,
             keeps,
             masks,
+            attention_kind=kind,
         )
 
     def _blend(self, p: Polynomial) -> tuple[Polynomial, Polynomial] | None:
@@ -178,11 +180,11 @@ class _Matcher:
                 share = without
         return add(constant(1), share, -1.0), tuple(masks)
 
-    def _update_gate(self, keep: Polynomial) -> tuple[Act, View | None, bool]:
-        """The update gate, its attention, and whether that is 1 - a."""
+    def _update_gate(self, keep: Polynomial) -> tuple[Act, View | None, bool, Attention]:
+        """The update gate, its attention, whether that is 1 - a, and what it does."""
         whole = self.activations.find(keep)
         if whole is not None and whole.function.name != "Affine":
-            return whole, None, False
+            return whole, None, False, "openvino"
         for number in sorted(keep.atoms()):
             atom = self.algebra.atoms[number]
             if atom.kind != "value" or self.depends(number) or (len(atom.place.index) and self.width > 1):
@@ -192,13 +194,19 @@ class _Matcher:
             if any(monomial.count(number) > 1 for monomial in keep.terms):
                 continue
             if not without.terms and (found := self.activations.find(part)) is not None:
-                return found, atom.place, True
+                return found, atom.place, True, "openvino"
             if same(without, scale(part, -1.0)) and (found := self.activations.find(without)) is not None:
-                return found, atom.place, False
-            if same(without, constant(1)) and self.activations.find(add(constant(1), part)) is not None:
-                raise MissError("attention scales the share of the new state, not the update gate")
+                return found, atom.place, False, "openvino"
+            rest = add(constant(1), part)  # 1 - a·(1 - z) = 1 - a + a·z
+            if same(without, constant(1)) and (found := self.activations.find(rest)) is not None:
+                return found, atom.place, False, "dien"
+            if (
+                same(add(without, part), constant(1))
+                and (found := self.activations.find(without)) is not None
+            ):
+                return found, atom.place, True, "dien"
         if whole is not None:
-            return whole, None, False
+            return whole, None, False, "openvino"
         raise MissError("its update gate is not one of the eleven activations")
 
     def _activation(self, p: Polynomial, what: str) -> Act:

@@ -105,6 +105,7 @@ def add_gru(
     inputs = [X, *weights, lengths, initial_h]
     if attention:
         inputs.append(attention)
+        attributes |= {"attention": cell.attention_kind} if cell.attention_kind != "openvino" else {}
     while not inputs[-1]:
         inputs.pop()
     Y, Y_h = (emitter.fresh(name) if asked else "" for name, asked in zip(("Y", "Y_h"), outputs, strict=True))

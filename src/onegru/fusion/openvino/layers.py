@@ -21,7 +21,7 @@ from onegru.formats.openvino.kinds import BINARY, UNARY
 from onegru.formats.openvino.writer import attributes_of, operator_of, summed_biases, version_of
 from onegru.fusion.cells.cell import Cell
 from onegru.operators.lowering import lower
-from onegru.operators.onnx import NEWEST
+from onegru.operators.onnx import AUGRU, NEWEST
 
 #: The new operators that become layers of OpenVINO's GRU family.
 GRUS = ("GRU", "onegru::AUGRU")
@@ -38,7 +38,7 @@ def why_not(cell: Cell) -> str:
             linear_before_reset=cell.linear_before_reset,
             clip=cell.clip,
             activations=(cell.activations,),
-            attention=cell.attention is not None,
+            attention=cell.spec_attention,
         )
         operator_of(spec, cell=False)
     except SpecError as error:
@@ -70,7 +70,7 @@ class GruLayers(Builder):
     def add(self, op: Op) -> None:
         """Add the operators for a GRU; one whose X has a single step becomes a cell."""
         X, w, r, b, lengths, initial_h, A = (*op.inputs, *[""] * (7 - len(op.inputs)))
-        lowered = lower(NEWEST, op.attributes, *map(self._taken, (w, r, b)), attention=bool(A))
+        lowered = lower(AUGRU if A else NEWEST, op.attributes, *map(self._taken, (w, r, b)))
         spec, weights = lowered.spec, lowered.weights
         if len(set(spec.activations)) > 1:  # which GRUSequence has only one pair of
             self._split_directions(op)

@@ -44,7 +44,7 @@ class Gates:
             raise SpecError.of("spec", f"{shown(self.spec)}; must be a Spec")
         sizes = {"D": self.spec.num_directions, "H": self.spec.hidden_size}
         axes = {**dict.fromkeys(GATES, "TDBH"), "initial_h": "DBH", "raw_z": "TDBH"}
-        if (self.raw_z is not None) != self.spec.attention:
+        if (self.raw_z is not None) != bool(self.spec.attention):
             raise SpecError.of("raw_z", "must be given if and only if the layer takes attention")
         for name, letters in axes.items():
             if getattr(self, name) is not None:

@@ -52,7 +52,7 @@ def _view(direction: str, names: Sequence[str], runs: list[tuple[Gates, int]]) -
         drawn.append(Run(label, words, values))
         befores.append(gates.previous_h[:steps, d, row])
     panels = tuple(
-        _panel(name, [run.values[index] for run in drawn], runs[0][0].spec.attention)
+        _panel(name, [run.values[index] for run in drawn], bool(runs[0][0].spec.attention))
         for index, name in enumerate(GATES)
     )
     return View(direction, panels, tuple(drawn), _orders(drawn[0].values, befores[0]))

@@ -44,7 +44,7 @@ def augru_node(
         inputs: the values that it takes, by the operator's names: X, W, R and A; B, sequence_lens and
             initial_h if there are any.
         outputs: the values that it gives: Y, Y_h or both.
-        attributes: those of GRU-22.
+        attributes: those of GRU-22, and `attention`, "openvino" or "dien": what the scores do.
         name: its name.
 
     Raises:

@@ -39,7 +39,7 @@ def augru_function(
     """The function `AUGRU` for nodes with these attributes and inputs.
 
     Args:
-        attributes: the nodes'; those of GRU-22.
+        attributes: the nodes'; those of GRU-22, and `attention`.
         opset: of the function, which has to be the model's.
         given: which of B, sequence_lens, initial_h and Y_h the nodes have.
         dtype: the element type, needed below opset 15; None for any.
@@ -68,7 +68,8 @@ def augru_function(
         [onnx.helper.make_opsetid("", opset)],
         sorted(attributes),
     )
-    function.doc_string = "The GRU of ONNX with z' = (1 - a) z in place of z: h' = (1 - z') n + z' h"
+    update = "1 - a (1 - z)" if values["attention"] == "dien" else "(1 - a) z"
+    function.doc_string = f"The GRU of ONNX with z' = {update} in place of z: h' = (1 - z') n + z' h"
     return function
 
 
@@ -84,6 +85,7 @@ class _Writer:
         # Of X, A and Y. Nothing is transposed: Scan knows axes.
         self.time, self.batch = (1, 0) if values["layout"] == 1 else (0, 1)
         self.reset_after = bool(values["linear_before_reset"])
+        self.is_dien = values["attention"] == "dien"
         self.reversed = reversed_directions(values["direction"])
         self.activations = read_activations(AUGRU, values, len(self.reversed))
         self.nodes: list[NodeProto] = []
@@ -219,7 +221,11 @@ class _Writer:
         else:
             product = self.new("MatMul", self.new("Mul", r, h), Rn)
         n = self.activated(g, self.new("Add", xn, product))
-        z = self.new("Mul", self.new("Sub", self.one, a), z)
+        if self.is_dien:
+            share = self.new("Mul", a, self.new("Sub", self.one, z))
+            z = self.new("Sub", self.one, share)
+        else:
+            z = self.new("Mul", self.new("Sub", self.one, a), z)
         new = self.new("Mul", self.new("Sub", self.one, z), n)
         new = self.new("Reshape", self.new("Add", new, self.new("Mul", z, h)), self.rows)
         inputs, outputs = [h, x, a], [new, self.new("Identity", new)]
