@@ -141,7 +141,10 @@ def equations(name: str) -> str:
     lines.append(line("n", "g", before, "linear_before_reset = 0" if both else ""))
     if both:
         lines.append(line("n", "g", "x·Whᵀ + r∘(h·Rhᵀ + Rbh) + Wbh", "linear_before_reset = 1"))
-    if operator.attention:
+    if "attention" in operator.attributes:
+        lines.append(f'{"z = (1 - a)·z":54}attention = "openvino"')
+        lines.append(f'{"z = 1 - a·(1 - z)":54}attention = "dien"')
+    elif operator.attention:
         lines.append("z = (1 - a)·z")
     lines.append("h = (1 - z)∘n + z∘h")
     return "```text\n" + "\n".join(lines) + "\n```"

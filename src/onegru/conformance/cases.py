@@ -172,6 +172,10 @@ def may_be(operator: Operator, choices: Choices) -> bool:
         if position.endswith("backward") and position in choices
     ):
         return False
+    # Scores beyond 1 let the state of DIEN's grow, in 16 bits beyond what can be told of it.
+    grows = choices.get("attention") == "dien" and choices.get("A") == "beyond 0 and 1"
+    if grows and choices.get("type") in ("float16", "bfloat16"):
+        return False
     return _has_parameters(operator, choices) and _has_limits(choices)
 
 

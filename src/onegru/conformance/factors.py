@@ -132,8 +132,8 @@ _SCORES = Factor(
     "Input A",
     {
         "between 0 and 1": _USUAL,
-        "0": "A score of 0 leaves the update gate as it is.",
-        "1": "A score of 1 closes the update gate: the state is the hidden gate's.",
+        "0": "A score of 0 leaves the update gate as it is; that of DIEN keeps the state.",
+        "1": "A score of 1 closes the update gate: the state is the hidden gate's; that of DIEN leaves it.",
         "beyond 0 and 1": "Scores are not clamped, and do not touch the reset gate.",
     },
 )

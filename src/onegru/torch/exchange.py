@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
 from onegru.core.errors import SpecError
 from onegru.torch.arguments import form_of
+from onegru.torch.interest import InterestGRU, exchanged_class, is_dynamic_gru, why_not_exchanged
 from onegru.torch.modules import GRU, GRUCell, TorchGRU, TorchGRUCell
 
 _CLASSES: dict[type[nn.Module], type[nn.Module]] = {nn.GRU: TorchGRU, nn.GRUCell: TorchGRUCell}
@@ -28,10 +30,10 @@ class Acceleration:
 
 
 def accelerate(model: nn.Module) -> Acceleration:
-    """Let onegru run and train every `nn.GRU` and `nn.GRUCell` of a model.
+    """Let onegru run and train every `nn.GRU` and `nn.GRUCell` of a model, and DeepCTR-Torch's `DynamicGRU`.
 
     In place: modules, parameters, the state dict, hooks and optimizers stay as they are; only the classes of
-    the GRUs change.
+    the GRUs change. DeepCTR-Torch's `DynamicGRU` is exchanged if it gives the same numbers in a try.
 
     Args:
         model: the model, or a GRU itself.
@@ -46,7 +48,14 @@ def accelerate(model: nn.Module) -> Acceleration:
         raise SpecError.of("model", f"{type(model).__name__}; must be a torch.nn.Module")
     exchanged: list[str] = []
     left: dict[str, str] = {}
-    for name, module in model.named_modules():
+    for name, module in [*model.named_modules()]:
+        if is_dynamic_gru(module):
+            if why := why_not_exchanged(module):
+                left[name] = why
+            else:
+                kind: Any = type(module)
+                module.__class__ = exchanged_class(kind)
+                exchanged.append(name)
         if not isinstance(module, nn.GRU | nn.GRUCell) or isinstance(module, GRU | GRUCell):
             continue
         if hasattr(module, "parametrizations"):
@@ -86,4 +95,7 @@ def restore(model: nn.Module) -> tuple[str, ...]:
     for _, module in found:
         module.__class__ = nn.GRU if isinstance(module, GRU) else nn.GRUCell
         del module._form
-    return tuple(name for name, _ in found)
+    interest = [item for item in model.named_modules() if isinstance(item[1], InterestGRU)]
+    for _, module in interest:
+        module.__class__ = type(module).__bases__[1]
+    return tuple(name for name, _ in [*found, *interest])
