@@ -61,8 +61,8 @@ struct Spec {
   std::size_t D;     // 1 or 2 directions
   bool reversed[2];  // whether a direction runs backwards in time
   bool linear_before_reset;
-  bool attention;    // z = (1 - a)·z, as OpenVINO's operators have it
-  bool of_dien;      // with attention: z = 1 - a·(1 - z), as interest evolution networks (DIEN) have it
+  bool attention;       // z = (1 - a)·z, as OpenVINO's operators have it
+  bool of_dien;         // with attention: z = 1 - a·(1 - z), as interest evolution networks (DIEN) have it
   double clip;          // infinity: none
   Activation f[2];      // of z and r, for each direction
   Activation g[2];      // of n

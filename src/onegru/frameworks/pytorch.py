@@ -135,6 +135,10 @@ class Group:
         return ""
 
 
+#: Where onegru's own modules are, by which a module says what it computes.
+_OURS = ("onegru.torch.modules", "onegru.torch.cells")
+
+
 def from_torch(
     source: object, *, prefix: str | None = None, batch_first: bool | None = None, engine: str = "auto"
 ) -> GRU | Stack:
@@ -225,7 +229,7 @@ def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Map
     for name, child in module.named_modules():
         kinds = (torch.nn.GRU, torch.nn.GRUCell)
         bases = type(child).__mro__
-        own: Any = next((base for base in bases if base.__module__ == "onegru.torch.modules"), None)
+        own: Any = next((base for base in bases if base.__module__ in _OURS), None)
         dynamic: Any = next((base for base in bases if _is_dynamic(base)), None)
         kind = own or dynamic or next((kind for kind in kinds if isinstance(child, kind)), None)
         if kind is None:

@@ -11,10 +11,11 @@ from onegru.core.errors import needs_extra
 with needs_extra("torch", "torch", "onegru.torch"):
     import torch as torch
 
+from onegru.torch.cells import AUGRUCell, GRUCell
 from onegru.torch.exchange import Acceleration, accelerate, restore
 from onegru.torch.from_layers import from_layers
 from onegru.torch.functional import gru
-from onegru.torch.modules import AUGRU, GRU, AUGRUCell, GRUCell
+from onegru.torch.modules import AUGRU, GRU
 
 __all__ = [
     "AUGRU",

@@ -9,8 +9,9 @@ from torch import nn
 
 from onegru.core.errors import SpecError
 from onegru.torch.arguments import form_of
+from onegru.torch.cells import GRUCell, TorchGRUCell
 from onegru.torch.interest import InterestGRU, exchanged_class, is_dynamic_gru, why_not_exchanged
-from onegru.torch.modules import GRU, GRUCell, TorchGRU, TorchGRUCell
+from onegru.torch.modules import GRU, TorchGRU
 
 _CLASSES: dict[type[nn.Module], type[nn.Module]] = {nn.GRU: TorchGRU, nn.GRUCell: TorchGRUCell}
 _OURS = (GRU, GRUCell, TorchGRU, TorchGRUCell)

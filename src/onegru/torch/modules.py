@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from onegru.core.errors import SpecError
 from onegru.core.spec import Attention, Spec
 from onegru.layers.torch_form import TorchForm
-from onegru.torch.arguments import TorchGruConfig, form_of, must_have_attention, spec_of
+from onegru.torch.arguments import form_of, must_have_attention, spec_of
 from onegru.torch.export import is_exporting
 from onegru.torch.few_steps import are_few, quick_call
 from onegru.torch.function import gru_layer, is_mapped
@@ -29,61 +29,18 @@ from onegru.torch.functional import (
     must_have_steps,
 )
 from onegru.torch.packed import RowGroup, groups_of, joined
+from onegru.torch.parts import (
+    OF_16_BITS,
+    cast,
+    check_axes,
+    is_pytorchs,
+    name_of,
+    prefers_aten,
+    promoted,
+    type_of,
+    words_of,
+)
 from onegru.torch.state import FormInState
-
-
-def _cast(tensor: Any, like: Tensor) -> Any:
-    """Under autocast, a tensor in the type of the weights: PyTorch computes its GRUs in that, too."""
-    kind = like.device.type
-    if tensor is None or tensor.dtype == like.dtype or kind == "meta" or not torch.is_autocast_enabled(kind):
-        return tensor
-    return tensor.to(like.dtype)
-
-
-def _type_of(parameter: Tensor) -> str:
-    return f"{parameter.dtype}, as the parameters are: convert it, or the module by `module.to(dtype)`"
-
-
-def _promoted(X: Tensor, hx: Tensor | None) -> torch.dtype:
-    """The type of the results: under autocast, as PyTorch's GRUs have it, not that of the weights."""
-    return X.dtype if hx is None else torch.promote_types(X.dtype, hx.dtype)
-
-
-# Below so many rows of so many steps PyTorch's operator takes less time than packing the weights does. Where
-# gradients are wanted: for one step, and for two of a layer of this size.
-_FEW_ROWS = {1: 256, 2: 64, 3: 16}
-_LARGE = 192
-
-_OF_16_BITS = (torch.float16, torch.bfloat16)
-
-
-def _prefers_aten(form: TorchGruConfig, tensor: Tensor, T: int, B: int, H: int) -> bool:
-    """Whether a call of T steps and B rows is left to PyTorch, which computes the same."""
-    # Compiled code is for any T: nothing may ask for it there.
-    if torch.compiler.is_compiling() or not form.matches_nn_gru or not tensor.is_cpu:
-        return False
-    if torch.is_grad_enabled():
-        return T * B > 0 and (T == 1 or (T == 2 and H >= _LARGE))
-    return not are_few(T, B, H) and 0 < B < _FEW_ROWS.get(T, 0)
-
-
-def _check_axes(resets: Tensor | None, count: int) -> None:
-    if resets is not None and resets.dim() != count:
-        raise SpecError.of(
-            "resets", f"shape {list(resets.shape)}; must be of {count} axes, as the input's first"
-        )
-
-
-_FURTHER = ("clip", "activations", "activation_alpha", "activation_beta")
-
-
-def _is_pytorchs(options: Mapping[str, Any]) -> bool:
-    """Whether PyTorch's modules compute what these further options say."""
-    names = options.get("activations")
-    direction = "bidirectional" if names is not None and len(names) == 4 else "forward"
-    given: dict[str, Any] = {name: options.get(name) for name in _FURTHER}
-    form = form_of(direction, options.get("linear_before_reset", True), **given)
-    return form.matches_nn_gru
 
 
 class GRU(FormInState, nn.RNNBase):
@@ -106,9 +63,11 @@ class GRU(FormInState, nn.RNNBase):
         SpecError: one of these is not legal.
     """
 
+    has_attention = False
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make one that is a `torch.nn.GRU`, too, where that computes the same; without arguments, a copy."""
-        is_plain = cls is GRU and bool(args or kwargs) and _is_pytorchs(kwargs)
+        is_plain = cls is GRU and bool(args or kwargs) and is_pytorchs(kwargs)
         made: Self = super().__new__(TorchGRU if is_plain else cls)
         return made
 
@@ -174,7 +133,7 @@ class GRU(FormInState, nn.RNNBase):
             raise SpecError.of("input", f"shape {list(input.shape)}; must be of 2 or 3 axes")
         is_one = input.dim() == 2
         X = input.unsqueeze(1) if is_one else input.transpose(0, 1) if self.batch_first else input
-        _check_axes(resets, 1 if is_one else 2)
+        check_axes(resets, 1 if is_one else 2)
         if resets is not None:
             resets = resets.unsqueeze(1) if is_one else resets.transpose(0, 1) if self.batch_first else resets
         if is_one and hx is not None:
@@ -204,16 +163,16 @@ class GRU(FormInState, nn.RNNBase):
     def _is_for_pytorch(self, input: Any, is_packed: bool) -> bool:
         """Whether another device or type, a trace or an export wants PyTorch's operator."""
         tensor = input.data if is_packed else input
-        if torch.jit.is_tracing() or not (tensor.is_cpu or tensor.is_meta) or tensor.dtype in _OF_16_BITS:
+        if torch.jit.is_tracing() or not (tensor.is_cpu or tensor.is_meta) or tensor.dtype in OF_16_BITS:
             return not torch.is_autocast_enabled(tensor.device.type)
         # PyTorch's newer exporter makes of nn.GRU a node of fixed sizes, of ours one of open sizes.
         return is_exporting() and (is_packed or not hasattr(torch.onnx, "ops"))
 
     def _prefers_aten(self, input: Tensor) -> bool:
         if input.dim() != 3:
-            return input.dim() == 2 and _prefers_aten(self._form, input, input.shape[0], 1, self.hidden_size)
+            return input.dim() == 2 and prefers_aten(self._form, input, input.shape[0], 1, self.hidden_size)
         B, T = (input.shape[0], input.shape[1]) if self.batch_first else (input.shape[1], input.shape[0])
-        return _prefers_aten(self._form, input, T, B, self.hidden_size)
+        return prefers_aten(self._form, input, T, B, self.hidden_size)
 
     def _packed(
         self, input: PackedSequence, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
@@ -250,12 +209,12 @@ class GRU(FormInState, nn.RNNBase):
             )
         must_have_steps("input", X)
         B = X.shape[1] if groups is None else groups[-1].rows.stop
-        D, wanted = self._form.num_directions, _promoted(X, hx)
+        D, wanted = self._form.num_directions, promoted(X, hx)
         weights = self._weights()
-        X, hx = _cast(X, weights[0]), _cast(hx, weights[0])
+        X, hx = cast(X, weights[0]), cast(hx, weights[0])
         for weight in weights[:1]:
             if weight.dtype != X.dtype:
-                raise SpecError.of("input", f"{X.dtype}; must be {_type_of(weight)}")
+                raise SpecError.of("input", f"{X.dtype}; must be {type_of(weight)}")
         states = checked_state(hx, X, (self.num_layers * D, B, self.hidden_size), "hx")
         lengths, resets = checked_lengths(lengths, X), checked_resets(resets, X)
         each = len(weights) // self.num_layers
@@ -286,7 +245,7 @@ class GRU(FormInState, nn.RNNBase):
 
     def specs(self) -> list[Spec]:
         """What each layer computes."""
-        D, attention = self._form.num_directions, isinstance(self, AUGRU)
+        D, attention = self._form.num_directions, self.has_attention
         sizes = [self.input_size, *[D * self.hidden_size] * (self.num_layers - 1)]
         return [spec_of(self._form, size, self.hidden_size, "float32", attention) for size in sizes]
 
@@ -296,10 +255,10 @@ class GRU(FormInState, nn.RNNBase):
 
     def extra_repr(self) -> str:
         """PyTorch's, and what differs from it."""
-        return str(super().extra_repr()) + _words(self._form)
+        return str(super().extra_repr()) + words_of(self._form)
 
     def _get_name(self) -> str:
-        return _name_of(self)
+        return name_of(self)
 
 
 class TorchGRU(GRU, nn.GRU):
@@ -322,140 +281,6 @@ class TorchGRU(GRU, nn.GRU):
         return found
 
 
-@functools.cache
-def _outside_of_compiled() -> Any:
-    return torch.compiler.disable(GRU.forward)
-
-
-def _name_of(module: nn.Module) -> str:
-    """What a summary calls a module: who runs it, and PyTorch's name."""
-    name = type(module).__name__.removeprefix("Torch")
-    return f"onegru.{name}" if type(module).__module__ == __name__ else name
-
-
-def _words(form: TorchGruConfig) -> str:
-    found = "" if form.linear_before_reset else ", linear_before_reset=False"
-    found += f", clip={form.clip}" if form.clip else ""
-    return found + (
-        "" if form.activations[:2] == ("Sigmoid", "Tanh") else f", activations={form.activations}"
-    )
-
-
-class GRUCell(FormInState, nn.RNNCellBase):
-    """`torch.nn.GRUCell`, run and trained by onegru's kernels, with the further options of `GRU`."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make an instance of `torch.nn.GRUCell`, too, where that computes the same; see `GRU`."""
-        is_plain = cls is GRUCell and bool(args or kwargs) and _is_pytorchs(kwargs)
-        made: Self = super().__new__(TorchGRUCell if is_plain else cls)
-        return made
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        linear_before_reset: bool = True,
-        clip: float | None = None,
-        activations: Sequence[str] | None = None,
-        activation_alpha: Sequence[float] | None = None,
-        activation_beta: Sequence[float] | None = None,
-    ) -> None:
-        nn.RNNCellBase.__init__(self, input_size, hidden_size, bias, num_chunks=3, device=device, dtype=dtype)
-        self._form = form_of(
-            "forward", linear_before_reset, clip, activations, activation_alpha, activation_beta
-        )
-
-    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        """The new state.
-
-        Args:
-            input: [B, I], or [I] of one row.
-            hx: the state before, [B, H] or [H]; None for zeros.
-
-        Raises:
-            SpecError: an argument is not legal.
-        """
-        if (done := self._quick(input, hx)) is not None:
-            return done
-        must_be_tensors(input=input, hx=hx)
-        B = 1 if input.dim() < 2 else input.shape[0]
-        is_traced = torch.jit.is_tracing() and self._form.matches_nn_gru
-        is_left = is_traced or _prefers_aten(self._form, input, 1, B, self.hidden_size)
-        if is_left and not (is_exporting() or is_mapped()):  # vmap has no rule for PyTorch's operator
-            found: Tensor = nn.GRUCell.forward(self, input, hx)
-            return found
-        return _step(self, input, hx, None)
-
-    def _quick(self, input: Any, hx: Any) -> Tensor | None:
-        """A step of few rows without gradients, if that is all there is to it."""
-        if torch.compiler.is_compiling() or torch.is_grad_enabled() or type(input) is not Tensor:
-            return None
-        if input.dim() != 2 or not are_few(1, input.shape[0], self.hidden_size):
-            return None
-        own = self._parameters
-        weights = [own.get(name) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-        if (self.bias and any(weight is None for weight in weights)) or (
-            hx is not None and (type(hx) is not Tensor or hx.dim() != 2)
-        ):
-            return None
-        found = quick_call(
-            self._form, input[None], None if hx is None else hx[None], weights, 1, self.hidden_size
-        )
-        return None if found is None else found[1][0]
-
-    def specs(self) -> list[Spec]:
-        """What it computes."""
-        attention = isinstance(self, AUGRUCell)
-        return [spec_of(self._form, self.input_size, self.hidden_size, "float32", attention)]
-
-    def form_in_state(self) -> TorchForm:
-        """What its state dict says of it."""
-        return TorchForm(self.specs()[0], self._form.resets_to_initial)
-
-    def extra_repr(self) -> str:
-        """PyTorch's, and what differs from it."""
-        return str(super().extra_repr()) + _words(self._form)
-
-    def _get_name(self) -> str:
-        return _name_of(self)
-
-
-class TorchGRUCell(GRUCell, nn.GRUCell):
-    """A `GRUCell` that computes what `torch.nn.GRUCell` does, and is one."""
-
-
-def _step(cell: GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor | None) -> Tensor:
-    must_be_tensors(input=input, hx=hx, attention=attention)
-    if input.dim() not in (1, 2) or input.shape[-1] != cell.input_size:
-        raise SpecError.of("input", f"shape {list(input.shape)}; must be [B, {cell.input_size}]")
-    is_one = input.dim() == 1
-    if isinstance(cell, AUGRUCell):
-        B = 1 if is_one else input.shape[0]
-        shape = None if attention is None else tuple(attention.shape)
-        if shape != (B,) and shape != (B, 1) and not (is_one and shape == ()):
-            raise SpecError.of("attention", f"shape {shape}; must be {[B]} or {[B, 1]}")
-    X, h = (input[None], None if hx is None else hx[None]) if is_one else (input, hx)
-    if h is not None and tuple(h.shape) != (X.shape[0], cell.hidden_size) and not is_recorded():
-        wanted = [cell.hidden_size] if is_one else [X.shape[0], cell.hidden_size]
-        raise SpecError.of("hx", f"shape {list(h.shape[is_one:])}; must be {wanted}")
-    weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
-    wanted = _promoted(X, h)
-    X = _cast(X, weights[0])[None]
-    if weights[0].dtype != X.dtype:
-        raise SpecError.of("input", f"{X.dtype}; must be {_type_of(weights[0])}")
-    state = (
-        None if h is None else checked_state(_cast(h, weights[0])[None], X, (1, X.shape[1], cell.hidden_size))
-    )
-    scores = None if attention is None else checked_attention(_cast(attention.reshape(1, -1), weights[0]), X)
-    form: TorchGruConfig = cell._form
-    _, Y_h = gru_layer(form, X, weights, state, None, scores)
-    return (Y_h[0, 0] if is_one else Y_h[0]).to(wanted)
-
-
 class AUGRU(GRU):
     """A GRU whose update gate an attention score scales, as in interest evolution networks.
 
@@ -472,6 +297,8 @@ class AUGRU(GRU):
         attention: "openvino" or "dien".
         options: as `GRU` takes them, but num_layers, bidirectional and dropout.
     """
+
+    has_attention = True
 
     def __init__(
         self, input_size: int, hidden_size: int, *, attention: Attention = "openvino", **options: Any
@@ -514,54 +341,27 @@ class AUGRU(GRU):
             )
         must_have_steps("input", input.transpose(0, 1) if self.batch_first else input)
         X, scores = input, attention
-        wanted = _promoted(X, hx)
+        wanted = promoted(X, hx)
         if attention.dim() not in (2, 3):
             raise SpecError.of("attention", f"shape {list(attention.shape)}; must be of 2 or 3 axes")
-        _check_axes(resets, 2)
+        check_axes(resets, 2)
         if self.batch_first:
             X, scores = X.transpose(0, 1), scores.transpose(0, 1)
             resets = None if resets is None else resets.transpose(0, 1)
         weights = self._weights()
-        X = _cast(X, weights[0])
+        X = cast(X, weights[0])
         if weights[0].dtype != X.dtype:
-            raise SpecError.of("input", f"{X.dtype}; must be {_type_of(weights[0])}")
+            raise SpecError.of("input", f"{X.dtype}; must be {type_of(weights[0])}")
         if not self.bias:
             weights += [None, None]
-        state = checked_state(_cast(hx, weights[0]), X, (1, X.shape[1], self.hidden_size), "hx")
+        state = checked_state(cast(hx, weights[0]), X, (1, X.shape[1], self.hidden_size), "hx")
         lengths, resets = checked_lengths(lengths, X), checked_resets(resets, X)
-        given = checked_attention(_cast(scores, weights[0]), X)
+        given = checked_attention(cast(scores, weights[0]), X)
         Y, Y_h = gru_layer(self._form, X, weights, state, lengths, given, resets)
         Y, Y_h = Y.to(wanted), Y_h.to(wanted)
         return (Y.transpose(0, 1) if self.batch_first else Y), Y_h
 
 
-class AUGRUCell(GRUCell):
-    """One step of an `AUGRU`. Sources: OpenVINO's AUGRUCell, and the paper on DIEN.
-
-    Args:
-        input_size: I.
-        hidden_size: H.
-        attention: "openvino" or "dien", as for `AUGRU`.
-        options: as `GRUCell` takes them.
-    """
-
-    def __init__(
-        self, input_size: int, hidden_size: int, *, attention: Attention = "openvino", **options: Any
-    ) -> None:
-        super().__init__(input_size, hidden_size, **{"linear_before_reset": False, **options})
-        self._form = replace(self._form, attention=must_have_attention(attention))
-
-    def forward(  # type: ignore[override]
-        self, input: Tensor, attention: Tensor, hx: Tensor | None = None
-    ) -> Tensor:
-        """The new state [B, H].
-
-        Args:
-            input: [B, I].
-            attention: scores, [B] or [B, 1].
-            hx: the state before, [B, H]; None for zeros.
-
-        Raises:
-            SpecError: an argument is not legal.
-        """
-        return _step(self, input, hx, attention)
+@functools.cache
+def _outside_of_compiled() -> Any:
+    return torch.compiler.disable(GRU.forward)

@@ -1,0 +1,185 @@
+"""Cells in the place of PyTorch's, and with attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from onegru.core.errors import SpecError
+from onegru.core.spec import Attention, Spec
+from onegru.layers.torch_form import TorchForm
+from onegru.torch.arguments import TorchGruConfig, form_of, must_have_attention, spec_of
+from onegru.torch.export import is_exporting
+from onegru.torch.few_steps import are_few, quick_call
+from onegru.torch.function import gru_layer, is_mapped
+from onegru.torch.functional import (
+    checked_attention,
+    checked_state,
+    is_recorded,
+    must_be_tensors,
+)
+from onegru.torch.parts import (
+    cast,
+    is_pytorchs,
+    name_of,
+    prefers_aten,
+    promoted,
+    type_of,
+    words_of,
+)
+from onegru.torch.state import FormInState
+
+
+class GRUCell(FormInState, nn.RNNCellBase):
+    """`torch.nn.GRUCell`, run and trained by onegru's kernels, with the further options of `GRU`."""
+
+    has_attention = False
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make an instance of `torch.nn.GRUCell`, too, where that computes the same; see `GRU`."""
+        is_plain = cls is GRUCell and bool(args or kwargs) and is_pytorchs(kwargs)
+        made: Self = super().__new__(TorchGRUCell if is_plain else cls)
+        return made
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        linear_before_reset: bool = True,
+        clip: float | None = None,
+        activations: Sequence[str] | None = None,
+        activation_alpha: Sequence[float] | None = None,
+        activation_beta: Sequence[float] | None = None,
+    ) -> None:
+        nn.RNNCellBase.__init__(self, input_size, hidden_size, bias, num_chunks=3, device=device, dtype=dtype)
+        self._form = form_of(
+            "forward", linear_before_reset, clip, activations, activation_alpha, activation_beta
+        )
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """The new state.
+
+        Args:
+            input: [B, I], or [I] of one row.
+            hx: the state before, [B, H] or [H]; None for zeros.
+
+        Raises:
+            SpecError: an argument is not legal.
+        """
+        if (done := self._quick(input, hx)) is not None:
+            return done
+        must_be_tensors(input=input, hx=hx)
+        B = 1 if input.dim() < 2 else input.shape[0]
+        is_traced = torch.jit.is_tracing() and self._form.matches_nn_gru
+        is_left = is_traced or prefers_aten(self._form, input, 1, B, self.hidden_size)
+        if is_left and not (is_exporting() or is_mapped()):  # vmap has no rule for PyTorch's operator
+            found: Tensor = nn.GRUCell.forward(self, input, hx)
+            return found
+        return _step(self, input, hx, None)
+
+    def _quick(self, input: Any, hx: Any) -> Tensor | None:
+        """A step of few rows without gradients, if that is all there is to it."""
+        if torch.compiler.is_compiling() or torch.is_grad_enabled() or type(input) is not Tensor:
+            return None
+        if input.dim() != 2 or not are_few(1, input.shape[0], self.hidden_size):
+            return None
+        own = self._parameters
+        weights = [own.get(name) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        if (self.bias and any(weight is None for weight in weights)) or (
+            hx is not None and (type(hx) is not Tensor or hx.dim() != 2)
+        ):
+            return None
+        found = quick_call(
+            self._form, input[None], None if hx is None else hx[None], weights, 1, self.hidden_size
+        )
+        return None if found is None else found[1][0]
+
+    def specs(self) -> list[Spec]:
+        """What it computes."""
+        attention = self.has_attention
+        return [spec_of(self._form, self.input_size, self.hidden_size, "float32", attention)]
+
+    def form_in_state(self) -> TorchForm:
+        """What its state dict says of it."""
+        return TorchForm(self.specs()[0], self._form.resets_to_initial)
+
+    def extra_repr(self) -> str:
+        """PyTorch's, and what differs from it."""
+        return str(super().extra_repr()) + words_of(self._form)
+
+    def _get_name(self) -> str:
+        return name_of(self)
+
+
+class TorchGRUCell(GRUCell, nn.GRUCell):
+    """A `GRUCell` that computes what `torch.nn.GRUCell` does, and is one."""
+
+
+def _step(cell: GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor | None) -> Tensor:
+    must_be_tensors(input=input, hx=hx, attention=attention)
+    if input.dim() not in (1, 2) or input.shape[-1] != cell.input_size:
+        raise SpecError.of("input", f"shape {list(input.shape)}; must be [B, {cell.input_size}]")
+    is_one = input.dim() == 1
+    if cell.has_attention:
+        B = 1 if is_one else input.shape[0]
+        shape = None if attention is None else tuple(attention.shape)
+        if shape != (B,) and shape != (B, 1) and not (is_one and shape == ()):
+            raise SpecError.of("attention", f"shape {shape}; must be {[B]} or {[B, 1]}")
+    X, h = (input[None], None if hx is None else hx[None]) if is_one else (input, hx)
+    if h is not None and tuple(h.shape) != (X.shape[0], cell.hidden_size) and not is_recorded():
+        wanted = [cell.hidden_size] if is_one else [X.shape[0], cell.hidden_size]
+        raise SpecError.of("hx", f"shape {list(h.shape[is_one:])}; must be {wanted}")
+    weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
+    wanted = promoted(X, h)
+    X = cast(X, weights[0])[None]
+    if weights[0].dtype != X.dtype:
+        raise SpecError.of("input", f"{X.dtype}; must be {type_of(weights[0])}")
+    state = (
+        None if h is None else checked_state(cast(h, weights[0])[None], X, (1, X.shape[1], cell.hidden_size))
+    )
+    scores = None if attention is None else checked_attention(cast(attention.reshape(1, -1), weights[0]), X)
+    form: TorchGruConfig = cell._form
+    _, Y_h = gru_layer(form, X, weights, state, None, scores)
+    return (Y_h[0, 0] if is_one else Y_h[0]).to(wanted)
+
+
+class AUGRUCell(GRUCell):
+    """One step of an `AUGRU`. Sources: OpenVINO's AUGRUCell, and the paper on DIEN.
+
+    Args:
+        input_size: I.
+        hidden_size: H.
+        attention: "openvino" or "dien", as for `AUGRU`.
+        options: as `GRUCell` takes them.
+    """
+
+    has_attention = True
+
+    def __init__(
+        self, input_size: int, hidden_size: int, *, attention: Attention = "openvino", **options: Any
+    ) -> None:
+        super().__init__(input_size, hidden_size, **{"linear_before_reset": False, **options})
+        self._form = replace(self._form, attention=must_have_attention(attention))
+
+    def forward(  # type: ignore[override]
+        self, input: Tensor, attention: Tensor, hx: Tensor | None = None
+    ) -> Tensor:
+        """The new state [B, H].
+
+        Args:
+            input: [B, I].
+            attention: scores, [B] or [B, 1].
+            hx: the state before, [B, H]; None for zeros.
+
+        Raises:
+            SpecError: an argument is not legal.
+        """
+        return _step(self, input, hx, attention)

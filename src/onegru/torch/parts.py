@@ -1,0 +1,91 @@
+"""What the modules have in common: casts, who runs a call, their words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from onegru.core.errors import SpecError
+from onegru.torch.arguments import TorchGruConfig, form_of
+from onegru.torch.few_steps import are_few
+
+
+def cast(tensor: Any, like: Tensor) -> Any:
+    """Under autocast, a tensor in the type of the weights: PyTorch computes its GRUs in that, too."""
+    kind = like.device.type
+    if tensor is None or tensor.dtype == like.dtype or kind == "meta" or not torch.is_autocast_enabled(kind):
+        return tensor
+    return tensor.to(like.dtype)
+
+
+def type_of(parameter: Tensor) -> str:
+    """A parameter's type in words, and the remedy."""
+    return f"{parameter.dtype}, as the parameters are: convert it, or the module by `module.to(dtype)`"
+
+
+def promoted(X: Tensor, hx: Tensor | None) -> torch.dtype:
+    """The type of the results: under autocast, as PyTorch's GRUs have it, not that of the weights."""
+    return X.dtype if hx is None else torch.promote_types(X.dtype, hx.dtype)
+
+
+# Below so many rows of so many steps PyTorch's operator takes less time than packing the weights does. Where
+# gradients are wanted: for one step, and for two of a layer of this size.
+_FEW_ROWS = {1: 256, 2: 64, 3: 16}
+_LARGE = 192
+
+OF_16_BITS = (torch.float16, torch.bfloat16)
+
+
+def prefers_aten(form: TorchGruConfig, tensor: Tensor, T: int, B: int, H: int) -> bool:
+    """Whether a call of T steps and B rows is left to PyTorch, which computes the same."""
+    # Compiled code is for any T: nothing may ask for it there.
+    if torch.compiler.is_compiling() or not form.matches_nn_gru or not tensor.is_cpu:
+        return False
+    if torch.is_grad_enabled():
+        return T * B > 0 and (T == 1 or (T == 2 and H >= _LARGE))
+    return not are_few(T, B, H) and 0 < B < _FEW_ROWS.get(T, 0)
+
+
+def check_axes(resets: Tensor | None, count: int) -> None:
+    """Refuse resets of another rank.
+
+    Raises:
+        SpecError: they are.
+    """
+    if resets is not None and resets.dim() != count:
+        raise SpecError.of(
+            "resets", f"shape {list(resets.shape)}; must be of {count} axes, as the input's first"
+        )
+
+
+_FURTHER = ("clip", "activations", "activation_alpha", "activation_beta")
+
+
+def is_pytorchs(options: Mapping[str, Any]) -> bool:
+    """Whether PyTorch's modules compute what these further options say."""
+    names = options.get("activations")
+    direction = "bidirectional" if names is not None and len(names) == 4 else "forward"
+    given: dict[str, Any] = {name: options.get(name) for name in _FURTHER}
+    form = form_of(direction, options.get("linear_before_reset", True), **given)
+    return form.matches_nn_gru
+
+
+_OWN = "onegru.torch."
+
+
+def name_of(module: nn.Module) -> str:
+    """What a summary calls a module: who runs it, and PyTorch's name."""
+    name = type(module).__name__.removeprefix("Torch")
+    return f"onegru.{name}" if type(module).__module__.startswith(_OWN) else name
+
+
+def words_of(form: TorchGruConfig) -> str:
+    """How a form differs from PyTorch's, for a summary."""
+    found = "" if form.linear_before_reset else ", linear_before_reset=False"
+    found += f", clip={form.clip}" if form.clip else ""
+    return found + (
+        "" if form.activations[:2] == ("Sigmoid", "Tanh") else f", activations={form.activations}"
+    )
