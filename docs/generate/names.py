@@ -59,6 +59,7 @@ GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
             "torch.AUGRUCell",
             "torch.gru",
             "torch.accelerate",
+            "torch.freeze",
             "torch.from_layers",
             "torch.Acceleration",
             "torch.restore",

@@ -34,6 +34,9 @@ void BindFewSteps(nb::module_& m) {
       "few_steps",
       [](bool is_double, nb::tuple sizes, nb::tuple form, nb::tuple weights, nb::tuple X, nb::tuple initial_h,
          nb::tuple attention, Address lengths, Address resets, nb::tuple Y, nb::tuple Y_h) {
+        if (sizes.size() != 4 || form.size() != 7 || weights.size() != 4) {
+          throw std::invalid_argument("sizes, form, weights: must be 4, 7 and 4");
+        }
         FewSteps s{};
         s.T = nb::cast<std::size_t>(sizes[0]);
         s.B = nb::cast<std::size_t>(sizes[1]);
@@ -51,6 +54,7 @@ void BindFewSteps(nb::module_& m) {
         s.R = at(weights[1]);
         s.Wb = at(weights[2]);
         s.Rb = at(weights[3]);
+        if (s.R == nullptr || (s.W == nullptr && s.I != 0)) throw std::invalid_argument("weights: W or R is absent");
         const auto rows = [](const nb::tuple& given) {
           return RowsAt(nb::cast<Address>(given[0]), nb::cast<std::ptrdiff_t>(given[1]),
                         nb::cast<std::ptrdiff_t>(given[2]));

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import itertools
 import pickle
 import warnings
 from typing import Any
@@ -13,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+import onegru  # noqa: E402
 import onegru.torch as ours  # noqa: E402
 
 MODULES = pytest.mark.parametrize("kind", [nn.GRU, ours.GRU], ids=["PyTorch", "onegru"])
@@ -317,3 +320,32 @@ def test_exchanged_modules_stay_pytorchs() -> None:
     assert ours.accelerate(model).exchanged == ()
     ours.restore(model)
     assert kinds == {name: type(module) for name, module in model.items()}
+
+
+def test_types_under_autocast_are_pytorchs() -> None:
+    types = (torch.float32, torch.bfloat16, torch.float16)
+    for autocast in types[1:]:
+        for own, given, state in itertools.product(types, types, (None, *types)):
+            for steps in (1, 2, 30):
+                found = []
+                for kind in (nn.GRU, ours.GRU):
+                    module = kind(3, 5).to(own)
+                    h = None if state is None else torch.zeros(1, 2, 5, dtype=state)
+                    with torch.autocast("cpu", dtype=autocast), torch.no_grad():
+                        Y, Y_h = module(torch.randn(steps, 2, 3).to(given), h)
+                    found.append((Y.dtype, Y_h.dtype))
+                assert found[0] == found[1], (autocast, own, given, state, steps)
+
+
+def test_signatures_are_those_of_the_constructors() -> None:
+    for kind in (ours.GRUCell, ours.AUGRUCell, ours.AUGRU):
+        assert "hidden_size" in inspect.signature(kind).parameters
+    assert nn.utils.skip_init(ours.GRUCell, 3, 4).weight_ih.shape == (12, 3)
+
+
+def test_restore_refuses_what_pytorch_cannot_compute() -> None:
+    model = nn.ModuleDict({"a": ours.GRU(3, 4), "b": ours.GRU(3, 4, resets_to_initial=True)})
+    assert not isinstance(model["b"], nn.GRU)
+    with pytest.raises(onegru.SpecError, match="'b' computes what"):
+        ours.restore(model)
+    assert isinstance(model["a"], ours.GRU)

@@ -174,3 +174,103 @@ def test_odd_memory_is_left_to_other_ways() -> None:
             module(torch.randn(2, 3, 5))
         with pytest.raises(onegru.SpecError, match=r"^hx: "):
             module(x, torch.randn(1, 2, 3))
+
+
+@pytest.mark.parametrize("name", ["weight_ih_l1", "weight_ih_l0_reverse", "weight_hh_l1"])
+@pytest.mark.parametrize("how", ["weight_norm", "old", "prune"])
+@pytest.mark.filterwarnings("ignore")
+def test_computed_weights_without_biases(name: str, how: str) -> None:
+    from torch.nn.utils import parametrizations, prune, weight_norm
+
+    results = []
+    for kind in (ours.GRU, nn.GRU):
+        torch.manual_seed(0)
+        module: Any = kind(4, 8, 2, bias=False, bidirectional=True)
+        if how == "prune":
+            prune.l1_unstructured(module, name, 0.3)
+        else:
+            (parametrizations.weight_norm if how == "weight_norm" else weight_norm)(module, name)
+        with torch.no_grad():
+            results.append(module(torch.ones(2, 1, 4))[0])
+    torch.testing.assert_close(*results)
+
+
+def test_weights_that_are_too_few() -> None:
+    module = ours.GRU(4, 8, bias=False)
+    module.bias = True
+    with torch.no_grad(), pytest.raises(Exception, match=r"."):
+        module(torch.randn(2, 1, 4))
+    with pytest.raises(ValueError, match="must be 4"):
+        call: Any = _native.few_steps
+        call(False, (1, 1, 1, 1), (), (0, 0), *[(0, 0, 0)] * 3, 0, 0, *[(0, 0, 0)] * 2)
+
+
+@pytest.mark.parametrize("steps", [2, 40])
+@pytest.mark.parametrize("with_gradients", [False, True])
+@pytest.mark.parametrize("what", ["weights", "x", "cut"])
+def test_freed_memory_behind_an_offset(what: str, with_gradients: bool, steps: int) -> None:
+    module = ours.GRU(4, 8)
+    flat = torch.randn(7 + sum(parameter.numel() for parameter in module.parameters()))
+    at = 7
+    for parameter in module.parameters():
+        parameter.data = flat[at : at + parameter.numel()].view(parameter.shape)
+        at += parameter.numel()
+    x = torch.randn(7 + steps * 4)[7:].view(steps, 1, 4)
+    (x if what == "x" else flat).untyped_storage().resize_(40 if what == "cut" else 0)
+    with torch.set_grad_enabled(with_gradients), pytest.raises((onegru.SpecError, RuntimeError)):
+        module(x)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 40])
+def test_other_devices_are_named(steps: int) -> None:
+    """Parts of tensors, which have an address though no memory."""
+
+    def meta(*shape: int, **options: Any) -> Any:
+        return torch.empty(shape[0] + 1, *shape[1:], device="meta", **options)[1:]
+
+    x, module = torch.randn(steps, 3, 4), ours.GRU(4, 8)
+    with torch.no_grad():
+        for given in (
+            {"hx": meta(1, 3, 8)},
+            {"resets": meta(steps, 3, dtype=torch.bool)},
+            {"resets": torch.ones(steps, 3, dtype=torch.bool, device="meta")},
+            {"lengths": torch.ones(3, dtype=torch.int64, device="meta")},
+        ):
+            with pytest.raises(onegru.SpecError, match="meta"):
+                module(x, **given)
+        with pytest.raises(onegru.SpecError, match="meta"):
+            ours.AUGRU(4, 8)(x, meta(steps, 3))
+        for name, parameter in [*module.named_parameters()]:
+            setattr(module, name, nn.Parameter(meta(*parameter.shape)))
+        with pytest.raises((onegru.SpecError, RuntimeError), match="meta"):
+            module(x)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 40])
+def test_a_state_of_another_size_than_the_weights(steps: int) -> None:
+    module, cell = ours.GRU(3, 5), ours.GRUCell(3, 5)
+    for mine, larger in ((module, nn.GRU(3, 3000)), (cell, nn.GRUCell(3, 3000))):
+        for name, parameter in larger.named_parameters():
+            setattr(mine, name, parameter)
+    with torch.no_grad():
+        with pytest.raises((onegru.SpecError, RuntimeError)):
+            module(torch.zeros(steps, 1, 3), torch.zeros(1, 1, 5))
+        with pytest.raises((onegru.SpecError, RuntimeError)):
+            cell(torch.zeros(1, 3), torch.zeros(1, 5))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 16, 40])
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_forward_mode_is_refused_or_computed(steps: int, with_gradients: bool) -> None:
+    from torch.autograd import forward_ad
+
+    module, cell = ours.GRU(3, 5).requires_grad_(False), ours.GRUCell(3, 5).requires_grad_(False)
+    x = torch.randn(steps, 2, 3)
+    with forward_ad.dual_level(), torch.set_grad_enabled(with_gradients):
+        runs: list[Any] = [lambda given: module(given)[0], lambda given: cell(given[0])]
+        for run in runs:
+            try:
+                result = run(forward_ad.make_dual(x, torch.randn_like(x)))
+            except NotImplementedError:
+                continue
+            assert forward_ad.unpack_dual(result).tangent is not None

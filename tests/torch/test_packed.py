@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn.utils.rnn import PackedSequence, pack_sequence  # noqa: E402
 
+import onegru  # noqa: E402
 import onegru.torch as ours  # noqa: E402
 import onegru.torch.packed as packed  # noqa: E402
 
@@ -90,3 +91,13 @@ def test_other_devices_and_types(options: dict[str, Any]) -> None:
         moved = copy.deepcopy(module).to(target)
         y, h = moved(given.to(target) if target != "meta" else given._replace(data=given.data.to("meta")))
         assert y.data.shape == (10, 6) and h.shape == (1, 3, 6)
+
+
+@pytest.mark.parametrize("sizes", [[2, 3], [1, 2], [1, 3, 2], [2, 2], [3, 0], []])
+def test_steps_that_are_none(sizes: list[int]) -> None:
+    packed = nn.utils.rnn.PackedSequence(torch.randn(5, 3), torch.tensor(sizes, dtype=torch.int64))
+    with pytest.raises(onegru.SpecError, match="input: a PackedSequence"):
+        ours.GRU(3, 5)(packed)
+    floats = nn.utils.rnn.PackedSequence(torch.randn(4, 3), torch.tensor([2.0, 2.0]))
+    with pytest.raises(onegru.SpecError, match="int64"):
+        ours.GRU(3, 5)(floats)

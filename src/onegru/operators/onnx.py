@@ -119,15 +119,16 @@ NEWEST: Operator = GRU_VERSIONS[max(GRU_VERSIONS)]
 AUGRU_DOMAINS = ("onegru", *(f"onegru.{number}" for number in range(2, 9)))
 
 #: GRU-22 with attention scores as its last input, one for each step of each row.
+_OF_AUGRU = GRU_VERSIONS[22]  # whatever GRU becomes, this version of AUGRU stays
 AUGRU: Operator = replace(
-    NEWEST,
+    _OF_AUGRU,
     name="AUGRU",
     version=1,
     attributes={
-        **NEWEST.attributes,
+        **_OF_AUGRU.attributes,
         "attention": Attribute("attention", "string", ATTENTIONS[0], ATTENTIONS),
     },
-    inputs=(*NEWEST.inputs, Port("A", "A", "TB1", "BT1")),
+    inputs=(*_OF_AUGRU.inputs, Port("A", "A", "TB1", "BT1")),
     attention=True,
     earlier={},
 )

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 from onegru.core.activations import find_kind
 from onegru.core.errors import SpecError
 from onegru.core.spec import (
@@ -55,6 +57,7 @@ class TorchGruConfig:
         object.__setattr__(self, "words", json.dumps(values))
         is_plain = self.activations == ("Sigmoid", "Tanh") * self.num_directions and not self.clip
         matches_nn_gru = is_plain and self.linear_before_reset and self.direction != "reverse"
+        matches_nn_gru = matches_nn_gru and not self.resets_to_initial
         object.__setattr__(self, "matches_nn_gru", matches_nn_gru)
 
     @property
@@ -68,6 +71,20 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError) as error:
         raise SpecError.of(name, f"{value!r}; must be a number") from error
+
+
+def _check_list(name: str, values: Any, kind: type) -> None:
+    """Refuse what is neither None nor a list of texts or numbers."""
+    if values is None:
+        return
+    is_list = isinstance(values, Sequence) and not isinstance(values, str)
+    is_number = kind is float
+    if not is_list or not all(
+        isinstance(item, int | float | np.floating | np.integer) if is_number else isinstance(item, str)
+        for item in values
+    ):
+        words = "numbers" if is_number else "names of functions"
+        raise SpecError.of(name, f"{values!r}; must be None or a list of {words}")
 
 
 def form_of(
@@ -93,6 +110,9 @@ def form_of(
     ):
         if not isinstance(value, bool):
             raise SpecError.of(name, f"{value!r}; must be True or False")
+    _check_list("activations", activations, str)
+    for name, values in (("activation_alpha", activation_alpha), ("activation_beta", activation_beta)):
+        _check_list(name, values, float)
     count = len(reversed_directions(direction))
     names = ("Sigmoid", "Tanh") * count if activations is None else activations
     form = TorchGruConfig(

@@ -15,7 +15,8 @@ from onegru.layers.torch_form import TorchForm
 from onegru.torch.arguments import TorchGruConfig, form_of, must_have_attention, spec_of
 from onegru.torch.export import is_exporting
 from onegru.torch.few_steps import are_few, quick_call
-from onegru.torch.function import gru_layer, is_mapped
+from onegru.torch.freeze import Freezable
+from onegru.torch.function import is_mapped
 from onegru.torch.functional import (
     checked_attention,
     checked_state,
@@ -23,6 +24,7 @@ from onegru.torch.functional import (
     must_be_tensors,
 )
 from onegru.torch.parts import (
+    OwnSignature,
     cast,
     is_pytorchs,
     name_of,
@@ -34,10 +36,11 @@ from onegru.torch.parts import (
 from onegru.torch.state import FormInState
 
 
-class GRUCell(FormInState, nn.RNNCellBase):
+class GRUCell(Freezable, FormInState, nn.RNNCellBase):
     """`torch.nn.GRUCell`, run and trained by onegru's kernels, with the further options of `GRU`."""
 
     has_attention = False
+    __signature__ = OwnSignature()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make an instance of `torch.nn.GRUCell`, too, where that computes the same; see `GRU`."""
@@ -74,13 +77,15 @@ class GRUCell(FormInState, nn.RNNCellBase):
         Raises:
             SpecError: an argument is not legal.
         """
-        if (done := self._quick(input, hx)) is not None:
+        is_frozen = self.frozen_layers is not None
+        if not is_frozen and (done := self._quick(input, hx)) is not None:
             return done
         must_be_tensors(input=input, hx=hx)
         B = 1 if input.dim() < 2 else input.shape[0]
         is_traced = torch.jit.is_tracing() and self._form.matches_nn_gru
         is_left = is_traced or prefers_aten(self._form, input, 1, B, self.hidden_size)
-        if is_left and not (is_exporting() or is_mapped()):  # vmap has no rule for PyTorch's operator
+        is_left = is_left and not (is_frozen or is_exporting())
+        if is_left and not is_mapped():  # vmap has no rule for PyTorch's operator
             found: Tensor = nn.GRUCell.forward(self, input, hx)
             return found
         return _step(self, input, hx, None)
@@ -101,6 +106,15 @@ class GRUCell(FormInState, nn.RNNCellBase):
             self._form, input[None], None if hx is None else hx[None], weights, 1, self.hidden_size
         )
         return None if found is None else found[1][0]
+
+    @property
+    def form(self) -> TorchGruConfig:
+        """What it computes, without its sizes."""
+        return self._form
+
+    def weights_of(self, number: int) -> list[Tensor | None]:
+        """Its four weights; biases may be None."""
+        return [self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh]
 
     def specs(self) -> list[Spec]:
         """What it computes."""
@@ -147,7 +161,7 @@ def _step(cell: GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor | N
     )
     scores = None if attention is None else checked_attention(cast(attention.reshape(1, -1), weights[0]), X)
     form: TorchGruConfig = cell._form
-    _, Y_h = gru_layer(form, X, weights, state, None, scores)
+    _, Y_h = cell.run_layer(0, form, X, weights, state, None, scores)
     return (Y_h[0, 0] if is_one else Y_h[0]).to(wanted)
 
 

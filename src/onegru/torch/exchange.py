@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from onegru.core.errors import SpecError
+from onegru.layers.gru import GRU as Layer
 from onegru.torch.arguments import form_of
 from onegru.torch.cells import GRUCell, TorchGRUCell
+from onegru.torch.freeze import packed_layers
 from onegru.torch.interest import InterestGRU, exchanged_class, is_dynamic_gru, why_not_exchanged
 from onegru.torch.modules import GRU, TorchGRU
 
 _CLASSES: dict[type[nn.Module], type[nn.Module]] = {nn.GRU: TorchGRU, nn.GRUCell: TorchGRUCell}
+_PACKED = (torch.float32, torch.float64)
 _OURS = (GRU, GRUCell, TorchGRU, TorchGRUCell)
 
 
@@ -73,14 +77,94 @@ def accelerate(model: nn.Module) -> Acceleration:
     return Acceleration(tuple(exchanged), left)
 
 
-def restore(model: nn.Module) -> tuple[str, ...]:
-    """Make onegru's GRUs of a model PyTorch's again; returns their names.
+def freeze(
+    model: nn.Module, *, weight_storage: str | None = None, activation_storage: str | None = None
+) -> Acceleration:
+    """Pack the weights of a model's GRUs once, for programs that only run it.
+
+    What `accelerate` exchanges is exchanged first; onegru's own modules are frozen as they are. A frozen
+    module computes with the weights that it had: what is written to its parameters afterwards does not show,
+    and `load_state_dict`, another type or device, and calls that want gradients are refused. `restore` undoes
+    it: modules of onegru's run on their parameters again, those that were exchanged are PyTorch's again.
+
+    Args:
+        model: the model, or a GRU itself, on the CPU, of float32 or float64.
+        weight_storage: the type that W and R are kept in, as of `onegru.GRU`: "bfloat16", "float16", "int8",
+            "int8_g32", …; None for their own.
+        activation_storage: with weights in int8, the type of the inputs of products, as of `onegru.GRU`.
+
+    Returns:
+        what is frozen, and what was left and why.
 
     Raises:
-        SpecError: it is no module, or one of them computes what PyTorch's cannot; nothing is changed then.
+        SpecError: an argument is not legal, or a GRU cannot be packed; nothing is frozen then.
+    """
+    report = accelerate(model)
+    left, packed = dict(report.left), dict[str, list[Layer]]()
+    try:
+        for name, module in model.named_modules():
+            if isinstance(module, InterestGRU):
+                left[name] = "it runs packed scores, and packs its weights in each call"
+            elif isinstance(module, GRU | GRUCell):
+                if why := _why_not_packed(module):
+                    left[name] = why
+                    continue
+                layers = packed_layers(module)
+                if weight_storage is not None or activation_storage is not None:
+                    layers = [layer.with_storage(weight_storage, activation_storage) for layer in layers]
+                packed[name] = layers
+    except BaseException:
+        for name in report.exchanged:
+            restore(model.get_submodule(name))
+        raise
+    for name in report.exchanged:
+        model.get_submodule(name).exchanged_by_freeze = True
+    for name, layers in packed.items():
+        model.get_submodule(name).frozen_layers = layers
+    return Acceleration(tuple(packed), left)
+
+
+def _why_not_packed(module: nn.Module) -> str:
+    if hasattr(module, "parametrizations"):
+        return "its parameters are computed from others"
+    if any(p.device.type != "cpu" or p.dtype not in _PACKED for p in module.parameters()):
+        return "its parameters are not float32 or float64, or not on the CPU"
+    return ""
+
+
+def _unfrozen(model: nn.Module) -> tuple[str, ...]:
+    """Undo `freeze`; returns the names of what was frozen."""
+    names = []
+    for name, module in [*model.named_modules()]:
+        if getattr(module, "frozen_layers", None) is not None:
+            del module.frozen_layers
+            names.append(name)
+        if module.__dict__.pop("exchanged_by_freeze", False):
+            _give_back(module)
+    return tuple(names)
+
+
+def _give_back(module: Any) -> None:
+    """Make a module PyTorch's, or DeepCTR-Torch's, again."""
+    if isinstance(module, InterestGRU):
+        module.__class__ = type(module).__bases__[1]
+    else:
+        module.__class__ = nn.GRU if isinstance(module, GRU) else nn.GRUCell
+        del module._form
+
+
+def restore(model: nn.Module) -> tuple[str, ...]:
+    """Undo `freeze`, or else make onegru's GRUs of a model PyTorch's again; returns their names.
+
+    Modules with attention, and classes derived from onegru's, were never PyTorch's and stay as they are.
+
+    Raises:
+        SpecError: it is no module, or a GRU computes what PyTorch's cannot; nothing is changed then.
     """
     if not isinstance(model, nn.Module):
         raise SpecError.of("model", f"{type(model).__name__}; must be a torch.nn.Module")
+    if names := _unfrozen(model):
+        return names
     found = [(name, module) for name, module in model.named_modules() if type(module) in _OURS]
     for name, module in model.named_modules():
         if isinstance(module, GRU | GRUCell) and hasattr(module, "parametrizations"):
@@ -93,10 +177,7 @@ def restore(model: nn.Module) -> tuple[str, ...]:
             raise SpecError.of(
                 "model", f"{name!r} computes what torch.nn.{kind} cannot; must be one that it can"
             )
+    found += [item for item in model.named_modules() if isinstance(item[1], InterestGRU)]
     for _, module in found:
-        module.__class__ = nn.GRU if isinstance(module, GRU) else nn.GRUCell
-        del module._form
-    interest = [item for item in model.named_modules() if isinstance(item[1], InterestGRU)]
-    for _, module in interest:
-        module.__class__ = type(module).__bases__[1]
-    return tuple(name for name, _ in [*found, *interest])
+        _give_back(module)
+    return tuple(name for name, _ in found)

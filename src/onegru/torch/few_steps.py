@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from onegru import _native
 from onegru.core.activations import ACTIVATIONS
@@ -37,23 +38,32 @@ def run_few_steps(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tup
         tensors: X, initial_h, attention, lengths, resets, then the weights; on the CPU, of one type.
     """
     X, initial_h, attention, lengths, resets, *weights = tensors
-    if X is None or not all(_is_in_rows(item) for item in (X, initial_h, attention) if item is not None):
+    if X is None or X.dim() != 3 or len(weights) != 4 * form.num_directions or weights[1] is None:
         return None
-    lengths = None if lengths is None else lengths.to(torch.int64).contiguous()
-    resets = None if resets is None else resets.to(torch.bool).contiguous()
     T, B, I = X.shape
-    D, H = form.num_directions, weights[1].shape[-1]  # type: ignore[union-attr]
+    D, H = form.num_directions, weights[1].shape[-1]
+    # Here alone memory is read by its address: all that says whose it is, and how much, is asked.
+    rows = ((X, (T, B, I)), (initial_h, (D, B, H)), (attention, (T, B)))
+    if not all(item is None or _is_in_rows(item, X.dtype, shape) for item, shape in rows):
+        return None
+    if lengths is not None:
+        lengths = lengths.to(torch.int64).contiguous()
+    if resets is not None:
+        resets = resets.to(torch.bool).contiguous()
+    for mask, shape in ((lengths, (B,)), (resets, (T, B))):
+        if mask is not None and (not mask.is_cpu or mask.shape != shape or not has_memory(mask)):
+            return None
     shapes = ((3 * H, I), (3 * H, H), (3 * H,), (3 * H,))
     addresses = []
     for place, weight in enumerate(weights):
-        address = 0
-        if weight is not None:
-            address = weight.data_ptr()
-            if weight.shape != shapes[place % 4] or not weight.is_contiguous() or weight.is_neg():
-                return None
-            if not address and weight.numel():
-                return None
-        addresses.append(address)
+        if weight is None and place % 4 >= 2:
+            addresses.append(0)
+            continue
+        if weight is None or weight.shape != shapes[place % 4] or not weight.is_contiguous():
+            return None
+        if not weight.is_cpu or weight.dtype != X.dtype or weight.is_neg() or not has_memory(weight):
+            return None
+        addresses.append(weight.data_ptr())
     size = X.element_size()
     Y, Y_h = X.new_empty((T, B, D * H)), X.new_empty((D, B, H))
     y, last, row = Y.data_ptr(), Y_h.data_ptr(), H * size
@@ -83,12 +93,25 @@ def _rows(tensor: Tensor | None) -> tuple[int, int, int]:
     return tensor.data_ptr(), strides[0] * size, strides[1] * size
 
 
-def _is_in_rows(tensor: Tensor) -> bool:
-    """Whether a tensor's memory is its numbers, each row in one piece."""
-    if tensor.layout is not torch.strided or tensor.is_neg() or (not tensor.data_ptr() and tensor.numel()):
+def _is_in_rows(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor of this type and shape has its numbers in memory of the CPU, each row in one piece."""
+    if tensor.layout is not torch.strided or not tensor.is_cpu or tensor.dtype != dtype:
+        return False
+    if tensor.shape != shape or tensor.is_neg() or not has_memory(tensor):
         return False
     is_plain: bool = tensor.is_contiguous() or tensor.dim() < 3 or tensor.shape[-1] == 1
     return is_plain or tensor.stride(-1) == 1
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether a tensor's storage holds all of its numbers: a program may have freed or cut it."""
+    if not tensor.numel():
+        return True
+    span = tensor.numel() - 1
+    if not tensor.is_contiguous():
+        span = sum((n - 1) * by for n, by in zip(tensor.shape, tensor.stride(), strict=True))
+    last: int = (tensor.storage_offset() + span + 1) * tensor.element_size()
+    return tensor.untyped_storage().nbytes() >= last and bool(tensor.data_ptr())
 
 
 def quick_call(
@@ -111,15 +134,14 @@ def quick_call(
     """
     if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
         return None
-    if torch.is_autocast_enabled("cpu") or torch.jit.is_tracing() or is_exporting():
+    if torch.is_autocast_enabled("cpu") or torch.jit.is_tracing() or is_exporting() or is_dual():
         return None
     dtype, D, B = X.dtype, form.num_directions, X.shape[1]
-    if dtype not in _TYPES or not X.is_cpu or weights[0] is None or weights[1] is None:
+    if dtype not in _TYPES or any(
+        item is not None and type(item) not in _CLASSES for item in (X, hx, *weights)
+    ):
         return None
-    for item in (X, hx, *weights):
-        if item is not None and (type(item) not in _CLASSES or item.dtype != dtype or not item.is_cpu):
-            return None
-    if X.shape[2] != weights[0].shape[1] or (hx is not None and hx.shape != (layers * D, B, H)):
+    if hx is not None and hx.shape != (layers * D, B, H):
         return None
     last = []
     for number in range(layers):
@@ -131,6 +153,11 @@ def quick_call(
         X, Y_h = found
         last.append(Y_h)
     return X, last[0] if layers == 1 else torch.cat(last)
+
+
+def is_dual() -> bool:
+    """Whether derivatives in forward mode are computed, which reads of memory would lose."""
+    return bool(forward_ad._current_level >= 0)
 
 
 @functools.lru_cache(maxsize=256)

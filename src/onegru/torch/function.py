@@ -16,7 +16,7 @@ from onegru.engines.training import Call, DirectionWeights, Outputs, Resets, Tra
 from onegru.torch import fallback
 from onegru.torch.arguments import TorchGruConfig, check_steps, form_from, spec_of
 from onegru.torch.export import export_layer, is_exporting
-from onegru.torch.few_steps import are_few, run_few_steps
+from onegru.torch.few_steps import are_few, has_memory, is_dual, run_few_steps
 
 _TYPES = {torch.float32: "float32", torch.float64: "float64"}
 _DTYPES = {kind: np.dtype(name) for kind, name in _TYPES.items()}
@@ -51,13 +51,18 @@ def gru_layer(
     Returns:
         Y [T, B, D·H], zero past each row's end, and Y_h [D, B, H].
     """
+    tensors = (X, initial_h, attention, lengths, resets, *weights)
+    if any(tensor is not None and tensor.device != X.device for tensor in tensors):
+        devices = {str(tensor.device) for tensor in tensors if tensor is not None}
+        raise SpecError.of(
+            "input", f"on {X.device}, and others on {', '.join(sorted(devices))}; must be on one device"
+        )
     if (
         X.device.type != "cpu"
         or X.dtype not in _TYPES
         or any(w is not None and w.dtype != X.dtype for w in weights)
     ):
         return fallback.forward(form, X, weights, initial_h, lengths, attention, resets)
-    tensors = (X, initial_h, attention, lengths, resets, *weights)
     if is_exporting():
         return _exported(form, tensors)
     if torch.jit.is_tracing():
@@ -68,7 +73,8 @@ def gru_layer(
         return found[0], found[1]
     saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     is_transforming = torch._C._are_functorch_transforms_active()
-    if not saves and not is_transforming and _are_few(X, weights) and not is_watched(*tensors):
+    is_hidden = is_transforming or is_dual() or is_watched(*tensors)
+    if not saves and not is_hidden and _are_few(X, weights):
         done = run_few_steps(form, tensors)
         if done is not None:
             return done
@@ -141,7 +147,7 @@ def _array(name: str, tensor: Tensor) -> Array:
         tensor = tensor.contiguous()
         strides = tensor.stride()
     address = tensor.data_ptr()
-    if address == 0 and tensor.numel():
+    if not has_memory(tensor):
         if tensor._is_zerotensor():
             return np.zeros(shape, _DTYPES[tensor.dtype])
         raise SpecError.of(name, "a tensor whose memory was freed; must have its numbers")

@@ -91,6 +91,9 @@ def gru(
 
 
 def _check(X: Tensor, weights: Sequence[Tensor | None], num_directions: int) -> None:
+    is_list = isinstance(weights, Sequence) and not isinstance(weights, str)
+    if not is_list or not all(item is None or isinstance(item, Tensor) for item in weights):
+        raise SpecError.of("weights", f"{type(weights).__name__}; must be a list of tensors and None")
     if X.dim() != 3:
         raise SpecError.of("X", f"shape {list(X.shape)}; must be [T, B, I]")
     must_have_steps("X", X)
@@ -142,6 +145,8 @@ def checked_state(
     """An initial state. Raises SpecError if it has another shape or type."""
     if state is None:
         return None
+    if state.layout is not torch.strided:
+        raise SpecError.of(name, f"{state.layout}; must be a tensor with strides")
     if tuple(state.shape) != shape or state.dtype != X.dtype:
         raise SpecError.of(name, f"{state.dtype} {list(state.shape)}; must be {X.dtype} {list(shape)}")
     return state
@@ -152,6 +157,8 @@ def checked_lengths(lengths: Tensor | None, X: Tensor) -> Tensor | None:
     if lengths is None:
         return None
     T, B = X.shape[:2]
+    if lengths.is_meta and not X.is_meta:
+        raise SpecError.of("lengths", "on meta, without numbers; must have them")
     if lengths.dtype not in (torch.int32, torch.int64) or tuple(lengths.shape) != (B,):
         raise SpecError.of("lengths", f"{lengths.dtype} {list(lengths.shape)}; must be int64 {[B]}")
     is_hidden = is_recorded() or is_transformed(lengths) or is_watched(lengths)

@@ -15,10 +15,11 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from onegru.core.errors import SpecError
 from onegru.core.spec import Attention, Spec
 from onegru.layers.torch_form import TorchForm
-from onegru.torch.arguments import form_of, must_have_attention, spec_of
+from onegru.torch.arguments import TorchGruConfig, form_of, must_have_attention, spec_of
 from onegru.torch.export import is_exporting
 from onegru.torch.few_steps import are_few, quick_call
-from onegru.torch.function import gru_layer, is_mapped
+from onegru.torch.freeze import Freezable
+from onegru.torch.function import is_mapped
 from onegru.torch.functional import (
     checked_attention,
     checked_lengths,
@@ -28,9 +29,10 @@ from onegru.torch.functional import (
     must_be_tensors,
     must_have_steps,
 )
-from onegru.torch.packed import RowGroup, groups_of, joined
+from onegru.torch.packed import RowGroup, groups_of, joined, must_be_packed
 from onegru.torch.parts import (
     OF_16_BITS,
+    OwnSignature,
     cast,
     check_axes,
     is_pytorchs,
@@ -43,7 +45,7 @@ from onegru.torch.parts import (
 from onegru.torch.state import FormInState
 
 
-class GRU(FormInState, nn.RNNBase):
+class GRU(Freezable, FormInState, nn.RNNBase):
     """`torch.nn.GRU`, run and trained by onegru's kernels.
 
     The arguments of the constructor, the names and shapes of the parameters, the arguments and results of
@@ -64,6 +66,7 @@ class GRU(FormInState, nn.RNNBase):
     """
 
     has_attention = False
+    __signature__ = OwnSignature()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make one that is a `torch.nn.GRU`, too, where that computes the same; without arguments, a copy."""
@@ -116,12 +119,14 @@ class GRU(FormInState, nn.RNNBase):
         Raises:
             SpecError: an argument is not legal.
         """
-        if lengths is None and resets is None and (done := self._quick(input, hx)) is not None:
+        is_frozen = self.frozen_layers is not None
+        is_plain = lengths is None and resets is None and not is_frozen
+        if is_plain and (done := self._quick(input, hx)) is not None:
             return done
         is_packed = isinstance(input, PackedSequence)
         if not is_packed and not isinstance(input, Tensor):
             raise SpecError.of("input", f"{type(input).__name__}; must be a tensor or a PackedSequence")
-        if lengths is None and resets is None and not is_mapped():  # vmap has no rule for PyTorch's operator
+        if is_plain and not is_mapped():  # vmap has no rule for PyTorch's operator
             is_brief = not is_packed and self._prefers_aten(input)
             if is_brief or (self._form.matches_nn_gru and self._is_for_pytorch(input, is_packed)):
                 given: tuple[Any, Tensor] = nn.GRU.forward(self, input, hx)
@@ -153,10 +158,9 @@ class GRU(FormInState, nn.RNNBase):
         if not are_few(X.shape[0], X.shape[1], self.hidden_size):
             return None
         weights = [own.get(name) for name in self._flat_weights_names]  # None if computed from others
-        if not self.bias:
-            weights = [item for n in range(0, len(weights), 2) for item in (*weights[n : n + 2], None, None)]
-        elif any(weight is None for weight in weights):
+        if self.bias and any(weight is None for weight in weights):
             return None
+        weights = self._with_biases(weights)
         found = quick_call(self._form, X, hx, weights, self.num_layers, self.hidden_size)
         return (found[0].transpose(0, 1), found[1]) if found is not None and self.batch_first else found
 
@@ -179,6 +183,7 @@ class GRU(FormInState, nn.RNNBase):
     ) -> tuple[PackedSequence, Tensor]:
         if lengths is not None or resets is not None:
             raise SpecError("lengths, resets: given with a PackedSequence; must be left out")
+        must_be_packed(input)
         order = input.sorted_indices
         if hx is not None and order is not None:
             hx = hx.index_select(1, order)
@@ -220,16 +225,19 @@ class GRU(FormInState, nn.RNNBase):
         each = len(weights) // self.num_layers
         last: list[Tensor] = []
         for number in range(self.num_layers):
-            own = weights[number * each : (number + 1) * each]
-            if not self.bias:
-                own = [tensor for d in range(D) for tensor in (*own[2 * d : 2 * d + 2], None, None)]
+            own = self._with_biases(weights[number * each : (number + 1) * each])
             start = None if states is None else states[number * D : (number + 1) * D]
             if groups is None:
-                X, Y_h = gru_layer(self._form, X, own, start, lengths, None, resets)
+                X, Y_h = self.run_layer(number, self._form, X, own, start, lengths, None, resets)
             else:
                 parts = [
-                    gru_layer(
-                        self._form, g.take(X), own, None if start is None else start[:, g.rows], g.lengths
+                    self.run_layer(
+                        number,
+                        self._form,
+                        g.take(X),
+                        own,
+                        None if start is None else start[:, g.rows],
+                        g.lengths,
                     )
                     for g in groups
                 ]
@@ -242,6 +250,23 @@ class GRU(FormInState, nn.RNNBase):
     def _weights(self) -> list[Tensor]:
         """The weights of this call, computed from others if so parametrized."""
         return [getattr(self, name) for name in self._flat_weights_names]
+
+    @property
+    def form(self) -> TorchGruConfig:
+        """What it computes, without its sizes."""
+        return self._form
+
+    def weights_of(self, number: int) -> list[Tensor | None]:
+        """Those of a layer: four for each direction."""
+        weights = self._weights()
+        each = len(weights) // self.num_layers
+        return self._with_biases(weights[number * each : (number + 1) * each])
+
+    def _with_biases(self, own: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Weights with None for the biases that a module has none of."""
+        if self.bias:
+            return [*own]
+        return [tensor for n in range(0, len(own), 2) for tensor in (*own[n : n + 2], None, None)]
 
     def specs(self) -> list[Spec]:
         """What each layer computes."""
@@ -357,7 +382,7 @@ class AUGRU(GRU):
         state = checked_state(cast(hx, weights[0]), X, (1, X.shape[1], self.hidden_size), "hx")
         lengths, resets = checked_lengths(lengths, X), checked_resets(resets, X)
         given = checked_attention(cast(scores, weights[0]), X)
-        Y, Y_h = gru_layer(self._form, X, weights, state, lengths, given, resets)
+        Y, Y_h = self.run_layer(0, self._form, X, weights, state, lengths, given, resets)
         Y, Y_h = Y.to(wanted), Y_h.to(wanted)
         return (Y.transpose(0, 1) if self.batch_first else Y), Y_h
 

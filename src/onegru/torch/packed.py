@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from onegru.core.errors import SpecError
+from onegru.torch.functional import is_recorded
+
 #: The numbers that padding may take in all, and how often those that exist in a group.
 _FREE = 1 << 21
 _MOST_PADDED = 1.4
@@ -34,6 +37,30 @@ class RowGroup(NamedTuple):
         """The group's rows of packed data, padded: [T, rows, …]."""
         T, count = self.index.shape
         return data.index_select(0, self.index.flatten()).view(T, count, *data.shape[1:])
+
+
+def must_be_packed(packed: PackedSequence) -> None:
+    """Refuse a PackedSequence that is none, as programs may make one by hand.
+
+    Raises:
+        SpecError: its steps do not descend, or are not those of its data.
+    """
+    sizes, data = packed.batch_sizes, packed.data
+    if sizes.dtype != torch.int64 or sizes.dim() != 1 or not sizes.is_cpu or data.dim() != 2:
+        raise SpecError.of(
+            "input",
+            f"a PackedSequence of batch_sizes {sizes.dtype} {list(sizes.shape)} and data {list(data.shape)}; "
+            "must be int64 [T] on the CPU, and [steps, I]",
+        )
+    if is_recorded():
+        return
+    counts = sizes.numpy()
+    if not counts.size or counts.min() < 1 or (np.diff(counts) > 0).any() or counts.sum() != len(data):
+        raise SpecError.of(
+            "input",
+            f"a PackedSequence whose batch_sizes are {str(counts.tolist())[:60]}, of {len(data)} "
+            "steps; must be positive, must not ascend, and must add up to these",
+        )
 
 
 def groups_of(packed: PackedSequence, width: int) -> list[RowGroup]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,18 @@ def type_of(parameter: Tensor) -> str:
 
 def promoted(X: Tensor, hx: Tensor | None) -> torch.dtype:
     """The type of the results: under autocast, as PyTorch's GRUs have it, not that of the weights."""
-    return X.dtype if hx is None else torch.promote_types(X.dtype, hx.dtype)
+    kind, state = X.device.type, X if hx is None else hx
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return torch.promote_types(X.dtype, state.dtype)
+    return torch.promote_types(torch.get_autocast_dtype(kind), state.dtype)
+
+
+class OwnSignature:
+    """The signature of a class that has a `__new__` of any arguments: that of its `__init__`."""
+
+    def __get__(self, instance: object, owner: Any) -> inspect.Signature:
+        signature = inspect.signature(owner.__init__)
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 # Below so many rows of so many steps PyTorch's operator takes less time than packing the weights does. Where
@@ -70,7 +82,7 @@ def is_pytorchs(options: Mapping[str, Any]) -> bool:
     direction = "bidirectional" if names is not None and len(names) == 4 else "forward"
     given: dict[str, Any] = {name: options.get(name) for name in _FURTHER}
     form = form_of(direction, options.get("linear_before_reset", True), **given)
-    return form.matches_nn_gru
+    return form.matches_nn_gru and not options.get("resets_to_initial", False)
 
 
 _OWN = "onegru.torch."

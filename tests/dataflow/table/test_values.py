@@ -1,4 +1,4 @@
-"""The operators of fusion/numeric.py compute what onnx's own evaluator does."""
+"""The operators of the table that have a value compute what onnx's own evaluator does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What an operator means: a class for each family, a row for each kind, and everybody asks it.
 
 A kind that is not in the table is a plain `Operator`, whose answers are all "not known": what is not known is
-refused by whoever asks, and nobody keeps a list of names.
+refused by whoever asks.
 """
 
 from __future__ import annotations

@@ -1,0 +1,131 @@
+"""Modules whose weights are packed once, for programs that only run them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from onegru.core.errors import SpecError
+from onegru.core.spec import Weights
+from onegru.layers.gru import GRU as Layer
+from onegru.torch.arguments import TorchGruConfig
+from onegru.torch.function import gru_layer
+
+
+class Freezable(nn.Module):
+    """A module that may be frozen: its layers then run on weights that were packed before."""
+
+    #: Its layers while it is frozen, in order.
+    frozen_layers: Sequence[Layer] | None = None
+    #: Whether it was PyTorch's before.
+    exchanged_by_freeze = False
+
+    def run_layer(
+        self,
+        number: int,
+        form: TorchGruConfig,
+        X: Tensor,
+        weights: Sequence[Tensor | None],
+        initial_h: Tensor | None,
+        lengths: Tensor | None = None,
+        attention: Tensor | None = None,
+        resets: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """A layer of checked arguments; see `onegru.torch.function.gru_layer`."""
+        if self.frozen_layers is None:
+            return gru_layer(form, X, weights, initial_h, lengths, attention, resets)
+        layer, given = self.frozen_layers[number], (X, initial_h, lengths, attention, resets)
+        found: tuple[Tensor, Tensor] = _run(self, layer, *given)
+        return found
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        if self.frozen_layers is None:
+            applied: Any = super()._apply(fn, recurse)
+            return applied
+        before = {name: (tensor.dtype, tensor.device) for name, tensor in self.named_parameters()}
+        for name, tensor in self.named_parameters():
+            like = fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
+            if (like.dtype, like.device) != before[name]:
+                raise _refusal("in the type and on the device of its packed weights")
+        return self
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
+        if self.frozen_layers is None:
+            super()._load_from_state_dict(state_dict, prefix, *others)
+            return
+        messages: list[str] = others[-1]
+        messages.append(f"{prefix.removesuffix('.') or 'the module'} is frozen; {_REMEDY}")
+
+
+def packed_layers(module: Any) -> list[Layer]:
+    """The layers of a module of onegru's, with its weights as they are.
+
+    Raises:
+        SpecError: they are not legal.
+    """
+    D, specs = module.form.num_directions, module.specs()
+    found = []
+    for number, spec in enumerate(specs):
+        own = module.weights_of(number)
+        dtype = str(own[0].dtype).removeprefix("torch.")
+        sides: list[list[Any]] = [
+            [None if w is None else _onnx_order(w) for w in own[4 * d : 4 * d + 4]] for d in range(D)
+        ]
+        W, R = (np.stack([side[place] for side in sides]) for place in (0, 1))
+        zeros = np.zeros(W.shape[1], W.dtype)
+        B = np.stack([np.concatenate([zeros if b is None else b for b in side[2:]]) for side in sides])
+        found.append(Layer.from_canonical(replace(spec, dtype=dtype), Weights(W, R, B)))
+    return found
+
+
+def _onnx_order(weight: Tensor) -> Any:
+    """Gates in ONNX's order z, r, n instead of PyTorch's r, z, n."""
+    r, z, n = np.split(_array(weight), 3)
+    return np.concatenate([z, r, n])
+
+
+_REMEDY = "onegru.torch.restore(model) makes it one that trains"
+
+
+def _refusal(why: str, remedy: str = _REMEDY) -> SpecError:
+    return SpecError.of("model", f"frozen, {why}; {remedy}")
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator, unused-ignore]
+def _run(
+    module: Freezable,
+    layer: Layer,
+    X: Tensor,
+    initial_h: Tensor | None,
+    lengths: Tensor | None,
+    attention: Tensor | None,
+    resets: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The results of a packed layer.
+
+    Raises:
+        SpecError: gradients are wanted, resets are given, or a tensor is not on the CPU.
+    """
+    given = [tensor for tensor in (X, initial_h, attention) if tensor is not None]
+    tensors = (*given, *module.parameters())
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        raise _refusal("and gradients are wanted", f"call it under torch.no_grad(), or {_REMEDY}")
+    if resets is not None:
+        raise _refusal("which takes no resets")
+    if any(tensor.device.type != "cpu" for tensor in given):
+        raise _refusal("for the CPU alone")
+    state, steps, scores = (
+        None if item is None else _array(item) for item in (initial_h, lengths, attention)
+    )
+    Y, Y_h = layer(_array(X), state, sequence_lens=steps, attention=scores, layout=0)
+    states = torch.from_numpy(Y)
+    return (states[:, 0] if Y.shape[1] == 1 else states.transpose(1, 2).flatten(2)), torch.from_numpy(Y_h)
+
+
+def _array(tensor: Tensor) -> Any:
+    return tensor.detach().resolve_neg().numpy()

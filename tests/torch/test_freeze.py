@@ -1,0 +1,138 @@
+"""Modules whose weights are packed once."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import onegru  # noqa: E402
+import onegru.torch as ours  # noqa: E402
+
+I, H = 9, 21
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+def calls(shape: tuple[int, ...], **options: Any) -> tuple[Any, ...]:
+    return torch.randn(*shape, I, **options), torch.randn(1, shape[1], H, **options)
+
+
+#: A module, and the arguments of a call.
+CASES: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
+    "PyTorch's": lambda: (nn.GRU(I, H), calls((12, 3))),
+    "few steps": lambda: (nn.GRU(I, H), calls((2, 3))),
+    "layers and directions": lambda: (
+        nn.GRU(I, H, 2, bidirectional=True, batch_first=True),
+        (torch.randn(3, 30, I),),
+    ),
+    "no bias": lambda: (nn.GRU(I, H, bias=False), calls((7, 2))),
+    "one row": lambda: (nn.GRU(I, H), (torch.randn(9, I),)),
+    "float64": lambda: (nn.GRU(I, H, dtype=torch.float64), calls((7, 2), dtype=torch.float64)),
+    "packed": lambda: (
+        nn.GRU(I, H),
+        (nn.utils.rnn.pack_padded_sequence(torch.randn(8, 3, I), [8, 2, 5], enforce_sorted=False),),
+    ),
+    "lengths": lambda: (ours.GRU(I, H), (*calls((7, 3)), torch.tensor([7, 0, 3]))),
+    "reset before, clip": lambda: (ours.GRU(I, H, linear_before_reset=False, clip=0.5), calls((7, 3))),
+    "cell": lambda: (nn.GRUCell(I, H), (torch.randn(5, I), torch.randn(5, H))),
+    "cell of one row": lambda: (nn.GRUCell(I, H), (torch.randn(I),)),
+    "attention": lambda: (ours.AUGRU(I, H, attention="dien"), (torch.randn(7, 3, I), torch.rand(7, 3))),
+    "cell with attention": lambda: (ours.AUGRUCell(I, H), (torch.randn(3, I), torch.rand(3))),
+}
+
+
+def tensors(result: Any) -> list[Any]:
+    parts = [result] if isinstance(result, torch.Tensor) else list(result)
+    return [part.data if isinstance(part, nn.utils.rnn.PackedSequence) else part for part in parts]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_the_same_and_writes_do_not_show(name: str) -> None:
+    module, given = CASES[name]()
+    model = nn.ModuleDict({"rnn": module})
+    kind = type(module)
+    with torch.no_grad():
+        wanted = tensors(module(*given))
+    assert ours.freeze(model).exchanged == ("rnn",)
+    with torch.no_grad():
+        found = tensors(module(*given))
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        for parameter in module.parameters():
+            parameter.zero_()
+        again = [copy.deepcopy(module), pickle.loads(pickle.dumps(module)), module]
+        for other in again:
+            assert all(map(torch.equal, tensors(other(*given)), found))
+    assert ours.restore(model) == ("rnn",)
+    assert type(module) is kind and "frozen_layers" not in vars(module)
+    with torch.no_grad():
+        assert not torch.equal(tensors(module(*given))[0], found[0])  # of the zeros
+
+
+@pytest.mark.parametrize("storage", ["bfloat16", "int8", "int8_g32"])
+def test_weights_in_other_types(storage: str) -> None:
+    module, x = nn.GRU(32, 32), torch.randn(20, 2, 32)
+    layer = onegru.from_torch(module)
+    assert isinstance(layer, onegru.GRU)
+    ours.freeze(module, weight_storage=storage)
+    with torch.no_grad():
+        Y = module(x)[0]
+    wanted = layer.with_storage(storage)(x.numpy())[0][:, 0]
+    assert (Y.numpy() == wanted).all()
+
+
+def test_training_is_refused() -> None:
+    module, x = nn.GRU(I, H), torch.randn(4, 2, I)
+    ours.freeze(module)
+    for given in (x, x.clone().requires_grad_()):
+        with pytest.raises(onegru.SpecError, match=r"model: frozen, and gradients are wanted; call it under"):
+            module(given)
+    for change in (module.double, module.bfloat16):
+        with pytest.raises(onegru.SpecError, match="model: frozen, in the type"):
+            change()
+    assert module.float().cpu().eval() is module
+    with pytest.raises(RuntimeError, match="the module is frozen"):
+        module.load_state_dict(nn.GRU(I, H).state_dict())
+    with torch.no_grad(), pytest.raises(onegru.SpecError, match="takes no resets"):
+        module(x, resets=torch.zeros(4, 2, dtype=torch.bool))
+    ours.restore(module)
+    module(x)[0].sum().backward()
+    assert all(parameter.grad is not None for parameter in module.parameters())
+
+
+def test_what_cannot_be_packed_is_left() -> None:
+    model = nn.ModuleDict({"brief": nn.GRU(I, H).bfloat16(), "rnn": ours.GRU(I, H), "lstm": nn.LSTM(I, H)})
+    report = ours.freeze(model)
+    assert report.exchanged == ("rnn",) and list(report.left) == ["brief"]
+    assert ours.restore(model) == ("rnn",)
+    assert type(model["brief"]) is nn.GRU and isinstance(model["rnn"], ours.GRU)
+
+
+def test_nothing_is_frozen_after_an_error() -> None:
+    model = nn.ModuleDict({"a": nn.GRU(I, H), "b": nn.GRU(I, H, dtype=torch.float64)})
+    with pytest.raises(onegru.SpecError, match="weight_storage"):
+        ours.freeze(model, weight_storage="int8")
+    assert type(model["a"]) is nn.GRU and type(model["b"]) is nn.GRU
+    with pytest.raises(onegru.SpecError, match="model"):
+        ours.freeze("model")
+
+
+def test_compiled_programs_leave_a_gap() -> None:
+    model = nn.Sequential(nn.Linear(I, I), ours.GRU(I, H, clip=2.0))
+    ours.freeze(model)
+    x = torch.randn(9, 2, I)
+    with torch.no_grad():
+        wanted = model(x)[0]
+        compiled: Any = torch.compile(model, backend="eager")
+        torch.testing.assert_close(compiled(x)[0], wanted)
