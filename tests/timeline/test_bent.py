@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -644,3 +645,47 @@ def test_none_is_accepted_that_cannot_stream(part: int, tmp_path: Path) -> None:
         assert found == "refused" or name in _MAY_STREAM, (seed, name)
         seen[found] += 1
     assert seen["refused"] > 90
+
+
+def with_own_state(name: str, behind: bool) -> ModelProto:
+    """A GRU whose state is an input and an output, and a bend behind or before it."""
+    net = Bent(np.random.default_rng(0), fixed=False)
+    net.last = "X"
+
+    def gru() -> None:
+        x = net.swapped(net.last)
+        weights = [net.weights(1, 3 * C, C) for _ in "WR"]
+        net.nodes.append(node("GRU", [x, *weights, "", "", "h"], ["gy", "h_out"], hidden_size=C))
+        net.last = net.swapped(net.add("Squeeze", "gy", net.ints(1)), (1, 2, 0))
+
+    if behind:
+        gru()
+    net.last = {**BENDS, **OF_FIXED}[name](net)
+    if not behind:
+        gru()
+    net.nodes.append(node("Identity", [net.last], ["Z"]))
+    inputs = [value("X", shape=[B, C, "time"]), value("h", shape=[1, B, C]), *net.inputs]
+    outputs = [value("Z", shape=None), value("h_out", shape=[1, B, C]), *net.outputs]
+    return model(graph(net.nodes, inputs, outputs, net.constants), opset=17)
+
+
+#: What chunks compute as a whole run does, where the state is outside.
+_RIGHT_IN_CHUNKS = {"to written steps"}
+
+
+@pytest.mark.parametrize("behind", [True, False])
+@pytest.mark.parametrize("name", [*BENDS, *OF_FIXED])
+def test_a_bend_beside_a_state_of_the_models_own_is_told(name: str, behind: bool, tmp_path: Path) -> None:
+    try:
+        path = save(tmp_path, with_own_state(name, behind))
+        loaded = onegru.load(path)
+    except (KeyError, AttributeError, SpecError, onegru.FormatError):
+        pytest.skip("no such network")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            loaded.stream()
+        except SpecError:
+            return
+    is_told = any(issubclass(item.category, onegru.SpecWarning) for item in told)
+    assert is_told or name in _RIGHT_IN_CHUNKS

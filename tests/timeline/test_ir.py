@@ -138,3 +138,64 @@ def test_states_that_come_back_elsewhere_are_none(
     model = onegru.load(stacked(tmp_path / "m.xml", order, direction))
     with pytest.raises(SpecError, match="state: none found"):
         model.stream()
+
+
+def summed_behind(path: Path, make: Make, axis: int, steps: int = -1) -> Path:
+    """A GRU, then `make`, then a sum over the steps before, along this axis."""
+    op, rng = ov.opset8, np.random.default_rng(0)
+    weights = [rng.standard_normal(s).astype(np.float32) for s in ((1, 12, I), (1, 12, H), (1, 12))]
+    x = op.parameter([1, steps, I], np.float32, name="x")
+    lengths = op.gather(op.shape_of(x, "i32"), op.constant([1]), op.constant(0))
+    zeros = op.constant(np.zeros((1, 1, H), np.float32))
+    gru = op.gru_sequence(x, zeros, lengths, *map(op.constant, weights), H, "forward")
+    y = make(op, op.squeeze(gru.output(0), op.constant([1])))
+    result = op.result(y if axis < 0 else op.cum_sum(y, op.constant(axis)))
+    result.set_friendly_name("y")
+    x.output(0).get_tensor().set_names({"x"})
+    ov.save_model(ov.Model([result], [x]), path, compress_to_fp16=False)
+    return path
+
+
+def normalized(op: Any, y: Any) -> Any:
+    return ov.opset2.mvn(y, across_channels=True, normalize_variance=True, eps=1e-5)
+
+
+ONE = np.ones(1, np.float32)
+
+BEHIND: dict[str, tuple[Make, int]] = {
+    "MVN of opset 2": (normalized, -1),
+    "a power that adds axes": (
+        lambda op, y: op.power(y, op.constant(np.full((1, 1, 1, 1), 2.0, np.float32))),
+        2,
+    ),
+    "a product with a vector": (
+        lambda op, y: op.matmul(
+            op.unsqueeze(y, op.constant([3])), op.constant(np.ones(1, np.float32)), False, False
+        ),
+        1,
+    ),
+    "LogSoftmax over steps": (lambda op, y: op.log_softmax(y, 1), -1),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_what_hides_time_is_refused(name: str, tmp_path: Path) -> None:
+    make, axis = BEHIND[name]
+    path = summed_behind(tmp_path / "m.xml", make, axis)
+    if name.startswith("LogSoftmax"):  # whose default is 1
+        path.write_text(path.read_text().replace('<data axis="1" />', "").replace('<data axis="1"/>', ""))
+    with pytest.raises(SpecError, match="cannot run in chunks"):
+        onegru.make_streaming(path, tmp_path / "s.xml", check=False)
+
+
+def test_a_fixed_number_of_steps_is_opened(tmp_path: Path) -> None:
+    path = summed_behind(tmp_path / "m.xml", dense_of_h, -1, steps=T)
+    onegru.make_streaming(path, tmp_path / "s.xml")
+    x = np.random.default_rng(2).standard_normal((1, T, I)).astype(np.float32)
+    whole, stream = onegru.load(path).run({"x": x})["y"], onegru.load(tmp_path / "s.xml").stream()
+    parts = [stream.step({"x": x[:, begin:end]})["y"] for begin, end in ((0, 1), (1, 4), (4, T))]
+    np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=1e-6)
+
+
+def dense_of_h(op: Any, y: Any) -> Any:
+    return op.tanh(op.matmul(y, op.constant(np.eye(H, dtype=np.float32)), False, True))

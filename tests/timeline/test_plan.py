@@ -16,6 +16,7 @@ from onegru import SpecError
 from onegru.formats.graph import Graph
 from onegru.timeline import check
 from onegru.timeline.analysis import TimeAnalysis
+from onegru.timeline.find_time import find_time
 from onegru.timeline.planner import Planner
 from onegru.timeline.read import Timeline, read_timeline
 from tests.rewriting.test_streaming import steps_of
@@ -216,6 +217,7 @@ def test_a_model_is_followed_once_and_each_operator_by_itself(
     assert len(reads) == 1
     timeline = read_timeline(onegru.load(path)._graph)
     assert timeline is not None
-    planner = Planner(TimeAnalysis(timeline.flow, {"h": "h_out"}, timeline.opset), {}, delay=False)
+    analysis = TimeAnalysis(timeline.flow, {"h": "h_out"}, timeline.opset)
+    planner = Planner(analysis, find_time(analysis, {}), delay=False)
     planner.context.newest = NeverWhole()
     assert not planner.plan().refusals

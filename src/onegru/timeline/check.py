@@ -13,6 +13,7 @@ from onegru.timeline.analysis import TimeAnalysis, time_axis
 from onegru.timeline.finding import Finding, finding_of
 from onegru.timeline.losses import LossFinder
 from onegru.timeline.pairs import pair_by_name
+from onegru.timeline.planner import Planner
 from onegru.timeline.read import Timeline, read_timeline
 
 _MOST_NAMED = 5  # nodes in a message
@@ -90,6 +91,8 @@ def judge(graph: Graph, state: Mapping[str, str] | None = None) -> AsItIs:
         is_single = bool(finder.time) and finder.is_single
         if is_single:
             losses = [loss for loss in losses if not _keeps_one_step(finder, loss)]
+        elif not losses and finder.time:
+            losses = _planned(finder)
         inputs = {name: finder.timed(value) for name, value in timeline.inputs.items()}
         outputs = {name: finder.timed(value) for name, value in timeline.outputs.items()}
     except BROKEN:
@@ -126,6 +129,14 @@ def check_time(found: AsItIs, *, refuses: bool) -> None:
         )
     if found.warning:
         warnings.warn(f"{found.path}: {found.warning}", SpecWarning, stacklevel=4)
+
+
+def _planned(finder: LossFinder) -> list[Finding]:
+    """What the plan of a streaming model refuses, but for steps that a model may carry by itself."""
+    try:
+        return Planner(finder.analysis, finder.time, delay=False).plan().lasting
+    except SpecError:  # an input with time along several axes
+        return []
 
 
 def _named_states(graph: Graph, timeline: Timeline | None) -> dict[str, str]:

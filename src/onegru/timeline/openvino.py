@@ -105,6 +105,9 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
             {ir.named(name): axis for name, axis in made.axes.items()},
         )
         sizes = ir.sizes() | {name: [*value.shape] for name, value in edit.inputs.items()}
+        for (value, axis), size in edit.sizes.items():
+            if (name := ir.named(value)) in sizes:
+                sizes[name][axis] = size
         initial = {state.input: state.start for state in told if state.start is not None}
         edit.note(STREAM_KEY, write_note(told, initial, found.time, found.delays, sizes))
         return replace(found, model=ir.document())

@@ -55,6 +55,7 @@ class StreamingPlan:
         latest: Gathers of the last step by its place, which is known where the number of steps is fixed.
         reshaped: Reshapes whose sizes have a fixed number of steps, at these places.
         refusals: the operators that cannot be streamed, and why.
+        lasting: of these, those that steps which a model carries by itself do not make good.
     """
 
     inputs: dict[str, int] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class StreamingPlan:
     latest: list[Op] = field(default_factory=list)
     reshaped: list[tuple[Op, int]] = field(default_factory=list)
     refusals: list[Finding] = field(default_factory=list)
+    lasting: list[Finding] = field(default_factory=list)
 
     def add(self, other: StreamingPlan) -> None:
         """Take over the changes of an operator."""
@@ -79,6 +81,11 @@ class StreamingPlan:
         self.dropped |= other.dropped
         for name, steps in other.delays.items():
             self.delays[name] = max(steps, self.delays.get(name, 0))
+
+    def refuse(self, finding: Finding) -> None:
+        """Refuse the model, whatever it carries."""
+        self.refusals.append(finding)
+        self.lasting.append(finding)
 
     def _lists(self) -> Iterable[list[Any]]:
         return (value for value in vars(self).values() if isinstance(value, list))

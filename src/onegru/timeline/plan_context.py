@@ -29,7 +29,7 @@ class PlanContext:
         counting: the values that depend on how many steps a run has.
         carried: the recurrences whose states are states already, by id.
         changes: what the operator at hand needs changed.
-        hazards: what forbids to stream it.
+        hazards: what forbids to stream it, and whether that is about steps at either end of a run.
     """
 
     def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool) -> None:
@@ -44,7 +44,7 @@ class PlanContext:
         self.counting: set[str] = set()
         self.carried = {id(op) for op in analysis.recurrent if analysis.is_carried(op)}
         self.changes = StreamingPlan()
-        self.hazards: list[tuple[Hazard, str]] = []
+        self.hazards: list[tuple[Hazard, str, bool]] = []
 
     def begin(self) -> StreamingPlan:
         """Turn to another operator; returns what will be its changes."""
@@ -53,7 +53,11 @@ class PlanContext:
 
     def refuse(self, hazard: Hazard, message: str) -> None:
         """Refuse the operator at hand."""
-        self.hazards.append((hazard, message))
+        self.hazards.append((hazard, message, False))
+
+    def refuse_ends(self, message: str, hazard: Hazard = "remembers") -> None:
+        """Refuse the operator at hand, unless the model carries steps from run to run by itself."""
+        self.hazards.append((hazard, message, True))
 
     def extent(self, name: str) -> TimeExtent:
         """The steps of a value."""

@@ -21,9 +21,9 @@ class PaddingPlanner:
     def plan_pad(self, op: Op, move: Move, extent: TimeExtent) -> None:
         """Steps that are added at either end of time, or cut off."""
         if min(move.pad_begin, move.pad_end) < 0:
-            self.context.refuse("remembers", f"{move.message}, which a stream does not know the ends of")
+            self.context.refuse_ends(f"{move.message}, which a stream does not know the ends of")
         elif not operator_of(op.kind).pads_with_zeros(self.analysis.call(op)):
-            self.context.refuse("remembers", "pads time with other numbers than zeros")
+            self.context.refuse_ends("pads time with other numbers than zeros")
         left_pad = max(extent.left_pad + move.pad_begin, 0)
         self.context.extents[op.outputs[move.output]] = TimeExtent(
             extent.delay, left_pad, extent.right_pad + move.pad_end
@@ -36,16 +36,16 @@ class PaddingPlanner:
         operator, first = operator_of(op.kind), extent.left_pad + move.pad_begin
         pads_with_zeros = operator.pads_with_zeros(self.analysis.call(op))
         if operator.window == "conv" and first and not pads_with_zeros:
-            self.context.refuse("remembers", "pads time with other numbers than zeros")
+            self.context.refuse_ends("pads time with other numbers than zeros")
         later = move.reach - first
         self.context.extents[name] = TimeExtent(extent.delay + max(later, 0), max(-later, 0), right_pad)
         if later < 0 and not adds_no_bias(op, operator):
-            self.context.refuse("remembers", f"{move.message} and gives more than it takes")
+            self.context.refuse_ends(f"{move.message} and gives more than it takes")
         elif later > 0 and not self.context.delay:
             self.context.extents[name] = TimeExtent()  # once is enough to say so
-            self.context.refuse("remembers", f"{move.message}: {later_words(later)}")
+            self.context.refuse_ends(f"{move.message}: {later_words(later)}")
         elif operator.window == "pool" and move.pad_begin and not pads_with_zeros:
-            self.context.refuse("remembers", "pads the steps that it pools")
+            self.context.refuse_ends("pads the steps that it pools")
         if move.pad_begin or move.pad_end:
             self.context.changes.unpadded.append((op, move.axis))
         if move.reach:
@@ -66,9 +66,9 @@ class PaddingPlanner:
         if not self.context.is_alone(op.outputs[0], axis):
             self.context.refuse("unknown", NOT_ALONE)
         elif not is_front or not isinstance(steps, int) or first in self.analysis.states:
-            self.context.refuse("remembers", "joins steps of a run with others")
+            self.context.refuse_ends("joins steps of a run with others")
         elif self.flow.fill(first) != 0:
-            self.context.refuse("remembers", f"puts {count(steps, 'step')} in front that are not zeros")
+            self.context.refuse_ends(f"puts {count(steps, 'step')} in front that are not zeros")
         else:
             self.context.extents[op.outputs[0]] = extent._replace(left_pad=extent.left_pad + steps)
             self.context.changes.unpadded.append((op, axis))

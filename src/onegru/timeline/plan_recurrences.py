@@ -46,14 +46,14 @@ class RecurrencesPlanner:
             self.context.refuse("unknown", NOT_ALONE)
             return
         if extent.right_pad > 0 and not extent.delay:
-            self.context.refuse(
-                "unknown", f"runs through {count(extent.right_pad, 'step')} behind the last one"
+            self.context.refuse_ends(
+                f"runs through {count(extent.right_pad, 'step')} behind the last one", "unknown"
             )
         if self._has_lengths(op):
             if self._is_full_length(op, extent):
                 self.context.changes.full_length.append(op)
             else:
-                self.context.refuse("unknown", "takes lengths, which count from the first step")
+                self.context.refuse_ends("takes lengths, which count from the first step", "unknown")
         if id(op) in self.context.carried:
             self._delay_states(op, extent)
             return
@@ -71,7 +71,7 @@ class RecurrencesPlanner:
             if (extent.delay or extent.right_pad) and (
                 name in self.flow.outputs or name in self.flow.consumers
             ):
-                self.context.refuse("remembers", "gives its last state, which comes later or is not known")
+                self.context.refuse_ends("gives its last state, which comes later or is not known")
         self.context.changes.recurrent.append(op)
 
     def _delay_states(self, op: Op, extent: TimeExtent) -> None:

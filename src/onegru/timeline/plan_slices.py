@@ -86,7 +86,7 @@ class SlicesPlanner:
             self.context.refuse("unknown", NOT_ALONE)
             return
         if later and not self.context.delay:
-            self.context.refuse("remembers", f"drops {count(later, 'step')} in front: {later_words(later)}")
+            self.context.refuse_ends(f"drops {count(later, 'step')} in front: {later_words(later)}")
         elif later:
             self.context.changes.caches.append(Cache(op, 0, move.axis, extent.left_pad, front))
             self.context.changes.dropped[id(op), move.axis] = front

@@ -28,13 +28,13 @@ def plan_streaming(name: str, analysis: TimeAnalysis, time: Mapping[str, int], d
     Args:
         name: the model's, for messages.
         analysis: as of `Planner`.
-        time: likewise.
-        delay: likewise.
+        time: the axis of time of inputs, by what the flow calls them; empty to find it.
+        delay: as of `Planner`.
 
     Raises:
         SpecError: it cannot, or which axis is time is not known.
     """
-    plan = Planner(analysis, time, delay).plan()
+    plan = Planner(analysis, find_time(analysis, time), delay).plan()
     if plan.refusals:
         listed = "; ".join(map(str, plan.refusals[:_MOST_NAMED]))
         more = len(plan.refusals) - _MOST_NAMED
@@ -47,17 +47,14 @@ class Planner:
 
     Args:
         analysis: the axes of its values.
-        time: the axis of time of inputs, by what the flow calls them; empty to find it.
+        time: the factors of axes that are time.
         delay: whether outputs may come later.
-
-    Raises:
-        SpecError: which axis is time is not known.
     """
 
-    def __init__(self, analysis: TimeAnalysis, time: Mapping[str, int], delay: bool) -> None:
+    def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool) -> None:
         self.analysis = analysis
         self.flow = analysis.flow
-        self.context = PlanContext(analysis, find_time(analysis, time), delay)
+        self.context = PlanContext(analysis, time, delay)
         self.padding = PaddingPlanner(self.context)
         self.sizes = SizesPlanner(self.context)
         self.slices = SlicesPlanner(self.context)
@@ -82,13 +79,15 @@ class Planner:
             self._plan_op(op)
             if needed.intersection(op.outputs):
                 plan.add(changes)
-                plan.refusals += [finding_of(op, *hazard) for hazard in context.hazards[:1]]
+                plan.refusals += [finding_of(op, *hazard[:2]) for hazard in context.hazards[:1]]
+                lasting = [hazard for hazard in context.hazards if not hazard[2]]
+                plan.lasting += [finding_of(op, *hazard[:2]) for hazard in lasting[:1]]
             for name in filter(context.extents.__contains__, op.outputs):
                 context.note_extent(name, context.extents[name])
         for op, place, axis, *_ in plan.caches:
             if not context.is_alone(op.inputs[place], axis):
                 plan.refusals.append(finding_of(op, "unknown", NOT_ALONE))
-        plan.refusals = list(dict.fromkeys(plan.refusals))
+        plan.refusals, plan.lasting = (list(dict.fromkeys(found)) for found in (plan.refusals, plan.lasting))
         for name in self.flow.outputs:
             if name not in self.analysis.states.values():
                 self._plan_output(plan, name)
@@ -106,7 +105,7 @@ class Planner:
         axes = self.context.timed(name)
         if name in self.context.counting:
             why = "is computed from the number of steps in a run"
-            plan.refusals.append(Finding("unknown", "output", name, why))
+            plan.refuse(Finding("unknown", "output", name, why))
         if name not in self.context.streamed:
             return
         if name in self.context.newest and not axes:
@@ -114,7 +113,7 @@ class Planner:
             return
         if len(axes) != 1 or not self.context.leads(name, axes[0]):
             why = "has steps along an axis that is not time alone"
-            plan.refusals.append(Finding("unknown", "output", name, why))
+            plan.refuse(Finding("unknown", "output", name, why))
         if not axes:
             return
         plan.outputs[name] = axes[0]
@@ -196,7 +195,7 @@ class Planner:
             before = [self._wait_for_zeros(op, *item) for item in zip(takes, before, strict=True)]
         takes_zeros = is_moved or operator.keeps_zeros or bool(operator.window)
         if any(item.left_pad for item in before) and (len(takes) > 1 or not takes_zeros):
-            self.context.refuse("remembers", "takes steps of zeros that were put in front of time")
+            self.context.refuse_ends("takes steps of zeros that were put in front of time")
         return self._align(op, takes, before)
 
     def _check_rule(
@@ -261,9 +260,9 @@ class Planner:
         latest = max(before)
         for place, item in zip(takes, before, strict=True):
             if item.right_pad - item.delay != latest.right_pad - latest.delay:
-                self.context.refuse("remembers", "takes inputs with different numbers of steps")
+                self.context.refuse_ends("takes inputs with different numbers of steps")
             elif item.delay != latest.delay and not self.context.delay:
-                self.context.refuse("remembers", "takes steps that come later than those of its other inputs")
+                self.context.refuse_ends("takes steps that come later than those of its other inputs")
             elif item.delay != latest.delay:
                 axis, steps = self.context.timed(op.inputs[place])[0], latest.delay - item.delay
                 self.context.changes.caches.append(Cache(op, place, axis, 0, steps, waits=True))
@@ -294,16 +293,16 @@ class Planner:
             self.context.refuse("remembers", "takes the last step by its place in a run")
         if move.to is None:
             if extent.right_pad or extent.delay:
-                self.context.refuse("remembers", "takes the last step, which comes later or is not known")
+                self.context.refuse_ends("takes the last step, which comes later or is not known")
             return
         if not (move.pad_begin or move.pad_end or move.reach):
             if extent.left_pad and operator.window == "conv" and not adds_no_bias(op, operator):
-                self.context.refuse("remembers", "adds to steps of zeros that were put in front of time")
+                self.context.refuse_ends("adds to steps of zeros that were put in front of time")
             if kind == "Gather" and move.input == 0 and move.axis == self.analysis.call(op).axis(0):
                 self.context.refuse("remembers", "takes steps by their places in a run")
             return
         if move.pad_end and extent.right_pad < 0:
-            self.context.refuse("remembers", f"{move.message}, some in the place of its last ones")
+            self.context.refuse_ends(f"{move.message}, some in the place of its last ones")
         if operator.window:
             self.padding.plan_window(op, move, extent)
         else:

@@ -12,7 +12,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from onegru.core.elementary import NumpyElementary
-from onegru.dataflow.table import OPERATORS, LargeResultError, evaluate
+from onegru.dataflow.table import OPERATORS, LargeResultError, UnknownOpError, evaluate
 from tests.support.fusing import Array
 
 RNG = np.random.default_rng(0)
@@ -192,3 +192,41 @@ def test_large_results_are_not_computed(kind: str, inputs: list[Array | None]) -
 def test_the_sigmoid_does_not_overflow() -> None:
     with np.errstate(all="raise"):
         np.testing.assert_array_equal(NumpyElementary.sigmoid(np.array([-700.0, 0.0, 700.0]))[1:], [0.5, 1.0])
+
+
+BIG = 2**53 + 1
+
+#: Where element types, order or limits make the difference; ONNX's text, and what ONNX Runtime computes.
+EXACT: list[tuple[str, list[Any], dict[str, Any], Array]] = [
+    (
+        "CumSum",
+        [np.array([1, 1e30], np.float32), np.array(0)],
+        {"exclusive": 1},
+        np.array([0, 1], np.float32),
+    ),
+    (
+        "CumSum",
+        [np.array([2, np.inf, 1], np.float32), np.array(0)],
+        {"exclusive": 1, "reverse": 1},
+        np.array([np.inf, 1, 0], np.float32),
+    ),
+    ("Pow", [np.array([2.0], np.float32), ints(3)], {}, np.array([8], np.float32)),
+    ("Pow", [np.array([2, 3], np.int32), np.array(0.5, np.float32)], {}, np.array([1, 1], np.int32)),
+    ("Range", [np.array(2**60), np.array(2**60 + 3), np.array(1)], {}, 2**60 + np.arange(3)),
+    ("Range", [np.array(5), np.array(-1), np.array(-2)], {}, np.array([5, 3, 1])),
+    ("Div", [np.array([BIG, -7, 7]), np.array([1, 2, -2])], {}, np.array([BIG, -3, -3])),
+    ("Slice", [np.arange(4), ints(-9), ints(-99), ints(0), ints(-1)], {}, np.arange(1)),
+    ("Gemm", [np.ones((1, 1)), np.ones((1, 1)), np.full(1, np.nan)], {"beta": 0.0}, np.ones((1, 1))),
+]
+
+
+@pytest.mark.parametrize(("kind", "inputs", "attributes", "wanted"), EXACT, ids=[item[0] for item in EXACT])
+def test_values_at_the_limits(kind: str, inputs: Any, attributes: Any, wanted: Array) -> None:
+    (found,) = evaluate(kind, attributes, inputs)
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_squeeze_of_no_axes_has_no_value() -> None:
+    with pytest.raises(UnknownOpError):  # ONNX Runtime drops all axes of size 1, onnx's evaluator none
+        evaluate("Squeeze", {}, [np.ones((1, 2)), ints()])

@@ -418,3 +418,14 @@ def edited_sizes() -> ModelProto:
     proto = plain(R=np.zeros((1, 0, 0), np.float32), W=np.zeros((1, 0, I), np.float32))
     del proto.graph.node[0].attribute[:]
     return proto
+
+
+def test_an_equation_that_inference_does_not_end_with(tmp_path: Path) -> None:
+    for equation in ("......->...", "a...b...->ab", "...a,......->a"):
+        node = onnx.helper.make_node("Einsum", ["x"], ["y"], equation=equation)
+        x, y = (onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in "xy")
+        graph = onnx.helper.make_graph([node], "einsum", [x], [y])
+        path = tmp_path / "m.onnx"
+        onnx.save(onnx.helper.make_model(graph), path)
+        with pytest.raises(FormatError, match="one ellipsis"):
+            onegru.load(path)

@@ -105,6 +105,7 @@ class Slice(Turning):
             if start == 0 and end >= ENDLESS and step == 1:
                 ranges[axis] = None
             elif isinstance(size, int) and step:
+                start = 0 if step < 0 and size and start < -size else start  # as far as there are any
                 indices = range(size)[start:end:step]
                 ranges[axis] = (indices.start, len(indices), step)
             elif step == 1 and start >= 0 and start < end < ENDLESS:
@@ -168,6 +169,7 @@ class Slice(Turning):
             raise ValueError("starts")
         cut: list[slice] = [slice(None)] * x.ndim
         for axis, (start, end, step) in cuts.items():
+            start = 0 if step < 0 and start < -x.shape[axis] else start  # as far as there are any
             cut[axis] = slice(start, None if step < 0 and end < -x.shape[axis] else end, step)
         return [x[tuple(cut)]]
 
@@ -188,6 +190,7 @@ class Slice(Turning):
         start, end, step = cuts[axis]
         if not isinstance(size, int):
             return start, None if end >= ENDLESS else end, step
+        start = 0 if step < 0 and size and start < -size else start  # as in `ranges`
         taken = range(size)[start:end:step]
         return taken.start, None if taken.stop == size else taken.stop, step
 

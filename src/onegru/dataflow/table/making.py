@@ -143,7 +143,11 @@ class Range(Making):
         return last if first == (0,) and step == (1,) and last is not None and len(last) == 1 else None
 
     def value(self, call: Arrays) -> Sequence[Array]:
-        start, limit, delta = (float(array.ravel()[0]) for array in call.arrays)
+        start, limit, delta = (array.ravel()[0].item() for array in call.arrays)
+        if all(isinstance(number, int) for number in (start, limit, delta)):
+            count = max(0, -((start - limit) // delta))
+            bound([count])
+            return [np.asarray(start + delta * np.arange(count), call.array().dtype)]
         bound([max(0, math.ceil((limit - start) / delta))])
         return [np.arange(start, limit, delta).astype(call.array().dtype)]
 

@@ -162,6 +162,8 @@ class Squeeze(AxisMove):
     def axes(self, call: Call) -> Axes:
         axes, shape = call.known("axes"), call.shape()
         gone = [axis for axis, size in enumerate(shape) if size == 1]
+        if axes is not None and not len(axes):
+            raise UnknownOpError("all axes or none: runtimes do not agree")
         if axes is not None:
             gone = [axis % len(shape) for axis in axes]
         return tuple(axis for axis in range(len(shape)) if axis not in gone)

@@ -156,6 +156,11 @@ def _unary(function: Callable[[Array], Any]) -> Callable[[Arrays], Array]:
     return lambda call: np.asarray(function(call.array())).astype(call.array().dtype, copy=False)
 
 
+def _power(x: Array, exponent: Array) -> Array:
+    """In the type of x, whatever that of the exponent is."""
+    return np.asarray(np.power(x, exponent)).astype(x.dtype, copy=False)
+
+
 def _binary(function: Callable[[Array, Array], Any]) -> Callable[[Arrays], Array]:
     def compute(call: Arrays) -> Array:
         result, *others = call.arrays
@@ -169,7 +174,7 @@ def _binary(function: Callable[[Array, Array], Any]) -> Callable[[Arrays], Array
 
 def _divide(first: Array, second: Array) -> Array:
     if first.dtype.kind in "iu":
-        return np.asarray(np.trunc(first / second)).astype(first.dtype)
+        return np.asarray((first - np.fmod(first, second)) // second)  # towards zero
     return np.asarray(first / second)
 
 
@@ -300,7 +305,7 @@ register(
     ),
     Pointwise("Max", _binary(np.maximum), of_sizes=max, kinks=_compared),
     Pointwise("Min", _binary(np.minimum), of_sizes=min, kinks=_compared),
-    *(Pointwise("Sum", _binary(np.add)), Pointwise("Pow", _binary(np.power))),
+    *(Pointwise("Sum", _binary(np.add)), Pointwise("Pow", _binary(_power))),
     Pointwise("And", _binary(np.logical_and), dtype="bool", ones_at=(1, 0)),
     Pointwise("Or", _binary(np.logical_or), dtype="bool"),
     Pointwise("Less", _binary(np.less), dtype="bool", kinks=_compared),

@@ -50,7 +50,7 @@ class MatMul(Operator):
             for axis in range(rank - 2):
                 beside = axis - rank
                 if call.shape(index)[axis] != 1 or len(other) < -beside or other[beside] == 1:
-                    yield Move(index, axis, out + beside - (min(ranks) == 1))
+                    yield Move(index, axis, out + beside)
             yield Move(index, rank - 1 if index == 0 else max(rank - 2, 0), None, 0, "mixes", _SUMS)
             if rank > 1:
                 kept = rank - 2 if index == 0 else rank - 1
@@ -95,7 +95,7 @@ class Gemm(Operator):
         a, b = (a.T if call.get("transA") else a), (b.T if call.get("transB") else b)
         bound([a.shape[0], b.shape[1]])
         y = call.get("alpha", 1.0) * (a @ b)
-        if (bias := call.constant(2)) is not None:
+        if (bias := call.constant(2)) is not None and call.get("beta", 1.0) != 0:
             y = y + call.get("beta", 1.0) * bias
         return [np.asarray(y).astype(a.dtype, copy=False)]
 

@@ -201,7 +201,10 @@ class CumSum(Operator):
     def value(self, call: Arrays) -> Sequence[Array]:
         (axis,), x = call.known("axis") or (0,), call.array()
         x = np.flip(x, axis) if call.get("reverse") else x
-        y = np.cumsum(x, axis, dtype=x.dtype) - (x if call.get("exclusive") else 0)
+        y = np.cumsum(x, axis, dtype=x.dtype)
+        if call.get("exclusive"):  # the sums before each
+            y = np.roll(y, 1, axis)
+            y[(slice(None),) * (axis % y.ndim) + (slice(0, 1),)] = 0
         return [np.flip(y, axis) if call.get("reverse") else y]
 
     def along(self, call: Call) -> Iterable[Move]:

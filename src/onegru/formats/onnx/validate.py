@@ -292,6 +292,8 @@ def _check_text(source: Source, message: Message) -> None:
         return
     if isinstance(message, NodeProto) and not message.op_type:
         raise source.error("a node names no operator; must name one")
+    if isinstance(message, NodeProto) and message.op_type == "Einsum":
+        _check_equation(source, message)
     is_plain = isinstance(message, AttributeProto) and message.type in PLAIN_TYPES
     for field, value in message.ListFields():
         if is_plain and field.name in _PARTS:
@@ -302,6 +304,16 @@ def _check_text(source: Source, message: Message) -> None:
         elif field.type == field.TYPE_MESSAGE:
             for item in items:
                 _check_text(source, item)
+
+
+def _check_equation(source: Source, node: NodeProto) -> None:
+    """Refuse an equation that onnx's shape inference does not come to an end with."""
+    for attribute in node.attribute:
+        terms = attribute.s.replace(b"->", b",").replace(b" ", b"").split(b",")
+        if attribute.name == "equation" and any(term.replace(b"...", b"", 1).count(b".") for term in terms):
+            raise source.error(
+                f"{describe(node)}: equation {attribute.s!r}; must have one ellipsis in a term at most"
+            )
 
 
 def _check_strings(source: Source, strings: Iterable[str | bytes]) -> None:

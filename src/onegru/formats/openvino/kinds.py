@@ -197,11 +197,13 @@ def _divide(place: LayerTranslation) -> Op:
 
 def _power(place: LayerTranslation) -> Op:
     x = place.inputs[0]
-    if place.flow.constant(place.inputs[1]) is not None:
+    array, shape = place.flow.constant(place.inputs[1]), place.flow.shape(x)
+    is_one = array is not None and array.size == 1
+    if is_one and array is not None and (not array.ndim or (shape is not None and array.ndim <= len(shape))):
         exponent = place.number(1)
         if exponent == -1:
             return place.op("Reciprocal", x)
-        if exponent == 1 and place.flow.constant(place.inputs[1]).size == 1:  # type: ignore[union-attr]
+        if exponent == 1:
             return place.op("Identity", x)
         if exponent == 2:
             return place.op("Mul", x, x)
@@ -440,6 +442,12 @@ def _cumsum(place: LayerTranslation) -> Op:
     return place.op("CumSum", **{name: int(place.flag(name, False)) for name in ("exclusive", "reverse")})
 
 
+def _mvn(place: LayerTranslation) -> Op:
+    if len(place.inputs) < 2:  # that of opset 2, whose axes are attributes
+        raise UnknownLayerError
+    return place.op("openvino::MVN")
+
+
 def _named(*words: str) -> Rule:
     """A layer that ONNX has no operator for, with these attributes as words."""
 
@@ -524,8 +532,9 @@ _RULES: Mapping[str, Rule] = {
     **{"NotEqual": _not_equal, "LogicalXor": _binary("Xor"), "Mod": _mod},
     **{"FloorMod": _binary("openvino::FloorMod"), "Swish": _named()},
     **dict.fromkeys(("SoftMax", "Softmax"), _over_axis("Softmax", "1")),
-    **{"LogSoftmax": _over_axis("LogSoftmax", "-1"), "Interpolate": _interpolate},
-    **dict.fromkeys(("BatchNormInference", "MVN", "NormalizeL2"), _named()),
+    **{"LogSoftmax": _over_axis("LogSoftmax", "1"), "Interpolate": _interpolate},
+    **dict.fromkeys(("BatchNormInference", "NormalizeL2"), _named()),
+    "MVN": _mvn,
     **dict.fromkeys(("Convolution", "GroupConvolution", "MaxPool", "AvgPool"), _window),
     **dict.fromkeys(("ConvolutionBackpropData", "GroupConvolutionBackpropData"), _window),
     **dict.fromkeys(("GRUSequence", "AUGRUSequence", "LSTMSequence", "RNNSequence"), _named("direction")),

@@ -169,6 +169,7 @@ def _fill_in(staged: Staged, edit: Edit) -> None:
     )
     if not inputs[place]:
         inputs[place] = edit.add("Expand", [steps, rows], f"{op.name}/lengths", before=op)
+        edit.unfolded |= {shape, steps, inputs[place]}  # a number of steps that was fixed is open now
     for state in range(1, place):
         if not inputs[state]:
             known, dtype = edit.flow.shape(op.inputs[place + 2]), edit.flow.dtype(op.inputs[place + 2])
