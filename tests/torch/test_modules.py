@@ -417,3 +417,38 @@ def test_dropout_between_layers() -> None:
     assert not torch.equal(module(x)[0], module(x)[0])
     module.eval()
     assert torch.equal(module(x)[0], module(x)[0])
+
+
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}, {"bias": False}])
+def test_flops_are_counted(options: dict[str, Any]) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    found = []
+    for kind in (ours.GRU, nn.GRU):
+        module, x = kind(I, H, **options), torch.randn(20, 3, I)
+        counts = []
+        for with_gradients in (False, True):
+            with torch.set_grad_enabled(with_gradients), FlopCounterMode(display=False) as counter:
+                result = module(x)[0]
+                if with_gradients:
+                    result.sum().backward()
+            counts.append(counter.get_total_flops())
+        found.append(counts)
+    (few, many), (theirs, all_of_theirs) = found
+    assert few == theirs
+    assert abs(many - all_of_theirs) <= 0.05 * all_of_theirs  # PyTorch goes back through one step less
+
+
+def test_the_operators_are_as_their_schemas_say() -> None:
+    module = ours.GRU(3, 4, dtype=torch.float64)
+    tensors = [torch.randn(5, 2, 3, dtype=torch.float64), *(p.detach() for p in module.parameters())]
+    tensors = [tensor.requires_grad_() for tensor in tensors]
+    present = [True, False, False, False, False, True, True, True, True]
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    arguments: Any = (tensors, present, module.form.words)
+    torch.library.opcheck(torch.ops.onegru.gru.default, arguments, test_utils=tests)
+    Y = module(tensors[0])[0].detach().unflatten(2, (1, 4))
+    d = [torch.randn(5, 2, 4, dtype=torch.float64), torch.randn(1, 2, 4, dtype=torch.float64)]
+    plain = [tensor.detach() for tensor in tensors]
+    backward: Any = (plain, present, [True, False, False, True, True, True, True], Y, *d, module.form.words)
+    torch.library.opcheck(torch.ops.onegru.gru_backward.default, backward, test_utils=tests)
