@@ -37,7 +37,7 @@ std::vector<std::string> TargetNames(bool only_available) {
 
 // table: native_interface
 constexpr const char kInterface[] =
-    "56fefd24324c Relu Tanh Sigmoid Affine LeakyRelu ThresholdedRelu ScaledTanh HardSigmoid Elu Softsign "
+    "6d7dc6620c65 Relu Tanh Sigmoid Affine LeakyRelu ThresholdedRelu ScaledTanh HardSigmoid Elu Softsign "
     "Softplus float16 bfloat16 float32 float64 int8 64";
 // end
 
@@ -56,6 +56,8 @@ NB_MODULE(_native, m) {
   onegru::BindObserver(m);
   onegru::BindFewSteps(m);
   m.def("num_threads", &onegru::NumThreads, "How many threads a call may use.");
+  m.def("limit_threads", &onegru::LimitThreads, nb::arg("most"),
+        "No call of this thread uses more; 0 for no such bound.");
   m.def("set_num_threads", &onegru::SetNumThreads, nb::arg("count"), nb::arg("makes_room"),
         "How many threads a call may use, 1…64, and whether it uses fewer while other processes want the CPUs.");
   m.def(

@@ -80,6 +80,7 @@ void DrawAttributes(Bytes& bytes, Node& node) {
   if (bytes.OneIn(2)) attributes.hidden_size = static_cast<std::int64_t>(spec.H);
   if (node.batch_first || bytes.OneIn(2)) attributes.layout = node.batch_first;
   if (spec.linear_before_reset || bytes.OneIn(2)) attributes.linear_before_reset = spec.linear_before_reset;
+  if (spec.of_dien) attributes.attention = "dien";
 }
 
 Node DrawNode(Bytes& bytes) {

@@ -201,7 +201,13 @@ Pool* ThePool() {
 
 }  // namespace
 
-std::size_t NumThreads() { return g_num_threads.load(std::memory_order_relaxed); }
+namespace {
+thread_local std::size_t t_most_threads = kMaxThreads;
+}  // namespace
+
+std::size_t NumThreads() { return std::min(g_num_threads.load(std::memory_order_relaxed), t_most_threads); }
+
+void LimitThreads(std::size_t most) { t_most_threads = most == 0 ? kMaxThreads : most; }
 
 void SetNumThreads(std::size_t count, bool makes_room) {
   g_makes_room.store(makes_room, std::memory_order_relaxed);

@@ -26,6 +26,8 @@ inline constexpr std::size_t kMaxThreads = 64;
 
 // How many threads a call may use, including its own; at least 1.
 std::size_t NumThreads();
+// No call of this thread uses more, whatever the number is, until it is told otherwise; 0: as many as there may be.
+void LimitThreads(std::size_t most);
 // `makes_room`: whether a call uses fewer while other processes want the CPUs. The system suspends the caller and its
 // helpers in turns then, each waits for the others, and all together do less than the caller alone.
 void SetNumThreads(std::size_t count, bool makes_room = false);

@@ -452,3 +452,31 @@ def test_the_operators_are_as_their_schemas_say() -> None:
     plain = [tensor.detach() for tensor in tensors]
     backward: Any = (plain, present, [True, False, False, True, True, True, True], Y, *d, module.form.words)
     torch.library.opcheck(torch.ops.onegru.gru_backward.default, backward, test_utils=tests)
+
+
+def test_calls_use_no_more_threads_than_pytorch_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onegru import _native
+
+    limits: list[int] = []
+    limit = _native.limit_threads
+
+    def noted(most: int) -> None:
+        limits.append(most)
+        limit(most)
+
+    monkeypatch.setattr(_native, "limit_threads", noted)
+    module, x = ours.GRU(I, H), torch.randn(30, 4, I)
+    before, mine = torch.get_num_threads(), onegru.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        module(x)[0].sum().backward()
+        assert limits == [1, 0, 1, 0]
+        onegru.set_num_threads(2)
+        limit(1)
+        assert onegru.get_num_threads() == 1
+        limit(0)
+        assert onegru.get_num_threads() == 2
+    finally:
+        limit(0)
+        torch.set_num_threads(before)
+        onegru.set_num_threads(mine)

@@ -15,6 +15,7 @@ from onegru.core.spec import Weights
 from onegru.layers.gru import GRU as Layer
 from onegru.torch.arguments import TorchGruConfig
 from onegru.torch.function import gru_layer
+from onegru.torch.threads import with_threads
 
 
 class Freezable(nn.Module):
@@ -122,7 +123,7 @@ def _run(
     state, steps, scores = (
         None if item is None else _array(item) for item in (initial_h, lengths, attention)
     )
-    Y, Y_h = layer(_array(X), state, sequence_lens=steps, attention=scores, layout=0)
+    Y, Y_h = with_threads(layer, _array(X), state, sequence_lens=steps, attention=scores, layout=0)
     states = torch.from_numpy(Y)
     return (states[:, 0] if Y.shape[1] == 1 else states.transpose(1, 2).flatten(2)), torch.from_numpy(Y_h)
 

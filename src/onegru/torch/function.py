@@ -17,6 +17,7 @@ from onegru.torch import fallback
 from onegru.torch.arguments import TorchGruConfig, check_steps, form_from, spec_of
 from onegru.torch.export import export_layer, is_exporting
 from onegru.torch.few_steps import are_few, has_memory, is_dual, run_few_steps
+from onegru.torch.threads import with_threads
 
 _TYPES = {torch.float32: "float32", torch.float64: "float64"}
 _DTYPES = {kind: np.dtype(name) for kind, name in _TYPES.items()}
@@ -212,7 +213,9 @@ def _forward(
     Y, Y_h = X.new_empty((T, B, D, H)), X.new_empty((D, B, H))
     gates = X.new_empty((T, D, B, size) if size else 0)
     saved = _array("gates", gates) if size else None
-    layer.forward(call, out=Outputs(_array("Y", Y).transpose(0, 2, 1, 3), _array("Y_h", Y_h), saved))
+    with_threads(
+        layer.forward, call, out=Outputs(_array("Y", Y).transpose(0, 2, 1, 3), _array("Y_h", Y_h), saved)
+    )
     return Y, Y_h, gates
 
 
@@ -237,7 +240,8 @@ def _backward(
         [name for name, is_wanted in zip(_WEIGHTS, wanted[first : first + 4], strict=True) if is_wanted]
         for first in range(3, 3 + 4 * form.num_directions, 4)
     ]
-    found, by = layer.gradients(
+    found, by = with_threads(
+        layer.gradients,
         _call(form, tensors[:5]),
         _array("Y", Y.transpose(1, 2)),
         _given("gates", saved),
