@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def reads(draw: torch.Generator) -> Batch:
 
 
 class LoopedAUGRU(nn.Module):  # type: ignore[misc, unused-ignore]
-    """The AUGRU as recommenders have it in PyTorch: a loop over the steps."""
+    """The AUGRU of the paper on DIEN, as recommenders have it in PyTorch: a loop over the steps."""
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -90,8 +91,8 @@ class LoopedAUGRU(nn.Module):  # type: ignore[misc, unused-ignore]
         for step, a in zip(inputs, attention, strict=True):
             r, z = torch.sigmoid(step[:, : 2 * H] + nn.functional.linear(h, by_rz, bias_rz)).chunk(2, 1)
             n = torch.tanh(step[:, 2 * H :] + nn.functional.linear(r * h, by_n, bias_n))
-            z = (1 - a[:, None]) * z
-            h = (1 - z) * n + z * h
+            u = a[:, None] * (1 - z)  # equations 14 to 16 of the paper on DIEN, whose gate u is 1 - z
+            h = (1 - u) * h + u * n
             outputs.append(h)
         return torch.stack(outputs), h[None]
 
@@ -99,7 +100,7 @@ class LoopedAUGRU(nn.Module):  # type: ignore[misc, unused-ignore]
 class Recommender(nn.Module):  # type: ignore[misc, unused-ignore]
     """Whether a user takes an item, from the items taken before."""
 
-    def __init__(self, augru: type[nn.Module]) -> None:
+    def __init__(self, augru: Callable[[int, int], nn.Module]) -> None:
         super().__init__()
         self.items = nn.Embedding(ITEMS, EMBEDDING)
         self.categories = nn.Embedding(CATEGORIES, EMBEDDING)
@@ -253,8 +254,8 @@ def programs(scale: float) -> list[Program]:
         ours = copy.deepcopy(theirs)
         onegru.torch.accelerate(ours)  # all that a finished program needs
         found.append(Program(name, "nn.GRU", theirs, ours, draw, steps(usual)))
-    slow, fast = Recommender(LoopedAUGRU), Recommender(onegru.torch.AUGRU)
-    fast.load_state_dict(slow.state_dict())
+    slow, fast = Recommender(LoopedAUGRU), Recommender(partial(onegru.torch.AUGRU, attention="dien"))
+    fast.load_state_dict(slow.state_dict(), strict=False)  # which do not say what they compute
     onegru.torch.accelerate(fast)
     found.append(Program("recommender", "nn.GRU, loop", slow, fast, visits, steps(300)))
     policy, quick = Policy(LoopedMemory), Policy(Memory)
