@@ -1,4 +1,4 @@
-"""New operators of a graph, one behind another."""
+"""New operators of a graph, in the order in which they run."""
 
 from __future__ import annotations
 

@@ -151,17 +151,16 @@ def _step(cell: GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor | N
     if h is not None and tuple(h.shape) != (X.shape[0], cell.hidden_size) and not is_recorded():
         wanted = [cell.hidden_size] if is_one else [X.shape[0], cell.hidden_size]
         raise SpecError.of("hx", f"shape {list(h.shape[is_one:])}; must be {wanted}")
-    weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
+    weights, weight = cell.weights_of(0), cell.weight_ih
     wanted = promoted(X, h)
-    X = cast(X, weights[0])[None]
-    if weights[0].dtype != X.dtype:
-        raise SpecError.of("input", f"{X.dtype}; must be {type_of(weights[0])}")
+    X = cast(X, weight)[None]
+    if weight.dtype != X.dtype:
+        raise SpecError.of("input", f"{X.dtype}; must be {type_of(weight)}")
     state = (
-        None if h is None else checked_state(cast(h, weights[0])[None], X, (1, X.shape[1], cell.hidden_size))
+        None if h is None else checked_state(cast(h, weight)[None], X, (1, X.shape[1], cell.hidden_size))
     )
-    scores = None if attention is None else checked_attention(cast(attention.reshape(1, -1), weights[0]), X)
-    form: TorchGruConfig = cell._form
-    _, Y_h = cell.run_layer(0, form, X, weights, state, None, scores)
+    scores = None if attention is None else checked_attention(cast(attention.reshape(1, -1), weight), X)
+    _, Y_h = cell.run_layer(0, cell.form, X, weights, state, None, scores)
     return (Y_h[0, 0] if is_one else Y_h[0]).to(wanted)
 
 

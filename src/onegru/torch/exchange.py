@@ -172,7 +172,7 @@ def restore(model: nn.Module) -> tuple[str, ...]:
                 "model", f"{name!r} has parameters that are computed from others; remove the parametrizations"
             )
     for name, module in found:
-        if not module._form.matches_nn_gru:
+        if not module.form.matches_nn_gru:
             kind = type(module).__name__.removeprefix("Torch")
             raise SpecError.of(
                 "model", f"{name!r} computes what torch.nn.{kind} cannot; must be one that it can"

@@ -47,6 +47,11 @@ def _cut_axis(view: View, axis: int, cut: tuple[int, int, int], size: Size) -> t
     raise UnknownOpError
 
 
+def _first(start: int, step: int, size: int) -> int:
+    """Where ONNX's Slice starts: backwards from before the beginning, at the first element."""
+    return 0 if step < 0 and start < -size else start
+
+
 def backwards(role: Role, size: Size) -> Role:
     """The index along an axis of what is turned round along it."""
     if isinstance(role, LoopIndex):
@@ -105,8 +110,7 @@ class Slice(Turning):
             if start == 0 and end >= ENDLESS and step == 1:
                 ranges[axis] = None
             elif isinstance(size, int) and step:
-                start = 0 if step < 0 and size and start < -size else start  # as far as there are any
-                indices = range(size)[start:end:step]
+                indices = range(size)[_first(start, step, size) : end : step]
                 ranges[axis] = (indices.start, len(indices), step)
             elif step == 1 and start >= 0 and start < end < ENDLESS:
                 ranges[axis] = (start, end - start, 1)  # as far as the axis goes
@@ -169,8 +173,8 @@ class Slice(Turning):
             raise ValueError("starts")
         cut: list[slice] = [slice(None)] * x.ndim
         for axis, (start, end, step) in cuts.items():
-            start = 0 if step < 0 and start < -x.shape[axis] else start  # as far as there are any
-            cut[axis] = slice(start, None if step < 0 and end < -x.shape[axis] else end, step)
+            size = x.shape[axis]
+            cut[axis] = slice(_first(start, step, size), None if step < 0 and end < -size else end, step)
         return [x[tuple(cut)]]
 
     def bounds(self, call: Call, axis: int) -> tuple[int, int | None, int] | None:
@@ -190,8 +194,7 @@ class Slice(Turning):
         start, end, step = cuts[axis]
         if not isinstance(size, int):
             return start, None if end >= ENDLESS else end, step
-        start = 0 if step < 0 and size and start < -size else start  # as in `ranges`
-        taken = range(size)[start:end:step]
+        taken = range(size)[_first(start, step, size) : end : step]
         return taken.start, None if taken.stop == size else taken.stop, step
 
     def along(self, call: Call) -> Iterator[Move]:

@@ -22,7 +22,7 @@ from onegru.dataflow.table.base import (
 )
 
 _OVER = "computes over all steps of a run at once"
-_OF_ITS_OWN = "has a parameter of its own for each step"
+_PER_STEP = "has a parameter of its own for each step"
 
 
 class Reduction(Operator):
@@ -170,7 +170,7 @@ class BatchNorm(Norm):
         is_training = call.get("training_mode", 0) or (call.opset < 7 and not call.get("is_test", 0))
         if is_training or any(call.op.outputs[1:]) or call.get("spatial", 1) != 1:
             raise UnknownOpError
-        return along(call, [1] if call.rank() > 1 else [], message=_OF_ITS_OWN)
+        return along(call, [1] if call.rank() > 1 else [], message=_PER_STEP)
 
 
 class Quantization(Operator):
@@ -181,7 +181,7 @@ class Quantization(Operator):
             raise UnknownOpError
         sizes = [size for k in range(1, len(call.op.inputs)) if call.is_given(k) for size in call.shape(k)]
         axes = [call.axis(1)] if any(size != 1 for size in sizes) else []
-        return along(call, axes, message=_OF_ITS_OWN)
+        return along(call, axes, message=_PER_STEP)
 
 
 class DynamicQuantization(Operator):
