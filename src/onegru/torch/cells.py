@@ -156,9 +156,7 @@ def _step(cell: GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor | N
     X = cast(X, weight)[None]
     if weight.dtype != X.dtype:
         raise SpecError.of("input", f"{X.dtype}; must be {type_of(weight)}")
-    state = (
-        None if h is None else checked_state(cast(h, weight)[None], X, (1, X.shape[1], cell.hidden_size))
-    )
+    state = None if h is None else checked_state(cast(h, weight)[None], X, (1, X.shape[1], cell.hidden_size))
     scores = None if attention is None else checked_attention(cast(attention.reshape(1, -1), weight), X)
     _, Y_h = cell.run_layer(0, cell.form, X, weights, state, None, scores)
     return (Y_h[0, 0] if is_one else Y_h[0]).to(wanted)
