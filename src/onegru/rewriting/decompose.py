@@ -14,13 +14,12 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto
 
-from onegru.core.activations import Activation
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.spec import reversed_directions
 from onegru.formats.onnx.edit import code_of
+from onegru.formats.onnx.gru_step import gru_step
 from onegru.operators.onnx import DECOMPOSED_OPSET
-from onegru.rewriting.activation_ops import express_activation
 from onegru.rewriting.form import GruNodeConfig, require
 from onegru.rewriting.scope import Draft, Scope
 
@@ -233,7 +232,7 @@ class _Expansion:
     ) -> tuple[str, str]:
         """The state after the last step [B, H], and those of all steps [T, B, H] where Y is asked for."""
         draft, scope = self.draft, self.scope
-        body = Draft(scope, f"{self.form.base}/{index}")
+        body = _Body(scope, f"{self.form.base}/{index}", self.dtype, self.H)
         state, row = body.fresh("h"), body.fresh("x")
         inside = body.fresh("inside") if mask else ""
         weights, carried = self._carried(body, weights)
@@ -294,34 +293,29 @@ class _Expansion:
         inner = None if weights.inner is None else inside(weights.inner, 1)
         return _Weights(weights.W, R, weights.added, inner), carried
 
-    def _step(self, body: Draft, index: int, h: str, x: str, weights: _Weights) -> str:
-        """The state after a step, in the symbols of `onegru.Spec`."""
-        H = self.H
-        sizes = [2 * H, H]
-        f, g = self.form.activations[index]
+    def _step(self, body: _Body, index: int, h: str, x: str, weights: _Weights) -> str:
+        """The state after a step."""
+        H, activations = self.H, self.form.activations[index]
+        x_zr, x_n = body.split(x, [2 * H, H], ["x_zr", "x_h"])
+        product = body.op("MatMul", [h, weights.R[0]], "hR")
+        if not self.form.linear_before_reset:
+            return gru_step(body, activations, self.form.clip, (x_zr, x_n), h, product, R_n=weights.R[1])
+        h_zr, h_n = body.split(product, [2 * H, H], ["h_zr", "h_h"])
+        if weights.inner is not None:
+            h_n = body.op("Add", [h_n, weights.inner], "h_h_B")
+        return gru_step(body, activations, self.form.clip, (x_zr, x_n), h, h_zr, h_n=h_n)
 
-        def gates_of(x: str, h: str) -> list[str]:
-            both = self._activate(body, f, body.op("Add", [x, h], "zr_sum"), "zr")
-            return body.split(both, [H, H], ["z", "r"])
 
-        x_gates, x_new = body.split(x, sizes, ["x_zr", "x_h"])
-        if self.form.linear_before_reset:
-            product = body.op("MatMul", [h, weights.R[0]], "hR")
-            h_gates, h_new = body.split(product, sizes, ["h_zr", "h_h"])
-            if weights.inner is not None:
-                h_new = body.op("Add", [h_new, weights.inner], "h_h_B")
-            z, r = gates_of(x_gates, h_gates)
-            h_new = body.op("Mul", [r, h_new], "reset")
-        else:
-            gates, new = weights.R
-            z, r = gates_of(x_gates, body.op("MatMul", [h, gates], "hR"))
-            h_new = body.op("MatMul", [body.op("Mul", [r, h], "reset"), new], "rhR")
-        n = self._activate(body, g, body.op("Add", [x_new, h_new], "n_sum"), "n")
-        rest = body.op("Sub", [self._number(1.0), z], "1-z")
-        return body.op("Add", [body.op("Mul", [rest, n], "zn"), body.op("Mul", [z, h], "zh")], "h_next")
+class _Body(Draft):
+    """The nodes of a Scan's body; see `onegru.formats.onnx.gru_step.StepNodes`."""
 
-    def _activate(self, body: Draft, activation: Activation, x: str, what: str) -> str:
-        if self.form.clip is not None:
-            x = body.op("Min", [x, self._number(self.form.clip)], f"{what}_below")
-            x = body.op("Max", [x, self._number(-self.form.clip)], f"{what}_clipped")
-        return express_activation(body, self.dtype, activation, x, what)
+    def __init__(self, scope: Scope, base: str, dtype: str, hidden_size: int) -> None:
+        super().__init__(scope, base)
+        self.dtype = dtype
+        self.hidden_size = hidden_size
+
+    def number(self, value: float) -> str:
+        return self.scope.number(value, self.dtype)
+
+    def halves(self, value: str, names: tuple[str, str]) -> list[str]:
+        return self.split(value, [self.hidden_size] * 2, names)

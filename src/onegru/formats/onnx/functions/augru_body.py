@@ -15,10 +15,10 @@ import numpy as np
 import onnx
 from onnx import FunctionProto, NodeProto, ValueInfoProto
 
-from onegru.core.activations import Activation
 from onegru.core.dtypes import numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import reversed_directions
+from onegru.formats.onnx.gru_step import gru_step
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import read_activations, read_clip
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, AUGRU_OPSET
@@ -85,14 +85,15 @@ class _Writer:
         # Of X, A and Y. Nothing is transposed: Scan knows axes.
         self.time, self.batch = (1, 0) if values["layout"] == 1 else (0, 1)
         self.reset_after = bool(values["linear_before_reset"])
-        self.is_dien = values["attention"] == "dien"
+        self.attention = str(values["attention"])
         self.reversed = reversed_directions(values["direction"])
         self.activations = read_activations(AUGRU, values, len(self.reversed))
+        self.clip = read_clip(AUGRU, values["clip"])
+        self.constants: list[NodeProto] = []  # numbers, before all other nodes
+        self.numbers: dict[float, str] = {}
         self.nodes: list[NodeProto] = []
         self.count = 0
-        self.zero, self.one = self.number(0), self.number(1)
-        clip = read_clip(AUGRU, values["clip"])
-        self.bounds = None if clip is None else (self.number(-clip), self.number(clip))
+        self.zero = self.number(0)
         self.lengths: str | None = None
         self.rows = ""
 
@@ -109,15 +110,27 @@ class _Writer:
         """Add a node of one output; returns it."""
         return self.add(operator, *inputs, **attributes)[0]
 
+    def op(self, kind: str, inputs: Sequence[str], what: str) -> str:
+        """Add a node of a step, of `onegru.formats.onnx.gru_step.StepNodes`, as `number` and `halves` are."""
+        return self.new(kind, *inputs)
+
+    def halves(self, value: str, names: tuple[str, str]) -> list[str]:
+        """The halves of the last axis of a matrix."""
+        return self.split(value, 2, 1)
+
     def integers(self, items: int | Sequence[int], dtype: str = "int64") -> str:
         """A constant."""
         return self.new("Constant", value=onnx.numpy_helper.from_array(np.array(items, dtype)))
 
     def number(self, value: float) -> str:
-        """A constant of the type of X."""
-        array = np.array(value, numpy_dtype(self.dtype or "float32"))
-        constant = self.new("Constant", value=onnx.numpy_helper.from_array(array))
-        return constant if self.dtype is not None else self.new("CastLike", constant, "X")
+        """A constant of the type of X, outside of all bodies."""
+        if value not in self.numbers:
+            inside, self.nodes = self.nodes, self.constants
+            array = np.array(value, numpy_dtype(self.dtype or "float32"))
+            constant = self.new("Constant", value=onnx.numpy_helper.from_array(array))
+            self.numbers[value] = constant if self.dtype is not None else self.new("CastLike", constant, "X")
+            self.nodes = inside
+        return self.numbers[value]
 
     def split(self, value: str, parts: int, axis: int) -> list[str]:
         """Equal parts."""
@@ -129,6 +142,11 @@ class _Writer:
         if self.opset < 13:
             return self.new("Unsqueeze", value, axes=[axis])
         return self.new("Unsqueeze", value, self.integers([axis]))
+
+    def matrix(self, *parts: str) -> str:
+        """Weights of gates, one below the other, transposed."""
+        whole = parts[0] if len(parts) == 1 else self.new("Concat", *parts, axis=0)
+        return self.new("Transpose", whole, perm=[1, 0])
 
     def size(self, value: str, axis: int) -> str:
         """The size of an axis, as a list."""
@@ -162,21 +180,21 @@ class _Writer:
         for name, parts, axis in outputs if "Y_h" in self.given else outputs[:1]:
             self.new("Concat", *parts, axis=axis)
             self.nodes[-1].output[0] = name
-        return self.nodes
+        return self.constants + self.nodes
 
     def direction(self, d: int, start: str) -> tuple[str, str]:
         """Y [T, B, H], or [B, T, H] with the batch first, and Y_h [B, H] of a direction."""
-        gates = self.new("MatMul", "X", self.new("Transpose", self.part("W", d), perm=[1, 0]))
+        Wz, Wr, Wn = self.split(self.part("W", d), 3, 0)
         Rz, Rr, Rn = self.split(self.part("R", d), 3, 0)
+        x_zr = self.new("MatMul", "X", self.matrix(Wz, Wr))
+        x_n = self.new("MatMul", "X", self.matrix(Wn))
         bias: str | None = None
         if "B" in self.given:
             Wbz, Wbr, Wbn, Rbz, Rbr, Rbn = self.split(self.part("B", d), 6, 0)
             sums = [self.new("Add", Wbz, Rbz), self.new("Add", Wbr, Rbr)]
-            sums.append(Wbn if self.reset_after else self.new("Add", Wbn, Rbn))
-            gates = self.new("Add", gates, self.new("Concat", *sums, axis=0))
+            x_zr = self.new("Add", x_zr, self.new("Concat", *sums, axis=0))
+            x_n = self.new("Add", x_n, Wbn if self.reset_after else self.new("Add", Wbn, Rbn))
             bias = Rbn if self.reset_after else None
-        Rzr = self.new("Transpose", self.new("Concat", Rz, Rr, axis=0), perm=[1, 0])
-        Rn = self.new("Transpose", Rn, perm=[1, 0])
 
         states, ends = [start], 1
         if self.lengths is not None:
@@ -185,18 +203,19 @@ class _Writer:
                 last = self.new("Sub", self.size("X", self.time), self.integers([1]))
                 first = self.new("Cast", last, to=onnx.TensorProto.INT32)
             states, ends = [start, first], 2
-        body = self.body(d, Rzr, Rn, bias)
+        body = self.body(d, self.matrix(Rz, Rr), self.matrix(Rn), bias)
         way = int(self.reversed[d])
         outputs = self.add(
             "Scan",
             *states,
-            gates,
+            x_zr,
+            x_n,
             "A",
             outputs=ends + 1,
             body=body,
-            num_scan_inputs=2,
-            scan_input_axes=[self.time] * 2,
-            scan_input_directions=[way] * 2,
+            num_scan_inputs=3,
+            scan_input_axes=[self.time] * 3,
+            scan_input_directions=[way] * 3,
             scan_output_axes=[self.time],
             scan_output_directions=[way],
         )
@@ -209,26 +228,17 @@ class _Writer:
     def body(self, d: int, Rzr: str, Rn: str, bias: str | None) -> onnx.GraphProto:
         """A step: the state, with lengths the step's number, its part of the gates, its scores."""
         outside, self.nodes = self.nodes, []
-        f, g = self.activations[d]
-        h, t, x, a = (f"{name}_{self.count}" for name in ("h", "t", "x", "a"))
-        xz, xr, xn = self.split(x, 3, 1)
-        hz, hr = self.split(self.new("MatMul", h, Rzr), 2, 1)
-        z = self.activated(f, self.new("Add", xz, hz))
-        r = self.activated(f, self.new("Add", xr, hr))
+        h, t, x_zr, x_n, a = (f"{name}_{self.count}" for name in ("h", "t", "x_zr", "x_n", "a"))
+        h_zr, h_n = self.new("MatMul", h, Rzr), None
         if self.reset_after:
-            product = self.new("MatMul", h, Rn)
-            product = self.new("Mul", r, product if bias is None else self.new("Add", product, bias))
-        else:
-            product = self.new("MatMul", self.new("Mul", r, h), Rn)
-        n = self.activated(g, self.new("Add", xn, product))
-        if self.is_dien:
-            share = self.new("Mul", a, self.new("Sub", self.one, z))
-            z = self.new("Sub", self.one, share)
-        else:
-            z = self.new("Mul", self.new("Sub", self.one, a), z)
-        new = self.new("Mul", self.new("Sub", self.one, z), n)
-        new = self.new("Reshape", self.new("Add", new, self.new("Mul", z, h)), self.rows)
-        inputs, outputs = [h, x, a], [new, self.new("Identity", new)]
+            h_n = self.new("MatMul", h, Rn)
+            h_n = h_n if bias is None else self.new("Add", h_n, bias)
+        new = gru_step(
+            self, self.activations[d], self.clip, (x_zr, x_n), h, h_zr,
+            h_n=h_n, R_n=Rn, attention=self.attention, a=a,
+        )  # fmt: skip
+        new = self.new("Reshape", new, self.rows)
+        inputs, outputs = [h, x_zr, x_n, a], [new, self.new("Identity", new)]
         if self.lengths is not None:
             is_in = self.new("Less", t, self.lengths)
             following = self.new("Add", t, self.integers([-1 if self.reversed[d] else 1], "int32"))
@@ -238,18 +248,3 @@ class _Writer:
         nodes, self.nodes = self.nodes, outside
         taken, given = ([ValueInfoProto(name=name) for name in names] for names in (inputs, outputs))
         return onnx.helper.make_graph(nodes, f"step_{self.count}", taken, given)
-
-    def activated(self, function: Activation, x: str) -> str:
-        """The function of what it is given, clipped."""
-        if self.bounds is not None:
-            x = self.new("Max", self.new("Min", x, self.bounds[1]), self.bounds[0])
-        if function.name not in ("Affine", "ScaledTanh"):
-            given = {"alpha": function.alpha, "beta": function.beta}
-            return self.new(
-                function.name, x, **{name: value for name, value in given.items() if value is not None}
-            )
-        assert function.alpha is not None and function.beta is not None
-        alpha, beta = self.number(function.alpha), self.number(function.beta)
-        if function.name == "Affine":
-            return self.new("Add", self.new("Mul", alpha, x), beta)
-        return self.new("Mul", alpha, self.new("Tanh", self.new("Mul", beta, x)))
