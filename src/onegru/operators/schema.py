@@ -119,6 +119,10 @@ class Operator:
             return both
         return tuple(replace(port, axes=port.batch_first or port.axes) for port in both)
 
+    def direction_axes(self, layout: int = 0) -> dict[str, int]:
+        """Of each input and output that has a part for each direction, the axis of the parts, by its name."""
+        return {port.name: port.axes.index("D") for port in self.ports(layout) if "D" in port.axes}
+
 
 def by_name(*attributes: Attribute) -> dict[str, Attribute]:
     """Attributes by their names."""

@@ -19,6 +19,7 @@ from onegru.core.errors import SpecError
 from onegru.formats.onnx.dequantized import int8_opset, quantized_inputs
 from onegru.formats.onnx.edit import code_of
 from onegru.formats.onnx.validate import is_onnx
+from onegru.operators.onnx import NEWEST
 from onegru.rewriting.form import GruNodeConfig, require
 from onegru.rewriting.scope import Draft, Scope
 
@@ -182,6 +183,7 @@ def _constant(scope: Scope, form: GruNodeConfig, port: str, what: str, make: Cal
 def to_two_directions(around: Insertions, form: GruNodeConfig) -> list[GruNodeConfig]:
     """A forward and a reverse node instead of a bidirectional one."""
     scope = around.scope
+    axes = NEWEST.direction_axes(form.layout)
     halves: list[GruNodeConfig] = []
     for index, direction in enumerate(("forward", "reverse")):
         half = replace(
@@ -190,24 +192,22 @@ def to_two_directions(around: Insertions, form: GruNodeConfig) -> list[GruNodeCo
             direction=direction,
             activations=(form.activations[index],),
         )
-        inputs = {port: _half(around, half, port, index) for port in form.inputs}
+        inputs = {port: _half(around, half, port, index, axes.get(port)) for port in form.inputs}
         outputs = {port: scope.names.fresh(f"{half.base}/{port}") for port in form.outputs}
         halves.append(replace(half, name=scope.names.fresh(half.base), inputs=inputs, outputs=outputs))
     draft = Draft(scope, form.base)
-    for port, axis in (("Y", 2 if form.layout else 1), ("Y_h", 1 if form.layout else 0)):
-        if port in form.outputs:
-            values = [half.outputs[port] for half in halves]
-            draft.op("Concat", values, port, form.outputs[port], axis=axis)
+    for port, output in form.outputs.items():
+        values = [half.outputs[port] for half in halves]
+        draft.op("Concat", values, port, output, axis=axes[port])
     around.after[:0] = draft.nodes
     return halves
 
 
-def _half(around: Insertions, form: GruNodeConfig, port: str, index: int) -> str:
-    """The part of an input that the direction of this index takes, which the form already has."""
+def _half(around: Insertions, form: GruNodeConfig, port: str, index: int, axis: int | None) -> str:
+    """What the direction of this index, which the form already has, takes of an input with this axis."""
     scope, name = around.scope, form.inputs[port]
-    if port in ("X", "sequence_lens"):
+    if axis is None:
         return name
-    axis = 1 if port == "initial_h" and form.layout else 0
     array = scope.constant(name)
     if array is not None:
         return _constant(scope, form, port, f"{form.direction}_{axis}", lambda: np.take(array, [index], axis))

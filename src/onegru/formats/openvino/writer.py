@@ -176,11 +176,7 @@ class _Graph:
         is_last: bool,
     ) -> tuple[Value | None, Value]:
         """Add a layer; returns its Y, which a cell has not, and its last state."""
-        arrays = {
-            "W": (weights.W, "DGI"),
-            "R": (weights.R, "DGH"),
-            "B": (summed_biases(spec, weights.B), "DN"),
-        }
+        arrays = arranged_weights(spec, weights, operator)
         inputs: list[Value] = []
         for port in operator.inputs:
             if port.role == "X":
@@ -190,8 +186,7 @@ class _Graph:
             elif port.role == "initial_h" and not self._interface.initial_h:
                 inputs.append(self._zeros(self._shape(port, spec), spec.dtype, port.name + suffix))
             elif port.role in arrays:
-                array, axes = arrays[port.role]
-                weight = arrange(array, axes, port.axes)
+                weight = arrays[port.role]
                 if group is None or port.role == "B":
                     inputs.append(self._net.constant(port.name + suffix, weight))
                 else:
@@ -308,7 +303,15 @@ def attributes_of(spec: Spec, operator: Operator) -> dict[str, str]:
     return attributes
 
 
-def summed_biases(spec: Spec, B: Array) -> Array:
+def arranged_weights(spec: Spec, weights: Weights, operator: Operator) -> dict[Role, Array]:
+    """W, R and B, with the axes that they have in a layer."""
+    arrays = {"W": (weights.W, "DGI"), "R": (weights.R, "DGH"), "B": (_summed_biases(spec, weights.B), "DN")}
+    return {
+        port.role: arrange(*arrays[port.role], port.axes) for port in operator.inputs if port.role in arrays
+    }
+
+
+def _summed_biases(spec: Spec, B: Array) -> Array:
     """[D, 3H], the sums of z, r and h; or with linear_before_reset [D, 4H]: the sums of z and r, Wbh, Rbh."""
     H = spec.hidden_size
     Wb, Rb = B[:, : 3 * H], B[:, 3 * H :]

@@ -18,7 +18,7 @@ from onegru.dataflow.operator import Op, Shape, Size
 from onegru.dataflow.table.moving import AXIS_MOVES
 from onegru.formats.openvino.fields import ELEMENT_WORDS
 from onegru.formats.openvino.kinds import BINARY, UNARY
-from onegru.formats.openvino.writer import attributes_of, operator_of, summed_biases, version_of
+from onegru.formats.openvino.writer import arranged_weights, attributes_of, operator_of, version_of
 from onegru.fusion.cells.cell import Cell
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import AUGRU, NEWEST
@@ -87,10 +87,9 @@ class GruLayers(Builder):
                 spec.activations, spec.attention,
             )  # fmt: skip
         operator = operator_of(spec, is_cell)
-        biases = summed_biases(spec, weights.B)
         constants = [
-            self._weight(f"{op.name}/{name}", array[0] if is_cell else array)
-            for name, array in (("W", weights.W), ("R", weights.R), ("B", biases))
+            self._weight(f"{op.name}/{name}", array)
+            for name, array in arranged_weights(spec, weights, operator).items()
         ]
         X = self._moved(X, is_cell)
         state = initial_h
@@ -126,32 +125,38 @@ class GruLayers(Builder):
 
     def _split_directions(self, op: Op) -> None:
         """Add a bidirectional GRU as one for each direction."""
-        X, w, r, b, lengths, initial_h, _ = (*op.inputs, *[""] * (7 - len(op.inputs)))
-        outputs = (*op.outputs, *[""] * (2 - len(op.outputs)))
-        kinds = lower(NEWEST, op.attributes, *map(self._taken, (w, r, b))).spec.activations
-        parts: list[list[str]] = [[], []]
+        axes = NEWEST.direction_axes()
+        weights = [self._taken(name) for name in (*op.inputs, "", "")[1:4]]
+        kinds = lower(NEWEST, op.attributes, *weights).spec.activations
+        parts: dict[str, list[str]] = {name: [] for name in op.outputs if name}
         for number, direction in enumerate(("forward", "reverse")):
-            weights = []
-            for name in (w, r, b):
-                array = self._taken(name)
-                weights.append("" if array is None else self._weight(name, array[number : number + 1]))
-            state = initial_h
-            if state:
-                state = self.cut(state, 0, number, 1, "Slice")
-            given = []
-            for place, (name, axis) in enumerate(zip(outputs, (1, 0), strict=True)):
-                sizes = list(self.shape(name)) if name else []
-                if sizes:
-                    sizes[axis] = 1
-                given.append(self._new(f"{op.name}/{direction}", tuple(sizes)) if name else "")
-                parts[place].append(given[-1])
+            inputs = [
+                self._half(name, number, axes.get(port.name))
+                for port, name in zip(NEWEST.inputs, op.inputs, strict=False)
+            ]
+            given = [name and self._new(f"{op.name}/{direction}") for name in op.outputs]
+            for port, name, part in zip(NEWEST.outputs, op.outputs, given, strict=False):
+                if name:
+                    axis, shape = axes[port.name], self.shape(name)
+                    self.flow.set_shape(part, (*shape[:axis], 1, *shape[axis + 1 :]))
+                    parts[name].append(part)
             functions = [function.name for function in kinds[number]]
             attributes = {**op.attributes, "activations": functions, "direction": direction}
-            inputs = (X, *weights, lengths, state)
-            self.add(Op("GRU", inputs, tuple(given), attributes, name=self._new(op.name)))
-        for name, names, axis in zip(outputs, parts, (1, 0), strict=True):
+            self.add(Op("GRU", tuple(inputs), tuple(given), attributes, name=self._new(op.name)))
+        for port, name in zip(NEWEST.outputs, op.outputs, strict=False):
             if name:
-                self.ops.append(Op("Concat", tuple(names), (name,), {"axis": axis}, name=name))
+                self.ops.append(
+                    Op("Concat", tuple(parts[name]), (name,), {"axis": axes[port.name]}, name=name)
+                )
+
+    def _half(self, name: str, number: int, axis: int | None) -> str:
+        """What a direction takes of an input, whose parts lie along this axis."""
+        if not name or axis is None:
+            return name
+        array = self._taken(name)
+        if array is None:
+            return self.cut(name, axis, number, 1, "Slice")
+        return self._weight(name, np.take(array, [number], axis))
 
     def _taken(self, name: str) -> Array | None:
         return typed(self.flow, name) if name else None
