@@ -29,8 +29,8 @@ float32.
 
 Weights are packed once where they do not change. Those that nodes make of constants are computed as the
 session is made, by ONNX Runtime's own kernels, and the nodes have nothing to do in a run: DequantizeLinear
-and QuantizeLinear of any type, Cast, Concat, Identity, Reshape, Slice, Split, Squeeze, Transpose and
-Unsqueeze, in the main graph, in bodies and in functions. Only what would take far more memory than the
+and QuantizeLinear of any type, Cast, Concat, and what cuts (Slice, Split) or moves axes (Transpose, Reshape
+and the like), in the main graph, in bodies and in functions. Only what would take far more memory than the
 constants, and nodes in different bodies that share all their names, are left to each run. Defaults of inputs
 are packed once, until a run gives others. Weights that change from run to run are told once, by a
 `SpecWarning` in Python and in ONNX Runtime's log elsewhere: each run compares them, and packs them again

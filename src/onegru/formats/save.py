@@ -13,6 +13,7 @@ from onegru.core.dtypes import group_size, is_int8
 from onegru.core.errors import SpecError, needs_extra
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
+from onegru.operators.onnx import NEWEST
 
 #: The ends of the names of files that `save_layers` writes, and the options that each takes.
 SUFFIXES: dict[str, tuple[str, ...]] = {
@@ -113,7 +114,7 @@ def save_layers(
     elif kind == ".onnx":
         with needs_extra("onnx", "onnx", str(path)):
             from onegru.formats.onnx.writer import onnx_bytes
-        content = onnx_bytes(parts, int(opset or 22), int(layout or 0), interface)
+        content = onnx_bytes(parts, int(opset or NEWEST.version), int(layout or 0), interface)
     else:
         from onegru.formats.openvino.writer import write_ir
 

@@ -42,7 +42,8 @@ def parse_json(text: bytes | str) -> Any:
     """The value of a JSON text.
 
     Raises:
-        ValueError: it is not JSON, longer than `LARGEST_TEXT`, or nested too deep.
+        ValueError: it is not JSON, longer than `LARGEST_TEXT`, or nested too deep, or an object in it has a
+            name twice, of which readers take one or the other. NaN is read, which Keras writes.
     """
     if len(text) > LARGEST_TEXT:
         raise ValueError(f"JSON of {len(text)} bytes; must have at most {LARGEST_TEXT}")
@@ -54,7 +55,17 @@ def parse_json(text: bytes | str) -> Any:
         depth += (first in "[{") - (first in "]}")
         if depth > _DEPTH:
             raise ValueError(f"JSON nested over {_DEPTH} deep")
-    return json.loads(text)
+    return json.loads(text, object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of these names and values."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        last = {name: index for index, (name, _) in enumerate(pairs)}
+        twice = next(name for index, (name, _) in enumerate(pairs) if last[name] != index)
+        raise ValueError(f"JSON with {twice[:80]!r} twice in an object")
+    return found
 
 
 def file_version(path: Path) -> tuple[int, ...]:

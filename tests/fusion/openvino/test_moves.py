@@ -56,6 +56,7 @@ def test_moves_compose_to_few_steps() -> None:
 def _applied(array: Array, axes: Axes, shape: tuple[int, ...]) -> Array:
     if is_still(axes, shape):
         return array
-    for kind, numbers in steps(axes, shape):
-        array = MOVES[kind](array, numbers)
+    for op in steps(axes, shape):
+        (numbers,) = op.attributes.values()
+        array = MOVES[op.kind](array, numbers)
     return array

@@ -369,3 +369,20 @@ AXIS_MOVES = frozenset(
     for kind, item in OPERATORS.items()
     if isinstance(item, AxisMove) and item.elements and not item.casts
 )
+
+
+def axis_moves(dropped: Sequence[int], order: Sequence[int], added: Sequence[int]) -> list[Op]:
+    """The fewest operators, still without inputs and outputs, that move axes.
+
+    Args:
+        dropped: axes of size 1 that go.
+        order: where each axis then comes from, of those that are left.
+        added: axes of size 1 that are new, as they are at the end.
+    """
+    moves = [
+        Op("Squeeze", (), (), {"axes": tuple(dropped)}, name=""),
+        Op("Transpose", (), (), {"perm": tuple(order)}, name=""),
+        Op("Unsqueeze", (), (), {"axes": tuple(added)}, name=""),
+    ]
+    needed = (bool(dropped), list(order) != sorted(order), bool(added))
+    return [op for op, is_needed in zip(moves, needed, strict=True) if is_needed]

@@ -7,7 +7,7 @@ from itertools import combinations, islice
 
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Shape
-from onegru.dataflow.table.moving import Axes
+from onegru.dataflow.table.moving import Axes, axis_moves
 
 _MOST_TRIED = 100
 
@@ -27,25 +27,19 @@ def is_still(axes: Axes, shape: Shape) -> bool:
     return simple(axes, shape) == simple(tuple(range(len(shape))), shape)
 
 
-def steps(axes: Axes, shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
-    """The operators that move a value's axes: Squeeze, Transpose, Unsqueeze, and the axes of each."""
+def steps(axes: Axes, shape: Shape) -> list[Op]:
+    """The operators that move a value's axes, as `axis_moves` gives them."""
     wanted = simple(axes, shape)
     rank = len(shape)
     ones = [axis for axis in range(rank) if shape[axis] == 1 or axis not in axes]
     spare = [place for place, axis in enumerate(wanted) if axis is None]
-    best: list[tuple[str, tuple[int, ...]]] | None = None
+    best: list[Op] | None = None
     for gone, new in islice(_choices(ones, spare), _MOST_TRIED):
         left = [axis for axis in range(rank) if axis not in gone]
         target = [axis for place, axis in enumerate(wanted) if place not in new]
         free = iter(axis for axis in left if axis in ones)
         order = [next(free) if axis is None else axis for axis in target]
-        found: list[tuple[str, tuple[int, ...]]] = []
-        if gone:
-            found.append(("Squeeze", tuple(gone)))
-        if order != sorted(order):
-            found.append(("Transpose", tuple(left.index(axis) for axis in order)))
-        if new:
-            found.append(("Unsqueeze", tuple(new)))
+        found = axis_moves(gone, [left.index(axis) for axis in order], new)
         if best is None or len(found) < len(best):
             best = found
     return best or []

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import xml.etree.ElementTree as ET
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -241,11 +242,11 @@ class GraphWriter:
             assert shape is not None
             taken, name = source, value
             todo = steps(axes, shape)
-            for place, (kind, numbers) in enumerate(todo):
+            for place, move in enumerate(todo):
                 is_last = place == len(todo) - 1
-                attribute = {"Transpose": "perm"}.get(kind, "axes")
-                name = value if is_last and value not in self._ports else self.reader.fresh(f"{value}/{kind}")
-                op = Op(kind, (taken,), (name,), {attribute: numbers}, name=name)
+                is_free = is_last and value not in self._ports
+                name = value if is_free else self.reader.fresh(f"{value}/{move.kind}")
+                op = replace(move, inputs=(taken,), outputs=(name,), name=name)
                 sizes = moved_axes(self.flow, op)
                 assert sizes is not None
                 before = self.flow.shape(taken)

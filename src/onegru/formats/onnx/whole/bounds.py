@@ -16,6 +16,7 @@ from typing import NamedTuple
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from onegru.dataflow.table import Elements, movers
 from onegru.formats.onnx.functions.unfold import all_nodes, call_key
 from onegru.formats.onnx.validate import (
     Source,
@@ -194,7 +195,7 @@ def _inferred(
 
 
 # Operators whose output is no larger than their first input.
-_MOVES = {"Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+_MOVES = movers(Elements.KEPT | Elements.PERMUTED | Elements.CUT, without=("Gather",))
 
 
 class _Shapes:
@@ -315,8 +316,8 @@ def _sliced(node: NodeProto, known: Mapping[str, _List], count: int) -> int:
 
 
 # Operators whose results are followed, too.
-_FOLLOWED = {"Add", "Cast", "Concat", "Div", "Gather", "Identity", "Max", "Min", "Mod", "Mul", "Neg"}
-_FOLLOWED |= {"Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where"}
+_FOLLOWED = {"Add", "Concat", "Div", "Gather", "Max", "Min", "Mod", "Mul", "Neg", "Slice", "Sub", "Where"}
+_FOLLOWED |= movers(Elements.KEPT, casts=True, without=("Flatten",))
 _RANK = 8
 _MAX_DEPTH = 100
 
