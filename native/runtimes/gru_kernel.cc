@@ -80,10 +80,11 @@ OnnxGruAttributes ReadAttributes(const Api& api, const ort::KernelInfo* info) {
 
 std::optional<ElementType> StorageOf(const Options& options, const std::string& node) {
   const auto word = options.weight_storage.Of(node);
+  if (!word || word->empty()) return {};
   if (IsInt8(word)) return ElementType::kInt8;
   for (const auto type : {ElementType::kFloat16, ElementType::kBFloat16})
     if (word == NameOf(type)) return type;
-  return {};
+  throw IllegalGru("weight_storage: '" + *word + "', which these kernels lack");
 }
 
 // Of "int8_g64": 64.

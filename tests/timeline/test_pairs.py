@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 import onegru
@@ -87,6 +88,30 @@ def test_pairs_of_one_shape_that_depend_on_each_other() -> None:
 )
 def test_pairs_that_are_not_guessed(pairs: dict, shapes: dict) -> None:  # type: ignore[type-arg]
     assert model_with(pairs, shapes).stream().pairs == {"h_out": "h"}
+
+
+@pytest.mark.parametrize(("words", "expected"), [("x", {}), ("cache", {"cache_next": "cache"})])
+def test_a_forecast_is_no_state(words: str, expected: dict[str, str]) -> None:
+    """A model that would take and give nothing but states has a signal, unless they are called memories."""
+    rng, V = np.random.default_rng(0), onnx.helper.make_tensor_value_info
+    weights = {name: rng.standard_normal((1, 9, 3)).astype(np.float32) for name in "WR"}
+    nodes = [
+        onnx.helper.make_node("GRU", [words, "W", "R", "", "", "h"], ["Y", "h_out"], hidden_size=3),
+        onnx.helper.make_node("Reshape", ["Y", "shape"], [f"{words}_next"]),
+    ]
+    inputs, outputs = (
+        [V(name, 1, [1, 1, 3]) for name in names] for names in ((words, "h"), (f"{words}_next", "h_out"))
+    )
+    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()]
+    tensors.append(onnx.numpy_helper.from_array(np.array([1, 1, 3]), "shape"))
+    graph = onnx.helper.make_graph(nodes, "forecast", inputs, outputs, tensors)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    stream = onegru.load(model).stream()
+    assert stream.pairs == {"h_out": "h"} | expected
+    if not expected:
+        assert list(stream.step({"x": np.ones((1, 1, 3), np.float32)})) == ["x_next"]
+        with pytest.raises(SpecError, match="'x': missing"):
+            stream.step({})
 
 
 def test_an_error_names_the_state_that_was_not_guessed() -> None:

@@ -26,19 +26,19 @@ class Storage(NamedTuple):
     Attributes:
         name: as arguments have it.
         bytes: of a weight.
-        is_integer: whether weights are integers with scales.
+        is_int8: whether weights are int8 with scales, which all that asks it then computes with.
         group: how many weights of an output channel share a scale; 0 for all, or where there are no scales.
     """
 
     name: str
     bytes: int
-    is_integer: bool = False
+    is_int8: bool = False
     group: int = 0
 
 
 _STORAGES = (
-    *(Storage("float16", 2), Storage("bfloat16", 2), Storage("int8", 1, is_integer=True)),
-    *(Storage(f"int8_g{group}", 1, is_integer=True, group=group) for group in (32, 64, 128)),
+    *(Storage("float16", 2), Storage("bfloat16", 2), Storage("int8", 1, is_int8=True)),
+    *(Storage(f"int8_g{group}", 1, is_int8=True, group=group) for group in (32, 64, 128)),
 )
 WEIGHT_STORAGES: Mapping[str, Storage] = {storage.name: storage for storage in _STORAGES}
 
@@ -48,8 +48,8 @@ DEFAULT_ACTIVATION_STORAGE = "int16"
 
 
 def is_int8(weight_storage: object) -> bool:
-    """Whether weights are kept in integers."""
-    return any(kept.is_integer and kept.name == weight_storage for kept in _STORAGES)
+    """Whether weights are kept in int8, with scales."""
+    return any(kept.is_int8 and kept.name == weight_storage for kept in _STORAGES)
 
 
 def group_size(weight_storage: str | None) -> int:
@@ -60,9 +60,9 @@ def group_size(weight_storage: str | None) -> int:
 def in_groups(weight_storage: str | None, group: int) -> str | None:
     """The same integers with a scale for each `group` weights of an output channel; 0 for one for all."""
     kept = WEIGHT_STORAGES.get(weight_storage or "")
-    if kept is None or not kept.is_integer:
+    if kept is None or not kept.is_int8:
         return weight_storage
-    return next(item.name for item in _STORAGES if item.is_integer and item.group == group)
+    return next(item.name for item in _STORAGES if item.is_int8 and item.group == group)
 
 
 def bytes_of(weight_storage: str | None) -> int:

@@ -324,7 +324,8 @@ class GRU(_native.Caller):
         problem = _problem(inputs, {"Y": Y})
         if self.weight_storage != self._spec.dtype:
             source = ", ".join(filter(None, (source, f"weights in {self.weight_storage}")))
-        return gates_of(GateTrace, self._spec, self.weights, self.activation_storage, problem, name, source)
+        storages = self._options.weight_storage, self.activation_storage
+        return gates_of(GateTrace, self._spec, self.weights, storages, problem, name, source)
 
     def with_storage(self, weight_storage: str | None, activation_storage: str | None = None) -> GRU:
         """The same layer with its weights, as they are now, kept in another type.

@@ -367,7 +367,8 @@ class Model:
                 raise SpecError.of(
                     "state",
                     f"none found in {self.path}: no input is the initial state of only one GRU node, "
-                    'whose last one is an output; name them, as {"h_out": "h_in"}',
+                    "whose last one is an output, and none is named as an output's earlier value, as h_in is "
+                    'for h_out; name them, as {"h_out": "h_in"}',
                 )
         if not isinstance(state, Mapping) or not state:
             raise SpecError.of("state", "must be a mapping from outputs to inputs, with at least one")

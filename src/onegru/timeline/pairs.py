@@ -36,7 +36,9 @@ def pair_by_name(
     The two have one type, and one shape as far as the output's is told: the first step of a stream sees the
     rest. The names differ by a word such as `in` and `out`, `prev` and `next`; the output depends on the
     input, and neither could be another's as well. An output that is nothing but last states of GRU nodes is
-    left out: whether those come back was looked into already.
+    left out: whether those come back was looked into already. Where all inputs or all outputs would be
+    states, so that a stream would take or give nothing, only those count that are called after a memory (h,
+    state, cache): a forecaster's x and x_next are its signal.
 
     Args:
         inputs: those that are not known to be states.
@@ -59,13 +61,16 @@ def pair_by_name(
         and is_next_name(taken.name, given.name)
     ]
     counts = Counter(name for pair in candidates for name in set(pair))
-    return {
+    found = {
         given: taken
         for given, taken in candidates
         if counts[given] == counts[taken] == 1
         and values[0][taken] in _sources(flow, values[1][given])
         and not _is_last_state(flow, values[1][given])
     }
+    if len(found) < min(len(takers), len(givers)):
+        return found
+    return {given: taken for given, taken in found.items() if _is_of_memory(_words(taken))}
 
 
 def _may_take(
@@ -87,7 +92,7 @@ def _may_take(
 def is_next_name(taken: str, given: str) -> bool:
     """Whether an output's name says that it is the next value of an input."""
     return any(
-        bool(base) and base == other and (strong or any(_MEMORY.fullmatch(word) for word in base))
+        bool(base) and base == other and (strong or _is_of_memory(base))
         for base, strong_in in _bases(taken, _IN, _BEFORE)
         for other, strong_out in _bases(given, _OUT, _AFTER)
         for strong in (strong_in or strong_out,)
@@ -95,9 +100,17 @@ def is_next_name(taken: str, given: str) -> bool:
     )
 
 
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
+
+
+def _is_of_memory(words: Iterable[str]) -> bool:
+    return any(_MEMORY.fullmatch(word) for word in words)
+
+
 def _bases(name: str, plain: set[str], strong: set[str]) -> list[tuple[tuple[str, ...], bool]]:
     """A name's words, and the same without one that says which side it is; whether that is a clear one."""
-    words = re.findall(r"[a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
+    words = _words(name)
     found = [(tuple(words), False)]
     for place, word in enumerate(words):
         rest = (*words[:place], *words[place + 1 :])

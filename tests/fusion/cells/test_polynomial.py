@@ -110,15 +110,19 @@ def test_clips_of_clips(A: Algebra, x: Polynomial) -> None:
 def test_leaky_and_thresholded(A: Algebra, x: Polynomial) -> None:
     leaky = A.function("LeakyRelu", x, parameters=(0.25,))
     assert same(leaky, A.larger(x, scale(x, 0.25)))
-    assert same(leaky, A.positive(x, x, scale(x, 0.25)))
-    assert same(leaky, A.positive(scale(x, -1.0), scale(x, 0.25), x))
-    assert same(A.positive(x, x, constant(0)), A.clip(x, 0.0, np.inf))
-    thresholded = A.positive(add(x, constant(0.5), -1.0), x, constant(0))
-    assert same(thresholded, A.function("ThresholdedRelu", x, parameters=(0.5,)))
-    elu = A.positive(x, x, scale(add(A.exp(x), ONE, -1.0), 0.5))
+    assert same(leaky, A.positive(x, x, scale(x, 0.25), True))
+    assert same(leaky, A.positive(scale(x, -1.0), scale(x, 0.25), x, False))
+    assert same(A.positive(x, x, constant(0), False), A.clip(x, 0.0, np.inf))
+    thresholded, above = A.function("ThresholdedRelu", x, parameters=(0.5,)), add(x, constant(0.5), -1.0)
+    assert same(thresholded, A.positive(above, x, constant(0), True))
+    assert same(thresholded, A.positive(scale(above, -1.0), constant(0), x, False))
+    for w, p, q, is_strict in ((above, x, constant(0), False), (scale(above, -1.0), constant(0), x, True)):
+        with pytest.raises(UnknownOpError):  # x ≥ 0.5 keeps what is 0 here
+            A.positive(w, p, q, is_strict)
+    elu = A.positive(x, x, scale(add(A.exp(x), ONE, -1.0), 0.5), True)
     assert same(elu, A.function("Elu", x, parameters=(0.5,)))
     with pytest.raises(UnknownOpError):
-        A.positive(x, atom(A, "y"), constant(0))
+        A.positive(x, atom(A, "y"), constant(0), True)
 
 
 def test_booleans_are_their_own_squares(A: Algebra, x: Polynomial) -> None:

@@ -275,3 +275,15 @@ def test_a_trace_tells_what_weights_are_kept_in() -> None:
     X = np.random.default_rng(0).standard_normal((3, 1, make_gru().spec.input_size)).astype(np.float32)
     assert make_gru().trace(X).source == ""
     assert make_gru(weight_storage="int8").trace(X).source == "weights in int8"
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize("storage", ["int8", "int8_g32", "int8_g64", "bfloat16"])
+def test_gates_are_those_of_the_weights_that_are_kept(storage: Any, engine: Any) -> None:
+    rng = np.random.default_rng(0)
+    W, R = (rng.standard_normal((1, 3 * 80, n)).astype(np.float32) * 0.2 for n in (70, 80))
+    trace = onegru.GRU(W, R, weight_storage=storage, engine=engine).trace(
+        rng.standard_normal((4, 2, 70)).astype(np.float32)
+    )
+    before = np.concatenate([trace.initial_h[None], trace.h[:-1]])
+    np.testing.assert_allclose((1 - trace.z) * trace.n + trace.z * before, trace.h, atol=2e-6)

@@ -174,7 +174,7 @@ def _where(at: Expressions, op: Op, view: View) -> Polynomial:
         first, second = _inputs(at, producer, View(producer.outputs[0], condition.roles, condition.index))
         w = scale(add(first, second, -1.0), _COMPARED[producer.kind])
         try:
-            return at.algebra.positive(w, p, q)
+            return at.algebra.positive(w, p, q, "Equal" not in producer.kind)
         except UnknownOpError:
             pass
     m = at.polynomial(condition)

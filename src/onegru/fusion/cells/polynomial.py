@@ -417,8 +417,8 @@ class Algebra:
             case _:
                 return self.function(atom.kind, *arguments, parameters=atom.parameters)
 
-    def positive(self, w: Polynomial, p: Polynomial, q: Polynomial) -> Polynomial:
-        """P where w > 0, else q: Relu, LeakyRelu, ThresholdedRelu and Elu are written so."""
+    def positive(self, w: Polynomial, p: Polynomial, q: Polynomial, is_strict: bool) -> Polynomial:
+        """P where w > 0, or w ≥ 0 unless strict, else q, as Relu and others of its kind are written."""
         for sign, above, below in ((1.0, p, q), (-1.0, q, p)):
             x = scale(w, sign)
             if below.terms == {} and above.terms:
@@ -426,7 +426,7 @@ class Algebra:
                 if threshold.is_constant and (t := scalar(threshold.constant)) is not None:
                     if t == 0:
                         return self.clip(above, 0.0, np.inf)
-                    if sign > 0:
+                    if is_strict == (sign > 0):  # at the threshold it is 0, where the others are continuous
                         return self.function("ThresholdedRelu", above, parameters=(t,))
             if (k := ratio(above, x)) is None or abs(k - 1) > _CLOSE:
                 continue

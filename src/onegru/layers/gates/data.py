@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from onegru.core.arguments import integer, shown
-from onegru.core.dtypes import Array, as_array_of, as_lengths
+from onegru.core.dtypes import Array, as_array_of, as_lengths, group_size
 from onegru.core.errors import SpecError
 from onegru.core.shapes import check_shape
 from onegru.core.spec import Spec, Weights
@@ -138,11 +138,20 @@ def gates_of(
     kind: type[_Gates],
     spec: Spec,
     weights: Weights,
-    activation_storage: str | None,
+    storages: tuple[str | None, str | None],
     problem: Problem,
     *names: str,
 ) -> _Gates:
-    """The gates of a call that has been run, Y included; `names` are those of the node and the model."""
+    """The gates of a call that has been run, Y included.
+
+    Args:
+        kind: the class of the result.
+        spec: what was computed.
+        weights: the layer's.
+        storages: those of the weights and of what they are multiplied by.
+        problem: the call.
+        names: those of the node and the model.
+    """
     Y = problem.Y
     assert Y is not None
     T, D, B, H = Y.shape
@@ -150,7 +159,7 @@ def gates_of(
     initial_h = np.zeros((D, B, H), Y.dtype) if problem.initial_h is None else problem.initial_h.copy()
     before = _before(spec, Y, initial_h, lengths)
     raw_z, z, r, n = (np.full_like(Y, np.nan) for _ in range(4))
-    split = reference.ReferenceWeights.split(weights, planes_of(activation_storage))
+    split = reference.ReferenceWeights.split(weights, planes_of(storages[1]), group_size(storages[0]))
     reference.trace(spec, split, problem, before, reference.Step(raw_z, z, r, n, Y))
     return kind(spec, z, r, n, Y, initial_h, lengths, raw_z if spec.attention else None, *names)
 
