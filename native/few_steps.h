@@ -29,12 +29,28 @@ struct FewSteps {
   bool of_dien;                 // see Spec
   Rows Y;                       // [T, B] rows of H
   Rows Y_h;                     // [B] rows of H
+  Rows gates;                   // [T, B] rows of [4][H] for the gradients: the arguments of r, z and n; h·Rnᵀ + Rbn
 };
 
-using FewStepsKernel = void (*)(const FewSteps& steps);
+// The gradients of a loss by what a direction was given, from those by Y and Y_h. Null data are absent: gradients that
+// are zero or not wanted. Those by inputs are added to, those by weights are written.
+struct FewStepsGradients {
+  FewSteps call;
+  Rows dY;           // [T, B] rows of H
+  Rows dY_h;         // [B] rows of H
+  Rows dX;           // [T, B] rows of I
+  Rows d_initial_h;  // [B] rows of H
+  Rows d_attention;  // [T, B] single elements
+  void *dW, *dR, *dWb, *dRb;
+};
 
-FewStepsKernel Float32FewSteps(std::size_t target);
-FewStepsKernel Float64FewSteps(std::size_t target);
+struct FewStepsKernel {
+  void (*run)(const FewSteps& steps);
+  void (*gradients)(const FewStepsGradients& steps);
+};
+
+const FewStepsKernel& Float32FewSteps(std::size_t target);
+const FewStepsKernel& Float64FewSteps(std::size_t target);
 
 }  // namespace onegru
 

@@ -11,6 +11,7 @@
 #include "native/assert.h"
 #include "native/float_mode.h"
 #include "native/kernel.h"
+#include "native/memory_pool.h"
 #include "native/plan.h"
 #include "native/threads/threads.h"
 
@@ -191,7 +192,7 @@ class Direction {
     const std::size_t by_rh = parts.Take(after ? 0 : kernel_.packed_size(h_, spec_.H));
     const std::size_t dW = parts.Take(3 * h_ * x_ * size_), dR = parts.Take(3 * h_ * h_ * size_);
     const std::size_t dB = parts.Take(4 * h_ * size_), scratch = parts.Take(threads_ * scratch_size_);
-    memory_ = AllocateAligned(parts.bytes + 256);  // loads of whole vectors run into what follows
+    memory_ = AllocatePooled(parts.bytes + 256);  // loads of whole vectors run into what follows
     unsigned char* const base = memory_.get();
     chunk_.x = base + x;
     chunk_.h = base + h;
@@ -263,7 +264,7 @@ class Direction {
   std::vector<std::size_t> active_, first_;
   std::vector<void*> gates_;
   std::size_t steps_ = 0, chunk_steps_ = 0, chunk_rows_ = 0, threads_ = 1, groups_ = 1, scratch_size_ = 0;
-  AlignedBytes memory_;
+  PooledBytes memory_;
   GradientChunk chunk_{};
   void *dW_ = nullptr, *dR_ = nullptr, *dB_ = nullptr;
   unsigned char* scratch_ = nullptr;

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <memory>
 
 #include "native/system/threads.h"
 
@@ -66,6 +67,13 @@ class MemoryPool {
 
 // The pool of the process. It is never destroyed, as arrays may outlive everything.
 MemoryPool& ThePool();
+
+struct BackToThePool {
+  void operator()(void* pointer) const { ThePool().Free(pointer); }
+};
+// Memory for the time of a call, from the pool.
+using PooledBytes = std::unique_ptr<unsigned char, BackToThePool>;
+PooledBytes AllocatePooled(std::size_t bytes);
 
 }  // namespace onegru
 

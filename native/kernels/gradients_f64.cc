@@ -5,7 +5,7 @@
 #include "hwy/foreach_target.h"  // before highway.h: it chooses the target that highway.h sets up
 
 #include "hwy/highway.h"
-#include "native/kernels/few_steps-inl.h"
+#include "native/kernels/few_steps_gradients-inl.h"
 #include "native/kernels/gradients-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -14,7 +14,7 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 
 constexpr GradientKernel kGradients = MakeGradientKernel<double>();
-constexpr FewStepsKernel kFewSteps = &RunFewSteps<double>;
+constexpr FewStepsKernel kFewSteps = MakeFewStepsKernel<double>();
 
 }  // namespace ONEGRU_ARITHMETIC
 }  // namespace HWY_NAMESPACE
@@ -34,11 +34,11 @@ const GradientKernel& Float64GradientKernel(std::size_t target) {
   return *kTable[target];
 }
 
-FewStepsKernel Float64FewSteps(std::size_t target) {
-#define ONEGRU_ENTRY(ns, bit, name) ns::kFewSteps,
-  static constexpr FewStepsKernel kTable[] = {ONEGRU_FOR_EACH_TARGET(ONEGRU_ENTRY)};
+const FewStepsKernel& Float64FewSteps(std::size_t target) {
+#define ONEGRU_ENTRY(ns, bit, name) &ns::kFewSteps,
+  static constexpr const FewStepsKernel* kTable[] = {ONEGRU_FOR_EACH_TARGET(ONEGRU_ENTRY)};
 #undef ONEGRU_ENTRY
-  return kTable[target];
+  return *kTable[target];
 }
 
 }  // namespace onegru

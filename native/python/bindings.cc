@@ -37,7 +37,7 @@ std::vector<std::string> TargetNames(bool only_available) {
 
 // table: native_interface
 constexpr const char kInterface[] =
-    "6d7dc6620c65 Relu Tanh Sigmoid Affine LeakyRelu ThresholdedRelu ScaledTanh HardSigmoid Elu Softsign "
+    "48f70ea8348e Relu Tanh Sigmoid Affine LeakyRelu ThresholdedRelu ScaledTanh HardSigmoid Elu Softsign "
     "Softplus float16 bfloat16 float32 float64 int8 64";
 // end
 
@@ -55,6 +55,7 @@ NB_MODULE(_native, m) {
   onegru::BindCalls(m);
   onegru::BindObserver(m);
   onegru::BindFewSteps(m);
+  onegru::BindTensorMemory(m);
   m.def("num_threads", &onegru::NumThreads, "How many threads a call may use.");
   m.def("limit_threads", &onegru::LimitThreads, nb::arg("most"),
         "No call of this thread uses more; 0 for no such bound.");

@@ -27,55 +27,95 @@ Activation ActivationOf(nb::handle item) {
   return {static_cast<Function>(function), nb::cast<double>(item[1]), nb::cast<double>(item[2])};
 }
 
+Rows RowsOf(const nb::tuple& given) {
+  return RowsAt(nb::cast<Address>(given[0]), nb::cast<std::ptrdiff_t>(given[1]), nb::cast<std::ptrdiff_t>(given[2]));
+}
+
+void* At(nb::handle address) { return reinterpret_cast<void*>(nb::cast<Address>(address)); }
+
+FewSteps CallOf(const nb::tuple& sizes, const nb::tuple& form, const nb::tuple& weights, const nb::tuple& X,
+                const nb::tuple& initial_h, const nb::tuple& attention, Address lengths, Address resets,
+                const nb::tuple& Y, const nb::tuple& gates) {
+  if (sizes.size() != 4 || form.size() != 7 || weights.size() != 4) {
+    throw std::invalid_argument("sizes, form, weights: must be 4, 7 and 4");
+  }
+  FewSteps s{};
+  s.T = nb::cast<std::size_t>(sizes[0]);
+  s.B = nb::cast<std::size_t>(sizes[1]);
+  s.I = nb::cast<std::size_t>(sizes[2]);
+  s.H = nb::cast<std::size_t>(sizes[3]);
+  s.linear_before_reset = nb::cast<bool>(form[0]);
+  s.reverse = nb::cast<bool>(form[1]);
+  s.clip = nb::cast<double>(form[2]);
+  s.f = ActivationOf(form[3]);
+  s.g = ActivationOf(form[4]);
+  s.resets_to_initial = nb::cast<bool>(form[5]);
+  s.of_dien = nb::cast<bool>(form[6]);
+  s.W = At(weights[0]);
+  s.R = At(weights[1]);
+  s.Wb = At(weights[2]);
+  s.Rb = At(weights[3]);
+  if (s.R == nullptr || (s.W == nullptr && s.I != 0)) throw std::invalid_argument("weights: W or R is absent");
+  s.X = RowsOf(X);
+  s.initial_h = RowsOf(initial_h);
+  s.attention = RowsOf(attention);
+  s.lengths = reinterpret_cast<const std::int64_t*>(lengths);
+  s.resets = reinterpret_cast<const std::uint8_t*>(resets);
+  s.Y = RowsOf(Y);
+  s.gates = RowsOf(gates);
+  return s;
+}
+
+const FewStepsKernel& KernelOf(bool is_double) {
+  const std::size_t target = ChosenTargetIndex();
+  return is_double ? Float64FewSteps(target) : Float32FewSteps(target);
+}
+
 }  // namespace
 
 void BindFewSteps(nb::module_& m) {
   m.def(
       "few_steps",
       [](bool is_double, nb::tuple sizes, nb::tuple form, nb::tuple weights, nb::tuple X, nb::tuple initial_h,
-         nb::tuple attention, Address lengths, Address resets, nb::tuple Y, nb::tuple Y_h) {
-        if (sizes.size() != 4 || form.size() != 7 || weights.size() != 4) {
-          throw std::invalid_argument("sizes, form, weights: must be 4, 7 and 4");
-        }
-        FewSteps s{};
-        s.T = nb::cast<std::size_t>(sizes[0]);
-        s.B = nb::cast<std::size_t>(sizes[1]);
-        s.I = nb::cast<std::size_t>(sizes[2]);
-        s.H = nb::cast<std::size_t>(sizes[3]);
-        s.linear_before_reset = nb::cast<bool>(form[0]);
-        s.reverse = nb::cast<bool>(form[1]);
-        s.clip = nb::cast<double>(form[2]);
-        s.f = ActivationOf(form[3]);
-        s.g = ActivationOf(form[4]);
-        s.resets_to_initial = nb::cast<bool>(form[5]);
-        s.of_dien = nb::cast<bool>(form[6]);
-        const auto at = [](nb::handle address) { return reinterpret_cast<const void*>(nb::cast<Address>(address)); };
-        s.W = at(weights[0]);
-        s.R = at(weights[1]);
-        s.Wb = at(weights[2]);
-        s.Rb = at(weights[3]);
-        if (s.R == nullptr || (s.W == nullptr && s.I != 0)) throw std::invalid_argument("weights: W or R is absent");
-        const auto rows = [](const nb::tuple& given) {
-          return RowsAt(nb::cast<Address>(given[0]), nb::cast<std::ptrdiff_t>(given[1]),
-                        nb::cast<std::ptrdiff_t>(given[2]));
-        };
-        s.X = rows(X);
-        s.initial_h = rows(initial_h);
-        s.attention = rows(attention);
-        s.lengths = reinterpret_cast<const std::int64_t*>(lengths);
-        s.resets = reinterpret_cast<const std::uint8_t*>(resets);
-        s.Y = rows(Y);
-        s.Y_h = rows(Y_h);
-        const std::size_t target = ChosenTargetIndex();
-        const FewStepsKernel run = is_double ? Float64FewSteps(target) : Float32FewSteps(target);
+         nb::tuple attention, Address lengths, Address resets, nb::tuple Y, nb::tuple gates, nb::tuple Y_h) {
+        FewSteps s = CallOf(sizes, form, weights, X, initial_h, attention, lengths, resets, Y, gates);
+        s.Y_h = RowsOf(Y_h);
         const nb::gil_scoped_release release;
         const DefaultFloatMode mode;
-        run(s);
+        KernelOf(is_double).run(s);
       },
       nb::arg("is_double"), nb::arg("sizes"), nb::arg("form"), nb::arg("weights"), nb::arg("X"), nb::arg("initial_h"),
-      nb::arg("attention"), nb::arg("lengths"), nb::arg("resets"), nb::arg("Y"), nb::arg("Y_h"),
+      nb::arg("attention"), nb::arg("lengths"), nb::arg("resets"), nb::arg("Y"), nb::arg("gates"), nb::arg("Y_h"),
       "Steps of one direction on weights that are not packed. Addresses with strides in bytes, (address, time, row); "
       "0 for what is absent.");
+  m.def(
+      "few_steps_gradients",
+      [](bool is_double, nb::tuple sizes, nb::tuple form, nb::tuple weights, nb::tuple X, nb::tuple initial_h,
+         nb::tuple attention, Address lengths, Address resets, nb::tuple Y, nb::tuple gates, nb::tuple by_outputs,
+         nb::tuple by_inputs, nb::tuple by_weights) {
+        FewStepsGradients g{};
+        g.call = CallOf(sizes, form, weights, X, initial_h, attention, lengths, resets, Y, gates);
+        if (by_outputs.size() != 2 || by_inputs.size() != 3 || by_weights.size() != 4 || g.call.gates.data == nullptr) {
+          throw std::invalid_argument("by_outputs, by_inputs, by_weights: must be 2, 3 and 4; gates must be there");
+        }
+        g.dY = RowsOf(nb::cast<nb::tuple>(by_outputs[0]));
+        g.dY_h = RowsOf(nb::cast<nb::tuple>(by_outputs[1]));
+        g.dX = RowsOf(nb::cast<nb::tuple>(by_inputs[0]));
+        g.d_initial_h = RowsOf(nb::cast<nb::tuple>(by_inputs[1]));
+        g.d_attention = RowsOf(nb::cast<nb::tuple>(by_inputs[2]));
+        g.dW = At(by_weights[0]);
+        g.dR = At(by_weights[1]);
+        g.dWb = At(by_weights[2]);
+        g.dRb = At(by_weights[3]);
+        const nb::gil_scoped_release release;
+        const DefaultFloatMode mode;
+        KernelOf(is_double).gradients(g);
+      },
+      nb::arg("is_double"), nb::arg("sizes"), nb::arg("form"), nb::arg("weights"), nb::arg("X"), nb::arg("initial_h"),
+      nb::arg("attention"), nb::arg("lengths"), nb::arg("resets"), nb::arg("Y"), nb::arg("gates"),
+      nb::arg("by_outputs"), nb::arg("by_inputs"), nb::arg("by_weights"),
+      "The gradients of such steps: by outputs (Y, Y_h), by inputs (X, initial_h, attention), which are added to, and "
+      "by weights, which are written.");
 }
 
 }  // namespace onegru

@@ -33,6 +33,14 @@ def read_bandwidth(bytes: int, seconds: float) -> float: ...
 def array_at(
     owner: object, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: dtype[Any]
 ) -> NDArray[Any]: ...
+def tensor_rows(
+    api: object,
+    tensors: tuple[Any, ...],
+    room: tuple[int, ...],
+    shapes: tuple[tuple[int, ...], ...],
+    kinds: str,
+    is_double: bool,
+) -> list[tuple[int, int, int]] | None: ...
 def few_steps(
     is_double: bool,
     sizes: tuple[int, int, int, int],
@@ -44,7 +52,24 @@ def few_steps(
     lengths: int,
     resets: int,
     Y: tuple[int, int, int],
+    gates: tuple[int, int, int],
     Y_h: tuple[int, int, int],
+) -> None: ...
+def few_steps_gradients(
+    is_double: bool,
+    sizes: tuple[int, int, int, int],
+    form: tuple[Any, ...],
+    weights: tuple[int, int, int, int],
+    X: tuple[int, int, int],
+    initial_h: tuple[int, int, int],
+    attention: tuple[int, int, int],
+    lengths: int,
+    resets: int,
+    Y: tuple[int, int, int],
+    gates: tuple[int, int, int],
+    by_outputs: tuple[tuple[int, int, int], tuple[int, int, int]],
+    by_inputs: tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]],
+    by_weights: tuple[int, int, int, int],
 ) -> None: ...
 def activate(function: int, alpha: float, beta: float, x: NDArray[Any], y: NDArray[Any]) -> None: ...
 

@@ -14,9 +14,8 @@ from onegru.core.spec import Attention, Spec
 from onegru.layers.torch_form import TorchForm
 from onegru.torch.arguments import TorchGruConfig, form_of, must_have_attention, spec_of
 from onegru.torch.export import is_exporting
-from onegru.torch.few_steps import are_few, quick_call
 from onegru.torch.freeze import Freezable
-from onegru.torch.function import is_mapped
+from onegru.torch.function import is_mapped, quick_call
 from onegru.torch.functional import (
     checked_attention,
     checked_state,
@@ -91,10 +90,8 @@ class GRUCell(Freezable, FormInState, nn.RNNCellBase):
         return _step(self, input, hx, None)
 
     def _quick(self, input: Any, hx: Any) -> Tensor | None:
-        """A step of few rows without gradients, if that is all there is to it."""
-        if torch.compiler.is_compiling() or torch.is_grad_enabled() or type(input) is not Tensor:
-            return None
-        if input.dim() != 2 or not are_few(1, input.shape[0], self.hidden_size):
+        """A step of few rows, if that is all there is to it."""
+        if torch.compiler.is_compiling() or type(input) is not Tensor or input.dim() != 2:
             return None
         own = self._parameters
         weights = [own.get(name) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]

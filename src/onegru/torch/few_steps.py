@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,12 +14,15 @@ from torch.autograd import forward_ad
 from onegru import _native
 from onegru.core.activations import ACTIVATIONS
 from onegru.torch.arguments import TorchGruConfig, spec_of
-from onegru.torch.export import is_exporting
 
 _NUMBERS = {name: index for index, name in enumerate(ACTIVATIONS)}
-_ABSENT = (0, 0, 0)
+# An address, and strides along the first two axes in bytes.
+_Rows = tuple[int, int, int]
+_ABSENT: _Rows = (0, 0, 0)
 _TYPES = (torch.float32, torch.float64)
-_CLASSES = (Tensor, torch.nn.Parameter)
+_STRIDED, _INT64, _BOOL = torch.strided, torch.int64, torch.bool
+# How PyTorch shows the memory of its tensors, from 2.10 on.
+_EXCHANGE = getattr(Tensor, "__dlpack_c_exchange_api__", None)
 
 
 def are_few(T: int, B: int, H: int) -> bool:
@@ -27,80 +30,206 @@ def are_few(T: int, B: int, H: int) -> bool:
 
     Beyond, a call that packs them, or PyTorch's operator with more threads than one, takes less time.
     """
-    return 0 < T * B <= 16 or (0 < T <= 5 and 0 < B <= (32 if H <= 128 else 8))
+    rows = T * B
+    if H <= 128:
+        return 0 < rows <= (128 if H <= 64 else 80)
+    return 0 < rows <= 16 or (rows > 0 and B <= 8 and rows <= (64 if H <= 256 else 40))
 
 
-def run_few_steps(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor] | None:
-    """Y [T, B, D·H] and Y_h, as `onegru.torch.function.gru_layer`; None if a tensor's memory is not plain.
+def are_few_trained(T: int, B: int, H: int) -> bool:
+    """The same of a call with gradients."""
+    rows = T * B
+    if T == 1:
+        return 0 < rows <= (64 if H <= 64 else 32 if H <= 128 else 16 if H <= 256 else 8)
+    return 0 < rows <= (128 if H <= 256 else 16 if T == 2 else 64)
+
+
+class _Memory(NamedTuple):
+    """The inputs of a call where they are.
+
+    Attributes:
+        sizes: T, B, I, H.
+        rows: of X, initial_h, attention, lengths, resets and the weights: addresses and strides in bytes.
+        kept: the tensors that have these.
+    """
+
+    sizes: tuple[int, int, int, int]
+    rows: Sequence[_Rows]
+    kept: object
+
+
+def _memory_of(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> _Memory | None:
+    """Where the inputs of a call are; None if a tensor's memory is not plain.
+
+    Here alone memory is read by its address: all that says whose it is, and how much, is asked.
+    """
+    X, _, _, lengths, resets, *weights = tensors
+    if X is None or X.dim() != 3 or len(weights) != 4 * form.num_directions or weights[1] is None:
+        return None
+    if any(weight is None for weight in (*weights[::4], *weights[1::4])) or X.dtype not in _TYPES:
+        return None
+    if lengths is not None or resets is not None:
+        lengths = None if lengths is None else lengths.to(torch.int64).contiguous()
+        resets = None if resets is None else resets.to(torch.bool).contiguous()
+        tensors = (*tensors[:3], lengths, resets, *weights)
+    T, B, I = X.shape
+    if lengths is not None and B and not bool(((lengths >= 0) & (lengths <= T)).all()):
+        return None
+    H, kinds = weights[1].shape[-1], "rrrlb" + "cccc" * form.num_directions
+    rows = _rows_of(tensors, _shapes(T, B, I, H, form.num_directions), kinds, X.dtype)
+    return None if rows is None else _Memory((T, B, I, H), rows, tensors)
+
+
+@functools.lru_cache(maxsize=256)
+def _shapes(T: int, B: int, I: int, H: int, D: int) -> tuple[tuple[int, ...], ...]:
+    weights = ((3 * H, I), (3 * H, H), (3 * H,), (3 * H,))
+    return ((T, B, I), (D, B, H), (T, B), (B,), (T, B), *weights * D)
+
+
+def _rows_of(
+    tensors: Sequence[Tensor | None], shapes: tuple[tuple[int, ...], ...], kinds: str, dtype: torch.dtype
+) -> list[_Rows] | None:
+    """See `tensor_rows` of the module; None also if a tensor is not strided, or a view that negates.
+
+    A storage says how many bytes there are: a program may have freed or cut it.
+    """
+    room = []
+    for tensor in tensors:
+        if tensor is None:
+            room.append(0)
+        elif tensor.layout is _STRIDED and not tensor.is_neg():
+            room.append(tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size())
+        else:
+            return None
+    if _EXCHANGE is not None:
+        return _native.tensor_rows(
+            _EXCHANGE, tuple(tensors), tuple(room), shapes, kinds, dtype is torch.float64
+        )
+    rows = [_rows_by_attributes(*item, dtype) for item in zip(tensors, room, shapes, kinds, strict=True)]
+    return None if None in rows else [item for item in rows if item is not None]
+
+
+def _rows_by_attributes(
+    tensor: Tensor | None, room: int, shape: tuple[int, ...], kind: str, dtype: torch.dtype
+) -> _Rows | None:
+    """The same of one tensor, where PyTorch is older than that interface."""
+    if tensor is None:
+        return _ABSENT
+    if (
+        not tensor.is_cpu
+        or tensor.shape != shape
+        or tensor.dtype != {"l": _INT64, "b": _BOOL}.get(kind, dtype)
+    ):
+        return None
+    strides, size = tensor.stride(), tensor.element_size()
+    last = sum((n - 1) * by for n, by in zip(shape, strides, strict=True))
+    if tensor.numel() and (not tensor.data_ptr() or (last + 1) * size > room):
+        return None
+    in_rows = len(shape) < 3 or shape[-1] <= 1 or strides[-1] == 1
+    if not (in_rows if kind == "r" else tensor.is_contiguous()):
+        return None
+    along = (*strides, 0, 0)
+    return tensor.data_ptr(), along[0] * size, along[1] * size
+
+
+def _inputs(memory: _Memory, d: int) -> tuple[tuple[int, int, int, int], _Rows, _Rows, _Rows, int, int]:
+    """Those of a direction, as the module takes them."""
+    X, h, scores, lengths, resets, *weights = memory.rows
+    W, R, Wb, Rb = weights[4 * d : 4 * d + 4]
+    return (W[0], R[0], Wb[0], Rb[0]), X, (h[0] + d * h[1], 0, h[2]), scores, lengths[0], resets[0]
+
+
+def run_few_steps(
+    form: TorchGruConfig, tensors: Sequence[Tensor | None], saves: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None] | None:
+    """Y [T, B, D·H], Y_h and None; with `saves` Y [T, B, D, H] and the gates; None if memory is not plain.
 
     Args:
         form: what to compute.
         tensors: X, initial_h, attention, lengths, resets, then the weights; on the CPU, of one type.
+        saves: whether to keep gates, [T, D, B, 4, H].
     """
-    X, initial_h, attention, lengths, resets, *weights = tensors
-    if X is None or X.dim() != 3 or len(weights) != 4 * form.num_directions or weights[1] is None:
+    memory = _memory_of(form, tensors)
+    if memory is None:
         return None
-    T, B, I = X.shape
-    D, H = form.num_directions, weights[1].shape[-1]
-    # Here alone memory is read by its address: all that says whose it is, and how much, is asked.
-    rows = ((X, (T, B, I)), (initial_h, (D, B, H)), (attention, (T, B)))
-    if not all(item is None or _is_in_rows(item, X.dtype, shape) for item, shape in rows):
-        return None
-    if lengths is not None:
-        lengths = lengths.to(torch.int64).contiguous()
-    if resets is not None:
-        resets = resets.to(torch.bool).contiguous()
-    for mask, shape in ((lengths, (B,)), (resets, (T, B))):
-        if mask is not None and (not mask.is_cpu or mask.shape != shape or not has_memory(mask)):
-            return None
-    shapes = ((3 * H, I), (3 * H, H), (3 * H,), (3 * H,))
-    addresses = []
-    for place, weight in enumerate(weights):
-        if weight is None and place % 4 >= 2:
-            addresses.append(0)
-            continue
-        if weight is None or weight.shape != shapes[place % 4] or not weight.is_contiguous():
-            return None
-        if not weight.is_cpu or weight.dtype != X.dtype or weight.is_neg() or not has_memory(weight):
-            return None
-        addresses.append(weight.data_ptr())
-    size = X.element_size()
-    Y, Y_h = X.new_empty((T, B, D * H)), X.new_empty((D, B, H))
-    y, last, row = Y.data_ptr(), Y_h.data_ptr(), H * size
-    start, scores = _rows(initial_h), _rows(attention)
+    X = tensors[0]
+    assert X is not None
+    (T, B, _, H), D, size = memory.sizes, form.num_directions, X.element_size()
+    Y, Y_h = X.new_empty((T, B, D, H) if saves else (T, B, D * H)), X.new_empty((D, B, H))
+    gates = X.new_empty((T, D, B, 4, H)) if saves else None
+    y, last, kept, row = Y.data_ptr(), Y_h.data_ptr(), 0 if gates is None else gates.data_ptr(), H * size
+    has_scores = tensors[2] is not None
     for d in range(D):
         _native.few_steps(
             size == 8,
-            (T, B, I, H),
-            _native_form(form, d, attention is not None),
-            tuple(addresses[4 * d : 4 * d + 4]),  # type: ignore[arg-type]
-            _rows(X),
-            (start[0] + d * start[1], 0, start[2]),
-            scores,
-            0 if lengths is None else lengths.data_ptr(),
-            0 if resets is None else resets.data_ptr(),
+            memory.sizes,
+            _native_form(form, d, has_scores),
+            *_inputs(memory, d),
             (y + d * row, B * D * row, D * row),
+            (kept + d * B * 4 * row, D * B * 4 * row, 4 * row) if saves else _ABSENT,
             (last + d * B * row, 0, row),
         )
-    return Y, Y_h
+    return Y, Y_h, gates
 
 
-def _rows(tensor: Tensor | None) -> tuple[int, int, int]:
-    """A tensor's address, and its strides along the first two axes in bytes."""
-    if tensor is None:
-        return _ABSENT
-    size, strides = tensor.element_size(), tensor.stride()
-    return tensor.data_ptr(), strides[0] * size, strides[1] * size
+def gradients_of_few_steps(
+    form: TorchGruConfig,
+    tensors: Sequence[Tensor | None],
+    Y: Tensor,
+    gates: Tensor,
+    by: tuple[Tensor | None, Tensor | None],
+    wanted: Sequence[bool],
+) -> list[Tensor | None] | None:
+    """The gradients by X, initial_h, attention and the weights; None if a tensor's memory is not plain.
 
-
-def _is_in_rows(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor of this type and shape has its numbers in memory of the CPU, each row in one piece."""
-    if tensor.layout is not torch.strided or not tensor.is_cpu or tensor.dtype != dtype:
-        return False
-    if tensor.shape != shape or tensor.is_neg() or not has_memory(tensor):
-        return False
-    is_plain: bool = tensor.is_contiguous() or tensor.dim() < 3 or tensor.shape[-1] == 1
-    return is_plain or tensor.stride(-1) == 1
+    Args:
+        form: what was computed.
+        tensors: as `run_few_steps` was given them.
+        Y: what it gave.
+        gates: likewise.
+        by: the gradients by Y [T, B, D·H] and Y_h; None for zeros.
+        wanted: whether each is wanted.
+    """
+    memory = _memory_of(form, tensors)
+    if memory is None:
+        return None
+    X = tensors[0]
+    assert X is not None
+    (T, B, I, H), D, size = memory.sizes, form.num_directions, X.element_size()
+    shapes = ((T, B, I), (D, B, H), (T, B))
+    found: list[Tensor | None] = [None] * len(wanted)
+    for place, is_wanted in enumerate(wanted):
+        if is_wanted and place < 3:
+            found[place] = X.new_zeros(shapes[place])
+        elif is_wanted and (weight := tensors[place + 2]) is not None:
+            found[place] = X.new_empty(weight.shape)
+    dY, dY_h = (None if item is None else item.contiguous() for item in by)
+    others = _rows_of(
+        (Y, gates, dY, dY_h, *found[:3]),
+        ((T, B, D, H), (T, D, B, 4, H), (T, B, D * H), (D, B, H), *shapes),
+        "ccccccc",
+        X.dtype,
+    )
+    if others is None:
+        return None
+    (y, *_), (kept, *_), of_Y, of_Y_h, dX, of_h, of_scores = others
+    row = H * size
+    for d in range(D):
+        _native.few_steps_gradients(
+            size == 8,
+            memory.sizes,
+            _native_form(form, d, tensors[2] is not None),
+            *_inputs(memory, d),
+            (y + d * row, B * D * row, D * row),
+            (kept + d * B * 4 * row, D * B * 4 * row, 4 * row),
+            (
+                _ABSENT if dY is None else (of_Y[0] + d * row, *of_Y[1:]),
+                (of_Y_h[0] + d * of_Y_h[1], 0, of_Y_h[2]),
+            ),
+            (dX, (of_h[0] + d * of_h[1], 0, of_h[2]), of_scores),
+            tuple(0 if w is None else w.data_ptr() for w in found[3 + 4 * d : 7 + 4 * d]),  # type: ignore[arg-type]
+        )
+    return found
 
 
 def has_memory(tensor: Tensor) -> bool:
@@ -112,47 +241,6 @@ def has_memory(tensor: Tensor) -> bool:
         span = sum((n - 1) * by for n, by in zip(tensor.shape, tensor.stride(), strict=True))
     last: int = (tensor.storage_offset() + span + 1) * tensor.element_size()
     return tensor.untyped_storage().nbytes() >= last and bool(tensor.data_ptr())
-
-
-def quick_call(
-    form: TorchGruConfig,
-    X: Tensor,
-    hx: Tensor | None,
-    weights: Sequence[Tensor | None],
-    layers: int,
-    H: int,
-) -> tuple[Tensor, Tensor] | None:
-    """A call with plain tensors, with the fewest questions; None for any other, of which more is asked.
-
-    Args:
-        form: what to compute.
-        X: [T, B, I].
-        hx: [L·D, B, H].
-        weights: of each layer and direction, four; biases may be None.
-        layers: L.
-        H: hidden_size.
-    """
-    if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
-        return None
-    if torch.is_autocast_enabled("cpu") or torch.jit.is_tracing() or is_exporting() or is_dual():
-        return None
-    dtype, D, B = X.dtype, form.num_directions, X.shape[1]
-    if dtype not in _TYPES or any(
-        item is not None and type(item) not in _CLASSES for item in (X, hx, *weights)
-    ):
-        return None
-    if hx is not None and hx.shape != (layers * D, B, H):
-        return None
-    last = []
-    for number in range(layers):
-        start = hx if hx is None or layers == 1 else hx[number * D : (number + 1) * D]
-        given = weights[4 * D * number : 4 * D * (number + 1)]
-        found = run_few_steps(form, (X, start, None, None, None, *given))
-        if found is None:
-            return None
-        X, Y_h = found
-        last.append(Y_h)
-    return X, last[0] if layers == 1 else torch.cat(last)
 
 
 def is_dual() -> bool:

@@ -16,7 +16,14 @@ from onegru.engines.training import Call, DirectionWeights, Outputs, Resets, Tra
 from onegru.torch import fallback
 from onegru.torch.arguments import TorchGruConfig, check_steps, form_from, spec_of
 from onegru.torch.export import export_layer, is_exporting
-from onegru.torch.few_steps import are_few, has_memory, is_dual, run_few_steps
+from onegru.torch.few_steps import (
+    are_few,
+    are_few_trained,
+    gradients_of_few_steps,
+    has_memory,
+    is_dual,
+    run_few_steps,
+)
 from onegru.torch.threads import with_threads
 
 _TYPES = {torch.float32: "float32", torch.float64: "float64"}
@@ -78,15 +85,71 @@ def gru_layer(
     if not saves and not is_hidden and _are_few(X, weights):
         done = run_few_steps(form, tensors)
         if done is not None:
-            return done
+            return done[0], done[1]
     kind = _TransformedOnegruGRU if is_transforming else OnegruGRU
     found = kind.apply(form, saves, *tensors)
     return found[0], found[1]
 
 
-def _are_few(X: Tensor, weights: Sequence[Tensor | None]) -> bool:
+_CLASSES = {Tensor, torch.nn.Parameter, type(None)}
+
+
+def quick_call(
+    form: TorchGruConfig,
+    X: Tensor,
+    hx: Tensor | None,
+    weights: Sequence[Tensor | None],
+    layers: int,
+    H: int,
+) -> tuple[Tensor, Tensor] | None:
+    """A call of few steps with plain tensors, with the fewest questions; None for any other.
+
+    Args:
+        form: what to compute.
+        X: [T, B, I].
+        hx: [L·D, B, H].
+        weights: of each layer and direction, four; biases may be None.
+        layers: L.
+        H: hidden_size.
+    """
+    T, B, I = X.shape
+    given = (X, hx, *weights)
+    if not _CLASSES.issuperset(map(type, given)):
+        return None
+    saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
+    if not (are_few_trained if saves else are_few)(T, B, H):
+        return None
+    if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
+        return None
+    if torch.is_autocast_enabled("cpu") or torch.jit.is_tracing() or is_exporting() or is_dual():
+        return None
+    D, dtype, W = form.num_directions, X.dtype, weights[0]
+    if dtype not in _TYPES or W is None or W.shape[-1] != I:
+        return None
+    if any(tensor is not None and (tensor.dtype is not dtype or not tensor.is_cpu) for tensor in given):
+        return None
+    if hx is not None and hx.shape != (layers * D, B, H):
+        return None
+    last = []
+    for number in range(layers):
+        start = hx if hx is None or layers == 1 else hx[number * D : (number + 1) * D]
+        tensors = (X, start, None, None, None, *weights[4 * D * number : 4 * D * (number + 1)])
+        if saves:
+            X, Y_h = OnegruGRU.apply(form, True, *tensors)
+        else:
+            found = run_few_steps(form, tensors)
+            if found is None:
+                return None
+            X, Y_h, _ = found
+        last.append(Y_h)
+    return X, last[0] if layers == 1 else torch.cat(last)
+
+
+def _are_few(X: Tensor, weights: Sequence[Tensor | None], is_trained: bool = False) -> bool:
     R = weights[1]
-    return R is not None and R.dim() == 2 and are_few(X.shape[0], X.shape[1], R.shape[1])
+    if R is None or R.dim() != 2 or X.dim() != 3:
+        return False
+    return (are_few_trained if is_trained else are_few)(X.shape[0], X.shape[1], R.shape[1])
 
 
 def _exported(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
@@ -231,6 +294,11 @@ def _backward(
     """The gradients by X, initial_h, attention and the weights, those that are wanted."""
     X, attention = tensors[0], tensors[2]
     assert X is not None
+    if gates is not None and gates.dim() == 5:
+        few = gradients_of_few_steps(form, tensors, Y, gates, (dY, dY_h), wanted)
+        if few is not None:
+            return few
+        gates = None  # other memory than that of the call: they are computed again
     saved = gates if gates is not None and gates.numel() else None
     layer = _layer(form, X, tensors[5:], attention is not None, packs=saved is None)
     if dY is not None:
@@ -306,8 +374,14 @@ def _is_same(tensor: Tensor, numbers: Tensor) -> bool:
 def _seen_forward(
     form: TorchGruConfig, tensors: Sequence[Tensor | None], saves: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `_forward`."""
+    """As `_forward`; the gates of few steps have five axes."""
     if not is_watched(*tensors):
+        X = tensors[0]
+        assert X is not None
+        if saves and _are_few(X, tensors[5:], is_trained=True):
+            done = run_few_steps(form, tensors, saves=True)
+            if done is not None and done[2] is not None:
+                return done[0], done[1], done[2]
         return _forward(form, tensors, saves)
     given, present = [t for t in tensors if t is not None], [t is not None for t in tensors]
     _, Y_h, Y = _operator(given, present, form.words)

@@ -17,9 +17,8 @@ from onegru.core.spec import Attention, Spec
 from onegru.layers.torch_form import TorchForm
 from onegru.torch.arguments import TorchGruConfig, form_of, must_have_attention, spec_of
 from onegru.torch.export import is_exporting
-from onegru.torch.few_steps import are_few, quick_call
 from onegru.torch.freeze import Freezable
-from onegru.torch.function import is_mapped
+from onegru.torch.function import is_mapped, quick_call
 from onegru.torch.functional import (
     checked_attention,
     checked_lengths,
@@ -149,14 +148,12 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         return (Y.transpose(0, 1) if self.batch_first else Y), Y_h
 
     def _quick(self, input: Any, hx: Tensor | None) -> tuple[Tensor, Tensor] | None:
-        """A call of few steps without gradients, if that is all there is to it."""
-        if torch.compiler.is_compiling() or torch.is_grad_enabled() or type(input) is not Tensor:
+        """A call of few steps, if that is all there is to it."""
+        if torch.compiler.is_compiling() or type(input) is not Tensor:
             return None
         if input.dim() != 3 or (self.dropout and self.training):
             return None
         X, own = input.transpose(0, 1) if self.batch_first else input, self._parameters
-        if not are_few(X.shape[0], X.shape[1], self.hidden_size):
-            return None
         weights = [own.get(name) for name in self._flat_weights_names]  # None if computed from others
         if self.bias and any(weight is None for weight in weights):
             return None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from onegru.core.errors import SpecError
 from onegru.torch.arguments import TorchGruConfig, form_of
-from onegru.torch.few_steps import are_few
+from onegru.torch.few_steps import are_few, are_few_trained
 
 
 def cast(tensor: Any, like: Tensor) -> Any:
@@ -57,7 +57,8 @@ def prefers_aten(form: TorchGruConfig, tensor: Tensor, T: int, B: int, H: int) -
     if torch.compiler.is_compiling() or not form.matches_nn_gru or not tensor.is_cpu:
         return False
     if torch.is_grad_enabled():
-        return T * B > 0 and (T == 1 or (T == 2 and H >= _LARGE))
+        is_few = are_few_trained(T, B, H)
+        return not is_few and T * B > 0 and (T == 1 or (T == 2 and H >= _LARGE))
     return not are_few(T, B, H) and 0 < B < _FEW_ROWS.get(T, 0)
 
 

@@ -1,0 +1,401 @@
+// The gradients of a few steps of a few rows, on row-major weights, which are read and whose gradients are written in
+// place. Included once for each SIMD target.
+//
+// With G for the gradients by the arguments of r, z and n, and Gq for that by q = h·Rnᵀ + Rbn:
+//
+//   dX = G·W, dW = Gᵀ·X, dh += [Gr Gz Gq]·R, dR = [Gr Gz Gq]ᵀ·h   (reset before: Gn·Rn is by r∘h, and dRn = Gnᵀ·(r∘h))
+//
+// Sums over steps and rows are in one order, on one thread.
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "hwy/highway.h"
+#include "native/few_steps.h"
+#include "native/kernels/derivatives-inl.h"
+#include "native/kernels/few_steps-inl.h"
+
+#if defined(ONEGRU_NATIVE_KERNELS_FEW_STEPS_GRADIENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_FEW_STEPS_GRADIENTS_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_FEW_STEPS_GRADIENTS_INL_H_
+#else
+#define ONEGRU_NATIVE_KERNELS_FEW_STEPS_GRADIENTS_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace onegru {
+namespace HWY_NAMESPACE {
+inline namespace ONEGRU_ARITHMETIC {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Columns k… of to[r] += Σ_m g[r][m] · M[m], for a matrix M [count, K] and kVectors vectors, the last one of `last`
+// numbers.
+template <size_t kRows, size_t kVectors, class D, class C = hn::TFromD<D>>
+HWY_INLINE void AddProducts(D d, const C* g, size_t stride_g, const C* M, size_t count, size_t K, size_t k, size_t last,
+                            C* to, size_t stride_to) {
+  using V = hn::Vec<D>;
+  const size_t N = hn::Lanes(d);
+  V sums[kRows][kVectors];
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      const C* const from = to + r * stride_to + k + v * N;
+      sums[r][v] = v + 1 == kVectors ? LoadPart(d, from, last) : hn::LoadU(d, from);
+    }
+  }
+  for (size_t m = 0; m < count; ++m) {
+    V row[kVectors];
+    for (size_t v = 0; v < kVectors; ++v) {
+      const C* const from = M + m * K + k + v * N;
+      row[v] = v + 1 == kVectors ? LoadPart(d, from, last) : hn::LoadU(d, from);
+    }
+    for (size_t r = 0; r < kRows; ++r) {
+      const V factor = hn::Set(d, g[r * stride_g + m]);
+      for (size_t v = 0; v < kVectors; ++v) sums[r][v] = MultiplyAdd(factor, row[v], sums[r][v]);
+    }
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      C* const at = to + r * stride_to + k + v * N;
+      if (v + 1 == kVectors) {
+        StorePart(sums[r][v], d, at, last);
+      } else {
+        hn::StoreU(sums[r][v], d, at);
+      }
+    }
+  }
+}
+
+// to[m] = Σ_r g[r][m] · x[r], or added to it, for kUnits rows m… of a matrix [count, K]: rows are written one after the
+// other, as memory likes it.
+template <size_t kRows, size_t kUnits, class D, class C = hn::TFromD<D>>
+HWY_INLINE void OuterProducts(D d, const C* g, size_t stride_g, const C* x, size_t stride_x, size_t m, size_t K,
+                              bool adds, C* to) {
+  using V = hn::Vec<D>;
+  const size_t N = hn::Lanes(d);
+  V factors[kUnits][kRows];
+  for (size_t u = 0; u < kUnits; ++u) {
+    for (size_t r = 0; r < kRows; ++r) factors[u][r] = hn::Set(d, g[r * stride_g + m + u]);
+  }
+  const auto columns = [&](size_t k, size_t count) HWY_ATTR {
+    V rows[kRows];
+    for (size_t r = 0; r < kRows; ++r) rows[r] = LoadPart(d, x + r * stride_x + k, count);
+    for (size_t u = 0; u < kUnits; ++u) {
+      C* const at = to + (m + u) * K + k;
+      V sum = adds ? LoadPart(d, at, count) : hn::Zero(d);
+      for (size_t r = 0; r < kRows; ++r) sum = MultiplyAdd(factors[u][r], rows[r], sum);
+      StorePart(sum, d, at, count);
+    }
+  };
+  size_t k = 0;
+  for (; k + N <= K; k += N) columns(k, N);
+  if (k < K) columns(k, K - k);
+}
+
+// to[r] += g[r]·M for some rows.
+template <size_t kRows, class C>
+HWY_NOINLINE void AddProductsOfRows(const C* g, size_t stride_g, const C* M, size_t count, size_t K, C* to,
+                                    size_t stride_to) {
+  const hn::ScalableTag<C> d;
+  constexpr size_t kVectors = kRows >= 8 ? 3 : kRows == 4 ? (HWY_TARGET <= HWY_AVX3 ? 4 : 2) : 4;
+  const size_t N = hn::Lanes(d);
+  size_t k = 0;
+  for (; k + kVectors * N <= K; k += kVectors * N) {
+    AddProducts<kRows, kVectors>(d, g, stride_g, M, count, K, k, N, to, stride_to);
+  }
+  for (; k < K; k += N) AddProducts<kRows, 1>(d, g, stride_g, M, count, K, k, std::min(N, K - k), to, stride_to);
+}
+
+template <class C>
+class GradientsOfFewSteps {
+ public:
+  explicit GradientsOfFewSteps(const FewStepsGradients& given) : c_(given), s_(given.call), N_(hn::Lanes(d_)) {}
+
+  void Run() {
+    const size_t H = s_.H, rows = Count();
+    stride_h_ = Padded(H);
+    stride_x_ = Padded(s_.I);
+    stride_g_ = (4 * H + N_ - 1) / N_ * N_ + N_;
+    const bool after = s_.linear_before_reset;
+    const ZeroedMemory<C> memory(rows * (stride_g_ + stride_h_ + (after ? 0 : stride_h_)) +
+                                 rows * (c_.dW == nullptr ? 0 : stride_x_) + (s_.B + rows) * stride_h_ +
+                                 rows * stride_x_);
+    C* next = memory.get();
+    const auto take = [&](size_t count) {
+      next += count;
+      return next - count;
+    };
+    g_ = take(rows * stride_g_);
+    h_ = take(rows * stride_h_);
+    rh_ = after ? nullptr : take(rows * stride_h_);
+    x_ = c_.dW == nullptr ? nullptr : take(rows * stride_x_);
+    dh_ = take(s_.B * stride_h_);
+    d_rh_ = take(rows * stride_h_);
+    dx_ = take(rows * stride_x_);
+    Steps();
+    Weights(rows);
+    Inputs(rows);
+  }
+
+ private:
+  using D = hn::ScalableTag<C>;
+  using V = hn::Vec<D>;
+
+  size_t Padded(size_t count) const { return (count + N_ - 1) / N_ * N_ + N_; }
+  // Within the steps that there are, whatever becomes of the caller's memory meanwhile.
+  size_t Length(size_t b) const {
+    if (s_.lengths == nullptr) return s_.T;
+    return static_cast<size_t>(std::clamp<std::int64_t>(s_.lengths[b], 0, static_cast<std::int64_t>(s_.T)));
+  }
+  size_t Count() const {
+    size_t count = 0;
+    for (size_t b = 0; b < s_.B; ++b) count += Length(b);
+    return count;
+  }
+  size_t TimeOf(size_t i) const { return s_.reverse ? s_.T - 1 - i : i; }
+  bool IsReset(size_t t, size_t b) const { return s_.resets != nullptr && s_.resets[t * s_.B + b]; }
+
+  // The state before a step, or zeros.
+  const C* Before(size_t t, size_t b) const {
+    const bool is_first = s_.reverse ? t + 1 >= Length(b) : t == 0;
+    const bool is_reset = IsReset(t, b);
+    if (is_first || is_reset) {
+      if (s_.initial_h.data == nullptr || (is_reset && !s_.resets_to_initial)) return nullptr;
+      return reinterpret_cast<const C*>(s_.initial_h.at(0, 0, b));
+    }
+    return reinterpret_cast<const C*>(s_.Y.at(s_.reverse ? t + 1 : t - 1, 0, b));
+  }
+
+  // From the last step that was computed to the first: the rows n of g, of the states before, and of r∘h.
+  void Steps() {
+    const size_t H = s_.H, bytes = H * sizeof(C);
+    for (size_t b = 0; b < s_.B; ++b) {
+      if (c_.dY_h.data != nullptr && Length(b) != 0) std::memcpy(dh_ + b * stride_h_, c_.dY_h.at(0, 0, b), bytes);
+    }
+    size_t n = 0;
+    for (size_t i = s_.T; i-- > 0;) {
+      const size_t t = TimeOf(i), first = n;
+      active_.clear();
+      for (size_t b = 0; b < s_.B; ++b) {
+        if (t >= Length(b)) continue;
+        if (const C* const before = Before(t, b)) std::memcpy(h_ + n * stride_h_, before, bytes);
+        if (x_ != nullptr) std::memcpy(x_ + n * stride_x_, s_.X.at(t, 0, b), s_.I * sizeof(C));
+        active_.push_back(b);
+        steps_.push_back({t, b});
+        Gates(t, b, n++);
+      }
+      const size_t rows = n - first;
+      // By the states before: what comes through z is in dh already.
+      if (!s_.linear_before_reset) {
+        Multiply(rows, g_ + first * stride_g_ + 2 * H, static_cast<const C*>(s_.R) + 2 * H * H, H,
+                 d_rh_ + first * stride_h_);
+        for (size_t j = 0; j < rows; ++j) Reset(active_[j], t, first + j);
+      }
+      // The rows of dh are those of the batch: gathered where some are past their end.
+      const bool is_whole = rows == s_.B;
+      C* const dh = is_whole ? dh_ : Gathered();
+      if (s_.linear_before_reset) {
+        AddProductsWithQ(rows, first, dh);
+      } else {
+        Multiply(rows, g_ + first * stride_g_, static_cast<const C*>(s_.R), 2 * H, dh);
+      }
+      for (size_t j = 0; j < rows; ++j) {
+        C* const own = dh_ + active_[j] * stride_h_;
+        if (!is_whole) std::memcpy(own, dh + j * stride_h_, bytes);
+        const size_t b = active_[j];
+        const bool is_first = s_.reverse ? t + 1 >= Length(b) : t == 0;
+        if (!is_first && !IsReset(t, b)) continue;
+        if (c_.d_initial_h.data != nullptr && (!IsReset(t, b) || s_.resets_to_initial)) {
+          Add(own, H, reinterpret_cast<C*>(c_.d_initial_h.at(0, 0, b)));
+        }
+        std::memset(own, 0, bytes);
+      }
+    }
+  }
+
+  C* Gathered() {
+    gathered_.assign((active_.size() + 1) * stride_h_, C{0});
+    for (size_t j = 0; j < active_.size(); ++j) {
+      std::memcpy(gathered_.data() + j * stride_h_, dh_ + active_[j] * stride_h_, s_.H * sizeof(C));
+    }
+    return gathered_.data();
+  }
+
+  // to[r] += g[r]·M for M [count, H].
+  void Multiply(size_t rows, const C* g, const C* M, size_t count, C* to) const {
+    ForRows(rows, [&]<size_t kRows>(size_t r) {
+      AddProductsOfRows<kRows>(g + r * stride_g_, stride_g_, M, count, s_.H, to + r * stride_h_, stride_h_);
+    });
+  }
+
+  // Reset after: r and z, and q in n's place.
+  void AddProductsWithQ(size_t rows, size_t first, C* dh) const {
+    const size_t H = s_.H;
+    const C *const g = g_ + first * stride_g_, *const R = static_cast<const C*>(s_.R);
+    Multiply(rows, g, R, 2 * H, dh);
+    Multiply(rows, g + 3 * H, R + 2 * H * H, H, dh);
+  }
+
+  // An activation, and its derivative: none beyond the bound.
+  V Apply(const Activation& function, V x, V* derivative) const {
+    const V bound = hn::Set(d_, static_cast<C>(s_.clip));
+    const V within = Clip(d_, x, bound), y = Activate(d_, function, within);
+    *derivative = hn::IfThenElseZero(hn::Le(hn::Abs(x), bound), Derivative(d_, function, within, y));
+    return y;
+  }
+
+  // The gradients by the arguments of a row's step, and that by the state before as far as it comes through z.
+  void Gates(size_t t, size_t b, size_t n) {
+    const size_t H = s_.H;
+    const C* const saved = reinterpret_cast<const C*>(s_.gates.at(t, 0, b));
+    const C* const dY = c_.dY.data == nullptr ? nullptr : reinterpret_cast<const C*>(c_.dY.at(t, 0, b));
+    C *const dh = dh_ + b * stride_h_, *const g = g_ + n * stride_g_;
+    const C* const h = h_ + n * stride_h_;
+    V share = hn::Set(d_, C{1}), rest = hn::Zero(d_);
+    if (s_.attention.data != nullptr) {
+      C a;
+      std::memcpy(&a, s_.attention.at(t, 0, b), sizeof(C));
+      share = hn::Set(d_, s_.of_dien ? a : C{1} - a);
+      if (s_.of_dien) rest = hn::Set(d_, C{1} - a);
+    }
+    V by_score = hn::Zero(d_);
+    for (size_t j = 0; j < H; j += N_) {
+      const size_t left = H - j;
+      V r_slope, z_slope, n_slope;
+      const V r = Apply(s_.f, LoadPart(d_, saved + j, left), &r_slope);
+      const V raw_z = Apply(s_.f, LoadPart(d_, saved + H + j, left), &z_slope);
+      const V nn = Apply(s_.g, LoadPart(d_, saved + 2 * H + j, left), &n_slope);
+      V e = LoadPart(d_, dh + j, left);
+      if (dY != nullptr) e = hn::Add(e, LoadPart(d_, dY + j, left));
+      const V z = MultiplyAdd(share, raw_z, rest);
+      const V before = LoadPart(d_, h + j, left);
+      const V dz = hn::Mul(e, hn::Sub(before, nn));
+      const V of_n = hn::Mul(hn::Mul(e, hn::Sub(hn::Set(d_, C{1}), z)), n_slope);
+      if (c_.d_attention.data != nullptr) {
+        const V by_a = s_.of_dien ? hn::Sub(raw_z, hn::Set(d_, C{1})) : hn::Neg(raw_z);
+        by_score = hn::Add(by_score, hn::IfThenElseZero(hn::FirstN(d_, left), hn::Mul(dz, by_a)));
+      }
+      StorePart(hn::Mul(hn::Mul(dz, share), z_slope), d_, g + H + j, left);
+      StorePart(of_n, d_, g + 2 * H + j, left);
+      StorePart(hn::Mul(e, z), d_, dh + j, left);
+      if (s_.linear_before_reset) {
+        const V q = LoadPart(d_, saved + 3 * H + j, left);
+        StorePart(hn::Mul(hn::Mul(of_n, q), r_slope), d_, g + j, left);
+        StorePart(hn::Mul(of_n, r), d_, g + 3 * H + j, left);
+      } else {
+        StorePart(hn::Mul(r, before), d_, rh_ + n * stride_h_ + j, left);
+      }
+    }
+    if (c_.d_attention.data != nullptr) {
+      C* const at = reinterpret_cast<C*>(c_.d_attention.at(t, 0, b));
+      C sum;
+      std::memcpy(&sum, at, sizeof(C));
+      sum += hn::GetLane(hn::SumOfLanes(d_, by_score));
+      std::memcpy(at, &sum, sizeof(C));
+    }
+  }
+
+  // Reset before: r's gradient from that by r∘h, which also goes on to h.
+  void Reset(size_t b, size_t t, size_t n) {
+    const size_t H = s_.H;
+    const C* const saved = reinterpret_cast<const C*>(s_.gates.at(t, 0, b));
+    const C *const d_rh = d_rh_ + n * stride_h_, *const h = h_ + n * stride_h_;
+    C *const dh = dh_ + b * stride_h_, *const g = g_ + n * stride_g_;
+    for (size_t j = 0; j < H; j += N_) {
+      const size_t left = H - j;
+      V slope;
+      const V r = Apply(s_.f, LoadPart(d_, saved + j, left), &slope), by_rh = LoadPart(d_, d_rh + j, left);
+      StorePart(hn::Mul(hn::Mul(by_rh, LoadPart(d_, h + j, left)), slope), d_, g + j, left);
+      StorePart(MultiplyAdd(by_rh, r, LoadPart(d_, dh + j, left)), d_, dh + j, left);
+    }
+  }
+
+  void Add(const C* from, size_t count, C* to) const {
+    for (size_t j = 0; j < count; j += N_) {
+      const size_t left = count - j;
+      StorePart(hn::Add(LoadPart(d_, to + j, left), LoadPart(d_, from + j, left)), d_, to + j, left);
+    }
+  }
+
+  // Blocks of gates at `from` in g, of `count` rows of a matrix with K columns.
+  void Outer(size_t rows, size_t from, size_t count, const C* x, size_t stride_x, size_t K, C* to) const {
+    if (rows == 0) std::fill_n(to, count * K, C{0});
+    size_t m = 0;
+    for (; m + 2 <= count; m += 2) OuterOfUnits<2>(rows, from, m, x, stride_x, K, to);
+    for (; m < count; ++m) OuterOfUnits<1>(rows, from, m, x, stride_x, K, to);
+  }
+
+  template <size_t kUnits>
+  void OuterOfUnits(size_t rows, size_t from, size_t m, const C* x, size_t stride_x, size_t K, C* to) const {
+    ForRows(rows, [&]<size_t kRows>(size_t r) {
+      OuterProducts<kRows, kUnits>(d_, g_ + r * stride_g_ + from, stride_g_, x + r * stride_x, stride_x, m, K, r != 0,
+                                   to);
+    });
+  }
+
+  void Weights(size_t rows) const {
+    const size_t H = s_.H;
+    const bool after = s_.linear_before_reset;
+    const size_t of_n = after ? 3 * H : 2 * H;  // whose product with the state is n's
+    if (c_.dW != nullptr) Outer(rows, 0, 3 * H, x_, stride_x_, s_.I, static_cast<C*>(c_.dW));
+    if (c_.dR != nullptr) {
+      C* const dR = static_cast<C*>(c_.dR);
+      Outer(rows, 0, 2 * H, h_, stride_h_, H, dR);
+      Outer(rows, of_n, H, after ? h_ : rh_, stride_h_, H, dR + 2 * H * H);
+    }
+    for (const bool is_R : {false, true}) {
+      C* const to = static_cast<C*>(is_R ? c_.dRb : c_.dWb);
+      if (to == nullptr) continue;
+      std::fill_n(to, 3 * H, C{0});
+      for (size_t n = 0; n < rows; ++n) {
+        const C* const g = g_ + n * stride_g_;
+        Add(g, 2 * H, to);
+        Add(g + (is_R ? of_n : 2 * H), H, to + 2 * H);
+      }
+    }
+  }
+
+  void Inputs(size_t rows) const {
+    if (c_.dX.data == nullptr) return;
+    const C* const W = static_cast<const C*>(s_.W);
+    ForRows(rows, [&]<size_t kRows>(size_t r) {
+      AddProductsOfRows<kRows>(g_ + r * stride_g_, stride_g_, W, 3 * s_.H, s_.I, dx_ + r * stride_x_, stride_x_);
+    });
+    for (size_t n = 0; n < rows; ++n) {
+      const auto [t, b] = steps_[n];
+      Add(dx_ + n * stride_x_, s_.I, reinterpret_cast<C*>(c_.dX.at(t, 0, b)));
+    }
+  }
+
+  struct Place {
+    size_t t, b;
+  };
+
+  const FewStepsGradients& c_;
+  const FewSteps& s_;
+  const D d_;
+  const size_t N_;
+  size_t stride_h_ = 0, stride_x_ = 0, stride_g_ = 0;
+  std::vector<C> gathered_;
+  std::vector<size_t> active_;  // rows of the batch that have the step
+  std::vector<Place> steps_;    // of each n
+  C *g_ = nullptr, *h_ = nullptr, *rh_ = nullptr, *x_ = nullptr, *dh_ = nullptr, *d_rh_ = nullptr, *dx_ = nullptr;
+};
+
+template <class C>
+void RunGradientsOfFewSteps(const FewStepsGradients& steps) {
+  GradientsOfFewSteps<C>(steps).Run();
+}
+
+template <class C>
+constexpr FewStepsKernel MakeFewStepsKernel() {
+  return {&RunFewSteps<C>, &RunGradientsOfFewSteps<C>};
+}
+
+}  // namespace ONEGRU_ARITHMETIC
+}  // namespace HWY_NAMESPACE
+}  // namespace onegru
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
