@@ -11,6 +11,7 @@ import pytest
 import onegru
 from onegru.core.dtypes import Array
 from onegru.formats.onnx import gru_step
+from onegru.rewriting import form
 from onegru.rewriting.rewrite import rewrite
 from tests.support.files.onnx_models import I, graph, gru, model, node, numbers, save, value, weights
 from tests.support.rewrite_cases import Case
@@ -197,3 +198,13 @@ def test_sizes_may_be_numpys(tmp_path: Path) -> None:
     names = [size for size in onegru.load(source).inputs[0].shape or () if isinstance(size, str)]
     dims: dict[str, Any] = {name: np.int64(2) for name in names}
     assert rewrite(source, tmp_path / "target.onnx", opset=22, check=onegru.Check(dims=dims)).outputs
+
+
+def test_an_attribute_that_rewriting_would_lose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of an opset that brings a new one."""
+    monkeypatch.setattr(form, "_ATTRIBUTES", form._ATTRIBUTES - {"hidden_size"})
+    with pytest.raises(
+        onegru.SpecError, match=r"GRU node 'gru': has hidden_size, which rewriting does not know$"
+    ):
+        rewrite(save(tmp_path, Case("plain").build()), tmp_path / "target.onnx", opset=22)
+    assert not (tmp_path / "target.onnx").exists()

@@ -58,6 +58,18 @@ def dense(op: Any, x: Any) -> Any:
     return op.swish(op.matmul(x, op.constant(np.eye(I, dtype=np.float32) * 0.7), False, True))
 
 
+def batch_norm(opset: Any, along: tuple[int, ...]) -> Make:
+    """Of features, or of steps; opset 1 takes the data after gamma and beta."""
+
+    def make(op: Any, x: Any) -> Any:
+        rng, size = np.random.default_rng(3), (I, T)[along == (0, 1, 2)]
+        facts = [op.constant((rng.random(size) + 0.5).astype(np.float32)) for _ in range(4)]
+        y = opset.batch_norm_inference(op.transpose(x, op.constant(along)), *facts, 1e-5)
+        return op.transpose(y, op.constant(along))
+
+    return make
+
+
 def mean(axis: int) -> Make:
     return lambda op, x: op.subtract(x, op.reduce_mean(x, op.constant([axis]), True))
 
@@ -67,6 +79,8 @@ CASES: dict[str, tuple[Make, str]] = {
     "dense": (dense, ""),
     "a kernel of 1": (conv(1), ""),
     "the mean of features": (mean(2), ""),
+    "normalised features": (batch_norm(ov.opset5, (0, 2, 1)), ""),
+    "normalised features of opset 1": (batch_norm(ov.opset1, (0, 2, 1)), ""),
     "softmax of features": (lambda op, x: op.softmax(x, 2), ""),
     "a causal convolution": (conv(3), "Convolution node 'Convolution_"),
     "the mean of time": (mean(1), "ReduceMean node 'ReduceMean_"),
@@ -199,3 +213,13 @@ def test_a_fixed_number_of_steps_is_opened(tmp_path: Path) -> None:
 
 def dense_of_h(op: Any, y: Any) -> Any:
     return op.tanh(op.matmul(y, op.constant(np.eye(H, dtype=np.float32)), False, True))
+
+
+def test_the_norm_of_opset_1_streams(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.xml", batch_norm(ov.opset1, (0, 2, 1)))
+    onegru.make_streaming(path, tmp_path / "s.xml")
+    x = np.random.default_rng(2).standard_normal((1, T, I)).astype(np.float32)
+    whole = onegru.load(path).run({"x": x, "h": np.zeros((1, 1, H), np.float32)})["y"]
+    stream = onegru.load(tmp_path / "s.xml").stream()
+    parts = [stream.step({"x": x[:, begin : begin + 2]})["y"] for begin in range(0, T, 2)]
+    np.testing.assert_allclose(np.concatenate(parts, axis=2), whole, atol=1e-6)

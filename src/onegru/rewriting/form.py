@@ -29,6 +29,11 @@ from onegru.runtimes.known_issues import Facts
 _DEFAULT = (Activation("Sigmoid"), Activation("Tanh"))
 
 
+#: The attributes that a `GruNodeConfig` holds.
+_ATTRIBUTES = {"activations", "activation_alpha", "activation_beta", "attention", "clip", "direction"}
+_ATTRIBUTES |= {"hidden_size", "layout", "linear_before_reset", "output_sequence"}
+
+
 @dataclass(frozen=True)
 class GruNodeConfig:
     """A GRU node.
@@ -102,6 +107,8 @@ def read_form(scope: Scope, node: NodeProto, opset: int) -> GruNodeConfig:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
         check_attributes(operator, attributes, place)
+        if unknown := attributes.keys() - _ATTRIBUTES:  # an opset's that this module would lose
+            raise SpecError(f"{place}has {min(unknown)}, which rewriting does not know")
         values = read_attributes(operator, attributes)
         if all(array is not None for array in constants.values()):
             with prefixed_errors(place):

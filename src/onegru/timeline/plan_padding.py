@@ -5,7 +5,7 @@ from __future__ import annotations
 from onegru.core.wording import count
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Move, operator_of
-from onegru.dataflow.table.windows import adds_no_bias
+from onegru.dataflow.table.windows import Window, adds_no_bias
 from onegru.timeline.plan import Cache, TimeExtent
 from onegru.timeline.plan_context import NOT_ALONE, PlanContext, later_words
 
@@ -20,9 +20,11 @@ class PaddingPlanner:
 
     def plan_pad(self, op: Op, move: Move, extent: TimeExtent) -> None:
         """Steps that are added at either end of time, or cut off."""
-        if min(move.pad_begin, move.pad_end) < 0:
+        operator = operator_of(op.kind)
+        is_written = op.kind in ("Pad", "Slice") or isinstance(operator, Window)
+        if min(move.pad_begin, move.pad_end) < 0 or not is_written:
             self.context.refuse_ends(f"{move.message}, which a stream does not know the ends of")
-        elif not operator_of(op.kind).pads_with_zeros(self.analysis.call(op)):
+        elif not operator.pads_with_zeros(self.analysis.call(op)):
             self.context.refuse_ends("pads time with other numbers than zeros")
         left_pad = max(extent.left_pad + move.pad_begin, 0)
         self.context.extents[op.outputs[move.output]] = TimeExtent(

@@ -52,6 +52,7 @@ CASES: dict[str, X] = {
     "square": lambda x: ops.power(x, scalar(2)),
     "root": lambda x: ops.power(ops.abs(x), scalar(0.5)),
     "clamp": lambda x: ops.clamp(x, -0.3, 1.1),
+    "clamp of integers": lambda x: ops.clamp(whole(-3, -2, -1, 0, 1, 2, 3), -1.5, 2.5),
     "least": lambda x: ops.minimum(x, scalar(3.4028235e38)),
     "hard sigmoid": lambda x: ops.hard_sigmoid(x, scalar(0.3), scalar(0.4)),
     "hsigmoid": lambda x: ops.hsigmoid(x),

@@ -20,7 +20,7 @@ from onegru.formats.writing import Interface, Layers, suffixes
 from onegru.operators.onnx import GRU_VERSIONS, activation_attributes, gru_version
 from onegru.operators.schema import Operator
 
-_NEWEST_OPSET = max(GRU_VERSIONS)
+_NEWEST_OPSET = min(max(GRU_VERSIONS), onnx.defs.onnx_opset_version())  # of which onnx knows all
 _MAX_BYTES = 2**31 - 2**20  # a file may have 2 GiB; all but the weights needs far less than the rest
 
 

@@ -230,7 +230,17 @@ def _matmul(place: LayerTranslation) -> Op:
 
 
 def _clamp(place: LayerTranslation) -> Op:
-    return place.op("Clip", place.inputs[0], min=place.real("min"), max=place.real("max"))
+    low, high = place.real("min"), place.real("max")
+    if place.flow.dtype(place.inputs[0]) not in _FLOATS:  # integers, which lie within
+        low, high = np.ceil(low), np.floor(high)
+    return place.op("Clip", place.inputs[0], min=float(low), max=float(high))
+
+
+def _batch_norm(place: LayerTranslation) -> Op:
+    inputs = place.inputs
+    if place.layer.version == "opset1" and len(inputs) == 5:  # which takes gamma and beta before the data
+        inputs = (inputs[2], *inputs[:2], *inputs[3:])
+    return place.op("openvino::BatchNormInference", *inputs)
 
 
 def _hard_sigmoid(place: LayerTranslation) -> Op:
@@ -533,7 +543,7 @@ _RULES: Mapping[str, Rule] = {
     **{"FloorMod": _binary("openvino::FloorMod"), "Swish": _named()},
     **dict.fromkeys(("SoftMax", "Softmax"), _over_axis("Softmax", "1")),
     **{"LogSoftmax": _over_axis("LogSoftmax", "1"), "Interpolate": _interpolate},
-    **dict.fromkeys(("BatchNormInference", "NormalizeL2"), _named()),
+    **{"BatchNormInference": _batch_norm, "NormalizeL2": _named()},
     "MVN": _mvn,
     **dict.fromkeys(("Convolution", "GroupConvolution", "MaxPool", "AvgPool"), _window),
     **dict.fromkeys(("ConvolutionBackpropData", "GroupConvolutionBackpropData"), _window),
