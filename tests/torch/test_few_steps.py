@@ -357,3 +357,13 @@ def test_forward_mode_is_refused_or_computed(steps: int, with_gradients: bool) -
             except NotImplementedError:
                 continue
             assert forward_ad.unpack_dual(result).tangent is not None
+
+
+def test_profiles_show_them() -> None:
+    module, x = ours.GRU(4, 8), torch.randn(1, 2, 4)
+    with torch.no_grad(), torch.profiler.profile() as profile:
+        module(x)
+    assert "onegru::few_steps" in {event.name for event in profile.events()}
+    with torch.profiler.profile() as profile:
+        module(x)[0].sum().backward()
+    assert {"OnegruGRU", "OnegruGRUBackward"} <= {event.name for event in profile.events()}

@@ -149,6 +149,15 @@ def run_few_steps(
         tensors: X, initial_h, attention, lengths, resets, then the weights; on the CPU, of one type.
         saves: whether to keep gates, [T, D, B, 4, H].
     """
+    if torch.autograd._profiler_enabled() and not saves:  # where autograd's function shows itself
+        with torch.profiler.record_function("onegru::few_steps"):
+            return _run(form, tensors, saves)
+    return _run(form, tensors, saves)
+
+
+def _run(
+    form: TorchGruConfig, tensors: Sequence[Tensor | None], saves: bool
+) -> tuple[Tensor, Tensor, Tensor | None] | None:
     memory = _memory_of(form, tensors)
     if memory is None:
         return None
