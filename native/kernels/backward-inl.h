@@ -276,25 +276,25 @@ class GradientsOfRows {
     const Geometry whole{padded_, kLanes};
     if (!after) {
       std::memset(scratch_.drh, 0, count * padded_ * sizeof(C));
-      Product(Gemm<C, 1>{{},
-                         whole,
-                         StepInputs(first_n, count, 0),
-                         padded_,
-                         c_.by_rh,
-                         scratch_.step_index,
-                         padded_,
-                         {{scratch_.drh, nullptr, 0}}},
+      Product(OfLiveUnits(Gemm<C, 1>{{},
+                                     whole,
+                                     StepInputs(first_n, count, 0),
+                                     padded_,
+                                     c_.by_rh,
+                                     scratch_.step_index,
+                                     padded_,
+                                     {{scratch_.drh, nullptr, 0}}}),
               count);
       for (size_t i = 0; i < count; ++i) ByReset(first_n + first_ + i, scratch_.drh + i * padded_, first_ + i);
     }
-    Product(Gemm<C, 1>{{},
-                       whole,
-                       StepInputs(first_n, count, 1),
-                       (after ? 3 : 2) * padded_,
-                       c_.by_h,
-                       scratch_.step_index,
-                       padded_,
-                       {{At(c_.dh, padded_, first_), nullptr, 0}}},
+    Product(OfLiveUnits(Gemm<C, 1>{{},
+                                   whole,
+                                   StepInputs(first_n, count, 1),
+                                   (after ? 3 : 2) * padded_,
+                                   c_.by_h,
+                                   scratch_.step_index,
+                                   padded_,
+                                   {{At(c_.dh, padded_, first_), nullptr, 0}}}),
             count);
     for (size_t slot = first_; slot < last; ++slot) {
       const size_t row = Row(slot), t = TimeOf(row, step);
@@ -373,18 +373,24 @@ class GradientsOfRows {
     while (done < count_) {
       const size_t some = HWY_MIN(kRowsOfX, count_ - done);
       std::memset(scratch_.dx, 0, some * columns.H * sizeof(C));
-      Product(Gemm<C, 1>{{},
-                         columns,
-                         inputs + done,
-                         3 * padded_,
-                         c_.by_x,
-                         scratch_.step_index,
-                         columns.H,
-                         {{scratch_.dx, nullptr, 0}}},
+      Product(OfLiveUnits(Gemm<C, 1>{{},
+                                     columns,
+                                     inputs + done,
+                                     3 * padded_,
+                                     c_.by_x,
+                                     scratch_.step_index,
+                                     columns.H,
+                                     {{scratch_.dx, nullptr, 0}}}),
               some);
       for (size_t i = 0; i < some; ++i) Scatter(scratch_.index[done + i], scratch_.dx + i * columns.H);
       done += some;
     }
+  }
+
+  // A product whose inputs are gates: those beyond H are zeros, which need not be multiplied.
+  Gemm<C, 1> OfLiveUnits(Gemm<C, 1> op) const {
+    if (spec_.H != padded_) op.segment = padded_, op.live = spec_.H;
+    return op;
   }
 
   void Scatter(size_t n, const C* from) {

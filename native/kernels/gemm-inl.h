@@ -45,7 +45,8 @@ struct Gemm {
   const size_t* index;  // of each row
   size_t stride;
   Gate gates[kGates];
-  size_t begin = 0, count = K;  // the inputs that are added now
+  size_t begin = 0, count = K;   // the inputs that are added now
+  size_t segment = 0, live = 0;  // of so many inputs only the first are not zero; 0 for all
 
   const Gemm& Stages() const { return *this; }
 
@@ -64,7 +65,17 @@ struct Gemm {
     }
 #pragma GCC unroll 16
     for (size_t r = 0; r < Tile::kRows; ++r) rows[r] = inputs[tile.row + r] + begin;
-    Multiply<Tile::kRows, Tile::kPanels, kGates>(tile.d, count, rows, panels, tile.width, tile.sums);
+    if (segment == 0) {
+      Multiply<Tile::kRows, Tile::kPanels, kGates>(tile.d, count, rows, panels, tile.width, tile.sums);
+      return;
+    }
+    for (size_t k = 0; k < count; k += segment) {
+      Multiply<Tile::kRows, Tile::kPanels, kGates>(tile.d, live, rows, panels, tile.width, tile.sums);
+#pragma GCC unroll 16
+      for (size_t p = 0; p < Tile::kPanels; ++p) panels[p] += segment * kGates * geometry.width(tile.panel + p);
+#pragma GCC unroll 16
+      for (size_t r = 0; r < Tile::kRows; ++r) rows[r] += segment;
+    }
   }
 
   template <class Rows>
@@ -96,7 +107,8 @@ inline constexpr size_t kBytesOfPanels = 20 * 1024;
 template <class C, size_t kGates>
 HWY_NOINLINE void Product(Gemm<C, kGates> op, size_t rows) {
   const size_t row = kGates * PanelsOfSweep(kGates) * op.geometry.lanes * sizeof(C);
-  const size_t most = rows <= kMaxRows ? HWY_MAX(op.K, 1) : kBytesOfPanels / row;
+  size_t most = rows <= kMaxRows ? HWY_MAX(op.K, 1) : kBytesOfPanels / row;
+  if (op.segment != 0) most = HWY_MAX(most / op.segment, 1) * op.segment;
   do {
     op.count = HWY_MIN(most, op.K - op.begin);
     ForTiles(hn::ScalableTag<C>(), op.geometry, rows, 0, op.geometry.panels(), false, op);
