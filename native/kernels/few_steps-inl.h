@@ -67,9 +67,8 @@ HWY_INLINE void StorePart(hn::Vec<D> v, D d, C* to, size_t count) {
 // depend on how many there are.
 template <size_t kCount, size_t kWidth, class D, class V = hn::Vec<D>>
 HWY_INLINE V SumsOfLanes(D d, const V (&v)[kCount]) {
-  if constexpr (kWidth == 1) {
-    return v[0];
-  } else {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (kWidth > 1) {
     V halves[(kCount + 1) / 2];
     for (size_t i = 0; i < (kCount + 1) / 2; ++i) {
       const V low = v[2 * i], high = v[HWY_MIN(2 * i + 1, kCount - 1)];
@@ -77,6 +76,8 @@ HWY_INLINE V SumsOfLanes(D d, const V (&v)[kCount]) {
     }
     return SumsOfLanes<(kCount + 1) / 2, kWidth / 2>(d, halves);
   }
+#endif
+  return v[0];
 }
 
 // to[r][m] = M[m] · x[r] for rows m of a matrix [rows, K]. x is padded with zeros to whole vectors.
