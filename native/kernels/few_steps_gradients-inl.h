@@ -143,11 +143,7 @@ class GradientsOfFewSteps {
   using V = hn::Vec<D>;
 
   size_t Padded(size_t count) const { return (count + N_ - 1) / N_ * N_ + N_; }
-  // Within the steps that there are, whatever becomes of the caller's memory meanwhile.
-  size_t Length(size_t b) const {
-    if (s_.lengths == nullptr) return s_.T;
-    return static_cast<size_t>(std::clamp<std::int64_t>(s_.lengths[b], 0, static_cast<std::int64_t>(s_.T)));
-  }
+  size_t Length(size_t b) const { return s_.lengths == nullptr ? s_.T : static_cast<size_t>(s_.lengths[b]); }
   size_t Count() const {
     size_t count = 0;
     for (size_t b = 0; b < s_.B; ++b) count += Length(b);

@@ -2,8 +2,10 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
+#include <vector>
 
 #include "native/few_steps.h"
 #include "native/float_mode.h"
@@ -32,6 +34,21 @@ Rows RowsOf(const nb::tuple& given) {
 }
 
 void* At(nb::handle address) { return reinterpret_cast<void*>(nb::cast<Address>(address)); }
+
+// A call, and its lengths as they are now: another thread may write to the caller's.
+struct OwnCall {
+  FewSteps steps;
+  std::vector<std::int64_t> lengths;
+
+  void TakeLengths() {
+    if (steps.lengths == nullptr) return;
+    lengths.assign(steps.lengths, steps.lengths + steps.B);
+    for (std::int64_t& length : lengths) {
+      length = std::clamp<std::int64_t>(length, 0, static_cast<std::int64_t>(steps.T));
+    }
+    steps.lengths = lengths.data();
+  }
+};
 
 FewSteps CallOf(const nb::tuple& sizes, const nb::tuple& form, const nb::tuple& weights, const nb::tuple& X,
                 const nb::tuple& initial_h, const nb::tuple& attention, Address lengths, Address resets,
@@ -78,11 +95,12 @@ void BindFewSteps(nb::module_& m) {
       "few_steps",
       [](bool is_double, nb::tuple sizes, nb::tuple form, nb::tuple weights, nb::tuple X, nb::tuple initial_h,
          nb::tuple attention, Address lengths, Address resets, nb::tuple Y, nb::tuple gates, nb::tuple Y_h) {
-        FewSteps s = CallOf(sizes, form, weights, X, initial_h, attention, lengths, resets, Y, gates);
-        s.Y_h = RowsOf(Y_h);
+        OwnCall call{CallOf(sizes, form, weights, X, initial_h, attention, lengths, resets, Y, gates), {}};
+        call.TakeLengths();
+        call.steps.Y_h = RowsOf(Y_h);
         const nb::gil_scoped_release release;
         const DefaultFloatMode mode;
-        KernelOf(is_double).run(s);
+        KernelOf(is_double).run(call.steps);
       },
       nb::arg("is_double"), nb::arg("sizes"), nb::arg("form"), nb::arg("weights"), nb::arg("X"), nb::arg("initial_h"),
       nb::arg("attention"), nb::arg("lengths"), nb::arg("resets"), nb::arg("Y"), nb::arg("gates"), nb::arg("Y_h"),
@@ -94,7 +112,9 @@ void BindFewSteps(nb::module_& m) {
          nb::tuple attention, Address lengths, Address resets, nb::tuple Y, nb::tuple gates, nb::tuple by_outputs,
          nb::tuple by_inputs, nb::tuple by_weights) {
         FewStepsGradients g{};
-        g.call = CallOf(sizes, form, weights, X, initial_h, attention, lengths, resets, Y, gates);
+        OwnCall call{CallOf(sizes, form, weights, X, initial_h, attention, lengths, resets, Y, gates), {}};
+        call.TakeLengths();
+        g.call = call.steps;
         if (by_outputs.size() != 2 || by_inputs.size() != 3 || by_weights.size() != 4 || g.call.gates.data == nullptr) {
           throw std::invalid_argument("by_outputs, by_inputs, by_weights: must be 2, 3 and 4; gates must be there");
         }

@@ -31,9 +31,9 @@ constexpr int kMaxAxes = 8;
 // How a tensor has to lie in memory.
 enum class Kind : char { kRows = 'r', kContiguous = 'c', kLengths = 'l', kMask = 'b' };
 
-// Whether a tensor is on the CPU, of a type and shape, and has `room` bytes from its first number on.
-bool Fits(const nb::dlpack::dltensor& found, nb::dlpack::dtype type, const nb::tuple& shape, std::int64_t room,
-          Kind kind) {
+// Whether a tensor is on the CPU, of a type and shape, and between two addresses.
+bool Fits(const nb::dlpack::dltensor& found, nb::dlpack::dtype type, const nb::tuple& shape, std::uintptr_t begin,
+          std::uintptr_t end, Kind kind) {
   if (found.device.device_type != nb::device::cpu::value || found.dtype != type) return false;
   if (found.ndim > kMaxAxes || found.ndim != static_cast<std::int32_t>(shape.size())) return false;
   std::int64_t count = 1, last = 0;
@@ -51,7 +51,9 @@ bool Fits(const nb::dlpack::dltensor& found, nb::dlpack::dtype type, const nb::t
   if (count == 0) return true;
   // Scores have two axes, and single numbers along both.
   if (kind == Kind::kRows && found.ndim > 2 ? !has_rows : kind != Kind::kRows && !is_contiguous) return false;
-  return found.data != nullptr && (last + 1) * (type.bits / 8) <= room;
+  const auto at = reinterpret_cast<std::uintptr_t>(found.data);
+  const auto bytes = static_cast<std::uintptr_t>(last + 1) * (type.bits / 8);
+  return at != 0 && at >= begin && at <= end && bytes <= end - at;
 }
 
 nb::dlpack::dtype TypeOf(Kind kind, nb::dlpack::dtype numbers) {
@@ -70,8 +72,8 @@ void BindTensorMemory(nb::module_& m) {
         const auto* const exchange = static_cast<const ExchangeApi*>(api.data("dlpack_exchange_api"));
         const std::size_t count = tensors.size();
         if (exchange == nullptr || exchange->version.major != 1 || exchange->view == nullptr) return nb::none();
-        if (room.size() != count || shapes.size() != count || kinds.size() != count) {
-          throw std::invalid_argument("room, shapes, kinds: must be one for each tensor");
+        if (room.size() != 2 * count || shapes.size() != count || kinds.size() != count) {
+          throw std::invalid_argument("room, shapes, kinds: must be two, one and one for each tensor");
         }
         const nb::dlpack::dtype numbers = is_double ? nb::dtype<double>() : nb::dtype<float>();
         nb::list rows;
@@ -89,7 +91,8 @@ void BindTensorMemory(nb::module_& m) {
           const auto kind = static_cast<Kind>(kinds[i]);
           found.data = static_cast<char*>(found.data) + found.byte_offset;
           const auto shape = nb::cast<nb::tuple>(shapes[i]);
-          if (!Fits(found, TypeOf(kind, numbers), shape, nb::cast<std::int64_t>(room[i]), kind)) return nb::none();
+          const auto begin = nb::cast<std::uintptr_t>(room[2 * i]), end = nb::cast<std::uintptr_t>(room[2 * i + 1]);
+          if (!Fits(found, TypeOf(kind, numbers), shape, begin, end, kind)) return nb::none();
           std::int64_t strides[2] = {0, 0};
           for (int axis = 0; axis < 2 && axis < found.ndim && found.strides != nullptr; ++axis) {
             strides[axis] = found.strides[axis] * (found.dtype.bits / 8);
@@ -100,7 +103,8 @@ void BindTensorMemory(nb::module_& m) {
       },
       nb::arg("api"), nb::arg("tensors"), nb::arg("room"), nb::arg("shapes"), nb::arg("kinds"), nb::arg("is_double"),
       "Of each tensor its address, and its strides along the first two axes in bytes; None if one is not on the CPU, "
-      "of its shape and type, and within its room in bytes. kinds: r for rows in one piece, c for all in one piece, l "
+      "of its shape and type, and within its room, from one address to another. kinds: r for rows in one piece, c for "
+      "all in one piece, l "
       "and b likewise for int64 and bool. None among the tensors is at 0.");
 }
 

@@ -367,3 +367,40 @@ def test_profiles_show_them() -> None:
     with torch.profiler.profile() as profile:
         module(x)[0].sum().backward()
     assert {"OnegruGRU", "OnegruGRUBackward"} <= {event.name for event in profile.events()}
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_pruned_weights_without_biases_train(bidirectional: bool) -> None:
+    results = []
+    for kind in (nn.GRU, ours.GRU):
+        torch.manual_seed(0)
+        module = kind(3, 5, bias=False, bidirectional=bidirectional)
+        name = "weight_hh_l0_reverse" if bidirectional else "weight_hh_l0"
+        torch.nn.utils.prune.l1_unstructured(module, name, 0.5)
+        module(torch.ones(2, 2, 3))[0].sum().backward()
+        results.append(getattr(module, f"{name}_orig").grad)
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("steps", [2, 200])
+def test_lengths_are_those_of_the_call(steps: int) -> None:
+    """Whatever a program writes into their memory before backward."""
+    module, lengths = ours.GRU(3, 5), torch.tensor([1, steps])
+    found = []
+    for later in (lengths.clone(), torch.full((2,), steps)):
+        x = torch.ones(steps, 2, 3, requires_grad=True)
+        own = lengths.clone()
+        Y, _ = module(x, lengths=own)
+        own.data.copy_(later)
+        Y.sum().backward()
+        found.append(x.grad)
+    assert torch.equal(*found)
+
+
+def test_traces_before_autograd_see_an_operator() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    module, x = ours.GRU(3, 5), torch.randn(2, 2, 3)
+    with torch.no_grad():
+        graph = make_fx(lambda x: module(x)[0], pre_dispatch=True)(torch.zeros(2, 2, 3))
+        torch.testing.assert_close(graph(x), module(x)[0])

@@ -95,7 +95,7 @@ class GRUCell(Freezable, FormInState, nn.RNNCellBase):
             return None
         own = self._parameters
         weights = [own.get(name) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-        if (self.bias and any(weight is None for weight in weights)) or (
+        if any(weight is None for weight in (weights if self.bias else weights[:2])) or (
             hx is not None and (type(hx) is not Tensor or hx.dim() != 2)
         ):
             return None

@@ -50,7 +50,7 @@ class _Memory(NamedTuple):
     Attributes:
         sizes: T, B, I, H.
         rows: of X, initial_h, attention, lengths, resets and the weights: addresses and strides in bytes.
-        kept: the tensors that have these.
+        kept: the storages that these are in.
     """
 
     sizes: tuple[int, int, int, int]
@@ -76,8 +76,8 @@ def _memory_of(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> _Memor
     if lengths is not None and B and not bool(((lengths >= 0) & (lengths <= T)).all()):
         return None
     H, kinds = weights[1].shape[-1], "rrrlb" + "cccc" * form.num_directions
-    rows = _rows_of(tensors, _shapes(T, B, I, H, form.num_directions), kinds, X.dtype)
-    return None if rows is None else _Memory((T, B, I, H), rows, tensors)
+    found = _rows_of(tensors, _shapes(T, B, I, H, form.num_directions), kinds, X.dtype)
+    return None if found is None else _Memory((T, B, I, H), *found)
 
 
 @functools.lru_cache(maxsize=256)
@@ -88,48 +88,56 @@ def _shapes(T: int, B: int, I: int, H: int, D: int) -> tuple[tuple[int, ...], ..
 
 def _rows_of(
     tensors: Sequence[Tensor | None], shapes: tuple[tuple[int, ...], ...], kinds: str, dtype: torch.dtype
-) -> list[_Rows] | None:
+) -> tuple[list[_Rows], list[Any]] | None:
     """See `tensor_rows` of the module; None also if a tensor is not strided, or a view that negates.
 
-    A storage says how many bytes there are: a program may have freed or cut it.
+    With them come the storages, which keep the memory while it is read, whatever another thread makes of the
+    tensors. A storage says how much there is: a program may have freed or cut it.
     """
-    room = []
+    room: list[int] = []
+    storages: list[Any] = []
     for tensor in tensors:
         if tensor is None:
-            room.append(0)
+            room += (0, 0)
         elif tensor.layout is _STRIDED and not tensor.is_neg():
-            room.append(tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size())
+            try:
+                storage = tensor.untyped_storage()
+                begin = storage.data_ptr()
+            except (RuntimeError, NotImplementedError):  # a tensor without memory, as of zeros
+                return None
+            storages.append(storage)
+            room += (begin, begin + storage.nbytes())
         else:
             return None
     if _EXCHANGE is not None:
-        return _native.tensor_rows(
-            _EXCHANGE, tuple(tensors), tuple(room), shapes, kinds, dtype is torch.float64
-        )
-    rows = [_rows_by_attributes(*item, dtype) for item in zip(tensors, room, shapes, kinds, strict=True)]
-    return None if None in rows else [item for item in rows if item is not None]
+        is_double = dtype is torch.float64
+        rows = _native.tensor_rows(_EXCHANGE, tuple(tensors), tuple(room), shapes, kinds, is_double)
+        return None if rows is None else (rows, storages)
+    read = [
+        _rows_by_attributes(tensor, begin, end, shape, kind, dtype)
+        for tensor, begin, end, shape, kind in zip(tensors, room[::2], room[1::2], shapes, kinds, strict=True)
+    ]
+    return None if None in read else ([item for item in read if item is not None], storages)
 
 
 def _rows_by_attributes(
-    tensor: Tensor | None, room: int, shape: tuple[int, ...], kind: str, dtype: torch.dtype
+    tensor: Tensor | None, begin: int, end: int, shape: tuple[int, ...], kind: str, dtype: torch.dtype
 ) -> _Rows | None:
     """The same of one tensor, where PyTorch is older than that interface."""
     if tensor is None:
         return _ABSENT
-    if (
-        not tensor.is_cpu
-        or tensor.shape != shape
-        or tensor.dtype != {"l": _INT64, "b": _BOOL}.get(kind, dtype)
-    ):
+    wanted = {"l": _INT64, "b": _BOOL}.get(kind, dtype)
+    if not tensor.is_cpu or tensor.shape != shape or tensor.dtype != wanted:
         return None
-    strides, size = tensor.stride(), tensor.element_size()
+    strides, size, first = tensor.stride(), tensor.element_size(), tensor.data_ptr()
     last = sum((n - 1) * by for n, by in zip(shape, strides, strict=True))
-    if tensor.numel() and (not tensor.data_ptr() or (last + 1) * size > room):
+    if tensor.numel() and (not first or first < begin or first + (last + 1) * size > end):
         return None
     in_rows = len(shape) < 3 or shape[-1] <= 1 or strides[-1] == 1
     if not (in_rows if kind == "r" else tensor.is_contiguous()):
         return None
     along = (*strides, 0, 0)
-    return tensor.data_ptr(), along[0] * size, along[1] * size
+    return first, along[0] * size, along[1] * size
 
 
 def _inputs(memory: _Memory, d: int) -> tuple[tuple[int, int, int, int], _Rows, _Rows, _Rows, int, int]:
@@ -221,7 +229,7 @@ def gradients_of_few_steps(
     )
     if others is None:
         return None
-    (y, *_), (kept, *_), of_Y, of_Y_h, dX, of_h, of_scores = others
+    (y, *_), (kept, *_), of_Y, of_Y_h, dX, of_h, of_scores = others[0]
     row = H * size
     for d in range(D):
         _native.few_steps_gradients(

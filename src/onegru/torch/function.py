@@ -119,7 +119,7 @@ def quick_call(
     saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
     if not (are_few_trained if saves else are_few)(T, B, H):
         return None
-    if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
+    if has_modes() or torch._C._are_functorch_transforms_active():
         return None
     if torch.is_autocast_enabled("cpu") or torch.jit.is_tracing() or is_exporting() or is_dual():
         return None
@@ -168,12 +168,17 @@ def _exported(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tuple[T
 # --- tensors as the engine takes them
 
 
+def has_modes() -> bool:
+    """Whether a mode sees what runs: those that trace before autograd have a stack of their own."""
+    return bool(torch._C._len_torch_dispatch_stack() or torch._ops._len_torch_dispatch_stack_pre_dispatch())
+
+
 def is_watched(*tensors: Tensor | None) -> bool:
     """Whether something stands between these tensors and their numbers: a mode, a trace, a class of tensors.
 
     It has to see an operator, as it would not see that memory is read.
     """
-    if torch._C._len_torch_dispatch_stack():
+    if has_modes():
         return True
     plain = Tensor.__torch_dispatch__
     return any(tensor is not None and type(tensor).__torch_dispatch__ is not plain for tensor in tensors)
@@ -335,6 +340,9 @@ def _save(ctx: Any, tensors: Sequence[Tensor | None], Y: Tensor, gates: Tensor) 
     """
     leaves = {n: t.detach() for n, t in enumerate(tensors) if t is not None and t.requires_grad and t.is_leaf}
     own = [t if t is None or t.requires_grad else t.detach() for t in tensors]
+    for place in (3, 4):  # lengths and resets: a program may write to their memory, too
+        if (item := own[place]) is not None:
+            own[place] = item.clone()
     ctx.leaves = tuple(leaves)
     ctx.save_for_backward(*leaves.values(), *own, Y, gates)
 

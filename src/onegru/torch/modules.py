@@ -155,7 +155,7 @@ class GRU(Freezable, FormInState, nn.RNNBase):
             return None
         X, own = input.transpose(0, 1) if self.batch_first else input, self._parameters
         weights = [own.get(name) for name in self._flat_weights_names]  # None if computed from others
-        if self.bias and any(weight is None for weight in weights):
+        if any(weight is None for weight in weights):
             return None
         weights = self._with_biases(weights)
         found = quick_call(self._form, X, hx, weights, self.num_layers, self.hidden_size)

@@ -231,7 +231,7 @@ def _matmul(place: LayerTranslation) -> Op:
 
 def _clamp(place: LayerTranslation) -> Op:
     low, high = place.real("min"), place.real("max")
-    if place.flow.dtype(place.inputs[0]) not in _FLOATS:  # integers, which lie within
+    if (place.flow.dtype(place.inputs[0]) or "").lstrip("u").startswith("int"):  # which lie within
         low, high = np.ceil(low), np.floor(high)
     return place.op("Clip", place.inputs[0], min=float(low), max=float(high))
 
