@@ -221,7 +221,7 @@ def _limits(machines: Machines) -> list[str]:
         f"- **Small layers gain most because frameworks cost most there.** {_small(machines)} Of the ten "
         f"times in the first row most is that; inside a model of many operators little of it is left.",
         "- **Training of large layers** in PyTorch is done by oneDNN's kernels, which are as good: 1.05 to "
-        "1.3 times there, where small layers gain several times; single steps with gradients gain nothing. "
+        "1.3 times there, where small layers gain several times; single steps of large layers gain little. "
         "[Training, measured](training-tables.md).",
         f"- **Single shapes.** {_slower(real)} of the GRUs of real models are slower than the fastest peer. "
         f"Of the random shapes, {_slower(drawn)} are slower than ONNX Runtime ({' and '.join(singly)}, where "
