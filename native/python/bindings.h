@@ -7,11 +7,11 @@
 
 namespace onegru {
 
-void BindLayer(nanobind::module_& m);     // Layer, Stream: layer.cc
-void BindCalls(nanobind::module_& m);     // Caller, Stepper: calls.cc
-void BindObserver(nanobind::module_& m);  // observer.cc
+void BindLayer(nanobind::module_& m);         // Layer, Stream: layer.cc
+void BindCalls(nanobind::module_& m);         // Caller, Stepper: calls.cc
+void BindObserver(nanobind::module_& m);      // observer.cc
 void BindTensorMemory(nanobind::module_& m);  // tensor_memory.cc
-void BindFewSteps(nanobind::module_& m);  // few_steps.cc
+void BindFewSteps(nanobind::module_& m);      // few_steps.cc
 
 }  // namespace onegru
 
