@@ -24,8 +24,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from onegru.core.activations import AS_OPERATORS
-
 Effect = Literal["refuses", "miscomputes"]
 
 MEASURED: Mapping[str, str] = {"onnxruntime": "1.32.0", "openvino": "2026.4.1", "onnx": "1.23.2"}
@@ -94,8 +92,6 @@ def verdicts(facts: Facts) -> list[Verdict]:
 _TAKES_ALPHA = frozenset({"affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"})
 _OPENVINO_HAS = frozenset({"relu", "sigmoid", "tanh"})
 _DEFAULT = ["sigmoid", "tanh"]
-_ONLY_FLOAT32 = tuple(sorted({*AS_OPERATORS} - {"Relu", "Sigmoid", "Tanh"}))
-_ONLY_FLOAT32_LOWER = frozenset(name.lower() for name in _ONLY_FLOAT32)
 
 
 def _is_bidirectional(facts: Facts) -> bool:
@@ -192,12 +188,6 @@ _ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callab
     ),
     ("onnxruntime", "refuses", _AUGRU): (
         ("has no kernels for bfloat16 in AUGRU's function", lambda facts: facts.dtype == "bfloat16"),
-        (
-            f"has no float64 kernels for {', '.join(_ONLY_FLOAT32)} in AUGRU's function",
-            lambda facts: (
-                facts.dtype == "float64" and not _ONLY_FLOAT32_LOWER.isdisjoint(_activations(facts))
-            ),
-        ),
     ),
     ("onnxruntime", "miscomputes", _ONNX): (
         ("takes 0 for an alpha of Affine that is not given", _has_no_alpha("affine")),
