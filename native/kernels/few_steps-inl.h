@@ -9,7 +9,7 @@
 #include "hwy/highway.h"
 #include "native/few_steps.h"
 #include "native/kernels/activations-inl.h"
-#include "native/packed.h"
+#include "native/memory_pool.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_FEW_STEPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_FEW_STEPS_INL_H_
@@ -24,15 +24,15 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Zeros, aligned for whole vectors.
+// Zeros for the time of a call, aligned for whole vectors.
 template <class C>
 class ZeroedMemory {
  public:
-  explicit ZeroedMemory(size_t count) : bytes_(AllocateAligned(HWY_MAX(count, 1) * sizeof(C))) {}
+  explicit ZeroedMemory(size_t count) : bytes_(AllocatePooled(HWY_MAX(count, 1) * sizeof(C))) {}
   C* get() const { return reinterpret_cast<C*>(bytes_.get()); }
 
  private:
-  AlignedBytes bytes_;
+  PooledBytes bytes_;
 };
 
 // How many rows of the batch read a row of weights together: as many sums as there are registers for.
@@ -270,10 +270,10 @@ class FewStepsOfRows {
   }
 
   void Step(size_t t, size_t b) {
-    const size_t H = s_.H, r = b;
-    C* const h = h_ + r * stride_h_;
-    const C* const nx = by_x_of_step_ + r * stride_s_ + 2 * H;
-    const C* const nh = by_h_ + r * stride_s_ + 2 * H;
+    const size_t H = s_.H;
+    C* const h = h_ + b * stride_h_;
+    const C* const nx = by_x_of_step_ + b * stride_s_ + 2 * H;
+    const C* const nh = by_h_ + b * stride_s_ + 2 * H;
     V share = hn::Set(d_, C{1}), rest = hn::Zero(d_);  // z becomes share·z + rest
     if (s_.attention.data != nullptr) {
       C a;
@@ -286,7 +286,7 @@ class FewStepsOfRows {
       const V before = hn::LoadU(d_, h + j);
       const V x = hn::Add(hn::LoadU(d_, nx + j), hn::LoadU(d_, bx_ + 2 * H + j));
       const V q = hn::Add(hn::LoadU(d_, nh + j), hn::LoadU(d_, bh_ + 2 * H + j));
-      const V of_r = Sum(r, 0, j), of_z = Sum(r, 1, j);
+      const V of_r = Sum(b, 0, j), of_z = Sum(b, 1, j);
       const V of_n = s_.linear_before_reset ? MultiplyAdd(F(of_r), q, x) : hn::Add(x, q);
       if (gates != nullptr) {
         const V saved[] = {of_r, of_z, of_n, q};

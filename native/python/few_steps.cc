@@ -19,10 +19,6 @@ namespace {
 
 using Address = std::uintptr_t;
 
-Rows RowsAt(Address address, std::ptrdiff_t time, std::ptrdiff_t row) {
-  return {reinterpret_cast<char*>(address), time, 0, row};
-}
-
 Activation ActivationOf(nb::handle item) {
   const auto function = nb::cast<std::size_t>(item[0]);
   if (function >= kFunctions) throw std::invalid_argument("activations: not a function of this module");
@@ -30,7 +26,8 @@ Activation ActivationOf(nb::handle item) {
 }
 
 Rows RowsOf(const nb::tuple& given) {
-  return RowsAt(nb::cast<Address>(given[0]), nb::cast<std::ptrdiff_t>(given[1]), nb::cast<std::ptrdiff_t>(given[2]));
+  return {reinterpret_cast<char*>(nb::cast<Address>(given[0])), nb::cast<std::ptrdiff_t>(given[1]), 0,
+          nb::cast<std::ptrdiff_t>(given[2])};
 }
 
 void* At(nb::handle address) { return reinterpret_cast<void*>(nb::cast<Address>(address)); }

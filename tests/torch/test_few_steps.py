@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.nn.utils import prune  # noqa: E402
 
 import onegru  # noqa: E402
 import onegru.torch as ours  # noqa: E402
@@ -376,7 +377,7 @@ def test_pruned_weights_without_biases_train(bidirectional: bool) -> None:
         torch.manual_seed(0)
         module = kind(3, 5, bias=False, bidirectional=bidirectional)
         name = "weight_hh_l0_reverse" if bidirectional else "weight_hh_l0"
-        torch.nn.utils.prune.l1_unstructured(module, name, 0.5)
+        prune.l1_unstructured(module, name, 0.5)
         module(torch.ones(2, 2, 3))[0].sum().backward()
         results.append(getattr(module, f"{name}_orig").grad)
     torch.testing.assert_close(*results)
