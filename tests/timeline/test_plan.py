@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from onnx import TensorProto, helper
 
 import onegru
 from onegru import SpecError
+from onegru.dataflow.table import OPERATORS, Call, Move
+from onegru.dataflow.table.pointwise import Pointwise
 from onegru.formats.graph import Graph
 from onegru.timeline import check
 from onegru.timeline.analysis import TimeAnalysis
@@ -221,3 +223,40 @@ def test_a_model_is_followed_once_and_each_operator_by_itself(
     planner = Planner(analysis, find_time(analysis, {}), delay=False)
     planner.context.newest = NeverWhole()
     assert not planner.plan().refusals
+
+
+@pytest.mark.parametrize(("moved", "pads"), [((2, 0, 0), True), ((0, 0, 2), False), ((2, 0, 2), True)])
+def test_rows_that_nobody_plans_are_refused_in_their_words(
+    moved: tuple[int, int, int], pads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that pads or reaches without being a Pad, a Slice or a window."""
+
+    class Shifted(Pointwise):
+        def along(self, call: Call) -> Iterator[Move]:
+            yield from (Move(0, axis, axis) for axis in range(2))
+            yield Move(0, 2, 2, 0, "", "shifts time", *moved)
+
+        def pads_with_zeros(self, call: Call) -> bool:
+            return pads
+
+    monkeypatch.setitem(OPERATORS, "com.example::Shift", Shifted("com.example::Shift"))
+    rng, V = np.random.default_rng(0), helper.make_tensor_value_info
+    shapes = {"K": (3, 3, 3), "W": (1, 12, 3), "R": (1, 12, 4)}
+    nodes = [
+        helper.make_node("Shift", ["X"], ["P"], domain="com.example", name="mine"),
+        helper.make_node("Conv", ["P", "K"], ["C"]),
+        helper.make_node("Transpose", ["C"], ["Z"], perm=[2, 0, 1]),
+        helper.make_node("GRU", ["Z", "W", "R"], ["Y"], hidden_size=4),
+    ]
+    tensors = [
+        onnx.numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    inputs, outputs = [V("X", 1, [1, 3, "T"])], [V("Y", 1, None)]
+    graph = helper.make_graph(nodes, "shifted", inputs, outputs, tensors)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    with pytest.raises(
+        SpecError, match="Shift node 'mine' shifts time, which a stream does not know the ends"
+    ):
+        onegru.make_streaming(save(tmp_path, model), tmp_path / "s.onnx", check=False)
