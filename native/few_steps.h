@@ -14,6 +14,7 @@ namespace onegru {
 // A direction of a call. The gates of the weights are r, z, n. Null data are absent.
 struct FewSteps {
   std::size_t T, B, I, H;
+  std::size_t threads;  // that share the work, if it is enough
   bool linear_before_reset;
   bool reverse;
   Activation f, g;

@@ -1,7 +1,8 @@
 // A few steps of a few rows on row-major weights. Included once for each SIMD target.
 //
-// The equations are those of step-inl.h. Each product is a sum of products for each lane of a vector, and then over the
-// lanes: another order than that of packed weights, and of other targets, so its last bits may differ from theirs.
+// The equations are those of step-inl.h. Sums have another order than with packed weights, and on other targets, so
+// their last bits may differ from theirs: see few_steps_products-inl.h. Threads share rows of matrices and rows of the
+// batch, never a sum.
 
 #include <algorithm>
 #include <cstring>
@@ -9,7 +10,8 @@
 #include "hwy/highway.h"
 #include "native/few_steps.h"
 #include "native/kernels/activations-inl.h"
-#include "native/memory_pool.h"
+#include "native/kernels/few_steps_products-inl.h"
+#include "native/threads/tasks.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_FEW_STEPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_FEW_STEPS_INL_H_
@@ -24,132 +26,24 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Zeros for the time of a call, aligned for whole vectors.
+// From this many operations on it pays to share work; reading a byte of weights takes as long as so many of them.
+inline constexpr double kFlopsToShare = 3.0e6;
+inline constexpr double kFlopsOfByte = 4.0;
+inline constexpr size_t kUnitsToShare = 8192;  // likewise of gates and states
+
+// How many of these threads share products of so many weights with some rows.
 template <class C>
-class ZeroedMemory {
- public:
-  explicit ZeroedMemory(size_t count) : bytes_(AllocatePooled(HWY_MAX(count, 1) * sizeof(C))) {}
-  C* get() const { return reinterpret_cast<C*>(bytes_.get()); }
-
- private:
-  PooledBytes bytes_;
-};
-
-// How many rows of the batch read a row of weights together: as many sums as there are registers for.
-inline constexpr size_t kRowsOfFewSteps = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
-
-// The first `count` numbers of a vector, or all if there are more: no others are read or written.
-template <class D, class C = hn::TFromD<D>>
-HWY_INLINE hn::Vec<D> LoadPart(D d, const C* from, size_t count) {
-  if (count >= hn::Lanes(d)) return hn::LoadU(d, from);
-#if HWY_TARGET <= HWY_AVX2
-  return hn::MaskedLoad(hn::FirstN(d, count), d, from);
-#else
-  HWY_ALIGN C part[hn::MaxLanes(D())] = {};
-  std::memcpy(part, from, count * sizeof(C));
-  return hn::Load(d, part);
-#endif
+size_t ThreadsForProducts(size_t weights, size_t rows, size_t threads) {
+  const double flops = 2.0 * static_cast<double>(rows), bytes = kFlopsOfByte * sizeof(C);
+  return static_cast<double>(weights) * HWY_MAX(flops, bytes) < kFlopsToShare ? 1 : threads;
 }
 
-template <class D, class C = hn::TFromD<D>>
-HWY_INLINE void StorePart(hn::Vec<D> v, D d, C* to, size_t count) {
-  if (count >= hn::Lanes(d)) return hn::StoreU(v, d, to);
-#if HWY_TARGET <= HWY_AVX2
-  hn::BlendedStore(v, hn::FirstN(d, count), d, to);
-#else
-  HWY_ALIGN C part[hn::MaxLanes(D())];
-  hn::Store(v, d, part);
-  std::memcpy(to, part, count * sizeof(C));
-#endif
-}
-
-// The sums over the lanes of some vectors, in the first lanes of one. Each is a tree over neighbours, so it does not
-// depend on how many there are.
-template <size_t kCount, size_t kWidth, class D, class V = hn::Vec<D>>
-HWY_INLINE V SumsOfLanes(D d, const V (&v)[kCount]) {
-#if HWY_TARGET != HWY_SCALAR
-  if constexpr (kWidth > 1) {
-    V halves[(kCount + 1) / 2];
-    for (size_t i = 0; i < (kCount + 1) / 2; ++i) {
-      const V low = v[2 * i], high = v[HWY_MIN(2 * i + 1, kCount - 1)];
-      halves[i] = hn::Add(hn::ConcatEven(d, high, low), hn::ConcatOdd(d, high, low));
-    }
-    return SumsOfLanes<(kCount + 1) / 2, kWidth / 2>(d, halves);
-  }
-#endif
-  return v[0];
-}
-
-// to[r][m] = M[m] · x[r] for rows m of a matrix [rows, K]. x is padded with zeros to whole vectors.
-template <size_t kRows, size_t kUnits, class D, class C = hn::TFromD<D>>
-HWY_INLINE void MultiplyRows(D d, const C* M, const C* end, size_t K, size_t m, const C* x, size_t stride_x, C* to,
-                             size_t stride_to) {
-  using V = hn::Vec<D>;
-  const size_t N = hn::Lanes(d);
-  V sums[kUnits][kRows];
-  for (auto& unit : sums) {
-    for (V& sum : unit) sum = hn::Zero(d);
-  }
-  size_t k = 0;
-  for (; k + N <= K; k += N) {
-    V row[kUnits];
-    for (size_t u = 0; u < kUnits; ++u) row[u] = hn::LoadU(d, M + (m + u) * K + k);
-    for (size_t r = 0; r < kRows; ++r) {
-      const V v = hn::LoadU(d, x + r * stride_x + k);
-      for (size_t u = 0; u < kUnits; ++u) sums[u][r] = MultiplyAdd(row[u], v, sums[u][r]);
-    }
-  }
-  if (k < K) {  // what lies behind a row of weights may be anything, but for the last it may be nothing
-    const auto mask = hn::FirstN(d, K - k);
-    for (size_t u = 0; u < kUnits; ++u) {
-      const C* const from = M + (m + u) * K + k;
-      V row;
-      if (from + N <= end) {
-        row = hn::IfThenElseZero(mask, hn::LoadU(d, from));
-      } else {
-        HWY_ALIGN C last[hn::MaxLanes(D())] = {};
-        std::memcpy(last, from, (K - k) * sizeof(C));
-        row = hn::Load(d, last);
-      }
-      for (size_t r = 0; r < kRows; ++r) {
-        sums[u][r] = MultiplyAdd(row, hn::LoadU(d, x + r * stride_x + k), sums[u][r]);
-      }
-    }
-  }
-  constexpr size_t kLanes = hn::MaxLanes(D()), kAtOnce = HWY_MIN(kRows, kLanes);
-  HWY_ALIGN C lanes[kLanes];
-  for (size_t u = 0; u < kUnits; ++u) {
-    for (size_t first = 0; first < kRows; first += kAtOnce) {
-      V some[kAtOnce];
-      for (size_t r = 0; r < kAtOnce; ++r) some[r] = sums[u][first + r];
-      hn::Store(SumsOfLanes<kAtOnce, kLanes>(d, some), d, lanes);
-      for (size_t r = 0; r < kAtOnce; ++r) to[(first + r) * stride_to + m + u] = lanes[r];
-    }
-  }
-}
-
-template <size_t kRows, class C>
-HWY_NOINLINE void Multiply(const C* M, const C* end, size_t K, size_t first, size_t last, const C* x, size_t stride_x,
-                           C* to, size_t stride_to) {
-  const hn::ScalableTag<C> d;
-  constexpr size_t kUnits = kRows == 1 ? 6 : kRows == 2 ? 4 : 3;
-  size_t m = first;
-  for (; m + kUnits <= last; m += kUnits) {
-    MultiplyRows<kRows, kUnits>(d, M, end, K, m, x, stride_x, to, stride_to);
-  }
-  for (; m < last; ++m) MultiplyRows<kRows, 1>(d, M, end, K, m, x, stride_x, to, stride_to);
-}
-
-// f<kRows>(first) for all rows, the most at once first.
-template <class F>
-void ForRows(size_t rows, F&& f) {
-  size_t at = 0;
-  if constexpr (kRowsOfFewSteps == 8) {
-    for (; at + 8 <= rows; at += 8) f.template operator()<8>(at);
-  }
-  for (; at + 4 <= rows; at += 4) f.template operator()<4>(at);
-  for (; at + 2 <= rows; at += 2) f.template operator()<2>(at);
-  for (; at < rows; ++at) f.template operator()<1>(at);
+// How many may share a call.
+template <class C>
+size_t ThreadsForSteps(const FewSteps& s) {
+  if (s.threads <= 1) return 1;
+  const size_t by_x = ThreadsForProducts<C>(3 * s.H * s.I, s.T * s.B, 2);
+  return by_x == 1 && ThreadsForProducts<C>(3 * s.H * s.H, s.B, 2) == 1 ? 1 : HWY_MIN(s.threads, ThreadsWithRoom());
 }
 
 template <class C>
@@ -163,7 +57,9 @@ class FewStepsOfRows {
         stride_x_((s.I + N_ - 1) / N_ * N_),
         stride_h_((s.H + N_ - 1) / N_ * N_),
         stride_s_((3 * s.H + N_ - 1) / N_ * N_ + N_),
-        memory_(s.T * s.B * (stride_x_ + stride_s_) + s.B * (2 * stride_h_ + stride_s_) + 2 * stride_s_) {
+        threads_(ThreadsForSteps<C>(s)),
+        in_lanes_(HWY_MAX(s.I * LanesOf(s.T * s.B), s.H * LanesOf(s.B))),
+        memory_(s.T * s.B * (stride_x_ + stride_s_) + s.B * (2 * stride_h_ + stride_s_) + 2 * stride_s_ + in_lanes_) {
     C* next = memory_.get();
     const auto take = [&](size_t count) {
       next += count;
@@ -176,6 +72,7 @@ class FewStepsOfRows {
     by_h_ = take(s.B * stride_s_);
     bx_ = take(stride_s_);
     bh_ = take(stride_s_);
+    lanes_ = take(in_lanes_);
     if (s.Wb != nullptr) std::memcpy(bx_, s.Wb, 3 * s.H * sizeof(C));
     if (s.Rb != nullptr) std::memcpy(bh_, s.Rb, 3 * s.H * sizeof(C));
   }
@@ -201,15 +98,15 @@ class FewStepsOfRows {
         for (size_t b = 0; b < B; ++b) Reset(b);
         Products(R_, H, whole, 3 * H, B, rh_, stride_h_, by_h_);
       }
-      for (size_t b = 0; b < B; ++b) {
+      ForEach(B, B * H < kUnitsToShare ? 1 : threads_, [&](size_t b) {
         char* const y = s_.Y.at(t, 0, b);
         if (!Runs(t, b)) {
           std::memset(y, 0, bytes);
-          continue;
+          return;
         }
         Step(t, b);
         std::memcpy(y, h_ + b * stride_h_, bytes);
-      }
+      });
     }
     for (size_t b = 0; b < B; ++b) {
       char* const last = s_.Y_h.at(0, 0, b);
@@ -222,19 +119,31 @@ class FewStepsOfRows {
   }
 
  private:
-  // So many rows of a matrix are multiplied by all rows of the batch before the next ones are read.
+  // Rows of a matrix that are multiplied by all rows before the next ones are read.
   static constexpr size_t kUnitsAtOnce = 12;
+  // A task of a thread is a multiple of them.
+  static constexpr size_t kUnitsOfTask = 4 * kUnitsAtOnce;
+
+  // How many numbers of each column some rows take in lanes; 0 if they are too few for it.
+  size_t LanesOf(size_t rows) const { return rows < N_ ? 0 : VectorsOf<C>(rows) * N_; }
 
   // Rows first…last of a matrix [3H, K], by some rows.
   void Products(const C* M, size_t K, size_t first, size_t last, size_t rows, const C* x, size_t stride_x,
                 C* to) const {
     const C* const end = M + 3 * s_.H * K;
-    for (size_t m = first; m < last; m += kUnitsAtOnce) {
-      ForRows(rows, [&]<size_t kRows>(size_t r) {
-        Multiply<kRows>(M, end, K, m, std::min(m + kUnitsAtOnce, last), x + r * stride_x, stride_x, to + r * stride_s_,
-                        stride_s_);
-      });
-    }
+    const bool in_lanes = rows >= N_;
+    if (in_lanes) RowsToLanes(x, stride_x, rows, K, lanes_);
+    const size_t threads = ThreadsForProducts<C>((last - first) * K, rows, threads_);
+    ForEach((last - first + kUnitsOfTask - 1) / kUnitsOfTask, threads, [&](size_t task) {
+      const size_t begin = first + task * kUnitsOfTask, stop = std::min(begin + kUnitsOfTask, last);
+      if (in_lanes) return MultiplyLanesOfRows(M, K, begin, stop, rows, lanes_, to, stride_s_);
+      for (size_t m = begin; m < stop; m += kUnitsAtOnce) {
+        ForRows(rows, [&]<size_t kRows>(size_t r) {
+          Multiply<kRows>(M, end, K, m, std::min(m + kUnitsAtOnce, stop), x + r * stride_x, stride_x,
+                          to + r * stride_s_, stride_s_);
+        });
+      }
+    });
   }
 
   size_t TimeOf(size_t i) const { return s_.reverse ? s_.T - 1 - i : i; }
@@ -302,9 +211,9 @@ class FewStepsOfRows {
   const FewSteps& s_;
   const D d_;
   const C *W_, *R_;
-  size_t N_, stride_x_, stride_h_, stride_s_;
+  size_t N_, stride_x_, stride_h_, stride_s_, threads_, in_lanes_;
   ZeroedMemory<C> memory_;
-  C *x_, *h_, *rh_, *by_x_, *by_h_, *bx_, *bh_;
+  C *x_, *h_, *rh_, *by_x_, *by_h_, *bx_, *bh_, *lanes_;
   const C* by_x_of_step_ = nullptr;
 };
 

@@ -5,7 +5,8 @@
 //
 //   dX = G·W, dW = Gᵀ·X, dh += [Gr Gz Gq]·R, dR = [Gr Gz Gq]ᵀ·h   (reset before: Gn·Rn is by r∘h, and dRn = Gnᵀ·(r∘h))
 //
-// Sums over steps and rows are in one order, on one thread.
+// Sums over steps and rows are in one order, each on one thread: threads share columns of products with weights, rows
+// of the weights' gradients, and rows of the batch.
 
 #include <algorithm>
 #include <cstring>
@@ -93,24 +94,60 @@ HWY_INLINE void OuterProducts(D d, const C* g, size_t stride_g, const C* x, size
   if (k < K) columns(k, K - k);
 }
 
-// to[r] += g[r]·M for some rows.
-template <size_t kRows, class C>
-HWY_NOINLINE void AddProductsOfRows(const C* g, size_t stride_g, const C* M, size_t count, size_t K, C* to,
-                                    size_t stride_to) {
-  const hn::ScalableTag<C> d;
-  constexpr size_t kVectors = kRows >= 8 ? 3 : kRows == 4 ? (HWY_TARGET <= HWY_AVX3 ? 4 : 2) : 4;
+// The same for kUnits rows m… and kVectors vectors of columns k…, and as many rows as there are: sums stay in
+// registers.
+template <size_t kUnits, size_t kVectors, class D, class C = hn::TFromD<D>>
+HWY_INLINE void OuterTile(D d, const C* g, size_t stride_g, const C* x, size_t stride_x, size_t rows, size_t m,
+                          size_t K, size_t k, size_t last, C* to) {
+  using V = hn::Vec<D>;
   const size_t N = hn::Lanes(d);
-  size_t k = 0;
-  for (; k + kVectors * N <= K; k += kVectors * N) {
+  V sums[kUnits][kVectors];
+  for (auto& unit : sums) {
+    for (V& sum : unit) sum = hn::Zero(d);
+  }
+  for (size_t r = 0; r < rows; ++r) {
+    V v[kVectors];
+    for (size_t i = 0; i < kVectors; ++i) v[i] = hn::LoadU(d, x + r * stride_x + k + i * N);
+    for (size_t u = 0; u < kUnits; ++u) {
+      const V factor = hn::Set(d, g[r * stride_g + m + u]);
+      for (size_t i = 0; i < kVectors; ++i) sums[u][i] = MultiplyAdd(factor, v[i], sums[u][i]);
+    }
+  }
+  for (size_t u = 0; u < kUnits; ++u) {
+    for (size_t i = 0; i < kVectors; ++i) {
+      C* const at = to + (m + u) * K + k + i * N;
+      if (i + 1 == kVectors) {
+        StorePart(sums[u][i], d, at, last);
+      } else {
+        hn::StoreU(sums[u][i], d, at);
+      }
+    }
+  }
+}
+
+// So many columns, and so many rows of a matrix, stay in the nearest cache while all rows of the batch are multiplied.
+inline constexpr size_t kVectorsOfPanel = 6, kUnitsOfPanel = 64;
+
+// Columns k…k_end of to[r] += g[r]·M for some rows.
+template <size_t kRows, class C>
+HWY_NOINLINE void AddProductsOfRows(const C* g, size_t stride_g, const C* M, size_t count, size_t K, size_t k,
+                                    size_t k_end, C* to, size_t stride_to) {
+  const hn::ScalableTag<C> d;
+  constexpr size_t kVectors = kRows >= 8 || (kRows == 4 && HWY_TARGET > HWY_AVX3) ? 3 : kVectorsOfPanel;
+  const size_t N = hn::Lanes(d);
+  for (; k + kVectors * N <= k_end; k += kVectors * N) {
     AddProducts<kRows, kVectors>(d, g, stride_g, M, count, K, k, N, to, stride_to);
   }
-  for (; k < K; k += N) AddProducts<kRows, 1>(d, g, stride_g, M, count, K, k, std::min(N, K - k), to, stride_to);
+  for (; k < k_end; k += N) {
+    AddProducts<kRows, 1>(d, g, stride_g, M, count, K, k, std::min(N, k_end - k), to, stride_to);
+  }
 }
 
 template <class C>
 class GradientsOfFewSteps {
  public:
-  explicit GradientsOfFewSteps(const FewStepsGradients& given) : c_(given), s_(given.call), N_(hn::Lanes(d_)) {}
+  explicit GradientsOfFewSteps(const FewStepsGradients& given)
+      : c_(given), s_(given.call), N_(hn::Lanes(d_)), threads_(ThreadsForSteps<C>(given.call)) {}
 
   void Run() {
     const size_t H = s_.H, rows = Count();
@@ -179,14 +216,15 @@ class GradientsOfFewSteps {
         if (x_ != nullptr) std::memcpy(x_ + n * stride_x_, s_.X.at(t, 0, b), s_.I * sizeof(C));
         active_.push_back(b);
         steps_.push_back({t, b});
-        Gates(t, b, n++);
+        ++n;
       }
-      const size_t rows = n - first;
+      const size_t rows = n - first, sharing = rows * H < kUnitsToShare ? 1 : threads_;
+      ForEach(rows, sharing, [&](size_t j) { Gates(t, active_[j], first + j); });
       // By the states before: what comes through z is in dh already.
       if (!s_.linear_before_reset) {
-        Multiply(rows, g_ + first * stride_g_ + 2 * H, static_cast<const C*>(s_.R) + 2 * H * H, H,
-                 d_rh_ + first * stride_h_);
-        for (size_t j = 0; j < rows; ++j) Reset(active_[j], t, first + j);
+        Multiply(rows, g_ + first * stride_g_ + 2 * H, static_cast<const C*>(s_.R) + 2 * H * H, H, H,
+                 d_rh_ + first * stride_h_, stride_h_);
+        ForEach(rows, sharing, [&](size_t j) { Reset(active_[j], t, first + j); });
       }
       // The rows of dh are those of the batch: gathered where some are past their end.
       const bool is_whole = rows == s_.B;
@@ -194,7 +232,7 @@ class GradientsOfFewSteps {
       if (s_.linear_before_reset) {
         AddProductsWithQ(rows, first, dh);
       } else {
-        Multiply(rows, g_ + first * stride_g_, static_cast<const C*>(s_.R), 2 * H, dh);
+        Multiply(rows, g_ + first * stride_g_, static_cast<const C*>(s_.R), 2 * H, H, dh, stride_h_);
       }
       for (size_t j = 0; j < rows; ++j) {
         C* const own = dh_ + active_[j] * stride_h_;
@@ -218,10 +256,17 @@ class GradientsOfFewSteps {
     return gathered_.data();
   }
 
-  // to[r] += g[r]·M for M [count, H].
-  void Multiply(size_t rows, const C* g, const C* M, size_t count, C* to) const {
-    ForRows(rows, [&]<size_t kRows>(size_t r) {
-      AddProductsOfRows<kRows>(g + r * stride_g_, stride_g_, M, count, s_.H, to + r * stride_h_, stride_h_);
+  // to[r] += g[r]·M for M [count, K].
+  void Multiply(size_t rows, const C* g, const C* M, size_t count, size_t K, C* to, size_t stride_to) const {
+    const size_t panel = kVectorsOfPanel * N_, block = rows <= kRowsOfFewSteps ? count : kUnitsOfPanel;
+    ForEach((K + panel - 1) / panel, ThreadsForProducts<C>(count * K, rows, threads_), [&](size_t task) {
+      const size_t k = task * panel, k_end = std::min(k + panel, K);
+      for (size_t m = 0; m < count; m += block) {
+        ForRows(rows, [&]<size_t kRows>(size_t r) {
+          AddProductsOfRows<kRows>(g + r * stride_g_ + m, stride_g_, M + m * K, std::min(block, count - m), K, k, k_end,
+                                   to + r * stride_to, stride_to);
+        });
+      }
     });
   }
 
@@ -229,8 +274,8 @@ class GradientsOfFewSteps {
   void AddProductsWithQ(size_t rows, size_t first, C* dh) const {
     const size_t H = s_.H;
     const C *const g = g_ + first * stride_g_, *const R = static_cast<const C*>(s_.R);
-    Multiply(rows, g, R, 2 * H, dh);
-    Multiply(rows, g + 3 * H, R + 2 * H * H, H, dh);
+    Multiply(rows, g, R, 2 * H, H, dh, stride_h_);
+    Multiply(rows, g + 3 * H, R + 2 * H * H, H, H, dh, stride_h_);
   }
 
   // An activation, and its derivative: none beyond the bound.
@@ -317,17 +362,44 @@ class GradientsOfFewSteps {
   // Blocks of gates at `from` in g, of `count` rows of a matrix with K columns.
   void Outer(size_t rows, size_t from, size_t count, const C* x, size_t stride_x, size_t K, C* to) const {
     if (rows == 0) std::fill_n(to, count * K, C{0});
-    size_t m = 0;
-    for (; m + 2 <= count; m += 2) OuterOfUnits<2>(rows, from, m, x, stride_x, K, to);
-    for (; m < count; ++m) OuterOfUnits<1>(rows, from, m, x, stride_x, K, to);
+    ForEach((count + kUnitsOfTask - 1) / kUnitsOfTask, ThreadsForProducts<C>(count * K, rows, threads_),
+            [&](size_t task) {
+              const size_t m = task * kUnitsOfTask, end = std::min(m + kUnitsOfTask, count);
+              if (rows > kRowsOfFewSteps) {
+                OuterPanels(rows, g_ + from, m, end, x, stride_x, K, to);
+              } else {
+                OuterRows(rows, g_ + from, m, end, x, stride_x, K, to);
+              }
+            });
+  }
+
+  static constexpr size_t kUnitsOfTask = 48;
+
+  void OuterRows(size_t rows, const C* g, size_t m, size_t end, const C* x, size_t stride_x, size_t K, C* to) const {
+    for (; m + 2 <= end; m += 2) OuterOfUnits<2>(rows, g, m, x, stride_x, K, to);
+    for (; m < end; ++m) OuterOfUnits<1>(rows, g, m, x, stride_x, K, to);
   }
 
   template <size_t kUnits>
-  void OuterOfUnits(size_t rows, size_t from, size_t m, const C* x, size_t stride_x, size_t K, C* to) const {
+  void OuterOfUnits(size_t rows, const C* g, size_t m, const C* x, size_t stride_x, size_t K, C* to) const {
     ForRows(rows, [&]<size_t kRows>(size_t r) {
-      OuterProducts<kRows, kUnits>(d_, g_ + r * stride_g_ + from, stride_g_, x + r * stride_x, stride_x, m, K, r != 0,
-                                   to);
+      OuterProducts<kRows, kUnits>(d_, g + r * stride_g_, stride_g_, x + r * stride_x, stride_x, m, K, r != 0, to);
     });
+  }
+
+  void OuterPanels(size_t rows, const C* g, size_t begin, size_t end, const C* x, size_t stride_x, size_t K,
+                   C* to) const {
+    constexpr size_t kUnits = HWY_TARGET <= HWY_AVX3 ? 8 : 4;
+    const auto column = [&]<size_t kVectors>(size_t k, size_t last) {
+      size_t m = begin;
+      for (; m + kUnits <= end; m += kUnits) {
+        OuterTile<kUnits, kVectors>(d_, g, stride_g_, x, stride_x, rows, m, K, k, last, to);
+      }
+      for (; m < end; ++m) OuterTile<1, kVectors>(d_, g, stride_g_, x, stride_x, rows, m, K, k, last, to);
+    };
+    size_t k = 0;
+    for (; k + 3 * N_ <= K; k += 3 * N_) column.template operator()<3>(k, N_);
+    for (; k < K; k += N_) column.template operator()<1>(k, std::min(N_, K - k));
   }
 
   void Weights(size_t rows) const {
@@ -355,9 +427,7 @@ class GradientsOfFewSteps {
   void Inputs(size_t rows) const {
     if (c_.dX.data == nullptr) return;
     const C* const W = static_cast<const C*>(s_.W);
-    ForRows(rows, [&]<size_t kRows>(size_t r) {
-      AddProductsOfRows<kRows>(g_ + r * stride_g_, stride_g_, W, 3 * s_.H, s_.I, dx_ + r * stride_x_, stride_x_);
-    });
+    Multiply(rows, g_, W, 3 * s_.H, s_.I, dx_, stride_x_);
     for (size_t n = 0; n < rows; ++n) {
       const auto [t, b] = steps_[n];
       Add(dx_ + n * stride_x_, s_.I, reinterpret_cast<C*>(c_.dX.at(t, 0, b)));
@@ -371,7 +441,7 @@ class GradientsOfFewSteps {
   const FewStepsGradients& c_;
   const FewSteps& s_;
   const D d_;
-  const size_t N_;
+  const size_t N_, threads_;
   size_t stride_h_ = 0, stride_x_ = 0, stride_g_ = 0;
   std::vector<C> gathered_;
   std::vector<size_t> active_;  // rows of the batch that have the step

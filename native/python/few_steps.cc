@@ -50,14 +50,15 @@ struct OwnCall {
 FewSteps CallOf(const nb::tuple& sizes, const nb::tuple& form, const nb::tuple& weights, const nb::tuple& X,
                 const nb::tuple& initial_h, const nb::tuple& attention, Address lengths, Address resets,
                 const nb::tuple& Y, const nb::tuple& gates) {
-  if (sizes.size() != 4 || form.size() != 7 || weights.size() != 4) {
-    throw std::invalid_argument("sizes, form, weights: must be 4, 7 and 4");
+  if (sizes.size() != 5 || form.size() != 7 || weights.size() != 4) {
+    throw std::invalid_argument("sizes, form, weights: must be 5, 7 and 4");
   }
   FewSteps s{};
   s.T = nb::cast<std::size_t>(sizes[0]);
   s.B = nb::cast<std::size_t>(sizes[1]);
   s.I = nb::cast<std::size_t>(sizes[2]);
   s.H = nb::cast<std::size_t>(sizes[3]);
+  s.threads = nb::cast<std::size_t>(sizes[4]);
   s.linear_before_reset = nb::cast<bool>(form[0]);
   s.reverse = nb::cast<bool>(form[1]);
   s.clip = nb::cast<double>(form[2]);

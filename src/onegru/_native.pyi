@@ -43,7 +43,7 @@ def tensor_rows(
 ) -> list[tuple[int, int, int]] | None: ...
 def few_steps(
     is_double: bool,
-    sizes: tuple[int, int, int, int],
+    sizes: tuple[int, int, int, int, int],
     form: tuple[Any, ...],
     weights: tuple[int, int, int, int],
     X: tuple[int, int, int],
@@ -57,7 +57,7 @@ def few_steps(
 ) -> None: ...
 def few_steps_gradients(
     is_double: bool,
-    sizes: tuple[int, int, int, int],
+    sizes: tuple[int, int, int, int, int],
     form: tuple[Any, ...],
     weights: tuple[int, int, int, int],
     X: tuple[int, int, int],

@@ -427,7 +427,7 @@ def test_tensors_that_have_no_memory() -> None:
 def test_the_operator_takes_one_type_alone() -> None:
     """Anyone may call it; memory of another type would be read past its end."""
     mine = pair()[1]
-    weights = [p.detach() for p in mine.parameters()]
+    weights = [[p.detach()] for p in mine.parameters()]
     x, h = torch.zeros(T, B, I, dtype=torch.float64), torch.zeros(1, B, H)
     with pytest.raises(onegru.SpecError, match=r"^initial_h: float32; must be float64"):
-        torch.ops.onegru.gru([x, h, *weights], [True] * 2 + [False] * 3 + [True] * 4, mine._form.words)
+        torch.ops.onegru.gru(x, h, None, None, None, *weights, *mine.form.scalars)

@@ -16,6 +16,7 @@ from torch import nn  # noqa: E402
 import onegru  # noqa: E402
 import onegru.torch as ours  # noqa: E402
 from onegru.torch import fallback  # noqa: E402
+from onegru.torch.arguments import form_of  # noqa: E402
 
 FORMS: list[dict[str, Any]] = [
     {},
@@ -236,12 +237,18 @@ def _compile_and_export(module: ours.GRU, x: Any, fullgraph: bool) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # of PyTorch 2.14, about its own check
 def test_opcheck() -> None:
-    from onegru.torch.function import _operator
-
-    weights = [p.detach().clone().requires_grad_() for p in nn.GRU(I, H).parameters()]
-    given = [torch.randn(4, 3, I, requires_grad=True), *weights]
-    present = [True, *[False] * 4, *[True] * 4]
-    torch.library.opcheck(_operator, (given, present, ours.GRU(I, H)._form.words))
+    weights = [[p.detach().clone().requires_grad_()] for p in nn.GRU(I, H).parameters()]
+    x, form = torch.randn(4, 3, I, requires_grad=True), ours.GRU(I, H).form.scalars
+    torch.library.opcheck(torch.ops.onegru.gru.default, (x, *[None] * 4, *weights, *form))
+    state, scores = torch.randn(2, 3, H, requires_grad=True), torch.rand(4, 3, requires_grad=True)
+    lengths, resets = torch.tensor([4, 0, 2]), torch.rand(4, 3) < 0.5
+    both = [[own, own.detach().requires_grad_()] for (own,) in weights[:2]]
+    form = form_of(
+        "bidirectional", False, 3.0, ["Sigmoid", "LeakyRelu"] * 2, [0.1, 0.2], None, True, "dien"
+    ).scalars
+    torch.library.opcheck(
+        torch.ops.onegru.gru.default, (x, state, scores, lengths, resets, *both, [], [], *form)
+    )
 
 
 @pytest.mark.filterwarnings("ignore")  # of PyTorch 2.14 on Python 3.14, about TorchScript
@@ -252,8 +259,10 @@ def test_functional_transforms() -> None:
     close(torch.func.grad(lambda x: module(x)[0].sum())(x.detach()), x.grad, 1e-6)
     both = torch.func.vmap(lambda x: module(x)[0])(torch.stack([x.detach(), x.detach() + 1]))
     close(both[1], module(x + 1)[0], 1e-6)
-    with pytest.raises(RuntimeError, match="jvp"):
-        torch.func.jvp(lambda x: module(x)[0], (x.detach(),), (x.detach(),))
+    theirs = nn.GRU(I, H)
+    theirs.load_state_dict(module.state_dict())
+    ways = [torch.func.jvp(lambda x, m=m: m(x)[0], (x.detach(),), (x.detach(),))[1] for m in (theirs, module)]
+    close(*ways, 1e-6)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -350,11 +359,11 @@ def test_what_only_a_call_shows_is_refused() -> None:
     for lengths in ([3000, 1, 1], [-5, 1, 1]):
         with pytest.raises(onegru.SpecError, match=r"^sequence_lens: "):
             compiled(x, lengths=torch.tensor(lengths))
-    words, weights = module._form.words, [p.detach() for p in module.parameters()]
-    present = [True, *[False] * 4, *[True] * 4]
-    Y, Y_h, all_Y = torch.ops.onegru.gru([x, *weights], present, words)
+    form = module.form.scalars
+    given = (x, *[None] * 4, *([p.detach()] for p in module.parameters()))
+    Y, Y_h, all_Y = torch.ops.onegru.gru(*given, *form)
     with pytest.raises(onegru.SpecError, match=r"^Y: "):
-        torch.ops.onegru.gru_backward([x, *weights], present, [True] * 7, all_Y[:2], Y[:2], Y_h, words)
+        torch.ops.onegru.gru_backward(*given, all_Y[:2], Y[:2], Y_h, [True] * 7, *form)
     module.weight_hh_l0 = nn.Parameter(torch.randn(3, H))
     with pytest.raises(onegru.SpecError, match=r"^R: "):
         module(x)
@@ -441,17 +450,18 @@ def test_flops_are_counted(options: dict[str, Any]) -> None:
 
 def test_the_operators_are_as_their_schemas_say() -> None:
     module = ours.GRU(3, 4, dtype=torch.float64)
-    tensors = [torch.randn(5, 2, 3, dtype=torch.float64), *(p.detach() for p in module.parameters())]
-    tensors = [tensor.requires_grad_() for tensor in tensors]
-    present = [True, False, False, False, False, True, True, True, True]
+    x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
+    weights, form = [[p.detach()] for p in module.parameters()], module.form.scalars
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
-    arguments: Any = (tensors, present, module.form.words)
+    arguments: Any = (x, *[None] * 4, *([p.requires_grad_()] for (p,) in weights), *form)
     torch.library.opcheck(torch.ops.onegru.gru.default, arguments, test_utils=tests)
-    Y = module(tensors[0])[0].detach().unflatten(2, (1, 4))
-    d = [torch.randn(5, 2, 4, dtype=torch.float64), torch.randn(1, 2, 4, dtype=torch.float64)]
-    plain = [tensor.detach() for tensor in tensors]
-    backward: Any = (plain, present, [True, False, False, True, True, True, True], Y, *d, module.form.words)
-    torch.library.opcheck(torch.ops.onegru.gru_backward.default, backward, test_utils=tests)
+    Y = module(x)[0].detach().unflatten(2, (1, 4))
+    plain = (x.detach(), *[None] * 4, *([p.detach()] for (p,) in weights))
+    for dY_h in (torch.randn(1, 2, 4, dtype=torch.float64), None):
+        dY = torch.randn(5, 2, 4, dtype=torch.float64)
+        wanted = [True, False, False, True, True, True, True]
+        backward: Any = (*plain, Y, dY, dY_h, wanted, *form)
+        torch.library.opcheck(torch.ops.onegru.gru_backward.default, backward, test_utils=tests)
 
 
 def test_calls_use_no_more_threads_than_pytorch_may(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -37,7 +36,7 @@ class TorchGruConfig:
         activation_alpha, activation_beta: values for the functions that take them, in order.
         resets_to_initial: whether a reset leads back to the initial state; else to zeros.
         attention: what scores do, where there are any; see `Spec`.
-        words: all of this as an operator's argument, which may be a text but no list of them.
+        scalars: all of this as arguments of an operator.
         matches_nn_gru: whether `torch.nn.GRU` computes it.
     """
 
@@ -49,12 +48,13 @@ class TorchGruConfig:
     activation_beta: tuple[float, ...] = ()
     resets_to_initial: bool = False
     attention: Attention = "openvino"
-    words: str = field(init=False, compare=False, repr=False)
+    scalars: tuple[Any, ...] = field(init=False, compare=False, repr=False)
     matches_nn_gru: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         values = [getattr(self, item.name) for item in fields(self) if item.init]
-        object.__setattr__(self, "words", json.dumps(values))
+        scalars = tuple(list(value) if isinstance(value, tuple) else value for value in values)
+        object.__setattr__(self, "scalars", scalars)
         is_plain = self.activations == ("Sigmoid", "Tanh") * self.num_directions and not self.clip
         matches_nn_gru = is_plain and self.linear_before_reset and self.direction != "reverse"
         matches_nn_gru = matches_nn_gru and not self.resets_to_initial
@@ -148,10 +148,18 @@ def check_steps(name: str, T: int) -> None:
         raise SpecError.of(name, "0 steps; must be 1 or more, as in PyTorch")
 
 
+def form_from(scalars: Sequence[Any]) -> TorchGruConfig:
+    """The form of these arguments of an operator."""
+    return _form_from(
+        *(
+            tuple(item) if isinstance(item, Sequence) and not isinstance(item, str) else item
+            for item in scalars
+        )
+    )
+
+
 @functools.lru_cache(maxsize=256)
-def form_from(words: str) -> TorchGruConfig:
-    """The form of these words."""
-    values: list[Any] = [tuple(item) if isinstance(item, list) else item for item in json.loads(words)]
+def _form_from(*values: Any) -> TorchGruConfig:
     return TorchGruConfig(*values)
 
 

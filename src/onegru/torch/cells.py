@@ -15,7 +15,7 @@ from onegru.layers.torch_form import TorchForm
 from onegru.torch.arguments import TorchGruConfig, form_of, must_have_attention, spec_of
 from onegru.torch.export import is_exporting
 from onegru.torch.freeze import Freezable
-from onegru.torch.function import is_mapped, quick_call
+from onegru.torch.function import quick_call
 from onegru.torch.functional import (
     checked_attention,
     checked_state,
@@ -33,6 +33,7 @@ from onegru.torch.parts import (
     words_of,
 )
 from onegru.torch.state import FormInState
+from onegru.torch.watching import is_mapped
 
 
 class GRUCell(Freezable, FormInState, nn.RNNCellBase):

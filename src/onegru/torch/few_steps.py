@@ -48,12 +48,12 @@ class _Memory(NamedTuple):
     """The inputs of a call where they are.
 
     Attributes:
-        sizes: T, B, I, H.
+        sizes: T, B, I, H, and how many threads PyTorch may use.
         rows: of X, initial_h, attention, lengths, resets and the weights: addresses and strides in bytes.
         kept: the storages that these are in.
     """
 
-    sizes: tuple[int, int, int, int]
+    sizes: tuple[int, int, int, int, int]
     rows: Sequence[_Rows]
     kept: object
 
@@ -77,7 +77,7 @@ def _memory_of(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> _Memor
         return None
     H, kinds = weights[1].shape[-1], "rrrlb" + "cccc" * form.num_directions
     found = _rows_of(tensors, _shapes(T, B, I, H, form.num_directions), kinds, X.dtype)
-    return None if found is None else _Memory((T, B, I, H), *found)
+    return None if found is None else _Memory((T, B, I, H, torch.get_num_threads()), *found)
 
 
 @functools.lru_cache(maxsize=256)
@@ -171,7 +171,7 @@ def _run(
         return None
     X = tensors[0]
     assert X is not None
-    (T, B, _, H), D, size = memory.sizes, form.num_directions, X.element_size()
+    (T, B, _, H, _), D, size = memory.sizes, form.num_directions, X.element_size()
     Y, Y_h = X.new_empty((T, B, D, H) if saves else (T, B, D * H)), X.new_empty((D, B, H))
     gates = X.new_empty((T, D, B, 4, H)) if saves else None
     y, last, kept, row = Y.data_ptr(), Y_h.data_ptr(), 0 if gates is None else gates.data_ptr(), H * size
@@ -212,7 +212,7 @@ def gradients_of_few_steps(
         return None
     X = tensors[0]
     assert X is not None
-    (T, B, I, H), D, size = memory.sizes, form.num_directions, X.element_size()
+    (T, B, I, H, _), D, size = memory.sizes, form.num_directions, X.element_size()
     shapes = ((T, B, I), (D, B, H), (T, B))
     found: list[Tensor | None] = [None] * len(wanted)
     for place, is_wanted in enumerate(wanted):

@@ -18,7 +18,7 @@ from onegru.layers.torch_form import TorchForm
 from onegru.torch.arguments import TorchGruConfig, form_of, must_have_attention, spec_of
 from onegru.torch.export import is_exporting
 from onegru.torch.freeze import Freezable
-from onegru.torch.function import is_mapped, quick_call
+from onegru.torch.function import quick_call
 from onegru.torch.functional import (
     checked_attention,
     checked_lengths,
@@ -42,6 +42,7 @@ from onegru.torch.parts import (
     words_of,
 )
 from onegru.torch.state import FormInState
+from onegru.torch.watching import is_mapped
 
 
 class GRU(Freezable, FormInState, nn.RNNBase):
