@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 import onegru
 import onegru.torch
+from benchmarks import programs
 from benchmarks.page.pictures import draw_page
 from benchmarks.processors import microarchitecture
 
@@ -200,13 +201,29 @@ def best(runs: Sequence[Callable[[], object]], seconds: float) -> list[float]:
 
 def measure(case: Case, seconds: float) -> list[list[float]]:
     """Inference and training, the peer's time and onegru's in ms."""
-    theirs, ours, more = pair(case)
+    *pairs, more = pair(case)
     x = torch.randn(case.T, case.B, case.I)
+    return _both(str(case), pairs, (infer, train), (x, more), seconds)
+
+
+def measure_program(program: programs.Program, seconds: float) -> list[list[float]]:
+    """The same of a whole program."""
+    torch.manual_seed(0)
+    return _both(program.name, program.pair(), (programs.run, programs.learn), (program.inputs(),), seconds)
+
+
+def _both(
+    name: str,
+    modules: Sequence[Any],
+    works: Sequence[Callable[..., list[Tensor]]],
+    given: Any,
+    seconds: float,
+) -> list[list[float]]:
     found = []
-    for work in (infer, train):
-        for a, b in zip(work(theirs, x, more), work(ours, x, more), strict=True):
-            assert float((a - b).abs().max()) <= 2e-5 * (float(a.abs().max()) + 1e-3), str(case)
-        runs = [lambda module=module, work=work: work(module, x, more) for module in (theirs, ours)]
+    for work in works:
+        for a, b in zip(*(work(module, *given) for module in modules), strict=True):
+            assert float((a - b).abs().max()) <= 2e-5 * (float(a.abs().max()) + 1e-3), name
+        runs = [lambda module=module, work=work: work(module, *given) for module in modules]
         found.append(best(runs, seconds))
     return found
 
@@ -226,18 +243,23 @@ def summary(ratios: Sequence[float]) -> str:
     return f"geometric mean {mean:.2f}, least {min(ratios):.2f}, {below} of {len(ratios)} below 1"
 
 
-def table(cases: Sequence[Case], count: int, seconds: float) -> tuple[list[str], list[float], list[float]]:
+def table(
+    cases: Sequence[Case | programs.Program], count: int, seconds: float
+) -> tuple[list[str], list[float], list[float]]:
     """Rows of the page, and how many times as fast inference and training are."""
     rows, inference, training = [], [], []
     with threads(count):
         for number, case in enumerate(cases, 1):
-            times = measure(case, seconds)
+            is_program = isinstance(case, programs.Program)
+            times = measure_program(case, seconds) if is_program else measure(case, seconds)
             ratios = [theirs / ours for theirs, ours in times]
             inference.append(ratios[0])
             training.append(ratios[1])
             figures = " | ".join(f"{a:.2f} / {b:.2f} | {a / b:.2f}×" for a, b in times)
-            rows.append(f"| {case.name or 'drawn'} | {case} | {figures} |")
-            missed = f" missed: {case.target:g}" if count == 1 and 0 < ratios[1] < case.target else ""
+            what = case.words if is_program else case
+            rows.append(f"| {case.name or 'drawn'} | {what} | {figures} |")
+            target = 1.0 if is_program else case.target
+            missed = f" missed: {target:g}" if count == 1 and 0 < ratios[1] < target else ""
             print(f"{number}/{len(cases)}, threads {count}: {rows[-1]}{missed}", flush=True)
     return rows, inference, training
 
@@ -268,6 +290,7 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help=f"write docs/{PAGE.name}")
     options = parser.parse_args()
     cases = [case for case in CASES if options.only in f"{case.name} {case}"]
+    whole = [program for program in programs.PROGRAMS if options.only in program.name]
     place = machine()
     lines = [f"## {place}", "", f"PyTorch {torch.__version__}, onegru {onegru.__version__}."]
     for count in options.threads:
@@ -275,7 +298,10 @@ def main() -> None:
         lines += ["", f"### {count} thread{'s'[: count > 1]}", ""]
         lines += ["| what | shape | inference | times | training | times |"]
         lines += ["| --- | --- | ---: | ---: | ---: | ---: |", *rows, ""]
-        lines += [f"Inference: {summary(inference)}. Training: {summary(training)}."]
+        lines += [f"Inference: {summary(inference)}. Training: {summary(training)}."] if rows else []
+        rows, inference, training = table(whole, count, options.seconds)
+        lines += ["", "| whole program | what | runs | times | a step of training | times |"] if rows else []
+        lines += ["| --- | --- | ---: | ---: | ---: | ---: |", *rows] if rows else []
         if options.drawn:
             shapes = drawn(options.drawn)
             rows, inference, training = table(shapes, count, options.seconds / 4)

@@ -15,7 +15,7 @@ from onegru.torch.compute import INPUTS, TYPES, WEIGHTS, backward, forward, outp
 from onegru.torch.export import export_layer, is_exporting
 from onegru.torch.few_steps import are_few, are_few_trained, is_dual, run_few_steps
 from onegru.torch.operators import call_backward_operator, call_operator
-from onegru.torch.watching import has_modes, is_transformed, is_watched
+from onegru.torch.watching import has_modes, is_functionalized, is_transformed, is_watched
 
 
 def gru_layer(
@@ -60,7 +60,7 @@ def gru_layer(
         return fallback.forward(form, X, weights, initial_h, lengths, attention, resets)
     if torch.jit.is_tracing():
         raise SpecError("trace: torch.jit.trace takes only what torch.nn.GRU computes; must be torch.export")
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or is_functionalized():
         return call_operator(form, tensors)[:2]
     saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     is_transforming = torch._C._are_functorch_transforms_active()

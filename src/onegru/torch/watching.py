@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -33,7 +35,15 @@ def is_transformed(tensor: Tensor | None) -> bool:
 
 def is_mapped() -> bool:
     """Whether `torch.vmap` makes this call."""
+    return _is_within(torch._C._functorch.TransformType.Vmap)
+
+
+def is_functionalized() -> bool:
+    """Whether `torch.func.functionalize` makes this call."""
+    return _is_within(torch._C._functorch.TransformType.Functionalize)
+
+
+def _is_within(kind: Any) -> bool:
     if not torch._C._are_functorch_transforms_active():
         return False
-    mapped = torch._C._functorch.TransformType.Vmap
-    return any(item.key() == mapped for item in torch._C._functorch.get_interpreter_stack() or ())
+    return any(item.key() == kind for item in torch._C._functorch.get_interpreter_stack() or ())
