@@ -30,7 +30,8 @@ struct FewSteps {
   bool of_dien;                 // see Spec
   Rows Y;                       // [T, B] rows of H
   Rows Y_h;                     // [B] rows of H
-  Rows gates;                   // [T, B] rows of [4][H] for the gradients: the arguments of r, z and n; h·Rnᵀ + Rbn
+  Rows gates;                   // [T, B] rows of [5][H] for the gradients: the arguments of r, z and n; h·Rnᵀ + Rbn;
+                                // the state
 };
 
 // The gradients of a loss by what a direction was given, from those by Y and Y_h. Null data are absent: gradients that

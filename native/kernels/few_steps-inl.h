@@ -106,6 +106,7 @@ class FewStepsOfRows {
         }
         Step(t, b);
         std::memcpy(y, h_ + b * stride_h_, bytes);
+        if (s_.gates.data != nullptr) std::memcpy(s_.gates.at(t, 0, b) + 4 * bytes, h_ + b * stride_h_, bytes);
       });
     }
     for (size_t b = 0; b < B; ++b) {

@@ -197,7 +197,7 @@ class GradientsOfFewSteps {
       if (s_.initial_h.data == nullptr || (is_reset && !s_.resets_to_initial)) return nullptr;
       return reinterpret_cast<const C*>(s_.initial_h.at(0, 0, b));
     }
-    return reinterpret_cast<const C*>(s_.Y.at(s_.reverse ? t + 1 : t - 1, 0, b));
+    return reinterpret_cast<const C*>(s_.gates.at(s_.reverse ? t + 1 : t - 1, 0, b)) + 4 * s_.H;
   }
 
   // From the last step that was computed to the first: the rows n of g, of the states before, and of r∘h.

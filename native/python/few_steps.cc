@@ -49,7 +49,7 @@ struct OwnCall {
 
 FewSteps CallOf(const nb::tuple& sizes, const nb::tuple& form, const nb::tuple& weights, const nb::tuple& X,
                 const nb::tuple& initial_h, const nb::tuple& attention, Address lengths, Address resets,
-                const nb::tuple& Y, const nb::tuple& gates) {
+                const nb::tuple& gates) {
   if (sizes.size() != 5 || form.size() != 7 || weights.size() != 4) {
     throw std::invalid_argument("sizes, form, weights: must be 5, 7 and 4");
   }
@@ -76,7 +76,6 @@ FewSteps CallOf(const nb::tuple& sizes, const nb::tuple& form, const nb::tuple& 
   s.attention = RowsOf(attention);
   s.lengths = reinterpret_cast<const std::int64_t*>(lengths);
   s.resets = reinterpret_cast<const std::uint8_t*>(resets);
-  s.Y = RowsOf(Y);
   s.gates = RowsOf(gates);
   return s;
 }
@@ -92,25 +91,26 @@ void BindFewSteps(nb::module_& m) {
   m.def(
       "few_steps",
       [](bool is_double, nb::tuple sizes, nb::tuple form, nb::tuple weights, nb::tuple X, nb::tuple initial_h,
-         nb::tuple attention, Address lengths, Address resets, nb::tuple Y, nb::tuple gates, nb::tuple Y_h) {
-        OwnCall call{CallOf(sizes, form, weights, X, initial_h, attention, lengths, resets, Y, gates), {}};
+         nb::tuple attention, Address lengths, Address resets, nb::tuple gates, nb::tuple Y, nb::tuple Y_h) {
+        OwnCall call{CallOf(sizes, form, weights, X, initial_h, attention, lengths, resets, gates), {}};
         call.TakeLengths();
+        call.steps.Y = RowsOf(Y);
         call.steps.Y_h = RowsOf(Y_h);
         const nb::gil_scoped_release release;
         const DefaultFloatMode mode;
         KernelOf(is_double).run(call.steps);
       },
       nb::arg("is_double"), nb::arg("sizes"), nb::arg("form"), nb::arg("weights"), nb::arg("X"), nb::arg("initial_h"),
-      nb::arg("attention"), nb::arg("lengths"), nb::arg("resets"), nb::arg("Y"), nb::arg("gates"), nb::arg("Y_h"),
+      nb::arg("attention"), nb::arg("lengths"), nb::arg("resets"), nb::arg("gates"), nb::arg("Y"), nb::arg("Y_h"),
       "Steps of one direction on weights that are not packed. Addresses with strides in bytes, (address, time, row); "
       "0 for what is absent.");
   m.def(
       "few_steps_gradients",
       [](bool is_double, nb::tuple sizes, nb::tuple form, nb::tuple weights, nb::tuple X, nb::tuple initial_h,
-         nb::tuple attention, Address lengths, Address resets, nb::tuple Y, nb::tuple gates, nb::tuple by_outputs,
+         nb::tuple attention, Address lengths, Address resets, nb::tuple gates, nb::tuple by_outputs,
          nb::tuple by_inputs, nb::tuple by_weights) {
         FewStepsGradients g{};
-        OwnCall call{CallOf(sizes, form, weights, X, initial_h, attention, lengths, resets, Y, gates), {}};
+        OwnCall call{CallOf(sizes, form, weights, X, initial_h, attention, lengths, resets, gates), {}};
         call.TakeLengths();
         g.call = call.steps;
         if (by_outputs.size() != 2 || by_inputs.size() != 3 || by_weights.size() != 4 || g.call.gates.data == nullptr) {
@@ -130,8 +130,8 @@ void BindFewSteps(nb::module_& m) {
         KernelOf(is_double).gradients(g);
       },
       nb::arg("is_double"), nb::arg("sizes"), nb::arg("form"), nb::arg("weights"), nb::arg("X"), nb::arg("initial_h"),
-      nb::arg("attention"), nb::arg("lengths"), nb::arg("resets"), nb::arg("Y"), nb::arg("gates"),
-      nb::arg("by_outputs"), nb::arg("by_inputs"), nb::arg("by_weights"),
+      nb::arg("attention"), nb::arg("lengths"), nb::arg("resets"), nb::arg("gates"), nb::arg("by_outputs"),
+      nb::arg("by_inputs"), nb::arg("by_weights"),
       "The gradients of such steps: by outputs (Y, Y_h), by inputs (X, initial_h, attention), which are added to, and "
       "by weights, which are written.");
 }

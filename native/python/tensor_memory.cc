@@ -29,7 +29,7 @@ struct ExchangeApi {
 constexpr int kMaxAxes = 8;
 
 // How a tensor has to lie in memory.
-enum class Kind : char { kRows = 'r', kContiguous = 'c', kLengths = 'l', kMask = 'b' };
+enum class Kind : char { kRows = 'r', kSingle = 's', kContiguous = 'c', kLengths = 'l', kMask = 'b' };
 
 // Whether a tensor is on the CPU, of a type and shape, and between two addresses.
 bool Fits(const nb::dlpack::dltensor& found, nb::dlpack::dtype type, const nb::tuple& shape, std::uintptr_t begin,
@@ -49,8 +49,7 @@ bool Fits(const nb::dlpack::dltensor& found, nb::dlpack::dtype type, const nb::t
     last += (size - 1) * stride;
   }
   if (count == 0) return true;
-  // Scores have two axes, and single numbers along both.
-  if (kind == Kind::kRows && found.ndim > 2 ? !has_rows : kind != Kind::kRows && !is_contiguous) return false;
+  if (kind == Kind::kRows ? !has_rows : kind != Kind::kSingle && !is_contiguous) return false;
   const auto at = reinterpret_cast<std::uintptr_t>(found.data);
   const auto bytes = static_cast<std::uintptr_t>(last + 1) * (type.bits / 8);
   return at != 0 && at >= begin && at <= end && bytes <= end - at;
@@ -103,9 +102,8 @@ void BindTensorMemory(nb::module_& m) {
       },
       nb::arg("api"), nb::arg("tensors"), nb::arg("room"), nb::arg("shapes"), nb::arg("kinds"), nb::arg("is_double"),
       "Of each tensor its address, and its strides along the first two axes in bytes; None if one is not on the CPU, "
-      "of its shape and type, and within its room, from one address to another. kinds: r for rows in one piece, c for "
-      "all in one piece, l "
-      "and b likewise for int64 and bool. None among the tensors is at 0.");
+      "of its shape and type, and within its room, from one address to another. kinds: r for rows in one piece, s for "
+      "single numbers, c for all in one piece, l and b likewise for int64 and bool. None among the tensors is at 0.");
 }
 
 }  // namespace onegru

@@ -51,8 +51,8 @@ def few_steps(
     attention: tuple[int, int, int],
     lengths: int,
     resets: int,
-    Y: tuple[int, int, int],
     gates: tuple[int, int, int],
+    Y: tuple[int, int, int],
     Y_h: tuple[int, int, int],
 ) -> None: ...
 def few_steps_gradients(
@@ -65,7 +65,6 @@ def few_steps_gradients(
     attention: tuple[int, int, int],
     lengths: int,
     resets: int,
-    Y: tuple[int, int, int],
     gates: tuple[int, int, int],
     by_outputs: tuple[tuple[int, int, int], tuple[int, int, int]],
     by_inputs: tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]],

@@ -21,7 +21,9 @@ from onegru.torch.few_steps import (  # noqa: E402
     are_few,
     are_few_trained,
     gradients_of_few_steps,
+    memory_of,
     run_few_steps,
+    run_on_memory,
 )
 
 #: Of the largest number: 6e-6 and 8e-15 in 600 draws.
@@ -186,16 +188,18 @@ def test_gradients_of_every_form(seed: int) -> None:
     """Of the largest number, 1,500 draws: 2e-5 in float32, 4e-12 in float64, where states stay small."""
     form, tensors = drawn(seed)
     X, h, attention, _, _, *weights = tensors
-    found = run_few_steps(form, tensors, saves=True)
-    assert found is not None and found[2] is not None
-    Y, _, gates = found
-    T, B, D, H = Y.shape
+    memory = memory_of(form, tensors)
+    assert memory is not None
+    (T, B, _, H, _), D = memory.sizes, form.num_directions
+    Y, Y_h, gates = (X.new_empty(shape) for shape in ((T, B, D * H), (D, B, H), (T, D, B, 5, H)))
+    run_on_memory(form, memory, attention is not None, Y, Y_h, gates)
+    assert tensors[3] is not None or torch.equal(Y.unflatten(2, (D, H)).transpose(1, 2), gates[:, :, :, 4])
     by = torch.randn(T, B, D * H, dtype=X.dtype), torch.randn(D, B, H, dtype=X.dtype)
     by = (None, by[1]) if seed % 5 == 0 else (by[0], None) if seed % 5 == 1 else by
     wanted = [item is not None for item in (X, h, attention, *weights)]
     if seed % 3 == 0:
         wanted = [is_wanted and place % 2 == 0 for place, is_wanted in enumerate(wanted)]
-    mine = gradients_of_few_steps(form, tensors, Y, gates, by, wanted)
+    mine = gradients_of_few_steps(form, tensors, gates, by, wanted)
     assert mine is not None
     right = fallback.gradients(form, [None if t is None else t.clone() for t in tensors], by, wanted)
     for is_wanted, ours_, theirs in zip(wanted, mine, right, strict=True):
@@ -203,7 +207,7 @@ def test_gradients_of_every_form(seed: int) -> None:
         if ours_ is not None and theirs is not None:
             scale = max(1.0, float(theirs.abs().max()) if theirs.numel() else 0.0)
             torch.testing.assert_close(ours_, theirs, rtol=0, atol=4 * BOUNDS[X.dtype] * scale)
-    again = gradients_of_few_steps(form, tensors, Y, gates, by, wanted)
+    again = gradients_of_few_steps(form, tensors, gates, by, wanted)
     assert again is not None
     assert all(a is b is None or torch.equal(a, b) for a, b in zip(mine, again, strict=True))
 
@@ -385,7 +389,7 @@ def test_profiles_show_them() -> None:
     assert "onegru::few_steps" in {event.name for event in profile.events()}
     with torch.profiler.profile() as profile:
         module(x)[0].sum().backward()
-    assert {"OnegruGRU", "OnegruGRUBackward"} <= {event.name for event in profile.events()}
+    assert {"OnegruFewSteps", "OnegruFewStepsBackward"} <= {event.name for event in profile.events()}
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

@@ -14,8 +14,8 @@ from onegru.core.spec import Attention, Spec
 from onegru.layers.torch_form import TorchForm
 from onegru.torch.arguments import TorchGruConfig, form_of, must_have_attention, spec_of
 from onegru.torch.export import is_exporting
+from onegru.torch.few_steps_function import quick_step
 from onegru.torch.freeze import Freezable
-from onegru.torch.function import quick_call
 from onegru.torch.functional import (
     checked_attention,
     checked_state,
@@ -78,7 +78,7 @@ class GRUCell(Freezable, FormInState, nn.RNNCellBase):
             SpecError: an argument is not legal.
         """
         is_frozen = self.frozen_layers is not None
-        if not is_frozen and (done := self._quick(input, hx)) is not None:
+        if not is_frozen and (done := self._quick(input, hx, None)) is not None:
             return done
         must_be_tensors(input=input, hx=hx)
         B = 1 if input.dim() < 2 else input.shape[0]
@@ -90,20 +90,13 @@ class GRUCell(Freezable, FormInState, nn.RNNCellBase):
             return found
         return _step(self, input, hx, None)
 
-    def _quick(self, input: Any, hx: Any) -> Tensor | None:
+    def _quick(self, input: Any, hx: Any, attention: Any) -> Tensor | None:
         """A step of few rows, if that is all there is to it."""
-        if torch.compiler.is_compiling() or type(input) is not Tensor or input.dim() != 2:
-            return None
         own = self._parameters
-        weights = [own.get(name) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-        if any(weight is None for weight in (weights if self.bias else weights[:2])) or (
-            hx is not None and (type(hx) is not Tensor or hx.dim() != 2)
-        ):
-            return None
-        found = quick_call(
-            self._form, input[None], None if hx is None else hx[None], weights, 1, self.hidden_size
-        )
-        return None if found is None else found[1][0]
+        weights = (own.get("weight_ih"), own.get("weight_hh"), own.get("bias_ih"), own.get("bias_hh"))
+        if torch.compiler.is_compiling() or (self.bias and (weights[2] is None or weights[3] is None)):
+            return None  # biases that are computed from others are no parameters
+        return quick_step(self._form, input, hx, attention, weights, self.hidden_size)
 
     @property
     def form(self) -> TorchGruConfig:
@@ -191,4 +184,9 @@ class AUGRUCell(GRUCell):
         Raises:
             SpecError: an argument is not legal.
         """
+        scores = attention
+        if type(attention) is Tensor and type(input) is Tensor and input.dim() == 2 == attention.dim():
+            scores = attention[:, 0] if attention.shape == (input.shape[0], 1) else attention
+        if self.frozen_layers is None and (done := self._quick(input, hx, scores)) is not None:
+            return done
         return _step(self, input, hx, attention)

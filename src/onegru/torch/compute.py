@@ -13,7 +13,7 @@ from onegru.core.dtypes import Array, contiguous
 from onegru.core.errors import SpecError
 from onegru.engines.training import Call, DirectionWeights, Outputs, Resets, TrainedLayer
 from onegru.torch.arguments import TorchGruConfig, check_steps, spec_of
-from onegru.torch.few_steps import gradients_of_few_steps, has_memory
+from onegru.torch.few_steps import has_memory
 from onegru.torch.threads import with_threads
 
 TYPES = {torch.float32: "float32", torch.float64: "float64"}
@@ -123,11 +123,6 @@ def backward(
     """The gradients by X, initial_h, attention and the weights, those that are wanted."""
     X, attention = tensors[0], tensors[2]
     assert X is not None
-    if gates is not None and gates.dim() == 5:
-        few = gradients_of_few_steps(form, tensors, Y, gates, (dY, dY_h), wanted)
-        if few is not None:
-            return few
-        gates = None  # other memory than that of the call: they are computed again
     saved = gates if gates is not None and gates.numel() else None
     layer = _layer(form, X, tensors[5:], attention is not None, packs=saved is None)
     if dY is not None:

@@ -44,40 +44,73 @@ def are_few_trained(T: int, B: int, H: int) -> bool:
     return 0 < rows <= (128 if H <= 256 else 16 if T == 2 else 64)
 
 
-class _Memory(NamedTuple):
+class Memory(NamedTuple):
     """The inputs of a call where they are.
 
     Attributes:
         sizes: T, B, I, H, and how many threads PyTorch may use.
         rows: of X, initial_h, attention, lengths, resets and the weights: addresses and strides in bytes.
-        kept: the storages that these are in.
+        shapes: of the same.
+        room: of the same: where their storages begin and end.
+        kept: the storages of those that are there.
+        is_cell: whether the first axis of the inputs is the batch.
     """
 
     sizes: tuple[int, int, int, int, int]
     rows: Sequence[_Rows]
-    kept: object
+    shapes: Sequence[tuple[int, ...]]
+    room: Sequence[int]
+    kept: Sequence[Any]
+    is_cell: bool
+
+    def numbers(self, place: int, storage: Any, like: Tensor) -> Tensor:
+        """An input as it was, in the storage that it was in."""
+        address, *by = self.rows[place]
+        size, shape = like.element_size(), self.shapes[place]
+        strides = [1] * len(shape)
+        for axis in range(len(shape) - 1, 0, -1):
+            strides[axis - 1] = strides[axis] * max(shape[axis], 1)
+        if place < 3:
+            strides[: min(2, len(shape))] = [stride // size for stride in by[: len(shape)]]
+        offset = (address - self.room[2 * place]) // size
+        return like.detach().new_empty(0).set_(storage, offset, shape, strides)
 
 
-def _memory_of(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> _Memory | None:
+def memory_of(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> Memory | None:
     """Where the inputs of a call are; None if a tensor's memory is not plain.
 
     Here alone memory is read by its address: all that says whose it is, and how much, is asked.
+
+    Args:
+        form: what to compute.
+        tensors: X, initial_h, attention, lengths, resets, then the weights. For a step of a cell X is [B, I],
+            initial_h [B, H] and attention [B].
     """
     X, _, _, lengths, resets, *weights = tensors
-    if X is None or X.dim() != 3 or len(weights) != 4 * form.num_directions or weights[1] is None:
+    if X is None or len(weights) != 4 * form.num_directions or weights[1] is None:
         return None
-    if any(weight is None for weight in (*weights[::4], *weights[1::4])) or X.dtype not in _TYPES:
+    if X.dtype not in _TYPES or any(w is None for w in (*weights[::4], *weights[1::4])):
         return None
     if lengths is not None or resets is not None:
         lengths = None if lengths is None else lengths.to(torch.int64).contiguous()
         resets = None if resets is None else resets.to(torch.bool).contiguous()
         tensors = (*tensors[:3], lengths, resets, *weights)
-    T, B, I = X.shape
+    H = weights[1].shape[-1]
+    if X.dim() == 2:
+        (B, I), T = X.shape, 1
+        shapes = _cell_shapes(B, I, H)
+    elif X.dim() == 3:
+        T, B, I = X.shape
+        shapes = _shapes(T, B, I, H, form.num_directions)
+    else:
+        return None
     if lengths is not None and B and not bool(((lengths >= 0) & (lengths <= T)).all()):
         return None
-    H, kinds = weights[1].shape[-1], "rrrlb" + "cccc" * form.num_directions
-    found = _rows_of(tensors, _shapes(T, B, I, H, form.num_directions), kinds, X.dtype)
-    return None if found is None else _Memory((T, B, I, H, torch.get_num_threads()), *found)
+    found = _rows_of(tensors, shapes, "rrslb" + "cccc" * form.num_directions, X.dtype)
+    if found is None:
+        return None
+    rows, room, kept = found
+    return Memory((T, B, I, H, torch.get_num_threads()), rows, shapes, room, kept, X.dim() == 2)
 
 
 @functools.lru_cache(maxsize=256)
@@ -86,13 +119,18 @@ def _shapes(T: int, B: int, I: int, H: int, D: int) -> tuple[tuple[int, ...], ..
     return ((T, B, I), (D, B, H), (T, B), (B,), (T, B), *weights * D)
 
 
+@functools.lru_cache(maxsize=256)
+def _cell_shapes(B: int, I: int, H: int) -> tuple[tuple[int, ...], ...]:
+    return ((B, I), (B, H), (B,), (B,), (1, B), (3 * H, I), (3 * H, H), (3 * H,), (3 * H,))
+
+
 def _rows_of(
     tensors: Sequence[Tensor | None], shapes: tuple[tuple[int, ...], ...], kinds: str, dtype: torch.dtype
-) -> tuple[list[_Rows], list[Any]] | None:
+) -> tuple[list[_Rows], list[int], list[Any]] | None:
     """See `tensor_rows` of the module; None also if a tensor is not strided, or a view that negates.
 
-    With them come the storages, which keep the memory while it is read, whatever another thread makes of the
-    tensors. A storage says how much there is: a program may have freed or cut it.
+    With them come where the storages begin and end, and the storages, which keep the memory while it is read,
+    whatever another thread makes of the tensors. A storage says how much there is: it may have been freed.
     """
     room: list[int] = []
     storages: list[Any] = []
@@ -112,12 +150,12 @@ def _rows_of(
     if _EXCHANGE is not None:
         is_double = dtype is torch.float64
         rows = _native.tensor_rows(_EXCHANGE, tuple(tensors), tuple(room), shapes, kinds, is_double)
-        return None if rows is None else (rows, storages)
+        return None if rows is None else (rows, room, storages)
     read = [
         _rows_by_attributes(tensor, begin, end, shape, kind, dtype)
         for tensor, begin, end, shape, kind in zip(tensors, room[::2], room[1::2], shapes, kinds, strict=True)
     ]
-    return None if None in read else ([item for item in read if item is not None], storages)
+    return None if None in read else ([item for item in read if item is not None], room, storages)
 
 
 def _rows_by_attributes(
@@ -133,66 +171,89 @@ def _rows_by_attributes(
     last = sum((n - 1) * by for n, by in zip(shape, strides, strict=True))
     if tensor.numel() and (not first or first < begin or first + (last + 1) * size > end):
         return None
-    in_rows = len(shape) < 3 or shape[-1] <= 1 or strides[-1] == 1
-    if not (in_rows if kind == "r" else tensor.is_contiguous()):
+    in_rows = shape[-1] <= 1 or strides[-1] == 1
+    if kind != "s" and not (in_rows if kind == "r" else tensor.is_contiguous()):
         return None
     along = (*strides, 0, 0)
     return first, along[0] * size, along[1] * size
 
 
-def _inputs(memory: _Memory, d: int) -> tuple[tuple[int, int, int, int], _Rows, _Rows, _Rows, int, int]:
+def _of_cell(rows: _Rows) -> _Rows:
+    return rows[0], 0, rows[1]
+
+
+def _inputs(memory: Memory, d: int) -> tuple[tuple[int, int, int, int], _Rows, _Rows, _Rows, int, int]:
     """Those of a direction, as the module takes them."""
     X, h, scores, lengths, resets, *weights = memory.rows
     W, R, Wb, Rb = weights[4 * d : 4 * d + 4]
-    return (W[0], R[0], Wb[0], Rb[0]), X, (h[0] + d * h[1], 0, h[2]), scores, lengths[0], resets[0]
+    if memory.is_cell:
+        X, h, scores = _of_cell(X), _of_cell(h), _of_cell(scores)
+    else:
+        h = h[0] + d * h[1], 0, h[2]
+    return (W[0], R[0], Wb[0], Rb[0]), X, h, scores, lengths[0], resets[0]
 
 
-def run_few_steps(
-    form: TorchGruConfig, tensors: Sequence[Tensor | None], saves: bool = False
-) -> tuple[Tensor, Tensor, Tensor | None] | None:
-    """Y [T, B, D·H], Y_h and None; with `saves` Y [T, B, D, H] and the gates; None if memory is not plain.
+def run_few_steps(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor] | None:
+    """Y [T, B, D·H] and Y_h [D, B, H] without gradients; None if memory is not plain.
 
     Args:
         form: what to compute.
         tensors: X, initial_h, attention, lengths, resets, then the weights; on the CPU, of one type.
-        saves: whether to keep gates, [T, D, B, 4, H].
     """
-    if torch.autograd._profiler_enabled() and not saves:  # where autograd's function shows itself
+    memory, X = memory_of(form, tensors), tensors[0]
+    if memory is None or X is None:
+        return None
+    (T, B, _, H, _), D = memory.sizes, form.num_directions
+    Y, Y_h = X.new_empty((T, B, D * H)), X.new_empty((D, B, H))
+    run_on_memory(form, memory, tensors[2] is not None, Y, Y_h)
+    return Y, Y_h
+
+
+def run_on_memory(
+    form: TorchGruConfig,
+    memory: Memory,
+    has_scores: bool,
+    Y: Tensor,
+    Y_h: Tensor,
+    gates: Tensor | None = None,
+) -> None:
+    """Compute a call into new tensors.
+
+    Args:
+        form: what to compute.
+        memory: the inputs.
+        has_scores: whether attention is among them.
+        Y: [T, B, D·H].
+        Y_h: [D, B, H]; for one step in one direction it may be Y.
+        gates: [T, D, B, 5, H]; see `FewSteps` in native/few_steps.h; None to keep none.
+    """
+    if torch.autograd._profiler_enabled() and gates is None:  # where autograd's function shows itself
         with torch.profiler.record_function("onegru::few_steps"):
-            return _run(form, tensors, saves)
-    return _run(form, tensors, saves)
+            return _run(form, memory, has_scores, Y, Y_h, gates)
+    return _run(form, memory, has_scores, Y, Y_h, gates)
 
 
 def _run(
-    form: TorchGruConfig, tensors: Sequence[Tensor | None], saves: bool
-) -> tuple[Tensor, Tensor, Tensor | None] | None:
-    memory = _memory_of(form, tensors)
-    if memory is None:
-        return None
-    X = tensors[0]
-    assert X is not None
-    (T, B, _, H, _), D, size = memory.sizes, form.num_directions, X.element_size()
-    Y, Y_h = X.new_empty((T, B, D, H) if saves else (T, B, D * H)), X.new_empty((D, B, H))
-    gates = X.new_empty((T, D, B, 4, H)) if saves else None
-    y, last, kept, row = Y.data_ptr(), Y_h.data_ptr(), 0 if gates is None else gates.data_ptr(), H * size
-    has_scores = tensors[2] is not None
+    form: TorchGruConfig, memory: Memory, has_scores: bool, Y: Tensor, Y_h: Tensor, gates: Tensor | None
+) -> None:
+    (_, B, _, H, _), D, size = memory.sizes, form.num_directions, Y.element_size()
+    y, last, row = Y.data_ptr(), Y_h.data_ptr(), H * size
+    kept = 0 if gates is None else gates.data_ptr()
     for d in range(D):
         _native.few_steps(
             size == 8,
             memory.sizes,
             _native_form(form, d, has_scores),
             *_inputs(memory, d),
+            (kept + d * B * 5 * row, D * B * 5 * row, 5 * row) if kept else _ABSENT,
             (y + d * row, B * D * row, D * row),
-            (kept + d * B * 4 * row, D * B * 4 * row, 4 * row) if saves else _ABSENT,
             (last + d * B * row, 0, row),
         )
-    return Y, Y_h, gates
 
 
 def gradients_of_few_steps(
     form: TorchGruConfig,
     tensors: Sequence[Tensor | None],
-    Y: Tensor,
     gates: Tensor,
     by: tuple[Tensor | None, Tensor | None],
     wanted: Sequence[bool],
@@ -201,19 +262,17 @@ def gradients_of_few_steps(
 
     Args:
         form: what was computed.
-        tensors: as `run_few_steps` was given them.
-        Y: what it gave.
-        gates: likewise.
-        by: the gradients by Y [T, B, D·H] and Y_h; None for zeros.
+        tensors: the inputs, as `memory_of` takes them.
+        gates: [T, D, B, 5, H], that were kept.
+        by: the gradients by Y [T, B, D·H] and Y_h [D, B, H]; None for zeros.
         wanted: whether each is wanted.
     """
-    memory = _memory_of(form, tensors)
-    if memory is None:
+    memory, X = memory_of(form, tensors), tensors[0]
+    if memory is None or X is None:
         return None
-    X = tensors[0]
-    assert X is not None
-    (T, B, I, H, _), D, size = memory.sizes, form.num_directions, X.element_size()
-    shapes = ((T, B, I), (D, B, H), (T, B))
+    (T, B, _, H, _), D, size = memory.sizes, form.num_directions, X.element_size()
+    of_inputs = ((B, H), (B,)) if X.dim() == 2 else ((D, B, H), (T, B))
+    shapes = (tuple(X.shape), *of_inputs)
     found: list[Tensor | None] = [None] * len(wanted)
     for place, is_wanted in enumerate(wanted):
         if is_wanted and place < 3:
@@ -222,26 +281,27 @@ def gradients_of_few_steps(
             found[place] = X.new_empty(weight.shape)
     dY, dY_h = (None if item is None else item.contiguous() for item in by)
     others = _rows_of(
-        (Y, gates, dY, dY_h, *found[:3]),
-        ((T, B, D, H), (T, D, B, 4, H), (T, B, D * H), (D, B, H), *shapes),
-        "ccccccc",
+        (gates, dY, dY_h, *found[:3]),
+        ((T, D, B, 5, H), (B, H) if memory.is_cell else (T, B, D * H), (D, B, H), *shapes),
+        "cccccc",
         X.dtype,
     )
     if others is None:
         return None
-    (y, *_), (kept, *_), of_Y, of_Y_h, dX, of_h, of_scores = others[0]
+    (kept, *_), of_Y, of_Y_h, dX, of_h, of_scores = others[0]
     row = H * size
+    if memory.is_cell:
+        of_Y, of_Y_h, dX, of_h, of_scores = map(_of_cell, others[0][1:])
     for d in range(D):
         _native.few_steps_gradients(
             size == 8,
             memory.sizes,
             _native_form(form, d, tensors[2] is not None),
             *_inputs(memory, d),
-            (y + d * row, B * D * row, D * row),
-            (kept + d * B * 4 * row, D * B * 4 * row, 4 * row),
+            (kept + d * B * 5 * row, D * B * 5 * row, 5 * row),
             (
                 _ABSENT if dY is None else (of_Y[0] + d * row, *of_Y[1:]),
-                (of_Y_h[0] + d * of_Y_h[1], 0, of_Y_h[2]),
+                _ABSENT if dY_h is None else (of_Y_h[0] + d * of_Y_h[1], 0, of_Y_h[2]),
             ),
             (dX, (of_h[0] + d * of_h[1], 0, of_h[2]), of_scores),
             tuple(0 if w is None else w.data_ptr() for w in found[3 + 4 * d : 7 + 4 * d]),  # type: ignore[arg-type]

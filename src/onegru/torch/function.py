@@ -13,9 +13,10 @@ from onegru.torch import fallback
 from onegru.torch.arguments import TorchGruConfig
 from onegru.torch.compute import INPUTS, TYPES, WEIGHTS, backward, forward, output_of
 from onegru.torch.export import export_layer, is_exporting
-from onegru.torch.few_steps import are_few, are_few_trained, is_dual, run_few_steps
+from onegru.torch.few_steps import is_dual
+from onegru.torch.few_steps_function import call_few_steps
 from onegru.torch.operators import call_backward_operator, call_operator
-from onegru.torch.watching import has_modes, is_functionalized, is_transformed, is_watched
+from onegru.torch.watching import is_functionalized, is_transformed, is_watched
 
 
 def gru_layer(
@@ -64,75 +65,13 @@ def gru_layer(
         return call_operator(form, tensors)[:2]
     saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     is_transforming = torch._C._are_functorch_transforms_active()
-    is_hidden = is_transforming or is_watched(*tensors)
-    if not saves and not is_hidden and _are_few(X, weights):
-        done = run_few_steps(form, tensors)
-        if done is not None:
-            return done[0], done[1]
+    if not is_transforming and not is_watched(*tensors):
+        few = call_few_steps(form, tensors, saves)
+        if few is not None:
+            return few
     kind = _TransformedOnegruGRU if is_transforming else OnegruGRU
     found = kind.apply(form, saves, *tensors)
     return found[0], found[1]
-
-
-_CLASSES = {Tensor, torch.nn.Parameter, type(None)}
-
-
-def quick_call(
-    form: TorchGruConfig,
-    X: Tensor,
-    hx: Tensor | None,
-    weights: Sequence[Tensor | None],
-    layers: int,
-    H: int,
-) -> tuple[Tensor, Tensor] | None:
-    """A call of few steps with plain tensors, with the fewest questions; None for any other.
-
-    Args:
-        form: what to compute.
-        X: [T, B, I].
-        hx: [L·D, B, H].
-        weights: of each layer and direction, four; biases may be None.
-        layers: L.
-        H: hidden_size.
-    """
-    T, B, I = X.shape
-    given = (X, hx, *weights)
-    if not _CLASSES.issuperset(map(type, given)):
-        return None
-    saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
-    if not (are_few_trained if saves else are_few)(T, B, H):
-        return None
-    if has_modes() or torch._C._are_functorch_transforms_active():
-        return None
-    if torch.is_autocast_enabled("cpu") or torch.jit.is_tracing() or is_exporting() or is_dual():
-        return None
-    D, dtype, W = form.num_directions, X.dtype, weights[0]
-    if dtype not in TYPES or W is None or W.shape[-1] != I:
-        return None
-    if any(tensor is not None and (tensor.dtype is not dtype or not tensor.is_cpu) for tensor in given):
-        return None
-    if hx is not None and hx.shape != (layers * D, B, H):
-        return None
-    last = []
-    for number in range(layers):
-        start = hx if hx is None or layers == 1 else hx[number * D : (number + 1) * D]
-        tensors = (X, start, None, None, None, *weights[4 * D * number : 4 * D * (number + 1)])
-        if saves:
-            X, Y_h = OnegruGRU.apply(form, True, *tensors)
-        else:
-            found = run_few_steps(form, tensors)
-            if found is None:
-                return None
-            X, Y_h, _ = found
-        last.append(Y_h)
-    return X, last[0] if layers == 1 else torch.cat(last)
-
-
-def _are_few(X: Tensor, weights: Sequence[Tensor | None], is_trained: bool = False) -> bool:
-    R = weights[1]
-    if R is None or R.dim() != 2 or X.dim() != 3:
-        return False
-    return (are_few_trained if is_trained else are_few)(X.shape[0], X.shape[1], R.shape[1])
 
 
 def _exported(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
@@ -203,14 +142,8 @@ def _is_same(tensor: Tensor, numbers: Tensor) -> bool:
 def _seen_forward(
     form: TorchGruConfig, tensors: Sequence[Tensor | None], saves: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `forward`; the gates of few steps have five axes."""
+    """As `forward`."""
     if not is_watched(*tensors):
-        X = tensors[0]
-        assert X is not None
-        if saves and _are_few(X, tensors[5:], is_trained=True):
-            done = run_few_steps(form, tensors, saves=True)
-            if done is not None and done[2] is not None:
-                return done[0], done[1], done[2]
         return forward(form, tensors, saves)
     _, Y_h, Y = call_operator(form, tensors)
     return Y, Y_h, Y.new_empty(0)

@@ -17,8 +17,8 @@ from onegru.core.spec import Attention, Spec
 from onegru.layers.torch_form import TorchForm
 from onegru.torch.arguments import TorchGruConfig, form_of, must_have_attention, spec_of
 from onegru.torch.export import is_exporting
+from onegru.torch.few_steps_function import quick_call
 from onegru.torch.freeze import Freezable
-from onegru.torch.function import quick_call
 from onegru.torch.functional import (
     checked_attention,
     checked_lengths,

@@ -1,0 +1,232 @@
+"""Few steps as a function of PyTorch, and calls of layers and cells that are no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onegru.core.errors import SpecError
+from onegru.torch import fallback
+from onegru.torch.arguments import TorchGruConfig
+from onegru.torch.compute import INPUTS, WEIGHTS, backward
+from onegru.torch.export import is_exporting
+from onegru.torch.few_steps import (
+    Memory,
+    are_few,
+    are_few_trained,
+    gradients_of_few_steps,
+    is_dual,
+    memory_of,
+    run_few_steps,
+    run_on_memory,
+)
+from onegru.torch.operators import call_backward_operator
+from onegru.torch.watching import has_modes, is_transformed, is_watched
+
+_LENGTHS, _RESETS = 3, 4  # places among the inputs
+_CLASSES = {Tensor, torch.nn.Parameter, type(None)}
+
+
+def call_few_steps(
+    form: TorchGruConfig, tensors: Sequence[Tensor | None], saves: bool
+) -> tuple[Tensor, Tensor] | None:
+    """A call if it is of few steps, and its memory is plain: Y [T, B, D·H] and Y_h [D, B, H].
+
+    Args:
+        form: what to compute.
+        tensors: X, initial_h, attention, lengths, resets, then the weights.
+        saves: whether gradients are wanted.
+    """
+    X, R = tensors[0], tensors[6]
+    if X is None or R is None or R.dim() != 2 or X.dim() != 3:
+        return None
+    if not (are_few_trained if saves else are_few)(X.shape[0], X.shape[1], R.shape[1]):
+        return None
+    return _call(form, tensors, saves)
+
+
+def _call(
+    form: TorchGruConfig, tensors: Sequence[Tensor | None], saves: bool
+) -> tuple[Tensor, Tensor] | None:
+    if not saves:
+        return run_few_steps(form, tensors)
+    memory = memory_of(form, tensors)
+    if memory is None:
+        return None
+    found: tuple[Tensor, Tensor] = OnegruFewSteps.apply(form, memory, *tensors)
+    return found
+
+
+def _is_plain(X: Tensor) -> bool:
+    """Whether nothing has to see this call but autograd."""
+    if has_modes() or torch._C._are_functorch_transforms_active():
+        return False
+    return not (torch.is_autocast_enabled("cpu") or torch.jit.is_tracing() or is_exporting() or is_dual())
+
+
+def quick_call(
+    form: TorchGruConfig, X: Tensor, hx: Tensor | None, weights: Sequence[Tensor | None], layers: int, H: int
+) -> tuple[Tensor, Tensor] | None:
+    """A call of few steps with plain tensors, with the fewest questions; None for any other.
+
+    Args:
+        form: what to compute.
+        X: [T, B, I].
+        hx: [L·D, B, H].
+        weights: of each layer and direction, four; biases may be None.
+        layers: L.
+        H: hidden_size.
+    """
+    given = (X, hx, *weights)
+    if not _CLASSES.issuperset(map(type, given)):
+        return None
+    saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
+    T, B, _ = X.shape
+    if not (are_few_trained if saves else are_few)(T, B, H) or not _is_plain(X):
+        return None
+    if layers == 1:  # whose memory says the rest
+        return _call(form, (X, hx, None, None, None, *weights), saves)
+    D = form.num_directions
+    if hx is not None and hx.shape != (layers * D, B, H):
+        return None
+    last = []
+    for number in range(layers):
+        start = None if hx is None else hx[number * D : (number + 1) * D]
+        tensors = (X, start, None, None, None, *weights[4 * D * number : 4 * D * (number + 1)])
+        done = _call(form, tensors, saves)
+        if done is None:
+            return None
+        X, Y_h = done
+        last.append(Y_h)
+    return X, torch.cat(last)
+
+
+def quick_step(
+    form: TorchGruConfig,
+    input: Tensor,
+    hx: Tensor | None,
+    attention: Tensor | None,
+    weights: Sequence[Tensor | None],
+    H: int,
+) -> Tensor | None:
+    """The same of a step of a cell: the state [B, H].
+
+    Args:
+        form: what to compute.
+        input: [B, I].
+        hx: [B, H].
+        attention: [B].
+        weights: four; biases may be None.
+        H: hidden_size.
+    """
+    tensors = (input, hx, attention, None, None, *weights)
+    if not _CLASSES.issuperset(map(type, tensors)) or input.dim() != 2:
+        return None
+    saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    B = input.shape[0]
+    if not (are_few_trained if saves else are_few)(1, B, H) or not _is_plain(input):
+        return None
+    memory = memory_of(form, tensors)
+    if memory is None:
+        return None
+    if saves:
+        state: Tensor = OnegruFewSteps.apply(form, memory, *tensors)
+        return state
+    state = input.new_empty((B, H))
+    run_on_memory(form, memory, attention is not None, state, state)
+    return state
+
+
+class OnegruFewSteps(torch.autograd.Function):
+    """A layer of few steps, or a step of a cell; its name is that of `grad_fn` and in profiles.
+
+    Gradients need the numbers that the call read. A program may assign to the `data` of a tensor meanwhile,
+    which then has other memory, and autograd does not see it: the storages that were read are kept. Hooks of
+    saved tensors may copy them: what they are given then are tensors of their own.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, form: TorchGruConfig, memory: Memory, *tensors: Tensor | None) -> Any:
+        """Y and Y_h; of a cell the state alone."""
+        X = tensors[0]
+        assert X is not None
+        (T, B, _, H, _), D, is_cell = memory.sizes, form.num_directions, X.dim() == 2
+        Y = X.new_empty((B, H) if is_cell else (T, B, D * H))
+        Y_h = Y if is_cell else X.new_empty((D, B, H))
+        gates = X.new_empty((T, D, B, 5, H))
+        run_on_memory(form, memory, tensors[2] is not None, Y, Y_h, gates)
+        ctx.form, ctx.memory = form, memory
+        ctx.set_materialize_grads(False)
+        own = list(tensors)
+        for place in (_LENGTHS, _RESETS):  # a program may write to their memory, too
+            if (item := own[place]) is not None:
+                own[place] = item.clone()
+        ctx.leaves = _leaves(tensors) if _has_hooks() else {}
+        ctx.save_for_backward(*ctx.leaves.values(), *own, gates)
+        ctx.leaves = tuple(ctx.leaves)
+        return Y if is_cell else (Y, Y_h)
+
+    @staticmethod
+    def backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None = None) -> Any:
+        """The gradients by all arguments."""
+        saved, form = ctx.saved_tensors, ctx.form
+        *tensors, gates = saved[len(ctx.leaves) :]
+        if gates.dim() != 5:  # hooks of saved tensors may return anything
+            raise SpecError.of("gates", f"{gates.dim()} axes; must have 5")
+        needed = ctx.needs_input_grad[2:]
+        wanted = (*needed[:3], *needed[5:])
+        is_again = torch.is_grad_enabled() or is_transformed(dY) or is_transformed(dY_h)
+        others = dict(zip(ctx.leaves, saved, strict=False)) if ctx.leaves else _replaced(ctx.memory, tensors)
+        for place, numbers in others.items():
+            if not is_again:
+                tensors[place] = numbers
+            elif not torch.equal(tensors[place].detach(), numbers.detach()):
+                name = (*INPUTS, "", "", *WEIGHTS * form.num_directions)[place]
+                raise SpecError.of(name, "has other data than in the call; must not, to differentiate twice")
+        is_cell = ctx.memory.is_cell
+        if not is_again and not is_watched(*tensors, gates, dY, dY_h):
+            found = gradients_of_few_steps(form, tensors, gates, (dY, dY_h), wanted)
+            if found is not None:
+                return _by_all(found)
+        if is_cell:
+            tensors[:3] = [None if item is None else item[None] for item in tensors[:3]]
+            dY = None if dY is None else dY[None]
+        if is_again:
+            found = fallback.gradients(form, tensors, (dY, dY_h), wanted)
+        else:  # something has to see an operator, or hooks gave other memory: gates are computed again
+            Y = gates[:, :, :, 4].transpose(1, 2).contiguous()
+            way = call_backward_operator if is_watched(*tensors, gates, dY, dY_h) else backward
+            found = way(form, tensors, Y, dY, dY_h, wanted)
+        if is_cell:
+            found[:3] = [None if item is None else item[0] for item in found[:3]]
+        return _by_all(found)
+
+
+def _by_all(found: Sequence[Tensor | None]) -> Any:
+    """The gradients in the places of a function's arguments."""
+    return None, None, *found[:3], None, None, *found[3:]
+
+
+def _has_hooks() -> bool:
+    """Whether hooks see what is saved."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def _leaves(tensors: Sequence[Tensor | None]) -> dict[int, Tensor]:
+    return {n: t.detach() for n, t in enumerate(tensors) if t is not None and t.requires_grad and t.is_leaf}
+
+
+def _replaced(memory: Memory, tensors: Sequence[Tensor | None]) -> dict[int, Tensor]:
+    """Of the tensors that have other storages than those that were read, the numbers in these."""
+    found, kept = {}, iter(memory.kept)
+    for place, tensor in enumerate(tensors):
+        if tensor is None:
+            continue
+        storage = next(kept)
+        if place in (_LENGTHS, _RESETS) or tensor.untyped_storage()._cdata == storage._cdata:
+            continue
+        found[place] = memory.numbers(place, storage, tensor)
+    return found
