@@ -35,7 +35,8 @@ struct FewSteps {
 };
 
 // The gradients of a loss by what a direction was given, from those by Y and Y_h. Null data are absent: gradients that
-// are zero or not wanted. Those by inputs are added to, those by weights are written.
+// are zero or not wanted. Those by weights are written, and those by inputs: or added to, as another direction's are
+// there.
 struct FewStepsGradients {
   FewSteps call;
   Rows dY;           // [T, B] rows of H
@@ -43,6 +44,7 @@ struct FewStepsGradients {
   Rows dX;           // [T, B] rows of I
   Rows d_initial_h;  // [B] rows of H
   Rows d_attention;  // [T, B] single elements
+  bool adds;         // to dX and d_attention
   void *dW, *dR, *dWb, *dRb;
 };
 

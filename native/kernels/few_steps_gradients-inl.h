@@ -126,7 +126,7 @@ HWY_INLINE void OuterTile(D d, const C* g, size_t stride_g, const C* x, size_t s
 }
 
 // So many columns, and so many rows of a matrix, stay in the nearest cache while all rows of the batch are multiplied.
-inline constexpr size_t kVectorsOfPanel = 6, kUnitsOfPanel = 64;
+inline constexpr size_t kVectorsOfPanel = 6, kUnitsOfPanel = 64, kUnitsOfBlock = 16;
 
 // Columns k…k_end of to[r] += g[r]·M for some rows.
 template <size_t kRows, class C>
@@ -170,6 +170,7 @@ class GradientsOfFewSteps {
     dh_ = take(s_.B * stride_h_);
     d_rh_ = take(rows * stride_h_);
     dx_ = take(rows * stride_x_);
+    Clear();
     Steps();
     Weights(rows);
     Inputs(rows);
@@ -198,6 +199,17 @@ class GradientsOfFewSteps {
       return reinterpret_cast<const C*>(s_.initial_h.at(0, 0, b));
     }
     return reinterpret_cast<const C*>(s_.gates.at(s_.reverse ? t + 1 : t - 1, 0, b)) + 4 * s_.H;
+  }
+
+  // What the gradients by inputs are added to. Each direction has an initial state of its own.
+  void Clear() const {
+    for (size_t b = 0; b < s_.B; ++b) {
+      if (c_.d_initial_h.data != nullptr) std::memset(c_.d_initial_h.at(0, 0, b), 0, s_.H * sizeof(C));
+      for (size_t t = 0; t < (c_.adds ? 0 : s_.T); ++t) {
+        if (c_.dX.data != nullptr) std::memset(c_.dX.at(t, 0, b), 0, s_.I * sizeof(C));
+        if (c_.d_attention.data != nullptr) std::memset(c_.d_attention.at(t, 0, b), 0, sizeof(C));
+      }
+    }
   }
 
   // From the last step that was computed to the first: the rows n of g, of the states before, and of r∘h.
@@ -229,7 +241,9 @@ class GradientsOfFewSteps {
       // The rows of dh are those of the batch: gathered where some are past their end.
       const bool is_whole = rows == s_.B;
       C* const dh = is_whole ? dh_ : Gathered();
-      if (s_.linear_before_reset) {
+      if (i == 0 && c_.d_initial_h.data == nullptr) {
+        // nobody asks
+      } else if (s_.linear_before_reset) {
         AddProductsWithQ(rows, first, dh);
       } else {
         Multiply(rows, g_ + first * stride_g_, static_cast<const C*>(s_.R), 2 * H, H, dh, stride_h_);
@@ -256,16 +270,20 @@ class GradientsOfFewSteps {
     return gathered_.data();
   }
 
-  // to[r] += g[r]·M for M [count, K].
+  // to[r] += g[r]·M for M [count, K]. Some rows of M are read in one piece, and stay in the nearest cache for all of g.
   void Multiply(size_t rows, const C* g, const C* M, size_t count, size_t K, C* to, size_t stride_to) const {
-    const size_t panel = kVectorsOfPanel * N_, block = rows <= kRowsOfFewSteps ? count : kUnitsOfPanel;
-    ForEach((K + panel - 1) / panel, ThreadsForProducts<C>(count * K, rows, threads_), [&](size_t task) {
-      const size_t k = task * panel, k_end = std::min(k + panel, K);
+    const size_t panel = kVectorsOfPanel * N_, block = rows <= kRowsOfFewSteps ? kUnitsOfBlock : kUnitsOfPanel;
+    const size_t threads = ThreadsForProducts<C>(count * K, rows, threads_);
+    const size_t width = threads == 1 ? K : 2 * panel;
+    ForEach((K + width - 1) / width, threads, [&](size_t task) {
+      const size_t k_end = std::min((task + 1) * width, K);
       for (size_t m = 0; m < count; m += block) {
-        ForRows(rows, [&]<size_t kRows>(size_t r) {
-          AddProductsOfRows<kRows>(g + r * stride_g_ + m, stride_g_, M + m * K, std::min(block, count - m), K, k, k_end,
-                                   to + r * stride_to, stride_to);
-        });
+        for (size_t k = task * width; k < k_end; k += panel) {
+          ForRows(rows, [&]<size_t kRows>(size_t r) {
+            AddProductsOfRows<kRows>(g + r * stride_g_ + m, stride_g_, M + m * K, std::min(block, count - m), K, k,
+                                     std::min(k + panel, k_end), to + r * stride_to, stride_to);
+          });
+        }
       }
     });
   }

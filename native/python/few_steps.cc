@@ -108,7 +108,7 @@ void BindFewSteps(nb::module_& m) {
       "few_steps_gradients",
       [](bool is_double, nb::tuple sizes, nb::tuple form, nb::tuple weights, nb::tuple X, nb::tuple initial_h,
          nb::tuple attention, Address lengths, Address resets, nb::tuple gates, nb::tuple by_outputs,
-         nb::tuple by_inputs, nb::tuple by_weights) {
+         nb::tuple by_inputs, bool adds, nb::tuple by_weights) {
         FewStepsGradients g{};
         OwnCall call{CallOf(sizes, form, weights, X, initial_h, attention, lengths, resets, gates), {}};
         call.TakeLengths();
@@ -121,6 +121,7 @@ void BindFewSteps(nb::module_& m) {
         g.dX = RowsOf(nb::cast<nb::tuple>(by_inputs[0]));
         g.d_initial_h = RowsOf(nb::cast<nb::tuple>(by_inputs[1]));
         g.d_attention = RowsOf(nb::cast<nb::tuple>(by_inputs[2]));
+        g.adds = adds;
         g.dW = At(by_weights[0]);
         g.dR = At(by_weights[1]);
         g.dWb = At(by_weights[2]);
@@ -131,9 +132,9 @@ void BindFewSteps(nb::module_& m) {
       },
       nb::arg("is_double"), nb::arg("sizes"), nb::arg("form"), nb::arg("weights"), nb::arg("X"), nb::arg("initial_h"),
       nb::arg("attention"), nb::arg("lengths"), nb::arg("resets"), nb::arg("gates"), nb::arg("by_outputs"),
-      nb::arg("by_inputs"), nb::arg("by_weights"),
-      "The gradients of such steps: by outputs (Y, Y_h), by inputs (X, initial_h, attention), which are added to, and "
-      "by weights, which are written.");
+      nb::arg("by_inputs"), nb::arg("adds"), nb::arg("by_weights"),
+      "The gradients of such steps: by outputs (Y, Y_h), by inputs (X, initial_h, attention), which are added to or "
+      "written, and by weights, which are written.");
 }
 
 }  // namespace onegru

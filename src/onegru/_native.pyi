@@ -68,6 +68,7 @@ def few_steps_gradients(
     gates: tuple[int, int, int],
     by_outputs: tuple[tuple[int, int, int], tuple[int, int, int]],
     by_inputs: tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]],
+    adds: bool,
     by_weights: tuple[int, int, int, int],
 ) -> None: ...
 def activate(function: int, alpha: float, beta: float, x: NDArray[Any], y: NDArray[Any]) -> None: ...

@@ -110,13 +110,14 @@ def test_results_and_gradients_are_those_of_packed_weights(seed: int, after: boo
     found, by = layer.gradients(
         call, wanted.Y, None, dY[:, None], dY_h[None], inputs, [("W", "R", "Wb", "Rb")]
     )
-    dX, d_h, d_scores = np.zeros_like(X), np.zeros((B, H), dtype), np.zeros((T, B), dtype)
+    dX, d_h, d_scores = (np.full(shape, 0 if seed % 2 else 9, dtype) for shape in (X.shape, (B, H), (T, B)))
     by_weights = [np.empty_like(item) for item in own if item is not None]
     run = _native.few_steps_gradients
     run(
         *given,
         (rows(dY), states(dY_h)),
         (rows(dX), states(d_h if initial_h is not None else None), rows(d_scores if attention else None)),
+        seed % 2 == 1,  # added to zeros
         tuple(item.ctypes.data for item in by_weights),
     )
     check(dX, found["X"])

@@ -276,22 +276,17 @@ def gradients_of_few_steps(
     found: list[Tensor | None] = [None] * len(wanted)
     for place, is_wanted in enumerate(wanted):
         if is_wanted and place < 3:
-            found[place] = X.new_zeros(shapes[place])
+            found[place] = X.new_empty(shapes[place])
         elif is_wanted and (weight := tensors[place + 2]) is not None:
             found[place] = X.new_empty(weight.shape)
     dY, dY_h = (None if item is None else item.contiguous() for item in by)
-    others = _rows_of(
-        (gates, dY, dY_h, *found[:3]),
-        ((T, D, B, 5, H), (B, H) if memory.is_cell else (T, B, D * H), (D, B, H), *shapes),
-        "cccccc",
-        X.dtype,
-    )
+    of_Y = (B, H) if memory.is_cell else (T, B, D * H)
+    others = _rows_of((gates, dY, dY_h), ((T, D, B, 5, H), of_Y, (D, B, H)), "ccc", X.dtype)
     if others is None:
         return None
-    (kept, *_), of_Y, of_Y_h, dX, of_h, of_scores = others[0]
-    row = H * size
-    if memory.is_cell:
-        of_Y, of_Y_h, dX, of_h, of_scores = map(_of_cell, others[0][1:])
+    at = [0 if item is None else item.data_ptr() for item in found]
+    y, y_h, row = others[0][1][0], others[0][2][0], H * size
+    kept, by_row, I = others[0][0][0], D * row, memory.sizes[2]
     for d in range(D):
         _native.few_steps_gradients(
             size == 8,
@@ -300,11 +295,16 @@ def gradients_of_few_steps(
             *_inputs(memory, d),
             (kept + d * B * 5 * row, D * B * 5 * row, 5 * row),
             (
-                _ABSENT if dY is None else (of_Y[0] + d * row, *of_Y[1:]),
-                _ABSENT if dY_h is None else (of_Y_h[0] + d * of_Y_h[1], 0, of_Y_h[2]),
+                (y + d * row, B * by_row, by_row) if y else _ABSENT,
+                (y_h + d * B * row, 0, row) if y_h else _ABSENT,
             ),
-            (dX, (of_h[0] + d * of_h[1], 0, of_h[2]), of_scores),
-            tuple(0 if w is None else w.data_ptr() for w in found[3 + 4 * d : 7 + 4 * d]),  # type: ignore[arg-type]
+            (
+                (at[0], B * I * size, I * size),
+                (at[1] + d * B * row, 0, row) if at[1] else _ABSENT,
+                (at[2], B * size, size),
+            ),
+            d > 0,
+            (at[3 + 4 * d], at[4 + 4 * d], at[5 + 4 * d], at[6 + 4 * d]),
         )
     return found
 

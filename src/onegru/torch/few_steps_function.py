@@ -24,10 +24,9 @@ from onegru.torch.few_steps import (
     run_on_memory,
 )
 from onegru.torch.operators import call_backward_operator
-from onegru.torch.watching import has_modes, is_transformed, is_watched
+from onegru.torch.watching import are_plain, has_modes, is_transformed, is_watched
 
 _LENGTHS, _RESETS = 3, 4  # places among the inputs
-_CLASSES = {Tensor, torch.nn.Parameter, type(None)}
 
 
 def call_few_steps(
@@ -81,7 +80,7 @@ def quick_call(
         H: hidden_size.
     """
     given = (X, hx, *weights)
-    if not _CLASSES.issuperset(map(type, given)):
+    if not are_plain(given):
         return None
     saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
     T, B, _ = X.shape
@@ -123,7 +122,7 @@ def quick_step(
         H: hidden_size.
     """
     tensors = (input, hx, attention, None, None, *weights)
-    if not _CLASSES.issuperset(map(type, tensors)) or input.dim() != 2:
+    if not are_plain(tensors) or input.dim() != 2:
         return None
     saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     B = input.shape[0]

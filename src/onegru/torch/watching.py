@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+_CLASSES = {Tensor, torch.nn.Parameter, type(None)}
+
+
+def are_plain(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether these are of PyTorch's own classes, or None."""
+    return _CLASSES.issuperset(map(type, tensors))
 
 
 def has_modes() -> bool:
@@ -20,6 +28,8 @@ def is_watched(*tensors: Tensor | None) -> bool:
     """
     if has_modes():
         return True
+    if are_plain(tensors):
+        return False
     plain = Tensor.__torch_dispatch__
     return any(tensor is not None and type(tensor).__torch_dispatch__ is not plain for tensor in tensors)
 
