@@ -141,10 +141,10 @@ MemoryPool& g_pool = *[] {
 
 MemoryPool& ThePool() { return g_pool; }
 
-PooledBytes AllocatePooled(std::size_t bytes) {
+PooledBytes AllocatePooled(std::size_t bytes, bool zeroed) {
   void* const memory = ThePool().Allocate(bytes);
   if (memory == nullptr) throw std::bad_alloc();
-  std::memset(memory, 0, bytes);
+  if (zeroed) std::memset(memory, 0, bytes);
   return PooledBytes(static_cast<unsigned char*>(memory));
 }
 

@@ -71,9 +71,9 @@ MemoryPool& ThePool();
 struct BackToThePool {
   void operator()(void* pointer) const { ThePool().Free(pointer); }
 };
-// Memory for the time of a call, from the pool.
+// Memory for the time of a call, from the pool; zeros, or whatever is there.
 using PooledBytes = std::unique_ptr<unsigned char, BackToThePool>;
-PooledBytes AllocatePooled(std::size_t bytes);
+PooledBytes AllocatePooled(std::size_t bytes, bool zeroed = true);
 
 }  // namespace onegru
 

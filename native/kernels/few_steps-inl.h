@@ -73,49 +73,48 @@ class FewStepsOfRows {
     bx_ = take(stride_s_);
     bh_ = take(stride_s_);
     lanes_ = take(in_lanes_);
-    if (s.Wb != nullptr) std::memcpy(bx_, s.Wb, 3 * s.H * sizeof(C));
-    if (s.Rb != nullptr) std::memcpy(bh_, s.Rb, 3 * s.H * sizeof(C));
+    TakeBias(s.Wb, bx_);
+    TakeBias(s.Rb, bh_);
   }
 
   void Run() {
     const size_t H = s_.H, B = s_.B, bytes = H * sizeof(C);
     const size_t whole = s_.linear_before_reset ? 3 * H : 2 * H;
-    for (size_t i = 0; i < s_.T; ++i) {
-      for (size_t b = 0; b < B; ++b) {
-        if (Runs(TimeOf(i), b)) std::memcpy(x_ + (i * B + b) * stride_x_, s_.X.at(TimeOf(i), 0, b), s_.I * sizeof(C));
-      }
-    }
+    Prepare(s_.T * B, s_.I, x_, stride_x_, [&](size_t n) {
+      const size_t t = TimeOf(n / B), b = n % B, count = Runs(t, b) ? s_.I : 0;
+      C* const row = x_ + n * stride_x_;
+      std::memcpy(row, s_.X.at(t, 0, b), count * sizeof(C));
+      std::fill_n(row + count, stride_x_ - count, C{0});
+    });
     Products(W_, s_.I, 0, 3 * H, s_.T * B, x_, stride_x_, by_x_);
-    for (size_t b = 0; b < B; ++b) SetBack(b, true);
     for (size_t i = 0; i < s_.T; ++i) {
       const size_t t = TimeOf(i);
-      for (size_t b = 0; b < B; ++b) {
-        if (s_.resets != nullptr && s_.resets[t * B + b] && Runs(t, b)) SetBack(b, s_.resets_to_initial);
-      }
       by_x_of_step_ = by_x_ + i * B * stride_s_;
+      Prepare(B, H, h_, stride_h_, [&](size_t b) {
+        if (i == 0) SetBack(b, true);
+        if (s_.resets != nullptr && s_.resets[t * B + b] && Runs(t, b)) SetBack(b, s_.resets_to_initial);
+      });
       Products(R_, H, 0, whole, B, h_, stride_h_, by_h_);
       if (!s_.linear_before_reset) {
-        for (size_t b = 0; b < B; ++b) Reset(b);
+        Prepare(B, H, rh_, stride_h_, [&](size_t b) { Reset(b); });
         Products(R_, H, whole, 3 * H, B, rh_, stride_h_, by_h_);
       }
-      ForEach(B, B * H < kUnitsToShare ? 1 : threads_, [&](size_t b) {
-        char* const y = s_.Y.at(t, 0, b);
-        if (!Runs(t, b)) {
+      ForBlocks(B, H, [&](size_t b) {
+        char *const y = s_.Y.at(t, 0, b), *const h = reinterpret_cast<char*>(h_ + b * stride_h_);
+        if (Runs(t, b)) {
+          Step(t, b);
+          std::memcpy(y, h, bytes);
+          if (s_.gates.data != nullptr) std::memcpy(s_.gates.at(t, 0, b) + 4 * bytes, h, bytes);
+        } else {
           std::memset(y, 0, bytes);
-          return;
         }
-        Step(t, b);
-        std::memcpy(y, h_ + b * stride_h_, bytes);
-        if (s_.gates.data != nullptr) std::memcpy(s_.gates.at(t, 0, b) + 4 * bytes, h_ + b * stride_h_, bytes);
+        if (i + 1 != s_.T) return;
+        if (s_.lengths != nullptr && s_.lengths[b] == 0) {
+          std::memset(s_.Y_h.at(0, 0, b), 0, bytes);
+        } else {
+          std::memcpy(s_.Y_h.at(0, 0, b), h, bytes);
+        }
       });
-    }
-    for (size_t b = 0; b < B; ++b) {
-      char* const last = s_.Y_h.at(0, 0, b);
-      if (s_.lengths != nullptr && s_.lengths[b] == 0) {
-        std::memset(last, 0, bytes);
-      } else {
-        std::memcpy(last, h_ + b * stride_h_, bytes);
-      }
     }
   }
 
@@ -125,15 +124,42 @@ class FewStepsOfRows {
   // A task of a thread is a multiple of them.
   static constexpr size_t kUnitsOfTask = 4 * kUnitsAtOnce;
 
+  void TakeBias(const void* bias, C* to) const {
+    const size_t count = bias == nullptr ? 0 : 3 * s_.H;
+    if (count != 0) std::memcpy(to, bias, count * sizeof(C));
+    std::fill_n(to + count, stride_s_ - count, C{0});
+  }
+
+  size_t RowsOfBlock() const { return kVectorsOfTile * N_; }
+
+  // f(row) of all rows, in blocks; `width`: how many numbers each has.
+  template <class F>
+  void ForBlocks(size_t rows, size_t width, F&& f) const {
+    const size_t block = HWY_MAX(RowsOfBlock() / 2, 1);
+    ForEach((rows + block - 1) / block, rows * width < kUnitsToShare ? 1 : threads_, [&](size_t task) {
+      for (size_t r = task * block; r < std::min((task + 1) * block, rows); ++r) f(r);
+    });
+  }
+
+  // f(row), and then rows x to lanes, if they are enough for it.
+  template <class F>
+  void Prepare(size_t rows, size_t K, const C* x, size_t stride, F&& f) const {
+    const size_t block = RowsOfBlock();
+    ForEach((rows + block - 1) / block, rows * K < kUnitsToShare ? 1 : threads_, [&](size_t task) {
+      const size_t first = task * block, count = std::min(rows - first, block);
+      for (size_t r = first; r < first + count; ++r) f(r);
+      if (rows >= N_) RowsToLanes(x + first * stride, stride, count, K, lanes_ + first * K);
+    });
+  }
+
   // How many numbers of each column some rows take in lanes; 0 if they are too few for it.
   size_t LanesOf(size_t rows) const { return rows < N_ ? 0 : VectorsOf<C>(rows) * N_; }
 
-  // Rows first…last of a matrix [3H, K], by some rows.
+  // Rows first…last of a matrix [3H, K], by some rows, which Prepare has prepared.
   void Products(const C* M, size_t K, size_t first, size_t last, size_t rows, const C* x, size_t stride_x,
                 C* to) const {
     const C* const end = M + 3 * s_.H * K;
     const bool in_lanes = rows >= N_;
-    if (in_lanes) RowsToLanes(x, stride_x, rows, K, lanes_);
     const size_t threads = ThreadsForProducts<C>((last - first) * K, rows, threads_);
     ForEach((last - first + kUnitsOfTask - 1) / kUnitsOfTask, threads, [&](size_t task) {
       const size_t begin = first + task * kUnitsOfTask, stop = std::min(begin + kUnitsOfTask, last);
@@ -213,7 +239,7 @@ class FewStepsOfRows {
   const D d_;
   const C *W_, *R_;
   size_t N_, stride_x_, stride_h_, stride_s_, threads_, in_lanes_;
-  ZeroedMemory<C> memory_;
+  ScratchMemory<C> memory_;
   C *x_, *h_, *rh_, *by_x_, *by_h_, *bx_, *bh_, *lanes_;
   const C* by_x_of_step_ = nullptr;
 };

@@ -155,9 +155,10 @@ class GradientsOfFewSteps {
     stride_x_ = Padded(s_.I);
     stride_g_ = (4 * H + N_ - 1) / N_ * N_ + N_;
     const bool after = s_.linear_before_reset;
-    const ZeroedMemory<C> memory(rows * (stride_g_ + stride_h_ + (after ? 0 : stride_h_)) +
-                                 rows * (c_.dW == nullptr ? 0 : stride_x_) + (s_.B + rows) * stride_h_ +
-                                 rows * stride_x_);
+    const ScratchMemory<C> memory(rows * (stride_g_ + stride_h_ + (after ? 0 : stride_h_)) +
+                                      rows * (c_.dW == nullptr ? 0 : stride_x_) + (s_.B + rows) * stride_h_ +
+                                      rows * stride_x_,
+                                  true);
     C* next = memory.get();
     const auto take = [&](size_t count) {
       next += count;

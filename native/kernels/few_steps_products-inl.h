@@ -24,11 +24,12 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Zeros for the time of a call, aligned for whole vectors.
+// Memory for the time of a call, aligned for whole vectors.
 template <class C>
-class ZeroedMemory {
+class ScratchMemory {
  public:
-  explicit ZeroedMemory(size_t count) : bytes_(AllocatePooled(HWY_MAX(count, 1) * sizeof(C))) {}
+  explicit ScratchMemory(size_t count, bool zeroed = false)
+      : bytes_(AllocatePooled(HWY_MAX(count, 1) * sizeof(C), zeroed)) {}
   C* get() const { return reinterpret_cast<C*>(bytes_.get()); }
 
  private:
@@ -165,25 +166,21 @@ size_t VectorsOf(size_t rows) {
   return (rows + N - 1) / N;
 }
 
-// Rows as blocks of up to kVectorsOfTile vectors over them, each block [K][vectors·N]. Behind the last row are zeros.
+// A block of rows as vectors over them, [K][vectors·N]. Behind the last row are zeros.
 template <class C>
 void RowsToLanes(const C* x, size_t stride, size_t rows, size_t K, C* to) {
-  const size_t N = hn::Lanes(hn::ScalableTag<C>());
-  for (size_t first = 0; first < rows; first += kVectorsOfTile * N) {
-    const size_t count = std::min(rows - first, kVectorsOfTile * N), width = VectorsOf<C>(count) * N;
-    size_t r = 0;
-    for (; r + 4 <= count; r += 4) {
-      const C* const from = x + (first + r) * stride;
-      size_t k = 0;
-      for (; k + 4 <= K; k += 4) Transpose4(from + k, stride, to + k * width + r, width);
-      for (; k < K; ++k) {
-        for (size_t i = 0; i < 4; ++i) to[k * width + r + i] = from[i * stride + k];
-      }
+  const size_t width = VectorsOf<C>(rows) * hn::Lanes(hn::ScalableTag<C>());
+  size_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    const C* const from = x + r * stride;
+    size_t k = 0;
+    for (; k + 4 <= K; k += 4) Transpose4(from + k, stride, to + k * width + r, width);
+    for (; k < K; ++k) {
+      for (size_t i = 0; i < 4; ++i) to[k * width + r + i] = from[i * stride + k];
     }
-    for (; r < width; ++r) {
-      for (size_t k = 0; k < K; ++k) to[k * width + r] = r < count ? x[(first + r) * stride + k] : C{0};
-    }
-    to += K * width;
+  }
+  for (; r < width; ++r) {
+    for (size_t k = 0; k < K; ++k) to[k * width + r] = r < rows ? x[r * stride + k] : C{0};
   }
 }
 
@@ -223,7 +220,8 @@ HWY_INLINE void MultiplyLanes(D d, const C* M, size_t K, size_t m, const C* x, s
   }
 }
 
-// Rows first…last of a matrix by all rows x, which RowsToLanes has made blocks of.
+// Rows first…last of a matrix by all rows x, which RowsToLanes has made blocks of, of kVectorsOfTile vectors but the
+// last.
 template <size_t kUnits, class C>
 HWY_NOINLINE void MultiplyBlocks(const C* M, size_t K, size_t m, size_t rows, const C* x, C* to, size_t stride_to) {
   const hn::ScalableTag<C> d;
