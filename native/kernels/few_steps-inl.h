@@ -33,9 +33,9 @@ inline constexpr size_t kUnitsToShare = 8192;  // likewise of gates and states
 
 // How many of these threads share products of so many weights with some rows.
 template <class C>
-size_t ThreadsForProducts(size_t weights, size_t rows, size_t threads) {
+size_t ThreadsForProducts(size_t weights, size_t rows, size_t threads, double least = kFlopsToShare) {
   const double flops = 2.0 * static_cast<double>(rows), bytes = kFlopsOfByte * sizeof(C);
-  return static_cast<double>(weights) * HWY_MAX(flops, bytes) < kFlopsToShare ? 1 : threads;
+  return static_cast<double>(weights) * HWY_MAX(flops, bytes) < least ? 1 : threads;
 }
 
 // How many may share a call.

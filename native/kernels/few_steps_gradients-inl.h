@@ -125,6 +125,9 @@ HWY_INLINE void OuterTile(D d, const C* g, size_t stride_g, const C* x, size_t s
   }
 }
 
+// Where autograd runs between calls, helpers are asleep when they are invited.
+inline constexpr double kFlopsToShareGradients = 1.0e7;
+
 // So many columns, and so many rows of a matrix, stay in the nearest cache while all rows of the batch are multiplied.
 inline constexpr size_t kVectorsOfPanel = 6, kUnitsOfPanel = 64, kUnitsOfBlock = 16;
 
@@ -274,7 +277,7 @@ class GradientsOfFewSteps {
   // to[r] += g[r]·M for M [count, K]. Some rows of M are read in one piece, and stay in the nearest cache for all of g.
   void Multiply(size_t rows, const C* g, const C* M, size_t count, size_t K, C* to, size_t stride_to) const {
     const size_t panel = kVectorsOfPanel * N_, block = rows <= kRowsOfFewSteps ? kUnitsOfBlock : kUnitsOfPanel;
-    const size_t threads = ThreadsForProducts<C>(count * K, rows, threads_);
+    const size_t threads = ThreadsForProducts<C>(count * K, rows, threads_, kFlopsToShareGradients);
     const size_t width = threads == 1 ? K : 2 * panel;
     ForEach((K + width - 1) / width, threads, [&](size_t task) {
       const size_t k_end = std::min((task + 1) * width, K);
@@ -381,8 +384,8 @@ class GradientsOfFewSteps {
   // Blocks of gates at `from` in g, of `count` rows of a matrix with K columns.
   void Outer(size_t rows, size_t from, size_t count, const C* x, size_t stride_x, size_t K, C* to) const {
     if (rows == 0) std::fill_n(to, count * K, C{0});
-    ForEach((count + kUnitsOfTask - 1) / kUnitsOfTask, ThreadsForProducts<C>(count * K, rows, threads_),
-            [&](size_t task) {
+    ForEach((count + kUnitsOfTask - 1) / kUnitsOfTask,
+            ThreadsForProducts<C>(count * K, rows, threads_, kFlopsToShareGradients), [&](size_t task) {
               const size_t m = task * kUnitsOfTask, end = std::min(m + kUnitsOfTask, count);
               if (rows > kRowsOfFewSteps) {
                 OuterPanels(rows, g_ + from, m, end, x, stride_x, K, to);

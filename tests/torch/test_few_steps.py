@@ -177,10 +177,12 @@ def test_nothing_is_kept_of_parameters() -> None:
 
 
 def test_shapes_alone_say_which_way() -> None:
-    assert are_few(1, 16, 512) and are_few(16, 1, 512) and are_few(5, 16, 128) and are_few(5, 8, 512)
-    assert not are_few(9, 9, 128) and not are_few(5, 9, 129) and not are_few(0, 3, 8) and not are_few(3, 0, 8)
-    assert are_few_trained(1, 16, 256) and are_few_trained(64, 1, 512) and are_few_trained(2, 64, 8)
-    assert not are_few_trained(1, 17, 256) and not are_few_trained(0, 3, 8) and not are_few_trained(3, 0, 8)
+    assert are_few(1, 256, 512) and are_few(32, 1, 512) and are_few(64, 1, 256) and are_few(8, 48, 64)
+    assert (
+        not are_few(1, 257, 65) and not are_few(9, 4, 512) and not are_few(0, 3, 8) and not are_few(3, 0, 8)
+    )
+    assert are_few_trained(1, 128, 512) and are_few_trained(16, 32, 512) and are_few_trained(128, 1, 8)
+    assert not are_few_trained(1, 129, 8) and not are_few_trained(0, 3, 8) and not are_few_trained(3, 0, 8)
 
 
 @pytest.mark.parametrize("seed", range(200, 320))

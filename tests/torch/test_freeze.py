@@ -136,3 +136,49 @@ def test_compiled_programs_leave_a_gap() -> None:
         wanted = model(x)[0]
         compiled: Any = torch.compile(model, backend="eager")
         torch.testing.assert_close(compiled(x)[0], wanted)
+
+
+@pytest.mark.filterwarnings("ignore")  # of PyTorch, about traces
+def test_calls_that_are_recorded_or_transformed_are_refused() -> None:
+    """Its results would be constants there."""
+    import io
+
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    model, x = nn.Sequential(nn.GRU(3, 5)), torch.randn(4, 2, 3)
+    onegru.torch.freeze(model)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return model(x)[0]
+
+    def others() -> None:
+        zeros = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+        torch.func.functional_call(model, zeros, (x,))
+
+    ways: list[Any] = [
+        lambda: torch.jit.trace(run, (x,)),
+        lambda: torch.onnx.export(model, (x,), io.BytesIO(), dynamo=False),
+        lambda: make_fx(run)(x),
+        lambda: torch.vmap(run)(torch.stack([x, x])),
+        lambda: torch.func.jvp(run, (x,), (x,)),
+        lambda: torch.export.export(model, (x,), strict=False),
+        others,
+    ]
+    with torch.no_grad():
+        for way in ways:
+            with pytest.raises(onegru.SpecError, match=r"^model: frozen, and .*restore\(model\)"):
+                way()
+        assert torch.equal(copy.deepcopy(model)(x)[0], run(x))
+
+
+def test_messages_have_the_callers_axes() -> None:
+    module = onegru.torch.AUGRU(8, 4, batch_first=True)
+    with pytest.raises(onegru.SpecError, match=r"\[5, 3\]; must be torch.float32 \[3, 5\] or \[3, 5, 1\]"):
+        module(torch.zeros(3, 5, 8), torch.zeros(5, 3))
+    gru = onegru.torch.GRU(8, 4, batch_first=True)
+    with pytest.raises(onegru.SpecError, match=r"\[5, 3\]; must be torch.bool \[3, 5\]"):
+        gru(torch.zeros(3, 5, 8), resets=torch.zeros(5, 3, dtype=torch.bool))
+    with pytest.raises(onegru.SpecError, match=r"^hx: shape \[1, 1, 4\]; must be \[1, 4\]"):
+        gru(torch.zeros(5, 8), torch.zeros(1, 1, 4))
+    with pytest.raises(onegru.SpecError, match=r"^input: torch.float16; must be torch.float32"):
+        gru(torch.zeros(3, 5, 8, dtype=torch.float16))

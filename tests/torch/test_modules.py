@@ -475,7 +475,7 @@ def test_calls_use_no_more_threads_than_pytorch_may(monkeypatch: pytest.MonkeyPa
         limit(most)
 
     monkeypatch.setattr(_native, "limit_threads", noted)
-    module, x = ours.GRU(I, H), torch.randn(60, 4, I)
+    module, x = ours.GRU(I, H), torch.randn(200, 4, I)
     before, mine = torch.get_num_threads(), onegru.get_num_threads()
     try:
         torch.set_num_threads(1)

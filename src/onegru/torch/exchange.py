@@ -120,7 +120,8 @@ def freeze(
     for name in report.exchanged:
         model.get_submodule(name).exchanged_by_freeze = True
     for name, layers in packed.items():
-        model.get_submodule(name).frozen_layers = layers
+        module = model.get_submodule(name)
+        module.frozen_layers, module.frozen_parameters = layers, tuple(module.parameters())
     return Acceleration(tuple(packed), left)
 
 
@@ -137,7 +138,7 @@ def _unfrozen(model: nn.Module) -> tuple[str, ...]:
     names = []
     for name, module in [*model.named_modules()]:
         if getattr(module, "frozen_layers", None) is not None:
-            del module.frozen_layers
+            del module.frozen_layers, module.frozen_parameters
             names.append(name)
         if module.__dict__.pop("exchanged_by_freeze", False):
             _give_back(module)

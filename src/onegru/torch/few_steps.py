@@ -28,20 +28,17 @@ _EXCHANGE = getattr(Tensor, "__dlpack_c_exchange_api__", None)
 def are_few(T: int, B: int, H: int) -> bool:
     """Whether a call without gradients runs on parameters that are not packed: only its shape says so.
 
-    Beyond, a call that packs them, or PyTorch's operator with more threads than one, takes less time.
+    Beyond, a call that packs them takes less time. Measured with one thread and two.
     """
-    rows = T * B
-    if H <= 128:
-        return 0 < rows <= (128 if H <= 64 else 80)
-    return 0 < rows <= 16 or (rows > 0 and B <= 8 and rows <= (64 if H <= 256 else 40))
+    small = H <= 64
+    most = (384 if small else 256) if T <= 8 else 128 if small else 64 if H <= 256 else 32
+    return 0 < T * B <= most
 
 
 def are_few_trained(T: int, B: int, H: int) -> bool:
-    """The same of a call with gradients."""
-    rows = T * B
-    if T == 1:
-        return 0 < rows <= (64 if H <= 64 else 32 if H <= 128 else 16 if H <= 256 else 8)
-    return 0 < rows <= (128 if H <= 256 else 16 if T == 2 else 64)
+    """The same of a call with gradients; a single step of more rows takes less time in PyTorch's operator."""
+    most = 128 if T == 1 or T > 64 else 512 if T <= 16 else 256
+    return 0 < T * B <= most
 
 
 class Memory(NamedTuple):

@@ -14,8 +14,10 @@ from onegru.core.errors import SpecError
 from onegru.core.spec import Weights
 from onegru.layers.gru import GRU as Layer
 from onegru.torch.arguments import TorchGruConfig
+from onegru.torch.few_steps import is_dual
 from onegru.torch.function import gru_layer
 from onegru.torch.threads import with_threads
+from onegru.torch.watching import is_watched
 
 
 class Freezable(nn.Module):
@@ -23,6 +25,8 @@ class Freezable(nn.Module):
 
     #: Its layers while it is frozen, in order.
     frozen_layers: Sequence[Layer] | None = None
+    #: The parameters that they were packed from.
+    frozen_parameters: Sequence[Tensor] = ()
     #: Whether it was PyTorch's before.
     exchanged_by_freeze = False
 
@@ -110,9 +114,16 @@ def _run(
     """The results of a packed layer.
 
     Raises:
-        SpecError: gradients are wanted, resets are given, or a tensor is not on the CPU.
+        SpecError: gradients are wanted, resets are given, a tensor is not on the CPU, parameters are others,
+            or the call is recorded or transformed.
     """
     given = [tensor for tensor in (X, initial_h, attention) if tensor is not None]
+    if torch._C._are_functorch_transforms_active():
+        raise _refusal("and torch.func transforms this call")
+    if torch.jit.is_tracing() or is_dual() or is_watched(*given, lengths):
+        raise _refusal("and something records this call, which would find numbers only")
+    if any(a is not b for a, b in zip(module.parameters(), module.frozen_parameters, strict=True)):
+        raise _refusal("and this call brings parameters of its own")
     tensors = (*given, *module.parameters())
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         raise _refusal("and gradients are wanted", f"call it under torch.no_grad(), or {_REMEDY}")

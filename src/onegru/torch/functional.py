@@ -161,33 +161,38 @@ def checked_lengths(lengths: Tensor | None, X: Tensor) -> Tensor | None:
     if lengths.is_meta and not X.is_meta:
         raise SpecError.of("lengths", "on meta, without numbers; must have them")
     if lengths.dtype not in (torch.int32, torch.int64) or tuple(lengths.shape) != (B,):
-        raise SpecError.of("lengths", f"{lengths.dtype} {list(lengths.shape)}; must be int64 {[B]}")
+        raise SpecError.of("lengths", f"{lengths.dtype} {list(lengths.shape)}; must be int64 or int32 {[B]}")
     is_hidden = is_recorded() or is_transformed(lengths) or is_watched(lengths)
     if not is_hidden and B and not bool(((lengths >= 0) & (lengths <= T)).all()):
         raise SpecError.of("lengths", f"{int(lengths.min())}…{int(lengths.max())}; must be 0…{T}")
     return lengths.to(X.device, torch.int64)
 
 
-def checked_attention(attention: Tensor | None, X: Tensor) -> Tensor | None:
-    """Scores as [T, B]. Raises SpecError if they have another shape or type."""
+def checked_attention(attention: Tensor | None, X: Tensor, batch_first: bool = False) -> Tensor | None:
+    """Scores as [T, B]. Raises SpecError if they have another shape or type, as given with batch_first."""
     if attention is None:
         return None
     T, B = X.shape[:2]
     shape = tuple(attention.shape)  # torch.compile does not find it among others while sizes are open
     if (shape != (T, B) and shape != (T, B, 1)) or attention.dtype != X.dtype:
-        raise SpecError.of(
-            "attention",
-            f"{attention.dtype} {list(attention.shape)}; must be {X.dtype} {[T, B]} or {[T, B, 1]}",
-        )
+        found, wanted, other = (_shown(item, batch_first) for item in (shape, (T, B), (T, B, 1)))
+        raise SpecError.of("attention", f"{attention.dtype} {found}; must be {X.dtype} {wanted} or {other}")
     return attention.reshape(T, B)
 
 
-def checked_resets(resets: Tensor | None, X: Tensor) -> Tensor | None:
-    """A mask of resets. Raises SpecError if it has another shape or type."""
+def _shown(shape: Sequence[int], batch_first: bool) -> list[int]:
+    """A shape of time, batch and more in the caller's order."""
+    return [*shape[1::-1], *shape[2:]] if batch_first else list(shape)
+
+
+def checked_resets(resets: Tensor | None, X: Tensor, batch_first: bool = False) -> Tensor | None:
+    """A mask of resets. Raises SpecError if it has another shape or type, as given with batch_first."""
     if resets is None:
         return None
     if resets.dtype != torch.bool or tuple(resets.shape) != tuple(X.shape[:2]):
         raise SpecError.of(
-            "resets", f"{resets.dtype} {list(resets.shape)}; must be torch.bool {list(X.shape[:2])}"
+            "resets",
+            f"{resets.dtype} {_shown(resets.shape, batch_first)}; must be torch.bool "
+            f"{_shown(X.shape[:2], batch_first)}",
         )
     return resets

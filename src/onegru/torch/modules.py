@@ -142,6 +142,9 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         if resets is not None:
             resets = resets.unsqueeze(1) if is_one else resets.transpose(0, 1) if self.batch_first else resets
         if is_one and hx is not None:
+            wanted = [self.num_layers * self._form.num_directions, self.hidden_size]
+            if hx.dim() != 2:
+                raise SpecError.of("hx", f"shape {list(hx.shape)}; must be {wanted}, as the input is one row")
             hx = hx.unsqueeze(1)
         Y, Y_h = self._layers(X, hx, lengths, resets)
         if is_one:
@@ -165,7 +168,8 @@ class GRU(Freezable, FormInState, nn.RNNBase):
     def _is_for_pytorch(self, input: Any, is_packed: bool) -> bool:
         """Whether another device or type, a trace or an export wants PyTorch's operator."""
         tensor = input.data if is_packed else input
-        if torch.jit.is_tracing() or not (tensor.is_cpu or tensor.is_meta) or tensor.dtype in OF_16_BITS:
+        is_small = tensor.dtype in OF_16_BITS and tensor.dtype == self._weights()[0].dtype
+        if torch.jit.is_tracing() or not (tensor.is_cpu or tensor.is_meta) or is_small:
             return not torch.is_autocast_enabled(tensor.device.type)
         # PyTorch's newer exporter makes of nn.GRU a node of fixed sizes, of ours one of open sizes.
         return is_exporting() and (is_packed or not hasattr(torch.onnx, "ops"))
@@ -219,7 +223,7 @@ class GRU(Freezable, FormInState, nn.RNNBase):
             if weight.dtype != X.dtype:
                 raise SpecError.of("input", f"{X.dtype}; must be {type_of(weight)}")
         states = checked_state(hx, X, (self.num_layers * D, B, self.hidden_size), "hx")
-        lengths, resets = checked_lengths(lengths, X), checked_resets(resets, X)
+        lengths, resets = checked_lengths(lengths, X), checked_resets(resets, X, self.batch_first)
         each = len(weights) // self.num_layers
         last: list[Tensor] = []
         for number in range(self.num_layers):
@@ -378,8 +382,8 @@ class AUGRU(GRU):
         if not self.bias:
             weights += [None, None]
         state = checked_state(cast(hx, weights[0]), X, (1, X.shape[1], self.hidden_size), "hx")
-        lengths, resets = checked_lengths(lengths, X), checked_resets(resets, X)
-        given = checked_attention(cast(scores, weights[0]), X)
+        lengths, resets = checked_lengths(lengths, X), checked_resets(resets, X, self.batch_first)
+        given = checked_attention(cast(scores, weights[0]), X, self.batch_first)
         Y, Y_h = self.run_layer(0, self._form, X, weights, state, lengths, given, resets)
         Y, Y_h = Y.to(wanted), Y_h.to(wanted)
         return (Y.transpose(0, 1) if self.batch_first else Y), Y_h

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from onegru.core.errors import SpecError
 from onegru.torch.arguments import TorchGruConfig, form_of
-from onegru.torch.few_steps import are_few, are_few_trained
+from onegru.torch.few_steps import are_few_trained
 
 
 def cast(tensor: Any, like: Tensor) -> Any:
@@ -43,11 +43,6 @@ class OwnSignature:
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
-# Below so many rows of so many steps PyTorch's operator takes less time than packing the weights does. Where
-# gradients are wanted: for one step, and for two of a layer of this size.
-_FEW_ROWS = {1: 256, 2: 64, 3: 16}
-_LARGE = 192
-
 OF_16_BITS = (torch.float16, torch.bfloat16)
 
 
@@ -56,10 +51,7 @@ def prefers_aten(form: TorchGruConfig, tensor: Tensor, T: int, B: int, H: int) -
     # Compiled code is for any T: nothing may ask for it there.
     if torch.compiler.is_compiling() or not form.matches_nn_gru or not tensor.is_cpu:
         return False
-    if torch.is_grad_enabled():
-        is_few = are_few_trained(T, B, H)
-        return not is_few and T * B > 0 and (T == 1 or (T == 2 and H >= _LARGE))
-    return not are_few(T, B, H) and 0 < B < _FEW_ROWS.get(T, 0)
+    return torch.is_grad_enabled() and T == 1 and B > 0 and not are_few_trained(T, B, H)
 
 
 def check_axes(resets: Tensor | None, count: int) -> None:
