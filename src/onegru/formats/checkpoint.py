@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
+
+import numpy as np
 
 from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError, MissingExtraError, SpecError, needs_extra
 from onegru.formats.opened import Kind, Opened
-from onegru.formats.pytorch import Tensor, Unknown, read_torch
+from onegru.formats.pytorch import Tensor, Unknown, array_of, read_torch
 from onegru.formats.safetensors import read_layers, read_metadata
+from onegru.formats.shards import shards_of
 from onegru.frameworks.pytorch import find_groups, form_name, is_recurrent, may_be_form, module_of, read_group
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
@@ -18,7 +21,7 @@ from onegru.layers.torch_form import KEY, LONGEST
 from onegru.system.bounded import LARGEST_TEXT
 
 # How deep the mappings of a checkpoint may be nested: {"state_dict": {"model": …}} is usual.
-_DEPTH = 8
+_DEPTH = 16
 _LONGEST_NAME = 1000
 
 # What holds tensors, by names or by numbers.
@@ -45,26 +48,39 @@ def read_safetensors(path: Opened, name: str | None = None) -> dict[str, GRU | S
     """
     with needs_extra("safetensors", "safetensors", str(path)):
         import safetensors
-    own = "onegru" in read_metadata(path)
-    try:
-        with safetensors.safe_open(path, framework="np") as file:
-            keys = [] if own else list(file.keys())
-            names = [key for key in keys if is_recurrent(key)]
-            own_forms = {form_name(str(module_of(key))) for key in names}
+    shards, keys = shards_of(path), dict[str, Opened]()
+    if len(shards) == 1 and "onegru" in read_metadata(shards[0]):
+        return {"": read_layers(shards[0])}
+    for shard in shards:
+        read_metadata(shard)
+        with _broken(shard), safetensors.safe_open(shard, framework="np") as file:
+            for key in file.keys():  # noqa: SIM118
+                if keys.setdefault(key, shard) is not shard:
+                    raise FormatError(f"{shard}: {key!r}, which {keys[key].path.name} holds as well")
+    own_forms = {form_name(str(module_of(key))) for key in keys if is_recurrent(key)}
+    tensors: dict[str, object] = dict.fromkeys(keys, _OTHER)
+    for shard in shards:
+        with _broken(shard), safetensors.safe_open(shard, framework="np") as file:
+            own = [key for key in file.keys() if keys[key] is shard]  # noqa: SIM118
+            names = [key for key in own if is_recurrent(key) or key in own_forms]
             names += [
-                key
-                for key in keys
-                if key in own_forms or (may_be_form(key) and _may_hold_form(file.get_slice(key)))
+                k for k in own if k not in names and may_be_form(k) and _may_hold_form(file.get_slice(k))
             ]
             if any(file.get_slice(key).get_dtype() == "BF16" for key in names):
                 bfloat16()  # NumPy has to know the type
-            tensors = {key: file.get_tensor(key) for key in names}
-            tensors |= {key: _OTHER for key in keys if key not in tensors}
-    except MissingExtraError:
+            tensors |= {key: file.get_tensor(key) for key in names}
+    return _layers(path, tensors, name)
+
+
+@contextmanager
+def _broken(path: Opened) -> Iterator[None]:
+    """What reading a safetensors file may raise, as an error of its own."""
+    try:
+        yield
+    except (MissingExtraError, FormatError):
         raise
     except Exception as error:  # the package raises its own error, and NumPy's for types unknown to it
         raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from None
-    return {"": read_layers(path)} if own else _layers(path, tensors, name)
 
 
 def _may_hold_form(entry: Any) -> bool:
@@ -86,12 +102,14 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
         SpecError: a GRU's tensors are missing or do not fit.
         MissingExtraError: ml_dtypes is not installed where a tensor is bfloat16.
     """
-    content, size = _state_dict(path)
-    found: dict[str, Tensor] = {}
+    contents = [_state_dict(shard) for shard in shards_of(path)]
+    size = sum(size for _, size in contents)
+    found: dict[str, Tensor | Array] = {}
     others: dict[str, object] = {}
     left = 4 * size  # several names may share a tensor, as tied weights do
     letters = 4 * size + LARGEST_TEXT // 16
-    for key, tensor in _tensors(path, content, "", _DEPTH, set()):
+    every = (item for content, _ in contents for item in _tensors(path, content, "", _DEPTH, {}))
+    for key, tensor in every:
         letters -= len(key)
         if letters < 0:
             raise FormatError(f"{path}: names of more letters than four times the file's {size} bytes")
@@ -100,7 +118,7 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
             continue
         if isinstance(tensor, Unknown):
             raise FormatError(f"{path}: {key}: a {tensor.name}, more than tensors and plain data")
-        assert isinstance(tensor, Tensor), "the rest are forms, whose names are others"
+        assert isinstance(tensor, Tensor | np.ndarray), "the rest are forms, whose names are others"
         left -= tensor.nbytes
         if left < 0:
             raise FormatError(f"{path}: tensors of more than four times the file's {size} bytes")
@@ -121,25 +139,25 @@ def other_tensors(path: Opened, grus: Collection[str]) -> tuple[str, ...]:
         path: the file, which has been read.
         grus: the names of its GRUs.
     """
-    if path.kind is Kind.PYTORCH:
-        names = [
-            name
-            for name, value in _tensors(path, _state_dict(path)[0], "", _DEPTH, set())
-            if isinstance(value, Tensor)
-        ]
-    elif path.kind is Kind.SAFETENSORS and "onegru" not in read_metadata(path):
-        import safetensors
+    names: list[str] = []
+    tensors: Iterator[tuple[str, object]]
+    for shard in shards_of(path) if path.kind in (Kind.PYTORCH, Kind.SAFETENSORS) else ():
+        if shard.kind is Kind.PYTORCH:
+            tensors = _tensors(shard, _state_dict(shard)[0], "", _DEPTH, {})
+            names += [name for name, value in tensors if isinstance(value, Tensor | np.ndarray)]
+        elif "onegru" not in read_metadata(shard):
+            import safetensors
 
-        with safetensors.safe_open(path, framework="np") as file:
-            names = list(file.keys())
-    else:
-        return ()
+            with safetensors.safe_open(shard, framework="np") as file:
+                names += file.keys()
     return tuple(dict.fromkeys(name for name in names if module_of(name) not in grus))
 
 
 def _state_dict(path: Opened) -> tuple[_Nested, int]:
     """What a file of PyTorch's holds, and its size."""
     content, size = read_torch(path)
+    if isinstance(content, Unknown) and content.is_module:
+        content = _of_module(content, "")
     if not isinstance(content, Mapping | list | tuple):
         words = content.name if isinstance(content, Unknown) else type(content).__name__
         raise FormatError(
@@ -149,27 +167,50 @@ def _state_dict(path: Opened) -> tuple[_Nested, int]:
     return content, size
 
 
+# Modules whose parameters are a GRU's; those of a class derived from them may compute something else.
+_GRUS = (
+    *("torch.nn.modules.rnn.GRU", "torch.nn.modules.rnn.GRUCell"),
+    *("onegru.torch.modules.TorchGRU", "onegru.torch.cells.TorchGRUCell"),
+)
+
+
+def _of_module(module: Unknown, name: str) -> dict[object, object]:
+    """The parameters and the modules of a module that was saved as a whole."""
+    parameters, modules = module.state["_parameters"], module.state["_modules"]
+    is_other = module.name not in _GRUS and any(is_recurrent(str(key)) for key in parameters)
+    return {**({"": module} if is_other else parameters), **modules}
+
+
 def _tensors(
-    path: Opened, content: _Nested, prefix: str, depth: int, seen: set[int]
+    path: Opened, content: _Nested, prefix: str, depth: int, seen: dict[int, object]
 ) -> Iterator[tuple[str, object]]:
     """Tensors, unknown objects and forms in nested mappings and lists, by their names joined with dots."""
-    seen.add(id(content))  # each once, as one that holds itself twice would never end
-    for key, value in content.items() if isinstance(content, Mapping) else enumerate(content):
+    seen[id(content)] = content  # each once, as one that holds itself twice would never end
+    for key, given in content.items() if isinstance(content, Mapping) else enumerate(content):
         if not isinstance(key, str) and type(key) is not int:
             continue
+        value: object = given
+        if isinstance(given, Unknown) and key != "":
+            if given.is_module and depth and id(given) not in seen:
+                seen[id(given)] = given
+                value = _of_module(given, str(key))
+            elif (array := array_of(given)) is not None:
+                value = array
         is_form = isinstance(key, str) and key.rpartition(".")[2] == KEY
-        if not is_form and not isinstance(value, Mapping | list | tuple | Tensor | Unknown):
+        if not is_form and not isinstance(value, Mapping | list | tuple | Tensor | Unknown | np.ndarray):
             continue
         name = f"{prefix}.{key}" if prefix else str(key)
         if len(name) > _LONGEST_NAME:
             raise FormatError(f"{path}: a name of {len(name)} characters; must be at most {_LONGEST_NAME}")
-        if is_form or isinstance(value, Tensor | Unknown):
-            yield name, value
+        if is_form or isinstance(value, Tensor | Unknown | np.ndarray):
+            yield name.removesuffix("."), value
         elif isinstance(value, Mapping | list | tuple) and depth and id(value) not in seen:
             yield from _tensors(path, value, name, depth - 1, seen)
 
 
-def _numbers(path: Opened, name: str, tensor: Tensor) -> Array:
+def _numbers(path: Opened, name: str, tensor: Tensor | Array) -> Array:
+    if not isinstance(tensor, Tensor):
+        return tensor
     try:
         return tensor.numbers()
     except MissingExtraError:

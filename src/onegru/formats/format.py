@@ -143,6 +143,12 @@ class _Checkpoint(Format):
 
         return other_tensors(file, grus or self.read_layers(file, None, None))
 
+    def files(self, file: Opened) -> list[Path]:
+        """See `Format.files`."""
+        from onegru.formats.shards import shards_of
+
+        return list(dict.fromkeys([file.path, *(shard.path for shard in shards_of(file))]))
+
 
 class PytorchFormat(_Checkpoint):
     """A state dict of PyTorch's."""

@@ -117,8 +117,14 @@ def _kind_of_zip(path: Path) -> Kind:
     return Kind.NPZ if names and all(name.endswith(".npy") for name in names) else Kind.ZIP
 
 
+# What reads the shards that an index names, by the end of its name.
+_INDEXES = {".safetensors.index.json": Kind.SAFETENSORS, ".bin.index.json": Kind.PYTORCH}
+
+
 def _kind_of_name(path: Path, detected: Kind) -> Kind:
     """What reads a file of this name, where its content says little; else what was detected."""
+    if detected is Kind.JSON:
+        return next((kind for end, kind in _INDEXES.items() if path.name.endswith(end)), detected)
     if detected in (Kind.UNKNOWN, Kind.ZIP):
         return _NAMES.get(path.suffix.lower(), Kind.ONNX if detected is Kind.UNKNOWN else detected)
     return detected

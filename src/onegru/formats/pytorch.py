@@ -13,7 +13,7 @@ import math
 import pickletools
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import NoneType
 from typing import IO, Any
 
@@ -45,9 +45,22 @@ _STORAGES: Mapping[str, tuple[int, str | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """An object that a file names or makes, and that is neither a plain value nor a tensor."""
+    """An object that a file names or makes, and that is neither a plain value nor a tensor.
+
+    Attributes:
+        name: of its class or function.
+        arguments: what it was made from.
+        state: its attributes, as far as they are by name.
+    """
 
     name: str
+    arguments: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+    state: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def is_module(self) -> bool:
+        """Whether it is a module of PyTorch's, or of a class derived from it."""
+        return all(isinstance(self.state.get(name), dict) for name in ("_parameters", "_modules"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +273,9 @@ class _Machine:
                 function = stack[-3]
                 stack[-3:] = [Unknown(function.name if isinstance(function, Unknown) else "?")]
             case "BUILD":
-                stack.pop()  # attributes, of which plain values have none that matter
+                state, made = stack.pop(), stack[-1]
+                if isinstance(made, Unknown):  # attributes, of which plain values have none that matter
+                    _fill(made.state, dict, state.items() if isinstance(state, dict) else [("", state)])
             case "BINPERSID":
                 stack.append(self._storage(stack.pop()))
             case _:
@@ -275,6 +290,8 @@ class _Machine:
 
     def _storage(self, value: Any) -> object:
         """What a persistent id stands for."""
+        if isinstance(value, tuple) and value[:1] == ("module",) and len(value) > 1:
+            return value[1]  # a class, and its source, which old versions wrote
         kind, key, _, count = value[1:5]
         view = value[5] if len(value) > 5 else None
         own = kind.name.removeprefix("torch.storage.").removeprefix("torch.")
@@ -291,6 +308,8 @@ class _Machine:
         name = function.name if isinstance(function, Unknown) else "?"
         if not isinstance(arguments, tuple):
             return Unknown(name)
+        if name == "copyreg._reconstructor" and arguments and isinstance(arguments[0], Unknown):
+            return Unknown(arguments[0].name)
         match name, arguments:
             case ("collections.OrderedDict" | "collections.defaultdict", ()):
                 return {}
@@ -313,7 +332,9 @@ class _Machine:
                     return self._made(inner, given)
             case "torch._utils._rebuild_tensor_v2" | "torch._utils._rebuild_tensor", (_Storage(), *_):
                 return self._tensor(*arguments) or Unknown(name)
-        return Unknown(name)
+            case "_codecs.encode", (str() as text, "latin1"):
+                return text.encode("latin1", "replace")
+        return Unknown(name, arguments)
 
     def _tensor(self, storage: _Storage, offset: Any, shape: Any, strides: Any, *rest: Any) -> Tensor | None:
         numbers = (offset, *shape, *strides)
@@ -341,6 +362,26 @@ def _fill(container: Any, kind: type[Any], items: Any) -> None:
 
 
 _KEYS = (str, bytes, int, float, bool, NoneType)
+
+
+def array_of(made: Unknown) -> Array | None:
+    """An array of NumPy's among unknown objects; None if it is none of floats in C's order."""
+    state, types = made.state.get(""), {"f2": "float16", "f4": "float32", "f8": "float64"}
+    if not made.name.endswith("multiarray._reconstruct") or not isinstance(state, tuple) or len(state) != 5:
+        return None
+    _, shape, dtype, is_fortran, data = state
+    if not isinstance(dtype, Unknown) or dtype.name != "numpy.dtype" or dtype.arguments[:1] == ():
+        return None
+    kind, order = types.get(str(dtype.arguments[0])), dtype.state.get("", (0, "<"))
+    if kind is None or is_fortran or not isinstance(data, bytes) or not isinstance(shape, tuple):
+        return None
+    if any(type(size) is not int or size < 0 for size in shape) or len(shape) > 16:
+        return None
+    swapped = np.dtype(kind).newbyteorder(">" if order[1:2] == (">",) else "<")
+    if math.prod(shape) * swapped.itemsize != len(data):
+        return None
+    return np.frombuffer(data, swapped).reshape(shape).astype(kind)
+
 
 # Instructions whose argument is the value, and those that stand for one.
 _PLAIN = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"}

@@ -1,0 +1,123 @@
+"""What people wrap GRUs in when they save them: shards with an index, whole modules, arrays of NumPy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onegru
+from onegru import FormatError
+from onegru.core.dtypes import Array
+from tests.support.files.torch_files import Call, Global, Raw, Writer, write_checkpoint
+
+H, I = 4, 3
+
+
+def state() -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    shapes = {"weight_ih": (3 * H, I), "weight_hh": (3 * H, H), "bias_ih": (3 * H,), "bias_hh": (3 * H,)}
+    return {f"{name}_l0": rng.standard_normal(shape).astype("f") for name, shape in shapes.items()}
+
+
+def expect(path: Path, name: str = "") -> None:
+    layer, expected = onegru.load_layers(path)[name], onegru.from_torch(state())
+    assert isinstance(layer, onegru.GRU) and isinstance(expected, onegru.GRU)
+    for field in ("W", "R", "B"):
+        np.testing.assert_array_equal(getattr(layer.weights, field), getattr(expected.weights, field))
+
+
+def shards(folder: Path, end: str = ".safetensors") -> list[Path]:
+    """Two, the biases in the second, and their index."""
+    arrays = state()
+    names = list(arrays)
+    parts = [{name: arrays[name] for name in own} for own in (names[:2], names[2:])]
+    paths = [folder / f"model-{n:05d}-of-00002{end}" for n in (1, 2)]
+    for path, part in zip(paths, parts, strict=True):
+        if end == ".safetensors":
+            pytest.importorskip("safetensors.numpy").save_file(part, path)
+        else:
+            write_checkpoint(path, part)
+    places = {name: path.name for part, path in zip(parts, paths, strict=True) for name in part}
+    index = folder / f"model{end}.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return [*paths, index]
+
+
+@pytest.mark.parametrize("end", [".safetensors", ".bin"])
+def test_shards(tmp_path: Path, end: str) -> None:
+    first, second, index = shards(tmp_path, end)
+    for path in (first, second, index):
+        expect(path)
+    second.unlink()
+    for path in (first, index):
+        with pytest.raises(FormatError, match=r"model-00002-of-00002.*not beside it; all must be there"):
+            onegru.load_layers(path)
+
+
+def test_a_tensor_that_two_shards_hold(tmp_path: Path) -> None:
+    first, second, _ = shards(tmp_path)
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(FormatError, match=r"'weight_.._l0', which model-00001-of-00002.safetensors holds as"):
+        onegru.load_layers(first)
+
+
+@pytest.mark.parametrize(
+    ("index", "words"),
+    [
+        ({"weight_map": {"a": "../model.safetensors"}}, "must be the name of a file beside it"),
+        ({"weight_map": {"a": 3}}, "no 'weight_map'"),
+        ({"weight_map": {}}, "no 'weight_map'"),
+        ([1], "no 'weight_map'"),
+        ({"weight_map": {str(n): str(n) for n in range(2000)}}, "names 2000 shards"),
+        ({"weight_map": {"a": "x.index.json"}}, "not beside it"),
+    ],
+)
+def test_indexes_that_are_none(tmp_path: Path, index: Any, words: str) -> None:
+    pytest.importorskip("safetensors")
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps(index))
+    with pytest.raises(FormatError, match=words):
+        onegru.load_layers(path)
+
+
+def module(writer: Writer, kind: str, parameters: dict[str, Any], modules: dict[str, Any]) -> Raw:
+    """As torch.save writes a module: made by its class, with its attributes."""
+    place = kind.rpartition(".")
+    own = Global(place[0], place[2])
+    made = Call(Global("copyreg", "_reconstructor"), (own, Global("builtins", "object"), None))
+    attributes = {"training": True, "_parameters": parameters, "_modules": modules}
+    return Raw(writer.part(made) + writer.part(attributes) + b"b")
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_whole_modules(tmp_path: Path, legacy: bool, wrapped: bool) -> None:
+    writer = Writer(legacy=legacy)
+    gru = module(writer, "torch.nn.modules.rnn.GRU", state(), {})
+    linear = module(writer, "torch.nn.modules.linear.Linear", {"weight": np.ones((2, 3), "f")}, {})
+    net = module(writer, "mine.Net", {}, {"0": linear, "gru": gru})
+    path = writer.write(tmp_path / "a.pt", {"model": net, "epoch": 3} if wrapped else net)
+    expect(path, "model.gru" if wrapped else "gru")
+
+
+def test_a_module_of_a_class_of_its_own(tmp_path: Path) -> None:
+    """It may compute something else."""
+    writer = Writer()
+    net = module(writer, "mine.Net", {}, {"rnn": module(writer, "mine.GRU", state(), {})})
+    with pytest.raises(FormatError, match=r"'rnn' is a mine.GRU, .*: save its state_dict"):
+        onegru.load_layers(writer.write(tmp_path / "a.pt", net))
+
+
+def test_what_pytorch_itself_writes(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    gru = torch.nn.GRU(I, H)
+    gru.load_state_dict({name: torch.from_numpy(array) for name, array in state().items()})
+    for number, content in enumerate((gru, [gru], {"net": torch.nn.Sequential(gru)}, {"a": state()})):
+        for modern in (False, True):
+            path = tmp_path / f"{number}.pt"
+            torch.save(content, path, _use_new_zipfile_serialization=modern)
+            expect(path, ("", "0", "net.0", "a")[number])
