@@ -31,7 +31,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "training-tables.md"
 
 INTRODUCTION = """# Training, measured
 
-Made by `python -m benchmarks.training --page --drawn 300`: `onegru.torch` beside PyTorch, on each machine in turns,
+Made by `python -m benchmarks.training --page --drawn 240`: `onegru.torch` beside PyTorch, on each machine in turns,
 float32, every gradient asked for. Outputs and gradients are compared before anything is timed. Times are the best of
 many runs, PyTorch's / onegru's, in ms. The peer is `torch.nn.GRU`; for attention, resets and the reset gate before the
 product, which it has not, a loop over the steps. Shapes are T,B,I,H.
