@@ -3,13 +3,17 @@
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <stdexcept>
 #include <vector>
 
 #include "native/few_steps.h"
 #include "native/float_mode.h"
 #include "native/python/bindings.h"
+#include "native/python/tensor_memory.h"
 #include "native/targets/targets.h"
 
 namespace nb = nanobind;
@@ -47,25 +51,34 @@ struct OwnCall {
   }
 };
 
+// What a direction computes.
+void TakeForm(const nb::tuple& form, FewSteps* s) {
+  if (form.size() != 7) throw std::invalid_argument("form: must be of 7 values");
+  s->linear_before_reset = nb::cast<bool>(form[0]);
+  s->reverse = nb::cast<bool>(form[1]);
+  s->clip = nb::cast<double>(form[2]);
+  s->f = ActivationOf(form[3]);
+  s->g = ActivationOf(form[4]);
+  s->resets_to_initial = nb::cast<bool>(form[5]);
+  s->of_dien = nb::cast<bool>(form[6]);
+}
+
+void TakeSizes(const nb::tuple& sizes, FewSteps* s) {
+  if (sizes.size() != 5) throw std::invalid_argument("sizes: must be of 5 numbers");
+  s->T = nb::cast<std::size_t>(sizes[0]);
+  s->B = nb::cast<std::size_t>(sizes[1]);
+  s->I = nb::cast<std::size_t>(sizes[2]);
+  s->H = nb::cast<std::size_t>(sizes[3]);
+  s->threads = nb::cast<std::size_t>(sizes[4]);
+}
+
 FewSteps CallOf(const nb::tuple& sizes, const nb::tuple& form, const nb::tuple& weights, const nb::tuple& X,
                 const nb::tuple& initial_h, const nb::tuple& attention, Address lengths, Address resets,
                 const nb::tuple& gates) {
-  if (sizes.size() != 5 || form.size() != 7 || weights.size() != 4) {
-    throw std::invalid_argument("sizes, form, weights: must be 5, 7 and 4");
-  }
+  if (weights.size() != 4) throw std::invalid_argument("weights: must be 4");
   FewSteps s{};
-  s.T = nb::cast<std::size_t>(sizes[0]);
-  s.B = nb::cast<std::size_t>(sizes[1]);
-  s.I = nb::cast<std::size_t>(sizes[2]);
-  s.H = nb::cast<std::size_t>(sizes[3]);
-  s.threads = nb::cast<std::size_t>(sizes[4]);
-  s.linear_before_reset = nb::cast<bool>(form[0]);
-  s.reverse = nb::cast<bool>(form[1]);
-  s.clip = nb::cast<double>(form[2]);
-  s.f = ActivationOf(form[3]);
-  s.g = ActivationOf(form[4]);
-  s.resets_to_initial = nb::cast<bool>(form[5]);
-  s.of_dien = nb::cast<bool>(form[6]);
+  TakeSizes(sizes, &s);
+  TakeForm(form, &s);
   s.W = At(weights[0]);
   s.R = At(weights[1]);
   s.Wb = At(weights[2]);
@@ -85,9 +98,99 @@ const FewStepsKernel& KernelOf(bool is_double) {
   return is_double ? Float64FewSteps(target) : Float32FewSteps(target);
 }
 
+// The inputs of a call, read from tensors. D directions, whose weights follow each other.
+struct TensorCall {
+  TensorRows X, initial_h, attention, lengths, resets;
+  std::vector<TensorRows> weights;
+
+  // Whether all of them are plain memory of their shapes.
+  bool Read(const ExchangeApi& exchange, const nb::tuple& tensors, const nb::tuple& room, const FewSteps& s,
+            bool is_cell, bool is_double, std::size_t directions) {
+    if (tensors.size() != 5 + 4 * directions || room.size() != 2 * tensors.size()) return false;
+    const auto [T, B, I, H] = std::array{s.T, s.B, s.I, s.H};
+    std::size_t place = 0;
+    const auto read = [&](Kind kind, std::initializer_list<std::size_t> shape, TensorRows* rows) {
+      std::int64_t sizes[3];
+      std::copy(shape.begin(), shape.end(), sizes);
+      const std::size_t at = place++;
+      return ReadTensor(exchange, tensors[at], kind, is_double, {sizes, shape.size()},
+                        nb::cast<std::uintptr_t>(room[2 * at]), nb::cast<std::uintptr_t>(room[2 * at + 1]), rows);
+    };
+    const bool has_inputs = is_cell ? read(Kind::kRows, {B, I}, &X) && read(Kind::kRows, {B, H}, &initial_h) &&
+                                          read(Kind::kSingle, {B}, &attention)
+                                    : read(Kind::kRows, {T, B, I}, &X) &&
+                                          read(Kind::kRows, {directions, B, H}, &initial_h) &&
+                                          read(Kind::kSingle, {T, B}, &attention);
+    if (!has_inputs || !read(Kind::kLengths, {B}, &lengths) || !read(Kind::kMask, {T, B}, &resets)) return false;
+    weights.resize(4 * directions);
+    for (std::size_t d = 0; d < directions; ++d) {
+      TensorRows* const own = weights.data() + 4 * d;
+      if (!read(Kind::kContiguous, {3 * H, I}, own) || !read(Kind::kContiguous, {3 * H, H}, own + 1) ||
+          !read(Kind::kContiguous, {3 * H}, own + 2) || !read(Kind::kContiguous, {3 * H}, own + 3)) {
+        return false;
+      }
+      if (own[1].data == nullptr || (own[0].data == nullptr && I != 0)) return false;
+    }
+    if (is_cell) {  // whose first axis is the batch
+      for (TensorRows* const rows : {&X, &initial_h, &attention}) {
+        rows->strides[1] = rows->strides[0];
+        rows->strides[0] = 0;
+      }
+    }
+    return true;
+  }
+
+  void Take(std::size_t d, FewSteps* s) const {
+    const auto rows = [](const TensorRows& r, std::ptrdiff_t offset = 0) {
+      return Rows{static_cast<char*>(r.data) + offset, r.strides[0], 0, r.strides[1]};
+    };
+    s->X = rows(X);
+    if (initial_h.data != nullptr)
+      s->initial_h = rows(initial_h, static_cast<std::ptrdiff_t>(d) * initial_h.strides[0]);
+    s->attention = rows(attention);
+    s->lengths = static_cast<const std::int64_t*>(lengths.data);
+    s->resets = static_cast<const std::uint8_t*>(resets.data);
+    const TensorRows* const own = weights.data() + 4 * d;
+    s->W = own[0].data;
+    s->R = own[1].data;
+    s->Wb = own[2].data;
+    s->Rb = own[3].data;
+  }
+};
+
 }  // namespace
 
 void BindFewSteps(nb::module_& m) {
+  m.def(
+      "few_steps_of_tensors",
+      [](nb::capsule api, nb::tuple tensors, nb::tuple room, nb::tuple sizes, nb::tuple forms, bool is_cell,
+         bool is_double, Address Y, Address Y_h) {
+        const ExchangeApi* const exchange = ExchangeOf(api);
+        FewSteps s{};
+        TakeSizes(sizes, &s);
+        TensorCall call;
+        const std::size_t D = forms.size();
+        if (exchange == nullptr || !call.Read(*exchange, tensors, room, s, is_cell, is_double, D)) return false;
+        std::vector<OwnCall> steps;
+        const auto bytes = static_cast<std::ptrdiff_t>(s.H * (is_double ? sizeof(double) : sizeof(float)));
+        const auto count = static_cast<std::ptrdiff_t>(D), B = static_cast<std::ptrdiff_t>(s.B);
+        for (std::ptrdiff_t d = 0; d < count; ++d) {
+          TakeForm(nb::cast<nb::tuple>(forms[static_cast<std::size_t>(d)]), &s);
+          call.Take(static_cast<std::size_t>(d), &s);
+          s.Y = {reinterpret_cast<char*>(Y) + d * bytes, B * count * bytes, 0, count * bytes};
+          s.Y_h = {reinterpret_cast<char*>(Y_h) + d * B * bytes, 0, 0, bytes};
+          steps.push_back({s, {}});
+          steps.back().TakeLengths();
+        }
+        const nb::gil_scoped_release release;
+        const DefaultFloatMode mode;
+        for (const OwnCall& own : steps) KernelOf(is_double).run(own.steps);
+        return true;
+      },
+      nb::arg("api"), nb::arg("tensors"), nb::arg("room"), nb::arg("sizes"), nb::arg("forms"), nb::arg("is_cell"),
+      nb::arg("is_double"), nb::arg("Y"), nb::arg("Y_h"),
+      "Steps of a layer on PyTorch's tensors, in all its directions, without gradients; False if one is not plain "
+      "memory of its shape.");
   m.def(
       "few_steps",
       [](bool is_double, nb::tuple sizes, nb::tuple form, nb::tuple weights, nb::tuple X, nb::tuple initial_h,

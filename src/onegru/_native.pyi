@@ -41,6 +41,17 @@ def tensor_rows(
     kinds: str,
     is_double: bool,
 ) -> list[tuple[int, int, int]] | None: ...
+def few_steps_of_tensors(
+    api: object,
+    tensors: tuple[Any, ...],
+    room: tuple[int, ...],
+    sizes: tuple[int, int, int, int, int],
+    forms: tuple[tuple[Any, ...], ...],
+    is_cell: bool,
+    is_double: bool,
+    Y: int,
+    Y_h: int,
+) -> bool: ...
 def few_steps(
     is_double: bool,
     sizes: tuple[int, int, int, int, int],

@@ -83,31 +83,42 @@ def memory_of(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> Memory 
         tensors: X, initial_h, attention, lengths, resets, then the weights. For a step of a cell X is [B, I],
             initial_h [B, H] and attention [B].
     """
-    X, _, _, lengths, resets, *weights = tensors
-    if X is None or len(weights) != 4 * form.num_directions or weights[1] is None:
+    sized = _sized(form, tensors)
+    if sized is None:
         return None
-    if X.dtype not in _TYPES or any(w is None for w in (*weights[::4], *weights[1::4])):
-        return None
-    if lengths is not None or resets is not None:
-        lengths = None if lengths is None else lengths.to(torch.int64).contiguous()
-        resets = None if resets is None else resets.to(torch.bool).contiguous()
-        tensors = (*tensors[:3], lengths, resets, *weights)
-    H = weights[1].shape[-1]
-    if X.dim() == 2:
-        (B, I), T = X.shape, 1
-        shapes = _cell_shapes(B, I, H)
-    elif X.dim() == 3:
-        T, B, I = X.shape
-        shapes = _shapes(T, B, I, H, form.num_directions)
-    else:
-        return None
-    if lengths is not None and B and not bool(((lengths >= 0) & (lengths <= T)).all()):
-        return None
+    sizes, tensors = sized
+    X = tensors[0]
+    assert X is not None
+    T, B, I, H, _ = sizes
+    shapes = _cell_shapes(B, I, H) if X.dim() == 2 else _shapes(T, B, I, H, form.num_directions)
     found = _rows_of(tensors, shapes, "rrslb" + "cccc" * form.num_directions, X.dtype)
     if found is None:
         return None
     rows, room, kept = found
-    return Memory((T, B, I, H, torch.get_num_threads()), rows, shapes, room, kept, X.dim() == 2)
+    return Memory(sizes, rows, shapes, room, kept, X.dim() == 2)
+
+
+_Sizes = tuple[int, int, int, int, int]
+
+
+def _sized(
+    form: TorchGruConfig, tensors: Sequence[Tensor | None]
+) -> tuple[_Sizes, Sequence[Tensor | None]] | None:
+    """T, B, I, H and PyTorch's threads; and the inputs, with lengths and resets as the kernels take them."""
+    X, lengths, resets, R = tensors[0], tensors[3], tensors[4], tensors[6]
+    if X is None or R is None or len(tensors) != 5 + 4 * form.num_directions or X.dtype not in _TYPES:
+        return None
+    if lengths is not None or resets is not None:
+        lengths = None if lengths is None else lengths.to(torch.int64).contiguous()
+        resets = None if resets is None else resets.to(torch.bool).contiguous()
+        tensors = (*tensors[:3], lengths, resets, *tensors[5:])
+    shape = X.shape
+    if len(shape) != 3 and len(shape) != 2:
+        return None
+    T, B, I = shape if len(shape) == 3 else (1, *shape)
+    if lengths is not None and B and not bool(((lengths >= 0) & (lengths <= T)).all()):
+        return None
+    return (T, B, I, R.shape[-1], torch.get_num_threads()), tensors
 
 
 @functools.lru_cache(maxsize=256)
@@ -129,6 +140,23 @@ def _rows_of(
     With them come where the storages begin and end, and the storages, which keep the memory while it is read,
     whatever another thread makes of the tensors. A storage says how much there is: it may have been freed.
     """
+    found = _room_of(tensors)
+    if found is None:
+        return None
+    room, storages = found
+    if _EXCHANGE is not None:
+        is_double = dtype is torch.float64
+        rows = _native.tensor_rows(_EXCHANGE, tuple(tensors), tuple(room), shapes, kinds, is_double)
+        return None if rows is None else (rows, room, storages)
+    read = [
+        _rows_by_attributes(tensor, begin, end, shape, kind, dtype)
+        for tensor, begin, end, shape, kind in zip(tensors, room[::2], room[1::2], shapes, kinds, strict=True)
+    ]
+    return None if None in read else ([item for item in read if item is not None], room, storages)
+
+
+def _room_of(tensors: Sequence[Tensor | None]) -> tuple[list[int], list[Any]] | None:
+    """Where the storages of tensors begin and end, and the storages; None if a tensor has no plain one."""
     room: list[int] = []
     storages: list[Any] = []
     for tensor in tensors:
@@ -144,15 +172,7 @@ def _rows_of(
             room += (begin, begin + storage.nbytes())
         else:
             return None
-    if _EXCHANGE is not None:
-        is_double = dtype is torch.float64
-        rows = _native.tensor_rows(_EXCHANGE, tuple(tensors), tuple(room), shapes, kinds, is_double)
-        return None if rows is None else (rows, room, storages)
-    read = [
-        _rows_by_attributes(tensor, begin, end, shape, kind, dtype)
-        for tensor, begin, end, shape, kind in zip(tensors, room[::2], room[1::2], shapes, kinds, strict=True)
-    ]
-    return None if None in read else ([item for item in read if item is not None], room, storages)
+    return room, storages
 
 
 def _rows_by_attributes(
@@ -197,13 +217,47 @@ def run_few_steps(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tup
         form: what to compute.
         tensors: X, initial_h, attention, lengths, resets, then the weights; on the CPU, of one type.
     """
-    memory, X = memory_of(form, tensors), tensors[0]
-    if memory is None or X is None:
+    sized = _sized(form, tensors)
+    if sized is None:
         return None
-    (T, B, _, H, _), D = memory.sizes, form.num_directions
-    Y, Y_h = X.new_empty((T, B, D * H)), X.new_empty((D, B, H))
-    run_on_memory(form, memory, tensors[2] is not None, Y, Y_h)
-    return Y, Y_h
+    (T, B, _, H, _), D = sized[0], form.num_directions
+    X: Any = tensors[0]
+    Y = X.new_empty((B, H) if len(X.shape) == 2 else (T, B, D * H))
+    Y_h = Y if len(X.shape) == 2 else X.new_empty((D, B, H))
+    if torch.autograd._profiler_enabled():  # where autograd's function shows itself
+        with torch.profiler.record_function("onegru::few_steps"):
+            done = _run_tensors(form, *sized, Y, Y_h)
+    else:
+        done = _run_tensors(form, *sized, Y, Y_h)
+    return (Y, Y_h) if done else None
+
+
+def _run_tensors(
+    form: TorchGruConfig, sizes: _Sizes, tensors: Sequence[Tensor | None], Y: Tensor, Y_h: Tensor
+) -> bool:
+    """Compute a call without gradients; False if memory is not plain."""
+    if _EXCHANGE is None:
+        memory = memory_of(form, tensors)
+        if memory is not None:
+            run_on_memory(form, memory, tensors[2] is not None, Y, Y_h)
+        return memory is not None
+    found = _room_of(tensors)
+    if found is None:
+        return False
+    room, kept = found  # the storages stay while they are read, whatever another thread makes of the tensors
+    forms = _native_forms(form, tensors[2] is not None)
+    is_cell, is_double = Y is Y_h, Y.dtype is torch.float64
+    outputs = Y.data_ptr(), Y_h.data_ptr()
+    done = _native.few_steps_of_tensors(
+        _EXCHANGE, tuple(tensors), tuple(room), sizes, forms, is_cell, is_double, *outputs
+    )
+    del kept
+    return done
+
+
+@functools.lru_cache(maxsize=256)
+def _native_forms(form: TorchGruConfig, has_scores: bool) -> tuple[tuple[Any, ...], ...]:
+    return tuple(_native_form(form, d, has_scores) for d in range(form.num_directions))
 
 
 def run_on_memory(
@@ -224,15 +278,6 @@ def run_on_memory(
         Y_h: [D, B, H]; for one step in one direction it may be Y.
         gates: [T, D, B, 5, H]; see `FewSteps` in native/few_steps.h; None to keep none.
     """
-    if torch.autograd._profiler_enabled() and gates is None:  # where autograd's function shows itself
-        with torch.profiler.record_function("onegru::few_steps"):
-            return _run(form, memory, has_scores, Y, Y_h, gates)
-    return _run(form, memory, has_scores, Y, Y_h, gates)
-
-
-def _run(
-    form: TorchGruConfig, memory: Memory, has_scores: bool, Y: Tensor, Y_h: Tensor, gates: Tensor | None
-) -> None:
     (_, B, _, H, _), D, size = memory.sizes, form.num_directions, Y.element_size()
     y, last, row = Y.data_ptr(), Y_h.data_ptr(), H * size
     kept = 0 if gates is None else gates.data_ptr()

@@ -128,15 +128,11 @@ def quick_step(
     B = input.shape[0]
     if not (are_few_trained if saves else are_few)(1, B, H) or not _is_plain(input):
         return None
-    memory = memory_of(form, tensors)
-    if memory is None:
-        return None
     if saves:
-        state: Tensor = OnegruFewSteps.apply(form, memory, *tensors)
-        return state
-    state = input.new_empty((B, H))
-    run_on_memory(form, memory, attention is not None, state, state)
-    return state
+        memory = memory_of(form, tensors)
+        return None if memory is None else OnegruFewSteps.apply(form, memory, *tensors)
+    done = run_few_steps(form, tensors)
+    return None if done is None else done[0]
 
 
 class OnegruFewSteps(torch.autograd.Function):

@@ -1,0 +1,45 @@
+// Where PyTorch's tensors have their numbers.
+
+#ifndef ONEGRU_NATIVE_PYTHON_TENSOR_MEMORY_H_
+#define ONEGRU_NATIVE_PYTHON_TENSOR_MEMORY_H_
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace onegru {
+
+// DLPack's exchange API, of its first version: how PyTorch shows a tensor's memory.
+struct ExchangeApi {
+  struct {
+    std::uint32_t major, minor;
+  } version;
+  const void* earlier;
+  void *allocate, *from_object, *to_object;
+  int (*view)(void* object, nanobind::dlpack::dltensor* tensor);
+  void* current_stream;
+};
+
+// The API in a capsule; null if it is of another version.
+const ExchangeApi* ExchangeOf(const nanobind::capsule& capsule);
+
+// How a tensor has to lie in memory.
+enum class Kind : char { kRows = 'r', kSingle = 's', kContiguous = 'c', kLengths = 'l', kMask = 'b' };
+
+// A tensor's memory, and its strides along the first two axes in bytes.
+struct TensorRows {
+  void* data = nullptr;
+  std::ptrdiff_t strides[2] = {0, 0};
+};
+
+// Whether a tensor is on the CPU, of its shape and type, and within its room, from one address to another. None is at
+// 0.
+bool ReadTensor(const ExchangeApi& exchange, nanobind::handle tensor, Kind kind, bool is_double,
+                std::span<const std::int64_t> shape, std::uintptr_t begin, std::uintptr_t end, TensorRows* rows);
+
+}  // namespace onegru
+
+#endif  // ONEGRU_NATIVE_PYTHON_TENSOR_MEMORY_H_
