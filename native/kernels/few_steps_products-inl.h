@@ -67,7 +67,7 @@ HWY_INLINE void StorePart(hn::Vec<D> v, D d, C* to, size_t count) {
 // The sums over the lanes of some vectors, in the first lanes of one. Each is a tree over neighbours, so it does not
 // depend on how many there are.
 template <size_t kCount, size_t kWidth, class D, class V = hn::Vec<D>>
-HWY_INLINE V SumsOfLanes(D d, const V (&v)[kCount]) {
+HWY_INLINE V SumsOfLanes([[maybe_unused]] D d, const V (&v)[kCount]) {
 #if HWY_TARGET != HWY_SCALAR
   if constexpr (kWidth > 1) {
     V halves[(kCount + 1) / 2];
