@@ -205,9 +205,12 @@ def _by_all(found: Sequence[Tensor | None]) -> Any:
     return None, None, *found[:3], None, None, *found[3:]
 
 
+_TOP_HOOKS = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+
+
 def _has_hooks() -> bool:
-    """Whether hooks see what is saved."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    """Whether hooks see what is saved; where PyTorch does not say so they may."""
+    return _TOP_HOOKS is None or _TOP_HOOKS(True) is not None
 
 
 def _leaves(tensors: Sequence[Tensor | None]) -> dict[int, Tensor]:
@@ -221,7 +224,7 @@ def _replaced(memory: Memory, tensors: Sequence[Tensor | None]) -> dict[int, Ten
         if tensor is None:
             continue
         storage = next(kept)
-        if place in (_LENGTHS, _RESETS) or tensor.untyped_storage()._cdata == storage._cdata:
+        if place in (_LENGTHS, _RESETS) or tensor.untyped_storage().data_ptr() == storage.data_ptr():
             continue
         found[place] = memory.numbers(place, storage, tensor)
     return found
