@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 
 import onegru
 from onegru.operators.onnx import DECOMPOSED_OPSET
@@ -29,6 +29,8 @@ from tests.support.files.onnx_models import (
 )
 from tests.support.rewrite_cases import (
     CASES,
+    OTHERS,
+    TOLERANCE,
     Case,
     assert_close,
     attributes,
@@ -38,7 +40,17 @@ from tests.support.rewrite_cases import (
     grus,
     rewritten,
 )
-from tests.support.runtimes import openvino_results
+from tests.support.runtimes import onnxruntime_results, openvino_results
+
+LOOPS = {"Scan", "Shape", "Loop", "Range"}
+
+
+def with_steps(case: Case, steps: int) -> ModelProto:
+    """The model of a case, with a fixed number of steps."""
+    source = case.build()
+    source.graph.input[0].type.tensor_type.shape.dim[1 if case.batch_first else 0].dim_value = steps
+    return source
+
 
 # ---- each change alone
 
@@ -52,6 +64,48 @@ def test_decompose(case: Case, tmp_path: Path) -> None:
     scans = [item for item in target.graph.node if item.op_type == "Scan"]
     assert len(scans) == case.D
     assert target.opset_import[0].version == max(case.opset, DECOMPOSED_OPSET)
+
+
+@pytest.mark.long(every=5)
+@pytest.mark.parametrize("steps", [1, 4, 8])
+@pytest.mark.parametrize("case", cases())
+def test_decompose_few_steps(case: Case, steps: int, tmp_path: Path) -> None:
+    """A fixed, small number of steps needs no loop, and asks for no shape, whatever the batch."""
+    source = with_steps(case, steps)
+    report, target = rewritten(tmp_path, source, decompose=True)
+    assert report.nodes[0].done == ("expressed with other operators, step by step",)
+    assert not {item.op_type for item in target.graph.node} & LOOPS
+    others = ("onnxruntime",) if case.dtype == "float64" else ("onnxruntime", "openvino")
+    for rows in (B, 1):
+        feeds = case.arrays(steps, rows)
+        wanted = expected(tmp_path / "model.onnx", feeds)
+        assert_close(onegru.load(tmp_path / "target.onnx").run(feeds), wanted, TOLERANCE[case.dtype])
+        for runtime in others:
+            tolerance = max(10 * TOLERANCE[case.dtype], 1e-12)
+            assert_close(OTHERS[runtime](target, feeds), wanted, tolerance)
+
+
+@pytest.mark.parametrize("steps", [0, 9])
+def test_decompose_other_numbers_of_steps(steps: int, tmp_path: Path) -> None:
+    source = with_steps(Case("plain", present=("Y",)), steps)
+    _, target = rewritten(tmp_path, source, decompose=True, check=False)
+    assert [item.op_type for item in target.graph.node if item.op_type == "Scan"]
+
+
+def test_decompose_few_steps_in_float16(tmp_path: Path) -> None:
+    source = with_steps(Case("both", {"direction": "bidirectional", "layout": 1}), 3)
+    _, target = rewritten(tmp_path, source, decompose=True, dtype="float16")
+    assert not {item.op_type for item in target.graph.node} & {"GRU", *LOOPS}
+
+
+def test_a_wrong_number_of_steps_fails(tmp_path: Path) -> None:
+    """What the file states of a value may be wrong: no steps are then left out."""
+    source = Case("plain", present=("Y",)).build()
+    source.graph.value_info.append(value("X", shape=[2, "rows", I]))
+    report, target = rewritten(tmp_path, source, decompose=True, check=False)
+    assert report.nodes[0].done == ("expressed with other operators, step by step",)
+    with pytest.raises(Exception, match=r"[Ss]plit"):
+        onnxruntime_results(target, {"x": numbers(50, 5, B, 2)})
 
 
 @pytest.mark.long(every=7)

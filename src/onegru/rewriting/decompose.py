@@ -1,5 +1,8 @@
 """A GRU expressed with operators that every runtime has: per direction a product of all steps, and a Scan.
 
+Where there is a fixed, small number of steps, they are written one after the other instead: without Scan and
+Shape, which small runtimes lack. A wrongly stated number of steps fails there, as Split and Squeeze check it.
+
 16-bit types are computed in float32, as the operator is, and rounded at the end. A row keeps its state beyond
 its length, at whichever end of the sequence that is, so a mask suffices for both directions.
 """
@@ -25,6 +28,8 @@ from onegru.rewriting.scope import Draft, Scope
 
 # A tensor: a constant's values, or a name.
 _Tensor = Array | str
+
+_MOST_UNROLLED = 8  # steps
 
 
 def decompose(scope: Scope, form: GruNodeConfig) -> list[NodeProto]:
@@ -67,6 +72,9 @@ class _Expansion:
         self.stored = dtype
         self.dtype = "float64" if dtype == "float64" else "float32"
         self.H = hidden_size
+        shape = self.scope.shape(form.origin.input[0])  # as the file has it: new values have no shape yet
+        T = None if shape is None or len(shape) != 3 else shape[1 if form.stated.get("layout") else 0]
+        self.steps = T if T is not None and 1 <= T <= _MOST_UNROLLED else None
 
     def expand(self) -> None:
         draft, form = self.draft, self.form
@@ -74,8 +82,8 @@ class _Expansion:
         X = self._computed(form.inputs["X"], "X")
         if form.layout:
             X = draft.op("Transpose", [X], "X", perm=[1, 0, 2])
-        shape = draft.op("Shape", [X], "shape")
-        mask, alive = self._mask(shape)
+        shape = "" if self.steps else draft.op("Shape", [X], "shape")
+        masks, alive = self._masks(shape)
         backwards = reversed_directions(form.direction)
         Ys: list[str] = []
         ends: list[str] = []
@@ -85,7 +93,10 @@ class _Expansion:
             if weights.added is not None:
                 products = draft.op("Add", [products, weights.added], f"{index}/XW_B")
             first = self._first(index, shape)
-            end, Y = self._scan(index, reverse, weights, first, products, mask)
+            if self.steps:
+                end, Y = self._unrolled(index, reverse, weights, first, products, masks)
+            else:
+                end, Y = self._scan(index, reverse, weights, first, products, *masks)
             Ys.append(Y)
             ends.append(draft.op("Where", [alive, end, self._number(0.0)], f"{index}/end") if alive else end)
         if "Y" in form.outputs:
@@ -104,29 +115,41 @@ class _Expansion:
             return name
         return self.draft.cast(name, self.dtype, f"{what}_{self.dtype}")
 
-    def _mask(self, shape: str) -> tuple[str | None, str | None]:
-        """Whether each step of each row is within its length [T, B, 1], and each row has any [B, 1]."""
+    def _masks(self, shape: str) -> tuple[list[str], str | None]:
+        """Whether each step of each row is within its length, and whether each row has any [B, 1].
+
+        The first is one value [T, B, 1] for a Scan, else one [B, 1] for each step; none without lengths.
+        """
         if "sequence_lens" not in self.form.inputs:
-            return None, None
+            return [], None
         draft, scope = self.draft, self.scope
         zero, one = (scope.integer(value) for value in (0, 1))
-        steps = draft.op("Range", [zero, draft.op("Gather", [shape, zero], "T"), one], "steps")
         lengths = draft.op("Cast", [self.form.inputs["sequence_lens"]], "lengths", to=TensorProto.INT64)
         lengths = draft.op("Unsqueeze", [lengths], "lengths_column", axes=[1])
-        alive = draft.op("Less", [zero, lengths], "alive")
+        if self.steps:
+            masks = [draft.op("Less", [scope.integer(t), lengths], "mask") for t in range(self.steps)]
+            return masks, masks[0]
+        steps = draft.op("Range", [zero, draft.op("Gather", [shape, zero], "T"), one], "steps")
         steps = draft.op("Unsqueeze", [steps], "steps_column", axes=[1, 2])
-        return draft.op("Less", [steps, lengths], "mask"), alive
+        alive = draft.op("Less", [zero, lengths], "alive")
+        return [draft.op("Less", [steps, lengths], "mask")], alive
 
     def _first(self, index: int, shape: str) -> str:
-        """The state before the first step [B, H]."""
+        """The state before the first step [B, H]; of zeros, one row does for all where steps are unrolled."""
         draft, scope = self.draft, self.scope
+        if "initial_h" not in self.form.inputs and self.steps:
+            zeros = np.zeros((1, self.H), self.dtype)
+            return scope.shared(("zeros", zeros.shape, self.dtype), "onegru/zeros", lambda: zeros)
         if "initial_h" not in self.form.inputs:
             rows = draft.op("Gather", [shape, scope.integers(1)], f"{index}/rows")
             sizes = draft.op("Concat", [rows, scope.integers(self.H)], f"{index}/sizes", axis=0)
             zeros = onnx.numpy_helper.from_array(np.zeros(1, self.dtype))
             return draft.op("ConstantOfShape", [sizes], f"{index}/first", value=zeros)
-        inputs = [self.form.inputs["initial_h"], scope.integer(index)]
-        first = draft.op("Gather", inputs, f"{index}/initial_h", axis=1 if self.form.layout else 0)
+        given, axis = self.form.inputs["initial_h"], 1 if self.form.layout else 0
+        if len(self.form.activations) == 1:
+            first = draft.op("Squeeze", [given], f"{index}/initial_h", axes=[axis])
+        else:
+            first = draft.op("Gather", [given, scope.integer(index)], f"{index}/initial_h", axis=axis)
         return self._computed(first, f"{index}/initial_h")
 
     def _finish(self, parts: Sequence[str], axis: int, perm: Sequence[int], port: str) -> None:
@@ -225,10 +248,38 @@ class _Expansion:
         origin = self.form.inputs[str(key[0])]
         return self.scope.shared((origin, self.stored, *key), f"{origin}/{what}", lambda: value)
 
-    # The loop
+    # The steps
+
+    def _unrolled(
+        self,
+        index: int,
+        reverse: bool,
+        weights: _Weights,
+        state: str,
+        products: str,
+        masks: Sequence[str],
+    ) -> tuple[str, str]:
+        """As `_scan`, the steps one after the other."""
+        T = self.steps or 1
+        nodes = _Body(self.scope, f"{self.form.base}/{index}", self.dtype, self.H)
+        names = [f"XW_{t}" for t in range(T)]
+        parts = nodes.split(products, [1] * T, names, axis=0) if T > 1 else [products]
+        Y = [""] * T
+        for t in reversed(range(T)) if reverse else range(T):
+            row = nodes.op("Squeeze", [parts[t]], f"x_{t}", axes=[0])
+            new = output = self._step(nodes, index, state, row, weights)
+            if masks:
+                output = nodes.op("Where", [masks[t], new, self._number(0.0)], f"y_{t}")
+                new = nodes.op("Where", [masks[t], new, state], f"h_{t}")
+            state = new
+            if "Y" in self.form.outputs:
+                Y[t] = nodes.op("Unsqueeze", [output], f"y_{t}", axes=[0])
+        joined = Y[0] if T == 1 or not Y[0] else nodes.op("Concat", Y, "states", axis=0)
+        self.draft.nodes += nodes.nodes
+        return state, joined
 
     def _scan(
-        self, index: int, reverse: bool, weights: _Weights, first: str, products: str, mask: str | None
+        self, index: int, reverse: bool, weights: _Weights, first: str, products: str, mask: str = ""
     ) -> tuple[str, str]:
         """The state after the last step [B, H], and those of all steps [T, B, H] where Y is asked for."""
         draft, scope = self.draft, self.scope
@@ -307,7 +358,7 @@ class _Expansion:
 
 
 class _Body(Draft):
-    """The nodes of a Scan's body; see `onegru.formats.onnx.gru_step.StepNodes`."""
+    """The nodes of a Scan's body, or of unrolled steps; see `onegru.formats.onnx.gru_step.StepNodes`."""
 
     def __init__(self, scope: Scope, base: str, dtype: str, hidden_size: int) -> None:
         super().__init__(scope, base)

@@ -291,10 +291,11 @@ class _Rewriter:
                 "which leaves no GRU node",
             )
         if "decompose" in plan:
-            count = len(form.activations)
-            done.append(f"expressed with other operators, with {count} Scan{'s'[: count - 1]}")
-            self.nodes.append((name, tuple(done), reasons))
-            return around, decompose(scope, form)
+            made = decompose(scope, form)
+            count = sum(item.op_type == "Scan" for item in made)
+            loops = f"with {count} Scan{'s'[: count - 1]}" if count else "step by step"
+            self.nodes.append((name, (*done, f"expressed with other operators, {loops}"), reasons))
+            return around, made
         forms = [form]
         if "split" in plan:
             done.append("bidirectional became a forward and a reverse node")

@@ -123,7 +123,8 @@ def rewrite(
             keep their types.
         split: whether a bidirectional node becomes a forward and a reverse one.
         decompose: whether GRU nodes are expressed with other operators, from opset 11 on: a product over all
-            steps, and a Scan. There must then be at least one step.
+            steps, and a Scan; there must then be at least one step. Up to 8 steps, where the file fixes their
+            number, are written one after the other, without Scan and Shape.
         runtime: "onnxruntime" or "openvino": make the least change to each node that the runtime is known
             to refuse or to miscompute, and check the target in it.
         check: whether to compare the target with the source on random inputs, or a `Check` that says on which

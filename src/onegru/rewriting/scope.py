@@ -155,8 +155,8 @@ class Draft:
         """Convert to another element type."""
         return self.op("Cast", [value], what, output, to=code_of(dtype))
 
-    def split(self, value: str, sizes: Sequence[int], names: Sequence[str]) -> list[str]:
-        """Cut the last axis of a matrix."""
+    def split(self, value: str, sizes: Sequence[int], names: Sequence[str], axis: int = 1) -> list[str]:
+        """Cut an axis, by default the last one of a matrix."""
         outputs = [self.fresh(name) for name in names]
-        self._add("Split", [value], outputs, "Split", {"axis": 1, "split": list(sizes)})
+        self._add("Split", [value], outputs, "Split", {"axis": axis, "split": list(sizes)})
         return outputs
