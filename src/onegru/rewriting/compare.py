@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from onegru.models.rounding import Rounding
 from onegru.peers.base import ModelUnderTest, Runtime
 from onegru.peers.registry import chosen_runtimes
 from onegru.rewriting.check import Check, OutputReport
+
+if TYPE_CHECKING:
+    from onegru.formats.onnx.validate import Source
 
 _RUNTIME_FACTOR = 10.0  # other runtimes approximate the activations less closely
 _CHECKS = 2  # on inputs of so many different sizes, if sizes are open
@@ -73,15 +76,17 @@ def check_result(
     graph = source()
     outputs = graph.outputs
     fronts: dict[str, dict[str, str]] = {}
+    changed: Source | None = None
     if data is not None and graph.file is not None:
         # Imported here, as an IR needs no onnx.
         from onegru.formats.onnx.validate import Source
         from onegru.rewriting.in_front import values_in_front, with_outputs
 
+        changed = Source.of(graph.file).changed(target)
         if fronts := values_in_front(graph, made):
             values = {name: dtype for front in fronts.values() for name, dtype in front.items()}
             graph, _ = with_outputs(graph.file.data, Source.of(graph.file), values)
-            made, data = with_outputs(data, Source(str(target)), values)
+            made, data = with_outputs(data, changed, values)
     try:
         given = Model(graph)
     except FormatError as error:
@@ -92,11 +97,10 @@ def check_result(
     runs: dict[str, _Run] = {"onegru": result.run}
     notes: tuple[str, ...] = ()
     if runtime is not None:
-        assert data is not None
-        if any(info.dtype == "bfloat16" for info in (*given.inputs, *given.outputs)):
-            notes = (f"not checked in {runtime}, which takes no bfloat16 arrays",)
-        else:
-            runs[runtime] = in_runtime(runtime, data, target, [info.name for info in given.outputs])
+        assert data is not None and changed is not None
+        notes = _not_checked(runtime, given, changed, data)
+        if not notes:
+            runs[runtime] = in_runtime(runtime, data, changed, [info.name for info in given.outputs])
     found: dict[tuple[str, str], OutputReport] = {}
     steps: dict[str, int] = {}
     for case in _cases(given, result, check):
@@ -138,17 +142,27 @@ def _both(one: OutputReport, other: OutputReport) -> OutputReport:
     )
 
 
-def in_runtime(runtime: str, model: bytes, target: Path, names: list[str]) -> _Run:
+def _not_checked(runtime: str, given: Model, source: Source, model: bytes) -> tuple[str, ...]:
+    """Why the target is not checked in a runtime, in words; nothing where it is."""
+    from onegru.formats.onnx.validate import external_tensors, read_model
+
+    if any(info.dtype == "bfloat16" for info in (*given.inputs, *given.outputs)):
+        return (f"not checked in {runtime}, which takes no bfloat16 arrays",)
+    if runtime == "openvino" and external_tensors(read_model(source, model)):
+        return ("not checked in openvino, which reads no external data of a model in memory",)
+    return ()
+
+
+def in_runtime(runtime: str, model: bytes, source: Source, names: list[str]) -> _Run:
     """The target in another runtime."""
     if runtime == "openvino":
         (openvino,) = chosen_runtimes((runtime,))
-        subject = ModelUnderTest(str(target), model, {name: () for name in names})
+        subject = ModelUnderTest(source.name, model, {name: () for name in names})
         return lambda feeds: _run_or_refuse(openvino, subject, feeds)
-    from onegru.formats.onnx.validate import Source, read_model
+    from onegru.formats.onnx.validate import read_model
     from onegru.formats.onnx.whole.optimizers import harmful_optimizers
     from onegru.formats.onnx.whole.session import Session
 
-    source = Source(str(target))
     session = Session(model, source, disabled=harmful_optimizers(read_model(source, model)))
     return lambda feeds: dict(zip(session.output_names, session.run(feeds), strict=True))
 

@@ -22,7 +22,6 @@ from onegru.models.fusing import (
 )
 from onegru.rewriting.check import CHECKED, Check, OutputReport, as_target, wanted_check
 from onegru.rewriting.compare import check_result
-from onegru.system.atomic_write import write_files
 
 if TYPE_CHECKING:
     from onegru.fusion.search import Fused, NearMiss, Progress
@@ -131,13 +130,15 @@ def _fuse_onnx(
     with needs_extra("onnx", "onnx", str(file)):
         from onegru.formats.onnx.parse import parse_onnx, read_onnx
         from onegru.formats.onnx.validate import Source
+        from onegru.rewriting.external_data import write_model
+    place = Source.of(file)
     found, result, notes = fuse_onnx(file, progress)
-    made = parse_onnx(result, Source(str(named)))
+    made = parse_onnx(result, place.changed(named))
     outputs, more = check_result(
         lambda: read_onnx(file, again=True), made, named, wanted, TOLERANCE_FUSED, data=result
     )
     if target is not None:
-        write_files([(target, lambda file: file.write(result))])
+        write_model(place, found.model, result, target)
     return found, [*notes, *more], outputs
 
 
@@ -165,7 +166,7 @@ def fuse_onnx(file: Opened, progress: Progress | None = None) -> tuple[Decompose
     """
     from onegru.formats.onnx.parse import model_opset
     from onegru.formats.onnx.validate import Source, model_of
-    from onegru.rewriting.model_pass import embed_external, one_file
+    from onegru.rewriting.external_data import embed_external, left_external, one_file
 
     place, model = Source.of(file), model_of(file)
     had = len(model.functions)
@@ -175,4 +176,4 @@ def fuse_onnx(file: Opened, progress: Progress | None = None) -> tuple[Decompose
         raise nothing_found(place.name, found.missed, model_opset(place, found.model))
     if len(found.model.functions) < had:
         notes.append("functions that hold GRU nodes were inlined")
-    return found, one_file(place, found.model), notes
+    return found, one_file(place, found.model), [*notes, *left_external(found.model)]

@@ -22,26 +22,23 @@ from onegru.formats.onnx.validate import (
     all_tensors,
     attribute_graphs,
     drop_named,
-    external_bytes,
-    external_tensors,
     is_augru,
     is_augru_function,
     is_gru,
     is_onnx,
     replace_nodes,
-    serialized,
 )
 from onegru.formats.onnx.values import Names, all_graphs
 from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
 from onegru.rewriting.changes import Insertions, to_float16, to_int8, to_layout, to_two_directions
 from onegru.rewriting.decompose import decompose
+from onegru.rewriting.external_data import embed_external, left_external, one_file
 from onegru.rewriting.form import GruNodeConfig, node_of, operator_at, read_form
 from onegru.rewriting.opset import convert_nodes, inferred_types
 from onegru.rewriting.plan import Changes, NodeChanges, is_quantized, plan_node, written_attributes
 from onegru.rewriting.scope import Scope
 
 _IN_INT8 = "W and R became int8, with a scale for each {}"
-_LARGEST_FILE = 2**31 - 1  # bytes; protobuf writes no more
 
 
 #: The fields of a `NodeReport`.
@@ -75,38 +72,6 @@ class Rewritten:
             FormatError: it is too large for one, or not valid.
         """
         return one_file(source, self.model)
-
-
-def embed_external(source: Source, model: ModelProto, size: int) -> list[str]:
-    """Put a model's external data into it, of so many bytes without them; returns what was done, in words.
-
-    Raises:
-        FormatError: they cannot be read, or are too large for one file.
-    """
-    external = external_tensors(model)
-    for tensor in external:
-        raw = external_bytes(source, tensor)
-        size += len(raw)
-        if size > _LARGEST_FILE:
-            raise source.error(
-                f"its external data come to more than {_LARGEST_FILE} bytes; must fit one file"
-            )
-        tensor.raw_data = raw
-        tensor.ClearField("external_data")
-        tensor.ClearField("data_location")
-    return [f"external data of {len(external)} tensors are now within the file"] if external else []
-
-
-def one_file(source: Source, model: ModelProto) -> bytes:
-    """A changed model as a file holds it.
-
-    Raises:
-        FormatError: it is too large for one, or not valid.
-    """
-    size = sum(len(tensor.raw_data) for tensor in all_tensors(model))
-    if size > _LARGEST_FILE:
-        raise source.error(f"comes to {size} bytes rewritten; must be at most {_LARGEST_FILE}")
-    return serialized(source, model, "cannot be written in one file")
 
 
 def rewrite_model(source: Source, model: ModelProto, size: int, changes: Changes) -> Rewritten:
@@ -179,6 +144,7 @@ class _Rewriter:
         self._drop_retired()
         add_augru_functions(self.model, self.source)
         opsets = (self.old, self.new)
+        self.notes += left_external(self.model)
         return Rewritten(self.model, opsets, self.nodes, self.dtypes, self.others, self.notes)
 
     # Opset

@@ -14,7 +14,6 @@ from onegru.drawing.card import card
 from onegru.formats.opened import Kind, open_model
 from onegru.models.stream import first_states
 from onegru.rewriting.check import CHECKED, Check, OutputReport, as_target, wanted_check
-from onegru.system.atomic_write import write_files
 
 if TYPE_CHECKING:
     from onegru.formats.opened import Opened
@@ -171,6 +170,7 @@ def rewrite_file(
         from onegru.formats.onnx.parse import parse_onnx, read_onnx
         from onegru.formats.onnx.validate import Source, model_of
         from onegru.rewriting.compare import check_result
+        from onegru.rewriting.external_data import write_model
         from onegru.rewriting.model_pass import rewrite_model
         from onegru.rewriting.plan import Changes, check_opset
     if changes.get("opset") is not None:
@@ -183,7 +183,7 @@ def rewrite_file(
         check = replace(check, inputs={**states, **check.inputs})
     outputs, unchecked = check_result(
         lambda: read_onnx(file, again=True),
-        parse_onnx(result, Source(str(named))),
+        parse_onnx(result, place.changed(named)),
         named,
         check,
         TOLERANCE_REWRITTEN,
@@ -192,7 +192,7 @@ def rewrite_file(
         changes.get("runtime"),
     )
     if path is not None:
-        write_files([(path, lambda file: file.write(result))])
+        write_model(place, rewritten.model, result, path)
     return Rewriting(
         source=str(file),
         target=None if path is None else str(path),

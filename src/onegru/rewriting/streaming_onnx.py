@@ -9,15 +9,15 @@ from pathlib import Path
 from onegru.core.compare import QUANTIZED
 from onegru.formats.graph import Graph
 from onegru.formats.onnx.parse import model_opset, parse_onnx, read_onnx
-from onegru.formats.onnx.validate import Source, model_of
+from onegru.formats.onnx.validate import ModelProto, Source, model_of
 from onegru.formats.opened import Opened
 from onegru.models.model import Model
 from onegru.models.streaming import forms_of_onnx
 from onegru.rewriting.check import Check
-from onegru.rewriting.model_pass import Rewritten, embed_external, one_file, rewrite_model
+from onegru.rewriting.external_data import embed_external, left_external, one_file, write_model
+from onegru.rewriting.model_pass import Rewritten, rewrite_model
 from onegru.rewriting.plan import Changes
 from onegru.rewriting.streaming import Chunked, check_chunks, made_from
-from onegru.system.atomic_write import write_files
 
 
 def rewrite_onnx(
@@ -50,18 +50,23 @@ def rewrite_onnx(
     whole = None if check is None else Model(read_onnx(file, again=True))
 
     def read(data: bytes) -> Graph:
-        return parse_onnx(data, Source(str(target)))
+        return parse_onnx(data, place.changed(target))
 
     outputs = check_chunks(whole, lambda: read(data), made, check, target, notes)
     rewritten: Rewritten | None = None
+    changed: ModelProto = made.model
     if changes is not None:
-        rewritten = rewrite_model(place, made.model, len(data), changes)
+        rewritten = rewrite_model(place, changed, len(data), changes)
+        changed = rewritten.model
         data = rewritten.serialized(place)
         notes += rewritten.notes
         is_int8 = QUANTIZED in rewritten.dtypes
         outputs = check_chunks(whole, lambda: read(data), made, check, target, notes, is_int8)
 
+    if rewritten is None:
+        notes += left_external(changed)
+
     def write(path: Path) -> None:
-        write_files([(path, lambda file: file.write(data))])
+        write_model(place, changed, data, path)
 
     return Chunked(made, rewritten, outputs, notes, model_opset(place, made.model), write)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import IO
 
 
-def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object]]]) -> None:
+def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object] | Path]]) -> None:
     """Write files under temporary names beside their targets, then rename them: all of them, or none.
 
     A killed process, or a machine that stops, leaves each target as it was or with all of its new content;
@@ -23,7 +24,8 @@ def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object]]]) -> 
     read-only cannot be replaced, and permissions are the folder's.
 
     Args:
-        files: for each, its target and what writes its content.
+        files: for each, its target and what writes its content; or another file, which gets a second name, or
+            is copied where the file system has no links.
 
     Raises:
         OSError: one cannot be written; it names the target. All targets are then as they were.
@@ -35,7 +37,10 @@ def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object]]]) -> 
             with naming(path):
                 place, before = _place(path)
                 written.append((path, _beside(place), place))
-                _write(written[-1][1], write, before)
+                if isinstance(write, Path):
+                    _link(write, written[-1][1])
+                else:
+                    _write(written[-1][1], write, before)
         for index, (path, temporary, place) in enumerate(written):
             with naming(path):
                 if index < len(written) - 1:  # if replacing the last one fails, it is as it was
@@ -98,7 +103,8 @@ def _link(place: Path, name: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError:  # a file system without links
-        _write(name, lambda file: file.write(place.read_bytes()), place.stat())
+        with place.open("rb") as content:
+            _write(name, lambda file: shutil.copyfileobj(content, file), place.stat())
     return True
 
 

@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Container, Iterable, Iterator, MutableSequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -63,6 +63,10 @@ class Source:
         """A file of this name."""
         beside = Path(os.path.realpath(path)).parent if path.is_symlink() else None
         return cls(str(path), path.parent, path, version, beside)
+
+    def changed(self, path: Path) -> Source:
+        """The model, changed in memory, as what another file is to hold; external data lie where they did."""
+        return replace(self, name=str(path), file=None, version=())
 
     @property
     def is_unchanged(self) -> bool:
@@ -230,7 +234,7 @@ def external_files(source: Source, tensors: Iterable[TensorProto]) -> set[Path]:
     Raises:
         FormatError: one lies outside the model's folder.
     """
-    return {_external_place(source, tensor)[0] for tensor in tensors}
+    return {external_place(source, tensor)[0] for tensor in tensors}
 
 
 def external_tensors(model: ModelProto) -> list[TensorProto]:
@@ -248,7 +252,7 @@ def placed(source: Source, data: bytes) -> tuple[bytes, Path | None]:
         return data, source.folder
     model = read_model(source, data)
     tensors = external_tensors(model)
-    places = [_external_place(source, tensor)[0] for tensor in tensors]
+    places = [external_place(source, tensor)[0] for tensor in tensors]
     if all(path.is_relative_to(os.path.realpath(source.folder)) for path in places):
         return data, source.folder
     for tensor, path in zip(tensors, places, strict=True):
@@ -267,7 +271,7 @@ def external_bytes(source: Source, tensor: TensorProto) -> bytes:
     Raises:
         FormatError: the file cannot be read, or lies outside the model's folder.
     """
-    path, offset, length = _external_place(source, tensor)
+    path, offset, length = external_place(source, tensor)
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -348,7 +352,7 @@ def check_tensor(source: Source, tensor: TensorProto) -> None:
     if tensor.HasField("segment"):
         raise source.error(f"tensor {tensor.name!r}: is a segment; must be whole")
     if tensor.data_location == TensorProto.EXTERNAL:
-        path, offset, length = _external_place(source, tensor)
+        path, offset, length = external_place(source, tensor)
         size = path.stat().st_size
         if offset + length > size:
             raise source.error(
@@ -392,8 +396,12 @@ def _bits(source: Source, tensor: TensorProto) -> int:
     return 8 if name == "STRING" else dtype.itemsize * 8
 
 
-def _external_place(source: Source, tensor: TensorProto) -> tuple[Path, int, int]:
-    """The file, offset and length of external data, checked to lie inside the model's folder."""
+def external_place(source: Source, tensor: TensorProto) -> tuple[Path, int, int]:
+    """The file, offset and length of external data, checked to lie inside the model's folder.
+
+    Raises:
+        FormatError: they lie elsewhere, or what says where they lie is broken.
+    """
     place = f"tensor {tensor.name!r}: external data"
     entries = {entry.key: entry.value for entry in tensor.external_data}
     if len(entries) < len(tensor.external_data):
