@@ -187,6 +187,30 @@ def test_other_providers_do_not_drop_onegru(tmp_path: Path) -> None:
             InferenceSession(streaming(tmp_path), providers=wrong)  # type: ignore[arg-type]
 
 
+def test_streams_bytes_with_external_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ONNX Runtime's options name their folder; values that they hold cannot be read back."""
+    path = streaming(tmp_path)
+    wanted = onnxruntime.InferenceSession(path).run(None, {"X": X, "h": np.zeros((1, B, H), np.float32)})[0]
+    proto = onnx.load(path)
+    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    options = onnxruntime.SessionOptions()
+    monkeypatch.chdir(tmp_path.parent)
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", tmp_path.name)
+    session = InferenceSession(path.read_bytes(), options)
+    monkeypatch.chdir(tmp_path)
+    stream = session.stream()
+    parts = [stream.step({"X": X[t : t + 1]})["Y"] for t in range(T)]
+    np.testing.assert_allclose(np.concatenate(parts), wanted, atol=1e-6)
+    assert session.model.gru_nodes[0].layer is not None
+
+    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in weights().items()}
+    options = onnxruntime.SessionOptions()
+    options.add_external_initializers(list(values), list(values.values()))
+    session = InferenceSession(path.read_bytes(), options)
+    with pytest.raises(onegru.FormatError, match=r"give a session the folder \(session\.model_external_init"):
+        session.stream()
+
+
 def augru(folder: Path, *, external: bool = False, **attributes: Any) -> Path:
     """A model of an AUGRU node as PyTorch's exporters write it: without a function."""
     inputs = {"X": "X", "W": "W", "R": "R", "B": "B", "A": "A", "initial_h": "h"}

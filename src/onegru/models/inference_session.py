@@ -94,7 +94,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             sess_options = sess_options or onnxruntime.SessionOptions()
             sess_options.add_session_config_entry(_FOLDER, folder)
         super().__init__(model, sess_options, chosen, chosen_options, **kwargs)
-        self._given = path_or_bytes
+        self._given, self._folder = path_or_bytes, _folder_of(sess_options)
         self._model: Model | None = None
         self._made = {*vars(self), "_made"} - before  # what no pickle needs
         if self._engine_options.named:
@@ -170,7 +170,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """The model as onegru sees it, with its GRU layers and streams. This session runs it."""
         if self._model is None:
             with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given with the session
-                graph = graph_of(self._given)
+                graph = graph_of(self._given, folder=self._folder)
             if (whole := graph.whole) is not None:
                 graph = replace(graph, whole=_OpenedModel(whole.node_count, whole.shared, self, whole))
             self._model = Model(graph, self._engine_options)
@@ -181,6 +181,14 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     ) -> ModelStream:
         """The model, fed step by step: see `onegru.Model.stream`."""
         return self.model.stream(state, dims=dims)
+
+
+def _folder_of(options: Any) -> Path | None:
+    """The folder of external data that ONNX Runtime's options name."""
+    try:
+        return Path(os.path.realpath(options.get_session_config_entry(_FOLDER)))
+    except (AttributeError, RuntimeError):  # there are no options, or they do not name it
+        return None
 
 
 def _prepared(

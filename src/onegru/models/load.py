@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onegru.core.arguments import flag, shown
@@ -58,10 +59,16 @@ def load(
     return Model(graph_of(path, fuse=flag("fuse", fuse)), options)
 
 
-def graph_of(path: object, *, fuse: bool = False) -> Graph:
-    """The graph of a model, given as to `load`. Raises as it does, but needs no other runtime."""
+def graph_of(path: object, *, fuse: bool = False, folder: Path | None = None) -> Graph:
+    """The graph of a model, given as to `load`. Raises as it does, but needs no other runtime.
+
+    Args:
+        path: as for `load`.
+        fuse: likewise.
+        folder: that of the external data of a model in memory; None if it may have none.
+    """
     if not isinstance(path, str | os.PathLike):
-        return _in_memory(path, fuse)
+        return _in_memory(path, fuse, folder)
     file = open_model("path", path)
     if fuse:
         from onegru.models.fusing import fused_graph  # which takes long to import
@@ -75,7 +82,7 @@ def graph_of(path: object, *, fuse: bool = False) -> Graph:
     return graph
 
 
-def _in_memory(model: object, fuse: bool) -> Graph:
+def _in_memory(model: object, fuse: bool, folder: Path | None) -> Graph:
     """The graph in the bytes of an ONNX model, or in a ModelProto."""
     if not isinstance(model, bytes | bytearray | memoryview) and not hasattr(model, "SerializeToString"):
         raise SpecError.of(
@@ -84,7 +91,7 @@ def _in_memory(model: object, fuse: bool) -> Graph:
     with needs_extra("onnx", "onnx", "an ONNX model"):
         from onegru.formats.onnx.parse import parse_onnx
         from onegru.formats.onnx.validate import Source, serialized
-    source = Source("model in memory")
+    source = Source("model in memory", folder)
     data = bytes(model) if isinstance(model, bytes | bytearray | memoryview) else serialized(source, model)
     kind = kind_of_start(data[:1024], len(data))
     if kind is Kind.OPENVINO:

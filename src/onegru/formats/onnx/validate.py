@@ -33,6 +33,9 @@ from onegru.formats.opened import Opened
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS
 from onegru.system.bounded import file_version
 
+#: ONNX Runtime's name for the folder of a session's external data.
+FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -419,7 +422,10 @@ def external_place(source: Source, tensor: TensorProto) -> tuple[Path, int, int]
 
 def _external_file(source: Source, place: str, location: str) -> Path:
     if source.folder is None:
-        raise source.error(f"{place} in {location!r}, but the model has no folder; load it from its file")
+        raise source.error(
+            f"{place} in {location!r}, but the model has no folder; load it from its file, or give a session "
+            f"the folder ({FOLDER_OPTION})"
+        )
     folder = Path(os.path.realpath(source.folder))
     if not location or "\0" in location:
         raise source.error(f"{place} without a location")

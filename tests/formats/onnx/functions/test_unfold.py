@@ -184,14 +184,21 @@ def test_functions_nested_deep(tmp_path: Path) -> None:
 
 
 def test_functions_of_another_opset(tmp_path: Path) -> None:
-    """They cannot be put into the model's graph, and must not be run by ONNX Runtime unseen."""
-    for opset in (13, 22):
+    """Where an operator changed, they cannot be put into the graph, and must not be run unseen."""
+    for opset in (13, 22, 99, 0):
         message = refused(tmp_path, of([function("F", [inner_gru()], opset=opset)]))
-        assert (
-            message
-            == "function 'F' holds a GRU and is written for other opsets than the model; must be for the same"
+        assert message == (
+            "function 'F' holds a GRU and is written for other opsets than the model; "
+            "must be for the same, or hold only operators that did not change in between"
         )
-    inner, outer = function("F", [inner_gru()]), function("G", [inside("F")], opset=13)
+    axes = gru("x", ["y", "h"], W="w", R="r", bias="b"), node("ReduceMax", ["h"], ["z"], axes=[0])
+    body = graph([node("ReduceMax", ["w"], ["v"], axes=[0])], [], ["v"])
+    branch = node("If", ["x"], ["u"], then_branch=body, else_branch=body)
+    for nodes in (axes, (inner_gru(), branch), (inner_gru(), node("Unknown", ["x"], ["u"]))):
+        message = refused(tmp_path, of([function("F", nodes, opset=17)], opset=18))
+        assert message.startswith("function 'F' holds a GRU and is written for other opsets"), nodes[-1]
+    negated = [inside("F", "n"), node("Neg", ["n"], ["z"])]
+    inner, outer = function("F", [inner_gru()]), function("G", negated, opset=12)
     assert "function 'G' holds a GRU and is written for other" in refused(tmp_path, of([inner, outer]))
     inner, outer = function("F", [inner_gru()], opset=13), function("G", [inside("F")])
     assert "function 'F' holds a GRU and is written for other" in refused(
@@ -200,6 +207,17 @@ def test_functions_of_another_opset(tmp_path: Path) -> None:
     other = [function("F", [inner_gru()]), function("G", [node("ReduceMax", ["x"], ["z"])], opset=13)]
     nodes = [call("F", "f"), call("G", "g"), node("Add", ["f", "g"], ["Z"])]
     assert len(loaded(tmp_path, of(other, nodes)).gru_nodes) == 1, "one without a GRU may be of any opset"
+
+
+@pytest.mark.parametrize(("old", "new"), [(14, 17), (18, 14), (22, 23)])
+def test_functions_of_another_opset_that_says_the_same(tmp_path: Path, old: int, new: int) -> None:
+    inner = function("F", [inner_gru()], opset=old)
+    outer = function("G", [inside("F", "n"), node("Neg", ["n"], ["z"])], opset=old)
+    for functions in ([inner, outer], [outer, inner]):
+        ours = loaded(tmp_path, of(functions, [call("G")], opset=new))
+        np.testing.assert_array_equal(ours.run({"X": X})["Z"], -expected())
+    assert onegru.inspect(tmp_path / "model.onnx").grus
+    onegru.rewrite(tmp_path / "model.onnx", tmp_path / "new.onnx", decompose=True)
 
 
 def test_functions_that_are_defined_twice(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import onnx
 from onnx import FunctionProto, ModelProto, NodeProto
 
-from onegru.formats.onnx.validate import Source, attribute_graphs, is_augru_function, is_ours
+from onegru.formats.onnx.validate import Source, attribute_graphs, is_augru_function, is_onnx, is_ours
 
 _MAX_NODES = 100_000
 _MAX_DEPTH = 100
@@ -44,6 +45,8 @@ def unfold_functions(source: Source, model: ModelProto) -> ModelProto:
     from onnx import inliner
 
     _write_defaults(model, functions)
+    for key in holders:
+        _write_opset(model, functions[key])
     if own:
         given, model = model, ModelProto()
         model.CopyFrom(given)
@@ -60,7 +63,7 @@ def unfold_functions(source: Source, model: ModelProto) -> ModelProto:
         if call_key(node) in holders:
             raise source.error(
                 f"function {node.op_type!r} holds a GRU and is written for other opsets than the model; "
-                "must be for the same"
+                "must be for the same, or hold only operators that did not change in between"
             )
     return model
 
@@ -133,6 +136,24 @@ def _write_defaults(model: ModelProto, functions: dict[_Key, FunctionProto]) -> 
             if (function := functions.get(call_key(node))) is not None:
                 given = {attribute.name for attribute in node.attribute}
                 node.attribute.extend(item for item in function.attribute_proto if item.name not in given)
+
+
+def _write_opset(model: ModelProto, function: FunctionProto) -> None:
+    """Give a function the model's opset, if each of its operators has one and the same version at both."""
+    new = {entry.version for entry in model.opset_import if is_onnx(entry)}
+    entries = [entry for entry in function.opset_import if is_onnx(entry)]
+    opsets = {*new, *(entry.version for entry in entries)}
+    if len(new) != 1 or not entries or not 1 <= min(opsets) <= max(opsets) <= onnx.defs.onnx_opset_version():
+        return
+    for kind in {node.op_type for node in all_nodes(function.node) if is_onnx(node)}:
+        try:
+            versions = {onnx.defs.get_schema(kind, opset, "").since_version for opset in opsets}
+        except onnx.defs.SchemaError:
+            return
+        if len(versions) > 1:
+            return
+    for entry in entries:
+        entry.version = max(new)
 
 
 def _first_line(error: Exception) -> str:

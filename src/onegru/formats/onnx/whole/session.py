@@ -15,7 +15,7 @@ import numpy as np
 from onegru.core.dtypes import bfloat16, contiguous
 from onegru.core.errors import FormatError, MissingExtraError, SpecError, SpecWarning, is_own_mistake
 from onegru.engines.native import get_num_threads
-from onegru.formats.onnx.validate import Source, placed
+from onegru.formats.onnx.validate import FOLDER_OPTION, Source, placed
 from onegru.runtimes.execution_provider import get_ep_name, register
 
 # Its messages begin with a code and its name.
@@ -24,7 +24,6 @@ _STATUS = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _OURS = re.compile(r"INVALID_ARGUMENT.* onegru: (.*)")
 _ONLY_FATAL = 4  # of ONNX Runtime's log levels; it logs an error and raises it as well
 _MOST_AHEAD = "optimization.constant_folding_max_output_size_in_bytes"
-_FOLDER = "session.model_external_initializers_file_folder_path"
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
 # Without VNNI its kernels saturate sums of two products of eight bits, unless they are told not to.
 _EXACT_INT8 = "session.x64quantprecision"
@@ -91,7 +90,7 @@ class Session:
         elif source.beside is not None:
             folder = None  # it follows links by itself
         entries = {} if most_ahead is None else {_MOST_AHEAD: str(most_ahead)}
-        entries |= {} if folder is None else {_FOLDER: str(folder.resolve())}
+        entries |= {} if folder is None else {FOLDER_OPTION: str(folder.resolve())}
         self._source = source
         providers: list[Any] = [_CPU]
         if provider is not None:
