@@ -920,6 +920,62 @@ def test_numbers_beside_steps_of_zeros(value: float, tmp_path: Path) -> None:
     np.testing.assert_allclose(run_in_chunks(target, X, [1, 2, 7, 13]), whole, atol=1e-5)
 
 
+def optimized(path: Path, level: str) -> Path:
+    """A model as ONNX Runtime's optimizer writes it."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_ENABLE_{level}")
+    options.optimized_model_filepath = str(path.with_name("optimized.onnx"))
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return path.with_name("optimized.onnx")
+
+
+FUSED = {"Relu": {}, "LeakyRelu": {"alpha": 0.3}, "Tanh": {}, "Sigmoid": {}, "HardSigmoid": {"alpha": 0.4}}
+
+
+@pytest.mark.parametrize("in_front", [False, True], ids=["alone", "behind steps of zeros"])
+@pytest.mark.parametrize("activation", [*FUSED, "Clip"])
+def test_convolutions_that_a_runtime_has_fused(activation: str, in_front: bool, tmp_path: Path) -> None:
+    """With the activation behind them, which may make other numbers of steps of zeros."""
+    net = Network(np.random.default_rng(1))
+    bounds = [net.constant(0.1), net.constant(0.6)] if activation == "Clip" else []
+    if in_front:
+        net.last = net.add("Tanh", padded(net, net.last, 2))
+        net.last = net.add(activation, net.conv(net.last, 1), *bounds, **FUSED.get(activation, {}))
+        net.last = net.conv(net.last, 3)
+    else:
+        W, bias = net.weights(C, C, 3), net.weights(C)
+        net.last = net.add("Conv", net.last, W, bias, dilations=[2], pads=[4, 0])
+        net.last = net.add(activation, net.last, *bounds, **FUSED.get(activation, {}))
+    net.last = net.gru()
+    source, target = optimized(save(tmp_path, net.proto()), "EXTENDED"), tmp_path / "t.onnx"
+    assert "FusedConv" in {item.op_type for item in onnx.load(source).graph.node}
+    if in_front and activation not in ("Relu", "LeakyRelu", "Tanh"):
+        with pytest.raises(SpecError, match=r"FusedConv node '\w+' adds to steps of zeros that were put in"):
+            onegru.make_streaming(source, target, check=False)
+        return
+    onegru.make_streaming(source, target, check=False)
+    X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
+    whole = onegru.load(tmp_path / "model.onnx").run({"X": X})["Z"]
+    np.testing.assert_allclose(run_in_chunks(target, X, [3, 1, 7, 12]), whole, atol=1e-5)
+
+
+@pytest.mark.parametrize("change", ["sum", "activation"])
+def test_fused_convolutions_of_other_kinds(change: str, tmp_path: Path) -> None:
+    """One that adds a fourth input, or has an activation that is not known."""
+    net = Network(np.random.default_rng(1))
+    net.last = net.add("Relu", net.conv(net.last, 3, pads=(2, 0)))
+    net.last = net.gru()
+    proto = onnx.load(optimized(save(tmp_path, net.proto()), "EXTENDED"))
+    (fused,) = (item for item in proto.graph.node if item.op_type == "FusedConv")
+    if change == "sum":
+        fused.input.extend(["", "X"])
+    else:
+        next(item for item in fused.attribute if item.name == "activation").s = b"Softmax"
+    with pytest.raises(SpecError, match="does what is not known along time"):
+        onegru.make_streaming(save(tmp_path, proto), tmp_path / "t.onnx", check=False)
+
+
 @pytest.mark.parametrize("along", ["time", "channels"])
 def test_what_no_output_needs_goes(along: str, tmp_path: Path) -> None:
     """It would need more steps than the outputs, in each run."""

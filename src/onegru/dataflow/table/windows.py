@@ -101,6 +101,13 @@ class Window(Operator):
         return self.kind.endswith(("AveragePool", "AvgPool")) and call.get("count_include_pad", 0) == 1
 
 
+class FusedConvolution(Window):
+    """Conv and an activation of what it gives, as ONNX Runtime's optimizer writes them."""
+
+    def understands(self, op: Op) -> bool:
+        return super().understands(op) and str(op.attributes.get("activation")) in _FUSED
+
+
 class GroupConvolution(Window):
     """OpenVINO's, whose weights have the groups first: [groups, out, in, …]."""
 
@@ -238,10 +245,16 @@ class Interpolate(Operator):
 
 
 _WORDS = "auto_pad ceil_mode count_include_pad dilations group kernel_shape p pads storage_order strides"
+_FUSED = dict.fromkeys(("Relu", "LeakyRelu", "Tanh"), True)  # which give zero for zero
+_FUSED |= dict.fromkeys(("Sigmoid", "HardSigmoid", "Clip"), False)
 _RESIZE = "antialias coordinate_transformation_mode cubic_coeff_a exclude_outside mode extrapolation_value"
 
 register(
     Window("Conv", _WORDS, max_inputs=3, window="conv"),
+    # A fourth input is added to what it gives.
+    FusedConvolution(
+        "com.microsoft::FusedConv", f"{_WORDS} activation activation_params", max_inputs=3, window="conv"
+    ),
     Window("ConvInteger", _WORDS, max_inputs=4, window="conv", dtype="int32"),
     Deconvolution("ConvTranspose", f"{_WORDS} output_padding output_shape", max_inputs=3, window="conv"),
     *(Window(kind, _WORDS, window="pool") for kind in ("MaxPool", "AveragePool", "LpPool")),
@@ -265,4 +278,5 @@ register(
 def adds_no_bias(op: Op, operator: Operator) -> bool:
     """Whether an operator is a convolution that gives zeros for zeros."""
     is_plain = operator.window == "conv" and not isinstance(operator, Deconvolution)
-    return is_plain and not op.kind.endswith("Integer") and len(op.inputs) < 3
+    keeps_zero = _FUSED.get(str(op.attributes.get("activation", "Relu")), False)
+    return is_plain and keeps_zero and not op.kind.endswith("Integer") and len(op.inputs) < 3
