@@ -76,6 +76,7 @@ class _Whole:
     def replace(self) -> None:
         """Replace it."""
         loop, graph = self.loop, self.graph
+        self._drop_unread()
         self._drop_twins()
         cells: list[tuple[Carried, Cell]] = []
         for item in loop.carried:
@@ -112,6 +113,14 @@ class _Whole:
     def _is_used(self, name: str) -> bool:
         flow = self.graph.flow
         return name in flow.outputs or bool(flow.consumers.get(name))
+
+    def _drop_unread(self) -> None:
+        """Leave out values that neither an iteration nor the graph takes: Keras passes on its last output."""
+        loop, body = self.loop, self.loop.body
+        taken = {name for op in body.ops for name in op.taken()}.union(body.outputs)
+        loop.carried = [
+            item for item in loop.carried if item.before in taken or (item.last and self._is_used(item.last))
+        ]
 
     def _drop_twins(self) -> None:
         """Merge values that iterations pass on twice: Keras holds its last output beside its state."""

@@ -62,6 +62,10 @@ class Expressions(Products):
             return self.atom(view)
         if (array := self.flow.constant(view.name)) is not None:
             return self._constant(view, array)
+        if self.flow.owner(view.name) is not self.flow:  # in a graph, a state of zeros is a state
+            number = self.flow.fill(view.name)
+            if isinstance(number, (int, float)):
+                return constant(number)
         try:
             return self._operator(view)
         except UnknownOpError:
