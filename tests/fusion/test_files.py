@@ -18,7 +18,9 @@ FILES = sorted((Path(__file__).parent / "files").glob("*.onnx"))
 BOUND = 2e-6
 
 #: How many GRUs of one direction a file has, where it is not one.
-COUNTS = {"keras_bidirectional": 2, "keras_bidirectional_last": 2, "keras_two": 2}
+COUNTS = dict.fromkeys(
+    ("keras_bidirectional", "keras_bidirectional_last", "keras_masked_bidirectional", "keras_two"), 2
+)
 #: How many nodes there are at most, each GRU with what leads to it and away from it.
 MOST_NODES = 30
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.dataflow.operator import Op
-from onegru.dataflow.table.base import Arrays
+from onegru.dataflow.table.base import Arrays, operator_of
 
 #: How far beyond a kink a value must be, relative to the largest there or 1, for the bend to show in outputs.
 _FAR = 0.05
@@ -26,6 +26,8 @@ class Kinks:
 
     def note(self, op: Op, inputs: Sequence[Array | None]) -> None:
         """Note where an operator's inputs are."""
+        if not operator_of(op.kind).bends:
+            return
         call = Arrays(op.kind, op.attributes, inputs)
         for number, margin in enumerate(call.operator.margins(call)):
             if not margin.size or not np.isfinite(margin).all():

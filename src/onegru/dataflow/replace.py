@@ -36,9 +36,9 @@ def replace_ops(flow: Flow, added: Iterable[Op], constants: Mapping[str, Array])
     flow.index()
 
 
-def needed_values(flow: Flow) -> set[str]:
-    """The values of operators that a graph's outputs depend on."""
-    ops = _leading_to(flow.outputs, flow.producers).values()
+def needed_values(flow: Flow, outputs: Iterable[str] | None = None) -> set[str]:
+    """The values of operators that a graph's outputs, or other values, depend on."""
+    ops = _leading_to(flow.outputs if outputs is None else outputs, flow.producers).values()
     return {name for op in ops for name in op.outputs if name}
 
 

@@ -134,6 +134,7 @@ class _Runs:
         self.derived = sorted(name for name in taken if _is_derived(flow, name, taken - {name}))
         begin = taken.difference(self.derived)
         self.old, self.leaves = _leading(flow, [*self.wanted, *self.derived], begin)
+        self.moving = _moving(self.leaves, [*self.old, *new])
 
     def begin(self, equal: bool) -> None:
         """Begin again."""
@@ -168,7 +169,7 @@ class _Runs:
     def beyond_kinks(self) -> str:
         """The same on inputs that are moved, step by step, to the sides of kinks that none has reached."""
         for tries in range(min(_MOST_TRIES, max(_LEAST_TRIES, _MOST_SEARCHED // self.cost))):
-            missing = [side for side in self.kinks.missing if side in self.nearest]
+            missing = [side for side in self.kinks.missing if side in self.nearest and side[0] in self.moving]
             if not missing:
                 break
             start = self.nearest[missing[tries % len(missing)]]
@@ -280,6 +281,22 @@ def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tup
             waiting += [item for item in op.taken()]
     leaves |= {name for name in shown - seen if flow.constant(name) is None}
     return sorted(ops.values(), key=lambda op: flow.depth_and_position(op)), sorted(leaves)
+
+
+def _moving(leaves: Collection[str], ops: Sequence[Op]) -> set[int]:
+    """The operators, by identity, that depend on numbers and not on sizes alone; all of those in bodies."""
+    depend = set(leaves)
+    found: set[int] = set()
+    for op in ops:
+        if op.kind != "Shape" and not depend.isdisjoint(op.taken()):
+            depend.update(op.outputs)
+            found.add(id(op))
+        waiting = list(op.bodies.values())
+        while waiting:
+            inner = waiting.pop().ops
+            found.update(map(id, inner))
+            waiting += [body for other in inner for body in other.bodies.values()]
+    return found
 
 
 def _is_derived(flow: Flow, name: str, others: Collection[str]) -> bool:

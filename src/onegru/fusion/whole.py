@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields
 
@@ -11,6 +12,7 @@ from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.loop import Carried, Collected, Loop
 from onegru.dataflow.operator import Op
+from onegru.dataflow.replace import needed_values
 from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.expression import Expressions
@@ -286,9 +288,10 @@ class _Whole:
         outer = _Outer(flow, values)
         state = {item.before: outer[item.initial] for item in loop.carried}
         kept: dict[str, list[Array]] = {entry.name: [] for entry in loop.collected if entry.name}
+        ops = self._needed_ops()
         for iteration in range(count):
             inner = _Inner(loop, outer, state, iteration, count)
-            inner.run()
+            inner.run(ops)
             for entry in loop.collected:
                 if entry.name:
                     kept[entry.name].append(inner[entry.inner])
@@ -304,6 +307,18 @@ class _Whole:
                 put = np.concatenate if entry.is_kept else np.stack
                 values[entry.name] = put(arrays, entry.axis)
 
+    def _needed_ops(self) -> list[Op]:
+        """The operators that lead to what an iteration gives: conditions have kinks, and no effect."""
+        loop, body = self.loop, self.loop.body
+        kept = [entry.inner for entry in loop.collected if entry.name]
+        needed = needed_values(body, [item.after for item in loop.carried] + kept)
+        return [
+            op
+            for op in body.ops
+            if not needed.isdisjoint(op.outputs)
+            and any(body.constant(name) is None for name in op.outputs if name)
+        ]
+
 
 class _Outer:
     """The values around a loop."""
@@ -318,7 +333,7 @@ class _Outer:
             array = self.flow.constant(name)
             if array is None:
                 raise UnknownError(f"{name!r} is not known")
-            self.values[name] = array.astype(np.float64) if array.dtype.kind == "f" else array
+            self.values[name] = array.astype(np.float64, copy=False) if array.dtype.kind == "f" else array
         return self.values[name]
 
 
@@ -348,14 +363,12 @@ class _Inner:
                 array = self.body.constant(name)
             if array is None:
                 array = self.outer[resolved]
-            self.values[name] = array.astype(np.float64) if array.dtype.kind == "f" else array
+            self.values[name] = array.astype(np.float64, copy=False) if array.dtype.kind == "f" else array
         return self.values[name]
 
-    def run(self) -> None:
-        """Compute them."""
-        for op in self.body.ops:
-            if all(self.body.constant(name) is not None for name in op.outputs if name):
-                continue
+    def run(self, ops: Sequence[Op]) -> None:
+        """Compute those that these operators give."""
+        for op in ops:
             try:
                 evaluate(op, [self[name] if name else None for name in op.inputs], self.values)
             except UnknownError:

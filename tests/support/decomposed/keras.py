@@ -33,6 +33,8 @@ CASES = {
     "open": 1,
     "two": 2,
     "initial": 1,
+    "masked_bidirectional": 2,
+    "masked_zero": 1,
 }
 
 
@@ -48,6 +50,10 @@ def model_of(name: str, keras: Any, steps: int) -> Any:
         "bidirectional_last": lambda: L.Bidirectional(L.GRU(H))(x),
         "masked": lambda: L.GRU(H, return_sequences=True)(L.Masking(0.0)(x)),
         "masked_last": lambda: L.GRU(H)(L.Masking(0.0)(x)),
+        "masked_bidirectional": lambda: L.Bidirectional(L.GRU(H, return_sequences=True))(L.Masking(0.0)(x)),
+        "masked_zero": lambda: L.GRU(H, return_sequences=True, return_state=True, zero_output_for_mask=True)(
+            L.Masking(0.0)(x)
+        ),
         "hard": lambda: L.GRU(H, recurrent_activation="hard_sigmoid", return_sequences=True)(x),
         "relu": lambda: L.GRU(H, activation="relu", use_bias=False)(x),
         "backwards": lambda: L.GRU(H, go_backwards=True, return_sequences=True)(x),

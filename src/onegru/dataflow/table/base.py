@@ -247,6 +247,7 @@ class Operator:
         dtype: see `dtype_of`.
         resizes: whether it may change the size of an axis that stays.
         window: whether it is a convolution or a pooling.
+        bends: whether it may have `margins`.
         filled_by: the input that says how often it repeats a number; None if it does not.
         states: of a recurrence, the input of each initial state and the output of the last one.
     """
@@ -270,6 +271,7 @@ class Operator:
     has_shape: ClassVar[bool] = False
     has_view: ClassVar[bool] = False
     has_sizes: bool = False
+    bends: bool = False
 
     def __init__(self, kind: str, words: str = "", **facts: Any) -> None:
         """Make a row: `words` are names of attributes that are understood beside the parameters."""

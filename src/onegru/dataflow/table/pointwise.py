@@ -64,6 +64,7 @@ class Pointwise(Operator):
         self.compute = compute
         self.computes = compute is not None
         self.has_sizes = self.of_sizes is not None
+        self.bends = self.kinks is not None
 
     def shape(self, call: Call, output: int) -> Shape | None:
         return call.shape() if self.settings else broadcast([call.shape(k) for k in range(len(call.shapes))])

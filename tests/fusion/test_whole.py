@@ -1,0 +1,184 @@
+"""Loops as tf2onnx writes Keras' masked layers: a state, and outputs that are zero where a step is off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from tests.support.fusing import (
+    LOOPS,
+    Array,
+    Net,
+    Step,
+    by_onegru,
+    by_onnxruntime,
+    check_fused,
+    directions,
+    error,
+    fused,
+    kinds,
+)
+
+pytest.importorskip("onnxruntime")
+
+I, H = 3, 2
+# Measured over these masks: at most 9e-8, the rounding of float32.
+BOUND = 5e-7
+# Whether each step of each row is on, [rows, time].
+MASKS = {
+    "in the middle": [[1, 1, 1, 1, 1], [1, 0, 1, 1, 0], [0, 1, 0, 0, 1]],
+    "a whole row": [[0, 0, 0], [1, 0, 1]],
+    "all steps": [[0, 0, 0, 0], [0, 0, 0, 0]],
+    "one step": [[1], [0], [1]],
+}
+
+
+def kind(net: Net) -> int:
+    return helper.np_dtype_to_tensor_dtype(np.dtype(net.dtype))
+
+
+def chosen(net: Net, on: str, value: str, otherwise: str) -> str:
+    """What tf2onnx makes of a choice."""
+    off = net("Cast", net("Not", on), to=kind(net))
+    return net("Add", net("Mul", net("Cast", on, to=kind(net)), value), net("Mul", otherwise, off))
+
+
+def turned(net: Net, value: str, lengths: str = "") -> str:
+    """A value, [time, rows, ...], turned round as tf2onnx does it."""
+    shape = net("Shape", value)
+    steps, rows = net("Gather", shape, net.ints(0)), net("Gather", shape, net.ints(1))
+    return net("ReverseSequence", value, lengths or net("Expand", steps, rows), batch_axis=1, time_axis=0)
+
+
+@dataclass
+class Layer:
+    """A layer's loop.
+
+    Attributes:
+        fill: what its outputs are where they are off.
+        reads: whether its steps take the output of the step before.
+        last: whether its last output is taken.
+        other: the mask of its outputs; empty for that of its states.
+    """
+
+    fill: float = 0.0
+    reads: bool = False
+    last: bool = False
+    other: str = ""
+
+    def __call__(self, net: Net, x: str, mask: str) -> tuple[str, str]:
+        """All outputs of [time, rows, I] and [time, rows, 1], and the last state, or the last output."""
+        rows = net("Gather", net("Shape", x), net.ints(1))
+        state = net("Expand", net.const([[0.0]]), net("Concat", rows, net.ints(H), axis=0))
+        value = helper.make_tensor("value", kind(net), [1], [self.fill])
+        filled = net("ConstantOfShape", net("Shape", state), value=value)
+        steps = net("Reshape", net("Gather", net("Shape", x), net.ints(0)), net.ints())
+        count = net("Cast", steps, to=TensorProto.FLOAT)
+        goes = net("Less", net.const(0.0, "float32"), count)
+        given = [steps, goes, net.const(0, "int64"), filled, state, filled]
+        body = self.body(net, x, mask, count)
+        _, out, h, _, outputs = net.several("Loop", given, 5, body=body.graph(body.prefix))
+        return outputs, out if self.last else h
+
+    def body(self, net: Net, x: str, mask: str, count: str) -> Net:
+        body = Net(net.opset, net.dtype, seed=net.count)
+        body.prefix = f"{net.fresh()}_"
+        i, _, t = (body.input(body.fresh(), dtype=dtype) for dtype in ("int64", "bool", "int64"))
+        out, h, filled = (body.input(body.fresh(), "rows", H) for _ in range(3))
+        on = body("Gather", mask, t, axis=0)
+        shown = body("Gather", self.other, t, axis=0) if self.other else on
+        before = body("Add", h, body("Mul", out, body.const(0.5))) if self.reads else h
+        new = Step(after=True)(body, body("Gather", x, t, axis=0), before)
+        found = chosen(body, shown, new, filled)
+        after = body("Add", t, body.const(1, "int64"))
+        goes = [body("Less", body("Cast", name, to=TensorProto.FLOAT), count) for name in (i, after)]
+        body.output(body("And", *goes), (), "bool")
+        body.output(after, (), "int64")
+        body.output(found, ("rows", H))
+        body.output(chosen(body, on, new, h), ("rows", H))
+        body.output(body("Identity", filled), ("rows", H))
+        body.output(body("Identity", found), ("rows", H))
+        return body
+
+
+def both_directions(dtype: str = "float32", lengths: bool = False, forward: Layer | None = None) -> Net:
+    """A bidirectional layer of [rows, time, I] and its mask, and its last states."""
+    net = Net(dtype=dtype)
+    net.input("x", "rows", "time", I)
+    net.input("m", "rows", "time", dtype="bool")
+    if lengths:
+        net.input("n", "rows", dtype="int64")
+    if forward is not None and forward.other:
+        net.input("other", "rows", "time", dtype="bool")
+        forward = replace(forward, other=net("Transpose", net.unsqueeze("other", 2), perm=[1, 0, 2]))
+    x = net("Transpose", "x", perm=[1, 0, 2])
+    m = net("Transpose", net.unsqueeze("m", 2), perm=[1, 0, 2])
+    n = "n" if lengths else ""
+    first, last = (forward or Layer())(net, x, m)
+    second, end = Layer()(net, turned(net, x, n), turned(net, m, n))
+    net("Transpose", net("Concat", first, turned(net, second), axis=2), perm=[1, 0, 2], output="y")
+    net.output("y", ("rows", "time", 2 * H))
+    for name, value in (("last", last), ("end", end)):
+        net("Identity", value, output=name)
+        net.output(name, ("rows", H))
+    return net
+
+
+def feeds(mask: list[list[int]], dtype: str = "float32") -> dict[str, Array]:
+    m = np.array(mask, bool)
+    return {"x": np.random.default_rng(0).standard_normal((*m.shape, I)).astype(dtype), "m": m}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_outputs_that_are_zero_where_steps_are_off(mask: str) -> None:
+    model, search = check_fused(both_directions().model(), feeds(MASKS[mask]), BOUND)
+    assert directions(model) == 2 and not set(kinds(model)) & set(LOOPS) and not search.missed
+    assert [(item.direction, item.masked) for item in search.fused] == [("forward", True), ("reverse", True)]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_float64(mask: str) -> None:
+    """ONNX Runtime has no GRU of that type."""
+    model, given = both_directions("float64").model(), feeds(MASKS[mask], "float64")
+    found, search = fused(model)
+    assert directions(found) == 2 and not search.missed
+    assert error(by_onegru(found, given), by_onnxruntime(model, given)) <= 1e-15
+
+
+FAULTS = {
+    "ones where steps are off": Layer(fill=1.0),
+    "an output that the next step takes": Layer(reads=True),
+    "the last output": Layer(last=True),
+    "outputs with a mask of their own": Layer(other="other"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_other_outputs_stay_in_the_loop(fault: str) -> None:
+    net = both_directions(forward=FAULTS[fault])
+    given = feeds(MASKS["in the middle"])
+    given |= {"other": ~given["m"]} if "own" in fault else {}
+    model, search = check_fused(net.model(), given)
+    assert kinds(model).count("Loop") == 1 and search.missed
+    assert [item.direction for item in search.fused if item.form == "loop"] == ["reverse"]
+
+
+def test_rows_that_are_turned_by_their_own_lengths_are_turned_beside_the_node() -> None:
+    net = both_directions(lengths=True)
+    given = {**feeds(MASKS["in the middle"]), "n": np.array([5, 3, 1])}
+    model, search = check_fused(net.model(), given)
+    assert kinds(model).count("ReverseSequence") == 3
+    assert [(item.form, item.direction) for item in search.fused] == [("loop", "forward")] * 2
+
+
+def test_only_what_depends_on_inputs_is_searched_for_kinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conditions of loops compare counters, which no input moves to the other side."""
+    from onegru.fusion import numeric_check
+
+    moved: list[int] = []
+    monkeypatch.setattr(numeric_check._Runs, "_moved", lambda runs, start: moved.append(1) or start)
+    _, search = fused(both_directions().model())
+    assert len(search.fused) == 2 and not moved
