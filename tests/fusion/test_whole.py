@@ -104,11 +104,13 @@ class Layer:
         return body
 
 
-def both_directions(dtype: str = "float32", lengths: bool = False, forward: Layer | None = None) -> Net:
-    """A bidirectional layer of [rows, time, I] and its mask, and its last states."""
+def both_directions(
+    dtype: str = "float32", lengths: bool = False, forward: Layer | None = None, steps: str = "time"
+) -> Net:
+    """A bidirectional layer of [rows, time, I] and its mask, [rows, steps], and its last states."""
     net = Net(dtype=dtype)
     net.input("x", "rows", "time", I)
-    net.input("m", "rows", "time", dtype="bool")
+    net.input("m", "rows", steps, dtype="bool")
     if lengths:
         net.input("n", "rows", dtype="int64")
     if forward is not None and forward.other:
@@ -172,6 +174,14 @@ def test_rows_that_are_turned_by_their_own_lengths_are_turned_beside_the_node() 
     model, search = check_fused(net.model(), given)
     assert kinds(model).count("ReverseSequence") == 3
     assert [(item.form, item.direction) for item in search.fused] == [("loop", "forward")] * 2
+
+
+def test_a_mask_that_may_be_longer_stays_in_the_loop() -> None:
+    net = both_directions(steps="other")
+    _, search = check_fused(net.model(), feeds(MASKS["in the middle"]))
+    assert not [item for item in search.fused if item.form == "loop"]
+    words = "the loop is not known to take as many as there are"
+    assert sum(words in item.reason for item in search.missed) == 2
 
 
 def test_only_what_depends_on_inputs_is_searched_for_kinks(monkeypatch: pytest.MonkeyPatch) -> None:

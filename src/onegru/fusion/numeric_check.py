@@ -134,7 +134,7 @@ class _Runs:
         self.derived = sorted(name for name in taken if _is_derived(flow, name, taken - {name}))
         begin = taken.difference(self.derived)
         self.old, self.leaves = _leading(flow, [*self.wanted, *self.derived], begin)
-        self.moving = _moving(self.leaves, [*self.old, *new])
+        self.moving = _moving(flow, self.leaves, [*self.old, *new])
 
     def begin(self, equal: bool) -> None:
         """Begin again."""
@@ -283,12 +283,13 @@ def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tup
     return sorted(ops.values(), key=lambda op: flow.depth_and_position(op)), sorted(leaves)
 
 
-def _moving(leaves: Collection[str], ops: Sequence[Op]) -> set[int]:
+def _moving(flow: Flow, leaves: Collection[str], ops: Sequence[Op]) -> set[int]:
     """The operators, by identity, that depend on numbers and not on sizes alone; all of those in bodies."""
     depend = set(leaves)
     found: set[int] = set()
     for op in ops:
-        if op.kind != "Shape" and not depend.isdisjoint(op.taken()):
+        taken = set(op.taken())
+        if op.kind != "Shape" and not depend.isdisjoint(taken | set(map(flow.resolve, taken))):
             depend.update(op.outputs)
             found.add(id(op))
         waiting = list(op.bodies.values())

@@ -58,7 +58,10 @@ class Hoist:
         Raises:
             MissError: they need a state for it, or what they do has no rule here.
         """
-        if any(isinstance(role, LoopIndex) for role in view.roles):
+        axes = [axis for axis, role in enumerate(view.roles) if isinstance(role, LoopIndex)]
+        if axes and self.emitter.shape(view.name)[axes[0]] != self.loop.count:
+            raise MissError("the loop is not known to take as many as there are")
+        if axes:
             raise MissError("they are slices in another order")
         value = self.repeated(self.of(view.name))
         return Sliced(View(value, (0, *view.roles), view.index), 0, 0, None, self.step)
