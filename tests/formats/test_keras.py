@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -184,3 +185,17 @@ def test_models_without_a_gru_that_can_be_read(tmp_path: Path) -> None:
         onegru.load_layers(write_h5(tmp_path / "x.h5", own, {}, "3.9.0"))
     with pytest.raises(FormatError, match=r"no GRU with weights of its own$"):
         onegru.load_layers(saved(tmp_path / "x.h5"))
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        ("actor/layers/1", "an HDF5 file, but of another program than Keras"),
+        ("layers/gru/cell/vars", "weights only, without activations; must be a whole model"),
+    ],
+)
+def test_hdf5_without_a_model(tmp_path: Path, group: str, message: str) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_group(group).attrs["type"] = "gru"
+    with pytest.raises(FormatError, match=rf"x\.h5: {message}"):
+        onegru.load_layers(tmp_path / "x.h5")

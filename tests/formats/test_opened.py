@@ -6,6 +6,7 @@ import gzip
 import pickle
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,21 @@ FILES: dict[str, tuple[Kind, Callable[[Path], object]]] = {
     "Keras, legacy": (Kind.KERAS, lambda path: keras_3(path)),
 }
 
+# What TensorFlow 2 and 1, coremltools and flax write at the beginning, and what others are known to.
+STARTS = (
+    (Kind.SAVED_MODEL, b"\x08\x01\x12\xe3\x5a\x0a\x98\x0d\x12\xe8\x0c\x0a\x5e\x0a\x10AssignVariable"),
+    (Kind.SAVED_MODEL, b"\x08\x01\x12\xcc\x03\x0a\x0a\x22\x05serve"),
+    (Kind.FROZEN, b"\x0a\x3b\x0a\x01x\x12\x0bPlaceholder"),
+    (Kind.FROZEN, b'node {\n  name: "x"'),
+    (Kind.CORE_ML, b"\x08\x01\x12\x11\x0a\x0a\x0a\x01x\x1a\x05*\x03\x0a\x01\x03R\x03\x0a\x01y"),
+    (Kind.PADDLE, b"\x0a\xb4\x04\x08\0\x10" + b"\xff" * 9 + b"\x01\x1a\x10"),
+    (Kind.FLAX, b"\x81\xa6params\x81\xa1a"),
+    (Kind.GGUF, b"GGUF\x03"),
+    (Kind.TENSORRT, b"ftrt"),
+    (Kind.NCNN, b"7767517\n3 3\n"),
+    (Kind.NCNN, b"\xdd\x85\x76\0"),
+)
+
 OTHERS: dict[str, tuple[Kind, Callable[[Path], object]]] = {
     "TorchScript": (Kind.TORCHSCRIPT, zip_of("x/data.pkl", "x/constants.pkl")),
     "npz": (Kind.NPZ, write_npz),
@@ -100,6 +116,15 @@ OTHERS: dict[str, tuple[Kind, Callable[[Path], object]]] = {
     "web page": (Kind.HTML, lambda path: path.write_text("\n<!DOCTYPE html><html>")),
     "JSON": (Kind.JSON, lambda path: path.write_text('\n{ "config": {}}')),
     "JSON, a list": (Kind.JSON, lambda path: path.write_text("[[0.5, -1]]")),
+    "ONNX text": (Kind.ONNX_TEXT, lambda path: path.write_text("<\n  ir_version: 8,\n  opset_import: []>")),
+    "ONNX text proto": (Kind.TEXT_PROTO, lambda path: path.write_text("# x\nir_version: 5\ngraph {\n}\n")),
+    "torch.export": (Kind.EXPORTED, zip_of("c/models/model.json", "c/archive_format")),
+    "torch.export, before 2.8": (Kind.EXPORTED, zip_of("serialized_exported_program.json", "version")),
+    "empty": (Kind.EMPTY, Path.touch),
+    **{
+        f"{kind.name} {number}": (kind, partial(Path.write_bytes, data=start + bytes(40)))
+        for number, (kind, start) in enumerate(STARTS)
+    },
 }
 
 ENDS = {"IR": ".xml", "safetensors": ".safetensors", "Keras": ".keras", "Keras, legacy": ".h5"}
@@ -141,11 +166,14 @@ def test_files_of_other_kinds(tmp_path: Path, name: str) -> None:
     kind = OTHERS[name][0]
     assert open_file("path", path).detected is kind
     for function in (onegru.load, onegru.load_layers, onegru.inspect):
-        with pytest.raises(FormatError, match=rf"y\.onnx: {kind.words}; must be one of these: ONNX model"):
+        with pytest.raises(
+            FormatError, match=rf"y\.onnx: {kind.words}; must be one of these: ONNX model"
+        ) as e:
             function(path)
+        assert str(e.value).endswith(kind.remedy)
 
 
-@pytest.mark.parametrize("data", [b"", b"nonsense", b"PK\3\4", b"\x7fELF", bytes(100)])
+@pytest.mark.parametrize("data", [b"nonsense", b"PK\3\4", b"\x7fELF", bytes(100)])
 def test_files_of_no_kind(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x"
     path.write_bytes(data)
@@ -220,7 +248,7 @@ def test_a_broken_part_does_not_keep_a_model_from_being_described(tmp_path: Path
 
 
 @pytest.mark.parametrize("end", [".pt", ".keras", ".h5", ".safetensors"])
-@pytest.mark.parametrize("data", [b"", b"nonsense"])
+@pytest.mark.parametrize("data", [b"x", b"nonsense"])
 def test_an_end_that_promises_what_the_file_is_not(tmp_path: Path, data: bytes, end: str) -> None:
     """What is wrong is said of the file; no content is called what only its name says."""
     path = tmp_path / f"x{end}"
@@ -228,6 +256,52 @@ def test_an_end_that_promises_what_the_file_is_not(tmp_path: Path, data: bytes, 
     with pytest.raises(FormatError) as caught:
         onegru.load(path)
     assert str(caught.value).startswith(f"{path}: of an unknown kind; must be one of these: ONNX model")
+
+
+@pytest.mark.parametrize(
+    ("end", "kind"),
+    [
+        (".bin", Kind.NUMBERS),
+        (".pdmodel", Kind.PADDLE),
+        (".plan", Kind.TENSORRT),
+        (".mlmodel", Kind.CORE_ML),
+        (".param", Kind.NCNN),
+    ],
+)
+def test_an_end_of_what_is_not_read(tmp_path: Path, end: str, kind: Kind) -> None:
+    path = tmp_path / f"x{end}"
+    path.write_bytes(bytes(64))
+    with pytest.raises(FormatError) as caught:
+        onegru.inspect(path)
+    assert str(caught.value).startswith(f"{path}: of an unknown kind, by its name {kind.words}; must be")
+    assert str(caught.value).endswith(f"Keras model; {kind.remedy}")
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ((), "a folder; must be a file, and none in it looks like a model"),
+        (("config.json", "model.safetensors"), "a folder; must be a file: give {}/model.safetensors"),
+        (("b.onnx", "a.onnx", "c.pt"), "a folder; must be a file: give {0}/a.onnx or {0}/b.onnx"),
+        (("pytorch_model.bin", "vocab.json"), "a folder; must be a file: give {}/pytorch_model.bin"),
+        (
+            ("m-00001-of-00001.safetensors", "m.safetensors.index.json"),
+            "a folder; must be a file: give {}/m.safetensors.index.json",
+        ),
+        (
+            ("saved_model.pb", "x.h5"),
+            "a folder, a SavedModel of TensorFlow; must be a file: `python -m tf2onnx.convert --saved-model "
+            "FOLDER --output x.onnx` makes one of its folder",
+        ),
+    ],
+)
+def test_folders(tmp_path: Path, files: tuple[str, ...], words: str) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    for function in (onegru.load, onegru.load_layers, onegru.inspect):
+        with pytest.raises(IsADirectoryError) as caught:
+            function(tmp_path)
+        assert (caught.value.strerror, caught.value.filename) == (words.format(tmp_path), str(tmp_path))
 
 
 def test_a_zip_with_nothing_of_pytorch(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_missing_extras(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, package: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    (tmp_path / file).write_bytes(b"")
+    (tmp_path / file).write_bytes(b"x")
     with pytest.raises(MissingExtraError, match=rf"{package}: pip install 'onegru\[{extra}\]'"):
         onegru.load_layers(tmp_path / file)
 

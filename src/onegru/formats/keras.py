@@ -34,6 +34,9 @@ _MOST_GROUPS = 100_000
 # What holds a model's layers in an archive.
 _CONTAINERS = ("layers", "_layer_checkpoint_dependencies", "layer_checkpoint_dependencies")
 
+# The groups at the root of what Keras writes.
+_OWN_GROUPS = {*_CONTAINERS, "vars", "model_weights", "top_level_model_weights"}
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
@@ -117,6 +120,8 @@ def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -
         with h5py.File(file_path, "r") as file:
             config = file.attrs.get("model_config")
             if config is None:
+                if not ({"keras_version", "layer_names"} & file.attrs.keys() or _OWN_GROUPS & file.keys()):
+                    raise FormatError(f"{path}: an HDF5 file, but of another program than Keras")
                 raise FormatError(
                     f"{path}: weights only, without activations; must be a whole model, or give "
                     "from_keras the layer or its arrays"

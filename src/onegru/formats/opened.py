@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,7 +21,7 @@ from onegru.system.bounded import LARGEST_TEXT, check_regular, file_version
 
 
 class Kind(Enum):
-    """A kind of file: what to call it, and what onegru finds in it."""
+    """A kind of file: what to call it, what onegru finds in it, and if that is nothing, what to do."""
 
     ONNX = "an ONNX model", "model"
     OPENVINO = "an OpenVINO IR", "model"
@@ -37,11 +39,45 @@ class Kind(Enum):
     LFS = "a pointer of Git LFS in place of the file itself", ""
     HTML = "a web page", ""
     JSON = "JSON text", ""
+    ONNX_TEXT = "an ONNX model as text", "", "onnx.load(…, format='onnxtxt') and onnx.save make one of it"
+    TEXT_PROTO = (
+        "an ONNX model as text of protobuf",
+        "",
+        "onnx.load(…, format='textproto') and onnx.save make one of it",
+    )
+    EXPORTED = (
+        "a program of torch.export",
+        "",
+        "torch.save(torch.export.load(…).state_dict, 'x.pt') makes one of its layers",
+    )
+    SAVED_MODEL = (
+        "a SavedModel of TensorFlow",
+        "",
+        "`python -m tf2onnx.convert --saved-model FOLDER --output x.onnx` makes one of its folder",
+    )
+    FROZEN = (
+        "a graph of TensorFlow",
+        "",
+        "`python -m tf2onnx.convert --graphdef FILE --inputs … --outputs … --output x.onnx` makes one of it",
+    )
+    PADDLE = "a Paddle model", "", "paddle2onnx makes one of it"
+    FLAX = (
+        "msgpack, as Flax saves parameters",
+        "",
+        "or give onegru.from_flax what flax.serialization.msgpack_restore reads",
+    )
+    CORE_ML = "a Core ML model", "", "give the model that it was made of"
+    TENSORRT = "a TensorRT engine", "", "give the ONNX model that it was built of"
+    NCNN = "an ncnn model", "", "give the model that it was made of"
+    GGUF = "a GGUF file", "", "give the checkpoint that it was made of"
+    NUMBERS = "the numbers of a model alone", "", "of an OpenVINO IR give the .xml beside it"
+    EMPTY = "an empty file", "", "download or export it again"
     UNKNOWN = "of an unknown kind", ""
 
-    def __init__(self, words: str, holds: Literal["model", "layers", ""]) -> None:
+    def __init__(self, words: str, holds: Literal["model", "layers", ""], remedy: str = "") -> None:
         self.words = words
         self.holds = holds
+        self.remedy = remedy
 
 
 #: What files of PyTorch before 1.6 begin with: a number, as a pickle.
@@ -56,7 +92,30 @@ _STARTS: tuple[tuple[int, bytes, Kind], ...] = (
     (4, b"ORTM", Kind.ORT),
     (0, b"\x1f\x8b", Kind.GZIP),
     (0, b"version https://git-lfs", Kind.LFS),
+    (0, b"GGUF", Kind.GGUF),
+    *((0, begin, Kind.TENSORRT) for begin in (b"ftrt", b"ptrt")),
+    *((0, begin, Kind.NCNN) for begin in (b"7767517", (7767517).to_bytes(4, "little"))),
     *((0, bytes((0x80, protocol)), Kind.PICKLE) for protocol in range(2, 6)),
+)
+
+# What they begin with where that has lengths in it: messages of protobuf, in which "~" stands for a length.
+_PATTERNS = tuple(
+    (re.compile(begin.replace(b"~", rb"[\x80-\xff]{0,4}[\0-\x7f]"), re.DOTALL), kind)
+    for begin, kind in (
+        # Its version, then a message whose first one has operators, tags or a version of TensorFlow.
+        (rb"\x08\x01\x12~\x0a~[\x12\x22\x2a]", Kind.SAVED_MODEL),
+        # Its version, then a description whose first one is an input with a name.
+        (rb"\x08[\x01-\x1f]\x12~\x0a~\x0a", Kind.CORE_ML),
+        # A node: its name, then its operator.
+        (rb"\x0a~\x0a~[\w.][\w./>-]*\x12~[A-Z_]\w", Kind.FROZEN),
+        (rb"node\s*\{\s*name\s*:", Kind.FROZEN),
+        # A block, which is the first and in none.
+        (rb"\x0a~\x08\0\x10\xff{9}\x01", Kind.PADDLE),
+        # An object whose first key is a text.
+        (rb"(?:[\x81-\x8f]|\xde..)(?:[\xa1-\xbf]|\xd9.)\w", Kind.FLAX),
+        (rb"\s*<\s*(?:ir_version|opset_import|producer_name|domain|model_version)\s*:", Kind.ONNX_TEXT),
+        (rb"(?:\s|#[^\n]*\n)*(?:ir_version|producer_name|opset_import|graph)\s*[:{]", Kind.TEXT_PROTO),
+    )
 )
 
 # The keys of ModelProto's fields but ir_version: the names, model_version, graph, opset_import, …
@@ -71,6 +130,13 @@ _NAMES = {
     ".safetensors": Kind.SAFETENSORS,
     **dict.fromkeys((".pt", ".pth", ".ckpt"), Kind.PYTORCH),
     **dict.fromkeys((".keras", ".h5", ".hdf5"), Kind.KERAS),
+    ".pt2": Kind.EXPORTED,
+    **dict.fromkeys((".pdmodel", ".pdiparams"), Kind.PADDLE),
+    ".msgpack": Kind.FLAX,
+    ".mlmodel": Kind.CORE_ML,
+    **dict.fromkeys((".engine", ".plan", ".trt"), Kind.TENSORRT),
+    ".param": Kind.NCNN,
+    ".bin": Kind.NUMBERS,
 }
 
 
@@ -83,6 +149,9 @@ def kind_of_start(start: bytes, size: int) -> Kind:
         return Kind.SAFETENSORS
     for place, begin, kind in _STARTS:
         if start.startswith(begin, place):
+            return kind
+    for pattern, kind in _PATTERNS:
+        if pattern.match(start):
             return kind
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if text.startswith((b"<!doctype html", b"<html")):
@@ -109,6 +178,8 @@ def _kind_of_zip(path: Path) -> Kind:
         return Kind.UNKNOWN
     if {"config.json", "metadata.json"} <= names:
         return Kind.KERAS
+    if any(re.fullmatch(r"([^/]+/models/[^/]+|serialized_exported_program)\.json", name) for name in names):
+        return Kind.EXPORTED
     folders = {name.removesuffix("data.pkl") for name in names if name.endswith("/data.pkl")}
     if any(f"{folder}constants.pkl" in names for folder in folders):
         return Kind.TORCHSCRIPT
@@ -132,6 +203,9 @@ def _kind_of_name(path: Path, detected: Kind) -> Kind:
 
 # How often a file is read again if it is replaced meanwhile.
 _TRIES = 10
+
+# As many files of a folder a message names.
+_MOST_NAMED = 3
 
 # What a file's kind is told from.
 _START = 1024
@@ -205,11 +279,13 @@ def open_file(argument: str, path: object) -> Opened:
     Raises:
         SpecError: it is not the name of a file.
         FormatError: it is no regular file, or an ONNX model of 2 GiB or more.
-        OSError: it cannot be opened.
+        OSError: it cannot be opened; of a folder the message says which file in it to give.
     """
     if isinstance(path, Opened):
         return path
     file = file_path(argument, path)
+    if file.is_dir():
+        raise IsADirectoryError(errno.EISDIR, _in_place_of(file), str(file))
     for _ in range(_TRIES):
         check_regular(file)
         version = file_version(file)
@@ -219,11 +295,25 @@ def open_file(argument: str, path: object) -> Opened:
     raise FormatError(f"{file}: is replaced again and again while it is read")
 
 
+def _in_place_of(folder: Path) -> str:
+    """What a folder is, and what to give in its place."""
+    names = sorted(path.name for path in folder.iterdir())
+    if "saved_model.pb" in names:
+        return f"a folder, {Kind.SAVED_MODEL.words}; must be a file: {Kind.SAVED_MODEL.remedy}"
+    indexes = [name for name in names if name.endswith(tuple(_INDEXES))]
+    files = [name for name in names if _NAMES.get(Path(name).suffix.lower(), Kind.UNKNOWN).holds]
+    onnx = [name for name in names if name.endswith(".onnx")]
+    found = [*onnx, *indexes] or files or [name for name in names if name == "pytorch_model.bin"]
+    if not found:
+        return "a folder; must be a file, and none in it looks like a model"
+    return f"a folder; must be a file: give {' or '.join(str(folder / name) for name in found[:_MOST_NAMED])}"
+
+
 def _read(path: Path, version: tuple[int, ...]) -> Opened:
     """The file, with all of its content if its readers want all of it."""
     with path.open("rb") as file:
         start = file.read(_START)
-        kind = kind_of_start(start, version[-1])
+        kind = kind_of_start(start, version[-1]) if start else Kind.EMPTY
         if kind is Kind.ZIP:
             kind = _kind_of_zip(path)
         reader = _kind_of_name(path, kind)
@@ -277,4 +367,6 @@ def open_model(argument: str, path: object) -> Opened:
 
 def _refusal(file: Opened, kind: Kind) -> FormatError:
     wanted = ", ".join(known.words.split(" ", 1)[1] for known in Kind if known.holds)
-    return FormatError(f"{file}: {kind.words}; must be one of these: {wanted}")
+    words = kind.words if kind is file.detected else f"{file.detected.words}, by its name {kind.words}"
+    remedy = f"; {kind.remedy}" if kind.remedy else ""
+    return FormatError(f"{file}: {words}; must be one of these: {wanted}{remedy}")
