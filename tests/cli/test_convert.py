@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -375,6 +376,15 @@ def test_the_report_counts_every_run(convert: Cli) -> None:
     outputs = convert("a.safetensors", "b.onnx", "--json").document()["outputs"]
     hidden = make_gru().spec.hidden_size
     assert [(item["steps"], item["compared"]) for item in outputs] == [(7, 29 * hidden), (7, 5 * hidden)]
+
+
+def test_tiny_numbers_are_many_apart(convert: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = [OutputCheck("Y", Difference(3e-8, 8262945430, None), tolerance=1e-6, compared=9, steps=7)]
+    monkeypatch.setattr("onegru.cli.convert.convert_layers", lambda *_: checks)
+    onegru.save_layers(make_gru(), "a.safetensors")
+    onegru.save_layers(make_gru(), "b.onnx")
+    out = convert("a.safetensors", "b.onnx", "--overwrite").out
+    assert re.search(r"Y +3e-08 +many +1e-06 +agrees", out)
 
 
 def test_a_run_that_disagrees_counts_whatever_another_may(monkeypatch: pytest.MonkeyPatch) -> None:

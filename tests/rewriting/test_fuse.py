@@ -15,6 +15,7 @@ from onegru.core.dtypes import Array
 from onegru.core.wording import count
 from onegru.fusion.search import Fused, NearMiss
 from onegru.models import fusing
+from onegru.models.select_layers import read_source
 from onegru.rewriting import fuse as fuse_module
 from tests.support.decomposed.draw import Decomposed, decomposed, near_miss
 from tests.support.files.onnx_models import graph, gru, model, node, save, value, weights
@@ -150,9 +151,15 @@ def test_fused_and_rewritten(tmp_path: Path) -> None:
 
 
 def test_rewriting_alone_fuses_nothing(tmp_path: Path) -> None:
+    """But who asks is told what to do first."""
     source, target = saved(tmp_path, case_of("chain")), tmp_path / "target.onnx"
-    with pytest.raises(onegru.FormatError, match="holds no GRU node"):
+    hint = r"; \d decomposed GRUs?: `onegru fuse` replaces (it|them) with"
+    with pytest.raises(onegru.FormatError, match=f"holds no GRU node{hint}"):
         onegru.rewrite(source, target)
+    with pytest.raises(onegru.SpecError, match=f"has no GRU node{hint}"):
+        read_source(source)
+    with pytest.raises(onegru.SpecError, match=hint):
+        onegru.make_streaming(source, target)
     assert not target.exists()
 
 

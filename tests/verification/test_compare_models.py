@@ -93,6 +93,29 @@ def test_another_number_of_grus(tmp_path: Path) -> None:
         compare_with(onegru.load(save(tmp_path, chain(True))), path)
 
 
+def test_grus_that_are_named(tmp_path: Path) -> None:
+    """A model of one GRU, against one of three."""
+    path = save(tmp_path, chain(True))
+    onegru.save_layers(next(iter(onegru.load_layers(path).values())), tmp_path / "lone.onnx")
+    lone = onegru.load(tmp_path / "lone.onnx")
+    with pytest.raises(
+        onegru.SpecError, match=r"one by one; say with nodes \(--node NAME\) with which, of 'GRU_0',"
+    ):
+        compare_with(lone, path)
+    for number in range(3):
+        found = compare_with(lone, path, nodes=[f"GRU_{number}"])
+        assert [item.reference for item in found.layers] == [f"GRU_{number}"]
+        assert found.agrees == (number == 0)
+    onegru.save_layers(onegru.load_layers(path)["GRU_1"], tmp_path / "other.safetensors")
+    assert not compare_with(lone, tmp_path / "other.safetensors", nodes=[""]).agrees
+    with pytest.raises(
+        onegru.SpecError, match=r"^nodes: 'GRU_9'; no such GRU in .*; must be one of 'GRU_0', "
+    ):
+        compare_with(lone, path, nodes=["GRU_9"])
+    with pytest.raises(onegru.SpecError, match=r"^nodes: given without against"):
+        onegru.verify(lone, nodes=["GRU_1"])
+
+
 def test_another_size(tmp_path: Path) -> None:
     def lone(size: int, name: str) -> Path:
         node_ = gru("X", ["Y"], bias="B", hidden_size=size)
@@ -129,7 +152,7 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[obj
         return path
 
     path = tmp_path / "checkpoint.safetensors"
-    path.touch()
+    path.write_bytes(b"x")
     return make
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from onegru.cli.model_changes import AsJson, Overwrite, opened
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
-from onegru.cli.tables import left_out_words
+from onegru.cli.tables import left_out_words, ulp_words
 from onegru.core.dtypes import is_int8
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
@@ -196,7 +196,11 @@ def _show(console: Console, layers: GRU | Stack, target: Path, checks: Sequence[
     table.add_column("")
     for item in checks:
         words = "agrees" if item.agrees else f"differs, most at {list(item.difference.where or ())}"
-        figures = (f"{item.difference.max_abs:.3g}", str(item.difference.max_ulp), f"{item.tolerance:.3g}")
+        figures = (
+            f"{item.difference.max_abs:.3g}",
+            ulp_words(item.difference.max_ulp),
+            f"{item.tolerance:.3g}",
+        )
         table.add_row(safe(item.output), *figures, words)
     console.print(table)
     agrees = all(item.agrees for item in checks)

@@ -24,7 +24,8 @@ from onegru.cli.model_changes import (
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ProgressBar, Screen, safe, say
 from onegru.core.wording import count
-from onegru.models.inspect import Inspection, fusing_hint
+from onegru.models.fusing import fusing_hint
+from onegru.models.inspect import Inspection
 from onegru.models.model import Model
 from onegru.rewriting.fuse import Fusion, fuse
 

@@ -144,6 +144,11 @@ def show_targets(console: Console, targets: Targets, operator: OpenvinoOperator,
     say(console, f"OpenVINO: {words}{f': {safe(operator.problem)}' if operator.problem else ''}")
 
 
+def ulp_words(number: int | None) -> str:
+    """A difference in units in the last place, as tables show it; tiny numbers are many of them apart."""
+    return "" if number is None else f"{number:,}" if number < 10**6 else "many"
+
+
 def left_out_words(names: Sequence[str]) -> str:
     """The tensors or layers of a file that are no part of the GRUs shown or converted, in a line."""
     more = len(names) - _MOST_LEFT_OUT

@@ -25,6 +25,7 @@ from onegru.cli.inputs import (
 )
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ProgressBar, Screen, safe, say
+from onegru.cli.tables import ulp_words
 from onegru.core.wording import count
 from onegru.peers.registry import PRECISIONS, RUNTIMES
 from onegru.verification.results import (
@@ -49,6 +50,14 @@ _AgainstOption = Annotated[
         metavar="REFERENCE",
         help="What to compare with: a model (.onnx, .xml), or a checkpoint with its GRUs "
         "(.pt, .safetensors).",
+    ),
+]
+_NodesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node",
+        metavar="NAME",
+        help="A GRU of REFERENCE to compare with; repeat for several, in the order of the model's.",
     ),
 ]
 _ToleranceOption = Annotated[
@@ -95,6 +104,7 @@ def verify_command(
     dims: DimOption = None,
     default_dim: DimsOption = None,
     against: _AgainstOption = None,
+    nodes: _NodesOption = None,
     tolerance: _ToleranceOption = None,
     timeout: _TimeoutOption = 60.0,
     runtimes: _RuntimesOption = None,
@@ -122,6 +132,7 @@ def verify_command(
             loaded,
             values,
             against=against,
+            nodes=nodes or (),
             runtimes=runtimes or (),
             precision=precision,
             tolerance=tolerance,
@@ -180,8 +191,7 @@ def _add_rows(table: Table, name: str, outputs: Sequence[OutputResult], otherwis
         verdict = "agrees" if item.agrees else "[red]differs[/]"
         if item.agrees and item.reason:
             verdict = "not compared"
-        ulp = "" if item.max_ulp is None else f"{item.max_ulp:,}" if item.max_ulp < 10**6 else "many"
-        table.add_row(name, safe(item.output), verdict, _figure(item.max_abs), ulp)
+        table.add_row(name, safe(item.output), verdict, _figure(item.max_abs), ulp_words(item.max_ulp))
         name = ""
     if not outputs:
         table.add_row(name, "", otherwise, "", "")

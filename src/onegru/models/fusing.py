@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import os
 import xml.etree.ElementTree as ET
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from onegru.core.errors import BROKEN, FormatError, OneGRUError, needs_extra
 from onegru.core.wording import count
+from onegru.formats.format import format_of
 from onegru.formats.graph import Graph
-from onegru.formats.opened import Kind, Opened
+from onegru.formats.opened import Kind, Opened, open_model
 from onegru.operators.onnx import OLDEST_OPSET
 
 if TYPE_CHECKING:
@@ -148,6 +151,18 @@ def find_in_file(file: Opened) -> Decomposed | DecomposedIr:
     from onegru.formats.onnx.validate import Source, model_of
 
     return replace_decomposed(Source.of(file), model_of(file))
+
+
+def fusing_hint(path: str | os.PathLike[str]) -> str:
+    """Words on the decomposed GRUs of a model's file without GRU nodes; "" where none are found."""
+    with suppress(OneGRUError, OSError):
+        file = open_model("path", path)
+        format_of(file).read_graph(file, again=True)  # first, as it refuses hostile files
+        if found := find_in_file(file).fused:
+            grus = count(len(found), "decomposed GRU")
+            them = "it with a GRU node" if len(found) == 1 else "them with GRU nodes"
+            return f"{grus}: `onegru fuse` replaces {them}"
+    return ""
 
 
 def fused_graph(file: Opened) -> Graph:

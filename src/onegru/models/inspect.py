@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from onegru.core.errors import FormatError, OneGRUError
+from onegru.core.errors import FormatError
 from onegru.core.spec import attention_of
 from onegru.core.wording import count
 from onegru.drawing.card import card
@@ -126,16 +125,6 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     return Inspection(
         str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus, **found, streaming=words
     )
-
-
-def fusing_hint(path: str) -> str:
-    """Words on the decomposed GRUs of a model without GRU nodes; "" where none are found."""
-    with suppress(OneGRUError, OSError):
-        if found := inspect(path).decomposed:
-            grus = count(len(found), "decomposed GRU")
-            them = "it with a GRU node" if len(found) == 1 else "them with GRU nodes"
-            return f"{grus}: `onegru fuse` replaces {them}"
-    return ""
 
 
 def _described(file: Opened) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from onegru.formats.format import format_of
 from onegru.formats.opened import Opened, open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
+from onegru.models.fusing import fusing_hint
 from onegru.models.gru_node import GruNode, step_of
 from onegru.models.load import load
 from onegru.models.load_layers import load_layers
@@ -91,7 +92,8 @@ def layers_of_model(model: Model, nodes: Sequence[str] = ()) -> GRU | Stack:
     """
     names = [gru.name for gru in model.gru_nodes]
     if not names:
-        raise SpecError(f"{model.path}: has no GRU node")
+        hint = fusing_hint(model.path)
+        raise SpecError(f"{model.path}: has no GRU node" + (f"; {hint}" if hint else ""))
     if nodes:
         found = [_find(model, name) for name in nodes]
         for gru in found:

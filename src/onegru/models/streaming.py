@@ -11,6 +11,7 @@ from onegru.core.errors import FormatError, SpecError
 from onegru.core.wording import count
 from onegru.formats.graph import Graph
 from onegru.formats.opened import Kind, Opened
+from onegru.models.fusing import fusing_hint
 
 if TYPE_CHECKING:
     from onegru.formats.onnx.validate import ModelProto, Source
@@ -84,6 +85,8 @@ def run_in_chunks(
             return forms.told(found)
         if found.pairs and not found.refusal and not graph.starts:
             hint = f"stream() of the model as it is carries the states that it has ({found.states})"
+            raise SpecError(f"{error}; {hint}", error.argument) from None
+        if not graph.grus and (hint := fusing_hint(graph.path)):
             raise SpecError(f"{error}; {hint}", error.argument) from None
         raise
     return forms.told(found) if is_sound and made.states else made

@@ -29,6 +29,7 @@ from onegru.formats.onnx.validate import (
     replace_nodes,
 )
 from onegru.formats.onnx.values import Names, all_graphs
+from onegru.models.fusing import fusing_hint
 from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
 from onegru.rewriting.changes import Insertions, to_float16, to_int8, to_layout, to_two_directions
 from onegru.rewriting.decompose import decompose
@@ -125,7 +126,9 @@ class _Rewriter:
 
     def rewrite(self) -> Rewritten:
         if not any(is_gru(node) or is_augru(node) for node in all_nodes(self.model.graph.node)):
-            raise self.source.error("holds no GRU node; there is nothing to rewrite")
+            raise self.source.error(
+                f"holds no GRU node; {fusing_hint(self.source.name) or 'there is nothing to rewrite'}"
+            )
         if self.changes.opset is None and self.changes.layout and "layout" in operator_at(self.new).later:
             needed = operator_at(self.new).later["layout"]
             raise SpecError.of(

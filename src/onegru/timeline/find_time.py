@@ -29,12 +29,13 @@ def asked_axes(graph: Graph, time: Mapping[str, int] | None) -> dict[str, int]:
     return {name: integer(f"time[{name!r}]", axis) for name, axis in (time or {}).items()}
 
 
-def find_time(analysis: TimeAnalysis, asked: Mapping[str, int]) -> set[int]:
+def find_time(analysis: TimeAnalysis, asked: Mapping[str, int], example: str = "X") -> set[int]:
     """The factors of axes that are time.
 
     Args:
         analysis: the axes of the model's values.
         asked: the axis of time of inputs, by what the flow calls them; empty to find it.
+        example: what the model calls an input, for messages.
 
     Raises:
         SpecError: it is not known.
@@ -62,9 +63,8 @@ def find_time(analysis: TimeAnalysis, asked: Mapping[str, int]) -> set[int]:
         ways = [way for way in ways if isinstance(way[1], str)] or ways
     if len(ways) != 1:
         what = "no GRU goes along an axis of an input" if not ways else "GRUs go along several axes"
-        raise SpecError.of(
-            "time", f"{what}; give the axis of time of an input, as time={{'X': 1}} (--time X=1)"
-        )
+        said = f"time={{{example!r}: 1}} (--time {example}=1)"
+        raise SpecError.of("time", f"{what}; give the axis of time of an input, as {said} does for axis 1")
     return ways[0][0]
 
 

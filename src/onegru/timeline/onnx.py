@@ -74,7 +74,7 @@ def streaming_model(
         flow = _folded(source, model)
         states = {taker: output for output, taker in graph.states}
         analysis = TimeAnalysis(flow, states, opset)
-        plan = plan_streaming(source.name, analysis, asked, delay)
+        plan = plan_streaming(graph, analysis, asked, delay)
     except SpecError:
         raise
     except BROKEN as error:

@@ -90,7 +90,7 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
         states = {ir.inputs[taken]: ir.outputs[given] for given, taken in graph.states}
         analysis = TimeAnalysis(ir.flow, states, OPSET)
         asked = {ir.inputs[name]: axis for name, axis in asked_axes(graph, time).items()}
-        plan = plan_streaming(graph.path, analysis, asked, delay)
+        plan = plan_streaming(graph, analysis, asked, delay)
         edit, rewriter = ir.edit, StreamingRewriter(analysis, plan, ir.edit)
         made = rewriter.edited()
         known = [(ir.outputs[given], ir.inputs[taken]) for given, taken in graph.states]

@@ -9,6 +9,7 @@ from onegru.core.wording import count
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Move, operator_of
 from onegru.dataflow.table.windows import adds_no_bias
+from onegru.formats.graph import Graph
 from onegru.timeline.analysis import TimeAnalysis, time_axis
 from onegru.timeline.find_time import find_time
 from onegru.timeline.finding import Finding, finding_of
@@ -22,11 +23,13 @@ from onegru.timeline.plan_slices import SlicesPlanner
 _MOST_NAMED = 5  # operators in a message
 
 
-def plan_streaming(name: str, analysis: TimeAnalysis, time: Mapping[str, int], delay: bool) -> StreamingPlan:
+def plan_streaming(
+    graph: Graph, analysis: TimeAnalysis, time: Mapping[str, int], delay: bool
+) -> StreamingPlan:
     """The changes that a model needs to run in chunks of time.
 
     Args:
-        name: the model's, for messages.
+        graph: the model, for its names in messages.
         analysis: as of `Planner`.
         time: the axis of time of inputs, by what the flow calls them; empty to find it.
         delay: as of `Planner`.
@@ -34,11 +37,15 @@ def plan_streaming(name: str, analysis: TimeAnalysis, time: Mapping[str, int], d
     Raises:
         SpecError: it cannot, or which axis is time is not known.
     """
-    plan = Planner(analysis, find_time(analysis, time), delay).plan()
+    states = {taken for _, taken in graph.states}
+    example = next((info.name for info in graph.inputs if info.name not in states), "X")
+    plan = Planner(analysis, find_time(analysis, time, example), delay).plan()
     if plan.refusals:
         listed = "; ".join(map(str, plan.refusals[:_MOST_NAMED]))
         more = len(plan.refusals) - _MOST_NAMED
-        raise SpecError(f"{name}: cannot run in chunks, as {listed}" + (f"; and {more} more" * (more > 0)))
+        raise SpecError(
+            f"{graph.path}: cannot run in chunks, as {listed}" + (f"; and {more} more" * (more > 0))
+        )
     return plan
 
 

@@ -37,6 +37,7 @@ def compare_with(
     path: Path,
     inputs: Mapping[str, Any] | None = None,
     *,
+    nodes: Sequence[str] = (),
     tolerance: float | None = None,
     timeout: float = 60.0,
 ) -> ReferenceComparison:
@@ -49,6 +50,7 @@ def compare_with(
         model: the model that may be wrong.
         path: the reference: another model, or a checkpoint that holds its GRUs.
         inputs: the model's inputs, by name; None to compare only the GRUs.
+        nodes: the GRUs of the reference to compare with, by name, in the order of the model's; empty for all.
         tolerance: as for `onegru.verification.compare_runtimes.compare_runtimes`, of the outputs.
         timeout: the most seconds that PyTorch may take to run a checkpoint of its own.
 
@@ -64,14 +66,22 @@ def compare_with(
     runtimes: tuple[RuntimeResult, ...] = ()
     file = open_layers("against", path)
     if file.kind.holds == "layers":
-        layers_there = named_layers(load_layers(file))
+        found = load_layers(file)
+        names = [*found]
+        layers_there = named_layers({name: found[name] for name in _taken(path, names, nodes)})
         theirs = [(name, of_layer(layer)) for name, layer in layers_there]
-        runtimes = _run_checkpoint(path, [layer for _, layer in layers_there], timeout)
+        if len(nodes or names) == len(names):
+            runtimes = _run_checkpoint(path, [layer for _, layer in layers_there], timeout)
     else:
         reference = load(file, engine="reference")
         theirs = _model_calls(reference)
+        names = [name for name, _ in theirs]
+        theirs = [theirs[names.index(name)] for name in _taken(path, names, nodes)] if nodes else theirs
         outputs, calls, strict = _compare_models(model, reference, inputs, tolerance, notes)
-    layers = _compare_layers(_model_calls(model), theirs, calls, notes)
+    ours = _model_calls(model)
+    layers = _compare_layers(ours, theirs, calls, notes)
+    if len(theirs) > len(ours) > 0:
+        notes[-1] += f"; say with nodes (--node NAME) with which, of {', '.join(map(repr, names))}"
     if not outputs and not layers:
         raise SpecError(f"{path}: nothing in it can be compared with {model.path}: {'; '.join(notes)}")
     first = next((index for index, item in enumerate(layers) if not item.agrees), None)
@@ -85,6 +95,15 @@ def compare_with(
 
 
 # ---- GRUs
+
+
+def _taken(path: Path, names: Sequence[str], nodes: Sequence[str]) -> Sequence[str]:
+    """The GRUs of a reference that are compared with: those named, or all."""
+    for name in nodes:
+        if names.count(name) != 1:
+            listed = ", ".join(map(repr, names))
+            raise SpecError.of("nodes", f"{name!r}; no such GRU in {path}; must be one of {listed}")
+    return nodes or names
 
 
 def _model_calls(model: Model) -> list[tuple[str, Call]]:

@@ -13,8 +13,9 @@ from typing import Any
 
 from onegru.core.errors import OneGRUError
 from onegru.formats.opened import Kind
+from onegru.models.fusing import fusing_hint
 from onegru.models.gru_node import GruNode, step_of
-from onegru.models.inspect import fusing_hint, report
+from onegru.models.inspect import report
 from onegru.models.model import Model, file_of
 from onegru.operators.schema import WEIGHTS
 from onegru.peers.base import ModelUnderTest, Probe, Runtime

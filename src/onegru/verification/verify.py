@@ -25,6 +25,7 @@ def verify(
     inputs: Mapping[str, Any] | None = None,
     *,
     against: str | os.PathLike[str] | None = None,
+    nodes: Sequence[str] = (),
     runtimes: Sequence[str] = (),
     precision: str = "f32",
     dims: Dims | None = None,
@@ -42,6 +43,7 @@ def verify(
         model: the model, or its file; a model must come from a file that is still there.
         inputs: an array for each of its inputs, by name; None for random ones.
         against: a model or a checkpoint that should be the same function; None for none.
+        nodes: names of GRUs of `against` to compare with, in the order of the model's; empty for all.
         runtimes: names of runtimes: "onnxruntime", "openvino", "onnx"; empty for all that are installed.
         precision: what OpenVINO computes in: "f32", or "default" for its own default.
         dims: sizes of open dimensions of random inputs, by name ("X.0" for one without), and whole shapes of
@@ -64,6 +66,10 @@ def verify(
     """
     if not isinstance(runtimes, list | tuple) or not all(isinstance(name, str) for name in runtimes):
         raise SpecError.of("runtimes", f"{shown(runtimes)}; must be a list of names")
+    if not isinstance(nodes, list | tuple) or not all(isinstance(name, str) for name in nodes):
+        raise SpecError.of("nodes", f"{shown(nodes)}; must be a list of names")
+    if nodes and against is None:
+        raise SpecError.of("nodes", "given without against, where it has no effect; must be left out")
     chosen = chosen_runtimes(runtimes, precision)
     dims = check_random_inputs(inputs, dims, seed)
     if tolerance is not None and not number("tolerance", tolerance) >= 0:
@@ -88,7 +94,7 @@ def verify(
     compared = None
     if against is not None:
         other = file_path("against", against)
-        compared = compare_with(model, other, inputs, tolerance=tolerance, timeout=timeout)
+        compared = compare_with(model, other, inputs, nodes=nodes, tolerance=tolerance, timeout=timeout)
     found = compare_runtimes(
         model, inputs, runtimes=chosen, tolerance=tolerance, timeout=timeout, progress=progress
     )

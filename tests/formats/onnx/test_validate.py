@@ -267,7 +267,7 @@ def test_texts_that_are_not_utf_8(tmp_path: Path, place: str) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "holds no graph; not an ONNX model, or truncated"),
+        (b"", "an empty file; must be one of these: ONNX model"),
         (b"\n", "not an ONNX model, or truncated ("),
         (b"PK\3\4" + bytes(100), "not an ONNX model, or truncated ("),
         (bytes(1000), "not an ONNX model, or truncated ("),
@@ -280,7 +280,7 @@ def test_files_that_are_no_models(tmp_path: Path, data: bytes, message: str) -> 
 def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         onegru.load(tmp_path / "none.onnx")
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(OSError, match="a folder; must be a file"):
         onegru.load(tmp_path)
 
 
