@@ -352,14 +352,14 @@ def test_two_outputs_that_are_the_state(tmp_path: Path) -> None:
 def test_a_state_that_two_grus_start_from_is_not_found(tmp_path: Path) -> None:
     nodes = [
         node("GRU", ["x", "W0", "R0", "", "", "h"], ["Y", "h_out"], hidden_size=H),
-        node("GRU", ["x", "R0", "R0", "", "", "h"], ["Y1", "h_out1"], hidden_size=H),
+        node("GRU", ["x", "W0", "R0", "", "", "h"], ["Y1", "h_out1"], hidden_size=H),
     ]
     for order in (nodes, nodes[::-1]):
         path = save(
             tmp_path / "m.onnx",
             order,
             weights(),
-            {"x": ["T", B, H], "h": [1, B, H]},
+            {"x": ["T", B, I], "h": [1, B, H]},
             {"Y": ["T", 1, B, H], "h_out": [1, B, H], "Y1": ["T", 1, B, H]},
         )
         with pytest.raises(SpecError, match="none found"):

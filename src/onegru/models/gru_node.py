@@ -13,10 +13,11 @@ from onegru.core.arguments import integer, shown
 from onegru.core.dtypes import Array, contiguous, numpy_dtype
 from onegru.core.errors import SpecError, SpecWarning, callers_level, prefixed_errors
 from onegru.core.pickling import state_of
+from onegru.core.shapes import check_shape
 from onegru.core.wording import count
 from onegru.drawing.card import card
 from onegru.engines.interface import EngineOptions
-from onegru.formats.graph import Graph, GruStep, Runner
+from onegru.formats.graph import Graph, GruStep, Runner, TensorInfo
 from onegru.layers.gru import GRU, apply, canonical_inputs
 from onegru.operators.lowering import Lowered, check_attributes, lower
 from onegru.operators.schema import WEIGHTS, Port
@@ -268,6 +269,44 @@ def prepare_nodes(nodes: Iterable[GruNode], constants: Mapping[str, object], gra
     defaults = {info.value for info in graph.inputs}
     for node in nodes:
         node._prepare(constants, defaults, shared)
+        spec = None if node._layer is None else node._layer.spec
+        sizes = (
+            {} if spec is None else {"D": spec.num_directions, "H": spec.hidden_size, "I": spec.input_size}
+        )
+        check_stated(node._step, constants, graph, sizes)
+
+
+def check_stated(
+    node: GruStep, constants: Mapping[str, object], graph: Graph, sizes: Mapping[str, int] | None = None
+) -> None:
+    """Refuse a node that no run can be right for, by what its file says of the model's inputs and constants.
+
+    Args:
+        node: the node; in the body of another one, nothing is known of it here.
+        constants: the model's constants.
+        graph: the model.
+        sizes: those of its layer, by axis; None if they are not known.
+
+    Raises:
+        SpecError: an input is of a type or shape that does not fit.
+    """
+    if node.bodies:
+        return
+    known, dtype = dict(sizes or {}), ""
+    for port in node.ports[: len(node.operator.inputs)]:
+        value = node.inputs.get(port.name)
+        found: Any = next((info for info in graph.inputs if info.value == value), constants.get(value or ""))
+        if port.role in WEIGHTS or not isinstance(found, TensorInfo | np.ndarray):
+            continue
+        given = found.dtype if isinstance(found, TensorInfo) else found.dtype.name
+        with prefixed_errors(f"{graph.path}: {node}: "):
+            allowed = port.types or (dtype or given,)
+            if given not in allowed:
+                raise SpecError.of(port.name, f"type {given}; must be {' or '.join(allowed)}")
+            dtype = dtype if port.types else given
+            if found.shape is not None:
+                shape = [size if isinstance(size, int) else None for size in found.shape]
+                check_shape(port.name, shape, port.axes, known)
 
 
 def find_node(nodes: Sequence[GruNode], node: object) -> int:

@@ -12,6 +12,7 @@ from onegru.core.wording import count
 from onegru.formats.graph import Graph
 from onegru.formats.opened import Kind, Opened
 from onegru.models.fusing import fusing_hint
+from onegru.models.gru_node import check_stated
 
 if TYPE_CHECKING:
     from onegru.formats.onnx.validate import ModelProto, Source
@@ -70,6 +71,8 @@ def run_in_chunks(
     """
     from onegru.timeline.check import judge
 
+    for gru in graph.grus:
+        check_stated(gru, graph.constants, graph)
     found = judge(graph) if found is None else found
     is_sound = found.is_sound and time is None and not graph.starts and _is_open(graph, found)
     if is_sound and found.is_single and found.named:  # whose steps nobody can compare with more at once

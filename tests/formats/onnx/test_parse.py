@@ -6,6 +6,7 @@ Where ONNX Runtime runs the model right, it is the witness; elsewhere the operat
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -336,10 +337,29 @@ def test_lengths_computed_by_other_nodes(tmp_path: Path) -> None:
 
 
 def test_lengths_of_another_type_are_refused(tmp_path: Path) -> None:
+    """On loading, as on inspecting and streaming: no inputs could help."""
     inputs = [X_INFO, value("lens", "int64", ["batch"])]
-    ours = loaded(tmp_path, model(graph([gru("X", ["Y"], lens="lens", name="g")], inputs, ["Y"], WEIGHTS)))
-    with pytest.raises(SpecError, match=r"GRU node 'g': sequence_lens: type int64; must be int32"):
-        ours.run({"X": X, "lens": np.array([1, 2])})
+    path = save(tmp_path, model(graph([gru("X", ["Y"], lens="lens", name="g")], inputs, ["Y"], WEIGHTS)))
+    for function in (onegru.load, onegru.inspect, partial(onegru.make_streaming, target=None)):
+        with pytest.raises(SpecError, match=r"GRU node 'g': sequence_lens: type int64; must be int32"):
+            function(path)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((B, H), r"rank 2, shape \[\d, \d\]; must be \[num_directions, batch_size, hidden_size\]"),
+        ((1, B + 1, H), r"shape \[1, \d, \d\]; must be \[num_directions, batch_size, hidden_size\] = "),
+    ],
+)
+def test_states_that_never_fit(tmp_path: Path, shape: tuple[int, ...], words: str) -> None:
+    node_ = gru("X", ["Y"], initial_h="h", name="g")
+    constants = {**WEIGHTS, "h": np.ones(shape, np.float32)}
+    proto = graph([node_], [value("X", shape=["T", B, I])], ["Y"], constants)
+    path = save(tmp_path, model(proto))
+    for function in (onegru.load, onegru.inspect, partial(onegru.make_streaming, target=None)):
+        with pytest.raises(SpecError, match=f"GRU node 'g': initial_h: {words}"):
+            function(path)
 
 
 # ---- what is needed for what ----
@@ -356,6 +376,7 @@ def test_a_graph_of_grus_alone_needs_no_onnxruntime(tmp_path: Path) -> None:
     np.save(tmp_path / "X.npy", X)
     code = f"""
 import sys
+from functools import partial
 sys.modules["onnxruntime"] = None
 import numpy, onegru
 outputs = onegru.load({str(path)!r}).run({{"X": numpy.load({str(tmp_path / "X.npy")!r})}})

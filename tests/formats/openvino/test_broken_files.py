@@ -20,7 +20,8 @@ from tests.support.files.ir_files import IrWriter, edit, refuse, write_case
     ("change", "message"),
     [
         (lambda t: t[: len(t) // 2], "not well-formed XML"),
-        (lambda t: "", "not well-formed XML"),
+        (lambda t: "<", "not well-formed XML"),
+        (lambda t: "", "an empty file; must be one of these"),
         (lambda t: t.replace("<net", "<set").replace("</net", "</set"), "no <net> at its root"),
         (lambda t: t.replace('version="11"', 'version="7"'), "IR version 7; must be 10 or 11"),
         (lambda t: t.replace('version="11"', ""), "IR version none; must be 10 or 11"),
