@@ -669,6 +669,16 @@ def test_a_fixed_number_of_steps_is_opened(tmp_path: Path) -> None:
     assert onegru.load(target).inputs[0].shape == (1, C, "frames")
 
 
+def test_a_quantized_model_streams_first(tmp_path: Path) -> None:
+    net = Network(np.random.default_rng(1))
+    scale, zero = net.constant(0.05), net.constant(128, np.uint8)
+    quantized = net.add("QuantizeLinear", padded(net, net.last, 2), scale, zero)
+    net.last = net.conv(net.add("DequantizeLinear", quantized, scale, zero), 3)
+    words = r"QuantizeLinear node .* put in front of time.*; make the model stream before it is quantized$"
+    with pytest.raises(SpecError, match=words):
+        onegru.make_streaming(save(tmp_path, net.proto()), time={"X": 2})
+
+
 def test_which_axis_is_time(tmp_path: Path) -> None:
     net = Network(np.random.default_rng(1))
     net.last = ahead_conv(net)

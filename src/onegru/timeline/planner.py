@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from onegru.core.errors import SpecError
@@ -21,6 +22,8 @@ from onegru.timeline.plan_sizes import SizesPlanner
 from onegru.timeline.plan_slices import SlicesPlanner
 
 _MOST_NAMED = 5  # operators in a message
+
+_QUANTIZED = re.compile("[Qq]uantize|^QLinear|Integer$")  # what quantizers put into a model
 
 
 def plan_streaming(
@@ -43,9 +46,10 @@ def plan_streaming(
     if plan.refusals:
         listed = "; ".join(map(str, plan.refusals[:_MOST_NAMED]))
         more = len(plan.refusals) - _MOST_NAMED
-        raise SpecError(
-            f"{graph.path}: cannot run in chunks, as {listed}" + (f"; and {more} more" * (more > 0))
-        )
+        listed += f"; and {more} more" * (more > 0)
+        if any(_QUANTIZED.search(finding.operator) for finding in plan.refusals):
+            listed += "; make the model stream before it is quantized"
+        raise SpecError(f"{graph.path}: cannot run in chunks, as {listed}")
     return plan
 
 

@@ -39,6 +39,16 @@ def test_names_of_several_kinds_lead_to_one_tensor(tmp_path: Path) -> None:
         model.run({"audio": feeds()["X"], "X": feeds()["X"], "initial_hidden_state": state})
 
 
+def test_the_name_of_an_input_is_that_of_its_layer(tmp_path: Path) -> None:
+    """Tensors have their names sorted, those of operators that are gone, too."""
+    path = edit(write_cell(tmp_path), lambda text: text.replace('names="X"', 'names="/cast,X"'))
+    model = onegru.load(path)
+    assert (model.inputs[0].name, model.inputs[0].aliases) == ("X", ("/cast",))
+    state = feeds()["initial_hidden_state"]
+    for name in ("X", "/cast"):
+        assert list(model.run({name: feeds()["X"], "initial_hidden_state": state})) == ["gru.Ho"]
+
+
 def test_lists_with_spaces_empty_lists_and_spellings_of_booleans(tmp_path: Path) -> None:
     for after, spelling in ((True, "true"), (True, "1"), (False, "false"), (False, "0"), (True, "True")):
         inputs = cell_inputs()

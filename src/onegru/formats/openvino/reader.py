@@ -276,8 +276,11 @@ class _Reader:
         shape = self.parser.shape(layer, "shape")
         fixed = None if shape is None else tuple(size if isinstance(size, int) else None for size in shape)
         self.types[value] = ValueType(dtype, fixed)
-        names = (*layer.outputs[0].names, layer.name)
-        return TensorInfo(names[0], dtype, shape, aliases=names[1:], value=value)
+        names = layer.outputs[0].names or (layer.name,)
+        # Sorted, those of operators that do nothing among them; the layer keeps the input's own.
+        own = layer.name if layer.name in names else names[0]
+        others = (*(name for name in names if name != own), *([layer.name] if layer.name != own else []))
+        return TensorInfo(own, dtype, shape, aliases=others, value=value)
 
     def _result(self, layer: Layer) -> TensorInfo:
         value = self.taken(layer)
