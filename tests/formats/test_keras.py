@@ -17,7 +17,7 @@ from onegru import FormatError, SpecError
 from onegru.formats.opened import open_layers
 from onegru.models.load_layers import left_out
 from onegru.models.select_layers import read_source
-from tests.support.files.keras_files import H, arrays, entry, keras_3, model, write_archive, write_h5
+from tests.support.files.keras_files import H, I, arrays, entry, keras_3, model, write_archive, write_h5
 from tests.support.machine.systems import posix
 
 HOSTILE_JSON = {
@@ -122,7 +122,7 @@ OTHERS: dict[str, tuple[str, list[dict[str, Any]], str]] = {
     "wrapped": (
         "Sequential",
         [entry("td", "TimeDistributed", layer=entry("x", **FACTS)), entry("gru", **FACTS)],
-        "'td', a TimeDistributed",
+        r"'td', a TimeDistributed\(GRU\)",
     ),
     "masked": ("Sequential", [entry("m", "Masking"), entry("gru", **FACTS)], "'m', a Masking"),
     "own": (
@@ -178,11 +178,27 @@ def test_models_of_nothing_but_grus(tmp_path: Path) -> None:
 
 def test_models_without_a_gru_that_can_be_read(tmp_path: Path) -> None:
     td = entry("td", "TimeDistributed", layer=entry("x", **FACTS))
-    with pytest.raises(FormatError, match="no GRU with weights of its own: 'td', a TimeDistributed; 'd', a"):
+    words = r"no GRU with weights of its own: 'td', a TimeDistributed\(GRU\); 'd', a Dense; load it with .*: "
+    with pytest.raises(FormatError, match=words + r"onegru.from_keras\(model.get_layer\('td'\).layer\)$"):
         onegru.load_layers(saved(tmp_path / "x.h5", td, entry("d", "Dense")))
     own = {"class_name": "Own", "config": {"name": "own"}, "registered_name": "a>Own"}
-    with pytest.raises(FormatError, match=r"no GRU .*: a 'Own', whose layers only its own program knows"):
+    words = r"no GRU .*: a 'Own', whose layers only its own program knows"
+    with pytest.raises(FormatError, match=rf"{words}; load it .*: onegru.from_keras\(model.layers\[i\]\)$"):
         onegru.load_layers(write_h5(tmp_path / "x.h5", own, {}, "3.9.0"))
+    lstm = [np.zeros((I, 4 * H), np.float32), np.zeros((H, 4 * H), np.float32)]
+    groups = {
+        "layers/lstm/cell": lstm,
+        "layers/gru/cell": arrays(),
+        "rnn/forward_layer/cell": arrays(),
+        "rnn/backward_layer/cell": arrays(),
+    }
+    with pytest.raises(
+        FormatError,
+        match=rf"{words}; its weights look like GRUs at layers/gru \(3 → 4\); rnn \(3 → 4\); load",
+    ):
+        onegru.load_layers(write_archive(tmp_path / "x.keras", own, groups, "3.9.0"))
+    with pytest.raises(FormatError, match=r"'l', a LSTM$"):
+        onegru.load_layers(saved(tmp_path / "x.h5", entry("l", "LSTM")))
     with pytest.raises(FormatError, match=r"no GRU with weights of its own$"):
         onegru.load_layers(saved(tmp_path / "x.h5"))
 

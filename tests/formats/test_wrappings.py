@@ -112,6 +112,16 @@ def test_a_module_of_a_class_of_its_own(tmp_path: Path) -> None:
         onegru.load_layers(writer.write(tmp_path / "a.pt", net))
 
 
+@pytest.mark.parametrize(("wrapped", "first"), [(False, "0"), (True, "gru.0")])
+def test_tensors_without_names(tmp_path: Path, wrapped: bool, first: str) -> None:
+    tensors = [*state().values()]
+    path = write_checkpoint(tmp_path / "a.pt", {"gru": tensors} if wrapped else tensors)
+    with pytest.raises(
+        FormatError, match=rf"no GRU .*: '{first}' has a number in place of a name, .* state_dict"
+    ):
+        onegru.load_layers(path)
+
+
 def test_what_pytorch_itself_writes(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     gru = torch.nn.GRU(I, H)

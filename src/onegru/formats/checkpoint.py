@@ -240,6 +240,9 @@ def _layers(path: Opened, tensors: Mapping[str, object], name: str | None) -> di
             for key, value in tensors.items()
             if isinstance(value, Unknown) and not groups
         ]
+        bare = [key for key in tensors if key.rpartition(".")[2].isdecimal()]
+        if bare and not groups:
+            why.append(f"{bare[0]!r} has a number in place of a name, as in a list: save a state_dict()")
         more = f" and {len(why) - _MOST_WORDS} more" if len(why) > _MOST_WORDS else ""
         there = f": {'; '.join(why[:_MOST_WORDS])}{more}" if why else ""
         raise FormatError(f"{path}: no GRU with weights of its own{there}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,7 +115,8 @@ class KerasFormat(Format):
 
         model = read_keras(file, name, keras_version)
         if not model.layers:
-            raise FormatError(f"{file}: no GRU with weights of its own{_beside(model.others)}")
+            beside = _beside(model.others) + _held(model.others, model.held)
+            raise FormatError(f"{file}: no GRU with weights of its own{beside}")
         return dict(model.layers)
 
     def left_out(self, file: Opened, grus: Collection[str], keras_version: str | None) -> tuple[str, ...]:
@@ -192,9 +193,23 @@ def format_of(file: Opened) -> Format:
 def _beside(others: Mapping[str, str]) -> str:
     """What a Keras model without a GRU of its own holds, for a message."""
     if list(others) == [""]:
-        return (
-            f": a {others['']!r}, whose layers only its own program knows; give onegru.from_keras the layer"
-        )
+        return f": a {others['']!r}, whose layers only its own program knows"
     named = [f"{name!r}, a {kind}" for name, kind in others.items()]
+    return f": {_listed(named)}" if named else ""
+
+
+def _held(others: Mapping[str, str], held: Sequence[str]) -> str:
+    """Where it has GRUs all the same, and what to type."""
+    wrapped = [name for name, kind in others.items() if kind.endswith(")")]
+    if not (wrapped or held or list(others) == [""]):
+        return ""
+    layer = "model.layers[i]"
+    if wrapped:
+        layer = f"model{''.join(f'.get_layer({part!r})' for part in wrapped[0].split('/'))}.layer"
+    there = f"; its weights look like GRUs at {_listed(held)}" if held else ""
+    return f"{there}; load it with Keras and give the GRU layer: onegru.from_keras({layer})"
+
+
+def _listed(named: Sequence[str]) -> str:
     more = f"; and {len(named) - _MOST_BESIDE} more" if len(named) > _MOST_BESIDE else ""
-    return f": {'; '.join(named[:_MOST_BESIDE])}{more}" if named else ""
+    return "; ".join(named[:_MOST_BESIDE]) + more

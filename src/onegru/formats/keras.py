@@ -12,7 +12,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,13 @@ from onegru.system.child_process import READING, write_answer
 _MODELS = ("Functional", "Sequential", "Model")
 _DEPTH = 16
 _MOST_GROUPS = 100_000
+_MOST_HELD = 1000  # GRUs that the weights have, and nothing else tells of
 
 # What holds a model's layers in an archive.
 _CONTAINERS = ("layers", "_layer_checkpoint_dependencies", "layer_checkpoint_dependencies")
+
+# What lies within a layer with the weights of a GRU.
+_CELL = re.compile("/(?:forward_layer|backward_layer|cell)(?:/|$)")
 
 # The groups at the root of what Keras writes.
 _OWN_GROUPS = {*_CONTAINERS, "vars", "model_weights", "top_level_model_weights"}
@@ -70,12 +74,14 @@ class _Collected:
         grus: the GRUs, by name, with their arrays.
         others: the names and classes of all other layers but inputs.
         is_chain: whether the model is its GRUs on top of each other, and nothing else.
+        held: of a model without GRUs that can be read, where its weights look like those of one.
     """
 
     version: str
     grus: list[tuple[str, _Found, list[Array]]]
     others: list[tuple[str, str]]
     is_chain: bool
+    held: Sequence[str] = ()
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -93,7 +99,7 @@ def main(arguments: Sequence[str]) -> None:
             raise FormatError(f"{shown}: layers that share their arrays; each must have its own")
         head = [(key, found.kind, found.config, len(own)) for key, found, own in collected.grus]
         facts = {"layers": head, "others": collected.others, "is_chain": collected.is_chain}
-        write_answer({"keras_version": collected.version, **facts}, arrays)
+        write_answer({"keras_version": collected.version, "held": collected.held, **facts}, arrays)
     except MemoryError:
         message = f"{shown}: takes over {READING.memory} bytes to read"
         write_answer({"error": "FormatError", "message": message})
@@ -116,7 +122,8 @@ def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -
                     raise FormatError(f"{path}: model.weights.h5 is packed; must be stored as it is")
                 with archive.open(info) as stream, h5py.File(stream, "r") as weights:
                     archived = _ArchivedWeights(path, h5py, weights)
-                    return _read(path, version, model, archived.of_layer, name)
+                    collected = _read(path, version, model, archived.of_layer, name)
+                    return collected if collected.grus else replace(collected, held=archived.held())
         with h5py.File(file_path, "r") as file:
             config = file.attrs.get("model_config")
             if config is None:
@@ -223,6 +230,10 @@ def _layers(
         elif is_mapping(own) and is_own(entry) and is_gru(kind, own):
             yield _Found(inner, (*places, place), kind, own, is_gru=True)
         elif kind != "InputLayer":
+            within = own.get("layer") if is_mapping(own) else None
+            if is_mapping(within) and is_mapping(within.get("config")) and is_own(within):
+                wrapped = str(within.get("class_name"))
+                kind += f"({wrapped})" if is_gru(wrapped, within["config"]) else ""
             yield _Found(inner, (*places, place), kind, {}, is_gru=False)
 
 
@@ -305,6 +316,19 @@ class _ArchivedWeights(_Weights):
         for name, place in zip(found.path, found.places, strict=True):
             prefix = self._member(prefix, name, place)
         return list(self._of_kind(prefix, found.kind))
+
+    def held(self) -> list[str]:
+        """The places of layers whose weights have the shapes of a GRU's, and its sizes."""
+        found: dict[str, str] = {}
+        for path, variables in self._groups.items():
+            arrays = [variables[key] for key in ("0", "1") if self._has(variables, key)]
+            shapes = [item.shape for item in arrays if isinstance(item, self._h5py.Dataset)]
+            if [len(shape) for shape in shapes] == [2, 2] and {shapes[0][1], 3 * shapes[1][0]} == {
+                shapes[1][1]
+            }:
+                owner = _CELL.split(path)[0]
+                found.setdefault(owner, f"{owner[1:]} ({shapes[0][0]} → {shapes[1][0]})")
+        return [*found.values()][:_MOST_HELD]
 
     def _member(self, prefix: str, name: str, place: _Place) -> str:
         """The path of a layer: by the name that Keras 3 records, or by its place among its class."""
