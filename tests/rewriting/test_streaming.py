@@ -105,6 +105,16 @@ def chomped_conv(net: Network) -> str:
     return net.add("Slice", net.add("Tanh", both), *ends)
 
 
+def deconvolved(net: Network) -> str:
+    """A deconvolution of groups whose last steps are cut, by its own pads or behind it."""
+    size, dilation, groups = (int(net.rng.integers(*ends)) for ends in ((2, 5), (1, 4), (1, 3)))
+    reach = (size - 1) * dilation
+    own, bias = int(net.rng.integers(reach + 1)), [net.weights(C)] * int(net.rng.integers(2))
+    W, words = net.weights(C, C // groups, size), {"dilations": [dilation], "group": groups}
+    y = net.add("ConvTranspose", net.last, W, *bias, pads=[0, own], **words)
+    return cut(net, y, 0, own - reach) if own < reach else y
+
+
 def zeros_in_front(net: Network) -> str:
     shape = net.add("Shape", net.last)
     rows = net.add("Gather", shape, net.constant([0], np.int64))
@@ -256,6 +266,10 @@ def step_ahead(net: Network) -> str:
     return net.add("Sub", net.last, padded(net, cut(net, net.last, 1, FAR), 0, 1))
 
 
+def deconvolved_ahead(net: Network) -> str:
+    return net.add("ConvTranspose", net.last, net.weights(C, C, 3), pads=[1, 1])
+
+
 def lookahead_residual(net: Network) -> str:
     return net.add("Add", net.last, net.add("Tanh", lookahead(net)))
 
@@ -269,6 +283,7 @@ CAUSAL: dict[str, Callable[[Network], str]] = {
     "padded convolution": padded_conv,
     "convolution with pads ahead": ahead_conv,
     "convolution that is cut": chomped_conv,
+    "deconvolution that is cut": deconvolved,
     "zeros in front": zeros_in_front,
     "pooling": pooled,
     "residual": residual,
@@ -292,6 +307,7 @@ CAUSAL: dict[str, Callable[[Network], str]] = {
 AHEAD: dict[str, Callable[[Network], str]] = {
     "symmetric convolution": lookahead,
     "symmetric residual": lookahead_residual,
+    "symmetric deconvolution": deconvolved_ahead,
     "cut in front": cut_in_front,
     "difference from the next step": step_ahead,
 }

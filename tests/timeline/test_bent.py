@@ -460,8 +460,13 @@ def flattened_steps(net: Bent) -> str:
 
 
 def uncut(net: Bent) -> str:
-    x = net.add("ConvTranspose", net.last, net.weights(C, C, 3))
-    return cut(net, x, 1, -1)
+    """What a deconvolution gives behind the last step stays."""
+    return net.add("ConvTranspose", net.last, net.weights(C, C, 3))
+
+
+def stretched(net: Bent) -> str:
+    x = net.add("ConvTranspose", net.last, net.weights(C, C, 3), strides=[2])
+    return cut(net, x, 0, steps_of(net, net.last))
 
 
 def two_by_two(net: Bent) -> str:
@@ -509,7 +514,8 @@ BENDS: dict[str, Bend] = {
     "repeated by steps": repeated_by_steps,
     "folded steps": folded_steps,
     "flattened steps": flattened_steps,
-    "a deconvolution": uncut,
+    "a deconvolution that is not cut": uncut,
+    "a deconvolution with a stride": stretched,
     "places of a pooling": two_by_two,
     "a norm over time": normal("MeanVarianceNormalization", axes=[0, 2]),
     "a norm over each sequence": normal("LpNormalization", axis=2),

@@ -144,10 +144,7 @@ class StreamingRewriter:
             return
         call = self.analysis.call(op)
         assert isinstance(call.operator, Window)
-        pads = call.operator.pads(call)
-        spatial, count = axis - 2, len(pads) // 2
-        pads[spatial] = pads[spatial + count] = 0
-        self.edit.set(op, auto_pad=None, pads=pads)
+        self.edit.set(op, auto_pad=None, pads=call.operator.unpadded(call, axis))
 
     def _others(self, op: Op, axis: int) -> list[int]:
         """What a Pad or a Slice does along other axes: pads, or start, end and axis of each."""

@@ -80,6 +80,8 @@ BY_ONNX: list[Case] = [
     case("Conv", IMAGE, SQUARE, strides=[1, 2]),
     case("Conv", X, RNG.standard_normal((3, 1, 3)).astype(np.float32), group=3),
     case("ConvTranspose", X, KERNEL[:3, :2]),
+    case("ConvTranspose", X, KERNEL[:3, :2], dilations=[2], pads=[1, 3]),
+    case("ConvTranspose", IMAGE, SQUARE[:3], strides=[1, 2], pads=[1, 0, 0, 1]),
     case("ConvTranspose", X, KERNEL[:3, :2], strides=[2], pads=[1, 0], output_padding=[1]),
     case("ConvInteger", WHOLE, RNG.integers(0, 9, (4, 3, 3)).astype(np.uint8)),
     case("MaxPool", X, kernel_shape=[3]),

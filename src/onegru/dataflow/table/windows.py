@@ -44,6 +44,12 @@ class Window(Operator):
         ends = [reach // 2 + (reach % 2 if auto == "SAME_UPPER" else 0) for reach in reaches]
         return [*(reach - end for reach, end in zip(reaches, ends, strict=True)), *ends]
 
+    def unpadded(self, call: Call, axis: int) -> list[int]:
+        """The padding with none along an axis: each step of the output has all steps that it reads."""
+        pads, count = self.pads(call), call.rank() - 2
+        pads[axis - 2] = pads[axis - 2 + count] = 0
+        return pads
+
     def channels(self, call: Call) -> Size:
         """How many the output has."""
         return call.shape()[1] if self.window == "pool" else call.shape(1)[0]
@@ -117,6 +123,11 @@ class GroupConvolution(Window):
 
 
 class Deconvolution(Window):
+    """With stride 1 a convolution whose kernel is turned round, and which gives all steps that read any of x.
+
+    Its own padding cuts these off again.
+    """
+
     def shape(self, call: Call, output: int) -> Shape | None:
         spatial, kernel = call.rank() - 2, call.shape(1)[2:]
         strides, dilations = self.counts(call, "strides"), self.counts(call, "dilations")
@@ -131,7 +142,8 @@ class Deconvolution(Window):
             if isinstance(whole, int) and isinstance(size, int):
                 sizes.append((whole - 1) * strides[k] + added[k] + (size - 1) * dilations[k] + 1 - less)
             else:
-                is_same = size == strides[k] == 1 and not (added[k] or pads[k] or pads[k + spatial])
+                reach = (size - 1) * dilations[k] if isinstance(size, int) else -1
+                is_same = strides[k] == 1 and not added[k] and reach == less
                 sizes.append(whole if is_same else f"{call.op.outputs[0]}#{k + 2}")
         return tuple(sizes)
 
@@ -139,18 +151,33 @@ class Deconvolution(Window):
         yield from self._of_channels()
         strides = self.counts(call, "strides")
         for k, size in enumerate(self.sizes_of_window(call)):
-            moved = strides[k] != 1 or size != 1 or self._changes_size(call, k)
             message = "spreads each step over later ones"
             if strides[k] != 1:
-                message = f"has stride {strides[k]} along time"
-            yield Move(0, k + 2, k + 2, 0, "remembers" if moved else "", message)
+                yield Move(0, k + 2, k + 2, 0, "remembers", f"has stride {strides[k]} along time")
+            elif (spread := self._spread(call, k, size)) is None:
+                yield Move(0, k + 2, k + 2, 0, "remembers", message)
+            else:
+                yield Move(0, k + 2, k + 2, 0, "", message, *spread)
 
-    def _changes_size(self, call: Call, k: int) -> bool:
-        """Whether it pads or cuts an axis after the channels by itself."""
-        count = call.rank() - 2
-        pads = call.numbers("pads", [0] * (2 * count))
+    def _spread(self, call: Call, k: int, size: Size) -> tuple[int, int, int] | None:
+        """What it adds at both ends of an axis after the channels, and its reach; None if not known."""
+        count, auto = call.rank() - 2, str(call.get("auto_pad", "NOTSET")).upper()
+        pads = call.numbers("pads") or [0] * (2 * count)
         is_given = bool(call.numbers("output_shape")) or call.is_given(2 if "::" in self.kind else 99)
-        return is_given or bool(self.counts(call, "output_padding", 0)[k] or any(pads[k::count]))
+        if is_given or not isinstance(size, int) or self.counts(call, "output_padding", 0)[k]:
+            return None
+        if (auto.startswith("SAME") and size != 1) or (auto == "VALID" and any(pads)):
+            return None
+        reach = (size - 1) * self.counts(call, "dilations")[k]
+        spread = reach - pads[k], reach - pads[k + count], reach
+        return spread if min(spread) >= 0 <= min(pads) else None
+
+    def unpadded(self, call: Call, axis: int) -> list[int]:
+        pads, count = self.pads(call), call.rank() - 2
+        size, dilation = self.sizes_of_window(call)[axis - 2], self.counts(call, "dilations")[axis - 2]
+        assert isinstance(size, int)
+        pads[axis - 2] = pads[axis - 2 + count] = (size - 1) * dilation
+        return pads
 
 
 class OpenVinoDeconvolution(Deconvolution):

@@ -27,9 +27,13 @@ from onegru.fusion.openvino.writer import GraphWriter, IrBin
 #: How layers spell attributes of ONNX: by the names that <data> has for the parts of a list.
 _HALVES = {"pads": ("pads_begin", "pads_end")}
 _LENGTHS = {"openvino::LSTMSequence": 3}
+_WINDOWS = (
+    *("Convolution", "GroupConvolution", "MaxPool", "AvgPool"),
+    *("ConvolutionBackpropData", "GroupConvolutionBackpropData"),
+)
 #: The attributes that change within a layer.
 _ATTRIBUTES: Mapping[str, set[str]] = {
-    **{kind: {"pads", "auto_pad"} for kind in ("Convolution", "GroupConvolution", "MaxPool", "AvgPool")},
+    **{kind: {"pads", "auto_pad"} for kind in _WINDOWS},
     "Reshape": {"allowzero"},
 }
 
