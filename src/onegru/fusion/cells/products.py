@@ -10,7 +10,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array, contiguous
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.operator import LoopIndex, Size
+from onegru.dataflow.operator import LoopIndex, Op, Size
 from onegru.dataflow.table import Elements, UnknownOpError, movers
 from onegru.dataflow.view import Role, View
 from onegru.fusion.cells.polynomial import Algebra, Matrix, Polynomial, add, constant, scale
@@ -59,6 +59,8 @@ class Products(Views):
             is_constant = [bool(name) and self.flow.constant(name) is not None for name in op.inputs[:2]]
             if not any(is_constant):
                 continue
+            if not all(is_constant):
+                self._learn_width(op, is_constant.index(False))
             for name, fixed in zip(op.inputs[:2], is_constant, strict=True):
                 for base in self._bases(name):
                     if fixed and not (all(is_constant) and name == op.inputs[0] and self._is_blended(base)):
@@ -67,6 +69,19 @@ class Products(Views):
                     if producer is None or producer.kind != "Mul":
                         found.add(base)
         return found
+
+    def _learn_width(self, op: Op, place: int) -> None:
+        """State that what a constant matrix multiplies is as wide as that is high, if no shape says it."""
+        name, matrix = op.inputs[place], self.shape(op.inputs[1 - place])
+        shape, owner = self.flow.shape(name), self.flow.owner(name)
+        if op.kind == "Einsum" or op.attributes.get("transA") or not shape or len(matrix) < 2:
+            return
+        axis = len(shape) - 1 if place == 0 else max(len(shape) - 2, 0)
+        height = matrix[-1 if place or op.attributes.get("transB") else -2]
+        if isinstance(shape[axis], str) and isinstance(height, int) and not op.attributes.get("transB", 0) * place:
+            owner.set_shape(name, (*shape[:axis], height, *shape[axis + 1 :]))
+            owner.forget()
+            self.flow.forget()
 
     def _bases(self, name: str) -> list[str]:
         """The values that one is put together from."""

@@ -112,7 +112,10 @@ class Emitter(Builder):
 
     def rows(self, view: View, what: str, time: int | None = None) -> str:
         """A view as [rows, columns], or [time, rows, columns]."""
-        value, roles = view.name, list(view.roles)
+        value, roles, index = view.name, list(view.roles), view.index
+        for axis in [axis for axis, size in enumerate(self.shape(value)) if size == 1 and roles[axis] == "F"]:
+            if roles.count("F") > 1:  # the others tell the columns apart
+                index, roles[axis] = np.delete(index, roles[:axis].count("F"), 0), 0
         for axis in reversed(range(len(roles))):
             role = roles[axis]
             if isinstance(role, LoopIndex) and axis != time:
@@ -140,7 +143,7 @@ class Emitter(Builder):
         if roles != wanted:
             value = self._flat(value, roles, counts, width, what)
         columns = (
-            np.ravel_multi_index(tuple(view.index), tuple(int(s) for s in sizes))
+            np.ravel_multi_index(tuple(index), tuple(int(s) for s in sizes))
             if sizes
             else np.zeros(1, int)
         )
@@ -181,11 +184,13 @@ class Emitter(Builder):
         lead: list[Size] = []
         if times:
             steps = shape[roles.index("T")]
+            if isinstance(steps, str) and count == -1 and roles[:2] == ["T", "R"] and rows == 1:
+                count = 0  # rows that stay where they are
             if isinstance(steps, str) and (count == -1 or roles.index("T") != 0):
                 raise MissError("its input has several axes of rows, and an open number of steps")
             lead = [0 if isinstance(steps, str) else steps]
         target = [*lead, count, width]
-        rows_name: Size = count if count != -1 else f"{value}#rows"
+        rows_name: Size = fixed[0] if count == 0 else count if count != -1 else f"{value}#rows"
         steps_of = [size for size, role in zip(shape, roles, strict=True) if role == "T"]
         result = (*steps_of, rows_name, width)
         numbers = [size for size in target if isinstance(size, int)]
