@@ -41,6 +41,27 @@ def assert_computes(model: onegru.Model, case: Decomposed) -> None:
         assert np.max(np.abs(found[name] - wanted), initial=0.0) <= BOUND * scale, f"{name}: {case.recipe}"
 
 
+def test_two_bidirectional_layers_come_back(tmp_path: Path) -> None:
+    """Decomposed, with open time and batch, and the states of both directions flattened between them."""
+    nodes, constants = [], {"flat": np.array([0, 0, -1])}
+    for i, width in enumerate((3, 4)):
+        constants |= weights(i, str(i), I=width, H=2, D=2)
+        given = [f"x{i}", f"W{i}", f"R{i}", f"B{i}"]
+        nodes.append(node("GRU", given, [f"Y{i}"], hidden_size=2, direction="bidirectional"))
+        nodes.append(node("Transpose", [f"Y{i}"], [f"t{i}"], perm=[0, 2, 1, 3]))
+        nodes.append(node("Reshape", [f"t{i}", "flat"], [f"x{i + 1}"]))
+    inputs, outputs = [value("x0", shape=["T", "N", 3])], [value("x2", shape=["T", "N", 4])]
+    source = save(tmp_path, model(graph(nodes, inputs, outputs, constants)))
+    apart, back = tmp_path / "apart.onnx", tmp_path / "back.onnx"
+    onegru.rewrite(source, apart, decompose=True)
+    onegru.fuse(apart, back)
+    found = {layer.input_size: layer.spec.direction for layer in onegru.load_layers(back).values()}
+    assert found == {3: "bidirectional", 4: "bidirectional"}
+    x = np.random.default_rng(0).standard_normal((5, 2, 3)).astype(np.float32)
+    results = [onegru.load(path).run({"x0": x})["x2"] for path in (source, back)]
+    np.testing.assert_allclose(*results, atol=2e-6)
+
+
 @pytest.mark.parametrize(
     "kind", ["cell", "chain", "chain of two layers", "Scan of two layers", "cell with attention"]
 )

@@ -44,10 +44,11 @@ def replace_loop(graph: Graph, loop: Loop, at: Expressions, place: str) -> None:
     try:
         whole.replace()
     except MissError:
-        ahead = computed_ahead(loop)
+        ahead = {name for name in computed_ahead(loop) if not _is_product(at, name)}
         if ahead <= at.boundaries or graph.search.only_layers:
             raise
-        # What needs no state may be anything, as it can be computed before: not to be looked into.
+        # What needs no state may be anything, as it can be computed before: not to be looked into, unless
+        # W stands in it.
         less = Expressions(loop.body, graph.search.algebra, loop.indices, at.slices)
         less.boundaries |= ahead
         again = _Whole(graph, loop, less, place)
@@ -56,6 +57,13 @@ def replace_loop(graph: Graph, loop: Loop, at: Expressions, place: str) -> None:
             again.replace()
             return
         raise
+
+
+def _is_product(at: Expressions, name: str) -> bool:
+    """Whether a value is a sum of products of values with matrices."""
+    found = at.of(name)
+    kinds = {at.algebra.atoms[n].kind for m in found[1].terms for n in m} if found else set()
+    return "dot" in kinds <= {"dot", "value"}
 
 
 class _Whole:

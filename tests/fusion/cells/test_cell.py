@@ -120,6 +120,50 @@ def test_attention(keeps: bool, kind: str) -> None:
     assert words == ([] if kind == "openvino" else [kind])
 
 
+@pytest.mark.parametrize("form", ["MatMul", "Gemm", "Gemm, transposed", "of columns"])
+def test_an_input_of_open_width(form: str) -> None:
+    """W says how wide it is."""
+
+    class Formed(Step):
+        def of_x(self, net: Net, gate: str, x: str) -> str:
+            if form == "MatMul":
+                return super().of_x(net, gate, x)
+            if form == "of columns":
+                product = net("MatMul", net.random(self.H, self.I), "turned")
+                return net("Transpose", product, perm=[1, 0])
+            is_turned = form == "Gemm, transposed"
+            shape = (self.H, self.I) if is_turned else (self.I, self.H)
+            return net("Gemm", x, net.random(*shape), transB=int(is_turned))
+
+    net = Net()
+    net.input("x", "B", "N", fill=3)
+    net.feeds["x"] = net.feeds["x"][:2]
+    net("Transpose", "x", output="turned", perm=[1, 0])
+    net("Identity", Formed()(net, "x", net.input("h", "B", 2)), output="y")
+    net.output("y", ("B", 2))
+    _, search = check_fused(net.model(), net.feeds)
+    assert [(found.input_size, found.hidden_size) for found in search.fused] == [(3, 2)]
+
+
+@pytest.mark.parametrize(("size", "others"), [("B", False), (2, False), ("B", True)])
+def test_products_with_all_steps_as_rows(size: str | int, others: bool) -> None:
+    """They are those of one step, unless they come back as other rows than they went."""
+
+    class Flat(Step):
+        def of_x(self, net: Net, gate: str, x: str) -> str:
+            rows = net("MatMul", net("Reshape", x, net.ints(-1, self.I)), net.random(self.I, self.H))
+            apart = net("Reshape", rows, net.ints(*((2, -1) if others else (-1, 4)), self.H))
+            return net("Gather", apart, net.const(3 if not others else 1, "int64"), axis=int(not others))
+
+    net = Net()
+    step = Flat()(net, net.input("x", size, 4, 3), net.input("h", 4 if others else size, 2))
+    net("Identity", step, output="y")
+    net.output("y", (4 if others else size, 2))
+    _, search = check_fused(net.model(), net.feeds)
+    assert [(found.input_size, found.hidden_size) for found in search.fused] == ([] if others else [(3, 2)])
+    assert bool(search.missed) == others
+
+
 # Reasons
 
 

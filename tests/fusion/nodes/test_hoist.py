@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onegru.fusion.search import Search
-from tests.support.fusing import LOOPS, Net, Step, check_fused, directions, kinds
+from tests.support.fusing import LOOPS, Net, Step, blend, check_fused, directions, kinds, one_step, reasons
 
 pytest.importorskip("onnxruntime")
 
@@ -261,14 +261,20 @@ def test_a_reshape() -> None:
 
 
 @forms
-def test_sums_of_other_products(kind: str, open: bool, reverse: bool) -> None:
-    """What is added to the gates is more than a product with weights, whatever it is."""
+def test_scores_of_the_input(kind: str, open: bool, reverse: bool) -> None:
+    """A score that is computed from x is computed before, and the products with x stay those of the node."""
 
-    class Scaled(Step):
-        def of_x(self, net: Net, gate: str, x: str) -> str:
-            return net("Mul", net("Sigmoid", super().of_x(net, gate, x)), super().of_x(net, gate, x))
+    class Scored(Step):
+        def __call__(self, net: Net, x: str, h: str) -> str:
+            self.score = net("Softplus", net("MatMul", x, net.random(I, 1)))
+            return super().__call__(net, x, h)
 
-    Looped(kind, open=open, reverse=reverse, step=Scaled(I, H)).fused()
+        def blend(self, net: Net, z: str, h: str, n: str) -> str:
+            return blend(net, net("Mul", self.score, z), h, n)
+
+    left, search = Looped(kind, open=open, reverse=reverse, step=Scored(I, H)).check()
+    assert [(item.form, item.operator, item.input_size) for item in search.fused] == [("loop", "AUGRU", I)]
+    assert not set(left) & set(LOOPS)
 
 
 # Near misses
@@ -277,6 +283,28 @@ def test_sums_of_other_products(kind: str, open: bool, reverse: bool) -> None:
 def test_a_mask_of_the_state_stays() -> None:
     Looped("Loop", of_h=lambda at, h: at.body("Mul", h, at.body.const(0.5))).left()
     Looped("Loop", of_h=lambda at, h: at.body("Mul", h, at.body.const([[1.0, 0.75]]))).left()
+
+
+@forms
+def test_sums_of_other_products(kind: str, open: bool, reverse: bool) -> None:
+    """A node would multiply them by an identity, which the loop does without."""
+
+    class Scaled(Step):
+        def of_x(self, net: Net, gate: str, x: str) -> str:
+            return net("Mul", net("Sigmoid", super().of_x(net, gate, x)), super().of_x(net, gate, x))
+
+    (reason,) = Looped(kind, open=open, reverse=reverse, step=Scaled(I, H)).left()
+    assert reason == "what it adds to a gate is no product of one value with a constant"
+
+
+def test_gates_that_are_given() -> None:
+    class Given(Step):
+        def of_x(self, net: Net, gate: str, x: str) -> str:
+            first = "zrn".index(gate) * H
+            return net("Slice", x, *(net.ints(place) for place in (first, first + H, 1)))
+
+    (reason,) = reasons(one_step(Given(3 * H, H, after=True)).model())
+    assert reason == "its gates take values that no matrix multiplies, so that W would be an identity"
 
 
 @pytest.mark.parametrize("kind", LOOPS)

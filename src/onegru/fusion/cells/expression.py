@@ -106,6 +106,13 @@ def _moved(at: Expressions, op: Op, view: View) -> Polynomial:
     return at.polynomial(parts[0][1])
 
 
+def _reshaped(at: Expressions, op: Op, view: View) -> Polynomial:
+    try:
+        return _moved(at, op, view)
+    except UnknownOpError:
+        return at.of_rows(op, view)
+
+
 def _inputs(at: Expressions, op: Op, view: View) -> list[Polynomial]:
     shape = at.shape(op.outputs[0])
     return [at.polynomial(at.input_view(view, name, shape)) for name in op.inputs if name]
@@ -238,6 +245,7 @@ def _subtract(algebra: Algebra, p: Polynomial, q: Polynomial) -> Polynomial:
 
 _RULES: dict[str, Callable[[Expressions, Op, View], Polynomial]] = {
     **{kind: _moved for kind, operator in OPERATORS.items() if operator.has_view},
+    "Reshape": _reshaped,
     "Add": _combined(lambda algebra, p, q: add(p, q)),
     "Sum": _combined(lambda algebra, p, q: add(p, q)),
     "Sub": _combined(_subtract),

@@ -28,6 +28,7 @@ def join_inputs(algebra: Algebra, width: int, parts: Sequence[GatePart]) -> tupl
     columns: dict[tuple[str, tuple[Role, ...]], dict[tuple[int, ...], int]] = {}
     places: dict[tuple[str, tuple[Role, ...]], View] = {}
     entries: list[tuple[int, tuple[str, tuple[Role, ...]], Array, Array]] = []
+    taken: dict[bool, set[object]] = {False: set(), True: set()}  # columns, by whether a matrix takes them
     for gate, part in enumerate(parts):
         for monomial, coefficient in part.x.items():
             atom = algebra.atoms[monomial[0]]
@@ -47,9 +48,12 @@ def join_inputs(algebra: Algebra, width: int, parts: Sequence[GatePart]) -> tupl
             index = view.index if len(view.index) else np.zeros((0, 1), int)
             for column in map(tuple, index.T.tolist()):
                 known.setdefault(column, len(known))
+                taken[atom.kind == "dot" or not len(view.index)].add((key, column))
             entries.append((gate, key, index, weights))
     if not entries:
         raise MissError("it takes no input x")
+    if 1 < width <= len(taken[False] - taken[True]) / len(parts):  # a product that the model does without
+        raise MissError("its gates take values that no matrix multiplies, so that W would be an identity")
     views, starts, total = [], {}, 0
     for key, known in columns.items():
         order = sorted(known)

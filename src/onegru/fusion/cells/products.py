@@ -74,11 +74,14 @@ class Products(Views):
         """State that what a constant matrix multiplies is as wide as that is high, if no shape says it."""
         name, matrix = op.inputs[place], self.shape(op.inputs[1 - place])
         shape, owner = self.flow.shape(name), self.flow.owner(name)
+        is_turned = bool(op.attributes.get("transB"))
         if op.kind == "Einsum" or op.attributes.get("transA") or not shape or len(matrix) < 2:
             return
-        axis = len(shape) - 1 if place == 0 else max(len(shape) - 2, 0)
-        height = matrix[-1 if place or op.attributes.get("transB") else -2]
-        if isinstance(shape[axis], str) and isinstance(height, int) and not op.attributes.get("transB", 0) * place:
+        if place:  # a matrix that multiplies columns
+            axis, height = max(len(shape) - 2 + is_turned, 0), matrix[-1]
+        else:
+            axis, height = len(shape) - 1, matrix[-1 if is_turned else -2]
+        if isinstance(shape[axis], str) and isinstance(height, int):
             owner.set_shape(name, (*shape[:axis], height, *shape[axis + 1 :]))
             owner.forget()
             self.flow.forget()
@@ -172,6 +175,30 @@ class Products(Views):
             bias = constant(np.broadcast_to(fixed, view.width) @ matrix.make())
             return add(self._product_of(rest, matrix, view, is_whole=False), bias)
         return self._product_of(p, matrix, view)
+
+    def of_rows(self, op: Op, view: View) -> Polynomial:
+        """A view of products with rows of several axes that a Reshape puts together, and `op` takes apart."""
+        shape, width = self.shape(op.outputs[0]), self.shape(op.inputs[0])[1:]
+        if shape[-1:] != width or view.roles[-1] != "F" or "F" in view.roles[:-1]:
+            raise UnknownOpError
+        result = constant(0)
+        for monomial, item in self.polynomial(View(op.inputs[0], ("R", "F"), view.index)).terms.items():
+            atom = self.algebra.atoms[monomial[0]] if monomial else None
+            if atom is None:
+                result = add(result, Polynomial({(): item}))
+                continue
+            name = self.flow.resolve(atom.place.name) if atom.kind == "dot" and atom.place else ""
+            before = self.flow.producer(name) if name and len(monomial) == 1 else None
+            if before is None or before.kind != "Reshape" or atom.place.roles != ("R", "F"):
+                raise UnknownOpError
+            source = self.shape(before.inputs[0])
+            same = [a == b and isinstance(a, int) for a, b in zip(source, shape, strict=False)][:-1]
+            if len(source) != len(shape) or same.count(False) > 1 or source[-1:] != self.shape(name)[1:]:
+                raise UnknownOpError  # as it is not known that they are the same rows
+            assert atom.matrix is not None
+            place = View(before.inputs[0], view.roles, atom.place.index)
+            result = add(result, scale(self._product(place, atom.matrix), item))
+        return result
 
     def _product_of(self, p: Polynomial, matrix: Matrix, view: View, *, is_whole: bool = True) -> Polynomial:
         """The product of what stands at a view, with something else in it unless that is whole."""

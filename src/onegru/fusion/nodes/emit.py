@@ -143,9 +143,7 @@ class Emitter(Builder):
         if roles != wanted:
             value = self._flat(value, roles, counts, width, what)
         columns = (
-            np.ravel_multi_index(tuple(index), tuple(int(s) for s in sizes))
-            if sizes
-            else np.zeros(1, int)
+            np.ravel_multi_index(tuple(index), tuple(int(s) for s in sizes)) if sizes else np.zeros(1, int)
         )
         if not np.array_equal(columns, np.arange(width)):
             axis = len(wanted) - 1
