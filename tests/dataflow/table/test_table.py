@@ -46,7 +46,6 @@ BY_ONNX: list[Case] = [
     *(case(kind, X / 4) for kind in ("Asin", "Acos", "Atanh")),
     case("Acosh", abs(X) + 1),
     case("Mean", X, X[0]),
-    case("Mod", X, X + 3, fmod=1),
     case("Xor", X > 0, X[0] > 0),
     *(
         case(f"Reduce{kind}", abs(X), ints(1))

@@ -57,6 +57,7 @@ CASES: list[Case] = [
     case("Pow", np.abs(X), ints(2).astype(np.float64)),
     case("Not", P),
     case("Div", N, ints(2)),
+    *(case("Mod", N, ints(sign * 3), fmod=fmod) for sign in (1, -1) for fmod in (0, 1)),
     case("Clip", X, np.array(-0.5), np.array(0.25)),
     case("Clip", X, None, np.array(0.25)),
     case("Clip", X, np.array(-0.5)),
@@ -140,7 +141,7 @@ def test_operators(given: Case) -> None:
 
 
 def test_each_operator_has_a_case() -> None:
-    assert {kind for kind, *_ in CASES} | {"Cast"} == {
+    assert {kind for kind, *_ in CASES} | {"Cast", "openvino::Divide"} == {
         kind for kind, item in OPERATORS.items() if item.computes
     }
 
@@ -225,6 +226,13 @@ def test_values_at_the_limits(kind: str, inputs: Any, attributes: Any, wanted: A
     (found,) = evaluate(kind, attributes, inputs)
     assert found.dtype == wanted.dtype
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("kind", ["Mod", "openvino::Divide"])
+@pytest.mark.parametrize("numbers", [(X, Y), (ints(7), ints(0))], ids=["floats", "by zero"])
+def test_what_jumps_has_values_of_integers_alone(kind: str, numbers: tuple[Array, Array]) -> None:
+    with pytest.raises(UnknownOpError):
+        evaluate(kind, {"fmod": 1}, numbers)
 
 
 def test_a_squeeze_of_no_axes_has_no_value() -> None:

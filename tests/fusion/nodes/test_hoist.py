@@ -252,6 +252,14 @@ def test_values_that_stay_beside_slices(kind: str, open: bool, reverse: bool) ->
     Looped(kind, joined, open=open, reverse=reverse, width=2 * I).fused()
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_products_of_a_loop_say_how_wide_its_input_is(reverse: bool) -> None:
+    looped = Looped("Loop", open=True, reverse=reverse)
+    looped.net.inputs[0].type.tensor_type.shape.dim[2].dim_param = "N"
+    _, search = looped.check()
+    assert [(item.form, item.input_size) for item in search.fused] == [("loop", I)]
+
+
 def test_a_reshape() -> None:
     def twice(at: Looped, x: str) -> str:
         pairs = at.body("Tanh", at.body("Reshape", x, at.body.ints(B, 2, -1)))

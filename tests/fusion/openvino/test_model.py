@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -146,12 +146,48 @@ def test_one_step_is_a_cell(tmp_path: Path) -> None:
     assert types(target) == ["GRUCell"]
 
 
-def _single(x: Any, h: Any, seed: int) -> Any:
+@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize("sizes", ["fixed", "open", "none"])
+def test_lengths_of_splits_that_are_computed(tmp_path: Path, sizes: str, steps: int) -> None:
+    """As OpenVINO writes PyTorch's cells, alone and in steps: from the size of what is split."""
+    rows = 2 if sizes == "fixed" else -1
+    shape = [rows, steps, I] if steps else [rows, I]
+    x = ops.parameter([-1] * len(shape) if sizes == "none" else shape, np.float32, name="x")
+    h = ops.parameter([-1, -1] if sizes == "none" else [rows, H], np.float32, name="h")
+    state: Any = h
+    for t in range(max(steps, 1)):
+        step = ops.gather(x, ops.constant(np.int64(t)), ops.constant(np.int64(1))) if steps else x
+        state = _single(step, state, seed=4, split=_split_in_three)
+    path = tmp_path / "cells.xml"
+    openvino.save_model(openvino.Model([ops.result(state)], [x, h], "cells"), path, compress_to_fp16=False)
+    given = np.random.default_rng(0).standard_normal((2, max(steps, 1), I)).astype(np.float32)
+    arrays = {"x": given if steps else given[:, 0], "h": feeds(Written())["h"][:2]}
+    target, search = check(path, arrays)
+    assert [(item.input_size, item.hidden_size) for item in search.fused] == [(I, H)] and not search.missed
+    assert len({"GRUCell", "GRUSequence"} & set(types(target))) == 1 and "MatMul" not in types(target)
+
+
+def _split_in_three(x: Any) -> Any:
+    axis, three, zero = (ops.constant(np.int32(number)) for number in (1, 3, 0))
+    size = ops.gather(ops.shape_of(x, output_type="i32"), axis, zero)
+    more = ops.convert(ops.greater(ops.mod(size, three), constant32(0)), "i32")
+    part = ops.broadcast(ops.add(ops.divide(size, three), more), constant32(2))
+    return ops.variadic_split(x, axis, ops.concat([part, constant32(-1)], 0))
+
+
+def constant32(number: int) -> Any:
+    return ops.constant(np.array([number], np.int32))
+
+
+def _split(x: Any) -> Any:
+    return ops.split(x, ops.constant(np.int64(1)), 3)
+
+
+def _single(x: Any, h: Any, seed: int, split: Callable[[Any], Any] = _split) -> Any:
     """A cell by hand."""
     rng = np.random.default_rng(seed)
     W, R = (ops.constant(rng.uniform(-1, 1, (3 * H, size)).astype(np.float32)) for size in (I, H))
-    a = ops.split(ops.matmul(x, W, False, True), ops.constant(np.int64(1)), 3)
-    b = ops.split(ops.matmul(h, R, False, True), ops.constant(np.int64(1)), 3)
+    a, b = split(ops.matmul(x, W, False, True)), split(ops.matmul(h, R, False, True))
     z, r = (ops.sigmoid(ops.add(a.output(place), b.output(place))) for place in (0, 1))
     n = ops.tanh(ops.add(a.output(2), ops.multiply(r, b.output(2))))
     return ops.add(n, ops.multiply(z, ops.subtract(h, n)))

@@ -179,6 +179,17 @@ def _divide(first: Array, second: Array) -> Array:
     return np.asarray(first / second)
 
 
+def _whole(function: Callable[[Array, Array], Any]) -> Callable[[Arrays], Array]:
+    """The same of integers alone: of others it jumps."""
+
+    def compute(call: Arrays) -> Array:
+        if any(array.dtype.kind not in "iu" for array in call.arrays) or not np.all(call.array(1)):
+            raise UnknownOpError
+        return _binary(function)(call)
+
+    return compute
+
+
 def _ends(call: Arrays) -> list[Any]:
     return [call.get(name, call.constant(place)) for place, name in enumerate(("min", "max"), 1)]
 
@@ -285,10 +296,11 @@ register(
         Pointwise("Gelu", None, "approximate"),
         Pointwise("openvino::Swish"),
         Pointwise("openvino::FloorMod"),
-        Pointwise("openvino::Divide"),
+        Pointwise("openvino::Divide", _whole(np.floor_divide)),
     ),
     *(Pointwise(f"com.microsoft::{name}Gelu", None, _ALPHA) for name in ("", "Fast", "Quick")),
-    *(Pointwise("Mod", None, "fmod"), Pointwise("BitShift", None, "direction")),
+    Pointwise("Mod", lambda call: _whole(np.fmod if call.get("fmod") else np.mod)(call), "fmod"),
+    Pointwise("BitShift", None, "direction"),
     *(
         Pointwise("IsNaN", dtype="bool"),
         Pointwise("IsInf", None, "detect_negative detect_positive", dtype="bool"),

@@ -9,15 +9,17 @@ from collections.abc import Mapping
 import numpy as np
 
 from onegru.core.dtypes import Array, contiguous
+from onegru.core.errors import BROKEN
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import LoopIndex, Op, Size
-from onegru.dataflow.table import Elements, UnknownOpError, movers
+from onegru.dataflow.table import Call, Elements, UnknownOpError, movers, operator_of
 from onegru.dataflow.view import Role, View
 from onegru.fusion.cells.polynomial import Algebra, Matrix, Polynomial, add, constant, scale
 from onegru.fusion.cells.views import Views
 
 _GLUE = movers(Elements.KEPT | Elements.PERMUTED | Elements.CUT | Elements.JOINED, without=("Flatten",))
 _ON_THE_WAY = movers(Elements.KEPT | Elements.PERMUTED, casts=True, without=("Identity", "Flatten"))
+_KEEPING = movers(Elements.KEPT | Elements.PERMUTED | Elements.CUT, casts=True)
 _PRODUCTS = ("MatMul", "Gemm", "Einsum")
 
 
@@ -72,8 +74,7 @@ class Products(Views):
 
     def _learn_width(self, op: Op, place: int) -> None:
         """State that what a constant matrix multiplies is as wide as that is high, if no shape says it."""
-        name, matrix = op.inputs[place], self.shape(op.inputs[1 - place])
-        shape, owner = self.flow.shape(name), self.flow.owner(name)
+        shape, matrix = self.flow.shape(op.inputs[place]), self.shape(op.inputs[1 - place])
         is_turned = bool(op.attributes.get("transB"))
         if op.kind == "Einsum" or op.attributes.get("transA") or not shape or len(matrix) < 2:
             return
@@ -81,10 +82,33 @@ class Products(Views):
             axis, height = max(len(shape) - 2 + is_turned, 0), matrix[-1]
         else:
             axis, height = len(shape) - 1, matrix[-1 if is_turned else -2]
-        if isinstance(shape[axis], str) and isinstance(height, int):
+        name: str | None = op.inputs[place]
+        while name is not None and isinstance(height, int):
+            owner = self.flow.owner(name)
+            shape = owner.shape(name)
+            if not shape or not isinstance(shape[axis], str):
+                break
             owner.set_shape(name, (*shape[:axis], height, *shape[axis + 1 :]))
             owner.forget()
             self.flow.forget()
+            name, axis = self._moved_from(owner, name, axis)
+
+    def _moved_from(self, flow: Flow, name: str, axis: int) -> tuple[str | None, int]:
+        """The value, and its axis, that gives an axis of another its size; None if there is no one value."""
+        if name in self.slices:
+            source, cut, _, is_kept = self.slices[name]
+            return source, axis + (axis >= cut and not is_kept)
+        op = flow.producers.get(name)
+        if op is None or op.kind not in _KEEPING:
+            return flow.aliases.get(name), axis
+        try:
+            moves = [item for item in operator_of(op.kind).along(Call(op, flow)) if item.to == axis]
+        except (UnknownOpError, *BROKEN):
+            return None, axis
+        found = [item for item in moves if op.outputs[item.output] == name and item.input == 0]
+        if len(found) != 1 or found[0].hazard or found[0].message:
+            return None, axis
+        return op.inputs[0], found[0].axis
 
     def _bases(self, name: str) -> list[str]:
         """The values that one is put together from."""
