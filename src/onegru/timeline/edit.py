@@ -177,25 +177,25 @@ class StreamingRewriter:
 
     def _keep_place(self, op: Op, place: int) -> None:
         """Let a Reshape with computed sizes take the steps of what it reshapes."""
-        sizes: list[int] = []
+        sizes: list[int | str] = []
         before, after = self.analysis.known.get(op.inputs[0]) or (), self.analysis.known[op.outputs[0]] or ()
         shape = self.flow.shape(op.outputs[0]) or ()
+        if len(shape) != len(after):
+            raise unknown(op, "its sizes have a number of steps that is not that of what it takes")
         for axis, size in enumerate(shape):
             if axis == place:
                 sizes.append(0 if axis < len(before) and before[axis] == after[axis] else -1)
             elif axis < len(before) and before[axis] == after[axis]:
                 sizes.append(0)
             else:
-                sizes.append(size if isinstance(size, int) else -2)
-        if len(shape) != len(after) or -2 in sizes:
-            raise unknown(op, "its sizes have a number of steps that is not that of what it takes")
+                sizes.append(size if isinstance(size, int) else self._computed_size(op, axis))
         self._reshape_to(op, sizes)
 
     def _open_reshape(self, op: Op, place: int) -> None:
         """Let a Reshape compute the number of steps."""
         array = self.flow.constant(op.inputs[1])
         assert array is not None
-        sizes = [int(size) for size in array.ravel()]
+        sizes: list[int | str] = [int(size) for size in array.ravel()]
         before, after = self.analysis.known.get(op.inputs[0]) or (), self.analysis.known[op.outputs[0]] or ()
         if place < len(before) and before[place] == after[place]:
             sizes[place] = 0  # as many as the input has there
@@ -208,13 +208,35 @@ class StreamingRewriter:
             elif len(known) == len(sizes) and isinstance(size := known[other], int):
                 sizes[other] = size
             else:
-                raise unknown(op, "its sizes have the number of steps written down")
+                sizes[other] = self._computed_size(op, other)
             sizes[place] = -1
         self._reshape_to(op, sizes)
 
-    def _reshape_to(self, op: Op, sizes: Sequence[int]) -> None:
-        """Give a Reshape constant sizes, where 0 is the size that its input has there."""
-        self.edit.take(op, 1, self.edit.ints(*sizes))
+    def _computed_size(self, op: Op, axis: int) -> str:
+        """Add what computes a size of what a Reshape gives, which is open, from the sizes of inputs."""
+        factors = self.sizes.sources(op.outputs[0], axis)
+        if factors is None or any(self.plan.inputs.get(name) == place for name, place in factors[1]):
+            why = "its sizes have the number of steps written down, beside an open one that no input has"
+            raise unknown(op, why)
+        number, places = factors
+        edit, label = self.edit, label_of(op)
+        found = [] if number == 1 else [edit.ints(number)]
+        for name, place in places:
+            shape = edit.add("Shape", [name], f"{label}/shape", before=op)
+            edit.flow.set_dtype(shape, "int64")
+            found.append(edit.add("Gather", [shape, edit.ints(place)], f"{label}/size", before=op, axis=0))
+        while len(found) > 1:
+            found[-2:] = [edit.add("Mul", found[-2:], f"{label}/size", before=op)]
+        return found[0]
+
+    def _reshape_to(self, op: Op, sizes: Sequence[int | str]) -> None:
+        """Give a Reshape sizes: numbers, where 0 is the size that its input has there, and computed ones."""
+        edit, numbers = self.edit, [size for size in sizes if isinstance(size, int)]
+        if len(numbers) == len(sizes):
+            edit.take(op, 1, edit.ints(*numbers))
+        else:
+            parts = [size if isinstance(size, str) else edit.ints(size) for size in sizes]
+            edit.take(op, 1, edit.add("Concat", parts, f"{label_of(op)}/sizes", before=op, axis=0))
         if "allowzero" in op.attributes:
             self.edit.set(op, allowzero=None)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 
 from onegru.core.errors import SpecError
 from onegru.dataflow.operator import Op, Size
 from onegru.timeline.analysis import TimeAnalysis
+from onegru.timeline.axes import Axis
 
 
 class SizeNames:
@@ -31,22 +33,57 @@ class SizeNames:
     def size(self, value: str, axis: int) -> Size | tuple[Size, ...]:
         """A size of a value; several factors if it is their product and some are open."""
         stated = (self.flow.shape(value) or {axis: ""})[axis]
-        if isinstance(stated, int) or stated.removeprefix("dim:") in self.sizes:
+        if self._is_known(stated):
             return stated
-        sizes = tuple(map(self._size_of, self.analysis.factors(value, axis)))
+        sizes = tuple(map(self._size_of, self._factors(value, axis)))
         sizes = tuple(size for size in sizes if size != 1) or (1,)
         numbers = [size for size in sizes if isinstance(size, int)]
         if len(numbers) == len(sizes):
             return math.prod(numbers)
         return sizes[0] if len(sizes) == 1 else sizes
 
+    def _factors(self, value: str, axis: int) -> Axis:
+        """What an axis of a value is made of, divided only where the sizes of the parts are known, too."""
+        axes = self.analysis.axes
+        found: list[int] = []
+        for factor in chain.from_iterable((self.analysis.known.get(value) or ())[axis : axis + 1]):
+            parts = axes.flat((factor,))
+            is_number = isinstance(axes.sizes_of(factor)[0], int)
+            is_divided = not is_number or all(self._is_known(self._size_of(part)) for part in parts)
+            found += parts if is_divided else (factor,)
+        return tuple(found)
+
+    def _is_known(self, size: Size) -> bool:
+        return isinstance(size, int) or size.removeprefix("dim:") in self.sizes
+
     def _size_of(self, factor: int) -> Size:
         """The size of a factor: a number, or the name that it has in an input, if there is one."""
         sizes = self.analysis.axes.sizes_of(factor)
         if isinstance(sizes[0], int) or self.analysis.axes.is_changed(factor):
             return sizes[0]
-        known = [size for size in sizes if isinstance(size, int) or size.removeprefix("dim:") in self.sizes]
+        known = list(filter(self._is_known, sizes))
         return min(known or sizes, key=lambda size: isinstance(size, str))
+
+    def sources(self, value: str, axis: int) -> tuple[int, list[tuple[str, int]]] | None:
+        """What an open size is the product of: a number, and axes of inputs; None if that is not certain."""
+        factors, number, places = self._factors(value, axis), 1, list[tuple[str, int]]()
+        known = {
+            size: (name, place)
+            for name in self.flow.inputs
+            for place, size in enumerate(self.flow.shape(name) or ())
+            if isinstance(size, str)
+        }
+        for factor in factors:
+            sizes = set(self.analysis.axes.sizes_of(factor))
+            own = self._size_of(factor)
+            names = sizes & known.keys()
+            if isinstance(own, int) and not names:
+                number *= own
+            elif len(names) != 1 or isinstance(own, int) or self.analysis.axes.is_changed(factor):
+                return None  # of several, one may be 1 and go with the others
+            else:
+                places.append(known[str(names.pop())])
+        return (number, places) if places else None
 
     def first_shape(self, op: Op, value: str, axis: int, steps: int) -> tuple[int | str, ...]:
         """The shape of so many steps of what an operator takes."""
@@ -69,7 +106,7 @@ class SizeNames:
             return size
         name = size.removeprefix("dim:")
         if name not in self.sizes:
-            raise unknown(op, f"its state has a size that no input has ({name})")
+            raise unknown(op, "its state has a size that no input has" + f" ({name})" * bool(name))
         return name
 
 
