@@ -75,10 +75,10 @@ def _model(rng: Random, path: Path) -> str:
     report(model)
     repr(model.gru_nodes)
     infos = [info for info in model.inputs if not info.optional]
-    shapes = shapes_of(infos, {}, lambda info, axis: max(next(size_plans())), "dims")
+    shapes = shapes_of(infos, {}, lambda info, axis: max(next(size_plans(model))), "dims")
     if sum(map(math.prod, shapes.values())) > 10**6:
         return "loaded"
-    inputs = draw_inputs(model, 0, next(size_plans())).inputs
+    inputs = draw_inputs(model, 0, next(size_plans(model))).inputs
     if rng.random() < 0.3 and model._graph.states:
         model.stream(dims={}).step(
             {k: v for k, v in inputs.items() if k not in dict(model._graph.states).values()}

@@ -142,7 +142,7 @@ def test_published_models(path: Path, tmp_path: Path) -> None:
     assert all(output.snr is not None and 40 < output.snr < 65 for output in report.outputs)
     assert target.stat().st_size < 0.45 * path.stat().st_size
     source, made = onegru.load(path), onegru.load(target)
-    feeds = draw_inputs(source, 1, next(iter(size_plans()))).inputs
+    feeds = draw_inputs(source, 1, next(iter(size_plans(source)))).inputs
     wanted = source.run(feeds)
     for name, array in made.run(feeds).items():
         np.testing.assert_allclose(array, wanted[name], atol=0.05 * max(1, np.abs(wanted[name]).max()))

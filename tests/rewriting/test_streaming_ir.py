@@ -161,6 +161,36 @@ def test_a_loop_of_a_cell(tmp_path: Path) -> None:
     assert "GRUSequence" in kinds and "TensorIterator" not in kinds
 
 
+@pytest.mark.parametrize("is_batch_first", [True, False])
+def test_features_that_are_open(is_batch_first: bool, tmp_path: Path) -> None:
+    """As many as the weights say: [?, ?, ?], as OpenVINO's converter writes a PyTorch model."""
+    op, rng, wide = ov.opset8, np.random.default_rng(0), 7
+    x = op.parameter([-1, -1, -1], np.float32, name="X")
+    rows = x if is_batch_first else op.transpose(x, op.constant([1, 0, 2]))
+    sizes = op.shape_of(rows, "i64")
+    batch, steps = (op.gather(sizes, op.constant([axis]), op.constant(0)) for axis in (0, 1))
+    start = op.broadcast(op.constant(np.float32(0)), op.concat([batch, op.constant([1, C])], 0))
+    weights = (
+        rng.standard_normal(s).astype(np.float32) for s in ((1, 3 * C, wide), (1, 3 * C, C), (1, 3 * C))
+    )
+    lengths = op.broadcast(steps, batch)
+    gru = op.gru_sequence(rows, start, lengths, *map(op.constant, weights), C, "forward")
+    result = op.result(op.squeeze(gru.output(0), op.constant([1])))
+    result.set_friendly_name("Z")
+    source, target = tmp_path / "model.xml", tmp_path / "streaming.xml"
+    ov.save_model(ov.Model([result], [x]), source, compress_to_fp16=False)
+    report = onegru.make_streaming(source, target)
+    assert report.outputs[0].compared
+    model, axis = onegru.load(target), 1 if is_batch_first else 0
+    for many in (1, 3):
+        X = rng.standard_normal((many, T, wide) if is_batch_first else (T, many, wide)).astype(np.float32)
+        for size in (1, 7):
+            stream = model.stream()
+            cuts = [np.take(X, range(at, min(at + size, T)), axis) for at in range(0, T, size)]
+            found = np.concatenate([stream.step({"X": chunk})["Z"] for chunk in cuts], 1)
+            np.testing.assert_allclose(found, onegru.load(source).run({"X": X})["Z"], atol=1e-5)
+
+
 def test_in_memory(tmp_path: Path) -> None:
     path = convert(tmp_path, built([CAUSAL["padded convolution"], CAUSAL["GRU"]], 6))
     X = np.random.default_rng(6).standard_normal((B, C, T)).astype(np.float32)

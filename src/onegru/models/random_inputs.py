@@ -50,9 +50,17 @@ def check_random_inputs(inputs: object, dims: Dims | None, seed: object) -> Dims
     }
 
 
-def size_plans() -> Iterator[tuple[int, int, int]]:
-    """Sizes to try for open dimensions, the likeliest first: steps, rows, all others."""
+def size_plans(model: Model) -> Iterator[tuple[int, int, int]]:
+    """Sizes to try for open dimensions of a model, the likeliest first: steps, rows, all others."""
     yield from ((7, 3, 4), (1, 1, 1), (16, 1, 16), (64, 2, 64))
+    for width in widths(model):
+        yield from ((7, 3, width), (1, 1, width))
+
+
+def widths(model: Model) -> list[int]:
+    """How many features the layers of a model's GRU nodes take, which its open dimensions may be."""
+    layers = (node.layer for node in model.gru_nodes)
+    return list(dict.fromkeys(layer.spec.input_size for layer in layers if layer is not None))
 
 
 class Drawn(NamedTuple):
@@ -190,7 +198,7 @@ def pick_inputs(
         if isinstance(size, str)
     }
     first: OneGRUError | None = None
-    plans = [*([sizes] if sizes else []), *size_plans()]
+    plans = [*([sizes] if sizes else []), *size_plans(model)]
     for plan in plans if default is None else [(default, default, default)]:
         shapes, picked = _shapes_missing(model, given, plan, dims, known, argument)
         if default is not None:

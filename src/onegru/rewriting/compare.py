@@ -204,7 +204,7 @@ def _cases(given: Model, result: Model, check: Check) -> Iterator[Case]:
     seen: set[str] = set()
     first: OneGRUError | None = None
     count = 0
-    for index, sizes in enumerate(size_plans()):
+    for index, sizes in enumerate(size_plans(given)):
         drawn, moved = draw_twice(given, check.seed + index, sizes, check.dims, [result])
         shapes = repr({name: array.shape for name, array in drawn.inputs.items()})
         if shapes in seen:

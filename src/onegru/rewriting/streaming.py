@@ -18,7 +18,7 @@ from onegru.formats.graph import Graph
 from onegru.formats.opened import Opened
 from onegru.models.lengths import find_lengths
 from onegru.models.model import Model
-from onegru.models.random_inputs import dimension_name, draw_twice
+from onegru.models.random_inputs import dimension_name, draw_twice, widths
 from onegru.models.streaming import Forms, run_in_chunks
 from onegru.rewriting.check import Check, OutputReport
 from onegru.rewriting.compare import Case, Judge, check_moved
@@ -152,7 +152,8 @@ def _case(whole: Model, made: Streaming, check: Check) -> Case:
     first: OneGRUError | None = None
     starts = [state.start for state in made.states if state.start is not None]
     rows = {size for start in starts for size in start.shape[:-1] if size > 1}
-    for batch, other in ((2, 4), (1, 1), (2, 16), (2, 2), *((size, size) for size in rows)):
+    tried = ((2, 4), (1, 1), (2, 16), (2, 2), *((2, width) for width in widths(whole)))
+    for batch, other in (*tried, *((size, size) for size in rows)):
         drawn, moved = draw_twice(whole, check.seed, (_STEPS, batch, other), dims)
         if drawn.error is None:
             return Case(drawn.inputs, drawn.outputs, moved)
