@@ -134,8 +134,8 @@ class Network:
             compiled = core_with_extensions().compile_model(model, "CPU", properties)
         except Exception as error:  # whatever OpenVINO stumbles over
             raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from None
-        is_fixed = not self._is_observed and _is_fixed(model)
-        return _Compiled(compiled, self._place, is_fixed)
+        is_plain = _is_fixed(model) and not any(map(_is_input, model.outputs))
+        return _Compiled(compiled, self._place, is_plain and not self._is_observed)
 
     def run(self, arrays: Sequence[Any]) -> list[Array]:
         """The outputs for these inputs.
@@ -193,6 +193,11 @@ def _is_fixed(model: Any) -> bool:
     """Whether the sizes of all layers are known, those in bodies included."""
     ports = (port for layer in _layers(model) for port in layer.outputs())
     return not any(port.get_partial_shape().is_dynamic for port in ports)
+
+
+def _is_input(output: Any) -> bool:
+    """Whether an output is an input as it is, which OpenVINO mixes up if it is given arrays for both."""
+    return bool(output.get_node().input_value(0).get_node().get_type_name() == "Parameter")
 
 
 class _Compiled:
