@@ -18,6 +18,7 @@ import pytest
 
 import onegru
 from onegru.cli.inputs import gather_inputs
+from tests.formats.openvino.test_states import made_stateful
 from tests.support.files.ir_files import write_case
 from tests.support.files.onnx_models import (
     WEIGHTS,
@@ -349,3 +350,14 @@ def test_a_file_larger_than_memory(cli: Cli) -> None:
         except OSError:
             pytest.skip("this file system has no files of that size")
     cli("run", write_gru(), "-i", "x.npy").refused("more than this machine's memory")
+
+
+def test_states_that_an_ir_keeps(cli: Cli) -> None:
+    """A run without them starts anew, which is said; OpenVINO, where they stay, is not timed."""
+    made_stateful(Path())
+    np.save("x.npy", numbers(1, 1, 1, 4))
+    said = cli("run", "made.xml", "-i", "x=x.npy", "-o", "out.npz")
+    assert (said.code, said.err) == (0, "hhn: as before the first run; Model.stream() carries states on\n")
+    timed = cli("bench", "made.xml", "--random", 0, "--rounds", 1, "--json").document()["runtimes"]
+    words = "made.xml: keeps states there, so that no two runs compute the same; not timed"
+    assert [item["refuses"] for item in timed] == [None, words]

@@ -112,10 +112,14 @@ def _openvino(file: Opened, inputs: Mapping[str, Array]) -> Call:
     try:
         core = openvino.Core()
         model = core.read_model(str(file.path))
+        if model.get_sinks():
+            raise FormatError(f"{file}: keeps states there, so that no two runs compute the same; not timed")
         ports = {port: next(inputs[name] for name in _names(port) if name in inputs) for port in model.inputs}
         model.reshape({port: list(array.shape) for port, array in ports.items()})
         options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": get_num_threads()}
         compiled = core.compile_model(model, "CPU", options | {"PERFORMANCE_HINT": "LATENCY"})
+    except FormatError:
+        raise
     except Exception as error:  # whatever OpenVINO stumbles over
         raise FormatError(f"{file}: OpenVINO refuses it ({' '.join(str(error).split())[:200]})") from None
     feeds = [contiguous(ports[port]) for port in model.inputs]

@@ -185,7 +185,10 @@ def gather_inputs(
     if picked:
         listed = ", ".join(f"{safe(name)}={size}" for name, size in picked.items())
         say(Screen(stderr=True), f"random inputs with {listed}; --dim NAME=SIZE for others")
-    values |= first_states(graph_in(model), values) if seed is None else made
+    first = first_states(graph_in(model), values) if seed is None else {}
+    values |= first or made
+    if kept := ", ".join(map(safe, first.keys() & graph_in(model).zero_inputs)):
+        say(Screen(stderr=True), f"{kept}: as before the first run; Model.stream() carries states on")
     missing = [info for info in model.inputs if info.name not in values and not info.optional]
     if missing:
         names = ", ".join(repr(info.name) for info in missing)

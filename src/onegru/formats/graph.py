@@ -267,7 +267,8 @@ class Graph:
             then all that it needs.
         initial: the numbers of those that are not zeros there, perhaps one row for all.
         least_steps: for inputs with steps, their axis and how many the first run must have at least.
-        zero_inputs: the names of inputs that may be left out: states of GRU nodes, which are zeros then.
+        zero_inputs: the names of inputs that may be left out: states, which are zeros then, unless `initial`
+            says others.
         outline: all its operators, for what looks at more than GRU nodes.
         file: where it comes from, for what reads it as a whole; None for a model in memory.
     """
@@ -331,6 +332,14 @@ def initial_states(graph: Graph) -> frozenset[str]:
     reads.update(info.value for info in graph.outputs)
     states = Counter(gru_value(gru, "initial_h") for gru in graph.grus)
     return frozenset(info.name for info in graph.inputs if 0 < reads[info.value] == states[info.value])
+
+
+def kept_states(graph: Graph) -> str:
+    """The states that an IR keeps by itself, in words; empty for another model."""
+    kept = (
+        f"{output} → {name}" for output, name in graph.states if name in graph.zero_inputs & {*graph.starts}
+    )
+    return ", ".join(kept)
 
 
 def batch_axes(graph: Graph) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import BROKEN
-from onegru.formats.graph import TensorInfo
+from onegru.formats.graph import TensorInfo, by_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ def write_note(
     time: Mapping[str, int],
     delays: Mapping[str, int],
     sizes: Mapping[str, Sequence[int | str]] | None = None,
+    keeps: bool = False,
 ) -> str:
     """The note of a model.
 
@@ -51,6 +53,7 @@ def write_note(
         time: the axis of time of each input that has one.
         delays: the outputs that come later than in a whole run, and by how many steps.
         sizes: the shapes of inputs by their names, for a file that has no names for open sizes.
+        keeps: whether the model itself kept the states, so that a run may go without them.
     """
     document: dict[str, Any] = {
         "states": [
@@ -63,6 +66,8 @@ def write_note(
     }
     if sizes is not None:
         document["sizes"] = {name: list(shape) for name, shape in sizes.items()}
+    if keeps:
+        document["keeps"] = True
     return json.dumps(document)
 
 
@@ -71,6 +76,7 @@ def read_note(
 ) -> dict[str, Any] | None:
     """The attributes of a `Graph` that a note tells; None if it is broken, or does not fit the model."""
     pairs: tuple[tuple[str, str], ...] = ()
+    kept: dict[str, frozenset[str]] = {}
     shapes: dict[str, tuple[int | str, ...]] = {}
     initial: dict[str, Array] = {}
     least: dict[str, tuple[int, int]] = {}
@@ -79,6 +85,7 @@ def read_note(
         states = document["states"]
         pairs = tuple((state["output"], state["input"]) for state in states)
         shapes = {state["input"]: tuple(state["shape"]) for state in states}
+        kept = {"zero_inputs": frozenset(shapes)} if document.get("keeps") is True else {}
         told = {state["input"]: state["initial"] for state in states if "initial" in state}
         initial = {taken: np.array(numbers, np.float64) for taken, numbers in told.items()}
         delay = max(document.get("delays", {}).values(), default=0)
@@ -106,7 +113,25 @@ def read_note(
         is_sound = False
     if not is_sound:
         return None
-    return {"states": pairs, "starts": shapes, "initial": initial, "least_steps": least}
+    return {"states": pairs, "starts": shapes, "initial": initial, "least_steps": least, **kept}
+
+
+def named_states(text: str, side: str, infos: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
+    """Inputs or outputs of an IR, which has several names for one, by those that a note has for states.
+
+    Args:
+        text: the note.
+        side: "input" or "output".
+        infos: all of the model's.
+    """
+    known, names = by_name(infos), dict[int, str]()
+    with suppress(*BROKEN):
+        names = {id(known[state[side]]): state[side] for state in json.loads(text)["states"]}
+    return tuple(
+        replace(info, name=name, aliases=tuple(word for word in (info.name, *info.aliases) if word != name))
+        for info in infos
+        for name in [names.get(id(info), info.name)]
+    )
 
 
 def named_sizes(text: str, inputs: Sequence[TensorInfo]) -> tuple[TensorInfo, ...] | None:

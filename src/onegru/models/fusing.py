@@ -123,11 +123,11 @@ def find_in_ir(file: Opened, progress: Progress | None = None, *, only_layers: b
         FormatError: it cannot be searched.
     """
     from onegru.formats.openvino.document import IrDocument
-    from onegru.formats.openvino.xml import xml_of
+    from onegru.formats.openvino.states import ir_of
     from onegru.fusion.openvino.model import fuse_ir
 
     assert file.weights is not None
-    root = copy.deepcopy(file.once(xml_of))
+    root = copy.deepcopy(file.once(ir_of)[0])
     before = _layer_count(root)
     weights, search = fuse_ir(file.path, root, file.weights, progress, only_layers=only_layers)
     nodes = before, _layer_count(root)

@@ -28,7 +28,7 @@ from onegru.models.gru_node import (
     trace_node,
 )
 from onegru.models.inputs import Inputs, fit, words_of
-from onegru.models.stream import ModelStream
+from onegru.models.stream import ModelStream, first_states
 from onegru.operators.schema import WEIGHTS
 
 if TYPE_CHECKING:
@@ -165,7 +165,8 @@ class Model:
 
         Args:
             inputs: an array for each input, by name. Initial states of models that `onegru.save_layers` wrote
-                may be left out: they are then zeros.
+                may be left out: they are then zeros. So may the states that an IR keeps by itself: each run
+                without them starts as the file says, and `stream` carries them from run to run.
             progress: called before each step and after the last, with the number of steps done and of all.
 
         Returns:
@@ -275,15 +276,19 @@ class Model:
         if given is not None:
             return given
         values = self._checked(inputs)
-        if self._graph.whole is not None:
-            self._add_zero_states(values)
+        self._add_states(values)
         return values
 
-    def _add_zero_states(self, values: dict[str, Any]) -> None:
-        """Use zeros for initial states that were left out."""
+    def _add_states(self, values: dict[str, Any]) -> None:
+        """Use what states are at first for those that were left out; zeros unless the file says others."""
         zero_inputs = self._graph.zero_inputs
         missing = [info for info in self.inputs if info.name in zero_inputs and info.value not in values]
-        if not missing:
+        if missing and self._graph.starts:
+            given = {info.name: values[info.value] for info in self.inputs if info.value in values}
+            first = first_states(self._graph, given)
+            values.update({info.value: first[info.name] for info in missing})
+            return
+        if not missing or self._graph.whole is None:  # whose steps know what to do
             return
         rows = {
             values[gru.inputs["X"]].shape[port.axes.index("B")]

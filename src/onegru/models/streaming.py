@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from onegru.core.errors import FormatError, SpecError
 from onegru.core.wording import count
-from onegru.formats.graph import Graph
+from onegru.formats.graph import Graph, kept_states
 from onegru.formats.opened import Kind, Opened
 from onegru.models.fusing import fusing_hint
 from onegru.models.gru_node import check_stated
@@ -24,6 +24,8 @@ def streaming_words(file: Opened, graph: Graph) -> str:
     """Whether a model runs in chunks of time as it is, or rewritten, or why not; empty for other files."""
     if file.kind not in (Kind.ONNX, Kind.OPENVINO):
         return ""
+    if states := kept_states(graph):
+        return f"yes, by the states that it keeps ({states}), which are inputs and outputs here"
     if graph.starts:
         return "yes; the file says which output feeds which input"
     from onegru.timeline.check import judge

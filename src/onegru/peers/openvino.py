@@ -65,21 +65,43 @@ class OpenVino(Runtime):
             if _key(_place(model, probe)) not in map(_source, model.outputs):
                 model.add_outputs([_place(model, probe)])
         wanted = [_wanted(output, subject, probed) for output in model.outputs]
+        kept = {op.get_attributes()["variable_id"]: op for op in model.get_sinks()}
+        first = {op.get_attributes()["variable_id"]: op for op in model.get_ops() if _reads_state(op)}
         request = core.compile_model(model, "CPU", _OPTIONS[self.precision]).create_infer_request()
         for place in request.model_inputs:
-            array = contiguous(_find(inputs, place))
-            tensor = openvino.Tensor(place.element_type, openvino.Shape(array.shape))
-            _as_bytes(tensor.data)[...] = _as_bytes(array)
-            request.set_tensor(place, tensor)
+            request.set_tensor(place, _tensor(place, _find(inputs, place)))
+        for state in request.query_state():
+            place = first[state.name].output(0)
+            state.state = _tensor(place, _find(inputs, place, state.name))
         infer(request)
         results: dict[str, Any] = {}
+        for state in request.query_state():
+            names = _wanted(kept[state.name].input(0).get_source_output(), subject, {}, state.name)
+            results.update(dict.fromkeys(names, _array(state.state)))
         for index, names in enumerate(wanted):
-            tensor = request.get_output_tensor(index)
-            data = np.array(tensor.data)
-            if tensor.element_type == openvino.Type.bf16:
-                data = data.view(bfloat16())
-            results.update(dict.fromkeys(names, data))
+            results.update(dict.fromkeys(names, _array(request.get_output_tensor(index))))
         return results
+
+
+def _reads_state(op: Any) -> bool:
+    """Whether it gives a state that the model keeps between runs."""
+    return bool(op.get_type_name() == "ReadValue")
+
+
+def _tensor(place: Any, array: Any) -> Any:
+    """What a port of the model is to take."""
+    import openvino
+
+    data = contiguous(array)
+    tensor = openvino.Tensor(place.element_type, openvino.Shape(data.shape))
+    _as_bytes(tensor.data)[...] = _as_bytes(data)
+    return tensor
+
+
+def _array(tensor: Any) -> Array:
+    """A copy of what a tensor holds."""
+    data = np.array(tensor.data)
+    return data.view(bfloat16()) if tensor.element_type.to_string() == "bf16" else data
 
 
 def _place(model: Any, probe: Probe) -> Any:
@@ -102,16 +124,18 @@ def _source(output: Any) -> tuple[str, int]:
     return _key(output.node.input(0).get_source_output())
 
 
-def _wanted(output: Any, subject: ModelUnderTest, probed: Mapping[tuple[str, int], str]) -> list[str]:
+def _wanted(
+    output: Any, subject: ModelUnderTest, probed: Mapping[tuple[str, int], str], also: str = ""
+) -> list[str]:
     """The subject's names for an output of the model: as an output, as a probe, or both."""
-    own = output.get_names() | {output.node.get_friendly_name()}
+    own = output.get_names() | {also or output.node.get_friendly_name()}
     names = [name for name, aliases in subject.outputs.items() if own.intersection((name, *aliases))]
-    probe = probed.get(_source(output))
+    probe = probed.get(_source(output)) if probed else None
     return names if probe is None else [*names, probe]
 
 
-def _find(inputs: Mapping[str, Any], place: Any) -> Any:
-    names = [*sorted(place.get_names()), place.node.get_friendly_name()]
+def _find(inputs: Mapping[str, Any], place: Any, also: str = "") -> Any:
+    names = [*sorted(place.get_names()), also or place.node.get_friendly_name()]
     for name in names:
         if name in inputs:
             return inputs[name]

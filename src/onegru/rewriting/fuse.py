@@ -20,7 +20,7 @@ from onegru.models.fusing import (
     nothing_found,
     replace_decomposed,
 )
-from onegru.rewriting.check import CHECKED, Check, OutputReport, as_target, wanted_check
+from onegru.rewriting.check import CHECKED, Check, OutputReport, as_target, wanted_check, written_states
 from onegru.rewriting.compare import check_result
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _fuse_ir(
     outputs, notes = check_result(lambda: graph, found.document.graph(named), named, wanted, TOLERANCE_FUSED)
     if target is not None:
         write_pair(target, found.document.shifted, [found.document.weights.tobytes()])
-    return found, [*notes], outputs
+    return found, [*notes, *written_states(graph)], outputs
 
 
 def fuse_onnx(file: Opened, progress: Progress | None = None) -> tuple[Decomposed, bytes, list[str]]:

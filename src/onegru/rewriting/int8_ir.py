@@ -17,7 +17,7 @@ from onegru.formats.opened import Opened
 from onegru.formats.openvino.reader import read_ir
 from onegru.formats.openvino.writer import write_pair
 from onegru.fusion.openvino.edit import EditedIr
-from onegru.rewriting.check import Check
+from onegru.rewriting.check import Check, written_states
 from onegru.rewriting.compare import check_result
 from onegru.rewriting.rewrite import NodeReport, Rewriting
 
@@ -79,7 +79,7 @@ def quantize_ir(
         opsets=(),
         nodes=tuple(NodeReport(op.name, (words,)) for op in chosen),
         others=(),
-        notes=notes,
+        notes=(*notes, *written_states(graph)),
         outputs=outputs,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from onegru.core.errors import BROKEN, FormatError, SpecError
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.table.recurrences import recurrent
-from onegru.formats.graph import STREAM_KEY, Graph
+from onegru.formats.graph import STREAM_KEY, Graph, kept_states
 from onegru.formats.stream_note import State, write_note
 from onegru.fusion.openvino.edit import EditedIr
 from onegru.timeline.analysis import TimeAnalysis
@@ -83,6 +83,8 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
         SpecError: a layer cannot run in chunks; the message names it. Or an argument is not legal.
         FormatError: the file is broken, or its layers cannot be followed.
     """
+    if kept := kept_states(graph):
+        raise SpecError(f"{graph.path}: keeps its states ({kept}) as it is, and stream() of it carries them")
     if graph.starts:
         raise SpecError(f"{graph.path}: was rewritten for streaming before; rewrite its source")
     try:

@@ -9,10 +9,12 @@ from typing import Any
 
 from onegru.core.arguments import check_function, file_path, number, shown
 from onegru.core.errors import FormatError, SpecError
+from onegru.formats.graph import by_name
 from onegru.formats.opened import Kind
 from onegru.models.load import load
-from onegru.models.model import Model, file_of
+from onegru.models.model import Model, file_of, graph_in
 from onegru.models.random_inputs import Dims, check_random_inputs, count_moved, pick_inputs
+from onegru.models.stream import first_states
 from onegru.peers.base import ModelUnderTest
 from onegru.peers.registry import chosen_runtimes
 from onegru.verification.compare_models import compare_with
@@ -91,6 +93,10 @@ def verify(
     if inputs is None:
         inputs = pick_inputs(model, {}, seed, dims or {})[0]
         drawn = inputs.keys()
+    elif graph_in(model).zero_inputs:  # which another runtime may not leave out, or has within
+        known = by_name(model.inputs)
+        inputs = {known[name].name if name in known else name: array for name, array in inputs.items()}
+        inputs = {**first_states(graph_in(model), inputs), **inputs}
     compared = None
     if against is not None:
         other = file_path("against", against)

@@ -32,16 +32,15 @@ from onegru.formats.opened import Opened
 from onegru.formats.openvino.constants import Constants, Weights
 from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
 from onegru.formats.openvino.flow import IrGraph, IrReader
+from onegru.formats.openvino.states import STATEFUL, ir_of
 from onegru.formats.openvino.steps import PlacedLayer, Walker
 from onegru.formats.openvino.whole import OpenvinoRuntimeModel, all_constants, marked
-from onegru.formats.openvino.xml import PORTS, Layer, Net, inner_layers, parse_net, parse_xml, xml_of
+from onegru.formats.openvino.xml import PORTS, Layer, Net, inner_layers, parse_net, parse_xml
 from onegru.formats.sizes import with_sizes
 from onegru.formats.states import find_states
-from onegru.formats.stream_note import named_sizes, read_note
+from onegru.formats.stream_note import named_sizes, named_states, read_note
 from onegru.operators.lowering import check_attributes
 from onegru.operators.openvino import OPERATORS
-
-_STATEFUL = ("ReadValue", "Assign")
 
 
 def read_ir(file: Opened) -> Graph:
@@ -52,8 +51,8 @@ def read_ir(file: Opened) -> Graph:
         SpecError: the specification forbids an attribute of a layer.
     """
     assert file.weights is not None
-    root = copy.deepcopy(file.once(xml_of))
-    return replace(ir_graph(file.path, root, file.weights, file.data), file=replace(file))
+    root, text = file.once(ir_of)
+    return replace(ir_graph(file.path, copy.deepcopy(root), file.weights, text), file=replace(file))
 
 
 def ir_graph(path: Path, root: ET.Element, weights: Weights, text: bytes | None = None) -> Graph:
@@ -75,19 +74,20 @@ def ir_graph(path: Path, root: ET.Element, weights: Weights, text: bytes | None 
     note = _note(root, STREAM_KEY)
     if note is None:
         return graph
-    inputs = named_sizes(note, graph.inputs)
-    told = None if inputs is None else read_note(note, inputs, graph.outputs)
+    outputs = named_states(note, "output", graph.outputs)
+    inputs = named_sizes(note, named_states(note, "input", graph.inputs))
+    told = None if inputs is None else read_note(note, inputs, outputs)
     if inputs is None or told is None:
         raise FormatError(f"{path}: its metadata {STREAM_KEY!r} do not fit its inputs and outputs")
-    return replace(graph, inputs=inputs, **told)
+    return replace(graph, inputs=inputs, outputs=outputs, **told)
 
 
 def root_of(graph: Graph) -> ET.Element:
     """The XML of an IR that was read; shared, so it must not be changed."""
     outline, file = graph.outline, graph.file
     assert outline is not None
-    if file is not None and file.data is outline.text:
-        return file.once(xml_of)
+    if file is not None and file.once(ir_of)[1] is outline.text:
+        return file.once(ir_of)[0]
     return parse_xml(outline.text, Path(graph.path))
 
 
@@ -251,10 +251,10 @@ class _Reader:
 
     def _check_other(self, layer: Layer) -> None:
         """Refuse what keeps a state, what only onegru may put into a model, and what ends the process."""
-        if layer.type in _STATEFUL:
+        if layer.type in STATEFUL:  # in a body
             raise self.parser.error(
-                f"{layer}: keeps a state between runs; must not, as each run is independent (make "
-                "states inputs and outputs)"
+                f"{layer}: keeps a state between runs in the body of another layer; must be outside, where "
+                "it becomes an input and an output"
             )
         for entry in layer.element.iterfind("port_map/*[@axis]"):
             self.parser.cut(layer, entry)

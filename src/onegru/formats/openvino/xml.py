@@ -14,7 +14,6 @@ from pathlib import Path
 
 from onegru.core.errors import FormatError
 from onegru.core.wording import count
-from onegru.formats.opened import Opened
 
 _MAX_DEPTH = 200
 
@@ -91,11 +90,6 @@ class Net:
             raise FormatError(f"{path}: {self.layers[error.args[1][0]]}: is part of a cycle") from None
 
 
-def xml_of(file: Opened) -> ET.Element:
-    """The root element of an IR, for `Opened.once`. Raises as `parse_xml` does."""
-    return parse_xml(file.data, file.path)
-
-
 def parse_xml(text: bytes, path: Path) -> ET.Element:
     """The root element of a file's content.
 
@@ -136,6 +130,16 @@ def parse_xml(text: bytes, path: Path) -> ET.Element:
     except (xml.parsers.expat.ExpatError, ValueError, LookupError) as error:
         raise FormatError(f"{path}: not well-formed XML ({error})") from None
     return builder.close()
+
+
+def add_notes(root: ET.Element, notes: Mapping[str, str]) -> None:
+    """Set metadata of an IR."""
+    for key, text in notes.items():
+        info = root
+        for part in ("rt_info", *key.split(".")):
+            found = info.find(part)
+            info = ET.SubElement(info, part) if found is None else found
+        info.set("value", text)
 
 
 def inner_layers(path: Path, layer: Layer) -> list[Layer]:

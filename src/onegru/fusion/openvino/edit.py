@@ -20,7 +20,7 @@ from onegru.formats.openvino.document import IrDocument
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS, AttributeParser
 from onegru.formats.openvino.flow import IrGraph, IrReader
 from onegru.formats.openvino.reader import root_of
-from onegru.formats.openvino.xml import Layer, parse_layers, parse_net
+from onegru.formats.openvino.xml import Layer, add_notes, parse_layers, parse_net
 from onegru.fusion.openvino.layers import WRITTEN
 from onegru.fusion.openvino.writer import GraphWriter, IrBin
 
@@ -117,16 +117,6 @@ def apply_edit(graph: IrGraph, reader: IrReader, constants: Constants, edit: Edi
     GraphWriter(graph, reader, container, rewritten=rewritten, unfolded=edit.unfolded).write()
     add_notes(root, edit.notes)
     return functools.partial(container.collect, root)
-
-
-def add_notes(root: ET.Element, notes: Mapping[str, str]) -> None:
-    """Set metadata of an IR."""
-    for key, text in notes.items():
-        info = root
-        for part in ("rt_info", *key.split(".")):
-            found = info.find(part)
-            info = ET.SubElement(info, part) if found is None else found
-        info.set("value", text)
 
 
 def _keeps_layer(graph: IrGraph, staged: Staged) -> bool:

@@ -1,0 +1,186 @@
+"""The states that an IR keeps from run to run, as inputs and outputs.
+
+A ReadValue layer becomes a Parameter, the Assign layer of the same variable a Result, both called after the
+variable, and metadata say which output feeds which input, as those of onegru's own streaming files do.
+"""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import BROKEN, FormatError
+from onegru.core.shapes import fits
+from onegru.core.wording import shape_words
+from onegru.formats.graph import STREAM_KEY, Dimension
+from onegru.formats.opened import Opened
+from onegru.formats.openvino.constants import Constants, Weights
+from onegru.formats.openvino.fields import ELEMENT_WORDS, AttributeParser
+from onegru.formats.openvino.flow import IrReader
+from onegru.formats.openvino.xml import Layer, Net, add_notes, parse_net, parse_xml
+from onegru.formats.stream_note import State, write_note
+
+#: The layers that keep a state: what it is before a run, and what it is after.
+STATEFUL = ("ReadValue", "Assign")
+
+
+def ir_of(file: Opened) -> tuple[ET.Element, bytes]:
+    """The root element and the text of an IR whose states are inputs and outputs, for `Opened.once`.
+
+    Raises:
+        FormatError: the .xml is broken, or what a state is cannot be told.
+    """
+    root = parse_xml(file.data, file.path)
+    if not any(layer.get("type") in STATEFUL for layer in root.iterfind("layers/layer")):
+        return root, file.data
+    assert file.weights is not None
+    _show_states(file.path, root, file.weights)
+    return root, ET.tostring(root, encoding="utf-8")
+
+
+def _show_states(path: Path, root: ET.Element, weights: Weights) -> None:
+    """Make the states of an IR inputs and outputs. Raises FormatError for what cannot be told."""
+    net, parser = parse_net(path, root), AttributeParser(path)
+    reads, writes = (_by_variable(parser, net, kind) for kind in STATEFUL)
+    _check_names(parser, net, reads, writes)
+    starts = _starts(parser, net, root, weights, reads)
+    states: list[State] = []
+    initial: dict[str, Array] = {}
+    for variable, read in reads.items():
+        dtype, shape = _variable(parser, read)
+        start = starts.get(variable)
+        if start is not None and np.any(start):
+            initial[variable] = start
+        first = shape if start is None else start.shape
+        if start is not None and (start.dtype.name != dtype or not fits(first, shape)):
+            raise parser.error(
+                f"{read}: starts from {start.dtype.name} {list(first)}; must be {dtype} {shape_words(shape)}"
+            )
+        sizes = [size for size in first if isinstance(size, int)]
+        if len(sizes) < len(first):  # where OpenVINO begins with no elements
+            raise parser.error(
+                f"{read}: its variable_shape, {shape_words(shape)}, is open, and it takes no first value; "
+                "must have fixed sizes, or start from a constant"
+            )
+        states.append(State(variable, variable, read.name, tuple(sizes)))
+        data = {
+            "shape": ",".join("?" if size is None else str(size) for size in shape),
+            "element_type": ELEMENT_WORDS[dtype],
+        }
+        _turn(root, read, "Parameter", variable, data)
+        _turn(root, writes[variable], "Result", variable, None)
+    add_notes(root, {STREAM_KEY: write_note(states, initial, {}, {}, keeps=True)})
+
+
+def _by_variable(parser: AttributeParser, net: Net, kind: str) -> dict[str, Layer]:
+    """The layers of a kind by their variables; raises FormatError if two are of one variable."""
+    found: dict[str, Layer] = {}
+    for layer in net.layers.values():
+        if layer.type != kind:
+            continue
+        if layer.version not in ("opset3", "opset6"):
+            raise parser.error(f"{layer}: version {layer.version!r}; must be opset3 or opset6")
+        variable = parser.data(layer, "variable_id").strip()
+        if variable in found:
+            raise parser.error(f"{layer}: is the second of variable {variable!r}; must be the only one")
+        if len(layer.inputs) > 1 or len(layer.outputs) > 1 or not (layer.outputs or kind == "Assign"):
+            raise parser.error(f"{layer}: must have one input and one output")
+        if kind == "Assign" and any(source == layer.id for source, _ in net.edges.values()):
+            raise parser.error(f"{layer}: other layers take its output; must be taken from where it takes it")
+        found[variable] = layer
+    return found
+
+
+def _check_names(
+    parser: AttributeParser, net: Net, reads: Mapping[str, Layer], writes: Mapping[str, Layer]
+) -> None:
+    """Refuse variables without both layers, and those that are called as another input or output."""
+    for these, others, kind in ((reads, writes, "Assign"), (writes, reads, "ReadValue")):
+        for variable in these.keys() - others.keys():
+            raise parser.error(f"{these[variable]}: no {kind} layer of its variable; must have one")
+    names = Counter[str]()
+    for layer in net.layers.values():
+        if layer.type in ("Parameter", "ReadValue"):
+            own = layer.data.get("variable_id", layer.name).strip()
+            names.update({own, *(name for port in layer.outputs for name in port.names)})
+    ends = Counter[str]()
+    for layer in net.layers.values():
+        if layer.type in ("Result", "Assign") and layer.inputs:
+            source, port_id = net.source(layer, layer.inputs[0], parser.path)
+            ports = (port for port in net.layers[source].outputs if port.id == port_id)
+            own = layer.data.get("variable_id", layer.name).strip()
+            ends.update({own, *(name for port in ports for name in port.names)})
+    for variable, layer in reads.items():
+        if names[variable] > 1 or ends[variable] > 1:
+            raise parser.error(f"{layer}: variable_id {variable!r} names another input or output as well")
+
+
+def _variable(parser: AttributeParser, read: Layer) -> tuple[str, tuple[Dimension, ...]]:
+    """The type of a variable, by NumPy's name, and its shape."""
+    port = read.outputs[0]
+    if read.version == "opset3":
+        dtype = parser.precision(port)
+        shape: tuple[Dimension, ...] | None = tuple(parser.dimension(read, "dim", dim) for dim in port.dims)
+    else:
+        dtype = parser.element_type(read, "variable_type")
+        shape = parser.shape(read, "variable_shape")
+    if dtype not in ELEMENT_WORDS or shape is None:
+        raise parser.error(f"{read}: the type or the rank of its variable is open; must be fixed")
+    return dtype, shape
+
+
+def _starts(
+    parser: AttributeParser, net: Net, root: ET.Element, weights: Weights, reads: Mapping[str, Layer]
+) -> dict[str, Array]:
+    """What variables are before the first run where a constant says it; the others are zeros.
+
+    Raises:
+        FormatError: it is computed from inputs, or no state that metadata can tell of.
+    """
+    given = {variable: read for variable, read in reads.items() if read.inputs}
+    if not given:
+        return {}
+    graph = IrReader(parser, Constants(parser, weights)).read(net, root)
+    found: dict[str, Array] = {}
+    for variable, read in given.items():
+        try:
+            start = graph.flow.constant(graph.inputs[read.id][0])
+        except FormatError:
+            raise
+        except BROKEN:
+            start = None
+        if start is None:
+            raise parser.error(
+                f"{read}: its first value is computed in each run; must be a constant, or left out for zeros"
+            )
+        with np.errstate(all="ignore"):
+            numbers = start.astype(np.float64)
+            is_told = np.isfinite(numbers).all() and np.array_equal(numbers.astype(start.dtype), start)
+        if not is_told:
+            raise parser.error(f"{read}: its first value holds what is no finite float64; must be finite")
+        found[variable] = start
+    return found
+
+
+def _turn(root: ET.Element, layer: Layer, kind: str, name: str, data: dict[str, str] | None) -> None:
+    """Make another layer of one: a Parameter, which takes nothing, or a Result, which gives nothing."""
+    element = layer.element
+    element.attrib |= {"type": kind, "name": name, "version": "opset1"}
+    for tag in ("data", "input" if kind == "Parameter" else "output"):
+        for part in element.findall(tag):
+            element.remove(part)
+    if data is not None:
+        element.insert(0, ET.Element("data", data))
+        for edges in root.iterfind("edges"):
+            for edge in [edge for edge in edges if edge.get("to-layer") == layer.id]:
+                edges.remove(edge)
+    else:  # behind the model's own outputs, which are to keep their names
+        for layers in root.iterfind("layers"):
+            if element in layers:
+                layers.remove(element)
+                layers.append(element)

@@ -1,0 +1,221 @@
+# ruff: noqa: E501 - messages and changes stand whole, on one line
+"""IRs that keep states from run to run: read as streams, and compared with OpenVINO's own runs."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+import pytest
+from openvino import opset13 as ops
+from openvino import passes
+from openvino.op.util import Variable, VariableInfo
+
+import onegru
+from onegru import SpecError
+from tests.support.files.ir_files import edit, refuse
+from tests.support.files.openvino_models import H, I, draw, weights
+
+
+def write(path: Path, model: Any, *transformations: Any) -> Path:
+    manager = passes.Manager()
+    for item in transformations:
+        manager.register_pass(item)
+    manager.run_passes(model)
+    openvino.save_model(model, path, compress_to_fp16=False)
+    return path
+
+
+def made_stateful(folder: Path) -> Path:
+    """A GRUSequence whose state MakeStateful hides."""
+    x, h = ops.parameter([1, 1, I], np.float32, name="x"), ops.parameter([1, 1, H], np.float32, name="h")
+    gru = ops.gru_sequence(x, h, ops.constant(np.array([1])), *weights(I), H, "forward")
+    y, last = ops.result(ops.squeeze(gru.output(0), ops.constant([1]))), ops.result(gru.output(1))
+    for port, name in ((y.output(0), "y"), (last.output(0), "hn"), (h.output(0), "h")):
+        port.get_tensor().set_names({name})
+    model = openvino.Model([y, last], [x, h], "test")
+    return write(folder / "made.xml", model, passes.MakeStateful({"h": "hn"}))
+
+
+def low_latency(folder: Path, constant: bool = True) -> Path:
+    """A loop over steps, of which LowLatency2 leaves one and makes its state the model's own."""
+    x, h = ops.parameter([1, 3, I], np.float32, name="x"), ops.parameter([1, H], np.float32, name="h")
+    step, state = ops.parameter([1, 1, I], np.float32), ops.parameter([1, H], np.float32)
+    arrays = [ops.constant(item.get_data()[0]) for item in weights(I)]
+    cell = ops.gru_cell(ops.squeeze(step, ops.constant([1])), state, *arrays, H)
+    new, given = ops.result(cell), ops.result(ops.unsqueeze(cell, ops.constant([1])))
+    loop = ops.tensor_iterator()
+    loop.set_body(openvino.Model([new, given], [step, state]))
+    loop.set_sliced_input(step, x.output(0), 0, 1, 1, -1, 1)
+    loop.set_merged_input(state, h.output(0), new.output(0))
+    y = ops.result(loop.get_concatenated_slices(given.output(0), 0, 1, 1, -1, 1))
+    y.output(0).get_tensor().set_names({"y"})
+    model = openvino.Model([y], [x, h], "test")
+    model.reshape({x.output(0): [1, 1, I], h.output(0): [1, H]})
+    return write(folder / "low.xml", model, passes.LowLatency2(constant))
+
+
+def of_three(folder: Path) -> Path:
+    """Three states that start from numbers, one of which is an output as it was before the run."""
+
+    def variable(name: str, kind: openvino.Type, *shape: int) -> Variable:
+        info = VariableInfo()
+        info.data_shape, info.data_type, info.variable_id = openvino.PartialShape(shape), kind, name
+        return Variable(info)
+
+    h, past = (
+        variable("h", openvino.Type.f32, 1, 1, H),
+        variable("past", openvino.Type.f32, 1, 1, I),
+    )
+    count = variable("count", openvino.Type.i32, 1)
+    x = ops.parameter([1, 1, I], np.float32, name="x")
+    before = ops.read_value(ops.convert(ops.constant(draw(1, 1, I).astype(np.float16)), "f32"), past)
+    state, number = (
+        ops.read_value(ops.constant(draw(1, 1, H)), h),
+        ops.read_value(ops.constant(np.array([3], np.int32)), count),
+    )
+    gru = ops.gru_sequence(ops.add(x, before), state, ops.constant(np.array([1])), *weights(I), H, "forward")
+    more = ops.add(number, ops.constant(np.array([1], np.int32)))
+    y = ops.result(ops.multiply(ops.squeeze(gru.output(0), ops.constant([1])), ops.convert(more, "f32")))
+    delayed = ops.result(before)
+    for port, name in ((y.output(0), "y"), (delayed.output(0), "delayed")):
+        port.get_tensor().set_names({name})
+    sinks = [
+        ops.assign(ops.relu(x), past),
+        ops.assign(more, count),
+        ops.assign(ops.multiply(gru.output(1), ops.constant(np.float32(0.5))), h),
+    ]
+    return write(folder / "three.xml", openvino.Model([y, delayed], sinks, [x], "test"))
+
+
+def decomposed(folder: Path) -> Path:
+    """A GRU in other operators, whose state MakeStateful hides."""
+    x, h = ops.parameter([1, I], np.float32, name="x"), ops.parameter([1, H], np.float32, name="h")
+    axis = ops.constant(1)
+    ours, own = (
+        ops.split(ops.matmul(item, ops.constant(draw(size, 3 * H)), False, False), axis, 3)
+        for item, size in ((x, I), (h, H))
+    )
+    z, r = (ops.sigmoid(ops.add(ours.output(place), own.output(place))) for place in (0, 1))
+    n = ops.tanh(ops.add(ours.output(2), ops.multiply(r, own.output(2))))
+    new = ops.add(ops.multiply(z, h), ops.multiply(ops.subtract(ops.constant(np.float32(1)), z), n))
+    y, last = ops.result(ops.relu(new)), ops.result(new)
+    for port, name in ((y.output(0), "y"), (last.output(0), "hn"), (h.output(0), "h")):
+        port.get_tensor().set_names({name})
+    model = openvino.Model([y, last], [x, h], "test")
+    return write(folder / "decomposed.xml", model, passes.MakeStateful({"h": "hn"}))
+
+
+MODELS: dict[str, Callable[[Path], Path]] = {
+    "made stateful": made_stateful,
+    "low latency": low_latency,
+    "three states": of_three,
+    "decomposed": decomposed,
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("fuse", [False, True])
+def test_steps_are_those_of_openvino(tmp_path: Path, kind: str, fuse: bool) -> None:
+    path = MODELS[kind](tmp_path)
+    model = onegru.load(path, fuse=fuse)
+    stream = pickle.loads(pickle.dumps(model)).stream()
+    core = openvino.Core()
+    compiled = core.compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    request = compiled.create_infer_request()
+    states = {state.name: state for state in request.query_state()}
+    assert stream.pairs == {name: name for name in states}
+    for seed in range(2):
+        stream.reset()
+        request.reset_state()
+        for step in range(5):
+            given = {
+                port.get_any_name(): draw(*port.shape, seed=9 * seed + step + 1) for port in compiled.inputs
+            }
+            known = {info.name: array for info in model.inputs for key, array in given.items()
+                     if key in (info.name, *info.aliases)}  # fmt: skip
+            found, expected = stream.step(known), request.infer(given)
+            for port in compiled.outputs:
+                array = next(found[name] for name in port.names if name in found)
+                np.testing.assert_allclose(array, expected[port], rtol=0, atol=1e-5)
+            for name, state in states.items():
+                np.testing.assert_allclose(stream.state[name], state.state.data, rtol=0, atol=1e-6)
+            if step == 0:  # a run starts anew
+                once = model.run(known)
+                assert all(np.array_equal(once[name], array) for name, array in found.items())
+
+
+def test_what_commands_make_of_it(tmp_path: Path) -> None:
+    path = made_stateful(tmp_path)
+    found = onegru.inspect(path)
+    assert found.streaming == (
+        "yes, by the states that it keeps (hhn → hhn), which are inputs and outputs here"
+    )
+    (layer,) = onegru.load_layers(path).values()
+    assert (layer.spec.input_size, layer.spec.hidden_size) == (I, H)
+    with pytest.raises(SpecError, match=r"keeps its states \(hhn → hhn\) as it is, and stream\(\)"):
+        onegru.make_streaming(path, tmp_path / "out.xml")
+    with pytest.raises(SpecError, match=r"'x': missing"):
+        onegru.load(path).run({})
+
+
+@pytest.mark.parametrize("kind", ["made stateful", "three states"])
+def test_openvino_is_given_the_states(tmp_path: Path, kind: str) -> None:
+    """`verify` draws them, as R has no effect where they are zeros."""
+    path = MODELS[kind](tmp_path)
+    for inputs in (None, {"x": draw(1, 1, I)}):
+        result = onegru.verify(path, inputs, runtimes=["openvino"])
+        assert result.agrees, str(result)
+        peer = next(item for item in result.runtimes if item.runtime == "openvino")
+        names = {"hhn", "y"} if kind == "made stateful" else {"h", "past", "count", "y", "delayed"}
+        assert {item.output for item in peer.outputs} == names
+
+
+def test_what_is_written_has_them_as_inputs_and_outputs(tmp_path: Path) -> None:
+    path, target = decomposed(tmp_path), tmp_path / "fused.xml"
+    report = onegru.fuse(path, target)
+    assert report.notes == ("its states (hhn → hhn) are inputs and outputs of what is written",)
+    assert [port.get_any_name() for port in openvino.Core().read_model(str(target)).inputs] == ["x", "h"]
+    stream, other = onegru.load(target).stream(), onegru.load(path).stream()
+    for seed in range(3):
+        given = {"x": draw(1, I, seed=seed)}
+        np.testing.assert_allclose(stream.step(given)["y"], other.step(given)["y"], rtol=0, atol=1e-6)
+    assert onegru.verify(target, {"x": draw(1, I)}, runtimes=["openvino"]).agrees
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.replace('type="Assign"', 'type="Relu"'), "ReadValue layer .*: no Assign layer of its variable"),
+        (lambda t: t.replace('type="ReadValue"', 'type="Relu"'), "Assign layer .*: no ReadValue layer of its"),
+        (lambda t: t.replace('type="Squeeze" version="opset1">', 'type="ReadValue" version="opset6"><data variable_id="hhn"/>'), "ReadValue layer .*: is the second of variable 'hhn'"),
+        (lambda t: t.replace('"hhn"', '"x"'), "ReadValue layer .*: variable_id 'x' names another input or output as well"),
+        (lambda t: t.replace('variable_shape="1,1,5"', 'variable_shape="?,1,5"'), r"ReadValue layer .*: its variable_shape, \[\?, 1, 5\], is open, and it takes"),
+        (lambda t: t.replace('variable_shape="1,1,5"', 'variable_shape="..."'), "ReadValue layer .*: the type or the rank of its variable is open"),
+        (lambda t: t.replace('variable_type="f32"', 'variable_type="f4"'), "variable_type 'f4'; must be one of"),
+        (lambda t: t.replace('variable_id="hhn" variable', "variable"), "ReadValue layer .*: its <data> has no 'variable_id'"),
+        (lambda t: t.replace('type="ReadValue" version="opset6"', 'type="ReadValue" version="opset99"'), "version 'opset99'; must be opset3 or opset6"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(tmp_path: Path, change: Callable[[str], str], message: str) -> None:
+    path = edit(made_stateful(tmp_path), change)
+    refuse(path, message)
+
+
+def test_first_values_that_are_refused(tmp_path: Path) -> None:
+    refuse(
+        low_latency(tmp_path, constant=False), "ReadValue layer .*: its first value is computed in each run"
+    )
+    path = of_three(tmp_path)
+    edit(path, lambda t: t.replace(f'variable_shape="1,1,{H}"', f'variable_shape="1,2,{H}"'))
+    refuse(path, rf"ReadValue layer .*: starts from float32 \[1, 1, {H}\]; must be float32 \[1, 2, {H}\]")
+    path = of_three(tmp_path)
+    numbers = bytearray(path.with_suffix(".bin").read_bytes())
+    place = numbers.index(draw(1, 1, H).tobytes())
+    numbers[place : place + 4] = np.float32(np.nan).tobytes()
+    path.with_suffix(".bin").write_bytes(numbers)
+    refuse(path, "ReadValue layer .*: its first value holds what is no finite float64")
