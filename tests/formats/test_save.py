@@ -116,8 +116,9 @@ WRITTEN: dict[str, tuple[str, dict[str, Any]]] = {
     "ONNX 7": ("m.onnx", {"opset": 7}),
     "batch first": ("m.onnx", {"layout": 1}),
     "lengths": ("m.onnx", {"sequence_lens": True}),
-    "sequences": ("m.xml", {}),
-    "fixed sequences": ("m.xml", {"batch_size": 3, "seq_length": 6}),
+    "whole sequences": ("m.xml", {}),
+    "sequences": ("m.xml", {"sequence_lens": True}),
+    "fixed sequences": ("m.xml", {"sequence_lens": True, "batch_size": 3, "seq_length": 6}),
     "cells": ("m.xml", {"cell": True}),
 }
 
@@ -134,7 +135,8 @@ def test_states_that_are_left_out(tmp_path: Path, kind: str, count: int) -> None
     X = draw(layers, T=1 if kind == "cells" else 6)[0]
     feeds: dict[str, Array] = {"X": X[0] if kind == "cells" else X}
     if name == "m.xml" and kind != "cells":
-        feeds = {"X": X.swapaxes(0, 1).copy(), "sequence_lengths": np.full(3, 6, np.int32)}
+        feeds = {"X": X.swapaxes(0, 1).copy()}
+        feeds |= {"sequence_lengths": np.full(3, 6, np.int32)} if options else {}
     elif kind == "batch first":
         feeds["X"] = X.swapaxes(0, 1).copy()
     elif kind == "lengths":
@@ -142,7 +144,7 @@ def test_states_that_are_left_out(tmp_path: Path, kind: str, count: int) -> None
     infos = [info for info in model.inputs if "init" in info.name]
     assert len(infos) == count
     shapes = [[3 if not isinstance(size, int) else size for size in info.shape or ()] for info in infos]
-    batch = {"batch first": 0, "cells": 0, "sequences": 0, "fixed sequences": 0}.get(kind, 1)
+    batch = 0 if name == "m.xml" or kind == "batch first" else 1
     for shape in shapes:
         shape[batch] = 3
     zeros = {info.name: np.zeros(shape, np.float32) for info, shape in zip(infos, shapes, strict=True)}

@@ -83,7 +83,7 @@ def test_nodes_in_bodies(tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", [lambda: make_gru(direction="bidirectional"), lambda: make_stack(2)])
 def test_an_ir(make: Any, tmp_path: Path) -> None:
     layers = make()
-    onegru.save_layers(layers, tmp_path / "layers.xml")
+    onegru.save_layers(layers, tmp_path / "layers.xml", sequence_lens=True)
     ours = onegru.load(tmp_path / "layers.xml")
     x = np.random.default_rng(0).standard_normal((2, 6, 5)).astype(np.float32)
     feeds = {"X": x, "sequence_lengths": np.array([6, 6], np.int32)}

@@ -32,15 +32,14 @@ X = np.random.default_rng(5).standard_normal((7, 3, 5)).astype(np.float32)
 
 def feed(names: Iterable[str], x: Array = X) -> dict[str, Array]:
     """Inputs of a file, without an initial state."""
-    T, B, _ = x.shape
+    B = x.shape[1]
     D, H = LAYER.spec.num_directions, LAYER.spec.hidden_size
     given = {
         "initial_h": np.zeros((D, B, H), x.dtype),
         "initial_hidden_state": np.zeros((B, D, H), x.dtype),
-        "sequence_lengths": np.full(B, T, np.int32),
     }
     names = list(names)
-    given["X"] = x.swapaxes(0, 1).copy() if "sequence_lengths" in names else x
+    given["X"] = x.swapaxes(0, 1).copy() if "initial_hidden_state" in names else x
     return {name: given[name] for name in names}
 
 

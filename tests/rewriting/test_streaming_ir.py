@@ -128,7 +128,7 @@ def test_states_of_its_own(attention: bool, tmp_path: Path) -> None:
         *(rng.standard_normal(s).astype("f") for s in ((1, 12, 3), (1, 12, 4))), attention=attention
     )
     source, target = tmp_path / "gru.xml", tmp_path / "streaming.xml"
-    onegru.save_layers(layer, source)
+    onegru.save_layers(layer, source, sequence_lens=True)
     report = onegru.make_streaming(source, target)
     assert "its own states" in report.notes[0]
     feeds: dict[str, Array] = {"X": rng.standard_normal((2, 5, 3)).astype("f")}

@@ -82,7 +82,7 @@ _LengthsOption = Annotated[
     bool | None,
     typer.Option(
         "--lengths/--no-lengths",
-        help="An input for lengths; default in an IR alone.",
+        help="An input for lengths; default no: OpenVINO ignores them where sizes are open.",
         rich_help_panel=_OF_MODELS,
     ),
 ]
@@ -207,6 +207,8 @@ def _show(console: Console, layers: GRU | Stack, target: Path, checks: Sequence[
     steps = max((item.steps for item in checks), default=0)
     numbers = sum(item.compared for item in checks)
     say(console, f"{numbers:,} numbers compared, over {count(steps, 'step')}")
+    if any(item.in_float32 for item in checks):
+        say(console, "OpenVINO computes float64 in float32 between the layers, which is allowed for")
     say(console, f"{'wrote' if agrees else 'did not write'} {safe(str(target))}")
     if agrees and any(is_int8(lossless_storage(layer.weights)) for layer in layers_of(layers)):
         say(console, "quantized weights were dequantized: the same numbers, in float32")

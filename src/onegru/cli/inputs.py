@@ -187,7 +187,8 @@ def gather_inputs(
         say(Screen(stderr=True), f"random inputs with {listed}; --dim NAME=SIZE for others")
     first = first_states(graph_in(model), values) if seed is None else {}
     values |= first or made
-    if kept := ", ".join(map(safe, first.keys() & graph_in(model).zero_inputs)):
+    if first and graph_in(model).keeps:
+        kept = ", ".join(map(safe, first))
         say(Screen(stderr=True), f"{kept}: as before the first run; Model.stream() carries states on")
     missing = [info for info in model.inputs if info.name not in values and not info.optional]
     if missing:

@@ -267,8 +267,10 @@ class Graph:
             then all that it needs.
         initial: the numbers of those that are not zeros there, perhaps one row for all.
         least_steps: for inputs with steps, their axis and how many the first run must have at least.
-        zero_inputs: the names of inputs that may be left out: states, which are zeros then, unless `initial`
-            says others.
+        keeps: whether the model itself keeps `states` from run to run, so that they may be left out as
+            inputs, and a run then starts from `initial`.
+        zero_inputs: the names of inputs that may be left out: states of GRU nodes, which are zeros then, or
+            those that the model keeps.
         outline: all its operators, for what looks at more than GRU nodes.
         file: where it comes from, for what reads it as a whole; None for a model in memory.
     """
@@ -285,6 +287,7 @@ class Graph:
     starts: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
     initial: Mapping[str, Array] = field(default_factory=dict)
     least_steps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    keeps: bool = False
     zero_inputs: frozenset[str] = frozenset()
     outline: Outline | None = None
     file: Opened | None = None
@@ -335,11 +338,8 @@ def initial_states(graph: Graph) -> frozenset[str]:
 
 
 def kept_states(graph: Graph) -> str:
-    """The states that an IR keeps by itself, in words; empty for another model."""
-    kept = (
-        f"{output} → {name}" for output, name in graph.states if name in graph.zero_inputs & {*graph.starts}
-    )
-    return ", ".join(kept)
+    """The states that a model keeps by itself, in words; empty if it keeps none."""
+    return ", ".join(f"{output} → {name}" for output, name in graph.states) if graph.keeps else ""
 
 
 def batch_axes(graph: Graph) -> dict[str, int]:

@@ -46,9 +46,9 @@ def save_layers(
       `Y_h`. A stack has `initial_h_0`, `Y_h_0` and so on, and the `Y` of its last layer.
     - `.xml`, with its `.bin`: an OpenVINO IR of GRUSequence-5 or GRUCell-3 layers, or of AUGRUSequence or
       AUGRUCell where the layer has attention. Inputs and outputs are the operator's own, in its shapes: `X`
-      [B, T, I], `initial_hidden_state` [B, D, H] (`H_t` with attention), `sequence_lengths` [B] (int32), `A`
-      [B, T, 1]; `Y` [B, D, T, H], `Ho` [B, D, H]; numbered for each layer of a stack. Both biases of a gate
-      are added, which may change a result's last bits.
+      [B, T, I], `initial_hidden_state` [B, D, H] (`H_t` with attention), `A` [B, T, 1] and, if asked for,
+      `sequence_lengths` [B] (int32); `Y` [B, D, T, H], `Ho` [B, D, H]; numbered for each layer of a stack.
+      Both biases of a gate are added, which may change a result's last bits.
     - `.safetensors`: the weights as `GRU` takes them, and in the metadata what else makes the layer. Read it
       with `onegru.load_layers`.
     - `.pt`: the state dict of a PyTorch `nn.GRU`.
@@ -72,8 +72,8 @@ def save_layers(
         initial_h: whether the model takes initial states; if not, they are zeros. None for True: onegru runs
             the model without them as well, from zeros; other runtimes require them, as no format has inputs
             that may be left out at every batch size.
-        sequence_lens: whether the model takes lengths. None for what the operator demands: True in an IR of
-            sequences, else False. OpenVINO 2026.4 ignores them unless batch_size and seq_length are fixed.
+        sequence_lens: whether the model takes lengths; if not, all rows have all steps of X. None for False:
+            of an IR, OpenVINO 2026.4 ignores lengths unless batch_size and seq_length are fixed.
         batch_size: the only batch size that the model takes; None for any.
         seq_length: the only number of steps that the model takes; None for any.
 
@@ -99,10 +99,9 @@ def save_layers(
         (item.spec, item.weights, group_size(kept) if is_int8(kept := item.weight_storage) else None)
         for item in layers_of(layers)
     ]
-    has_lengths = kind == ".xml" and not cell if sequence_lens is None else bool(sequence_lens)
     # Through int, as a size may be one of NumPy's integers, which other packages refuse.
     sizes = [None if size is None else int(size) for size in (batch_size, seq_length)]
-    interface = Interface(initial_h is None or bool(initial_h), has_lengths, *sizes)
+    interface = Interface(initial_h is None or bool(initial_h), bool(sequence_lens), *sizes)
     if kind == ".safetensors":
         from onegru.formats.safetensors import safetensors_bytes
 

@@ -76,7 +76,7 @@ def read_note(
 ) -> dict[str, Any] | None:
     """The attributes of a `Graph` that a note tells; None if it is broken, or does not fit the model."""
     pairs: tuple[tuple[str, str], ...] = ()
-    kept: dict[str, frozenset[str]] = {}
+    kept: dict[str, Any] = {}
     shapes: dict[str, tuple[int | str, ...]] = {}
     initial: dict[str, Array] = {}
     least: dict[str, tuple[int, int]] = {}
@@ -85,7 +85,7 @@ def read_note(
         states = document["states"]
         pairs = tuple((state["output"], state["input"]) for state in states)
         shapes = {state["input"]: tuple(state["shape"]) for state in states}
-        kept = {"zero_inputs": frozenset(shapes)} if document.get("keeps") is True else {}
+        kept = {"keeps": True, "zero_inputs": frozenset(shapes)} if document.get("keeps") is True else {}
         told = {state["input"]: state["initial"] for state in states if "initial" in state}
         initial = {taken: np.array(numbers, np.float64) for taken, numbers in told.items()}
         delay = max(document.get("delays", {}).values(), default=0)

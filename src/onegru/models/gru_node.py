@@ -155,7 +155,9 @@ class GruNode:
         given = {name: values.get(value) for name, value in node.inputs.items() if name not in WEIGHTS}
         self._add_state(given, layer)
         with prefixed_errors(self._place):
-            results = apply(layer, lowered.ports, given, dict.fromkeys(node.outputs), strict_types=True)
+            results = apply(
+                layer, _ports_for(node, lowered), given, dict.fromkeys(node.outputs), strict_types=True
+            )
         values.update((node.outputs[name], array) for name, array in results.items())
 
     def _add_state(self, given: dict[str, Any], layer: GRU) -> None:
@@ -399,6 +401,11 @@ def has_fixed_layer(node: GruNode) -> bool:
 def trace_node(node: GruNode, runs: Sequence[Mapping[str, Array]], source: str) -> GateTrace:
     """Its gates in these runs."""
     return node._trace(runs, source)
+
+
+def _ports_for(node: GruStep, lowered: Lowered) -> Sequence[Port]:
+    """The ports of a run to come."""
+    return _ports_of(lowered) if node.full_length else lowered.ports
 
 
 def _ports_of(lowered: Lowered) -> list[Port]:

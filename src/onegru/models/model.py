@@ -283,7 +283,7 @@ class Model:
         """Use what states are at first for those that were left out; zeros unless the file says others."""
         zero_inputs = self._graph.zero_inputs
         missing = [info for info in self.inputs if info.name in zero_inputs and info.value not in values]
-        if missing and self._graph.starts:
+        if missing and self._graph.keeps:
             given = {info.name: values[info.value] for info in self.inputs if info.value in values}
             first = first_states(self._graph, given)
             values.update({info.value: first[info.name] for info in missing})

@@ -93,7 +93,7 @@ def verify(
     if inputs is None:
         inputs = pick_inputs(model, {}, seed, dims or {})[0]
         drawn = inputs.keys()
-    elif graph_in(model).zero_inputs:  # which another runtime may not leave out, or has within
+    elif graph_in(model).keeps:  # as another runtime does, from run to run
         known = by_name(model.inputs)
         inputs = {known[name].name if name in known else name: array for name, array in inputs.items()}
         inputs = {**first_states(graph_in(model), inputs), **inputs}

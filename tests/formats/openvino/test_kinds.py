@@ -17,7 +17,8 @@ from onegru.formats.opened import open_model
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import AttributeParser
 from onegru.formats.openvino.flow import IrReader
-from onegru.formats.openvino.xml import parse_net, xml_of
+from onegru.formats.openvino.states import ir_of
+from onegru.formats.openvino.xml import parse_net
 from tests.support.decomposed.ir import constant, scalar
 
 NUMBERS = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32) * 2
@@ -99,7 +100,7 @@ def folded(path: Path) -> tuple[Array | None, str]:
     """What the output of an IR is known to be, and the kind of operator that gives it."""
     file = open_model("path", path)
     assert file.weights is not None
-    words, root = AttributeParser(path), xml_of(file)
+    words, root = AttributeParser(path), ir_of(file)[0]
     graph = IrReader(words, Constants(words, file.weights)).read(parse_net(path, root), root)
     (name,) = graph.flow.outputs
     op = graph.flow.producer(name)

@@ -30,7 +30,7 @@ def test_ir_in_openvino(tmp_path: Path, directions: tuple[str, ...], after: bool
     Y, Y_h = call(reference(layers), X, states)
     assert_same_as(layers, openvino_results(path, ir_feeds(X, states, all_steps)), Y, Y_h)
     # Short lengths, which OpenVINO heeds where the sizes are fixed.
-    onegru.save_layers(layers, path, batch_size=3, seq_length=6)
+    onegru.save_layers(layers, path, sequence_lens=True, batch_size=3, seq_length=6)
     Y, Y_h = call(reference(layers), X, states, LENGTHS)
     assert_same_as(layers, openvino_results(path, ir_feeds(X, states, LENGTHS)), Y, Y_h)
 
@@ -40,7 +40,7 @@ def test_ir_in_openvino(tmp_path: Path, directions: tuple[str, ...], after: bool
 def test_ir_attributes(tmp_path: Path, activations: tuple[str, str], clip: float | None) -> None:
     layer = make_gru(direction="bidirectional", activations=activations * 2, clip=clip)
     path = tmp_path / "m.xml"
-    onegru.save_layers(layer, path)
+    onegru.save_layers(layer, path, sequence_lens=True)
     X, states = draw(layer)
     feeds = ir_feeds(X, states, np.full(3, 6, np.int32))
     Y, Y_h = call(reference(layer), X, states)
@@ -113,10 +113,35 @@ def test_ir_read_by_onegru(tmp_path: Path, dtype: str, cell: bool, attention: bo
 def test_attention_keeps_its_function(tmp_path: Path) -> None:
     layer = make_gru(attention=True)
     path = tmp_path / "m.xml"
-    onegru.save_layers(layer, path)
+    onegru.save_layers(layer, path, sequence_lens=True)
     X, (state,) = draw(layer)
     A = np.random.default_rng(3).uniform(0, 1, (3, 6, 1)).astype("f")
     feeds = {"X": X.swapaxes(0, 1), "H_t": state.swapaxes(0, 1), "sequence_lengths": LENGTHS, "A": A}
     results = onegru.load(path).run(feeds)
     Y, Y_h = layer(X, state, sequence_lens=LENGTHS, attention=A.swapaxes(0, 1))
     assert_same_as(layer, results, Y, (Y_h,))
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("attention", [True, False])
+def test_an_ir_without_lengths_needs_no_openvino(tmp_path: Path, direction: str, attention: bool) -> None:
+    """What computes X's number of steps for each row is not run: onegru takes all steps anyway."""
+    layer = make_gru(direction="forward" if attention else direction, attention=attention)
+    path = tmp_path / "m.xml"
+    onegru.save_layers(layer, path)
+    model = onegru.load(path)
+    assert model.other_node_count == 0
+    X, (state,) = draw(layer)
+    A = np.random.default_rng(3).uniform(0, 1, (3, 6, 1)).astype("f")
+    feeds = {"X": X.swapaxes(0, 1), "H_t" if attention else "initial_hidden_state": state.swapaxes(0, 1)}
+    Y, Y_h = layer(X, state, attention=A.swapaxes(0, 1) if attention else None)
+    feeds |= {"A": A} if attention else {}
+    assert_same_as(layer, model.run(feeds), Y, (Y_h,))
+    assert model.trace(feeds)[0].keys() >= {"X", "Y", "Ho"}
+    with pytest.raises(onegru.SpecError, match=r"GRUSequence node .*shape \[2, "):  # in general, not in haste
+        model.run(
+            {
+                name: array[:2] if array.ndim == 3 and name[0] in "iH" else array
+                for name, array in feeds.items()
+            }
+        )

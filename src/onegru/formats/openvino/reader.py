@@ -143,10 +143,13 @@ class _Reader:
             states=self._states(parameters, results),
             outline=Outline(text, self.constants.weights),
         )
-        steps = None if self.nested else walker.steps()
+        bare = {key: _without_lengths(gru) for key, gru in self.grus.items()}
+        alone = Walker(self.parser, self.constants, placed, bare, values)
+        if not self.nested and (steps := alone.steps()) is not None:
+            constants, conversions = alone.plain_constants()
+            grus, prelude = tuple(bare.values()), tuple(conversions)
+            return replace(graph, grus=grus, constants=constants, steps=steps, prelude=prelude)
         constants, conversions = walker.plain_constants()
-        if steps is not None:
-            return replace(graph, constants=constants, steps=steps, prelude=tuple(conversions))
         layers = [self.net.layers[key] for key in self.grus] + [layer for layer, _ in self.nested]
         for gru in graph.grus:
             check_attributes(gru.operator, gru.attributes, f"{self.path}: {gru}: ")
@@ -347,6 +350,14 @@ class _Reader:
         inputs = {port.name: value for port, value in zip(operator.inputs, takes, strict=False)}
         outputs = {port.name: value for port, value in zip(operator.outputs, gives, strict=False)}
         return GruStep(layer.name, operator, attributes, inputs, outputs, bodies)
+
+
+def _without_lengths(gru: GruStep) -> GruStep:
+    """A layer that takes no lengths, if these are all steps of X in any run."""
+    lengths = gru.operator.input("sequence_lens")
+    if lengths is None or not gru.full_length:
+        return gru
+    return replace(gru, inputs={name: value for name, value in gru.inputs.items() if name != lengths.name})
 
 
 def _numpy_name(words: str) -> str:

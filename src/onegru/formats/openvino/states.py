@@ -9,12 +9,13 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.core.errors import BROKEN, FormatError
+from onegru.core.errors import BROKEN
 from onegru.core.shapes import fits
 from onegru.core.wording import shape_words
 from onegru.formats.graph import STREAM_KEY, Dimension
@@ -145,15 +146,13 @@ def _starts(
     given = {variable: read for variable, read in reads.items() if read.inputs}
     if not given:
         return {}
-    graph = IrReader(parser, Constants(parser, weights)).read(net, root)
+    starts: dict[str, Array | None] = dict.fromkeys(given)
+    with suppress(*BROKEN):
+        graph = IrReader(parser, Constants(parser, weights)).read(net, root)
+        starts |= {name: graph.flow.constant(graph.inputs[read.id][0]) for name, read in given.items()}
     found: dict[str, Array] = {}
     for variable, read in given.items():
-        try:
-            start = graph.flow.constant(graph.inputs[read.id][0])
-        except FormatError:
-            raise
-        except BROKEN:
-            start = None
+        start = starts[variable]
         if start is None:
             raise parser.error(
                 f"{read}: its first value is computed in each run; must be a constant, or left out for zeros"

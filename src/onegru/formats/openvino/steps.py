@@ -69,7 +69,9 @@ class Walker:
         for item in reversed(self.layers):
             if (gru := self.grus.get(item.layer.id)) is not None:
                 steps.append(gru)
-            elif not wanted.intersection(item.outputs) or self.fixed.issuperset(item.outputs):
+                wanted.update(gru.reads)
+                continue
+            if not wanted.intersection(item.outputs) or self.fixed.issuperset(item.outputs):
                 continue
             elif item.layer.type == "Convert":
                 steps.append(self._conversion(item))
