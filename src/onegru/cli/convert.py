@@ -45,7 +45,7 @@ MOVED = {
 _SourceArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="SOURCE", help="A model (.onnx, .xml) or a checkpoint (.safetensors, .pt, .keras)."
+        metavar="SOURCE", help="A model (.onnx, .xml) or a checkpoint (.safetensors, .pt, .keras, .tflite)."
     ),
 ]
 _NodesOption = Annotated[

@@ -11,6 +11,7 @@ from onegru.formats.graph import Graph
 from onegru.formats.opened import Kind, Opened
 
 if TYPE_CHECKING:  # which import what reads each format
+    from onegru.formats.onnx.validate import ModelProto
     from onegru.layers.gru import GRU
     from onegru.layers.stack import Stack
 
@@ -175,6 +176,26 @@ class SafetensorsFormat(_Checkpoint):
         return read_safetensors(file, name)
 
 
+class TfliteFormat(Format):
+    """A TensorFlow Lite model, in which `onegru.models.fusing` finds GRUs."""
+
+    def left_out(self, file: Opened, grus: Collection[str], keras_version: str | None) -> tuple[str, ...]:
+        """The kinds of operators that are not read, and so are no part of a GRU."""
+        return file.once(tflite_model)[1]
+
+
+def tflite_model(file: Opened) -> tuple[ModelProto, tuple[str, ...]]:
+    """A TensorFlow Lite model in ONNX's operators, and the kinds that are not; for `Opened.once`.
+
+    Raises:
+        FormatError: the file is broken or hostile.
+        MissingExtraError: a package is not installed.
+    """
+    with needs_extra("onnx", "tflite", str(file)), needs_extra("tflite", "tflite", str(file)):
+        from onegru.formats.tflite.rules import onnx_model
+    return onnx_model(file)
+
+
 #: The formats that onegru reads.
 FORMATS: Mapping[Kind, Format] = {
     Kind.ONNX: OnnxFormat(),
@@ -182,6 +203,7 @@ FORMATS: Mapping[Kind, Format] = {
     Kind.PYTORCH: PytorchFormat(),
     Kind.SAFETENSORS: SafetensorsFormat(),
     Kind.KERAS: KerasFormat(),
+    Kind.TFLITE: TfliteFormat(),
 }
 
 

@@ -32,7 +32,7 @@ class Kind(Enum):
     NPZ = "an .npz archive of NumPy", ""
     NPY = "an .npy array of NumPy", ""
     PICKLE = "a pickle, which could run code", ""
-    TFLITE = "a TensorFlow Lite model", ""
+    TFLITE = "a TensorFlow Lite model", "layers"
     ORT = "a model in ONNX Runtime's own format", ""
     GZIP = "a gzip file", ""
     ZIP = "a zip archive of another kind", ""
@@ -137,6 +137,7 @@ _NAMES = {
     **dict.fromkeys((".engine", ".plan", ".trt"), Kind.TENSORRT),
     ".param": Kind.NCNN,
     ".bin": Kind.NUMBERS,
+    ".tflite": Kind.TFLITE,
 }
 
 
@@ -278,7 +279,7 @@ def open_file(argument: str, path: object) -> Opened:
 
     Raises:
         SpecError: it is not the name of a file.
-        FormatError: it is no regular file, or an ONNX model of 2 GiB or more.
+        FormatError: it is no regular file, or an ONNX or TensorFlow Lite model of 2 GiB or more.
         OSError: it cannot be opened; of a folder the message says which file in it to give.
     """
     if isinstance(path, Opened):
@@ -318,8 +319,8 @@ def _read(path: Path, version: tuple[int, ...]) -> Opened:
             kind = _kind_of_zip(path)
         reader = _kind_of_name(path, kind)
         # The file may be sparse, but its bytes would take memory all the same.
-        if reader is Kind.ONNX and version[-1] >= _ONNX_LIMIT:
-            raise FormatError(f"{path}: has {version[-1]} bytes; an ONNX model has less than 2 GiB")
+        if reader in (Kind.ONNX, Kind.TFLITE) and version[-1] >= _ONNX_LIMIT:
+            raise FormatError(f"{path}: has {version[-1]} bytes; {reader.words} has less than 2 GiB")
         data = start + file.read() if reader.holds == "model" else b""
     weights = _weights(path.with_suffix(".bin")) if reader is Kind.OPENVINO else None
     return Opened(path, reader, kind, version, data, weights)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from onegru.core.errors import BROKEN, FormatError, OneGRUError, needs_extra
 from onegru.core.wording import count
-from onegru.formats.format import format_of
+from onegru.formats.format import format_of, tflite_model
 from onegru.formats.graph import Graph
 from onegru.formats.opened import Kind, Opened, open_model
 from onegru.operators.onnx import OLDEST_OPSET
@@ -163,6 +163,21 @@ def fusing_hint(path: str | os.PathLike[str]) -> str:
             them = "it with a GRU node" if len(found) == 1 else "them with GRU nodes"
             return f"{grus}: `onegru fuse` replaces {them}"
     return ""
+
+
+def tflite_graph(file: Opened) -> tuple[Graph, Decomposed]:
+    """The graph of a TensorFlow Lite model with GRU nodes for its decomposed GRUs; for `Opened.once`.
+
+    Raises:
+        FormatError: the file is broken or hostile.
+    """
+    model, _ = file.once(tflite_model)
+    from onegru.formats.onnx.parse import parse_onnx
+    from onegru.formats.onnx.validate import Source, read_model, serialized
+
+    source = Source(str(file))
+    found = replace_decomposed(source, read_model(source, serialized(source, model)))
+    return parse_onnx(serialized(source, found.model), source), found
 
 
 def fused_graph(file: Opened) -> Graph:

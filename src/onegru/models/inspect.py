@@ -10,15 +10,13 @@ from onegru.core.errors import FormatError
 from onegru.core.spec import attention_of
 from onegru.core.wording import count
 from onegru.drawing.card import card
-from onegru.engines.interface import DEFAULT_OPTIONS
 from onegru.engines.storage import lossless_storage
 from onegru.formats.format import format_of
-from onegru.formats.graph import Graph, TensorInfo, nested_words
-from onegru.formats.opened import Opened, open_layers
+from onegru.formats.graph import TensorInfo, nested_words
+from onegru.formats.opened import Kind, Opened, open_layers
 from onegru.layers.gru import GRU
-from onegru.models.fusing import find_in_file
-from onegru.models.gru_node import GruNode, prepare_nodes
-from onegru.models.load_layers import left_out, load_layers, named_layers
+from onegru.models.fusing import find_in_file, tflite_graph
+from onegru.models.load_layers import gru_nodes, left_out, load_layers, named_layers
 from onegru.models.model import Model
 from onegru.models.report import GruReport, report_nodes
 from onegru.models.streaming import streaming_words
@@ -44,7 +42,8 @@ class Inspection:
         near_misses: what came near, and which part does not fit.
         fused_nodes: how many nodes the model has, those in bodies included, and how many it would have with
             GRU nodes for `decomposed`; None where there is none.
-        left_out: the tensors of a checkpoint, or layers of a Keras model, that are no part of its GRUs.
+        left_out: the tensors of a checkpoint, or layers of a Keras model, that are no part of its GRUs; the
+            operators of a TensorFlow Lite model that are not read.
         streaming: whether an ONNX model runs in chunks of time as it is, or rewritten, or why it cannot;
             empty where there is no GRU, and for other files.
     """
@@ -114,13 +113,15 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     if kind.holds == "layers":
         layers = load_layers(file)
         grus = tuple(_report_of_layer(name, layer) for name, layer in named_layers(layers))
-        return Inspection(str(file), kind.words, (), (), None, (), grus, left_out=left_out(file, layers))
+        missed = file.once(tflite_graph)[1].missed if kind is Kind.TFLITE else ()
+        rest = left_out(file, layers)
+        return Inspection(str(file), kind.words, (), (), None, (), grus, near_misses=missed, left_out=rest)
     graph = format_of(file).read_graph(file, again=True)
     found = _described(file)
     others = sum(step.node_count for step in graph.steps)
     if graph.whole is not None:
         others = graph.whole.node_count
-    grus, nested = report_nodes(graph.inputs, _gru_nodes(graph)), nested_words(graph.grus)
+    grus, nested = report_nodes(graph.inputs, gru_nodes(graph)), nested_words(graph.grus)
     words = streaming_words(file, graph) if grus else ""
     return Inspection(
         str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus, **found, streaming=words
@@ -140,16 +141,6 @@ def _described(file: Opened) -> dict[str, Any]:
         "near_misses": found.missed,
         "fused_nodes": found.nodes if found.fused else None,
     }
-
-
-def _gru_nodes(graph: Graph) -> list[GruNode]:
-    """The GRU nodes of a graph, prepared without the rest of it."""
-    constants = dict(graph.constants)
-    for step in graph.prelude:
-        step.run(constants)
-    nodes = [GruNode(gru, f"{graph.path}: {gru}: ", DEFAULT_OPTIONS) for gru in graph.grus]
-    prepare_nodes(nodes, constants, graph)
-    return nodes
 
 
 def report(model: Model) -> tuple[GruReport, ...]:

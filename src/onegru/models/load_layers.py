@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from itertools import chain, count
 
 from onegru.core.errors import FormatError, SpecError
+from onegru.engines.interface import DEFAULT_OPTIONS
 from onegru.formats.format import format_of
-from onegru.formats.opened import Opened, open_layers
+from onegru.formats.graph import Graph
+from onegru.formats.opened import Kind, Opened, open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
+from onegru.models.gru_node import GruNode, prepare_nodes
 from onegru.models.load import load
 
 
@@ -22,16 +26,17 @@ def load_layers(
     Args:
         path: a PyTorch checkpoint (a state dict, or mappings and lists that hold some; none of its code is
             run), a safetensors file (with PyTorch's names, or onegru's own), a saved Keras model (`.keras`,
-            `.h5`), an OpenVINO IR or an ONNX model. Its type is detected from its content.
+            `.h5`), a TensorFlow Lite, OpenVINO or ONNX model. Its type is detected from its content.
         name: the only layer to load, by its name in the result; None for all.
         keras_version: the version of Keras that saved the file, 2.0 to 3, such as "2.3", if the file does not
             tell it: defaults and one activation have changed. None if it does, as nearly all do.
 
     Returns:
         the layers by name, in the file's order: for PyTorch the prefix of their tensors ("" if there is
-        none), for Keras the layer's name ("encoder/gru" within a model "encoder"), for ONNX and OpenVINO the
-        name of a node with constant weights. A repeated name gets a number. Other layers are left out, such
-        as LSTMs, and cells with further tensors under their name, which no GRU of PyTorch has.
+        none), for Keras the layer's name ("encoder/gru" within a model "encoder"), for ONNX, OpenVINO and
+        TensorFlow Lite the name of a node with constant weights. A repeated name gets a number. Other layers
+        are left out, such as LSTMs, and cells with further tensors under their name, which no GRU of PyTorch
+        has.
 
     Raises:
         FormatError: the file is broken, or holds no GRU, or none but what PyTorch's dynamic quantization
@@ -50,8 +55,12 @@ def load_layers(
         raise SpecError.of(
             "keras_version", f"{keras_version!r}; must be None, as {file} is {file.kind.words}"
         )
-    is_model = file.kind.holds == "model"
-    layers = _model_layers(file) if is_model else form.read_layers(file, name, keras_version)
+    if file.kind.holds == "model":
+        layers = _layers_of(load(file).gru_nodes)
+    elif file.kind is Kind.TFLITE:
+        layers = _tflite_layers(file)
+    else:
+        layers = form.read_layers(file, name, keras_version)
     if name is not None:
         wanted = name if name in layers else name.removesuffix(".")
         if wanted not in layers:
@@ -84,9 +93,37 @@ def named_layers(found: Mapping[str, GRU | Stack]) -> list[tuple[str, GRU]]:
     ]
 
 
-def _model_layers(file: Opened) -> dict[str, GRU | Stack]:
+def gru_nodes(graph: Graph) -> list[GruNode]:
+    """The GRU nodes of a graph, prepared without the rest of it."""
+    constants = dict(graph.constants)
+    for step in graph.prelude:
+        step.run(constants)
+    nodes = [GruNode(gru, f"{graph.path}: {gru}: ", DEFAULT_OPTIONS) for gru in graph.grus]
+    prepare_nodes(nodes, constants, graph)
+    return nodes
+
+
+def _tflite_layers(file: Opened) -> dict[str, GRU | Stack]:
+    """The GRUs that a TensorFlow Lite model has decomposed into other operators."""
+    from onegru.models.fusing import tflite_graph  # which takes long to import
+
+    graph, found = file.once(tflite_graph)
+    # A cell within a loop that is not one of a GRU may run in any order.
+    graph = replace(graph, grus=tuple(gru for gru in graph.grus if not gru.bodies))
+    layers = _layers_of(gru_nodes(graph))
+    if masked := [item.place for item in found.fused if item.masked]:
+        raise FormatError(f"{file}: {masked[0]!r} leaves out steps by a mask, which no layer has; not read")
+    near = [f"{miss.place!r}: {miss.reason}" for miss in found.missed]
+    if unread := left_out(file):
+        near.append(f"not read are {', '.join(unread[:10])}")
+    if near and not layers:
+        raise FormatError(f"{file}: no GRU with weights of its own; {near[0]}")
+    return layers
+
+
+def _layers_of(nodes: Iterable[GruNode]) -> dict[str, GRU | Stack]:
     layers: dict[str, GRU | Stack] = {}
-    for node in load(file).gru_nodes:
+    for node in nodes:
         if node.layer is None:
             continue
         name = node.name or node.operator

@@ -1,0 +1,1 @@
+"""TensorFlow Lite's files: read, and put into ONNX's operators, in which their GRUs are found."""

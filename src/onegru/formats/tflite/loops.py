@@ -1,0 +1,178 @@
+"""WHILE loops of a counted number of iterations, as ONNX's Loop.
+
+What iterations collect is an array that the loop carries, of which iteration i makes a copy: the rows before
+i, the new one, the rows behind it; or it is a list of TensorFlow's. Where each row is written once, ONNX's
+Loop collects them. Where there is just the last one, it is the state.
+"""
+
+from __future__ import annotations
+
+from onnx import TensorProto, helper
+
+from onegru.formats.tflite.reader import Operator
+from onegru.formats.tflite.translate import GraphWriter, UnknownError
+
+_AXES = "RESHAPE", "EXPAND_DIMS"  # what adds an axis of size 1
+
+
+def stacked(graph: GraphWriter, op: Operator) -> list[str]:
+    """What a loop has put into a list, as an array, which is what ONNX's gives."""
+    graph.maker(op.inputs[0], "WHILE")
+    return [graph.emit("Identity", graph.value(op.inputs[0]))]
+
+
+class Loop:
+    """A loop, which raises `UnknownError` unless its iterations are counted."""
+
+    def __init__(self, graph: GraphWriter, op: Operator) -> None:
+        places = [op.option(f"{name}SubgraphIndex") for name in ("Cond", "Body")]
+        if min(places) < 1:
+            raise UnknownError
+        self.graph, self.op = graph, op
+        self.cond, self.body = (
+            GraphWriter(graph.whole, graph.whole.subgraphs[place], graph.depth + 1) for place in places
+        )
+        self.before, self.after = self.body.subgraph.inputs, self.body.subgraph.outputs
+        self.asked = self.cond.subgraph.inputs
+        if not len(op.inputs) == len(op.outputs) == len(self.before) == len(self.after) == len(self.asked):
+            raise UnknownError
+        self.number, self.bound = self._count()
+        # What is collected, by the place of the array; the state that is its last row, and the shape of that.
+        self.rows: dict[int, int] = {}
+        self.last: dict[int, tuple[int, tuple[int, ...]]] = {}
+        for place in range(len(self.before)):
+            try:
+                self._drop(place)
+            except (UnknownError, ValueError, LookupError):
+                continue
+
+    def _is_next(self, after: int, before: int) -> bool:
+        """Whether a value is one more than another."""
+        op = self.body.maker(after, "ADD")
+        others = [index for index in op.inputs if index != before]
+        return len(others) == 1 == len(op.inputs) - 1 and self.body.integers(others[0]) == [1]
+
+    def _is_counter(self, index: int) -> bool:
+        """Whether a value of the body counts iterations from 0 on."""
+        place = self.before.index(index)
+        is_zero = self.graph.integers(self.op.inputs[place]) == [0]
+        return is_zero and self._is_next(self.after[place], index)
+
+    def _count(self) -> tuple[int | None, int]:
+        """What all conditions hold a counter below: a number, or a value around the loop."""
+        waiting, found = [*self.cond.subgraph.outputs], set[tuple[int | None, int]]()
+        for _ in range(len(self.cond.subgraph.operators)):
+            op = self.cond.maker(waiting.pop(), "LESS", "LOGICAL_AND")
+            if op.kind == "LOGICAL_AND":
+                waiting += op.inputs
+            elif self._is_counter(self.before[self.asked.index(op.inputs[0])]):
+                found.add(self._bound(op.inputs[1]))
+            if not waiting:
+                break
+        if waiting or len(found) != 1:
+            raise UnknownError
+        return found.pop()
+
+    def _bound(self, high: int) -> tuple[int | None, int]:
+        if high not in self.asked:
+            (number,) = self.cond.integers(high)
+            return number, -1
+        place = self.asked.index(high)
+        if self.after[place] != self.before[place]:
+            raise UnknownError
+        index = self.op.inputs[place]
+        is_open = self.graph.tensor(index).value is None
+        return (None, index) if is_open else (self.graph.integers(index)[0], -1)
+
+    def _is_count(self, index: int) -> bool:
+        """Whether a value around the loop is the number of iterations."""
+        return index == self.bound if self.number is None else self.graph.integers(index) == [self.number]
+
+    def _drop(self, place: int) -> None:
+        """Note how a value is made that ONNX's Loop need not carry."""
+        body, inner, start = self.body, self.before[place], self.op.inputs[place]
+        if self.cond.takers[self.asked[place]] or self.after.count(self.after[place]) > 1:
+            return
+        made = body.maker(self.after[place], "CONCATENATION", "FlexTensorListSetItem", *_AXES)
+        if made.kind == "FlexTensorListSetItem":
+            items, index, row = made.inputs
+            has = self.graph.maker(start, "FlexTensorListReserve").inputs[1]
+            if items != inner or body.takers[inner] != 1:
+                raise UnknownError
+            if index not in self.before:
+                if body.integers(index) == [0] and self.graph.integers(has) == [1]:
+                    self._drop_last(place, row, ())
+            elif self._is_counter(index) and self._is_count(has):
+                self.rows[place] = row
+        elif made.kind == "CONCATENATION":
+            self._drop_copy(place, made)
+        elif not body.takers[inner]:
+            shape, source = body.tensor(self.after[place]).shape, made.inputs[0]
+            is_first = shape == (1, *body.tensor(source).shape)
+            self._drop_last(place, source, () if is_first else tuple(size or 0 for size in shape))
+
+    def _drop_last(self, place: int, source: int, shape: tuple[int, ...]) -> None:
+        """Note a value that is a state in another shape, unless no iteration may write it."""
+        state = self.after.index(source)
+        starts = [self.graph.tensor(self.op.inputs[item]).value for item in (place, state)]
+        is_zero = all(start is not None and not start.any() for start in starts)
+        if state != place and 0 not in shape and (is_zero or (self.number or 0) > 0):
+            self.last[place] = state, shape
+
+    def _drop_copy(self, place: int, made: Operator) -> None:
+        """Note an array of as many rows as there are iterations, each of which writes its own."""
+        body, inner = self.body, self.before[place]
+        front, row, back = made.inputs
+        cut, kept = body.maker(front, "SLICE").inputs, body.maker(back, "SLICE").inputs
+        index, after = self._first_of(cut[2], -1), self._first_of(kept[1], 0)
+        source = body.maker(row, *_AXES).inputs[0]
+        is_whole = cut[0] == kept[0] == inner and body.takers[inner] == 2
+        is_whole = is_whole and {*body.integers(cut[1])} == {0} and {*body.integers(kept[2])} == {-1}
+        is_row = body.tensor(row).shape == (1, *body.tensor(source).shape)
+        is_row = is_row and not made.option("Axis") and not made.option("FusedActivationFunction")
+        if is_whole and is_row and self._is_counter(index) and self._is_next(after, index):
+            start = self.op.inputs[place]
+            value = self.graph.tensor(start).value
+            if value is not None and value.shape[0] == self.number:
+                self.rows[place] = source
+            elif value is None:
+                shape = self.graph.maker(start, "FILL").inputs[0]
+                first = self.graph.maker(shape, "CONCATENATION").inputs[0]
+                if self._is_count(self.graph.maker(first, *_AXES).inputs[0]):
+                    self.rows[place] = source
+
+    def _first_of(self, index: int, rest: int) -> int:
+        """The first of the numbers in a value, each other of which is `rest`."""
+        first, others = self.body.maker(index, "CONCATENATION").inputs
+        if {*self.body.integers(others)} != {rest}:
+            raise UnknownError
+        return self.body.maker(first, *_AXES).inputs[0]
+
+    def write(self) -> list[str]:
+        """Its outputs."""
+        graph, body = self.graph, self.body
+        base, graph.base = graph.base, ""
+        if self.number is None:
+            steps = graph.emit("Cast", graph.value(self.bound), to=TensorProto.INT64)
+        else:
+            steps = graph.constant([max(self.number, 0)])
+        graph.base = base
+        carried = [place for place in range(len(self.before)) if place not in {**self.rows, **self.last}]
+        initial = [graph.value(self.op.inputs[place]) for place in carried]
+        iteration, goes_on = body.fresh("iteration"), body.fresh("goes_on")
+        inputs = [
+            helper.make_tensor_value_info(iteration, TensorProto.INT64, ()),
+            helper.make_tensor_value_info(goes_on, TensorProto.BOOL, ()),
+            *(body.declared(self.before[place]) for place in carried),
+        ]
+        body.write([*(self.after[place] for place in carried), *self.rows.values()])
+        outputs = [helper.make_tensor_value_info(body.emit("Identity", goes_on), TensorProto.BOOL, ())]
+        outputs += [body.given(self.after[place]) for place in carried]
+        outputs += [body.given(row) for row in self.rows.values()]
+        whole = body.graph("body", inputs, outputs)
+        given = graph.emit_all("Loop", [steps, "", *initial], len(outputs) - 1, body=whole)
+        values = dict(zip([*carried, *self.rows], given, strict=True))
+        for place, (state, shape) in self.last.items():
+            kind, numbers = ("Reshape", shape) if shape else ("Unsqueeze", (0,))
+            values[place] = graph.emit(kind, values[state], graph.constant(numbers))
+        return [values[place] for place in range(len(self.before))]

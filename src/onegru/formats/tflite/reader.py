@@ -1,0 +1,167 @@
+"""A .tflite file as plain data.
+
+The accessors of `tflite` follow whatever offsets a file holds, and raise where these lead out of it. What is
+read is counted, so that a small file whose parts lie on top of each other is not read as a large one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tflite
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import FormatError
+
+# Element types by their numbers; others are those of values that no rule takes.
+_DTYPES = {0: "float32", 1: "float16", 2: "int32", 3: "uint8", 4: "int64", 6: "bool", 7: "int16", 9: "int8"}
+_MOST_AXES = 8
+_KINDS = {number: name for name, number in vars(tflite.BuiltinOperator).items() if isinstance(number, int)}
+_OPTIONS = {number: name for name, number in vars(tflite.BuiltinOptions).items() if isinstance(number, int)}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Tensor:
+    """A value of a subgraph, by names that may not be its own."""
+
+    name: str
+    dtype: str  # NumPy's name, or ""
+    shape: tuple[int | None, ...]  # None for what is not fixed
+    value: Array | None  # of a constant, dequantized
+    is_quantized: bool  # whether it is computed in integers that stand for other numbers
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Operator:
+    """An operator of a subgraph; an input that is left out is -1."""
+
+    kind: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    options: Any = None
+
+    def option(self, name: str, default: Any = 0) -> Any:
+        """An option by the name of its accessor."""
+        found = getattr(self.options, name, None)
+        return default if found is None else found()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Subgraph:
+    """A graph of a file: the model's, or the body of an operator."""
+
+    tensors: tuple[Tensor, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    operators: tuple[Operator, ...]
+
+
+def read_subgraphs(data: bytes) -> tuple[Subgraph, ...]:
+    """The graphs of a file, the model's first.
+
+    Raises:
+        FormatError: it has none, or its parts are not legal.
+        ValueError, TypeError, LookupError, ArithmeticError, struct.error: its parts contradict each other.
+    """
+    reader = _Reader(data)
+    if not (count := reader.counted(reader.model.SubgraphsLength())):
+        raise FormatError("holds no graph; not a TensorFlow Lite model, or truncated")
+    return tuple(reader.subgraph(reader.model.Subgraphs(index)) for index in range(count))
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self.left = len(data)  # of what is read, all of which takes a byte at least
+        self.model = tflite.Model.GetRootAs(data, 0)
+        codes = range(self.counted(self.model.OperatorCodesLength()))
+        self.kinds = [self._kind(self.model.OperatorCodes(index)) for index in codes]
+
+    def counted(self, length: int) -> int:
+        """A length that the file must have room for."""
+        self.left -= length
+        if self.left < 0:
+            raise FormatError("its parts lie on top of each other, or end behind it; broken or truncated")
+        return length
+
+    def _numbers(self, owner: Any, name: str) -> tuple[int, ...]:
+        count = self.counted(getattr(owner, f"{name}Length")())
+        return tuple(int(item) for item in getattr(owner, f"{name}AsNumpy")()) if count else ()
+
+    def _tensors(self, owner: Any, name: str, count: int, least: int) -> tuple[int, ...]:
+        found = self._numbers(owner, name)
+        if found and not least <= min(found) <= max(found) < count:
+            raise FormatError(f"names tensors {min(found)} to {max(found)}; must be below {count}")
+        return found
+
+    def _text(self, text: Any) -> str:
+        return "" if text is None else bytes(text)[: self.counted(len(text))].decode(errors="replace")
+
+    def _kind(self, code: Any) -> str:
+        number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())  # the older one ends at 127
+        return self._text(code.CustomCode()) or _KINDS.get(number, f"operator {number}")
+
+    def subgraph(self, graph: Any) -> Subgraph:
+        """One graph."""
+        number = self.counted(graph.TensorsLength())
+        tensors = [self._tensor(graph.Tensors(index)) for index in range(number)]
+        operators = []
+        for index in range(self.counted(graph.OperatorsLength())):
+            op = self._operator(graph.Operators(index), number)
+            # Weights of half precision, and quantized ones, which are dequantized already.
+            value = tensors[op.inputs[0]].value if op.kind == "DEQUANTIZE" and op.inputs[:1] > (-1,) else None
+            if value is None or value.dtype.kind != "f" or len(op.outputs) != 1:
+                operators.append(op)
+                continue
+            value = value.astype(np.float32)
+            self.counted(value.nbytes // 16)
+            tensors[op.outputs[0]] = replace(tensors[op.inputs[0]], dtype="float32", value=value)
+        inputs, outputs = (self._tensors(graph, name, number, 0) for name in ("Inputs", "Outputs"))
+        return Subgraph(tuple(tensors), inputs, outputs, tuple(operators))
+
+    def _operator(self, op: Any, tensors: int) -> Operator:
+        options, table = getattr(tflite, _OPTIONS.get(op.BuiltinOptionsType(), ""), None), op.BuiltinOptions()
+        if options is not None and table is not None:
+            options = options()
+            options.Init(table.Bytes, table.Pos)
+        inputs, outputs = self._tensors(op, "Inputs", tensors, -1), self._tensors(op, "Outputs", tensors, 0)
+        return Operator(self.kinds[op.OpcodeIndex()], inputs, outputs, None if table is None else options)
+
+    def _tensor(self, tensor: Any) -> Tensor:
+        name, dtype, model = self._text(tensor.Name()), _DTYPES.get(tensor.Type(), ""), self.model
+        shape, signature = self._numbers(tensor, "Shape"), self._numbers(tensor, "ShapeSignature")
+        if (
+            len(shape) > _MOST_AXES
+            or min(shape, default=0) < 0
+            or not tensor.Buffer() < model.BuffersLength()
+        ):
+            raise FormatError(f"tensor {name!r}: its shape or buffer is not legal")
+        buffer, scales = model.Buffers(tensor.Buffer()), tensor.Quantization()
+        is_quantized = scales is not None and scales.ScaleLength() > 0
+        if not buffer.DataLength() or not dtype or tensor.Sparsity() is not None:
+            sizes = signature if len(signature) == len(shape) else shape
+            return Tensor(name, dtype, tuple(s if s >= 0 else None for s in sizes), None, is_quantized)
+        wanted = math.prod(shape) * np.dtype(dtype).itemsize
+        if buffer.DataLength() != wanted:
+            have = buffer.DataLength()
+            raise FormatError(f"tensor {name!r}: {have} bytes; must be {wanted} for shape {list(shape)}")
+        raw = np.frombuffer(buffer.DataAsNumpy().tobytes(), np.uint8)  # a copy, at multiples of its size
+        value = (raw != 0 if dtype == "bool" else raw.view(dtype)).reshape(shape)
+        if is_quantized and value.dtype.kind in "iu":
+            value, dtype = self._dequantized(name, value, scales), "float32"
+        self.counted(value.nbytes // 16)  # four times as large as it was, and shared
+        return Tensor(name, dtype, shape, value, False)
+
+    def _dequantized(self, name: str, value: Array, quantization: Any) -> Array:
+        """The numbers that integers stand for, by one scale, or one for each index of an axis."""
+        count, axis = self.counted(quantization.ScaleLength()), quantization.QuantizedDimension()
+        scales = np.asarray(quantization.ScaleAsNumpy(), np.float64)
+        has_zeros = self.counted(quantization.ZeroPointLength()) > 0
+        zeros = np.asarray(quantization.ZeroPointAsNumpy() if has_zeros else [0] * count, np.int64)
+        is_each = 0 <= axis < value.ndim and count == value.shape[axis]
+        if len(zeros) != count or not (count == 1 or is_each) or not np.isfinite(scales).all():
+            raise FormatError(f"tensor {name!r}: {count} scales do not fit shape {list(value.shape)}")
+        shape = [-1 if is_each and place == axis else 1 for place in range(value.ndim)]
+        return ((value - zeros.reshape(shape)) * scales.reshape(shape)).astype(np.float32)

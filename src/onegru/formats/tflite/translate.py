@@ -1,0 +1,204 @@
+"""A TensorFlow Lite model in ONNX's operators, one for one.
+
+An operator without a rule, or with an option that its rule does not do, is kept by its name, in the domain
+`tflite`: what needs it is not found to be a GRU.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import FormatError
+from onegru.dataflow.names import fresh_name
+from onegru.formats.tflite.reader import Operator, Subgraph, Tensor
+
+_DOMAIN = "tflite"  # of what is kept by name
+_OPSET, _IR_VERSION = 17, 8
+_MOST_OPERATORS = 200_000  # those of a body as often as it is used
+_DEEPEST = 8
+_LONGEST = 200  # of names
+
+#: What gives an operator's outputs by ONNX's; it raises `UnknownError` for what it does not do.
+Rule = Callable[["GraphWriter", Operator], Sequence[str]]
+
+
+class UnknownError(Exception):
+    """An operator that is not put into ONNX's."""
+
+
+@dataclass(eq=False)
+class Translation:
+    """A whole model being translated, by the rules for each kind of operator."""
+
+    subgraphs: Sequence[Subgraph]
+    rules: Mapping[str, Rule]
+    unknown: Counter[str] = field(default_factory=Counter)  # the operators that are kept by name
+    names: set[str] = field(default_factory=set)  # all in use
+    used: Counter[str] = field(default_factory=Counter)  # how often each was asked for
+    left: int = _MOST_OPERATORS
+
+    def words(self) -> tuple[str, ...]:
+        """The kinds of operators that are kept by name."""
+        return tuple(f"{kind} ({n} times)" if n > 1 else kind for kind, n in self.unknown.items())
+
+    def model(self) -> ModelProto:
+        """The model. Raises FormatError where it is hostile."""
+        main = self.subgraphs[0]
+        writer = GraphWriter(self, main)
+        inputs = [writer.declared(index) for index in main.inputs]
+        writer.write(main.outputs)
+        outputs = [writer.given(index) for index in main.outputs]
+        opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_DOMAIN, 1)]
+        graph = writer.graph("main", inputs, outputs)
+        return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+
+
+class GraphWriter:
+    """A graph, or a body that lies in `depth` others, being translated."""
+
+    def __init__(self, whole: Translation, subgraph: Subgraph, depth: int = 0) -> None:
+        if depth > _DEEPEST:
+            raise FormatError("bodies lie too deep within each other; must end somewhere")
+        whole.left -= 1 + len(subgraph.operators)
+        if whole.left < 0:
+            raise FormatError(f"more than {_MOST_OPERATORS:,} operators, bodies included; not read")
+        self.whole, self.subgraph, self.depth = whole, subgraph, depth
+        self.makers = {output: op for op in subgraph.operators for output in op.outputs}
+        self.takers = Counter(index for op in subgraph.operators for index in op.inputs)
+        self.takers.update(subgraph.outputs)
+        made = [*subgraph.inputs, *(output for op in subgraph.operators for output in op.outputs)]
+        if len(set(made)) < len(made):
+            raise FormatError("a value is computed twice; must be once")
+        self.values: dict[int, str] = {}
+        self.nodes: list[NodeProto] = []
+        self.odd: list[NodeProto] = []
+        self.constants: list[TensorProto] = []
+        self.infos: list[ValueInfoProto] = []
+        self.base = ""
+
+    def tensor(self, index: int) -> Tensor:
+        """A tensor of the graph."""
+        if index < 0:
+            raise UnknownError
+        return self.subgraph.tensors[index]
+
+    def maker(self, index: int, *kinds: str) -> Operator:
+        """The operator that makes a tensor, of one of these kinds."""
+        op = self.makers.get(index)
+        if op is None or op.kind not in kinds:
+            raise UnknownError
+        return op
+
+    def integers(self, index: int) -> list[int]:
+        """The numbers of a constant of integers."""
+        value = self.tensor(index).value
+        if value is None or value.dtype.kind != "i" or value.size > 64:
+            raise UnknownError
+        return [int(item) for item in value.ravel()]
+
+    def axis(self, axis: int, index: int) -> int:
+        """An axis of a tensor, counted from its first."""
+        rank = len(self.tensor(index).shape)
+        if not -rank <= axis < rank:
+            raise UnknownError
+        return axis % rank
+
+    def value(self, index: int) -> str:
+        """ONNX's name of a tensor."""
+        tensor = self.tensor(index)
+        if index not in self.values and tensor.value is not None:
+            self.values[index] = self.constant(tensor.value, tensor.name)
+        elif index not in self.values:  # a constant of another kind, or what only an operator's state is
+            self.whole.unknown[f"constant of type {tensor.dtype or 'unknown'}"] += 1
+            self.values[index] = self.fresh(tensor.name)
+            self.odd.append(helper.make_node("CONSTANT", [], [self.values[index]], domain=_DOMAIN))
+        return self.values[index]
+
+    def all(self, op: Operator, count: int | None = None) -> list[str]:
+        """The values that an operator takes, of which there must be so many."""
+        if count is not None and len(op.inputs) != count:
+            raise UnknownError
+        return [self.value(index) for index in op.inputs]
+
+    def fresh(self, base: str) -> str:
+        """A new name."""
+        base = base[:_LONGEST] or "value"
+        self.whole.used[base] += 1  # so that many of one name take no longer than others
+        number = self.whole.used[base]
+        return fresh_name(base if number == 1 else f"{base}_{number}", self.whole.names)
+
+    def constant(self, array: Array | Sequence[int], base: str = "constant") -> str:
+        """A constant; of int64 if it is not an array."""
+        name = self.fresh(base)
+        numbers = array if isinstance(array, np.ndarray) else np.array(array, np.int64)
+        self.constants.append(onnx.numpy_helper.from_array(numbers, name))
+        return name
+
+    def emit(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """The value of a new node."""
+        return self.emit_all(kind, inputs, 1, **attributes)[0]
+
+    def emit_all(self, kind: str, inputs: Sequence[str], count: int, **attributes: Any) -> list[str]:
+        """The values of a new node of several."""
+        outputs = [self.fresh(self.base or kind) for _ in range(count)]
+        self.nodes.append(helper.make_node(kind, inputs, outputs, outputs[0], **attributes))
+        return outputs
+
+    def declared(self, index: int) -> ValueInfoProto:
+        """An input."""
+        self.values[index] = self.fresh(self.tensor(index).name)
+        return typed(self.values[index], self.tensor(index))
+
+    def given(self, index: int) -> ValueInfoProto:
+        """An output, as a value of its own."""
+        self.base = self.tensor(index).name
+        return typed(self.emit("Identity", self.value(index)), self.tensor(index))
+
+    def graph(self, name: str, inputs: list[ValueInfoProto], outputs: list[ValueInfoProto]) -> GraphProto:
+        """What was written."""
+        nodes, infos = [*self.odd, *self.nodes], self.infos
+        return helper.make_graph(nodes, name, inputs, outputs, initializer=self.constants, value_info=infos)
+
+    def write(self, wanted: Iterable[int]) -> None:
+        """Translate the operators that these values need."""
+        needed, kept = set(wanted), []
+        for op in reversed(self.subgraph.operators):
+            if not needed.isdisjoint(op.outputs):
+                needed |= set(op.inputs)
+                kept.append(op)
+        for op in reversed(kept):
+            self.base = self.tensor(op.outputs[0]).name
+            self.values.update(zip(op.outputs, self._translated(op), strict=True))
+
+    def _translated(self, op: Operator) -> Sequence[str]:
+        before, unknown = len(self.nodes), self.whole.unknown.copy()
+        is_quantized = any(self.tensor(i).is_quantized for i in op.inputs + op.outputs if i >= 0)
+        rule = self.whole.rules.get(op.kind)
+        try:
+            values = [] if rule is None or is_quantized else rule(self, op)
+            if len(values) == len(op.outputs):
+                return values
+        except (UnknownError, ValueError, LookupError):  # which has not what the rule takes out of it
+            pass
+        del self.nodes[before:]
+        # A state that is kept from run to run may be any value.
+        self.whole.unknown = unknown + Counter({op.kind} - {"VAR_HANDLE", "READ_VARIABLE"})
+        inputs = [self.value(index) if index >= 0 else "" for index in op.inputs]
+        outputs = self.emit_all(op.kind, inputs, len(op.outputs), domain=_DOMAIN)
+        tensors = map(self.tensor, op.outputs)
+        self.infos += [typed(name, tensor) for name, tensor in zip(outputs, tensors, strict=True)]
+        return outputs
+
+
+def typed(name: str, tensor: Tensor) -> ValueInfoProto:
+    """The type of a value."""
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)) if tensor.dtype else TensorProto.UNDEFINED
+    return helper.make_tensor_value_info(name, code, tensor.shape)
