@@ -7,7 +7,9 @@ import pickle
 import zipfile
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import onegru
 from onegru import FormatError, SpecError
 from onegru.formats.opened import Kind, open_file
 from tests.formats.test_pytorch import state
+from tests.formats.tflite.make_files import FOLDER
 from tests.support.files.ir_files import write_case
 from tests.support.files.keras_files import keras_3
 from tests.support.files.onnx_models import H, I, graph, gru, model, save, value, weights
@@ -88,6 +91,8 @@ FILES: dict[str, tuple[Kind, Callable[[Path], object]]] = {
     "Keras": (Kind.KERAS, keras_3),
     "Keras, legacy": (Kind.KERAS, lambda path: keras_3(path)),
 }
+if find_spec("tflite") is not None:
+    FILES["TensorFlow Lite"] = Kind.TFLITE, partial(copy, FOLDER / "states.tflite")
 
 # What TensorFlow 2 and 1, coremltools and flax write at the beginning, and what others are known to.
 STARTS = (
@@ -109,7 +114,6 @@ OTHERS: dict[str, tuple[Kind, Callable[[Path], object]]] = {
     "npz": (Kind.NPZ, write_npz),
     "npy": (Kind.NPY, write_npy),
     "pickle": (Kind.PICKLE, lambda path: path.write_bytes(pickle.dumps({"weight_ih_l0": 3}))),
-    "TensorFlow Lite": (Kind.TFLITE, lambda path: path.write_bytes(b"\x1c\0\0\0TFL3" + bytes(40))),
     "ORT": (Kind.ORT, lambda path: path.write_bytes(b"\x1c\0\0\0ORTM" + bytes(40))),
     "gzip": (Kind.GZIP, lambda path: path.write_bytes(gzip.compress(b"x"))),
     "LFS": (Kind.LFS, lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\noid")),

@@ -20,6 +20,7 @@ from onnx import ModelProto, TensorProto
 import onegru
 from onegru.formats.onnx.functions.augru import add_augru_functions, augru_node
 from onegru.layers.gates.files import writer
+from tests.formats.tflite.make_files import FOLDER
 from tests.support.decomposed.draw import decomposed
 from tests.support.files.ir_files import IrWriter, write_case
 from tests.support.files.onnx_models import (
@@ -47,7 +48,7 @@ Files = dict[str, bytes]
 PROBE = "probe.onnx"
 
 #: The packages that a kind cannot be written or read without.
-NEEDS: Mapping[str, str] = {"keras": "h5py", "h5": "h5py"}
+NEEDS: Mapping[str, str] = {"keras": "h5py", "h5": "h5py", "tflite": "tflite"}
 
 
 @cache
@@ -302,6 +303,10 @@ def _h5() -> list[Files]:
     return [{"m.h5": _hdf5(fill)}]
 
 
+def _tflite() -> list[Files]:
+    return [{"m.tflite": path.read_bytes()} for path in sorted(FOLDER.glob("*.tflite"))]
+
+
 def _zipped(members: Mapping[str, bytes]) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
@@ -409,6 +414,7 @@ _CORPORA: Mapping[str, Callable[[], list[Files]]] = {
     "bin": _xml,
     "keras": _keras,
     "h5": _h5,
+    "tflite": _tflite,
     "safetensors": _safetensors,
     "pt": _pt,
     "npz": _npz,

@@ -53,6 +53,7 @@ def test_all_reads_every_file_and_brings_no_framework() -> None:
         "onnxruntime",
         "openvino",
         "h5py",
+        "tflite",
         "safetensors",
         "ml_dtypes",
         "pyarrow",

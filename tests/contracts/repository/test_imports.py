@@ -53,7 +53,9 @@ OPTIONAL = {
         "conformance.export",
         "models.inference_session",
         "backend",
+        "formats.tflite.*",
     ),
+    "tflite": ("formats.tflite.*",),
     "google": ("formats.onnx.*", "rewriting.*"),  # protobuf, which onnx itself needs
     "onnxruntime": ("runtimes.execution_provider", "formats.onnx.whole.session", "models.inference_session"),
     "openvino": (

@@ -1,0 +1,83 @@
+"""Make the files of tests/formats/tflite/files: python -m tests.formats.tflite.make_files.
+
+Made by Keras 3.15.1 on TensorFlow 2.21.0. `arrays` gives the weights, which the tests know as well.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FOLDER = Path(__file__).parent / "files"
+INPUT = 3
+
+#: For each file the number of units, the reset, and of how many GRUs the weights are drawn.
+FORMS = {
+    "states": (4, "after", 1),
+    "unrolled_int8": (24, "before", 1),
+    "lists": (3, "after", 1),
+    "both": (2, "after", 2),
+}
+
+
+def arrays(name: str) -> list[list[np.ndarray[Any, np.dtype[np.float32]]]]:
+    """The kernel, the recurrent kernel and the bias of each GRU of a file."""
+    hidden, reset, count = FORMS[name]
+    rng = np.random.default_rng(len(name))
+    bias = (2, 3 * hidden) if reset == "after" else (3 * hidden,)
+    shapes = (INPUT, 3 * hidden), (hidden, 3 * hidden), bias
+    return [[rng.normal(0, 0.5, shape).astype(np.float32) for shape in shapes] for _ in range(count)]
+
+
+def main() -> None:
+    """Make all of them, or those that are named."""
+    import keras
+    import tensorflow as tf
+
+    layers = keras.layers
+
+    def states() -> Any:
+        x = layers.Input((5, INPUT), batch_size=1)
+        return x, layers.GRU(4, return_sequences=True, stateful=True)(x)
+
+    def unrolled_int8() -> Any:
+        x = layers.Input((2, INPUT))
+        return x, layers.GRU(24, reset_after=False, unroll=True)(x)
+
+    def lists() -> Any:
+        x = layers.Input((5, INPUT))
+        return x, layers.GRU(3, return_sequences=True)(x)
+
+    def both() -> Any:
+        x = layers.Input((5, INPUT), batch_size=1)
+        return x, layers.Bidirectional(layers.GRU(2))(x)
+
+    makers: dict[str, Callable[[], Any]] = {
+        "states": states,
+        "unrolled_int8": unrolled_int8,
+        "lists": lists,
+        "both": both,
+    }
+    for name in sys.argv[1:] or makers:
+        model = keras.Model(*makers[name]())
+        model.set_weights(
+            [array for item in arrays(name) for array in item] + model.get_weights()[3 * len(arrays(name)) :]
+        )
+        converter = tf.lite.TFLiteConverter.from_keras_model(model)
+        if name == "unrolled_int8":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if name == "lists":  # of any number of rows, which the converter's own operators are not
+            converter.target_spec.supported_ops = [
+                tf.lite.OpsSet.TFLITE_BUILTINS,
+                tf.lite.OpsSet.SELECT_TF_OPS,
+            ]
+            converter._experimental_lower_tensor_list_ops = False
+        (FOLDER / f"{name}.tflite").write_bytes(converter.convert())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""TensorFlow Lite's models as Keras' converter writes them (`make_files.py`), and others, refused."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onegru
+from onegru.core.errors import FormatError, OneGRUError
+from onegru.layers.gru import GRU
+from onegru.models.convert_layers import convert_layers
+from onegru.models.select_layers import read_source
+from tests.formats.tflite.make_files import FOLDER, FORMS, INPUT, arrays
+
+tflite = pytest.importorskip("tflite")
+pytest.importorskip("onnx")
+
+# The largest error over the files, but for int8: 1e-7.
+BOUND = 5e-7
+
+
+def path_of(name: str) -> Path:
+    return FOLDER / f"{name}.tflite"
+
+
+def only(path: Path) -> GRU:
+    (layer,) = onegru.load_layers(path).values()
+    assert isinstance(layer, GRU)
+    return layer
+
+
+def wanted(name: str) -> list[GRU]:
+    """The layers of a file's weights, of one direction each."""
+    layers = [onegru.from_keras(item, reset_after=FORMS[name][1] == "after") for item in arrays(name)]
+    return [layer for layer in layers if isinstance(layer, GRU)]
+
+
+def run(layer: GRU, X: Any) -> tuple[Any, Any]:
+    Y, Y_h = layer(X)
+    return np.asarray(Y), np.asarray(Y_h)
+
+
+@pytest.mark.parametrize("name", ["states", "lists", "both"])
+def test_layers_compute_what_keras_did(name: str) -> None:
+    X = np.random.default_rng(1).standard_normal((5, 2, INPUT), np.float32)
+    Y, Y_h = run(only(path_of(name)), X)
+    for direction, layer in enumerate(wanted(name)):
+        expected, last = run(layer, X[:: (1, -1)[direction]])
+        np.testing.assert_allclose(Y[:, direction], expected[:: (1, -1)[direction], 0], atol=BOUND, rtol=0)
+        np.testing.assert_allclose(Y_h[direction], last[0], atol=BOUND, rtol=0)
+
+
+def test_int8_weights_are_dequantized() -> None:
+    layer, (exact,) = only(path_of("unrolled_int8")), wanted("unrolled_int8")
+    assert not layer.spec.linear_before_reset
+    np.testing.assert_array_equal(layer.weights.W, exact.weights.W)  # too small for the converter
+    R, whole = layer.weights.R[0], exact.weights.R[0]
+    assert not np.array_equal(R, whole)
+    step = np.abs(whole).max() / 127
+    assert np.abs(R - whole).max() <= step / 2 * 1.001
+    gates = R[: 2 * layer.spec.hidden_size]  # in one matrix, of one scale a row or one for all
+    scales = np.abs(gates).max(axis=1, keepdims=True) / 127
+    if np.allclose(scales, scales[0]):
+        scales = scales[:1]
+    assert np.abs(gates / scales - np.rint(gates / scales)).max() < 1e-3
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_litert_agrees(name: str) -> None:
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+    if name == "lists":
+        pytest.skip("it has operators of TensorFlow's own")
+    other = interpreter.Interpreter(str(path_of(name)))
+    other.allocate_tensors()
+    (given,), (result,) = other.get_input_details(), other.get_output_details()
+    x = np.random.default_rng(2).standard_normal(given["shape"], np.float32)
+    other.set_tensor(given["index"], x)
+    other.invoke()
+    Y, Y_h = run(only(path_of(name)), x.swapaxes(0, 1))
+    ours = Y[:, 0].swapaxes(0, 1) if name == "states" else np.concatenate([*Y_h], -1)
+    # It rounds the state to int8, too: the largest error was 3e-3.
+    bound = 1e-2 if "int8" in name else BOUND
+    np.testing.assert_allclose(ours, other.get_tensor(result["index"]), atol=bound, rtol=0)
+
+
+def test_inspect_describes_them() -> None:
+    found = onegru.inspect(path_of("lists"))
+    assert found.kind == "a TensorFlow Lite model"
+    assert [(item.input_size, item.hidden_size, item.reset) for item in found.grus] == [(INPUT, 3, "after")]
+    assert found.left_out == ("FlexTensorListReserve",)
+    assert onegru.inspect(path_of("both")).grus[0].direction == "bidirectional"
+
+
+@pytest.mark.parametrize("end", [".onnx", ".xml", ".safetensors"])
+def test_convert(tmp_path: Path, end: str) -> None:
+    if end == ".safetensors":
+        pytest.importorskip("safetensors")
+    target = tmp_path / f"gru{end}"
+    checks = convert_layers(read_source(path_of("states")), target, {})
+    assert checks and all(item.agrees for item in checks)
+    X = np.ones((3, 1, INPUT), np.float32)
+    np.testing.assert_array_equal(run(only(target), X)[0], run(only(path_of("states")), X)[0])
+
+
+def test_models_are_not_run() -> None:
+    with pytest.raises(
+        FormatError, match="a TensorFlow Lite model, which holds layers and no model that runs"
+    ):
+        onegru.load(path_of("states"))
+
+
+# ---- changed files
+
+
+class Places:
+    """Where a file has what, to be overwritten."""
+
+    def __init__(self, name: str) -> None:
+        self.data = bytearray(path_of(name).read_bytes())
+        self.model = tflite.Model.GetRootAs(self.data, 0)
+
+    def put(self, place: int, number: int, form: str = "<i") -> None:
+        struct.pack_into(form, self.data, place, number)
+
+    def buffer(self, graph: int, tensor: int) -> int:
+        """Where the numbers of a constant begin."""
+        table = self.model.Buffers(self.model.Subgraphs(graph).Tensors(tensor).Buffer())._tab
+        return int(table.Vector(table.Offset(4)))
+
+    def operator(self, graph: int, kind: int) -> Any:
+        """The first operator of a kind."""
+        operators = self.model.Subgraphs(graph)
+        for index in range(operators.OperatorsLength()):
+            op = operators.Operators(index)
+            code = self.model.OperatorCodes(op.OpcodeIndex())
+            if max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) == kind:
+                return op
+        raise AssertionError(kind)
+
+
+BODY, COND = 3, 2
+KINDS = tflite.BuiltinOperator
+
+
+def starts_at_one(places: Places) -> None:
+    loop = places.operator(0, KINDS.WHILE)
+    places.put(places.buffer(0, loop.Inputs(0)), 1)
+
+
+def ends_early(places: Places) -> None:
+    places.put(places.buffer(COND, places.operator(COND, KINDS.LESS).Inputs(1)), 4)
+
+
+def counts_by_two(places: Places) -> None:
+    places.put(places.buffer(BODY, places.operator(BODY, KINDS.ADD).Inputs(1)), 2)
+
+
+def slices_behind_begin_late(places: Places) -> None:
+    """Rows are lost behind the one that an iteration writes."""
+    op = places.operator(BODY, KINDS.CONCATENATION)
+    places.put(places.buffer(BODY, op.Inputs(1)) + 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (starts_at_one, "not read are WHILE"),
+        (counts_by_two, "not read are WHILE"),
+        (ends_early, "only its cell was replaced"),
+        (slices_behind_begin_late, "only its cell was replaced"),
+    ],
+)
+def test_other_loops_are_no_layers(tmp_path: Path, change: Callable[[Places], None], words: str) -> None:
+    places = Places("states")
+    change(places)
+    path = tmp_path / "x.tflite"
+    path.write_bytes(places.data)
+    for read in (onegru.load_layers, onegru.inspect):
+        with pytest.raises(FormatError, match=f"no GRU with weights of its own; .*{words}"):
+            read(path)
+
+
+def test_masked_steps_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onegru.models import fusing
+
+    def masked(file: Any) -> Any:
+        graph, found = original(file)
+        return graph, replace(found, fused=tuple(replace(item, masked=True) for item in found.fused))
+
+    original = fusing.tflite_graph
+    monkeypatch.setattr(fusing, "tflite_graph", masked)
+    with pytest.raises(FormatError, match="leaves out steps by a mask, which no layer has"):
+        onegru.load_layers(path_of("states"))
+
+
+def test_tensors_are_as_large_as_they_say(tmp_path: Path) -> None:
+    places = Places("states")
+    weights = places.model.Subgraphs(BODY).Tensors(places.operator(BODY, KINDS.FULLY_CONNECTED).Inputs(1))
+    places.put(weights._tab.Vector(weights._tab.Offset(4)), 1000)
+    path = tmp_path / "x.tflite"
+    path.write_bytes(places.data)
+    with pytest.raises(
+        FormatError, match=r"x\.tflite: tensor '.*': \d+ bytes; must be \d+ for shape \[1000, "
+    ):
+        onegru.load_layers(path)
+
+
+def test_bodies_end_somewhere() -> None:
+    from onegru.formats.tflite.reader import Subgraph
+    from onegru.formats.tflite.translate import GraphWriter, Translation
+
+    empty = Subgraph((), (), (), ())
+    with pytest.raises(FormatError, match="bodies lie too deep within each other"):
+        GraphWriter(Translation([empty], {}), empty, 9)
+    whole = Translation([empty], {}, left=1)
+    GraphWriter(whole, empty)
+    with pytest.raises(FormatError, match="operators, bodies included"):
+        GraphWriter(whole, empty)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_broken_files(tmp_path: Path, name: str) -> None:
+    data, rng = path_of(name).read_bytes(), random.Random(name)
+    path = tmp_path / "x.tflite"
+    for _ in range(25):
+        out = bytearray(data[: rng.choice((len(data), rng.randrange(8, len(data))))])
+        for _ in range(rng.randrange(4)):
+            out[rng.randrange(8, len(out))] = rng.randrange(256)
+        path.write_bytes(out)
+        try:
+            onegru.load_layers(path)
+        except OneGRUError as error:
+            assert str(error).startswith(str(path))
