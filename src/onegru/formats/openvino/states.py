@@ -9,13 +9,12 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.core.errors import BROKEN
+from onegru.core.errors import BROKEN, FormatError
 from onegru.core.shapes import fits
 from onegru.core.wording import shape_words
 from onegru.formats.graph import STREAM_KEY, Dimension
@@ -147,9 +146,13 @@ def _starts(
     if not given:
         return {}
     starts: dict[str, Array | None] = dict.fromkeys(given)
-    with suppress(*BROKEN):
+    try:
         graph = IrReader(parser, Constants(parser, weights)).read(net, root)
         starts |= {name: graph.flow.constant(graph.inputs[read.id][0]) for name, read in given.items()}
+    except FormatError:  # which says more
+        raise
+    except BROKEN:
+        pass
     found: dict[str, Array] = {}
     for variable, read in given.items():
         start = starts[variable]
