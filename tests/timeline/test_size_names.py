@@ -12,9 +12,9 @@ import onnxruntime
 import pytest
 
 import onegru
-from onegru import SpecError
+from onegru import FormatError, SpecError
 from tests.support.files.onnx_models import save, value
-from tests.timeline.test_bent import Bent, C, T
+from tests.timeline.test_bent import B, Bent, C, T
 
 
 def flat(net: Bent) -> str:
@@ -89,3 +89,74 @@ def test_a_batch_that_may_go_with_another(tmp_path: Path) -> None:
     net.last = net.gru()
     with pytest.raises(SpecError, match="steps written down, beside an open one that no input has"):
         onegru.load(save(tmp_path, net.whole("batch", 17))).stream(rewrite=True, time={"X": 2, "other": 2})
+
+
+def with_heads(net: Bent, declared: int = 0) -> onnx.ModelProto:
+    """Heads of what a GRU gives, by sizes with the number of steps, which the file may declare, too."""
+    net.last = net.gru()
+    rows = net.rows()
+    y = net.add("ReduceMax", net.add("Reshape", rows, net.ints(-1, T, 2, 3)), axes=[3], keepdims=0)
+    net.last = net.back(y)
+    proto = net.whole("batch", 17)
+    proto.graph.output[0].type.tensor_type.shape.ClearField("dim")
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    if declared:
+        proto.graph.value_info.append(value(rows, shape=["batch", declared, C]))
+    return proto
+
+
+@pytest.mark.parametrize("way", ["declared", "said"])
+def test_a_number_of_steps_that_inputs_leave_open(way: str, tmp_path: Path) -> None:
+    """PyTorch's exporter writes one down where it has followed a GRU over so many steps."""
+    net = Bent(np.random.default_rng(1), fixed=False)
+    source = save(tmp_path, with_heads(net, T if way == "declared" else 0))
+    target = tmp_path / "streaming.onnx"
+    if way == "said":
+        with pytest.raises(SpecError, match=r"cuts time into other axes; .* --dim time=N, or check="):
+            onegru.make_streaming(source, target)
+    check = onegru.Check(dims={"time": T}) if way == "said" else True
+    report = onegru.make_streaming(source, target, check=check)
+    assert report.notes[0] == f"the source takes {T} steps in each run, though its inputs leave it open"
+    model, rng = onegru.load(target), np.random.default_rng(2)
+    for rows in (1, 3):
+        X = rng.standard_normal((rows, C, T)).astype(np.float32)
+        for size in (1, 2, 7):
+            stream = model.stream(dims={"batch": rows})
+            parts = [stream.step({"X": X[..., start : start + size]})["Z"] for start in range(0, T, size)]
+            np.testing.assert_allclose(
+                np.concatenate(parts, 2), onegru.load(source).run({"X": X})["Z"], atol=1e-5
+            )
+
+
+def test_blocks_of_time_are_no_number_of_steps(tmp_path: Path) -> None:
+    """A GRU that begins afresh in each block gives as much for one block; the source takes several."""
+    net = Bent(np.random.default_rng(1), fixed=False)
+    net.last = net.gru()
+    rows, whole = net.rows(), net.last
+    net.last = net.back(net.add("Reshape", rows, net.ints(-1, T, C)))
+    net.last = net.back(net.add("Reshape", net.swapped(net.gru(), (0, 2, 1)), net.add("Shape", rows)))
+    net.last = net.add("Add", net.last, whole)
+    source = save(tmp_path, net.whole("batch", 17))
+    with pytest.raises(FormatError, match=f"the source takes {2 * T} steps as well as the {T}"):
+        onegru.make_streaming(source, tmp_path / "t.onnx", check=onegru.Check(dims={"time": T}))
+
+
+def test_sizes_that_are_declared_for_one_number_of_steps(tmp_path: Path) -> None:
+    """By which ONNX Runtime fails on others; the output's own are tried, or those that a caller says."""
+    net = Bent(np.random.default_rng(1), fixed=False)
+    net.last = net.gru()
+    rows = net.rows()
+    net.last = net.back(net.add("Add", net.add("MatMul", rows, net.weights(C, C)), net.weights(C)))
+    proto = net.whole(B, 17)
+    proto.graph.value_info.append(value(rows, shape=[B, T, C]))
+    (dim,) = proto.graph.output[0].type.tensor_type.shape.dim[2:]
+    with pytest.raises(
+        FormatError, match=r"if it takes one number of steps, say which \(dims, --dim time=N\)"
+    ):
+        onegru.make_streaming(save(tmp_path, proto), tmp_path / "t.onnx")
+    check = onegru.Check(dims={"time": T})
+    (report,) = onegru.make_streaming(tmp_path / "model.onnx", tmp_path / "t.onnx", check=check).outputs
+    assert report.steps == T
+    dim.dim_value = T
+    (report,) = onegru.make_streaming(save(tmp_path, proto), tmp_path / "t.onnx").outputs
+    assert report.steps == T

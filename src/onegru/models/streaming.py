@@ -110,7 +110,12 @@ class Forms(NamedTuple):
 
 
 def forms_of_onnx(
-    source: Source, model: ModelProto, graph: Graph, time: Mapping[str, int] | None, delay: bool
+    source: Source,
+    model: ModelProto,
+    graph: Graph,
+    time: Mapping[str, int] | None,
+    delay: bool,
+    sizes: Mapping[str, object] | None = None,
 ) -> Forms:
     """Of an ONNX model.
 
@@ -120,6 +125,7 @@ def forms_of_onnx(
         graph: the same as it was read.
         time: the axis of time of inputs, by name; None to find it.
         delay: whether outputs may come later, where an operator needs steps ahead.
+        sizes: of open dimensions of its inputs, by name.
     """
     from onegru.timeline.onnx import streaming_model, told_model
 
@@ -128,7 +134,7 @@ def forms_of_onnx(
         if keeps:
             own = type(model)()
             own.CopyFrom(model)
-        return streaming_model(source, own, graph, time, delay)
+        return streaming_model(source, own, graph, time, delay, sizes)
 
     return Forms(rewritten, lambda found: told_model(source, model, graph, found))
 

@@ -18,7 +18,7 @@ from onegru.formats.graph import Graph
 from onegru.formats.opened import Opened
 from onegru.models.lengths import find_lengths
 from onegru.models.model import Model
-from onegru.models.random_inputs import dimension_name, draw_twice, widths
+from onegru.models.random_inputs import dimension_name, draw_inputs, draw_twice, widths
 from onegru.models.streaming import Forms, run_in_chunks
 from onegru.rewriting.check import Check, OutputReport
 from onegru.rewriting.compare import Case, Judge, check_moved
@@ -68,6 +68,10 @@ def made_from(
         )
     if not made.states:
         notes.append(f"its own states ({own.states}) are all that it needs; the metadata name them now")
+    if made.steps:
+        notes.append(
+            f"the source takes {count(made.steps, 'step')} in each run, though its inputs leave it open"
+        )
     return made
 
 
@@ -95,12 +99,29 @@ def check_chunks(
         with suppress(MissingExtraError):  # nothing that is not checked needs what others would run it with
             Model(read())
         return ()
+    if made.steps:
+        _check_steps(whole, made, check, target)
     outputs = compare_in_chunks(whole, Model(read()), made, check, target, is_int8)
     shapes = {info.name: info.shape for info in whole.inputs}
     if all((shape := shapes[name]) is not None and shape[axis] == 1 for name, axis in made.time.items()):
         words = "the source takes one step in each run, so that states over steps are not compared"
         notes += [] if words in notes else [words]
     return outputs
+
+
+def _check_steps(whole: Model, made: Streaming, check: Check, target: Path) -> None:
+    """Raise FormatError if a source that takes one number of steps gives as many for twice as many, too."""
+    dims: dict[str, Any] = {name: size for name, size in (check.dims or {}).items() if isinstance(size, int)}
+    for info in whole.inputs:
+        if info.name in made.time:
+            dims[dimension_name(info, made.time[info.name])] = 2 * made.steps
+    drawn = draw_inputs(whole, check.seed, (2 * made.steps, 2, 4), dims)
+    if drawn.error is not None:
+        return
+    sizes = {drawn.outputs[name].shape[axis] for name, axis in made.axes.items() if axis is not None}
+    if sizes == {2 * made.steps}:
+        why = f"the source takes {2 * made.steps} steps as well as the {made.steps} that it has written down"
+        raise FormatError(f"{target}: not written: {why}")
 
 
 def compare_in_chunks(
@@ -144,21 +165,34 @@ def _case(whole: Model, made: Streaming, check: Check) -> Case:
     if check.inputs is not None:
         return Case(dict(check.inputs), whole.run(check.inputs), None)
     dims: dict[str, Any] = dict(check.dims or {})
-    for info in whole.inputs:
-        if info.name in made.time and info.shape is not None:
-            axis = made.time[info.name]
-            if not isinstance(info.shape[axis], int):
-                dims.setdefault(dimension_name(info, axis), _STEPS)
+    open_ones = {
+        dimension_name(info, axis)
+        for info in whole.inputs
+        if (axis := made.time.get(info.name)) is not None
+        and info.shape is not None
+        and not isinstance(info.shape[axis], int)
+    } - dims.keys()
     first: OneGRUError | None = None
     starts = [state.start for state in made.states if state.start is not None]
     rows = {size for start in starts for size in start.shape[:-1] if size > 1}
     tried = ((2, 4), (1, 1), (2, 16), (2, 2), *((2, width) for width in widths(whole)))
-    for batch, other in (*tried, *((size, size) for size in rows)):
-        drawn, moved = draw_twice(whole, check.seed, (_STEPS, batch, other), dims)
-        if drawn.error is None:
-            return Case(drawn.inputs, drawn.outputs, moved)
-        first = first or drawn.error
-    raise FormatError(f"{first}; so the target cannot be checked, and is not written")
+    for steps in dict.fromkeys([made.steps or _STEPS, *_declared_steps(whole, made)]):
+        for batch, other in (*tried, *((size, size) for size in rows)):
+            sizes = dims | dict.fromkeys(open_ones, steps)
+            drawn, moved = draw_twice(whole, check.seed, (steps, batch, other), sizes)
+            if drawn.error is None:
+                return Case(drawn.inputs, drawn.outputs, moved)
+            first = first or drawn.error
+    how = ", ".join(f"--dim {name}=N" for name in sorted(open_ones))
+    hint = f"; if it takes one number of steps, say which (dims, {how})" if open_ones else ""
+    raise FormatError(f"{first}; so the target cannot be checked, and is not written{hint}")
+
+
+def _declared_steps(whole: Model, made: Streaming) -> list[int]:
+    """The numbers of steps that a source declares of its outputs, as PyTorch's exporter may for each run."""
+    found = ((info.shape, made.axes.get(info.name)) for info in whole.outputs)
+    sizes = (shape[axis] for shape, axis in found if shape is not None and axis is not None)
+    return [size for size in sizes if isinstance(size, int) and size > 0]
 
 
 def _chunk_sizes(total: int, delay: int, rng: np.random.Generator) -> Iterator[list[int]]:

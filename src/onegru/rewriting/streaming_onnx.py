@@ -45,7 +45,8 @@ def rewrite_onnx(
     place, model = Source.of(file), model_of(file)
     notes = embed_external(place, model, len(file.data))
     graph = parse_onnx(one_file(place, model), replace(place, file=None))
-    made = made_from(file, graph, notes, time, forms_of_onnx(place, model, graph, time, delay))
+    sizes = None if check is None else check.dims
+    made = made_from(file, graph, notes, time, forms_of_onnx(place, model, graph, time, delay, sizes))
     data = one_file(place, made.model)
     whole = None if check is None else Model(read_onnx(file, again=True))
 

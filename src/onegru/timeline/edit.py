@@ -34,6 +34,7 @@ class Streaming:
         delays: the outputs that come later than in a whole run, and by how many steps.
         axes: the axis of time of each output that has one; None for one of the newest step.
         model: the model, as its format has it.
+        steps: how many the source takes in each run though its inputs leave it open; 0 for any number.
     """
 
     states: tuple[State, ...]
@@ -41,6 +42,7 @@ class Streaming:
     delays: Mapping[str, int]
     axes: Mapping[str, int | None]
     model: Any = None
+    steps: int = 0
 
 
 class StreamingRewriter:

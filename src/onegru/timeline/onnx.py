@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 
 import onnx
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from onegru.core.errors import BROKEN, SpecError
 from onegru.dataflow.edit import Edit
@@ -25,7 +25,7 @@ from onegru.formats.stream_note import write_note
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.check import AsItIs
 from onegru.timeline.edit import Streaming, StreamingRewriter
-from onegru.timeline.find_time import asked_axes
+from onegru.timeline.find_time import asked_axes, find_time
 from onegru.timeline.plan import StreamingPlan
 from onegru.timeline.planner import plan_streaming
 
@@ -40,6 +40,7 @@ def streaming_model(
     graph: Graph,
     time: Mapping[str, int] | None = None,
     delay: bool = False,
+    sizes: Mapping[str, object] | None = None,
 ) -> Streaming:
     """Change a model of whole sequences so that it runs in chunks of them.
 
@@ -49,6 +50,7 @@ def streaming_model(
         graph: the same as it was read.
         time: the axis of time of inputs, by name; None to find it.
         delay: whether outputs may come later, where an operator needs steps ahead.
+        sizes: of open dimensions of its inputs, by name; used where it streams only if time is of one size.
 
     Raises:
         SpecError: an operator cannot run in chunks; the message names it. Or an argument is not legal.
@@ -62,6 +64,7 @@ def streaming_model(
     if model.ir_version < _LEAST_IR:
         drop_named(model.graph.input, {tensor.name for tensor in model.graph.initializer})
         model.ir_version = _LEAST_IR
+    declared = {value.name: _numbers(value) for value in model.graph.value_info}
     del model.graph.value_info[:]  # of which exporters write wrong ones; onnx infers them
     for value in model.graph.output:
         for dim in value.type.tensor_type.shape.dim:
@@ -71,20 +74,75 @@ def streaming_model(
     _name_sizes(model, asked)
     opset = model_opset(source, model)
     try:
-        flow = _folded(source, model)
-        states = {taker: output for output, taker in graph.states}
-        analysis = TimeAnalysis(flow, states, opset)
-        plan = plan_streaming(graph, analysis, asked, delay)
+        states, steps = {taker: output for output, taker in graph.states}, 0
+        analysis = TimeAnalysis(_folded(source, model), states, opset)
+        try:
+            plan = plan_streaming(graph, analysis, asked, delay)
+        except SpecError as error:
+            steps = _fix_steps(model, analysis, asked, declared, sizes or {}, error)
+            analysis = TimeAnalysis(_folded(source, model), states, opset)
+            plan = plan_streaming(graph, analysis, asked, delay)
     except SpecError:
         raise
     except BROKEN as error:
         raise source.error(f"its operators cannot be followed ({error})") from None
     try:
-        return _edited(model, analysis, plan, graph.states, plan.inputs)
+        return replace(_edited(model, analysis, plan, graph.states, plan.inputs), steps=steps)
     except SpecError:
         raise
     except BROKEN as error:
         raise source.error(f"its operators cannot be changed ({error})") from None
+
+
+def _numbers(value: ValueInfoProto) -> list[int]:
+    """The sizes that are declared of a value; 0 for one that is not a number."""
+    return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+
+
+def _fix_steps(
+    model: ModelProto,
+    analysis: TimeAnalysis,
+    asked: Mapping[str, int],
+    declared: Mapping[str, Sequence[int]],
+    sizes: Mapping[str, object],
+    error: SpecError,
+) -> int:
+    """Fix the number of steps of a model whose inputs leave it open, and which has it written down within.
+
+    It is what a caller says, or what the model declares of the outputs of its recurrences, as PyTorch's
+    exporter does where it has followed a recurrence over one number of steps.
+
+    Raises:
+        SpecError: the number is not known; else, the `error` for which it is wanted.
+    """
+    time, axes = find_time(analysis, asked), analysis.axes
+    cut = {axes.find(factor) for lost in analysis.lost.values() for factor in lost}
+    dims = [
+        dim
+        for value in model.graph.input
+        for dim, axis in zip(
+            value.type.tensor_type.shape.dim, analysis.known.get(value.name) or (), strict=False
+        )
+        if axes.main(axis) <= time and not dim.dim_value
+    ]
+    if not dims or cut.isdisjoint(time):
+        raise error
+    given = sizes.get(dims[0].dim_param)
+    found = {
+        size
+        for op in analysis.recurrent
+        for name in analysis.moved_to(op.outputs[0])
+        for size, axis in zip(declared.get(name, ()), analysis.known.get(name) or (), strict=False)
+        if size and axes.main(axis) <= time
+    }
+    steps = given if isinstance(given, int) else found.pop() if len(found) == 1 else 0
+    if not steps:
+        name = dims[0].dim_param
+        how = f"--dim {name}=N, or check=onegru.Check(dims={{{name!r}: N}})"
+        raise SpecError(f"{error}; if it takes one number of steps, say which: {how}", error.argument)
+    for dim in dims:
+        dim.dim_value = steps
+    return steps
 
 
 def told_model(source: Source, model: ModelProto, graph: Graph, found: AsItIs) -> Streaming:
