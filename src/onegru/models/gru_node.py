@@ -290,11 +290,11 @@ def check_stated(
         sizes: those of its layer, by axis; None if they are not known.
 
     Raises:
-        SpecError: an input is of a type or shape that does not fit.
+        SpecError: lengths are of another type, or an input is of a shape that does not fit.
     """
     if node.bodies:
         return
-    known, dtype = dict(sizes or {}), ""
+    known = dict(sizes or {})
     for port in node.ports[: len(node.operator.inputs)]:
         value = node.inputs.get(port.name)
         found: Any = next((info for info in graph.inputs if info.value == value), constants.get(value or ""))
@@ -302,10 +302,8 @@ def check_stated(
             continue
         given = found.dtype if isinstance(found, TensorInfo) else found.dtype.name
         with prefixed_errors(f"{graph.path}: {node}: "):
-            allowed = port.types or (dtype or given,)
-            if given not in allowed:
-                raise SpecError.of(port.name, f"type {given}; must be {' or '.join(allowed)}")
-            dtype = dtype if port.types else given
+            if port.types and given not in port.types:
+                raise SpecError.of(port.name, f"type {given}; must be {' or '.join(port.types)}")
             if found.shape is not None:
                 shape = [size if isinstance(size, int) else None for size in found.shape]
                 check_shape(port.name, shape, port.axes, known)

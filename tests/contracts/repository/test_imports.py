@@ -292,7 +292,7 @@ def test_command_line_without_onnx(onnx_path: Path, tmp_path: Path) -> None:
 def test_broken_packages_are_not_called_missing(tmp_path: Path) -> None:
     (tmp_path / "onnx.py").write_text("import a_package_that_it_needs_and_that_is_not_there")
     code = f"sys.path.insert(0, {str(tmp_path)!r})\nimport onegru\nonegru.load(sys.argv[1])"
-    result = run_python_without("False", code, save(tmp_path, b""))
+    result = run_python_without("False", code, save(tmp_path, b"\x08\x08"))
     assert result.stderr.splitlines()[-1].startswith("ModuleNotFoundError")
 
 
