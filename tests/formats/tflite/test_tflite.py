@@ -154,6 +154,14 @@ def starts_at_one(places: Places) -> None:
     places.put(places.buffer(0, loop.Inputs(0)), 1)
 
 
+def one_counter_starts_late(places: Places) -> None:
+    """The one that the body does not read: there is no iteration then."""
+    loop, graph = places.operator(0, KINDS.WHILE), places.model.Subgraphs(0)
+    buffers = [places.model.Buffers(graph.Tensors(n).Buffer()) for n in range(graph.TensorsLength())]
+    five = [item.DataLength() == 4 and bytes(item.DataAsNumpy()) == b"\5\0\0\0" for item in buffers]
+    places.put(loop._tab.Vector(loop._tab.Offset(6)), five.index(True))
+
+
 def ends_early(places: Places) -> None:
     places.put(places.buffer(COND, places.operator(COND, KINDS.LESS).Inputs(1)), 4)
 
@@ -172,6 +180,7 @@ def slices_behind_begin_late(places: Places) -> None:
     ("change", "words"),
     [
         (starts_at_one, "not read are WHILE"),
+        (one_counter_starts_late, "not read are WHILE"),
         (counts_by_two, "not read are WHILE"),
         (ends_early, "only its cell was replaced"),
         (slices_behind_begin_late, "only its cell was replaced"),

@@ -65,15 +65,17 @@ class Loop:
             op = self.cond.maker(waiting.pop(), "LESS", "LOGICAL_AND")
             if op.kind == "LOGICAL_AND":
                 waiting += op.inputs
-            elif self._is_counter(self.before[self.asked.index(op.inputs[0])]):
-                found.add(self._bound(op.inputs[1]))
+            else:
+                found.add(self._bound(*op.inputs))
             if not waiting:
                 break
         if waiting or len(found) != 1:
             raise UnknownError
         return found.pop()
 
-    def _bound(self, high: int) -> tuple[int | None, int]:
+    def _bound(self, low: int, high: int) -> tuple[int | None, int]:
+        if not self._is_counter(self.before[self.asked.index(low)]):
+            raise UnknownError
         if high not in self.asked:
             (number,) = self.cond.integers(high)
             return number, -1

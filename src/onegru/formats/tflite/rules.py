@@ -174,7 +174,8 @@ def onnx_model(file: Opened) -> tuple[ModelProto, tuple[str, ...]]:
         data = stream.read()
     try:
         whole = Translation(read_subgraphs(data), RULES)
-        return whole.model(), whole.words()
+        model, kinds = whole.model(), whole.unknown.items()
+        return model, tuple(f"{kind} ({number} times)" if number > 1 else kind for kind, number in kinds)
     except FormatError as error:
         raise FormatError(f"{file}: {error}") from None
     except (*BROKEN, struct.error) as error:

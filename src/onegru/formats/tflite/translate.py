@@ -45,10 +45,6 @@ class Translation:
     used: Counter[str] = field(default_factory=Counter)  # how often each was asked for
     left: int = _MOST_OPERATORS
 
-    def words(self) -> tuple[str, ...]:
-        """The kinds of operators that are kept by name."""
-        return tuple(f"{kind} ({n} times)" if n > 1 else kind for kind, n in self.unknown.items())
-
     def model(self) -> ModelProto:
         """The model. Raises FormatError where it is hostile."""
         main = self.subgraphs[0]
