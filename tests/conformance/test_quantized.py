@@ -163,7 +163,7 @@ def test_a_number_between_two_steps_is_not_sharp() -> None:
 
 # ---- what they catch
 
-#: What is in `onegru.formats.onnx.dequantized`, and what a fault makes of it.
+#: What is in `onegru.core.quantized` or `onegru.formats.onnx.dequantized`, and what a fault makes of it.
 FAULTS = {
     "no zero point": ("x.astype(np.int32) - of_zero.astype(np.int32)", "x.astype(np.int32)"),
     "differences in the type of the integers": (
@@ -190,17 +190,25 @@ FAULTS = {
 }
 
 
+def _source(module: ModuleType) -> str:
+    return Path(str(module.__file__)).read_text()
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_case_catches_it(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onegru.core import quantized
     from onegru.formats.onnx import dequantized, parse
 
     old, new = FAULTS[fault]
-    source = Path(str(dequantized.__file__)).read_text()
-    assert old in source, "the module has changed"
+    where = next((item for item in (quantized, dequantized) if old in _source(item)), None)
+    assert where is not None, "the modules have changed"
     module = ModuleType("faulty_dequantized")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(compile(source.replace(old, new), fault, "exec"), module.__dict__)
-    monkeypatch.setattr(parse, "fold_dequantized", module.fold_dequantized)
+    exec(compile(_source(where).replace(old, new), fault, "exec"), module.__dict__)
+    if where is quantized:
+        monkeypatch.setattr(dequantized, "dequantize", module.dequantize)
+    else:
+        monkeypatch.setattr(parse, "fold_dequantized", module.fold_dequantized)
     outcomes = {
         judge(
             case, onegru.load(case_files(case)["model.onnx"], engine="reference").run(fed_inputs(case))

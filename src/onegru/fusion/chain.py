@@ -13,6 +13,7 @@ from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.match import find_cell, zeroed_state
 from onegru.fusion.cells.polynomial import same
+from onegru.fusion.cells.quantized import QuantizedCells
 from onegru.fusion.from_zero import is_step_from_zero
 from onegru.fusion.graph import Graph
 from onegru.fusion.nodes.emit import Emitter
@@ -58,6 +59,7 @@ class _Cells:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self.quantized = QuantizedCells(graph.flow)
 
     def find(self) -> tuple[dict[str, _Found], dict[str, str]]:
         """The cells, by their outputs, and why other candidates do not match."""
@@ -68,9 +70,13 @@ class _Cells:
             self.graph.search.count_visited()
             name = next(filter(None, op.outputs), "")
             try:
-                if name not in needed or not self._may_blend(op):
+                if name not in needed:
                     continue
-                cell = find_cell(self.graph.at, name)
+                cell = find_cell(self.graph.at, name) if self._may_blend(op) else None
+                if cell is None and (kind := self.quantized.product_of(op)):
+                    raise MissError(
+                        f"its products are quantized ({kind}); fuse the model before it is quantized"
+                    )
                 if cell is not None and (reason := self._why_not(cell)):
                     raise MissError(reason)
                 if cell is not None:

@@ -28,7 +28,7 @@ _LONGEST = 200  # of their messages, in ours
 # What blends an old and a new state, what scales each of them, and what takes products with matrices.
 _BLENDS = {"Add", "Sub", "Sum", "Where"}
 _SCALES = {"Mul", "Div", "Where"}
-_PRODUCTS = {"MatMul", "Gemm", "Einsum"}
+_PRODUCTS = {"MatMul", "Gemm", "Einsum", "MatMulInteger", "MatMulNBits"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def replace_decomposed(source: Source, model: ModelProto, progress: Progress | N
 
     add_augru_functions(model, source)  # broken ones end the process in onnx's shape inference
     model = unfold_functions(source, model)
-    kinds = {node.op_type for node in all_nodes(model.graph.node)}
+    kinds = {node.op_type.removeprefix("QLinear") for node in all_nodes(model.graph.node)}
     before = size(model)
     if not (kinds & _BLENDS and kinds & _SCALES and kinds & _PRODUCTS):  # which spares most models the search
         return Decomposed(model, (), (), (before, before))

@@ -20,6 +20,7 @@ X = RNG.standard_normal((2, 3, 4))
 Y = RNG.standard_normal((3, 4)) + 3.0
 M = RNG.standard_normal((4, 5))
 N = np.array([[7, -7, 5], [-5, 0, 9]])
+BYTES, SCALES = RNG.integers(0, 255, (2, 3, 4)).astype(np.uint8), RNG.random(3).astype(np.float32)
 P = np.array([True, False, True])
 LENGTHS = np.array([2, 1, 2])
 INDICES = np.array([[2, 0], [-1, 1]])
@@ -57,6 +58,8 @@ CASES: list[Case] = [
     case("Pow", np.abs(X), ints(2).astype(np.float64)),
     case("Not", P),
     case("Div", N, ints(2)),
+    case("DequantizeLinear", BYTES, SCALES, BYTES[0, :, 0], axis=-2),
+    case("DequantizeLinear", BYTES, SCALES[0]),
     *(case("Mod", N, ints(sign * 3), fmod=fmod) for sign in (1, -1) for fmod in (0, 1)),
     case("Clip", X, np.array(-0.5), np.array(0.25)),
     case("Clip", X, None, np.array(0.25)),

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.dataflow.operator import Shape
+from onegru.core.quantized import dequantize
+from onegru.dataflow.operator import Op, Shape
 from onegru.dataflow.table.base import (
     Ahead,
     Arrays,
@@ -176,12 +177,33 @@ class BatchNorm(Norm):
 class Quantization(Operator):
     """QuantizeLinear or DequantizeLinear: one scale for all, or one for each index along an axis."""
 
+    max_inputs: int = 3
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        return call.shape()
+
     def along(self, call: Call) -> Iterable[Move]:
         if call.get("block_size", 0):
             raise UnknownOpError
         sizes = [size for k in range(1, len(call.op.inputs)) if call.is_given(k) for size in call.shape(k)]
         axes = [call.axis(1)] if any(size != 1 for size in sizes) else []
         return along(call, axes, message=_PER_STEP)
+
+
+class Dequantization(Quantization):
+    computes: bool = True
+
+    def dtype_of(self, op: Op) -> str | int | None:
+        return None if op.attributes.get("output_dtype") else 1
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        if call.get("output_dtype") or not self.understands(call.op) or len(call.inputs) > self.max_inputs:
+            raise UnknownOpError
+        attributes = call.get("axis", 1), call.get("block_size", 0)
+        found = dequantize(call.array(), call.array(1), call.constant(2), *attributes)
+        if found is None:
+            raise UnknownOpError
+        return [found]
 
 
 class DynamicQuantization(Operator):
@@ -231,9 +253,7 @@ register(
     *(LayerNorm(kind, _AXIS) for kind in ("RMSNormalization", "SimplifiedLayerNormalization")),
     BatchNorm("BatchNormalization", "epsilon momentum training_mode spatial is_test", max_inputs=5),
     BatchNorm("openvino::BatchNormInference", "epsilon"),
-    *(
-        Quantization(kind, "axis block_size output_dtype precision saturate", max_inputs=3)
-        for kind in ("QuantizeLinear", "DequantizeLinear")
-    ),
+    Quantization("QuantizeLinear", "axis block_size output_dtype precision saturate"),
+    Dequantization("DequantizeLinear", "axis block_size output_dtype"),
     *(DynamicQuantization("DynamicQuantizeLinear"), CumSum("CumSum", "exclusive reverse")),
 )

@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import onnx
 from onnx import AttributeProto, ModelProto, NodeProto
 
-from onegru.core.dtypes import Array, default_float_mode
+from onegru.core.dtypes import Array
+from onegru.core.quantized import dequantize
 from onegru.dataflow.table import Elements, movers
 from onegru.engines.storage import quantize_channels
 from onegru.formats.onnx.validate import (
@@ -36,9 +36,6 @@ _MOVERS = movers(
 #: Those by which files make weights of constants; the execution provider leaves none of them to a run.
 #: QuantizeLinear is what ONNX Runtime's optimizer adds.
 CARRIERS = {"DequantizeLinear", "QuantizeLinear", *(kind for kind in _MOVERS if "::" not in kind)}
-_INTEGERS = {"int4", "uint4", "int8", "uint8", "int16", "uint16", "int32"}
-_SMALL_FLOATS = {"float4_e2m1fn", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"}
-_SCALES = {"float16", "bfloat16", "float32"}
 #: The opset from which on each attribute is there.
 _SINCE = {"axis": 13, "block_size": 21, "output_dtype": 23}
 _WEIGHTS = slice(1, 4)  # W, R and B among the inputs of either operator
@@ -152,9 +149,7 @@ def _moves_numbers(node: NodeProto) -> bool:
 
 
 def dequantized(opset: int, values: Values, node: NodeProto) -> Array | None:
-    """What DequantizeLinear makes of constants, as ONNX Runtime computes it; None for what is left to that.
-
-    That is (x - x_zero_point)·x_scale in float32, rounded to the scale's type.
+    """What DequantizeLinear makes of constants; None for what is left to ONNX Runtime.
 
     Args:
         opset: the version of the node.
@@ -173,26 +168,11 @@ def dequantized(opset: int, values: Values, node: NodeProto) -> Array | None:
     x, scale, zero_point = [*arrays, None, None, None][:3]
     if x is None or scale is None or (zero_point is None and any(node.input[2:])) or len(arrays) > 3:
         return None
-    if scale.dtype.name not in _SCALES or len(node.output) != 1:
+    if len(node.output) != 1:
         return None
     if attributes.get("output_dtype", 0) not in (0, onnx.helper.np_dtype_to_tensor_dtype(scale.dtype)):
         return None
-    is_small_float = x.dtype.name in _SMALL_FLOATS
-    if x.dtype.name not in _INTEGERS and not is_small_float:
-        return None
-    if (x.dtype == np.int32 or is_small_float) and zero_point is not None and zero_point.astype(bool).any():
-        return None
-    if zero_point is None:
-        zero_point = np.zeros(scale.shape, x.dtype)
-    if zero_point.shape != scale.shape or zero_point.dtype != x.dtype:
-        return None
-    axis, block_size = attributes.get("axis", 1), attributes.get("block_size", 0)
-    of_each, of_zero = (_spread(array, x.shape, axis, block_size) for array in (scale, zero_point))
-    if of_each is None or of_zero is None:
-        return None
-    with default_float_mode(), np.errstate(over="ignore", invalid="ignore"):
-        offsets = x if is_small_float else x.astype(np.int32) - of_zero.astype(np.int32)
-        return np.asarray((offsets.astype(np.float32) * of_each.astype(np.float32)).astype(scale.dtype))
+    return dequantize(x, scale, zero_point, attributes.get("axis", 1), attributes.get("block_size", 0))
 
 
 def _reshaped(values: Values, node: NodeProto) -> Array | None:
@@ -203,20 +183,3 @@ def _reshaped(values: Values, node: NodeProto) -> Array | None:
     if array is None or shape is None or shape.ndim != 1 or not (shape > 0).all():
         return None
     return array.reshape(shape) if array.size == math.prod(shape.tolist()) else None
-
-
-def _spread(array: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Array | None:
-    """One number for all, for each slice of an axis, or for each block of it: to be broadcast to a shape."""
-    if array.size == 1 and array.ndim <= 1 and block_size == 0:
-        return array.reshape(())
-    if not -len(shape) <= axis < len(shape) or block_size < 0:
-        return None
-    axis %= len(shape)
-    if block_size == 0:
-        sizes = [1] * len(shape)
-        sizes[axis] = shape[axis]
-        return array.reshape(sizes) if array.shape == (shape[axis],) else None
-    wanted = (*shape[:axis], -(-shape[axis] // block_size), *shape[axis + 1 :])
-    if array.shape != wanted:
-        return None
-    return np.take(array, np.arange(shape[axis]) // block_size, axis)
