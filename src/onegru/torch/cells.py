@@ -147,6 +147,8 @@ def _step(cell: GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor | N
     X = cast(X, weight)[None]
     if weight.dtype != X.dtype:
         raise SpecError.of("input", f"{X.dtype}; must be {type_of(weight)}")
+    if h is not None and cast(h, weight).dtype != X.dtype:
+        raise SpecError.of("hx", f"{h.dtype}; must be {X.dtype}, as the input")
     state = None if h is None else checked_state(cast(h, weight)[None], X, (1, X.shape[1], cell.hidden_size))
     scores = None if attention is None else checked_attention(cast(attention.reshape(1, -1), weight), X)
     _, Y_h = cell.run_layer(0, cell.form, X, weights, state, None, scores)

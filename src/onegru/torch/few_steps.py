@@ -47,30 +47,14 @@ class Memory(NamedTuple):
     Attributes:
         sizes: T, B, I, H, and how many threads PyTorch may use.
         rows: of X, initial_h, attention, lengths, resets and the weights: addresses and strides in bytes.
-        shapes: of the same.
-        room: of the same: where their storages begin and end.
-        kept: the storages of those that are there.
+        kept: the storages that these are in, while they are read.
         is_cell: whether the first axis of the inputs is the batch.
     """
 
     sizes: tuple[int, int, int, int, int]
     rows: Sequence[_Rows]
-    shapes: Sequence[tuple[int, ...]]
-    room: Sequence[int]
     kept: Sequence[Any]
     is_cell: bool
-
-    def numbers(self, place: int, storage: Any, like: Tensor) -> Tensor:
-        """An input as it was, in the storage that it was in."""
-        address, *by = self.rows[place]
-        size, shape = like.element_size(), self.shapes[place]
-        strides = [1] * len(shape)
-        for axis in range(len(shape) - 1, 0, -1):
-            strides[axis - 1] = strides[axis] * max(shape[axis], 1)
-        if place < 3:
-            strides[: min(2, len(shape))] = [stride // size for stride in by[: len(shape)]]
-        offset = (address - self.room[2 * place]) // size
-        return like.detach().new_empty(0).set_(storage, offset, shape, strides)
 
 
 def memory_of(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> Memory | None:
@@ -94,8 +78,7 @@ def memory_of(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> Memory 
     found = _rows_of(tensors, shapes, "rrslb" + "cccc" * form.num_directions, X.dtype)
     if found is None:
         return None
-    rows, room, kept = found
-    return Memory(sizes, rows, shapes, room, kept, X.dim() == 2)
+    return Memory(sizes, *found, X.dim() == 2)
 
 
 _Sizes = tuple[int, int, int, int, int]
@@ -107,6 +90,8 @@ def _sized(
     """T, B, I, H and PyTorch's threads; and the inputs, with lengths and resets as the kernels take them."""
     X, lengths, resets, R = tensors[0], tensors[3], tensors[4], tensors[6]
     if X is None or R is None or len(tensors) != 5 + 4 * form.num_directions or X.dtype not in _TYPES:
+        return None
+    if any(w is None for w in (*tensors[5::4], *tensors[6::4])):  # computed from others
         return None
     if lengths is not None or resets is not None:
         lengths = None if lengths is None else lengths.to(torch.int64).contiguous()
@@ -134,10 +119,10 @@ def _cell_shapes(B: int, I: int, H: int) -> tuple[tuple[int, ...], ...]:
 
 def _rows_of(
     tensors: Sequence[Tensor | None], shapes: tuple[tuple[int, ...], ...], kinds: str, dtype: torch.dtype
-) -> tuple[list[_Rows], list[int], list[Any]] | None:
+) -> tuple[list[_Rows], list[Any]] | None:
     """See `tensor_rows` of the module; None also if a tensor is not strided, or a view that negates.
 
-    With them come where the storages begin and end, and the storages, which keep the memory while it is read,
+    With them come the storages, which keep the memory while it is read,
     whatever another thread makes of the tensors. A storage says how much there is: it may have been freed.
     """
     found = _room_of(tensors)
@@ -147,12 +132,12 @@ def _rows_of(
     if _EXCHANGE is not None:
         is_double = dtype is torch.float64
         rows = _native.tensor_rows(_EXCHANGE, tuple(tensors), tuple(room), shapes, kinds, is_double)
-        return None if rows is None else (rows, room, storages)
+        return None if rows is None else (rows, storages)
     read = [
         _rows_by_attributes(tensor, begin, end, shape, kind, dtype)
         for tensor, begin, end, shape, kind in zip(tensors, room[::2], room[1::2], shapes, kinds, strict=True)
     ]
-    return None if None in read else ([item for item in read if item is not None], room, storages)
+    return None if None in read else ([item for item in read if item is not None], storages)
 
 
 def _room_of(tensors: Sequence[Tensor | None]) -> tuple[list[int], list[Any]] | None:

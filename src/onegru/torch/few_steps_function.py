@@ -24,9 +24,8 @@ from onegru.torch.few_steps import (
     run_on_memory,
 )
 from onegru.torch.operators import call_backward_operator
+from onegru.torch.saving import save, saved
 from onegru.torch.watching import are_plain, has_modes, is_transformed, is_watched
-
-_LENGTHS, _RESETS = 3, 4  # places among the inputs
 
 
 def call_few_steps(
@@ -136,12 +135,7 @@ def quick_step(
 
 
 class OnegruFewSteps(torch.autograd.Function):
-    """A layer of few steps, or a step of a cell; its name is that of `grad_fn` and in profiles.
-
-    Gradients need the numbers that the call read. A program may assign to the `data` of a tensor meanwhile,
-    which then has other memory, and autograd does not see it: the storages that were read are kept. Hooks of
-    saved tensors may copy them: what they are given then are tensors of their own.
-    """
+    """A layer of few steps, or a step of a cell; its name is that of `grad_fn` and in profiles."""
 
     @staticmethod
     def forward(ctx: Any, form: TorchGruConfig, memory: Memory, *tensors: Tensor | None) -> Any:
@@ -153,35 +147,20 @@ class OnegruFewSteps(torch.autograd.Function):
         Y_h = Y if is_cell else X.new_empty((D, B, H))
         gates = X.new_empty((T, D, B, 5, H))
         run_on_memory(form, memory, tensors[2] is not None, Y, Y_h, gates)
-        ctx.form, ctx.memory = form, memory
+        ctx.form, ctx.is_cell = form, is_cell
         ctx.set_materialize_grads(False)
-        own = list(tensors)
-        for place in (_LENGTHS, _RESETS):  # a program may write to their memory, too
-            if (item := own[place]) is not None:
-                own[place] = item.clone()
-        ctx.leaves = _leaves(tensors) if _has_hooks() else {}
-        ctx.save_for_backward(*ctx.leaves.values(), *own, gates)
-        ctx.leaves = tuple(ctx.leaves)
+        save(ctx, tensors, gates)
         return Y if is_cell else (Y, Y_h)
 
     @staticmethod
     def backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None = None) -> Any:
         """The gradients by all arguments."""
-        saved, form = ctx.saved_tensors, ctx.form
-        *tensors, gates = saved[len(ctx.leaves) :]
-        if gates.dim() != 5:  # hooks of saved tensors may return anything
-            raise SpecError.of("gates", f"{gates.dim()} axes; must have 5")
-        needed = ctx.needs_input_grad[2:]
+        form, is_cell, needed = ctx.form, ctx.is_cell, ctx.needs_input_grad[2:]
         wanted = (*needed[:3], *needed[5:])
         is_again = torch.is_grad_enabled() or is_transformed(dY) or is_transformed(dY_h)
-        others = dict(zip(ctx.leaves, saved, strict=False)) if ctx.leaves else _replaced(ctx.memory, tensors)
-        for place, numbers in others.items():
-            if not is_again:
-                tensors[place] = numbers
-            elif not torch.equal(tensors[place].detach(), numbers.detach()):
-                name = (*INPUTS, "", "", *WEIGHTS * form.num_directions)[place]
-                raise SpecError.of(name, "has other data than in the call; must not, to differentiate twice")
-        is_cell = ctx.memory.is_cell
+        *tensors, gates = saved(ctx, (*INPUTS, "", "", *WEIGHTS * form.num_directions), is_again)
+        if gates.dim() != 5:  # hooks of saved tensors may return anything
+            raise SpecError.of("gates", f"{gates.dim()} axes; must have 5")
         if not is_again and not is_watched(*tensors, gates, dY, dY_h):
             found = gradients_of_few_steps(form, tensors, gates, (dY, dY_h), wanted)
             if found is not None:
@@ -203,28 +182,3 @@ class OnegruFewSteps(torch.autograd.Function):
 def _by_all(found: Sequence[Tensor | None]) -> Any:
     """The gradients in the places of a function's arguments."""
     return None, None, *found[:3], None, None, *found[3:]
-
-
-_TOP_HOOKS = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-
-
-def _has_hooks() -> bool:
-    """Whether hooks see what is saved; where PyTorch does not say so they may."""
-    return _TOP_HOOKS is None or _TOP_HOOKS(True) is not None
-
-
-def _leaves(tensors: Sequence[Tensor | None]) -> dict[int, Tensor]:
-    return {n: t.detach() for n, t in enumerate(tensors) if t is not None and t.requires_grad and t.is_leaf}
-
-
-def _replaced(memory: Memory, tensors: Sequence[Tensor | None]) -> dict[int, Tensor]:
-    """Of the tensors that have other storages than those that were read, the numbers in these."""
-    found, kept = {}, iter(memory.kept)
-    for place, tensor in enumerate(tensors):
-        if tensor is None:
-            continue
-        storage = next(kept)
-        if place in (_LENGTHS, _RESETS) or tensor.untyped_storage().data_ptr() == storage.data_ptr():
-            continue
-        found[place] = memory.numbers(place, storage, tensor)
-    return found

@@ -14,7 +14,7 @@ from onegru.core.errors import SpecError
 from onegru.core.spec import Weights
 from onegru.layers.gru import GRU as Layer
 from onegru.torch.arguments import TorchGruConfig
-from onegru.torch.few_steps import is_dual
+from onegru.torch.few_steps import has_memory, is_dual
 from onegru.torch.function import gru_layer
 from onegru.torch.threads import with_threads
 from onegru.torch.watching import is_watched
@@ -122,7 +122,7 @@ def _run(
         raise _refusal("and torch.func transforms this call")
     if torch.jit.is_tracing() or is_dual() or is_watched(*given, lengths):
         raise _refusal("and something records this call, which would find numbers only")
-    if any(a is not b for a, b in zip(module.parameters(), module.frozen_parameters, strict=True)):
+    if [*map(id, module.parameters())] != [*map(id, module.frozen_parameters)]:
         raise _refusal("and this call brings parameters of its own")
     tensors = (*given, *module.parameters())
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
@@ -140,4 +140,6 @@ def _run(
 
 
 def _array(tensor: Tensor) -> Any:
+    if not has_memory(tensor):
+        raise SpecError.of("input", "a tensor whose memory was freed; must have its numbers")
     return tensor.detach().resolve_neg().numpy()

@@ -16,6 +16,7 @@ from onegru.torch.export import export_layer, is_exporting
 from onegru.torch.few_steps import is_dual
 from onegru.torch.few_steps_function import call_few_steps
 from onegru.torch.operators import call_backward_operator, call_operator
+from onegru.torch.saving import save, saved
 from onegru.torch.watching import is_functionalized, is_transformed, is_watched
 
 
@@ -61,8 +62,10 @@ def gru_layer(
         return fallback.forward(form, X, weights, initial_h, lengths, attention, resets)
     if torch.jit.is_tracing():
         raise SpecError("trace: torch.jit.trace takes only what torch.nn.GRU computes; must be torch.export")
-    if torch.compiler.is_compiling() or is_functionalized():
+    if torch.compiler.is_compiling() or is_functionalized(alone=True):
         return call_operator(form, tensors)[:2]
+    if is_functionalized():  # and transformed otherwise, which has no rule for an operator
+        return fallback.forward(form, X, weights, initial_h, lengths, attention, resets)
     saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     is_transforming = torch._C._are_functorch_transforms_active()
     if not is_transforming and not is_watched(*tensors):
@@ -91,36 +94,12 @@ def _exported(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tuple[T
 # --- outside of compiled code
 
 
-def _save(ctx: Any, tensors: Sequence[Tensor | None], Y: Tensor, gates: Tensor) -> None:
-    """Save a call for backward.
-
-    A program may assign to the `data` of a tensor meanwhile, which then has other memory, and autograd does
-    not see it. PyTorch's own operators read views, which keep the old one: so does what is detached here.
-    Second derivatives need the parameters themselves.
-    """
-    leaves = {n: t.detach() for n, t in enumerate(tensors) if t is not None and t.requires_grad and t.is_leaf}
-    own = [t if t is None or t.requires_grad else t.detach() for t in tensors]
-    for place in (3, 4):  # lengths and resets: a program may write to their memory, too
-        if (item := own[place]) is not None:
-            own[place] = item.clone()
-    ctx.leaves = tuple(leaves)
-    ctx.save_for_backward(*leaves.values(), *own, Y, gates)
-
-
 def _pulled(ctx: Any, dY: Tensor | None, dY_h: Tensor | None) -> Any:
     """The gradients by all arguments of a call."""
-    leaves: Sequence[int] = ctx.leaves
-    saved = ctx.saved_tensors
-    *tensors, Y, gates = saved[len(leaves) :]
     needed = ctx.needs_input_grad[2:]
     wanted = (*needed[:3], *needed[5:])
     is_again = torch.is_grad_enabled() or any(map(is_transformed, (dY, dY_h)))
-    for place, numbers in zip(leaves, saved, strict=False):
-        if not is_again:
-            tensors[place] = numbers
-        elif not _is_same(tensors[place], numbers):
-            name = (*INPUTS, "", "", *WEIGHTS * ctx.form.num_directions)[place]
-            raise SpecError.of(name, "has other data than in the call; must not, to differentiate twice")
+    *tensors, Y, gates = saved(ctx, (*INPUTS, "", "", *WEIGHTS * ctx.form.num_directions), is_again)
     if is_again:
         given = fallback.gradients(ctx.form, tensors, (dY, dY_h), wanted)
     elif is_watched(*tensors, Y, dY, dY_h):
@@ -128,15 +107,6 @@ def _pulled(ctx: Any, dY: Tensor | None, dY_h: Tensor | None) -> Any:
     else:
         given = backward(ctx.form, tensors, Y, dY, dY_h, wanted, gates)
     return None, None, *given[:3], None, None, *given[3:]
-
-
-def _is_same(tensor: Tensor, numbers: Tensor) -> bool:
-    """Whether a tensor still holds these numbers, be it in other memory, as copies by hooks are."""
-    if is_watched(tensor, numbers):
-        return True
-    is_alike = tensor.shape == numbers.shape and tensor.dtype == numbers.dtype
-    is_own = is_alike and tensor.data_ptr() == numbers.data_ptr()
-    return is_own or (is_alike and bool(torch.equal(tensor.detach(), numbers)))
 
 
 def _seen_forward(
@@ -159,7 +129,7 @@ class OnegruGRU(torch.autograd.Function):
         if saves:
             ctx.form = form
             ctx.set_materialize_grads(False)
-            _save(ctx, tensors, Y, gates)
+            save(ctx, tensors, Y, gates)
         return output_of(Y, saves), Y_h
 
     @staticmethod

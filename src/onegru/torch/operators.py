@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from onegru.core.errors import SpecError
 from onegru.torch.arguments import TorchGruConfig, form_from
-from onegru.torch.compute import backward, forward, output_of
+from onegru.torch.compute import TYPES, backward, forward, output_of
 
 _TENSORS = (
     "Tensor X, Tensor? initial_h, Tensor? attention, Tensor? sequence_lens, Tensor? resets, "
@@ -61,6 +62,18 @@ def _given(tensors: Sequence[Tensor | None]) -> _Given:
     return _Given(X, *tensors[1:_INPUTS], *weights)  # type: ignore[arg-type]
 
 
+def _check(given: _Given, form: TorchGruConfig) -> None:
+    """Raises SpecError if lists are not of this form's directions, or X of a type that no kernel has."""
+    D = form.num_directions
+    lists = {"W": given.W, "R": given.R, "Wb": given.Wb, "Rb": given.Rb}
+    for name, count in ((name, len(items)) for name, items in lists.items()):
+        if count != D and not (count == 0 and name in ("Wb", "Rb")):
+            raise SpecError.of(name, f"{count} tensors; must be {D}, one for each direction")
+    if given.X is None or given.X.dtype not in TYPES:
+        found = None if given.X is None else given.X.dtype
+        raise SpecError.of("X", f"{found}; must be float32 or float64")
+
+
 # The schemas are written out, as PyTorch 2.6 does not read lists from annotations.
 @torch.library.custom_op(
     "onegru::gru", mutates_args=(), schema=f"({_TENSORS}, {_FORM}) -> (Tensor, Tensor, Tensor)"
@@ -68,7 +81,9 @@ def _given(tensors: Sequence[Tensor | None]) -> _Given:
 def _operator(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Y [T, B, D·H], Y_h and Y [T, B, D, H], which gradients need."""
     given = _Given(*arguments[: len(_Given._fields)])
-    Y, Y_h, _ = forward(form_from(arguments[len(given) :]), given.in_a_row())
+    form = form_from(arguments[len(given) :])
+    _check(given, form)
+    Y, Y_h, _ = forward(form, given.in_a_row())
     return output_of(Y, True), Y_h, Y
 
 
@@ -87,8 +102,16 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 def _backward_operator(*arguments: Any) -> list[Tensor]:
     """The gradients that are wanted, by X, initial_h, attention, and each direction's weights."""
     given = _Given(*arguments[: len(_Given._fields)])
-    Y, dY, dY_h, wanted, *form = arguments[len(given) :]
-    found = backward(form_from(form), given.in_a_row(), Y, dY, dY_h, wanted)
+    Y, dY, dY_h, wanted, *scalars = arguments[len(given) :]
+    form = form_from(scalars)
+    _check(given, form)
+    tensors = given.in_a_row()
+    by = (*tensors[:3], *tensors[_INPUTS:])
+    if len(wanted) != len(by) or any(w and t is None for w, t in zip(wanted, by, strict=True)):
+        raise SpecError.of(
+            "wanted", f"{list(wanted)}; must be {len(by)}, True only of tensors that are there"
+        )
+    found = backward(form, tensors, Y, dY, dY_h, wanted)
     return [item for item in found if item is not None]
 
 
@@ -127,6 +150,7 @@ def _setup(ctx: Any, inputs: Any, output: Any) -> None:
     given = _Given(*inputs[: len(_Given._fields)])
     ctx.form, ctx.has_biases = inputs[len(given) :], [bool(own) for own in given[-2:]]
     ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[2])  # as what gradients need
     ctx.save_for_backward(*given.in_a_row(), output[2])
 
 

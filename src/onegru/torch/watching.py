@@ -48,12 +48,15 @@ def is_mapped() -> bool:
     return _is_within(torch._C._functorch.TransformType.Vmap)
 
 
-def is_functionalized() -> bool:
-    """Whether `torch.func.functionalize` makes this call."""
-    return _is_within(torch._C._functorch.TransformType.Functionalize)
+def is_functionalized(alone: bool = False) -> bool:
+    """Whether `torch.func.functionalize` makes this call, and with `alone` nothing else does."""
+    kind = torch._C._functorch.TransformType.Functionalize
+    return _is_within(kind) and not (alone and any(key != kind for key in _transforms()))
 
 
 def _is_within(kind: Any) -> bool:
-    if not torch._C._are_functorch_transforms_active():
-        return False
-    return any(item.key() == kind for item in torch._C._functorch.get_interpreter_stack() or ())
+    return torch._C._are_functorch_transforms_active() and kind in _transforms()
+
+
+def _transforms() -> list[Any]:
+    return [item.key() for item in torch._C._functorch.get_interpreter_stack() or ()]

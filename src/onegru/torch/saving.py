@@ -1,0 +1,58 @@
+"""What a function of PyTorch keeps of a call for its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onegru.core.errors import SpecError
+from onegru.torch.watching import is_watched
+
+_CLONED = (3, 4)  # lengths and resets: a program may write to their memory
+
+
+def save(ctx: Any, tensors: Sequence[Tensor | None], *others: Tensor) -> None:
+    """Save the inputs of a call for backward, and others behind them.
+
+    A program may assign to the `data` of a tensor meanwhile, which then has other memory, and autograd does
+    not see it. PyTorch's own operators read views, which keep the old one: so does what is detached here.
+    Second derivatives need the parameters themselves.
+    """
+    leaves = {n: t.detach() for n, t in enumerate(tensors) if t is not None and t.requires_grad and t.is_leaf}
+    own = [t if t is None or t.requires_grad else t.detach() for t in tensors]
+    for place in _CLONED:
+        if (item := own[place]) is not None:
+            own[place] = item.clone()
+    ctx.leaves = tuple(leaves)
+    ctx.save_for_backward(*leaves.values(), *own, *others)
+
+
+def saved(ctx: Any, names: Sequence[str], is_again: bool) -> list[Any]:
+    """The inputs as they were in the call, or to differentiate twice themselves; then the others.
+
+    Raises:
+        SpecError: a leaf has other numbers than in the call, and is to be differentiated twice.
+    """
+    leaves: Sequence[int] = ctx.leaves
+    found = list(ctx.saved_tensors)
+    tensors = found[len(leaves) :]
+    for place, numbers in zip(leaves, found, strict=False):
+        if not is_again:
+            tensors[place] = numbers
+        elif not _is_same(tensors[place], numbers):
+            raise SpecError.of(
+                names[place], "has other data than in the call; must not, to differentiate twice"
+            )
+    return tensors
+
+
+def _is_same(tensor: Tensor, numbers: Tensor) -> bool:
+    """Whether a tensor still holds these numbers, be it in other memory, as copies by hooks are."""
+    if is_watched(tensor, numbers):
+        return True
+    is_alike = tensor.shape == numbers.shape and tensor.dtype == numbers.dtype
+    is_own = is_alike and tensor.data_ptr() == numbers.data_ptr()
+    return is_own or (is_alike and bool(torch.equal(tensor.detach(), numbers)))
