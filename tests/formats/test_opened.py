@@ -278,7 +278,7 @@ def test_an_end_of_what_is_not_read(tmp_path: Path, end: str, kind: Kind) -> Non
     with pytest.raises(FormatError) as caught:
         onegru.inspect(path)
     assert str(caught.value).startswith(f"{path}: of an unknown kind, by its name {kind.words}; must be")
-    assert str(caught.value).endswith(f"Keras model; {kind.remedy}")
+    assert str(caught.value).endswith(f"TensorFlow Lite model; {kind.remedy}")
 
 
 @pytest.mark.parametrize(

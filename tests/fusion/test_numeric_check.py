@@ -247,3 +247,22 @@ def test_what_is_behind_a_shape_need_not_be_computed() -> None:
     net.output("y", ("B", 2))
     _, search = check_fused(net.model(), net.feeds)
     assert [(item.form, item.steps) for item in search.fused] == [("chain", 4)] and not search.missed
+
+
+@pytest.mark.parametrize("take", ["Gather", "Gather from the end", "Slice", "Slice from the end"])
+def test_open_axes_are_as_long_as_the_steps_that_are_taken(take: str) -> None:
+    net, step = Net(), Step(3, 2)
+    x, state = net.input("x", "B", "T", 3, fill=9), net.input("h", "B", 2, fill=9)
+    for t in range(9):
+        place = t - 9 if "end" in take else t
+        if "Gather" in take:
+            now = net("Gather", x, net.const(place, "int64"), axis=1)
+        else:
+            last = place + 1 or 2**31 - 1
+            now = net("Slice", x, net.ints(place), net.ints(last), net.ints(1))
+            now = net("Squeeze", now, net.ints(1))
+        state = step(net, now, state)
+    net("Identity", state, output="y")
+    net.output("y", ("B", 2))
+    _, search = check_fused(net.model(), net.feeds)
+    assert sum(item.steps or 0 for item in search.fused) == 9 and not search.missed

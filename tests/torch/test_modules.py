@@ -363,7 +363,11 @@ def test_what_only_a_call_shows_is_refused() -> None:
     given = (x, *[None] * 4, *([p.detach()] for p in module.parameters()))
     Y, Y_h, all_Y = torch.ops.onegru.gru(*given, *form)
     with pytest.raises(onegru.SpecError, match=r"^Y: "):
-        torch.ops.onegru.gru_backward(*given, all_Y[:2], Y[:2], Y_h, [True] * 7, *form)
+        torch.ops.onegru.gru_backward(*given, all_Y[:2], Y[:2], Y_h, [True, False, False, *[True] * 4], *form)
+    with pytest.raises(onegru.SpecError, match=r"^wanted: "):
+        torch.ops.onegru.gru_backward(*given, all_Y, Y, Y_h, [True] * 7, *form)
+    with pytest.raises(onegru.SpecError, match=r"^W: 0 tensors; must be 1"):
+        torch.ops.onegru.gru(x, *[None] * 4, [], *given[6:], *form)
     module.weight_hh_l0 = nn.Parameter(torch.randn(3, H))
     with pytest.raises(onegru.SpecError, match=r"^R: "):
         module(x)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.core.errors import SpecError, SpecWarning
+from onegru.core.errors import BROKEN, SpecError, SpecWarning
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.kinks import Kinks, Side
 from onegru.dataflow.operator import LoopIndex, Op, Shape, Size
+from onegru.dataflow.table import Call, UnknownOpError, operator_of
 from onegru.dataflow.table import evaluate as value_of
-from onegru.dataflow.table import operator_of
+from onegru.dataflow.table.cutting import Slice
 from onegru.layers.gru import GRU, apply
 from onegru.operators.lowering import lower
 from onegru.operators.openvino import CELLS
@@ -135,11 +136,12 @@ class _Runs:
         begin = taken.difference(self.derived)
         self.old, self.leaves = _leading(flow, [*self.wanted, *self.derived], begin)
         self.moving = _moving(flow, self.leaves, [*self.old, *new])
+        self.least = _least_sizes(flow, self.old)
 
     def begin(self, equal: bool) -> None:
         """Begin again."""
         self.rng = np.random.default_rng(0)
-        self.sizes = Sizes(equal)
+        self.sizes = Sizes(equal, self.least)
         self.kinks = Kinks()
         self.nearest: dict[Side, Values] = {}
         self.first: Array | None = None
@@ -332,23 +334,44 @@ class Sizes(dict[str, int]):
 
     Args:
         equal: whether all are the same.
+        least: how large some have to be.
     """
 
-    def __init__(self, equal: bool = False) -> None:
+    def __init__(self, equal: bool = False, least: Mapping[Size, int] | None = None) -> None:
         super().__init__()
         self.equal = equal
+        self.least = least or {}
 
     def of(self, size: Size) -> int:
         """The number of a size."""
-        return (
-            size
-            if isinstance(size, int)
-            else self.setdefault(size, _STEPS + (0 if self.equal else len(self) % 3))
-        )
+        if isinstance(size, int):
+            return size
+        least = max(self.least.values(), default=0) if self.equal else self.least.get(size, 0)
+        return self.setdefault(size, max(least, _STEPS + (0 if self.equal else len(self) % 3)))
 
     def shape(self, shape: Shape) -> tuple[int, ...]:
         """The numbers of a shape."""
         return tuple(map(self.of, shape))
+
+
+def _least_sizes(flow: Flow, ops: Iterable[Op]) -> dict[Size, int]:
+    """How large open axes are at least of which operators take the elements at certain places."""
+    least: dict[Size, int] = {}
+    for op in ops:
+        shape, call = flow.shape(op.inputs[0]) if op.inputs else None, Call(op, flow)
+        reach: dict[int, int] = {}
+        try:
+            if isinstance(call.operator, Slice):
+                cuts = {axis: cut for axis, cut in (call.operator.ranges(call) or {}).items() if cut}
+                reach = {axis: max(cut[0] + cut[1], -cut[0]) for axis, cut in cuts.items()}
+            elif op.kind == "Gather" and (index := call.constant(1)) is not None and index.size:
+                reach = {call.axis(0): max(int(index.max()) + 1, -int(index.min()))}
+        except (UnknownOpError, *BROKEN):
+            continue
+        for axis, size in reach.items():
+            if shape is not None and isinstance(shape[axis], str):
+                least[shape[axis]] = max(size, least.get(shape[axis], 0))
+    return least
 
 
 def _index(

@@ -146,7 +146,7 @@ def test_one_step_is_a_cell(tmp_path: Path) -> None:
     assert types(target) == ["GRUCell"]
 
 
-@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize("steps", [0, 1, 6])
 @pytest.mark.parametrize("sizes", ["fixed", "open", "none"])
 def test_lengths_of_splits_that_are_computed(tmp_path: Path, sizes: str, steps: int) -> None:
     """As OpenVINO writes PyTorch's cells, alone and in steps: from the size of what is split."""
