@@ -311,7 +311,7 @@ def test_broken_files(tmp_path: Path) -> None:
     for data in changed:
         path.write_bytes(data)
         for read in (read_layers, onegru.load_layers):
-            with pytest.raises(FormatError, match="not a safetensors file, or truncated"):
+            with pytest.raises(FormatError, match=r"not a safetensors file, or truncated|an empty file"):
                 read(path)
     with pytest.raises(OSError, match="nowhere"):
         read_layers(tmp_path / "nowhere")
