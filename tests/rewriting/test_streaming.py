@@ -205,6 +205,30 @@ def shifted(net: Network) -> str:
     return net.add("Sub", net.last, padded(net, cut(net, net.last, 0, -steps), steps))
 
 
+def shifted_by_one_pad(net: Network) -> str:
+    """`F.pad(x, (n, -n))`, behind which a convolution reads across the first step."""
+    steps = int(net.rng.integers(1, 6))
+    y = padded(net, net.last, steps, -steps)
+    return net.add("Add", net.last, net.conv(y, 2, pads=(1, 0)) if net.rng.integers(2) else y)
+
+
+def shifted_by_zeros_like(net: Network) -> str:
+    """`cat([zeros_like(x[..., :n]), x[..., :-n]], -1)`"""
+    steps = int(net.rng.integers(1, 6))
+    sizes = net.add("Shape", cut(net, net.last, 0, steps))
+    zeros = net.add("Expand", net.constant(0.0), sizes) if steps % 2 else net.add("ConstantOfShape", sizes)
+    return net.add("Add", net.last, net.add("Concat", zeros, cut(net, net.last, 0, -steps), axis=2))
+
+
+def split_off(net: Network) -> str:
+    """The first of the parts, which is time without its last steps; and the first of features."""
+    steps = int(net.rng.integers(1, 6))
+    sizes = net.add("Concat", steps_of(net, net.last), net.constant([steps], np.int64), axis=0)
+    y = net.add("Split", padded(net, net.last, steps), sizes, outputs=2, axis=2)
+    y = net.add("Concat", net.add("Add", net.last, y), y, axis=1)
+    return net.add("Split", y, net.constant([C, C], np.int64), outputs=2, axis=1)
+
+
 def shifted_into_a_convolution(net: Network) -> str:
     back = net.add("Tanh", cut(net, padded(net, net.last, 2), 0, -2))
     b = net.constant(net.rng.standard_normal(C))
@@ -297,12 +321,18 @@ CAUSAL: dict[str, Callable[[Network], str]] = {
     "padding that is cut": padding_that_is_cut,
     "halves of features": halves_of_features,
     "shift": shifted,
+    "shift by one Pad": shifted_by_one_pad,
     "shift into a convolution": shifted_into_a_convolution,
     "one padding for two convolutions": one_padding_for_two,
     "one padding for two sizes": one_padding_for_two_sizes,
     "two shuffles of channels": shuffled_twice,
     "gate": gated,
     "kernel of 1": lambda net: net.conv(net.last, 1),
+}
+#: What OpenVINO's converter writes in a way that is not followed.
+OF_ONNX: dict[str, Callable[[Network], str]] = {
+    "shift by zeros like steps": shifted_by_zeros_like,
+    "shift by a Split": split_off,
 }
 AHEAD: dict[str, Callable[[Network], str]] = {
     "symmetric convolution": lookahead,
@@ -395,9 +425,9 @@ def test_drawn_networks(seed: int, tmp_path: Path) -> None:
     assert (later > 0) == (not set(names).isdisjoint(AHEAD))
 
 
-@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("name", [*CAUSAL, *OF_ONNX])
 def test_each_part(name: str, tmp_path: Path) -> None:
-    source = save(tmp_path, built([CAUSAL[name], CAUSAL["GRU"]], 1))
+    source = save(tmp_path, built([{**CAUSAL, **OF_ONNX}[name], CAUSAL["GRU"]], 1))
     target = tmp_path / "streaming.onnx"
     onegru.make_streaming(source, target)
     X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)

@@ -469,6 +469,36 @@ def stretched(net: Bent) -> str:
     return cut(net, x, 0, steps_of(net, net.last))
 
 
+def zeros_like_first(net: Bent) -> tuple[str, str]:
+    """Steps with two zeros in front, and these."""
+    zeros = net.add("ConstantOfShape", net.add("Shape", cut(net, net.last, 0, 2)))
+    return net.add("Concat", zeros, cut(net, net.last, 0, -2), axis=2), zeros
+
+
+def counted_zeros(net: Bent) -> str:
+    y, zeros = zeros_like_first(net)
+    return net.add("Add", y, net.add("ReduceSum", net.add("Exp", zeros), net.ints(2), keepdims=1))
+
+
+def zeros_and_first(net: Bent) -> str:
+    y, _ = zeros_like_first(net)
+    return net.add("Add", y, net.add("ReduceMax", cut(net, net.last, 0, 2), axes=[2], keepdims=1))
+
+
+def both_parts(net: Bent) -> str:
+    sizes = net.add("Concat", steps_of(net, net.last), net.ints(2), axis=0)
+    y = net.add("Split", padded(net, net.last, 2), sizes, outputs=2, axis=2)
+    return net.add("Add", y, net.add("ReduceMax", net.nodes[-1].output[1], axes=[2], keepdims=1))
+
+
+def first_part(net: Bent) -> str:
+    """The first steps, as many as there are but for two."""
+    rest = net.add("Sub", steps_of(net, net.last), net.ints(2))
+    sizes = net.add("Concat", net.ints(2), rest, axis=0)
+    first = net.add("Split", net.last, sizes, outputs=2, axis=2)
+    return net.add("Sub", net.last, net.add("ReduceMax", first, axes=[2], keepdims=1))
+
+
 def two_by_two(net: Bent) -> str:
     x = net.add("MaxPool", padded(net, net.last, 1), kernel_shape=[2], strides=[1], outputs=2)
     places = net.add("Cast", net.nodes[-1].output[1], to=TensorProto.FLOAT)
@@ -516,6 +546,10 @@ BENDS: dict[str, Bend] = {
     "flattened steps": flattened_steps,
     "a deconvolution that is not cut": uncut,
     "a deconvolution with a stride": stretched,
+    "zeros in front that are counted": counted_zeros,
+    "zeros in front and the first steps": zeros_and_first,
+    "both parts of steps": both_parts,
+    "the first part of steps": first_part,
     "places of a pooling": two_by_two,
     "a norm over time": normal("MeanVarianceNormalization", axes=[0, 2]),
     "a norm over each sequence": normal("LpNormalization", axis=2),

@@ -245,13 +245,16 @@ class TimeAnalysis:
             for first, last in operator_of(op.kind).states
         )
 
-    def needed(self, recurrent: list[Op]) -> set[str]:
-        """The values that outputs and recurrences depend on, beside what only a new state is made of."""
+    def needed(self, recurrent: list[Op], fronts: Collection[Op] = ()) -> set[str]:
+        """The values that outputs and recurrences depend on, beside what only a new state is made of.
+
+        Of Concats that only put zeros in front of time, `fronts`, nothing depends on these.
+        """
         needed = {name for name in self.flow.outputs if name not in self.states.values()}
         needed.update(name for op in recurrent for name in (*op.inputs, *op.outputs))
         for op in reversed(self.ops):
             if needed.intersection(op.outputs):
-                needed.update(op.taken())
+                needed.update(op.inputs[1:] if op in fronts else op.taken())
         return needed - {""}
 
     def moved_to(self, name: str, moves: Collection[str] = MOVES) -> set[str]:

@@ -129,11 +129,12 @@ class StreamingRewriter:
 
     def _unpad(self, op: Op, axis: int) -> None:
         """Let an operator no longer pad or cut time."""
-        if op.kind in ("Pad", "Slice", "Concat"):
+        if op.kind in ("Pad", "Slice", "Split", "Concat"):
             value = op.inputs[1] if op.kind == "Concat" else op.inputs[0]
             others = self._others(op, axis)
             if not others:
                 self.edit.become(op, "Identity", [value])
+                self.edit.staged(op).outputs = [op.outputs[0]]
             elif op.kind == "Pad":
                 self.edit.set_ints(op, "pads", others)
                 if len(op.inputs) > 3:
@@ -152,7 +153,7 @@ class StreamingRewriter:
         """What a Pad or a Slice does along other axes: pads, or start, end and axis of each."""
         call = self.analysis.call(op)
         rank = call.rank()
-        if op.kind == "Concat":
+        if op.kind in ("Concat", "Split"):
             return []
         if op.kind == "Pad":
             moves = [move for move in self.analysis.moves[id(op)] or () if move.axis != axis]

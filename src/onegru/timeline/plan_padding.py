@@ -19,10 +19,10 @@ class PaddingPlanner:
         self.flow = context.analysis.flow
 
     def plan_pad(self, op: Op, move: Move, extent: TimeExtent) -> None:
-        """Steps that are added at either end of time, or cut off."""
+        """Steps that are added at either end of time; a Pad may also cut some off behind."""
         operator = operator_of(op.kind)
         is_written = op.kind in ("Pad", "Slice") or isinstance(operator, Window)
-        if min(move.pad_begin, move.pad_end) < 0 or not is_written:
+        if move.pad_begin < 0 or (move.pad_end < 0 and op.kind != "Pad") or not is_written:
             self.context.refuse_ends(f"{move.message}, which a stream does not know the ends of")
         elif not operator.pads_with_zeros(self.analysis.call(op)):
             self.context.refuse_ends("pads time with other numbers than zeros")
@@ -55,6 +55,15 @@ class PaddingPlanner:
                 Cache(op, move.input, move.axis, min(first, move.reach), move.reach)
             )
 
+    def zeros_in_front(self, op: Op, axis: int) -> str:
+        """The steps of zeros that a Concat puts in front of time, which it no longer takes; "" for none."""
+        first, *others = op.inputs
+        shape = self.flow.shape(first)
+        is_front = len(others) == 1 and first not in others and axis in self.context.timed(others[0])
+        is_fixed = shape is not None and axis < len(shape) and isinstance(shape[axis], int)
+        is_front = is_front and is_fixed and others[0] in self.context.streamed
+        return first if is_front and self.flow.fill(first) == 0 else ""
+
     def plan_concat(self, op: Op, axis: int, extent: TimeExtent) -> None:
         """A Concat along time: zeros may come first."""
         first = op.inputs[0]
@@ -62,7 +71,7 @@ class PaddingPlanner:
         steps = None if shape is None else shape[axis]
         is_front = (
             len(op.inputs) == 2
-            and first not in self.context.streamed
+            and (first not in self.context.streamed or first == self.zeros_in_front(op, axis))
             and op.inputs[1] in self.context.streamed
         )
         if not self.context.is_alone(op.outputs[0], axis):

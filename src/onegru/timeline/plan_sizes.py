@@ -62,14 +62,16 @@ class SizesPlanner:
         (self.context.extents[name],) = extents
         return not self.context.extents[name].left_pad and len(self.context.timed(name)) == 1
 
-    def check_numbers(self, op: Op, moves: list[Move], timed: Mapping[str, list[int]]) -> None:
+    def check_numbers(
+        self, op: Op, taken: list[str], moves: list[Move], timed: Mapping[str, list[int]]
+    ) -> None:
         """What forbids that an operator takes numbers that depend on steps, or on how many there are."""
         kind, places, recurrence = op.kind, operator_of(op.kind).size_inputs, recurrence_of(op)
         if recurrence is not None:  # what it starts from and when it stops is looked at there
             places = (recurrence.lengths, *(first for first, _ in recurrence.states))
         named = {name for place, name in enumerate(op.inputs) if place not in places}
         named |= {*op.taken()}.difference(op.inputs)
-        if not self.context.counting.isdisjoint(named):
+        if not self.context.counting.isdisjoint(named.intersection(taken)):
             self.context.refuse("mixes", COUNTS)
         for place in places if recurrence is None else ():
             name = op.inputs[place] if len(op.inputs) > place else ""
@@ -77,7 +79,8 @@ class SizesPlanner:
                 self.context.refuse("mixes", "takes sizes or places that are computed from steps")
             if name not in self.context.counting or kind in ("Reshape", "Expand", "Resize"):
                 continue
-            if kind != "Slice" or not self._cuts_time_alone(op, place, moves, timed):
+            is_time = kind == "Split" and self.analysis.call(op).axis(0) in timed[op.inputs[0]]
+            if not is_time and (kind != "Slice" or not self._cuts_time_alone(op, place, moves, timed)):
                 self.context.refuse("mixes", COUNTS)
 
     def _cuts_time_alone(self, op: Op, place: int, moves: list[Move], timed: Mapping[str, list[int]]) -> bool:

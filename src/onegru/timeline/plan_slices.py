@@ -21,6 +21,8 @@ class SlicesPlanner:
     def cut(self, op: Op, axis: int, extent: TimeExtent) -> tuple[int, int] | None:
         """How many steps of a whole run a Slice cuts off in front and behind; None if that is not known."""
         call, more = self.analysis.call(op), extent.extra
+        if op.kind == "Split":
+            return self._all_but_first(op) if axis == call.axis(0) else None
         rank = call.rank()
         try:
             axes, strides = call.known("axes") or list(range(rank)), call.known("steps")
@@ -50,6 +52,13 @@ class SlicesPlanner:
         if times == 0 and self.context.steps:
             times, last = 1, last - self.context.steps
         return (front, max(more - last, 0)) if times == 1 else None
+
+    def _all_but_first(self, op: Op) -> tuple[int, int] | None:
+        """The steps of a Split's parts but the first, if nobody reads them and they have fixed sizes."""
+        sizes = op.attributes.get("split") or (self.flow.sizes(op.inputs[1]) if len(op.inputs) > 1 else None)
+        others = [size for size in (sizes or ())[1:] if isinstance(size, int)]
+        is_read = any(name in self.flow.consumers or name in self.flow.outputs for name in op.outputs[1:])
+        return None if is_read or sizes is None or len(others) != len(op.outputs) - 1 else (0, sum(others))
 
     def _bound(self, op: Op, name: str, place: int, index: int) -> tuple[int, int] | None:
         """A bound of a Slice: how many times the input's number of steps, and what is added to it."""

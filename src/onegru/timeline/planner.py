@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
 from onegru.dataflow.operator import Op
-from onegru.dataflow.table import Move, operator_of
+from onegru.dataflow.table import Hazard, Move, operator_of
 from onegru.dataflow.table.windows import adds_no_bias
 from onegru.formats.graph import Graph
 from onegru.timeline.analysis import TimeAnalysis, time_axis
@@ -78,23 +78,22 @@ class Planner:
             SpecError: an input has time along several axes.
         """
         context, plan = self.context, StreamingPlan()
-        # Others that no output depends on go with what they read.
-        needed = self.analysis.needed([op for op in self.analysis.recurrent if id(op) in context.carried])
         for name in filter(context.streamed.__contains__, self.analysis.inputs):
             plan.inputs[name] = axis = self._only_axis(name)
             context.note_extent(name, TimeExtent())
             size = (self.analysis.shape(name) or ())[axis]
             context.steps = size if isinstance(size, int) else context.steps
-        for op in self.analysis.ops:
-            changes = context.begin()
-            self._plan_op(op)
+        planned = [(op, *self._planned(op)) for op in self.analysis.ops]
+        # Others that no output depends on go with what they read.
+        carried = [op for op in self.analysis.recurrent if id(op) in context.carried]
+        fronts = [op for op, changes, _ in planned if op.kind == "Concat" and changes.unpadded]
+        needed = self.analysis.needed(carried, fronts)
+        for op, changes, hazards in planned:
             if needed.intersection(op.outputs):
                 plan.add(changes)
-                plan.refusals += [finding_of(op, *hazard[:2]) for hazard in context.hazards[:1]]
-                lasting = [hazard for hazard in context.hazards if not hazard[2]]
+                plan.refusals += [finding_of(op, *hazard[:2]) for hazard in hazards[:1]]
+                lasting = [hazard for hazard in hazards if not hazard[2]]
                 plan.lasting += [finding_of(op, *hazard[:2]) for hazard in lasting[:1]]
-            for name in filter(context.extents.__contains__, op.outputs):
-                context.note_extent(name, context.extents[name])
         for op, place, axis, *_ in plan.caches:
             if not context.is_alone(op.inputs[place], axis):
                 plan.refusals.append(finding_of(op, "unknown", NOT_ALONE))
@@ -142,10 +141,20 @@ class Planner:
         elif extent.delay:
             plan.delays[name] = extent.delay
 
+    def _planned(self, op: Op) -> tuple[StreamingPlan, list[tuple[Hazard, str, bool]]]:
+        """What an operator needs changed, and what forbids to stream it."""
+        changes = self.context.begin()
+        self._plan_op(op)
+        for name in filter(self.context.extents.__contains__, op.outputs):
+            self.context.note_extent(name, self.context.extents[name])
+        return changes, self.context.hazards
+
     def _plan_op(self, op: Op) -> None:
         """What forbids to stream an operator; notes what has to change."""
         outputs = [name for name in op.outputs if name]
-        kind, moves, taken = op.kind, self.analysis.moves[id(op)], list(op.taken())
+        kind, moves = op.kind, self.analysis.moves[id(op)]
+        zeros = self.padding.zeros_in_front(op, self._concat_axis(op)) if kind == "Concat" else ""
+        taken = [name for name in op.taken() if name != zeros]
         if kind in ("Shape", "Size") or not self.context.streamed.intersection(taken):
             self.sizes.count_steps(op, taken)
             return
@@ -162,7 +171,7 @@ class Planner:
             self.context.refuse("unknown", "does what is not known along time")
             return
         takes = [place for place, name in enumerate(op.inputs) if name in with_steps and timed[name]]
-        self.sizes.check_numbers(op, moves, timed)
+        self.sizes.check_numbers(op, taken, moves, timed)
         lost = {self.analysis.axes.find(factor) for factor in self.analysis.lost.get(id(op), ())}
         if lost & self.context.time:
             self.context.refuse("unknown", "cuts time into other axes")
@@ -199,7 +208,7 @@ class Planner:
         operator = operator_of(op.kind)
         # Along any axis: a Pad with other numbers beside zeros gives no zeros.
         pads_zeros = op.kind == "Pad" and operator.pads_with_zeros(self.analysis.call(op))
-        is_moved = is_along or op.kind == "Slice" or pads_zeros
+        is_moved = is_along or op.kind in ("Slice", "Split") or pads_zeros
         before = [self.context.extent(op.inputs[index]) for index in takes]
         is_ahead = any(move.pad_end > 0 for move in moves)
         if not (is_moved or operator.keeps_zeros or (adds_no_bias(op, operator) and not is_ahead)):
@@ -282,8 +291,10 @@ class Planner:
     def _plan_move(self, op: Op, move: Move, extent: TimeExtent) -> None:
         """What forbids time along an axis of an operator."""
         kind, operator = op.kind, operator_of(op.kind)
+        if kind == "Split" and move.output and self.slices.cut(op, move.axis, extent) is not None:
+            return  # nobody reads it
         if (
-            kind == "Slice"
+            kind in ("Slice", "Split")
             and move.to is not None
             and (cut := self.slices.cut(op, move.axis, extent)) is not None
         ):
@@ -312,7 +323,7 @@ class Planner:
             if kind == "Gather" and move.input == 0 and move.axis == self.analysis.call(op).axis(0):
                 self.context.refuse("remembers", "takes steps by their places in a run")
             return
-        if move.pad_end and extent.right_pad < 0:
+        if move.pad_end > 0 > extent.right_pad:
             self.context.refuse_ends(f"{move.message}, some in the place of its last ones")
         if operator.window:
             self.padding.plan_window(op, move, extent)
