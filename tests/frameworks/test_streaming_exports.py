@@ -137,6 +137,28 @@ class Crnn(nn.Module):  # type: ignore[misc, unused-ignore]
         return torch.sigmoid(self.out(h))
 
 
+class Decoder(nn.Module):  # type: ignore[misc, unused-ignore]
+    """A convolutional recurrent network: deconvolutions whose tail is cut, a resize to sizes, a shifted skip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(1, 4, (2, 3), (1, 2), (1, 0))
+        self.two = nn.Conv2d(4, 8, (2, 3), (1, 2), (1, 0))
+        self.gru = nn.GRU(8 * 3, 24, batch_first=True)
+        self.three = nn.ConvTranspose2d(16, 4, (2, 3), (1, 2))
+        self.four = nn.ConvTranspose2d(8, 1, (3, 1), dilation=(2, 1))
+
+    def forward(self, x: Any) -> Any:  # [B, 1, T, 15]
+        a = torch.relu(self.one(x)[:, :, :-1])
+        b = torch.relu(self.two(a)[:, :, :-1])
+        B, C, steps, bands = b.shape
+        h, _ = self.gru(b.permute(0, 2, 1, 3).reshape(B, steps, C * bands))
+        h = h.reshape(B, steps, C, bands).permute(0, 2, 1, 3)
+        y = torch.relu(self.three(torch.cat([h, F.pad(b, (0, 0, 1, -1))], 1))[:, :, :-1])
+        y = F.interpolate(torch.cat([y, a], 1), size=(y.shape[2], x.shape[3]), mode="nearest")
+        return torch.sigmoid(self.four(y)[:, :, :-4])
+
+
 NETWORKS: dict[str, tuple[Callable[[], Any], dict[str, tuple[int, ...]], list[str], int]] = {
     "DeepFilterNet": (Deep, {"erb": (2, 1, T, 8), "spec": (2, 2, T, 8)}, ["emb", "lsnr", "e"], 0),
     "GTCRN": (DualPath, {"x": (2, 3, T, 8)}, ["y"], 0),
@@ -144,6 +166,7 @@ NETWORKS: dict[str, tuple[Callable[[], Any], dict[str, tuple[int, ...]], list[st
     "RNNoise": (Rnnoise, {"x": (2, T, 12)}, ["gains", "voice"], 0),
     "keywords": (Keywords, {"x": (2, T, 10)}, ["scores"], 0),
     "CRNN": (Crnn, {"x": (2, T, 16)}, ["events"], 2),
+    "CRN": (Decoder, {"x": (2, 1, T, 15)}, ["mask"], 0),
 }
 
 

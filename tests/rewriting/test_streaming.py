@@ -220,6 +220,16 @@ def shifted_by_zeros_like(net: Network) -> str:
     return net.add("Add", net.last, net.add("Concat", zeros, cut(net, net.last, 0, -steps), axis=2))
 
 
+def resized_features(net: Network) -> str:
+    """`F.interpolate(x, (2 * x.shape[1], x.shape[2]))` of an image."""
+    y = net.add("Unsqueeze", net.conv(padded(net, net.last, 2), 3), net.constant([1], np.int64))
+    front = net.add("Slice", net.add("Shape", y), *(net.constant([item], np.int64) for item in (0, 2)))
+    rows = net.constant([2 * C], np.int64)
+    sizes = net.add("Concat", front, rows, steps_of(net, net.last), axis=0)
+    y = net.add("Resize", y, "", "", sizes, mode="nearest")
+    return net.add("Conv", net.add("Squeeze", y, net.constant([1], np.int64)), net.weights(C, 2 * C, 1))
+
+
 def split_off(net: Network) -> str:
     """The first of the parts, which is time without its last steps; and the first of features."""
     steps = int(net.rng.integers(1, 6))
@@ -331,6 +341,7 @@ CAUSAL: dict[str, Callable[[Network], str]] = {
 }
 #: What OpenVINO's converter writes in a way that is not followed.
 OF_ONNX: dict[str, Callable[[Network], str]] = {
+    "features resized to sizes": resized_features,
     "shift by zeros like steps": shifted_by_zeros_like,
     "shift by a Split": split_off,
 }

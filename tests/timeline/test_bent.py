@@ -383,6 +383,21 @@ def resized_to(net: Bent) -> str:
     return net.add("Resize", net.last, "", "", net.ints(B, C, T), mode="linear")
 
 
+def resized_by_steps(net: Bent) -> str:
+    """Twice as long, and cut to what it was."""
+    twice = net.add("Mul", steps_of(net, net.last), net.ints(2))
+    sizes = net.add("Concat", net.ints(B, C), twice, axis=0)
+    x = net.add("Resize", net.last, "", "", sizes, mode="linear")
+    return cut(net, x, 0, steps_of(net, net.last))
+
+
+def resized_to_more(net: Bent) -> str:
+    """To the steps that it has with zeros in front."""
+    sizes = net.add("Shape", padded(net, net.last, 2))
+    x = net.add("Resize", net.last, "", "", sizes, mode="linear")
+    return cut(net, x, 0, steps_of(net, net.last))
+
+
 def first_step(net: Bent) -> str:
     net.output(net.add("Gather", net.last, net.constant(-T if net.fixed else 0, np.int64), axis=2))
     return net.last
@@ -550,6 +565,8 @@ BENDS: dict[str, Bend] = {
     "zeros in front and the first steps": zeros_and_first,
     "both parts of steps": both_parts,
     "the first part of steps": first_part,
+    "resized by steps": resized_by_steps,
+    "resized to more steps": resized_to_more,
     "places of a pooling": two_by_two,
     "a norm over time": normal("MeanVarianceNormalization", axes=[0, 2]),
     "a norm over each sequence": normal("LpNormalization", axis=2),
@@ -575,7 +592,7 @@ OF_FIXED: dict[str, Bend] = {
     "a table behind an unknown rank": table_behind_unknown,
 }
 #: What streams behind some parts, and is computed rightly then.
-_MAY_STREAM = ("pads of the same size", "to written steps")
+_MAY_STREAM = ("pads of the same size", "to written steps", "resized to what it is")
 
 
 def positive(net: Bent) -> str:

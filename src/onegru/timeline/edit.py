@@ -83,6 +83,8 @@ class StreamingRewriter:
                 self._keep_place(op, place)
         for cache in plan.caches:
             self._add_cache(cache)
+        for op, axis in plan.resized:
+            self._open_resize(op, axis)
         for name, steps in plan.held.items():
             self._hold(name, steps)
         for op in plan.recurrent:
@@ -242,6 +244,16 @@ class StreamingRewriter:
             edit.take(op, 1, edit.add("Concat", parts, f"{label_of(op)}/sizes", before=op, axis=0))
         if "allowzero" in op.attributes:
             self.edit.set(op, allowzero=None)
+
+    def _open_resize(self, op: Op, axis: int) -> None:
+        """Let a Resize keep the steps of what it takes, however many there are."""
+        edit, label, sizes = self.edit, label_of(op), self.edit.input_of(op, 3)
+        shape = edit.add("Shape", [edit.input_of(op, 0)], f"{label}/shape", before=op)
+        parts = [
+            edit.slice(value, 0, start, end, f"{label}/sizes", before=op)
+            for value, start, end in ((sizes, 0, axis), (shape, axis, axis + 1), (sizes, axis + 1, END))
+        ]
+        edit.take(op, 3, edit.add("Concat", parts, f"{label}/sizes", before=op, axis=0))
 
     def _add_cache(self, cache: Cache) -> None:
         """Put the last steps of a value in front of those of a chunk."""

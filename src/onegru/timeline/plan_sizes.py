@@ -138,6 +138,14 @@ class SizesPlanner:
             return
         for axis, size in enumerate(sizes, rank - len(sizes)):
             steps, is_time = self.context.steps_in((size,)), axis in timed[op.outputs[0]]
-            is_same = len(steps) == len(steps[:1]) == 1 and self.context.extent(steps[0][0]) == extent
+            is_same = bool(steps) and size in self.analysis.measured
+            is_same = is_same and self.context.extent(steps[0][0]) == extent
+            if (
+                is_time
+                and op.kind == "Resize"
+                and size == (self.flow.shape(op.inputs[0]) or {axis: None})[axis]
+            ):
+                self.context.changes.resized.append((op, axis))
+                continue
             if (steps and not is_time) or (is_time and not (is_same or (size == 1 and op.kind == "Expand"))):
-                self.context.refuse("mixes", COUNTS)
+                self.context.refuse("mixes", "resizes time" if is_time and op.kind == "Resize" else COUNTS)

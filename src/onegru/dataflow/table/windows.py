@@ -227,6 +227,10 @@ class Resize(Operator):
     dtype: str | int | None = 0
     resizes: ClassVar[bool] = True
 
+    def shape(self, call: Call, output: int) -> Shape | None:
+        is_plain = call.get("keep_aspect_ratio_policy", "stretch") == "stretch" and call.get("axes") is None
+        return call.facts.sizes(call.op.inputs[3]) if is_plain and call.is_given(3) else None
+
     def along(self, call: Call) -> Iterator[Move]:
         """An axis stays if its scale is 1 or its size is; whether that stays is asked where it is time."""
         shape, out = call.shape(), call.facts.shape(call.op.outputs[0])
