@@ -138,7 +138,7 @@ class Crnn(nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 class Decoder(nn.Module):  # type: ignore[misc, unused-ignore]
-    """A convolutional recurrent network: deconvolutions whose tail is cut, a resize to sizes, a shifted skip."""
+    """A convolutional recurrent network: deconvolutions with their tail cut, a resize, a shifted skip."""
 
     def __init__(self) -> None:
         super().__init__()
