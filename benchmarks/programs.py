@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import onegru.torch
 
 
-class Actor(nn.Module):
+class Actor(nn.Module):  # type: ignore[misc, unused-ignore]
     """A recurrent policy: runs one step of 64 environments; learns from 32 steps of them."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Actor(nn.Module):
         return mean.square().mean() + (value - 1).square().mean()
 
 
-class Denoiser(nn.Module):
+class Denoiser(nn.Module):  # type: ignore[misc, unused-ignore]
     """Gains for the bands of a noisy spectrum: runs frame by frame; learns from 8 pieces of 100 frames."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Denoiser(nn.Module):
         return self(*inputs)[0].abs().mean()
 
 
-class Translator(nn.Module):
+class Translator(nn.Module):  # type: ignore[misc, unused-ignore]
     """An encoder in both directions, and a decoder with attention that calls an nn.GRUCell step by step."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Translator(nn.Module):
         return nn.functional.cross_entropy(scores.flatten(0, 1), inputs[1].flatten())
 
 
-class Interests(nn.Module):
+class Interests(nn.Module):  # type: ignore[misc, unused-ignore]
     """Deep interest evolution: a GRU over what somebody clicked, an attention GRU towards the candidate."""
 
     def __init__(self, evolve: Callable[[int, int], nn.Module]) -> None:
@@ -129,7 +129,7 @@ class Interests(nn.Module):
         return nn.functional.softplus(-self(*inputs)).mean()
 
 
-class EvolutionLoop(nn.Module):
+class EvolutionLoop(nn.Module):  # type: ignore[misc, unused-ignore]
     """The attention GRU of the paper, as PyTorch's projects have it: a cell in a loop."""
 
     def __init__(self, input_size: int, hidden_size: int) -> None:

@@ -249,15 +249,15 @@ def table(
     rows, inference, training = [], [], []
     with threads(count):
         for number, case in enumerate(cases, 1):
-            is_program = isinstance(case, programs.Program)
-            times = measure_program(case, seconds) if is_program else measure(case, seconds)
+            if isinstance(case, programs.Program):
+                times, what, target = measure_program(case, seconds), case.words, 1.0
+            else:
+                times, what, target = measure(case, seconds), str(case), case.target
             ratios = [theirs / ours for theirs, ours in times]
             inference.append(ratios[0])
             training.append(ratios[1])
             figures = " | ".join(f"{a:.2f} / {b:.2f} | {a / b:.2f}×" for a, b in times)
-            what = case.words if is_program else case
             rows.append(f"| {case.name or 'drawn'} | {what} | {figures} |")
-            target = 1.0 if is_program else case.target
             missed = f" missed: {target:g}" if count == 1 and 0 < ratios[1] < target else ""
             print(f"{number}/{len(cases)}, threads {count}: {rows[-1]}{missed}", flush=True)
     return rows, inference, training

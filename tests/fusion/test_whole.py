@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -188,7 +189,12 @@ def test_only_what_depends_on_inputs_is_searched_for_kinks(monkeypatch: pytest.M
     """Conditions of loops compare counters, which no input moves to the other side."""
     from onegru.fusion import numeric_check
 
-    moved: list[int] = []
-    monkeypatch.setattr(numeric_check._Runs, "_moved", lambda runs, start: moved.append(1) or start)
+    moved: list[Any] = []
+
+    def noted(_: Any, start: Any) -> Any:
+        moved.append(start)
+        return start
+
+    monkeypatch.setattr(numeric_check._Runs, "_moved", noted)
     _, search = fused(both_directions().model())
     assert len(search.fused) == 2 and not moved

@@ -110,7 +110,8 @@ def deconvolved(net: Network) -> str:
     size, dilation, groups = (int(net.rng.integers(*ends)) for ends in ((2, 5), (1, 4), (1, 3)))
     reach = (size - 1) * dilation
     own, bias = int(net.rng.integers(reach + 1)), [net.weights(C)] * int(net.rng.integers(2))
-    W, words = net.weights(C, C // groups, size), {"dilations": [dilation], "group": groups}
+    W = net.weights(C, C // groups, size)
+    words: dict[str, Any] = {"dilations": [dilation], "group": groups}
     y = net.add("ConvTranspose", net.last, W, *bias, pads=[0, own], **words)
     return cut(net, y, 0, own - reach) if own < reach else y
 
@@ -998,7 +999,13 @@ def optimized(path: Path, level: str) -> Path:
     return path.with_name("optimized.onnx")
 
 
-FUSED = {"Relu": {}, "LeakyRelu": {"alpha": 0.3}, "Tanh": {}, "Sigmoid": {}, "HardSigmoid": {"alpha": 0.4}}
+FUSED: dict[str, Any] = {
+    "Relu": {},
+    "LeakyRelu": {"alpha": 0.3},
+    "Tanh": {},
+    "Sigmoid": {},
+    "HardSigmoid": {"alpha": 0.4},
+}
 
 
 @pytest.mark.parametrize("in_front", [False, True], ids=["alone", "behind steps of zeros"])

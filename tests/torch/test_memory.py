@@ -431,3 +431,58 @@ def test_the_operator_takes_one_type_alone() -> None:
     x, h = torch.zeros(T, B, I, dtype=torch.float64), torch.zeros(1, B, H)
     with pytest.raises(onegru.SpecError, match=r"^initial_h: float32; must be float64"):
         torch.ops.onegru.gru(x, h, None, None, None, *weights, *mine.form.scalars)
+
+
+@pytest.mark.parametrize("cell", [False, True])
+def test_data_that_moves_within_its_storage(cell: bool) -> None:
+    """As parameters in a flat buffer do, and frames in a ring."""
+    module = ours.GRUCell(5, 7) if cell else ours.GRU(5, 7)
+    buffers = torch.randn(2, 2, 5) if cell else torch.randn(2, 4, 2, 5)
+    x = torch.empty(0)
+    x.data = buffers[0]
+    flat = torch.cat([p.detach().flatten() for p in module.parameters()] + [torch.zeros(1000)])
+    place = 0
+    for p in module.parameters():
+        p.data = flat[place : place + p.numel()].view_as(p)
+        place += p.numel()
+
+    def call() -> Any:
+        return module(x) if cell else module(x)[0]
+
+    wanted = torch.autograd.grad(call().sum(), [*module.parameters()])
+    y = call()
+    x.data = buffers[1]
+    for p in module.parameters():
+        p.data = flat[place : place + p.numel()].view_as(p)
+    for a, b in zip(torch.autograd.grad(y.sum(), [*module.parameters()]), wanted, strict=True):
+        close(a, b, 1e-6)
+
+
+def test_no_storage_is_kept_beside_what_autograd_saves() -> None:
+    """Hooks may take all of it elsewhere, and backward gives it back."""
+    module = ours.GRU(5, 7).requires_grad_(False)
+    x = torch.randn(4, 2, 5, requires_grad=True) * 1
+    with saved_tensors_hooks(lambda tensor: tensor.clone(), lambda tensor: tensor):
+        y, _ = module(x)
+    wanted = torch.autograd.grad(module(x)[0].sum(), x)[0]
+    for tensor in (x, *module.parameters()):
+        tensor.untyped_storage().resize_(0)
+    close(torch.autograd.grad(y.sum(), x)[0], wanted, 1e-6)
+
+
+def test_cells_with_computed_parameters() -> None:
+    cell, x = ours.GRUCell(5, 7), torch.randn(3, 5)
+    wanted = cell(x)
+    torch.nn.utils.parametrizations.weight_norm(cell, "weight_ih")
+    close(cell(x), wanted, 1e-6)
+
+
+def test_functionalize_with_derivatives() -> None:
+    module, x = ours.GRU(5, 7), torch.randn(4, 2, 5)
+
+    def run(x: Any) -> Any:
+        return module(x)[0].sum()
+
+    wanted = torch.func.grad(run)(x)
+    close(torch.func.grad(torch.func.functionalize(run))(x), wanted, 1e-6)
+    close(torch.func.functionalize(torch.func.grad(run))(x), wanted, 1e-6)

@@ -261,8 +261,10 @@ def test_functional_transforms() -> None:
     close(both[1], module(x + 1)[0], 1e-6)
     theirs = nn.GRU(I, H)
     theirs.load_state_dict(module.state_dict())
-    ways = [torch.func.jvp(lambda x, m=m: m(x)[0], (x.detach(),), (x.detach(),))[1] for m in (theirs, module)]
-    close(*ways, 1e-6)
+    first, second = (
+        torch.func.jvp(lambda x, m=m: m(x)[0], (x.detach(),), (x.detach(),))[1] for m in (theirs, module)
+    )
+    close(first, second, 1e-6)
 
 
 @pytest.mark.filterwarnings("ignore")

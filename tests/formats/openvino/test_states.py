@@ -156,6 +156,7 @@ def test_what_commands_make_of_it(tmp_path: Path) -> None:
         "yes, by the states that it keeps (hhn → hhn), which are inputs and outputs here"
     )
     (layer,) = onegru.load_layers(path).values()
+    assert isinstance(layer, onegru.GRU)
     assert (layer.spec.input_size, layer.spec.hidden_size) == (I, H)
     with pytest.raises(SpecError, match=r"keeps its states \(hhn → hhn\) as it is, and stream\(\)"):
         onegru.make_streaming(path, tmp_path / "out.xml")

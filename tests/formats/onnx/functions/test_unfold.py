@@ -205,8 +205,8 @@ def test_functions_of_another_opset(tmp_path: Path) -> None:
         tmp_path, of([outer, inner], [call("G")])
     )
     other = [function("F", [inner_gru()]), function("G", [node("ReduceMax", ["x"], ["z"])], opset=13)]
-    nodes = [call("F", "f"), call("G", "g"), node("Add", ["f", "g"], ["Z"])]
-    assert len(loaded(tmp_path, of(other, nodes)).gru_nodes) == 1, "one without a GRU may be of any opset"
+    calls = [call("F", "f"), call("G", "g"), node("Add", ["f", "g"], ["Z"])]
+    assert len(loaded(tmp_path, of(other, calls)).gru_nodes) == 1, "one without a GRU may be of any opset"
 
 
 @pytest.mark.parametrize(("old", "new"), [(14, 17), (18, 14), (22, 23)])
