@@ -241,7 +241,7 @@ def test_lengths_that_are_missing(tmp_path: Path) -> None:
     """As an IR wants them, which the operator demands; the message says what they are."""
     pytest.importorskip("openvino")
     path = tmp_path / "m.xml"
-    onegru.save_layers(make_gru(), path)
+    onegru.save_layers(make_gru(), path, sequence_lens=True)
     X = numbers(1, 2, 7, make_gru().spec.input_size)
     with pytest.raises(SpecError, match=r"'sequence_lengths': missing; .* steps of each row, 7 where"):
         onegru.quantize(path, {"X": X})
