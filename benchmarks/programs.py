@@ -78,7 +78,7 @@ class Translator(nn.Module):  # type: ignore[misc, unused-ignore]
         self.leave = nn.Linear(256, 1000)
 
     def forward(self, source: Tensor, target: Tensor | None, steps: int) -> Tensor:
-        """Scores of words [steps, B, 1000]: of those that follow the target's, or of its own."""
+        """Scores of words [steps, B, 1000]: fed with the target's words, or with its own best ones."""
         memory, last = self.encoder(self.words(source))
         state = torch.cat([last[0], last[1]], 1)
         word, found = torch.zeros_like(source[0]), []

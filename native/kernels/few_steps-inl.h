@@ -107,6 +107,7 @@ class FewStepsOfRows {
           if (s_.gates.data != nullptr) std::memcpy(s_.gates.at(t, 0, b) + 4 * bytes, h, bytes);
         } else {
           std::memset(y, 0, bytes);
+          if (s_.gates.data != nullptr) std::memset(s_.gates.at(t, 0, b) + 4 * bytes, 0, bytes);
         }
         if (i + 1 != s_.T) return;
         if (s_.lengths != nullptr && s_.lengths[b] == 0) {

@@ -205,7 +205,7 @@ class GradientsOfFewSteps {
     return reinterpret_cast<const C*>(s_.gates.at(s_.reverse ? t + 1 : t - 1, 0, b)) + 4 * s_.H;
   }
 
-  // What the gradients by inputs are added to. Each direction has an initial state of its own.
+  // Zeroes the gradients with respect to the inputs, which are accumulated. Only d_initial_h is each direction's own.
   void Clear() const {
     for (size_t b = 0; b < s_.B; ++b) {
       if (c_.d_initial_h.data != nullptr) std::memset(c_.d_initial_h.at(0, 0, b), 0, s_.H * sizeof(C));

@@ -1,7 +1,7 @@
 // Products of a few rows with row-major weights. Included once for each SIMD target.
 //
-// Below a vector's width of rows each product is a sum of products for each lane, and then over the lanes; from there
-// on lanes are rows, and each of them has a sum of its own in the order of k.
+// With fewer rows than a vector has lanes, each product is a sum of products for each lane, and then over the lanes.
+// With more, each lane holds a row and accumulates its own sum, in the order of k.
 
 #include <algorithm>
 #include <cstring>

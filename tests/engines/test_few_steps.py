@@ -17,8 +17,8 @@ from onegru.engines.training import Call, DirectionWeights, Resets, TrainedLayer
 
 #: r, z, n, as PyTorch has them: where z, r and n are.
 ORDER = (1, 0, 2)
-#: Of the largest number here on AVX-512, AVX2, SSE4 and scalar, sums of up to 400 rows: 3.9e-6 and 1.6e-14.
-BOUNDS = {"float32": 1e-5, "float64": 5e-14}
+#: Of the largest number; of gradients by weights, sums over rows, in proportion from 95 rows on.
+BOUNDS = {"float32": 1e-5, "float64": 1e-14}
 ABSENT = (0, 0, 0)
 PAIRS = (
     (Activation("Sigmoid"), Activation("Tanh")),
@@ -98,8 +98,8 @@ def test_results_and_gradients_are_those_of_packed_weights(seed: int, after: boo
     run: Any = _native.few_steps
     run(*given, rows(Y), states(Y_h))
 
-    def check(mine: Array, right: Array) -> None:
-        scale = max(1.0, float(np.abs(right).max(initial=0)))
+    def check(mine: Array, right: Array, rows: int = 0) -> None:
+        scale = max(1.0, float(np.abs(right).max(initial=0))) * max(1.0, rows / 95)
         np.testing.assert_allclose(mine, right, rtol=0, atol=BOUNDS[dtype] * scale)
 
     check(Y, wanted.Y[:, 0])
@@ -127,4 +127,4 @@ def test_results_and_gradients_are_those_of_packed_weights(seed: int, after: boo
         check(d_scores, found["attention"])
     for mine, right in zip(by_weights, by[0], strict=True):
         assert right is not None
-        check(mine, right)
+        check(mine, right, T * B)

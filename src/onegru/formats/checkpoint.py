@@ -74,7 +74,7 @@ def read_safetensors(path: Opened, name: str | None = None) -> dict[str, GRU | S
 
 @contextmanager
 def _broken(path: Opened) -> Iterator[None]:
-    """What reading a safetensors file may raise, as an error of its own."""
+    """Turns whatever reading a safetensors file raises into a FormatError."""
     try:
         yield
     except (MissingExtraError, FormatError):

@@ -19,6 +19,8 @@ _NUMBERS = {name: index for index, name in enumerate(ACTIVATIONS)}
 # An address, and strides along the first two axes in bytes.
 _Rows = tuple[int, int, int]
 _ABSENT: _Rows = (0, 0, 0)
+# T, B, I, H, and how many threads PyTorch may use.
+_Sizes = tuple[int, int, int, int, int]
 _TYPES = (torch.float32, torch.float64)
 _STRIDED, _INT64, _BOOL = torch.strided, torch.int64, torch.bool
 # How PyTorch shows the memory of its tensors, from 2.10 on.
@@ -51,7 +53,7 @@ class Memory(NamedTuple):
         is_cell: whether the first axis of the inputs is the batch.
     """
 
-    sizes: tuple[int, int, int, int, int]
+    sizes: _Sizes
     rows: Sequence[_Rows]
     kept: Sequence[Any]
     is_cell: bool
@@ -79,9 +81,6 @@ def memory_of(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> Memory 
     if found is None:
         return None
     return Memory(sizes, *found, X.dim() == 2)
-
-
-_Sizes = tuple[int, int, int, int, int]
 
 
 def _sized(
@@ -122,8 +121,8 @@ def _rows_of(
 ) -> tuple[list[_Rows], list[Any]] | None:
     """See `tensor_rows` of the module; None also if a tensor is not strided, or a view that negates.
 
-    With them come the storages, which keep the memory while it is read,
-    whatever another thread makes of the tensors. A storage says how much there is: it may have been freed.
+    With them come the storages, which keep the memory while it is read, whatever another thread makes of the
+    tensors. A storage says how much there is: it may have been freed.
     """
     found = _room_of(tensors)
     if found is None:

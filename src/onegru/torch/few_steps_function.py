@@ -11,7 +11,7 @@ from torch import Tensor
 from onegru.core.errors import SpecError
 from onegru.torch import fallback
 from onegru.torch.arguments import TorchGruConfig
-from onegru.torch.compute import INPUTS, WEIGHTS, backward
+from onegru.torch.compute import backward
 from onegru.torch.export import is_exporting
 from onegru.torch.few_steps import (
     Memory,
@@ -24,8 +24,8 @@ from onegru.torch.few_steps import (
     run_on_memory,
 )
 from onegru.torch.operators import call_backward_operator
-from onegru.torch.saving import save, saved
-from onegru.torch.watching import are_plain, has_modes, is_transformed, is_watched
+from onegru.torch.saving import by_arguments, pulled, save
+from onegru.torch.watching import are_plain, has_modes, is_watched
 
 
 def call_few_steps(
@@ -58,7 +58,7 @@ def _call(
     return found
 
 
-def _is_plain(X: Tensor) -> bool:
+def _is_plain() -> bool:
     """Whether nothing has to see this call but autograd."""
     if has_modes() or torch._C._are_functorch_transforms_active():
         return False
@@ -83,7 +83,7 @@ def quick_call(
         return None
     saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
     T, B, _ = X.shape
-    if not (are_few_trained if saves else are_few)(T, B, H) or not _is_plain(X):
+    if not (are_few_trained if saves else are_few)(T, B, H) or not _is_plain():
         return None
     if layers == 1:  # whose memory says the rest
         return _call(form, (X, hx, None, None, None, *weights), saves)
@@ -125,7 +125,7 @@ def quick_step(
         return None
     saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     B = input.shape[0]
-    if not (are_few_trained if saves else are_few)(1, B, H) or not _is_plain(input):
+    if not (are_few_trained if saves else are_few)(1, B, H) or not _is_plain():
         return None
     if saves:
         memory = memory_of(form, tensors)
@@ -155,16 +155,14 @@ class OnegruFewSteps(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None = None) -> Any:
         """The gradients by all arguments."""
-        form, is_cell, needed = ctx.form, ctx.is_cell, ctx.needs_input_grad[2:]
-        wanted = (*needed[:3], *needed[5:])
-        is_again = torch.is_grad_enabled() or is_transformed(dY) or is_transformed(dY_h)
-        *tensors, gates = saved(ctx, (*INPUTS, "", "", *WEIGHTS * form.num_directions), is_again)
+        form, is_cell = ctx.form, ctx.is_cell
+        tensors, (gates,), wanted, is_again = pulled(ctx, form, dY, dY_h)
         if gates.dim() != 5:  # hooks of saved tensors may return anything
             raise SpecError.of("gates", f"{gates.dim()} axes; must have 5")
         if not is_again and not is_watched(*tensors, gates, dY, dY_h):
             found = gradients_of_few_steps(form, tensors, gates, (dY, dY_h), wanted)
             if found is not None:
-                return _by_all(found)
+                return by_arguments(found)
         if is_cell:
             tensors[:3] = [None if item is None else item[None] for item in tensors[:3]]
             dY = None if dY is None else dY[None]
@@ -176,9 +174,4 @@ class OnegruFewSteps(torch.autograd.Function):
             found = way(form, tensors, Y, dY, dY_h, wanted)
         if is_cell:
             found[:3] = [None if item is None else item[0] for item in found[:3]]
-        return _by_all(found)
-
-
-def _by_all(found: Sequence[Tensor | None]) -> Any:
-    """The gradients in the places of a function's arguments."""
-    return None, None, *found[:3], None, None, *found[3:]
+        return by_arguments(found)

@@ -11,13 +11,13 @@ from torch import Tensor
 from onegru.core.errors import SpecError
 from onegru.torch import fallback
 from onegru.torch.arguments import TorchGruConfig
-from onegru.torch.compute import INPUTS, TYPES, WEIGHTS, backward, forward, output_of
+from onegru.torch.compute import TYPES, backward, forward, output_of
 from onegru.torch.export import export_layer, is_exporting
 from onegru.torch.few_steps import is_dual
 from onegru.torch.few_steps_function import call_few_steps
 from onegru.torch.operators import call_backward_operator, call_operator
-from onegru.torch.saving import save, saved
-from onegru.torch.watching import is_functionalized, is_transformed, is_watched
+from onegru.torch.saving import by_arguments, pulled, save
+from onegru.torch.watching import is_functionalized, is_watched
 
 
 def gru_layer(
@@ -96,17 +96,12 @@ def _exported(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tuple[T
 
 def _pulled(ctx: Any, dY: Tensor | None, dY_h: Tensor | None) -> Any:
     """The gradients by all arguments of a call."""
-    needed = ctx.needs_input_grad[2:]
-    wanted = (*needed[:3], *needed[5:])
-    is_again = torch.is_grad_enabled() or any(map(is_transformed, (dY, dY_h)))
-    *tensors, Y, gates = saved(ctx, (*INPUTS, "", "", *WEIGHTS * ctx.form.num_directions), is_again)
+    tensors, (Y, gates), wanted, is_again = pulled(ctx, ctx.form, dY, dY_h)
     if is_again:
-        given = fallback.gradients(ctx.form, tensors, (dY, dY_h), wanted)
-    elif is_watched(*tensors, Y, dY, dY_h):
-        given = call_backward_operator(ctx.form, tensors, Y, dY, dY_h, wanted)
-    else:
-        given = backward(ctx.form, tensors, Y, dY, dY_h, wanted, gates)
-    return None, None, *given[:3], None, None, *given[3:]
+        return by_arguments(fallback.gradients(ctx.form, tensors, (dY, dY_h), wanted))
+    if is_watched(*tensors, Y, dY, dY_h):
+        return by_arguments(call_backward_operator(ctx.form, tensors, Y, dY, dY_h, wanted))
+    return by_arguments(backward(ctx.form, tensors, Y, dY, dY_h, wanted, gates))
 
 
 def _seen_forward(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from onegru.core.errors import SpecError
-from onegru.torch.watching import is_watched
+from onegru.torch.arguments import TorchGruConfig
+from onegru.torch.compute import INPUTS, WEIGHTS
+from onegru.torch.watching import is_transformed, is_watched
 
 _CLONED = (3, 4)  # lengths and resets: a program may write to their memory
 
@@ -30,23 +32,45 @@ def save(ctx: Any, tensors: Sequence[Tensor | None], *others: Tensor) -> None:
     ctx.save_for_backward(*leaves.values(), *own, *others)
 
 
-def saved(ctx: Any, names: Sequence[str], is_again: bool) -> list[Any]:
-    """The inputs as they were in the call, or to differentiate twice themselves; then the others.
+class Pulled(NamedTuple):
+    """What a backward pass starts from.
+
+    Attributes:
+        tensors: the inputs as they were in the call; to differentiate twice, the inputs themselves.
+        others: what was saved behind them.
+        wanted: whether the gradient by X, initial_h, attention and each weight is wanted.
+        is_again: whether the gradients are differentiated or transformed in turn.
+    """
+
+    tensors: list[Tensor | None]
+    others: list[Tensor]
+    wanted: tuple[bool, ...]
+    is_again: bool
+
+
+def pulled(ctx: Any, form: TorchGruConfig, *by: Tensor | None) -> Pulled:
+    """What was saved of a call, given the gradients by its outputs.
 
     Raises:
         SpecError: a leaf has other numbers than in the call, and is to be differentiated twice.
     """
-    leaves: Sequence[int] = ctx.leaves
+    needed, leaves = ctx.needs_input_grad[2:], ctx.leaves
+    is_again = torch.is_grad_enabled() or any(map(is_transformed, by))
     found = list(ctx.saved_tensors)
     tensors = found[len(leaves) :]
     for place, numbers in zip(leaves, found, strict=False):
         if not is_again:
             tensors[place] = numbers
         elif not _is_same(tensors[place], numbers):
-            raise SpecError.of(
-                names[place], "has other data than in the call; must not, to differentiate twice"
-            )
-    return tensors
+            name = (*INPUTS, "", "", *WEIGHTS * form.num_directions)[place]
+            raise SpecError.of(name, "has other data than in the call; must not, to differentiate twice")
+    inputs = 5 + 4 * form.num_directions
+    return Pulled(tensors[:inputs], tensors[inputs:], (*needed[:3], *needed[5:]), is_again)
+
+
+def by_arguments(gradients: Sequence[Tensor | None]) -> Any:
+    """The gradients by X, initial_h, attention and the weights, in the places of a function's arguments."""
+    return None, None, *gradients[:3], None, None, *gradients[3:]
 
 
 def _is_same(tensor: Tensor, numbers: Tensor) -> bool:
