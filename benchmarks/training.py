@@ -73,7 +73,7 @@ class Case:
     target: float = 1.0
     layers: int = 1
     both: bool = False
-    form: str = ""  # "reset before", "AUGRU", "resets": what PyTorch needs a loop for
+    form: str = ""  # "reset before", "AUGRU", "resets": what PyTorch needs a loop for; "cells": of nn.GRUCell
     name: str = ""
 
     def __str__(self) -> str:
@@ -103,6 +103,9 @@ CASES = (
     Case(1, 8, 512, 512, 1.2, name="one step, 8 rows"),
     Case(4, 2, 64, 64, 1.2, name="few steps"),
     Case(5, 8, 256, 256, 1.2, name="few steps, 8 rows"),
+    Case(20, 1, 64, 64, form="cells", name="a loop of cells"),
+    Case(20, 16, 256, 128, form="cells", name="a loop of cells, 16 rows"),
+    Case(20, 8, 256, 256, form="cells", name="a loop of large cells"),
 )
 
 
@@ -150,11 +153,26 @@ class Loop(nn.Module):  # type: ignore[misc, unused-ignore]
         return torch.stack(outputs), h[None]
 
 
+class Cells(nn.Module):  # type: ignore[misc, unused-ignore]
+    """A loop that calls an nn.GRUCell step by step, as decoders do."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(case.I, case.H)
+
+    def forward(self, x: Tensor) -> Any:
+        h, outputs = x.new_zeros(x.shape[1], self.cell.hidden_size), []
+        for step in x:
+            h = self.cell(step, h)
+            outputs.append(h)
+        return torch.stack(outputs), h[None]
+
+
 def pair(case: Case) -> tuple[nn.Module, nn.Module, dict[str, Tensor]]:
     """The peer, onegru's, and what else a call takes."""
     torch.manual_seed(0)
-    if not case.form:
-        theirs = nn.GRU(case.I, case.H, case.layers, bidirectional=case.both)
+    if case.form in ("", "cells"):
+        theirs = Cells(case) if case.form else nn.GRU(case.I, case.H, case.layers, bidirectional=case.both)
         ours = copy.deepcopy(theirs)
         onegru.torch.accelerate(ours)
         return theirs, ours, {}
