@@ -17,8 +17,8 @@ from onegru.engines.training import Call, DirectionWeights, Resets, TrainedLayer
 
 #: r, z, n, as PyTorch has them: where z, r and n are.
 ORDER = (1, 0, 2)
-#: Of the largest number; of gradients by weights, sums over rows, in proportion from 95 rows on. Measured on AVX-512,
-#: AVX2, SSE4 and scalar: 5.6e-6 and 9.1e-15.
+#: Of the largest number; of gradients by weights, sums over rows, in proportion from 95 rows on. Measured on
+#: AVX-512, AVX2, SSE4 and scalar: 5.6e-6 and 9.1e-15.
 BOUNDS = {"float32": 1e-5, "float64": 1e-14}
 ABSENT = (0, 0, 0)
 PAIRS = (
