@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 
 import onnx
-from onnx import ModelProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, TensorProto
 
 from onegru.core.errors import BROKEN, SpecError
 from onegru.dataflow.edit import Edit
@@ -64,7 +64,6 @@ def streaming_model(
     if model.ir_version < _LEAST_IR:
         drop_named(model.graph.input, {tensor.name for tensor in model.graph.initializer})
         model.ir_version = _LEAST_IR
-    declared = {value.name: _numbers(value) for value in model.graph.value_info}
     del model.graph.value_info[:]  # of which exporters write wrong ones; onnx infers them
     for value in model.graph.output:
         for dim in value.type.tensor_type.shape.dim:
@@ -79,7 +78,7 @@ def streaming_model(
         try:
             plan = plan_streaming(graph, analysis, asked, delay)
         except SpecError as error:
-            steps = _fix_steps(model, analysis, asked, declared, sizes or {}, error)
+            steps = _fix_steps(model, analysis, asked, sizes or {}, error)
             analysis = TimeAnalysis(_folded(source, model), states, opset)
             plan = plan_streaming(graph, analysis, asked, delay)
     except SpecError:
@@ -94,26 +93,19 @@ def streaming_model(
         raise source.error(f"its operators cannot be changed ({error})") from None
 
 
-def _numbers(value: ValueInfoProto) -> list[int]:
-    """The sizes that are declared of a value; 0 for one that is not a number."""
-    return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-
-
 def _fix_steps(
     model: ModelProto,
     analysis: TimeAnalysis,
     asked: Mapping[str, int],
-    declared: Mapping[str, Sequence[int]],
     sizes: Mapping[str, object],
     error: SpecError,
 ) -> int:
     """Fix the number of steps of a model whose inputs leave it open, and which has it written down within.
 
-    It is what a caller says, or what the model declares of the outputs of its recurrences, as PyTorch's
-    exporter does where it has followed a recurrence over one number of steps.
+    Only a caller knows it, as the model may as well work in blocks of so many steps.
 
     Raises:
-        SpecError: the number is not known; else, the `error` for which it is wanted.
+        SpecError: nobody has said it; else, the `error` for which it is wanted.
     """
     time, axes = find_time(analysis, asked), analysis.axes
     cut = {axes.find(factor) for lost in analysis.lost.values() for factor in lost}
@@ -128,14 +120,7 @@ def _fix_steps(
     if not dims or cut.isdisjoint(time):
         raise error
     given = sizes.get(dims[0].dim_param)
-    found = {
-        size
-        for op in analysis.recurrent
-        for name in analysis.moved_to(op.outputs[0])
-        for size, axis in zip(declared.get(name, ()), analysis.known.get(name) or (), strict=False)
-        if size and axes.main(axis) <= time
-    }
-    steps = given if isinstance(given, int) else found.pop() if len(found) == 1 else 0
+    steps = given if isinstance(given, int) else 0
     if not steps:
         name = dims[0].dim_param
         how = f"--dim {name}=N, or check=onegru.Check(dims={{{name!r}: N}})"
