@@ -186,12 +186,12 @@ Scratch::Scratch(const Packed& packed, const Plan& plan) {
   bytes = (plan.paired ? 2 : 1) * caller + helpers * helper + crews * epochs * epoch + seats * member;
 }
 
-std::size_t ScratchBound(const Packed& packed, std::size_t B) {
+std::size_t ScratchBound(const Packed& packed, std::size_t B, std::size_t most_threads) {
   Call call{};
   call.B = B;
   call.T = std::size_t{1} << 5 * sizeof(std::size_t);  // more than any call has: 2^40, or 2^20 with 32 bits
   std::size_t most = 0;
-  for (std::size_t threads = 1; threads <= NumThreads(); ++threads) {
+  for (std::size_t threads = 1; threads <= most_threads; ++threads) {
     most = std::max(most, Scratch(packed, MakePlan(packed, call, threads)).bytes);
   }
   return most;

@@ -17,12 +17,17 @@ namespace onegru {
 const Kernel& KernelFor(const Spec& spec, std::size_t target) {
   const bool linear_before_reset = spec.linear_before_reset;
   switch (spec.storage) {
+#if defined(ONEGRU_SMALL)
+    default:
+      throw Unsupported("this build has kernels of float32 and int8 alone");
+#else
     case ElementType::kFloat64:
       return Float64Kernel(linear_before_reset, target);
     case ElementType::kFloat16:
       return Float16Kernel(linear_before_reset, target);
     case ElementType::kBFloat16:
       return BFloat16Kernel(linear_before_reset, target);
+#endif
     case ElementType::kInt8:
 #if !ONEGRU_WITHOUT_VNNI
       if (Int8ProductsOf(target) != Int8Products::kSimd) {
@@ -308,16 +313,17 @@ class Jobs {
 
 thread_local Jobs t_jobs;
 
-void RunAlone(const Packed& packed, const Call& call, const Plan& plan, Workspace& workspace) {
+std::size_t CallerBytes(const Packed& packed, const Plan& plan) {
+  return ScratchPlan(ScratchOwner::kCaller, packed, ComputedSize(packed.spec().type), plan.rows_at_once,
+                     plan.steps_at_once)
+      .bytes;
+}
+
+// memory: `each`, of CallerBytes, for each direction that runs at a time.
+void RunAlone(const Packed& packed, const Call& call, const Plan& plan, const std::vector<std::int32_t>& order,
+              unsigned char* memory, std::size_t each) {
   const DefaultFloatMode mode;
-  OrderByLength(call, workspace.order);
-  const std::size_t each = ScratchPlan(ScratchOwner::kCaller, packed, ComputedSize(packed.spec().type),
-                                       plan.rows_at_once, plan.steps_at_once)
-                               .bytes;
-  unsigned char* const memory = workspace.scratch.AtLeast((plan.paired ? 2 : 1) * each);
-  const auto item = [&](std::size_t d, unsigned char* at) {
-    return WorkItemOf(packed, call, plan, workspace.order, d, at);
-  };
+  const auto item = [&](std::size_t d, unsigned char* at) { return WorkItemOf(packed, call, plan, order, d, at); };
   if (plan.paired) return KernelOf(packed).run_pair(item(0, memory), item(1, memory + each));
   for (std::size_t d = 0; d < packed.spec().D; ++d) KernelOf(packed).lead(item(d, memory));
 }
@@ -365,6 +371,12 @@ thread_local PoolTrials t_pool_trials;
 
 }  // namespace
 
+void RunAlone(const Packed& packed, const Call& call, unsigned char* scratch) {
+  const Plan plan = MakePlan(packed, call, 1);
+  const std::vector<std::int32_t> no_order;  // no memory
+  RunAlone(packed, call, plan, no_order, scratch, CallerBytes(packed, plan));
+}
+
 void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const ForeignPool* pool) {
   if (given.B == 0 || (given.T == 0 && given.Y_h.data == nullptr)) return;  // however many steps or rows that are
   Call call = given;
@@ -380,7 +392,11 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
   const bool is_alone = flops < kFlopsToShare || loan.is_nested() || call.gates.data != nullptr;
   const std::size_t allowed = is_alone ? 1 : most();
   const Plan plan = MakePlan(*packed, call, allowed);
-  if (plan.threads() == 1) return RunAlone(*packed, call, plan, *loan);
+  if (plan.threads() == 1) {
+    OrderByLength(call, (*loan).order);
+    const std::size_t each = CallerBytes(*packed, plan);
+    return RunAlone(*packed, call, plan, (*loan).order, (*loan).scratch.AtLeast((plan.paired ? 2 : 1) * each), each);
+  }
   CallJob& job = t_jobs.Next();
   job.Prepare(packed, call, plan);
   if (pool != nullptr) {

@@ -24,6 +24,7 @@
 #include "native/python/stream_class.h"
 #include "native/runtimes/graph_layers.h"
 #include "native/targets/targets.h"
+#include "native/threads/threads.h"
 
 namespace nb = nanobind;
 
@@ -92,7 +93,9 @@ void BindLayer(nb::module_& m) {
           nb::arg("W"), nb::arg("R"), "Writes the matrices as they came.")
       .def(
           "scratch_bound",
-          [](const Layer& layer, std::size_t batch_size) { return ScratchBound(layer.packed(), batch_size); },
+          [](const Layer& layer, std::size_t batch_size) {
+            return ScratchBound(layer.packed(), batch_size, NumThreads());
+          },
           nb::arg("batch_size"), "The most scratch in bytes that a call may take.")
       .def(
           "set_name",

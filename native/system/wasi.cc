@@ -1,14 +1,25 @@
 #include <cstddef>
 #include <cstdlib>
+#include <exception>
 #include <typeinfo>
 
 #include "native/system/system.h"
 
 // What the compiler calls and Zig's C++ library for WebAssembly leaves out. It has no exceptions: what is thrown ends
-// the process. The only thread ends with the process, and so do its objects.
+// the process, or in a browser goes to JavaScript as an error of its own. The only thread ends with the process, and so
+// do its objects.
 extern "C" {
+#if defined(ONEGRU_WEB)
+[[clang::import_module("onegru"), clang::import_name("fail")]] void onegru_fail(const char* message);
+void* __cxa_allocate_exception(std::size_t size) noexcept { return std::malloc(size); }
+[[noreturn]] void __cxa_throw(void* thrown, std::type_info*, void (*)(void*)) {
+  onegru_fail(static_cast<const std::exception*>(thrown)->what());  // all that is thrown is one, and that its first base
+  std::abort();
+}
+#else
 void* __cxa_allocate_exception(std::size_t) noexcept { std::abort(); }
 [[noreturn]] void __cxa_throw(void*, std::type_info*, void (*)(void*)) { std::abort(); }
+#endif
 int __cxa_atexit(void (*)(void*), void*, void*);
 int __cxa_thread_atexit(void (*destroy)(void*), void* object, void* library) {
   return __cxa_atexit(destroy, object, library);

@@ -156,9 +156,9 @@ void CheckCpu() {
   needed += " with VNNI";
 #endif
   if (is_there) return;
-  throw std::runtime_error("onegru was built for the SIMD target " + needed + " alone, which this CPU does not have; " +
-                           "build it here: `make clean` before `make run` or `make test`; or for every CPU: " +
-                           "`pip install .`, or CMake with -DONEGRU_TARGETS=all");
+  throw Unsupported("onegru was built for the SIMD target " + needed + " alone, which this CPU does not have; " +
+                    "build it here: `make clean` before `make run` or `make test`; or for every CPU: " +
+                    "`pip install .`, or CMake with -DONEGRU_TARGETS=all");
 }
 
 std::span<const Target> CompiledTargets() { return kTargets; }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -30,8 +31,14 @@ inline constexpr bool kIsNative = true;
 inline constexpr bool kIsNative = false;
 #endif
 
-// Throws std::runtime_error if this CPU cannot run what was built, as a native build on another machine may not. Ask
-// before anything else.
+// What this build or this CPU cannot do.
+class Unsupported : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Throws Unsupported if this CPU cannot run what was built, as a native build on another machine may not. Ask before
+// anything else.
 void CheckCpu();
 
 // Every target in the binary, best first. Indices are those of every per-target table

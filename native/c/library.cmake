@@ -1,0 +1,85 @@
+# libonegru: the functions of onegru.h, shared and static, as programs find them by find_package(onegru) and pkg-config.
+# Beside the Python module, or tests, it is built when asked for by name.
+
+set(ONEGRU_C_SOURCES native/c/file.cc native/c/onegru.cc native/c/spec.cc)
+if(ONEGRU_PYTHON OR ONEGRU_NATIVE_TESTS)
+  set(ONEGRU_C_ON_DEMAND EXCLUDE_FROM_ALL)
+endif()
+
+# ---------------------------------------------------------------- in a browser
+if(ONEGRU_SYSTEM STREQUAL "wasi")
+  if(ONEGRU_SMALL)
+    target_compile_definitions(onegru_kernels PUBLIC ONEGRU_WEB)
+  endif()
+  add_executable(onegru_web EXCLUDE_FROM_ALL ${ONEGRU_C_SOURCES})
+  file(STRINGS native/c/onegru.h ONEGRU_FUNCTIONS REGEX "^ONEGRU_API")
+  list(TRANSFORM ONEGRU_FUNCTIONS REPLACE ".*(onegru_[a-z_]+)\\(.*" "-Wl,--export=\\1")
+  target_link_libraries(onegru_web PRIVATE onegru_kernels)
+  target_compile_options(onegru_web PRIVATE ${ONEGRU_CXX_OPTIONS})
+  target_link_options(onegru_web PRIVATE -mexec-model=reactor -Wl,--strip-all ${ONEGRU_FUNCTIONS} -Wl,--export=malloc
+                      -Wl,--export=free -Wl,--export=__stack_pointer -Wl,-z,stack-size=262144)
+  return()
+endif()
+
+# ---------------------------------------------------------------- shared and static
+add_library(onegru SHARED ${ONEGRU_C_ON_DEMAND} ${ONEGRU_C_SOURCES})
+set_target_properties(onegru PROPERTIES VERSION ${ONEGRU_RELEASE} SOVERSION 1)
+target_compile_definitions(onegru PRIVATE ONEGRU_BUILDING INTERFACE ONEGRU_SHARED)
+target_link_libraries(onegru PRIVATE onegru_kernels)
+target_link_options(onegru PRIVATE ${ONEGRU_LINK_OPTIONS})
+
+# With the kernels inside, and Highway where it was downloaded: one file to link.
+set(ONEGRU_STATIC_NEEDS hwy::hwy)
+set(ONEGRU_PRIVATE_LIBS "-lhwy")
+if(highway_SOURCE_DIR)
+  set(ONEGRU_HIGHWAY_INSIDE $<TARGET_OBJECTS:hwy>)
+  set(ONEGRU_PRIVATE_LIBS "")
+endif()
+add_library(onegru_static STATIC ${ONEGRU_C_ON_DEMAND} ${ONEGRU_C_SOURCES} $<TARGET_OBJECTS:onegru_kernels>
+            ${ONEGRU_HIGHWAY_INSIDE})
+set_target_properties(onegru_static PROPERTIES OUTPUT_NAME $<IF:$<PLATFORM_ID:Windows>,onegru_static,onegru>)
+target_include_directories(onegru_static PRIVATE $<TARGET_PROPERTY:onegru_kernels,INTERFACE_INCLUDE_DIRECTORIES>
+                           $<TARGET_PROPERTY:hwy::hwy,INTERFACE_INCLUDE_DIRECTORIES>)
+target_compile_definitions(onegru_static PRIVATE $<TARGET_PROPERTY:onegru_kernels,INTERFACE_COMPILE_DEFINITIONS>)
+target_link_libraries(onegru_static INTERFACE Threads::Threads)
+if(NOT highway_SOURCE_DIR)
+  target_link_libraries(onegru_static INTERFACE hwy::hwy)
+endif()
+foreach(library onegru onegru_static)
+  target_compile_options(${library} PRIVATE ${ONEGRU_CXX_OPTIONS})
+  target_include_directories(${library} INTERFACE "$<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/native/c>"
+                             "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+endforeach()
+
+# ---------------------------------------------------------------- what is installed
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+install(TARGETS onegru onegru_static EXPORT onegru COMPONENT c)
+install(FILES native/c/onegru.h native/c/onegru.hpp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT c)
+set(ONEGRU_PACKAGE "${CMAKE_INSTALL_LIBDIR}/cmake/onegru")
+install(EXPORT onegru NAMESPACE onegru:: FILE onegru-targets.cmake DESTINATION "${ONEGRU_PACKAGE}" COMPONENT c)
+set(ONEGRU_FIND_HIGHWAY "find_dependency(hwy)")
+if(highway_SOURCE_DIR)
+  set(ONEGRU_FIND_HIGHWAY "")
+endif()
+file(CONFIGURE OUTPUT onegru-config.cmake @ONLY CONTENT "\
+include(CMakeFindDependencyMacro)
+find_dependency(Threads)
+@ONEGRU_FIND_HIGHWAY@
+include(\"\${CMAKE_CURRENT_LIST_DIR}/onegru-targets.cmake\")
+")
+write_basic_package_version_file(onegru-config-version.cmake VERSION ${ONEGRU_RELEASE} COMPATIBILITY SameMinorVersion)
+# Its place is found from the file's own, so that the folder may be moved.
+file(RELATIVE_PATH ONEGRU_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+file(CONFIGURE OUTPUT onegru.pc @ONLY CONTENT "\
+prefix=\${pcfiledir}/@ONEGRU_PREFIX@
+Name: onegru
+Description: GRU layers and streams
+Version: @ONEGRU_RELEASE@
+Cflags: -I\${prefix}/@CMAKE_INSTALL_INCLUDEDIR@
+Libs: -L\${prefix}/@CMAKE_INSTALL_LIBDIR@ -lonegru
+Libs.private: @ONEGRU_PRIVATE_LIBS@ -lstdc++ -lm -pthread
+")
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/onegru-config.cmake" "${CMAKE_CURRENT_BINARY_DIR}/onegru-config-version.cmake"
+        DESTINATION "${ONEGRU_PACKAGE}" COMPONENT c)
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/onegru.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT c)

@@ -1,0 +1,387 @@
+// The functions of onegru.h. Nothing is thrown through them: what was is a code and this thread's message.
+
+#include "native/c/onegru.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <initializer_list>
+#include <limits>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "native/c/file.h"
+#include "native/c/spec.h"
+#include "native/kernel.h"
+#include "native/runtimes/onnx_checks.h"
+#include "native/targets/targets.h"
+#include "native/threads/threads.h"
+
+using onegru::AlignedBytes;
+using onegru::Call;
+using onegru::ContiguousRows;
+using onegru::IllegalGru;
+using onegru::Packed;
+using onegru::Spec;
+
+struct onegru_layer {
+  onegru_spec spec;
+  std::shared_ptr<const Packed> packed;
+};
+
+struct onegru_stream {
+  std::shared_ptr<const Packed> packed;
+  std::size_t rows;
+  AlignedBytes state;    // [rows, H] of the type that is computed in
+  AlignedBytes scratch;  // of its steps
+  AlignedBytes taken;    // [rows]: whether a call has named the row
+  unsigned turn = 0;
+
+  std::size_t row_bytes() const { return packed->spec().H * ComputedSize(packed->spec().type); }
+};
+
+namespace {
+
+thread_local char t_message[512];
+
+onegru_status Fail(onegru_status status, const char* message) noexcept {
+  std::size_t size = std::min(std::strlen(message), sizeof(t_message) - 1);
+  if (message[size] != 0) {  // cut, but within no character of UTF-8
+    while (size > 0 && (message[size] & 0xc0) == 0x80) --size;
+  }
+  std::memmove(t_message, message, size);
+  t_message[size] = 0;
+  return status;
+}
+
+// Does `work`, and turns what it throws into a code.
+template <class Work>
+onegru_status Guarded(Work&& work) noexcept {
+  try {
+    work();
+    return ONEGRU_OK;
+  } catch (const std::bad_alloc&) {
+    return Fail(ONEGRU_OUT_OF_MEMORY, "out of memory");
+  } catch (const std::length_error&) {
+    return Fail(ONEGRU_OUT_OF_MEMORY, "out of memory: more than can be addressed");
+  } catch (const std::invalid_argument& error) {
+    return Fail(ONEGRU_INVALID_ARGUMENT, error.what());
+  } catch (const onegru::BadFile& error) {
+    return Fail(ONEGRU_BAD_FILE, error.what());
+  } catch (const onegru::NoSuchLayer& error) {
+    return Fail(ONEGRU_NO_SUCH_LAYER, error.what());
+  } catch (const onegru::CannotRead& error) {
+    return Fail(ONEGRU_CANNOT_READ, error.what());
+  } catch (const onegru::Unsupported& error) {
+    return Fail(ONEGRU_UNSUPPORTED, error.what());
+  } catch (const std::exception& error) {
+    return Fail(ONEGRU_INTERNAL, error.what());
+  }
+}
+
+// Bytes of so many numbers; more than can be addressed: all that can.
+std::size_t Bytes(std::size_t size, std::initializer_list<std::size_t> axes) {
+  for (const std::size_t axis : axes) {
+    if (axis != 0 && size > std::numeric_limits<std::size_t>::max() / axis)
+      return std::numeric_limits<std::size_t>::max();
+    size *= axis;
+  }
+  return size;
+}
+
+// An array that a program has given, its elements of `size` bytes.
+struct Array {
+  const char* name;
+  const void* data;
+  std::size_t bytes, size;
+
+  // What is wrong with it, if anything is: no allocation, as streams ask.
+  const char* Problem(bool is_wanted) const {
+    if (data == nullptr) return is_wanted && bytes != 0 ? "null; must be given" : nullptr;
+    const auto address = reinterpret_cast<std::uintptr_t>(data);
+    if (address % size != 0) return "not aligned to its elements";
+    if (bytes > std::numeric_limits<std::uintptr_t>::max() - address) return "larger than memory";
+    return nullptr;
+  }
+  bool Overlaps(const Array& other) const {
+    if (data == nullptr || other.data == nullptr || bytes == 0 || other.bytes == 0) return false;
+    const auto a = reinterpret_cast<std::uintptr_t>(data), b = reinterpret_cast<std::uintptr_t>(other.data);
+    return a < b ? b - a < bytes : a - b < other.bytes;
+  }
+};
+
+onegru_status FailOf(const char* name, const char* problem) noexcept {
+  std::snprintf(t_message, sizeof(t_message), "%s: %s", name, problem);
+  return ONEGRU_INVALID_ARGUMENT;
+}
+
+// What is wrong with a call's arrays, as a status. Of outputs: overlap with any other array.
+template <std::size_t kInputs, std::size_t kOutputs>
+onegru_status Check(const std::pair<Array, bool> (&inputs)[kInputs],
+                    const std::pair<Array, bool> (&outputs)[kOutputs]) {
+  const auto check = [](const std::pair<Array, bool>& item) { return item.first.Problem(item.second); };
+  for (const auto& item : inputs) {
+    if (const char* const problem = check(item)) return FailOf(item.first.name, problem);
+  }
+  for (const auto& item : outputs) {
+    if (const char* const problem = check(item)) return FailOf(item.first.name, problem);
+    for (const auto& other : inputs) {
+      if (item.first.Overlaps(other.first))
+        return FailOf(item.first.name, "overlaps an input; must have memory of its own");
+    }
+    for (const auto& other : outputs) {
+      if (&item != &other && item.first.Overlaps(other.first))
+        return FailOf(item.first.name, "overlaps another output");
+    }
+  }
+  return ONEGRU_OK;
+}
+
+void RequirePointer(const char* name, const void* pointer) {
+  if (pointer == nullptr) throw IllegalGru(std::string(name) + ": null; must be given");
+}
+
+onegru_layer* MakeLayer(const onegru_spec& given, const void* W, const void* R, const void* B) {
+  const Spec spec = onegru::CheckedSpec(given);
+  const std::size_t computed = ComputedSize(spec.type), rows = 3 * spec.H;
+  const auto check = [&](const char* name, const void* data, std::size_t count) {
+    const Array array{name, data, count, computed};
+    if (const char* const problem = array.Problem(true)) throw IllegalGru(std::string(name) + ": " + problem);
+  };
+  check("W", W, Bytes(computed, {spec.D, rows, spec.I}));
+  check("R", R, Bytes(computed, {spec.D, rows, spec.H}));
+  if (B != nullptr) check("B", B, Bytes(computed, {spec.D, 2 * rows}));
+  const auto sides = [&](std::size_t K) {
+    return std::array<std::int64_t, 3>{static_cast<std::int64_t>(spec.D), static_cast<std::int64_t>(rows),
+                                       static_cast<std::int64_t>(K)};
+  };
+  if (spec.storage == onegru::ElementType::kInt8) {
+    onegru::CheckInt8("W", {spec.type, sides(spec.I), W, true});
+    onegru::CheckInt8("R", {spec.type, sides(spec.H), R, true});
+  }
+  onegru::CheckCpu();
+  const std::size_t target = onegru::ChosenTargetIndex();
+  // Zeros of either type are the same bytes.
+  std::vector<double> zeros(B == nullptr ? spec.D * 2 * rows : 0);
+  auto layer = std::make_unique<onegru_layer>();
+  layer->spec = given;
+  layer->packed = std::make_shared<const Packed>(spec, target, onegru::KernelFor(spec, target).lanes, W, R,
+                                                 B == nullptr ? zeros.data() : B);
+  return layer.release();
+}
+
+onegru_layer* ReadFrom(onegru::Source&& source, std::size_t index, const onegru_storage* storage) {
+  onegru::LayerOfFile found;
+  try {
+    found = onegru::ReadLayer(source, index);
+    static_cast<void>(onegru::CheckedSpec(found.spec));
+  } catch (const IllegalGru& error) {  // no fault of the caller's
+    throw onegru::BadFile(error.what());
+  }
+  if (storage != nullptr) found.spec.storage = *storage;
+  return MakeLayer(found.spec, found.W.data(), found.R.data(), found.B.data());
+}
+
+}  // namespace
+
+uint32_t onegru_version(void) { return ONEGRU_VERSION_MAJOR << 16 | ONEGRU_VERSION_MINOR; }
+
+const char* onegru_error_message(void) { return t_message; }
+
+onegru_status onegru_set_num_threads(size_t count) {
+  if (count < 1 || count > onegru::kMaxThreads) return FailOf("count", "must be 1…64");
+  return Guarded([&] { onegru::SetNumThreads(count); });
+}
+
+void onegru_spec_init(onegru_spec* spec, uint32_t input_size, uint32_t hidden_size) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  *spec = onegru_spec{};
+  spec->size = sizeof(onegru_spec);
+  spec->input_size = input_size;
+  spec->hidden_size = hidden_size;
+  spec->dtype = spec->storage.weight_storage = ONEGRU_FLOAT32;
+  spec->clip = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 4; ++i) spec->activations[i] = {i % 2 == 0 ? ONEGRU_SIGMOID : ONEGRU_TANH, 0, nan, nan};
+}
+
+onegru_status onegru_layer_create(const onegru_spec* spec, const void* W, const void* R, const void* B,
+                                  onegru_layer** layer) {
+  return Guarded([&] {
+    RequirePointer("spec", spec);
+    RequirePointer("layer", layer);
+    *layer = MakeLayer(*spec, W, R, B);
+  });
+}
+
+onegru_status onegru_layer_open(const char* path, size_t index, const onegru_storage* storage, onegru_layer** layer) {
+  return Guarded([&] {
+    RequirePointer("path", path);
+    RequirePointer("layer", layer);
+    *layer = ReadFrom(onegru::Source(path), index, storage);
+  });
+}
+
+onegru_status onegru_layer_read(const void* bytes, size_t size, size_t index, const onegru_storage* storage,
+                                onegru_layer** layer) {
+  return Guarded([&] {
+    RequirePointer("bytes", bytes);
+    RequirePointer("layer", layer);
+    *layer = ReadFrom(onegru::Source(bytes, size), index, storage);
+  });
+}
+
+onegru_status onegru_layer_spec(const onegru_layer* layer, onegru_spec* spec) {
+  return Guarded([&] {
+    RequirePointer("layer", layer);
+    RequirePointer("spec", spec);
+    if (spec->size != sizeof(onegru_spec)) throw IllegalGru("size: must be sizeof(onegru_spec)");
+    *spec = layer->spec;
+  });
+}
+
+onegru_status onegru_layer_run(const onegru_layer* layer, const onegru_call* given) {
+  if (layer == nullptr || given == nullptr) return FailOf(layer == nullptr ? "layer" : "call", "null; must be given");
+  return Guarded([&] {
+    const Spec& spec = layer->packed->spec();
+    const std::size_t T = given->T, B = given->B, D = spec.D, size = SizeOf(spec.type);
+    if (given->layout != 0 && given->layout != 1) throw IllegalGru("layout: must be 0 or 1");
+    if (spec.attention != (given->attention != nullptr) && T != 0 && B != 0) {
+      throw IllegalGru(spec.attention ? "attention: null; must be given"
+                                      : "attention: the layer has none; must be null");
+    }
+    const std::size_t h = Bytes(size, {D, B, spec.H});
+    const Array initial_h{"initial_h", given->initial_h, h, size}, Y_h{"Y_h", given->Y_h, h, size};
+    const bool in_place = given->Y_h != nullptr && given->Y_h == given->initial_h;
+    const std::pair<Array, bool> inputs[] = {
+        {{"X", given->X, Bytes(size, {T, B, spec.I}), size}, true},
+        {{"sequence_lens", given->sequence_lens, Bytes(4, {B}), 4}, false},
+        {in_place ? Array{"initial_h", nullptr, 0, size} : initial_h, false},
+        {{"attention", given->attention, Bytes(size, {T, B}), size}, spec.attention}};
+    const std::pair<Array, bool> outputs[] = {{{"Y", given->Y, Bytes(size, {T, D, B, spec.H}), size}, false},
+                                              {Y_h, false}};
+    if (Check(inputs, outputs) != ONEGRU_OK) throw IllegalGru(std::string(t_message));
+
+    const bool batch_first = given->layout == 1;
+    const char* const steps = batch_first ? "BT" : "TB";
+    Call call{};
+    call.T = T;
+    call.B = B;
+    call.X = ContiguousRows(given->X, steps, T, D, B, spec.I * size);
+    std::vector<std::int64_t> lengths;
+    if (given->sequence_lens != nullptr) {
+      lengths.assign(given->sequence_lens, given->sequence_lens + B);
+      for (const std::int64_t length : lengths) {
+        if (length < 0 || static_cast<std::uint64_t>(length) > T) {
+          throw IllegalGru("sequence_lens: " + std::to_string(length) + "; must be in 0…T = 0…" + std::to_string(T));
+        }
+      }
+      call.lengths = lengths.data();
+    }
+    const char* const states = batch_first ? "BD" : "DB";
+    if (given->initial_h != nullptr) call.initial_h = ContiguousRows(given->initial_h, states, T, D, B, spec.H * size);
+    if (spec.attention) call.attention = ContiguousRows(given->attention, steps, T, D, B, size);
+    if (given->Y != nullptr) call.Y = ContiguousRows(given->Y, batch_first ? "BTD" : "TDB", T, D, B, spec.H * size);
+    if (given->Y_h != nullptr) call.Y_h = ContiguousRows(given->Y_h, states, T, D, B, spec.H * size);
+    onegru::Run(layer->packed, call);
+  });
+}
+
+void onegru_layer_destroy(onegru_layer* layer) { delete layer; }
+
+onegru_status onegru_stream_create(const onegru_layer* layer, size_t rows, onegru_stream** stream) {
+  return Guarded([&] {
+    RequirePointer("layer", layer);
+    RequirePointer("stream", stream);
+    const Spec& spec = layer->packed->spec();
+    if (spec.D != 1 || spec.reversed[0]) throw IllegalGru("layer: runs backwards; only forward layers make streams");
+    constexpr std::size_t kMostRows = std::numeric_limits<std::int32_t>::max();
+    if (rows < 1 || rows > kMostRows) throw IllegalGru("rows: " + std::to_string(rows) + "; must be 1…2^31 - 1");
+    auto made = std::make_unique<onegru_stream>();
+    made->packed = layer->packed;
+    made->rows = rows;
+    if (rows > std::numeric_limits<std::size_t>::max() / 2 / made->row_bytes()) throw std::bad_alloc();
+    made->state = onegru::AllocateAligned(rows * made->row_bytes());
+    // A call of fewer rows may take more at once: of 64, all; of 70, half.
+    std::size_t scratch = onegru::ScratchBound(*made->packed, rows, 1);
+    for (std::size_t n = std::min<std::size_t>(rows, 64); n > 0; --n) {
+      scratch = std::max(scratch, onegru::ScratchBound(*made->packed, n, 1));
+    }
+    made->scratch = onegru::AllocateAligned(scratch);
+    made->taken = onegru::AllocateAligned(rows);
+    *stream = made.release();
+  });
+}
+
+onegru_status onegru_stream_step(onegru_stream* stream, const void* X, const void* attention, void* Y) {
+  return onegru_stream_run(stream, 1, nullptr, 0, X, attention, Y);
+}
+
+onegru_status onegru_stream_run(onegru_stream* stream, size_t T, const int32_t* row, size_t n, const void* X,
+                                const void* attention, void* Y) {
+  if (stream == nullptr) return FailOf("stream", "null; must be given");
+  const Spec& spec = stream->packed->spec();
+  const std::size_t size = SizeOf(spec.type);
+  Call call{};
+  call.T = T;
+  call.B = row == nullptr ? stream->rows : n;
+  if (call.B > stream->rows) return FailOf("n", "more rows than the stream has");
+  if ((attention != nullptr) != spec.attention && T != 0 && call.B != 0) {
+    return FailOf("attention", spec.attention ? "null; must be given" : "the layer has none; must be null");
+  }
+  const std::pair<Array, bool> inputs[] = {{{"X", X, Bytes(size, {T, call.B, spec.I}), size}, true},
+                                           {{"row", row, Bytes(4, {call.B}), 4}, false},
+                                           {{"attention", attention, Bytes(size, {T, call.B}), size}, spec.attention}};
+  const std::pair<Array, bool> outputs[] = {{{"Y", Y, Bytes(size, {T, call.B, spec.H}), size}, true}};
+  if (const onegru_status status = Check(inputs, outputs); status != ONEGRU_OK) return status;
+  if (row != nullptr) {
+    std::size_t distinct = 0;
+    for (; distinct < n; ++distinct) {
+      const std::int32_t at = row[distinct];
+      if (at < 0 || static_cast<std::size_t>(at) >= stream->rows || stream->taken.get()[at] != 0) break;
+      stream->taken.get()[at] = 1;
+    }
+    for (std::size_t i = 0; i < distinct; ++i) stream->taken.get()[row[i]] = 0;
+    if (distinct != n) return FailOf("row", "each must be a row of the stream, and named once");
+  }
+  if (T == 0 || call.B == 0) return ONEGRU_OK;  // the state stays
+  call.X = ContiguousRows(X, "TB", T, 1, call.B, spec.I * size);
+  call.Y = ContiguousRows(Y, "TB", T, 1, call.B, spec.H * size);
+  if (spec.attention) call.attention = ContiguousRows(attention, "TB", T, 1, call.B, size);
+  call.initial_h = ContiguousRows(stream->state.get(), "B", T, 1, stream->rows, stream->row_bytes());
+  call.Y_h = call.initial_h;
+  call.state_rows = row;
+  call.wide_state = true;
+  call.turn = stream->turn++;
+  onegru::RunAlone(*stream->packed, call, stream->scratch.get());
+  return ONEGRU_OK;
+}
+
+onegru_status onegru_stream_get_state(const onegru_stream* stream, void* h) {
+  if (stream == nullptr || h == nullptr) return FailOf(stream == nullptr ? "stream" : "h", "null; must be given");
+  std::memcpy(h, stream->state.get(), stream->rows * stream->row_bytes());
+  return ONEGRU_OK;
+}
+
+onegru_status onegru_stream_set_state(onegru_stream* stream, const void* h) {
+  if (stream == nullptr || h == nullptr) return FailOf(stream == nullptr ? "stream" : "h", "null; must be given");
+  std::memcpy(stream->state.get(), h, stream->rows * stream->row_bytes());
+  return ONEGRU_OK;
+}
+
+onegru_status onegru_stream_reset(onegru_stream* stream, size_t row) {
+  if (stream == nullptr) return FailOf("stream", "null; must be given");
+  const bool all = row == ONEGRU_ALL_ROWS;
+  if (!all && row >= stream->rows) return FailOf("row", "must be a row of the stream, or ONEGRU_ALL_ROWS");
+  std::memset(stream->state.get() + (all ? 0 : row * stream->row_bytes()), 0,
+              (all ? stream->rows : 1) * stream->row_bytes());
+  return ONEGRU_OK;
+}
+
+void onegru_stream_destroy(onegru_stream* stream) { delete stream; }

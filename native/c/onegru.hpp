@@ -1,0 +1,178 @@
+// onegru.h for C++20: what is made is destroyed, sizes are looked at, and what fails throws onegru::Error.
+//
+//   onegru::Layer layer = onegru::Layer::Open("gru.safetensors");
+//   onegru::Stream stream(layer);
+//   stream.Step(x, y);  // std::span<const float>, std::span<float>
+
+#ifndef ONEGRU_HPP_
+#define ONEGRU_HPP_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "onegru.h"
+
+namespace onegru {
+
+class Error : public std::runtime_error {
+ public:
+  Error(onegru_status status, const std::string& message) : std::runtime_error(message), status_(status) {}
+  onegru_status status() const { return status_; }
+
+ private:
+  onegru_status status_;
+};
+
+inline void Check(onegru_status status) {
+  if (status != ONEGRU_OK) throw Error(status, onegru_error_message());
+}
+
+namespace detail {
+
+struct Destroy {
+  void operator()(onegru_layer* layer) const { onegru_layer_destroy(layer); }
+  void operator()(onegru_stream* stream) const { onegru_stream_destroy(stream); }
+};
+
+// Whether a layer's elements are a program's T: float, double, or std::uint16_t for the bits of 16-bit types.
+template <class T>
+bool Suits(std::int32_t dtype) {
+  return dtype == ONEGRU_FLOAT32   ? std::is_same_v<T, float>
+         : dtype == ONEGRU_FLOAT64 ? std::is_same_v<T, double>
+                                   : std::is_same_v<T, std::uint16_t>;
+}
+
+template <class T>
+const T* Given(const char* name, std::span<const T> array, std::size_t wanted, std::int32_t dtype) {
+  if (!Suits<T>(dtype)) throw Error(ONEGRU_INVALID_ARGUMENT, std::string(name) + ": of another type than the layer's");
+  if (array.size() != wanted) {
+    throw Error(ONEGRU_INVALID_ARGUMENT, std::string(name) + ": " + std::to_string(array.size()) +
+                                             " numbers; must be " + std::to_string(wanted));
+  }
+  return array.data();
+}
+
+}  // namespace detail
+
+// Constant: threads may share it.
+class Layer {
+ public:
+  // W [D, 3H, I], R [D, 3H, H], B [D, 6H] or empty for zeros; of double for float64, else of float.
+  template <class T>
+  Layer(const onegru_spec& spec, std::span<const T> W, std::span<const T> R, std::span<const T> B = {}) {
+    const std::size_t D = spec.direction == ONEGRU_BIDIRECTIONAL ? 2 : 1, I = spec.input_size, H = spec.hidden_size;
+    const std::int32_t computed = spec.dtype == ONEGRU_FLOAT64 ? ONEGRU_FLOAT64 : ONEGRU_FLOAT32;
+    Take([&](onegru_layer** made) {
+      return onegru_layer_create(&spec, detail::Given("W", W, D * 3 * H * I, computed),
+                                 detail::Given("R", R, D * 3 * H * H, computed),
+                                 B.empty() ? nullptr : detail::Given("B", B, D * 6 * H, computed), made);
+    });
+  }
+
+  // A layer of a .safetensors file of onegru.save_layers; storage: null for what the file has.
+  static Layer Open(const std::string& path, std::size_t index = 0, const onegru_storage* storage = nullptr) {
+    return Layer([&](onegru_layer** made) { return onegru_layer_open(path.c_str(), index, storage, made); });
+  }
+  static Layer Read(std::span<const std::byte> file, std::size_t index = 0, const onegru_storage* storage = nullptr) {
+    return Layer(
+        [&](onegru_layer** made) { return onegru_layer_read(file.data(), file.size(), index, storage, made); });
+  }
+  // All layers of a file, the lowest first.
+  static std::vector<Layer> OpenAll(const std::string& path, const onegru_storage* storage = nullptr) {
+    std::vector<Layer> layers;
+    for (;;) {
+      try {
+        layers.push_back(Open(path, layers.size(), storage));
+      } catch (const Error& error) {
+        if (error.status() != ONEGRU_NO_SUCH_LAYER) throw;
+        return layers;
+      }
+    }
+  }
+
+  const onegru_spec& spec() const { return spec_; }
+  std::size_t directions() const { return spec_.direction == ONEGRU_BIDIRECTIONAL ? 2 : 1; }
+  const onegru_layer* get() const { return layer_.get(); }
+
+  // As onegru_call says, which lacks nothing.
+  void Run(const onegru_call& call) const { Check(onegru_layer_run(layer_.get(), &call)); }
+
+ private:
+  template <class Make>
+    requires std::is_invocable_r_v<onegru_status, Make, onegru_layer**>
+  explicit Layer(Make&& make) {
+    Take(std::forward<Make>(make));
+  }
+  template <class Make>
+  void Take(Make&& make) {
+    onegru_layer* made = nullptr;
+    Check(make(&made));
+    layer_.reset(made);
+    spec_.size = sizeof(spec_);
+    Check(onegru_layer_spec(made, &spec_));
+  }
+
+  std::unique_ptr<onegru_layer, detail::Destroy> layer_;
+  onegru_spec spec_{};
+};
+
+// The states of some rows. One thread at a time; its steps allocate nothing, unless they throw.
+class Stream {
+ public:
+  explicit Stream(const Layer& layer, std::size_t rows = 1) : spec_(layer.spec()), rows_(rows) {
+    onegru_stream* made = nullptr;
+    Check(onegru_stream_create(layer.get(), rows, &made));
+    stream_.reset(made);
+  }
+
+  // X [rows, I], Y [rows, H], attention [rows] where the layer has it.
+  template <class T>
+  void Step(std::span<const T> X, std::span<T> Y, std::span<const std::type_identity_t<T>> attention = {}) {
+    Steps<T>(1, X, Y, attention);
+  }
+  void Step(std::span<const float> X, std::span<float> Y) { Steps<float>(1, X, Y); }
+
+  // X [T, rows, I], Y [T, rows, H], attention [T, rows].
+  template <class T>
+  void Steps(std::size_t T_, std::span<const T> X, std::span<T> Y, std::span<const T> attention = {}) {
+    const std::size_t count = T_ * rows_;
+    const T* const x = detail::Given("X", X, count * spec_.input_size, spec_.dtype);
+    detail::Given("Y", std::span<const T>(Y), count * spec_.hidden_size, spec_.dtype);
+    const T* const a = attention.empty() ? nullptr : detail::Given("attention", attention, count, spec_.dtype);
+    Check(onegru_stream_run(stream_.get(), T_, nullptr, 0, x, a, Y.data()));
+  }
+
+  // The states [rows, H]: of double for float64, else of float.
+  template <class T = float>
+  std::vector<T> State() const {
+    std::vector<T> h(rows_ * spec_.hidden_size);
+    detail::Given("h", std::span<const T>(h), h.size(), Computed());
+    Check(onegru_stream_get_state(stream_.get(), h.data()));
+    return h;
+  }
+  template <class T>
+  void SetState(std::span<const T> h) {
+    Check(onegru_stream_set_state(stream_.get(), detail::Given("h", h, rows_ * spec_.hidden_size, Computed())));
+  }
+  void Reset(std::size_t row = ONEGRU_ALL_ROWS) { Check(onegru_stream_reset(stream_.get(), row)); }
+
+  onegru_stream* get() const { return stream_.get(); }
+
+ private:
+  std::int32_t Computed() const { return spec_.dtype == ONEGRU_FLOAT64 ? ONEGRU_FLOAT64 : ONEGRU_FLOAT32; }
+
+  std::unique_ptr<onegru_stream, detail::Destroy> stream_;
+  onegru_spec spec_;
+  std::size_t rows_;
+};
+
+}  // namespace onegru
+
+#endif  // ONEGRU_HPP_

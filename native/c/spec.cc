@@ -1,0 +1,88 @@
+#include "native/c/spec.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "native/packed.h"
+#include "native/runtimes/onnx_gru.h"
+
+namespace onegru {
+namespace {
+
+static_assert(ONEGRU_INT8 == static_cast<int>(ElementType::kInt8) &&
+              ONEGRU_FLOAT32 == static_cast<int>(ElementType::kFloat32));
+static_assert(ONEGRU_SOFTPLUS + 1 == kFunctions && ONEGRU_SIGMOID == static_cast<int>(Function::kSigmoid) &&
+              ONEGRU_SCALED_TANH == static_cast<int>(Function::kScaledTanh));
+
+void Require(bool holds, const char* name, std::int64_t number, const char* must) {
+  if (!holds) throw IllegalGru(std::string(name) + ": " + std::to_string(number) + "; must be " + must);
+}
+
+Activation CheckedActivation(const onegru_activation& given) {
+  Require(given.function >= 0 && given.function < static_cast<int>(kFunctions), "activations", given.function,
+          "an onegru_function");
+  const FunctionFacts& facts = kFunctionFacts[given.function];
+  const auto parameter = [&](const char* name, double value, float otherwise, bool takes) {
+    if (!takes) return 0.0;
+    if (std::isnan(value)) value = otherwise;
+    if (std::isnan(value))
+      throw IllegalGru(std::string(name) + ": NaN; must be given, as " + facts.name + " has no default");
+    return static_cast<double>(static_cast<float>(value));
+  };
+  return {static_cast<Function>(given.function), parameter("alpha", given.alpha, facts.alpha, facts.takes >= 1),
+          parameter("beta", given.beta, facts.beta, facts.takes == 2)};
+}
+
+}  // namespace
+
+Spec CheckedSpec(const onegru_spec& given) {
+  Require(given.size == sizeof(given), "size", given.size, "sizeof(onegru_spec), as onegru_spec_init sets it");
+  constexpr std::uint32_t kMost = std::uint32_t{1} << 31;
+  Require(given.input_size <= kMost, "input_size", given.input_size, "at most 2^31");
+  Require(given.hidden_size >= 1 && given.hidden_size <= kMost, "hidden_size", given.hidden_size, "1…2^31");
+  Require(given.dtype >= ONEGRU_FLOAT16 && given.dtype <= ONEGRU_FLOAT64, "dtype", given.dtype,
+          "float16, bfloat16, float32 or float64, 0…3");
+  Require(given.direction >= ONEGRU_FORWARD && given.direction <= ONEGRU_BIDIRECTIONAL, "direction", given.direction,
+          "an onegru_direction, 0…2");
+  Require(given.linear_before_reset == 0 || given.linear_before_reset == 1, "linear_before_reset",
+          given.linear_before_reset, "0 or 1");
+  Require(given.attention >= ONEGRU_NO_ATTENTION && given.attention <= ONEGRU_ATTENTION_DIEN, "attention",
+          given.attention, "an onegru_attention, 0…2");
+  if (!(given.clip > 0))
+    throw IllegalGru("clip: " + std::to_string(given.clip) + "; must be > 0, or infinity for none");
+  const onegru_storage& storage = given.storage;
+  const bool is_float = given.dtype == ONEGRU_FLOAT32;
+  Require(storage.weight_storage == given.dtype ||
+              (is_float && storage.weight_storage >= ONEGRU_FLOAT16 && storage.weight_storage <= ONEGRU_INT8 &&
+               storage.weight_storage != ONEGRU_FLOAT64),
+          "weight_storage", storage.weight_storage,
+          is_float ? "float16, bfloat16, float32 or int8: 0, 1, 2 or 4" : "dtype, as only float32 has others");
+  const bool is_int8 = storage.weight_storage == ONEGRU_INT8;
+  Require(is_int8 ? storage.activation_bits == 8 || storage.activation_bits == 16 : storage.activation_bits == 0,
+          "activation_bits", storage.activation_bits, is_int8 ? "8 or 16" : "0 unless weight_storage is int8");
+  Require(is_int8 ? storage.group % kQuad == 0 : storage.group == 0, "group", storage.group,
+          is_int8 ? "a multiple of 4" : "0 unless weight_storage is int8");
+
+  Spec spec{};
+  spec.I = given.input_size;
+  spec.H = given.hidden_size;
+  spec.D = given.direction == ONEGRU_BIDIRECTIONAL ? 2 : 1;
+  spec.reversed[0] = given.direction == ONEGRU_REVERSE;
+  spec.reversed[1] = true;
+  spec.linear_before_reset = given.linear_before_reset != 0;
+  spec.attention = given.attention != ONEGRU_NO_ATTENTION;
+  spec.of_dien = given.attention == ONEGRU_ATTENTION_DIEN;
+  spec.clip = given.clip;
+  spec.type = static_cast<ElementType>(given.dtype);
+  spec.storage = static_cast<ElementType>(storage.weight_storage);
+  spec.planes = storage.activation_bits == 16 ? 2 : 1;
+  spec.group = storage.group;
+  for (std::size_t d = 0; d < spec.D; ++d) {
+    spec.f[d] = CheckedActivation(given.activations[2 * d]);
+    spec.g[d] = CheckedActivation(given.activations[2 * d + 1]);
+  }
+  return spec;
+}
+
+}  // namespace onegru

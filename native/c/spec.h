@@ -1,0 +1,16 @@
+// The specification of a layer as programs in C give it, checked.
+
+#ifndef ONEGRU_NATIVE_C_SPEC_H_
+#define ONEGRU_NATIVE_C_SPEC_H_
+
+#include "native/c/onegru.h"
+#include "native/problem.h"
+
+namespace onegru {
+
+// Throws IllegalGru.
+Spec CheckedSpec(const onegru_spec& given);
+
+}  // namespace onegru
+
+#endif  // ONEGRU_NATIVE_C_SPEC_H_

@@ -1,0 +1,412 @@
+"""libonegru through ctypes: the kit's cases and drawn layers, with the bits of the Python package."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import threading
+from ctypes import byref, c_void_p
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import onegru
+from onegru.conformance.cases import kit_cases
+from onegru.conformance.expect import problem_of
+from onegru.core.dtypes import Array
+from onegru.core.errors import SpecError
+from onegru.core.spec import DIRECTIONS
+from tests.c import library
+from tests.c.library import LIBRARY, CSpec, Layer, StatusError, Stream, needs_library
+from tests.support.comparison import assert_bits
+from tests.support.layers import normal_gru
+from tests.support.machine.repository import ROOT
+
+pytestmark = needs_library
+
+STORAGES: list[tuple[str | None, str | None]] = [
+    (None, None),
+    ("bfloat16", None),
+    ("int8", "int16"),
+    ("int8", "int8"),
+    ("int8_g32", "int16"),
+]
+
+
+def draw(*shape: int, dtype: str = "float32", seed: int = 3) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(onegru.core.dtypes.numpy_dtype(dtype))
+
+
+def c_layer(layer: onegru.GRU) -> Layer:
+    weight_storage, activation = layer._options.weight_storage, layer._options.activation_storage
+    return Layer.create(layer.spec, layer.weights, weight_storage, activation)
+
+
+@pytest.mark.long(every=10)
+@pytest.mark.parametrize(("part", "storage"), itertools.product(range(10), STORAGES), ids=str)
+def test_the_kits_cases_have_pythons_bits(part: int, storage: tuple[str | None, str | None]) -> None:
+    done = 0
+    for case in kit_cases()[part::10]:
+        if storage != (None, None) and case.dtype != "float32":
+            continue
+        lowered = case.lowered
+        problem = problem_of(lowered, case.inputs)
+        try:
+            python = onegru.GRU.from_canonical(
+                lowered.spec, lowered.weights, weight_storage=storage[0], activation_storage=storage[1]
+            )
+        except SpecError:  # weights that are no numbers, which int8 cannot keep
+            with pytest.raises(StatusError, match="kept in int8"):
+                Layer.create(lowered.spec, lowered.weights, *storage)
+            continue
+        Y, Y_h = python(
+            problem.X, problem.initial_h, sequence_lens=problem.sequence_lens, attention=problem.attention
+        )
+        mine = Layer.create(lowered.spec, lowered.weights, *storage).run(
+            problem.X, lengths=problem.sequence_lens, initial_h=problem.initial_h, attention=problem.attention
+        )
+        assert_bits(mine[0], Y)
+        assert_bits(mine[1], Y_h)
+        done += 1
+    assert done > 30
+
+
+@pytest.mark.parametrize(("storage", "layout"), itertools.product(STORAGES, (0, 1)), ids=str)
+def test_layers(storage: tuple[str | None, str | None], layout: int) -> None:
+    library.call("onegru_set_num_threads", 2)
+    for index, direction in enumerate(DIRECTIONS):
+        layer = normal_gru(13, 36 + index, direction=direction, weight_storage=storage[0], layout=layout)
+        if storage[0] is not None:
+            layer = layer.with_storage(*storage)
+        mine = c_layer(layer)
+        D, H = layer.spec.num_directions, layer.spec.hidden_size
+        lengths = np.array([9, 0, 3, 7], np.int32)
+        X, h = draw(9, 4, 13), draw(D, 4, H)
+        if layout == 1:
+            X, h = np.ascontiguousarray(X.swapaxes(0, 1)), np.ascontiguousarray(h.swapaxes(0, 1))
+        for given in ({}, {"lengths": lengths}, {"initial_h": h}, {"lengths": lengths, "initial_h": h}):
+            Y, Y_h = layer(X, given.get("initial_h"), sequence_lens=given.get("lengths"))
+            found = mine.run(X, layout=layout, **given)  # type: ignore[arg-type]
+            assert_bits(found[0], Y)
+            assert_bits(found[1], Y_h)
+    library.call("onegru_set_num_threads", 1)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("attention", [None, "openvino", "dien"])
+def test_streams(dtype: str, attention: str | None) -> None:
+    numpy_dtype = onegru.core.dtypes.numpy_dtype(dtype)
+    layer = normal_gru(5, 70, numpy_dtype, attention=attention)
+    mine, python = Stream(c_layer(layer), 70), layer.stream(70)  # of a layer that is gone
+    rng = np.random.default_rng(0)
+    for T, n in [(1, 70), (1, 70), (7, 70), (300, 70), (40, 64), (2, 5), (1, 1), (0, 3)]:
+        rows = None if n == 70 else rng.permutation(70)[:n]
+        X = draw(T, n, 5, dtype=dtype, seed=T + n)
+        a = None if attention is None else rng.uniform(0, 1, (T, n)).astype(numpy_dtype)
+        found = mine.run(X, a, rows)
+        for t in range(T):
+            scores = None if a is None else a[t]
+            assert_bits(
+                found[t], python.step(X[t], attention=scores, rows=None if rows is None else rows.tolist())
+            )
+    assert_bits(mine.state, np.asarray(python.state))
+    kept = mine.state
+    mine.reset(3)
+    assert not mine.state[3].any() and np.array_equal(np.delete(mine.state, 3, 0), np.delete(kept, 3, 0))
+    mine.reset()
+    assert not mine.state.any()
+    mine.state = kept
+    assert_bits(mine.state, kept)
+
+
+def test_a_layer_is_shared_by_threads() -> None:
+    layer = normal_gru(8, 64)
+    mine, X = c_layer(layer), draw(50, 3, 8)
+    want = layer(X)[0]
+    found: list[Array] = []
+    threads = [threading.Thread(target=lambda: found.append(mine.run(X)[0])) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    for Y in found:
+        assert_bits(Y, want)
+
+
+def test_the_version_is_that_of_the_header() -> None:
+    header = (ROOT / "native" / "c" / "onegru.h").read_text(encoding="utf-8")
+    major, minor = (int(re.search(rf"ONEGRU_VERSION_{part} (\d+)", header)[1]) for part in ("MAJOR", "MINOR"))  # type: ignore[index]
+    assert LIBRARY is not None and LIBRARY.onegru_version() == (major << 16) + minor
+
+
+# What is not legal
+
+
+def spec(**changes: object) -> CSpec:
+    assert LIBRARY is not None
+    made = CSpec()
+    LIBRARY.onegru_spec_init(byref(made), 3, 4)
+    for name, value in changes.items():
+        where, _, last = name.rpartition("__")
+        setattr(getattr(made, where) if where else made, last, value)
+    return made
+
+
+INT8 = {"storage__weight_storage": 4, "storage__activation_bits": 16}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"size": 8}, "size: 8"),
+        ({"hidden_size": 0}, "hidden_size: 0; must be 1"),
+        ({"hidden_size": 2**32 - 1}, "hidden_size: 4294967295"),
+        ({"dtype": 4}, "dtype: 4"),
+        ({"dtype": -1}, "dtype: -1"),
+        ({"direction": 3}, "direction: 3"),
+        ({"linear_before_reset": 2}, "linear_before_reset: 2"),
+        ({"attention": 3}, "attention: 3"),
+        ({"clip": 0.0}, "clip: 0"),
+        ({"clip": math.nan}, "clip: nan"),
+        ({"storage__weight_storage": 3}, "weight_storage: 3"),
+        ({"storage__weight_storage": 5}, "weight_storage: 5"),
+        ({"dtype": 3}, "weight_storage: 2; must be dtype"),
+        ({"storage__weight_storage": 4}, "activation_bits: 0; must be 8 or 16"),
+        ({"storage__activation_bits": 8}, "activation_bits: 8; must be 0"),
+        ({**INT8, "storage__group": 6}, "group: 6; must be a multiple of 4"),
+        ({"storage__group": 32}, "group: 32; must be 0"),
+    ],
+)
+def test_specifications_that_are_not_legal(changes: dict[str, object], words: str) -> None:
+    given, handle = spec(**changes), c_void_p(1)
+    W, R = np.zeros((12, 3)), np.zeros((12, 4))
+    with pytest.raises(StatusError, match=re.escape(words)) as caught:
+        library.call("onegru_layer_create", byref(given), library.at(W), library.at(R), None, byref(handle))
+    assert caught.value.status == library.INVALID_ARGUMENT and handle.value == 1
+
+
+def test_activations_that_are_not_legal() -> None:
+    W, R = np.zeros((12, 3), np.float32), np.zeros((12, 4), np.float32)
+    for function, words in (
+        (11, "activations: 11"),
+        (-1, "activations: -1"),
+        (6, "alpha: NaN; must be given, as ScaledTanh"),
+    ):
+        given = spec()
+        given.activations[1].function = function
+        with pytest.raises(StatusError, match=re.escape(words)):
+            library.call(
+                "onegru_layer_create", byref(given), library.at(W), library.at(R), None, byref(c_void_p())
+            )
+
+
+def test_weights_that_are_not_legal() -> None:
+    good, odd = np.zeros(60, np.float32), np.zeros(100, np.uint8)[1:]
+    bad = np.full(60, np.inf, np.float32)
+    at = library.at
+    for given, W, R, words in (
+        (spec(), None, good, "W: null"),
+        (spec(), good, None, "R: null"),
+        (spec(), good, odd, "R: not aligned"),
+        (spec(**INT8), good, bad, "R: holds NaN or infinity"),
+    ):
+        with pytest.raises(StatusError, match=words):
+            library.call("onegru_layer_create", byref(given), at(W), at(R), None, byref(c_void_p()))
+    for arguments in ((None, None), (byref(spec()), None)):
+        with pytest.raises(StatusError, match="null; must be given"):
+            library.call("onegru_layer_create", arguments[0], at(good), at(good), None, arguments[1])
+
+
+def test_calls_that_are_not_legal() -> None:
+    layer = c_layer(normal_gru(3, 3))
+    X, Y, h = draw(4, 2, 3), draw(4, 1, 2, 3), draw(1, 2, 3)
+    before = Y.copy()
+
+    def attempt(words: str, **changes: object) -> None:
+        given = library.CCall(4, 2, 0, library.at(X), None, library.at(h), None, library.at(Y), None)
+        for name, value in changes.items():
+            setattr(given, name, library.at(value) if isinstance(value, np.ndarray) else value)
+        with pytest.raises(StatusError, match=re.escape(words)) as caught:
+            library.call("onegru_layer_run", layer.handle, byref(given))
+        assert caught.value.status == library.INVALID_ARGUMENT
+        assert np.array_equal(Y, before)
+
+    attempt("X: null", X=None)
+    attempt("layout: must be 0 or 1", layout=2)
+    attempt("attention: the layer has none", attention=X)
+    attempt("sequence_lens: 5; must be in 0…T = 0…4", sequence_lens=np.array([5, 0], np.int32))
+    attempt("sequence_lens: -1", sequence_lens=np.array([-1, 0], np.int32))
+    attempt("Y: overlaps an input", Y=X)
+    attempt("Y: overlaps an input", X=Y[1:])
+    attempt("Y_h: overlaps an input", Y_h=X)
+    attempt("Y: overlaps another output", Y_h=Y)
+    attempt("X: larger than memory", T=2**61)
+    attempt("X: larger than memory", B=2**64 - 1)
+    attempt("Y: not aligned", Y=Y.view(np.uint8).ravel()[2:])
+    # In place, and none at all.
+    want = layer.run(X, initial_h=h)[1]
+    library.call(
+        "onegru_layer_run",
+        layer.handle,
+        byref(library.CCall(4, 2, 0, library.at(X), None, library.at(h), None, None, library.at(h))),
+    )
+    assert_bits(h, want)
+    for T, B in ((0, 2), (4, 0)):
+        empty = library.CCall(T, B, 0, None, None, None, None, None, None)
+        library.call("onegru_layer_run", layer.handle, byref(empty))
+
+
+def test_steps_that_are_not_legal() -> None:
+    stream = Stream(c_layer(normal_gru(3, 3)), 2)
+    X = draw(1, 2, 3)
+    state = stream.state = draw(2, 3)
+    for rows in ([0, 0], [2], [-1]):
+        with pytest.raises(StatusError, match="row: each must be a row of the stream, and named once"):
+            stream.run(X[:, : len(rows)], rows=np.array(rows))
+    stream.run(X[:, :2], rows=np.array([1, 0]))
+    stream.state = state
+    with pytest.raises(StatusError, match="n: more rows"):
+        stream.run(draw(1, 3, 3), rows=np.array([0, 1, 1]))
+    with pytest.raises(StatusError, match="attention: the layer has none"):
+        stream.run(X, attention=X)
+    with pytest.raises(StatusError, match="row: must be a row"):
+        stream.reset(2)
+    with pytest.raises(StatusError, match="Y: overlaps an input"):
+        library.call("onegru_stream_step", stream.handle, library.at(X), None, library.at(X))
+    for name, arguments in (("step", (None, None, None)), ("get_state", (None,)), ("set_state", (None,))):
+        with pytest.raises(StatusError, match="null; must be given"):
+            library.call(f"onegru_stream_{name}", stream.handle, *arguments)
+        with pytest.raises(StatusError, match="stream: null"):
+            library.call(f"onegru_stream_{name}", None, *arguments)
+    assert_bits(stream.state, state)
+    for direction in ("reverse", "bidirectional"):
+        with pytest.raises(StatusError, match="only forward layers make streams"):
+            Stream(c_layer(normal_gru(3, 3, direction=direction)))
+    for rows in (0, 2**31):
+        with pytest.raises(StatusError, match="rows: "):
+            Stream(c_layer(normal_gru(3, 3)), rows)
+    for count in (0, 65):
+        with pytest.raises(StatusError, match="count: must be 1…64"):
+            library.call("onegru_set_num_threads", count)
+
+
+# Files
+
+
+def saved(tmp_path: Path, layers: onegru.GRU | onegru.Stack) -> Path:
+    path = tmp_path / "слой.safetensors"
+    onegru.save_layers(layers, path)
+    return path
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_files(tmp_path: Path, dtype: str) -> None:
+    numpy_dtype = onegru.core.dtypes.numpy_dtype(dtype)
+    first = normal_gru(
+        5,
+        4,
+        numpy_dtype,
+        "bidirectional",
+        clip=0.7,
+        linear_before_reset=True,
+        activations=["HardSigmoid", "Elu", "Sigmoid", "ScaledTanh"],
+        activation_alpha=[0.3, 0.9, 1.5],
+        activation_beta=[0.4, 0.7],
+    )
+    layers = onegru.Stack([first, normal_gru(8, 6, numpy_dtype)])
+    path = saved(tmp_path, layers)
+    for index, layer in enumerate(layers.layers):
+        X = draw(6, 2, layer.spec.input_size, dtype=dtype)
+        for mine in (Layer.open(path, index), Layer.read(path.read_bytes(), index)):
+            assert_bits(mine.run(X)[0], layer(X)[0])
+    with pytest.raises(StatusError, match="index: 2; the file has 2 layers") as caught:
+        Layer.open(path, 2)
+    assert caught.value.status == library.NO_SUCH_LAYER
+
+
+@pytest.mark.parametrize("storage", ["int8", "int8_g32", "int8_g64", "int8_g128"])
+@pytest.mark.parametrize("attention", [True, "dien"])
+def test_files_of_integers(tmp_path: Path, storage: str, attention: object) -> None:
+    layer = normal_gru(40, 70, attention=attention, weight_storage=storage)
+    path = saved(tmp_path, layer)
+    X, a = draw(6, 2, 40), np.abs(draw(6, 2))
+    mine = Layer.open(path)
+    assert mine.spec.storage.weight_storage == 4 and mine.spec.storage.activation_bits == 16
+    assert_bits(mine.run(X, attention=a)[0], layer(X, attention=a)[0])
+    by_8 = library.storage_of(storage, "int8", "float32")
+    want = layer.with_storage(storage, "int8")(X, attention=a)[0]
+    assert_bits(Layer.open(path, 0, by_8).run(X, attention=a)[0], want)
+    numbers = library.storage_of(None, None, "float32")
+    (numbers_of_python,) = onegru.load_layers(path).values()
+    assert isinstance(numbers_of_python, onegru.GRU)
+    want = numbers_of_python(X, attention=a)[0]
+    assert_bits(Layer.open(path, 0, numbers).run(X, attention=a)[0], want)
+
+
+def test_files_that_are_broken(tmp_path: Path) -> None:
+    whole = saved(tmp_path, normal_gru(3, 4)).read_bytes()
+    bad = tmp_path / "bad.safetensors"
+    rng = np.random.default_rng(0)
+    outcomes = {library.OK: 0, library.BAD_FILE: 0}
+    cut = [whole[:n] for n in (*range(0, 60), *range(60, len(whole), 37), len(whole) - 1)]
+    bent = []
+    for _ in range(2000):
+        content = bytearray(whole)
+        for place in rng.integers(0, len(whole), rng.integers(1, 4)):
+            content[place] = rng.integers(0, 256)
+        bent.append(bytes(content))
+    for content in (*cut, *bent, b"{}" * 20, b"\xff" * 8, whole[8:]):
+        try:
+            Layer.read(content)
+            status = library.OK
+        except StatusError as error:
+            status = error.status
+            assert "\n" not in str(error)
+        outcomes[status] += 1
+    assert min(outcomes.values()) > 100
+    bad.write_bytes(whole[:-1])
+    with pytest.raises(StatusError) as caught:
+        Layer.open(bad)
+    assert caught.value.status == library.BAD_FILE
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(StatusError, match="no file") as caught:
+            Layer.open(path)
+        assert caught.value.status == library.CANNOT_READ
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('\\"hidden_size\\": 4', '\\"hidden_size\\": 0'),
+        ('\\"hidden_size\\": 4', '\\"hidden_size\\": 5'),
+        ('\\"input_size\\": 3', '\\"input_size\\": 3.5'),
+        ('\\"input_size\\": 3', '\\"input_size\\": -3'),
+        ('\\"clip\\": null', '\\"clip\\": 0'),
+        ('\\"clip\\": null', '\\"klip\\": null'),
+        ('\\"Sigmoid\\", null', '\\"Sigmoid\\", "no"'),
+        ('\\"Tanh\\", null, null', '\\"ScaledTanh\\", null, null'),
+        ('\\"Tanh\\"', '\\"Nothing\\"'),
+        ('\\"forward\\"', '\\"foward\\"'),
+        ('\\"attention\\": false', '\\"attention\\": \\"dine\\"'),
+        ('\\"format\\": 1', '\\"format\\": 3'),
+        ('"F32"', '"F64"'),
+        ('"shape":[1,12,3]', '"shape":[1,3,12]'),
+        ("layers.0.B", "layers.0.C"),
+    ],
+)
+def test_files_that_say_something_else(tmp_path: Path, old: str, new: str) -> None:
+    path = saved(tmp_path, normal_gru(3, 4))
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = content[8 : 8 + size].decode()
+    assert old in header
+    header = header.replace(old, new)
+    path.write_bytes(len(header.encode()).to_bytes(8, "little") + header.encode() + content[8 + size :])
+    with pytest.raises(StatusError) as caught:
+        Layer.open(path)
+    assert caught.value.status == library.BAD_FILE
+    with pytest.raises(onegru.FormatError):
+        onegru.load_layers(path)
