@@ -22,7 +22,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --pr
 require = $(BIN)/python .ci/extras $(1) | $(PIP) --requirement /dev/stdin
 
 # Python sources are absent on purpose: an editable install reads them where they are.
-BUILD_INPUTS := pyproject.toml CMakeLists.txt $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
+BUILD_INPUTS := pyproject.toml CMakeLists.txt native/c/library.cmake $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py)
 
 .PHONY: help run example-train test test-targets test-one-cpu test-long coverage test-frameworks test-cluster bench conformance docs lint sanitize \
@@ -223,8 +223,10 @@ $(VENV)/.targets-$(TARGETS): $(VENV)/.build
 $(VENV)/.dev: $(VENV)/.build $(VENV)/.targets-$(TARGETS) $(BUILD_INPUTS)
 	@$(PIP) openvino  # before the build, which makes an operator for it
 	@.ci/install $(TARGETS) dev
-	@$(CMAKE) --build build/module-$(TARGETS) --target onegru_execution_provider >/dev/null  # for the tests
+	@$(CMAKE) --build build/module-$(TARGETS) --target $(FOR_TESTS) >/dev/null
 	@touch $@ $(VENV)/.examples
+
+FOR_TESTS := onegru_execution_provider onegru onegru_static $(if $(filter Linux,$(shell uname)),onegru_real_time)
 
 # By itself: other packages would bring a newer one.
 $(VENV)/.torch: $(VENV)/.examples

@@ -27,6 +27,10 @@ set_target_properties(onegru PROPERTIES VERSION ${ONEGRU_RELEASE} SOVERSION 1)
 target_compile_definitions(onegru PRIVATE ONEGRU_BUILDING INTERFACE ONEGRU_SHARED)
 target_link_libraries(onegru PRIVATE onegru_kernels)
 target_link_options(onegru PRIVATE ${ONEGRU_LINK_OPTIONS})
+if(CMAKE_SYSTEM_NAME STREQUAL "Linux")  # nor what the C++ library has inline
+  file(CONFIGURE OUTPUT onegru.map CONTENT "{ global: onegru_*; local: *; };\n")
+  target_link_options(onegru PRIVATE "-Wl,--version-script=${CMAKE_CURRENT_BINARY_DIR}/onegru.map")
+endif()
 
 # With the kernels inside, and Highway where it was downloaded: one file to link.
 set(ONEGRU_STATIC_NEEDS hwy::hwy)
@@ -51,6 +55,12 @@ foreach(library onegru onegru_static)
                              "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
 endforeach()
 
+if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  enable_language(C)
+  add_executable(onegru_real_time EXCLUDE_FROM_ALL native/tests/real_time.c)
+  target_link_libraries(onegru_real_time PRIVATE onegru)
+endif()
+
 # ---------------------------------------------------------------- what is installed
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -73,11 +83,12 @@ write_basic_package_version_file(onegru-config-version.cmake VERSION ${ONEGRU_RE
 file(RELATIVE_PATH ONEGRU_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 file(CONFIGURE OUTPUT onegru.pc @ONLY CONTENT "\
 prefix=\${pcfiledir}/@ONEGRU_PREFIX@
+libdir=\${prefix}/@CMAKE_INSTALL_LIBDIR@
 Name: onegru
 Description: GRU layers and streams
 Version: @ONEGRU_RELEASE@
 Cflags: -I\${prefix}/@CMAKE_INSTALL_INCLUDEDIR@
-Libs: -L\${prefix}/@CMAKE_INSTALL_LIBDIR@ -lonegru
+Libs: -L\${libdir} -lonegru
 Libs.private: @ONEGRU_PRIVATE_LIBS@ -lstdc++ -lm -pthread
 ")
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/onegru-config.cmake" "${CMAKE_CURRENT_BINARY_DIR}/onegru-config-version.cmake"

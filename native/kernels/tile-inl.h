@@ -81,9 +81,10 @@ inline constexpr bool kLargeTiles = HWY_TARGET == HWY_AVX3;
 // The most sums of a tile.
 inline constexpr size_t kMaxSums = kLargeTiles ? 24 : 12;
 
-// Whether there are few shapes of tiles: for targets that only CPUs of before 2008 use.
+// Whether there are few shapes of tiles: for targets that only CPUs of before 2008 use, and where code must be small.
 #undef ONEGRU_FEW_TILES
-#if !defined(ONEGRU_LARGE_TILES) && (HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSE2)
+#if defined(ONEGRU_SMALL) || \
+    (!defined(ONEGRU_LARGE_TILES) && (HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSE2))
 #define ONEGRU_FEW_TILES 1
 inline constexpr bool kFewTiles = true;
 #else

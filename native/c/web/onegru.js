@@ -1,0 +1,261 @@
+// GRU layers and streams of float32 and int8 in browsers, AudioWorklets and Node: the functions of onegru.h, with the
+// same names and the same bits as any build without fused multiply-add. See onegru.d.ts.
+
+const BINARIES = { simd: "{{simd}}", scalar: "{{scalar}}" }; // WebAssembly, a character for each byte
+const OK = 0;
+const NAMES = {
+  direction: ["forward", "reverse", "bidirectional"],
+  attention: [null, "openvino", "dien"],
+  activations: ["Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu",
+    "Softsign", "Softplus"],
+};
+const FLOAT32 = 2, INT8 = 4, ALL_ROWS = 0xffffffff;
+const SPEC_BYTES = 48 + 4 * 24; // onegru_spec: twelve words, where clip is the last two, then four activations
+
+export class OnegruError extends Error {
+  get name() { return "OnegruError"; }
+}
+
+function fail(name, what) { throw new OnegruError(`${name}: ${what}`); }
+
+let compiled = null;
+
+// The module, compiled when first needed: with SIMD, where WebAssembly has it.
+function module() {
+  if (compiled === null) {
+    const bytes = (text) => Uint8Array.from(text, (character) => character.charCodeAt(0));
+    const simd = bytes(BINARIES.simd);
+    compiled = new WebAssembly.Module(WebAssembly.validate(simd) ? simd : bytes(BINARIES.scalar));
+  }
+  return compiled;
+}
+
+// An instance, which a layer and its streams have for themselves: all of its memory goes with them.
+class Instance {
+  constructor() {
+    const nothing = () => 52; // there is no system: nobody reads what is answered
+    const wasi = Object.fromEntries(
+      WebAssembly.Module.imports(module()).map(({ name }) => [name, nothing]));
+    const thrown = { fail: (message) => { throw new OnegruError(this.text(message)); } };
+    this.functions = new WebAssembly.Instance(module(), { wasi_snapshot_preview1: wasi, onegru: thrown }).exports;
+    this.functions._initialize();
+  }
+  get buffer() { return this.functions.memory.buffer; }
+
+  text(at) {
+    const bytes = new Uint8Array(this.buffer, at);
+    const codes = Array.from(bytes.subarray(0, bytes.indexOf(0)), (byte) => `%${byte.toString(16).padStart(2, "0")}`);
+    return decodeURIComponent(codes.join("")); // an AudioWorklet has no TextDecoder
+  }
+
+  call(name, ...parameters) {
+    const stack = this.functions.__stack_pointer, before = stack.value;
+    try {
+      if (this.functions[name](...parameters) !== OK) throw new OnegruError(this.text(this.functions.onegru_error_message()));
+    } finally {
+      stack.value = before;
+    }
+  }
+
+  // Memory for so many bytes, freed by the caller.
+  allocate(bytes) {
+    const at = this.functions.malloc(Math.max(bytes, 1)) >>> 0;
+    return at !== 0 ? at : fail("memory", "none is left");
+  }
+
+  // Calls use(addresses): of memory that holds the arrays, null where one is absent, until it returns.
+  lend(arrays, use) {
+    const addresses = [];
+    try {
+      for (const array of arrays) {
+        addresses.push(array === null ? 0 : this.allocate(array.byteLength));
+        if (array !== null) this.copy(addresses.at(-1), array);
+      }
+      return use(...addresses);
+    } finally {
+      addresses.forEach((address) => this.functions.free(address));
+    }
+  }
+  copy(at, array) { new Uint8Array(this.buffer, at, array.byteLength).set(bytesOf(array)); }
+  word(at) { return new DataView(this.buffer).getUint32(at, true); }
+}
+
+function bytesOf(array) { return new Uint8Array(array.buffer, array.byteOffset, array.byteLength); }
+
+function checked(name, array, type, count) {
+  if (!(array instanceof type)) fail(name, `must be a ${type.name}`);
+  if (count !== null && array.length !== count) fail(name, `${array.length} numbers; must be ${count}`);
+  return array;
+}
+function optional(name, array, type, count) {
+  return array === undefined || array === null ? null : checked(name, array, type, count);
+}
+function whole(name, number, least, most = 2 ** 31 - 1) {
+  if (!Number.isInteger(number) || number < least || number > most) fail(name, `${number}; must be an integer of ${least}…${most}`);
+  return number;
+}
+function placeIn(name, words, word) {
+  const place = words.indexOf(word);
+  return place >= 0 ? place : fail(name, `${word}; must be one of ${words.filter((known) => known !== null).join(", ")}`);
+}
+
+// The words of onegru_storage.
+function storageWords({ weight_storage = "float32", activation_bits = 16, group = 0 }) {
+  if (weight_storage === "float32") return [FLOAT32, 0, 0];
+  if (weight_storage !== "int8") fail("weight_storage", `${weight_storage}; must be float32 or int8`);
+  return [INT8, whole("activation_bits", activation_bits, 8, 16), whole("group", group, 0)];
+}
+
+function specBytes(spec) {
+  const direction = placeIn("direction", NAMES.direction, spec.direction ?? "forward");
+  const D = direction === 2 ? 2 : 1, view = new DataView(new ArrayBuffer(SPEC_BYTES));
+  const words = [SPEC_BYTES, whole("input_size", spec.input_size, 0), whole("hidden_size", spec.hidden_size, 1), FLOAT32, direction,
+    whole("linear_before_reset", Number(spec.linear_before_reset ?? 0), 0, 1),
+    placeIn("attention", NAMES.attention, spec.attention ?? null), ...storageWords(spec)];
+  words.forEach((word, index) => view.setInt32(4 * index, word, true));
+  view.setFloat64(40, spec.clip ?? Infinity, true);
+  const functions = spec.activations ?? Array(D).fill(["Sigmoid", "Tanh"]).flat();
+  if (functions.length !== 2 * D) fail("activations", `${functions.length} functions; must be ${2 * D}`);
+  functions.forEach((given, index) => {
+    const { name, alpha = NaN, beta = NaN } = typeof given === "string" ? { name: given } : given;
+    view.setInt32(48 + 24 * index, placeIn("activations", NAMES.activations, name), true);
+    view.setFloat64(56 + 24 * index, alpha, true);
+    view.setFloat64(64 + 24 * index, beta, true);
+  });
+  return new Uint8Array(view.buffer);
+}
+
+// A new layer in an instance of its own. use(address for it, addresses of the arrays): the call that makes it.
+function make(arrays, use) {
+  const instance = new Instance();
+  return instance.lend([new Uint32Array(1), ...arrays], (made, ...addresses) => {
+    instance.call(...use(made, ...addresses));
+    return new Layer(instance, instance.word(made));
+  });
+}
+
+export function createLayer(spec, { W, R, B }) {
+  const given = specBytes(spec), I = spec.input_size, H = spec.hidden_size, D = spec.direction === "bidirectional" ? 2 : 1;
+  const arrays = [checked("W", W, Float32Array, D * 3 * H * I), checked("R", R, Float32Array, D * 3 * H * H),
+    optional("B", B, Float32Array, D * 6 * H)];
+  return make([given, ...arrays], (made, ...addresses) => ["onegru_layer_create", ...addresses, made]);
+}
+
+export function readLayer(file, index = 0, storage = null) {
+  const bytes = file instanceof ArrayBuffer ? new Uint8Array(file) : checked("file", file, Uint8Array, null);
+  const words = storage === null ? null : Int32Array.from(storageWords(storage));
+  whole("index", index, 0);
+  return make([bytes, words], (made, at, kept) => ["onegru_layer_read", at, bytes.length, index, kept, made]);
+}
+
+export function readLayers(file, storage = null) {
+  const layers = [readLayer(file, 0, storage)];
+  for (;;) {
+    try {
+      layers.push(readLayer(file, layers.length, storage));
+    } catch (error) {
+      if (!String(error.message).startsWith("index: ")) throw error;
+      return layers;
+    }
+  }
+}
+
+// Made by the functions above.
+export class Layer {
+  #instance;
+  #handle;
+
+  constructor(instance, handle) {
+    if (!(instance instanceof Instance)) fail("Layer", "made by createLayer or readLayer alone");
+    this.#instance = instance;
+    this.#handle = handle;
+    const spec = instance.lend([Uint32Array.of(SPEC_BYTES, ...Array(SPEC_BYTES / 4 - 1).fill(0))], (at) => {
+      instance.call("onegru_layer_spec", handle, at);
+      return new DataView(instance.buffer.slice(at, at + SPEC_BYTES));
+    });
+    const word = (index) => spec.getInt32(4 * index, true), clip = spec.getFloat64(40, true), D = word(4) === 2 ? 2 : 1;
+    this.spec = Object.freeze({
+      input_size: word(1), hidden_size: word(2), direction: NAMES.direction[word(4)], linear_before_reset: word(5),
+      attention: NAMES.attention[word(6)], weight_storage: word(7) === INT8 ? "int8" : "float32", activation_bits: word(8),
+      group: word(9), clip: clip === Infinity ? null : clip,
+      activations: Array.from({ length: 2 * D }, (_, i) => ({ name: NAMES.activations[word(12 + 6 * i)],
+        alpha: spec.getFloat64(56 + 24 * i, true), beta: spec.getFloat64(64 + 24 * i, true) })),
+    });
+  }
+
+  run(X, { T, B = 1, layout = 0, sequence_lens, initial_h, attention }) {
+    const { input_size: I, hidden_size: H, direction, attention: attends } = this.spec, D = direction === "bidirectional" ? 2 : 1;
+    whole("T", T, 0);
+    whole("B", B, 0);
+    if (attends === null && (attention ?? null) !== null) fail("attention", "the layer has none");
+    const inputs = [checked("X", X, Float32Array, T * B * I), optional("sequence_lens", sequence_lens, Int32Array, B),
+      optional("initial_h", initial_h, Float32Array, D * B * H),
+      attends === null ? null : checked("attention", attention, Float32Array, T * B)];
+    const Y = new Float32Array(T * D * B * H), Y_h = new Float32Array(D * B * H);
+    this.#instance.lend([...inputs, Y, Y_h], (...addresses) => {
+      const call = Uint32Array.of(T, B, whole("layout", layout, 0, 1), ...addresses);
+      this.#instance.lend([call], (at) => this.#instance.call("onegru_layer_run", this.#handle, at));
+      for (const [array, at] of [[Y, addresses[4]], [Y_h, addresses[5]]]) {
+        array.set(new Float32Array(this.#instance.buffer, at, array.length));
+      }
+    });
+    return { Y, Y_h };
+  }
+
+  stream(rows = 1) {
+    whole("rows", rows, 1);
+    const handle = this.#instance.lend([new Uint32Array(1)], (made) => {
+      this.#instance.call("onegru_stream_create", this.#handle, rows, made);
+      return this.#instance.word(made);
+    });
+    return new Stream(this.#instance, handle, this.spec, rows);
+  }
+}
+
+// Made by Layer.stream. Its steps allocate nothing: X, attention, Y and h are its own memory.
+export class Stream {
+  #instance;
+  #handle;
+  #places;
+  #views = null;
+
+  constructor(instance, handle, spec, rows) {
+    if (!(instance instanceof Instance)) fail("Stream", "made by Layer.stream alone");
+    this.#instance = instance;
+    this.#handle = handle;
+    const counts = { X: rows * spec.input_size, attention: spec.attention === null ? 0 : rows, Y: rows * spec.hidden_size,
+      h: rows * spec.hidden_size };
+    this.#places = Object.entries(counts).map(([name, count]) => ({ name, count, at: instance.allocate(4 * count) }));
+    this.rows = rows;
+  }
+
+  // The memory of X [rows, I], attention [rows], Y and h [rows, H]; another one after other streams were made.
+  get #memory() {
+    if (this.#views === null || this.#views.X.buffer !== this.#instance.buffer) {
+      this.#views = Object.fromEntries(
+        this.#places.map(({ name, count, at }) => [name, new Float32Array(this.#instance.buffer, at, count)]));
+    }
+    return this.#views;
+  }
+
+  step(X, attention) {
+    const memory = this.#memory, [x, scores, y] = this.#places;
+    memory.X.set(checked("X", X, Float32Array, x.count));
+    if (scores.count !== 0) memory.attention.set(checked("attention", attention, Float32Array, scores.count));
+    else if ((attention ?? null) !== null) fail("attention", "the layer has none");
+    this.#instance.call("onegru_stream_step", this.#handle, x.at, scores.count === 0 ? 0 : scores.at, y.at);
+    return memory.Y;
+  }
+
+  get state() {
+    this.#instance.call("onegru_stream_get_state", this.#handle, this.#places[3].at);
+    return this.#memory.h.slice();
+  }
+  set state(h) {
+    this.#memory.h.set(checked("h", h, Float32Array, this.#places[3].count));
+    this.#instance.call("onegru_stream_set_state", this.#handle, this.#places[3].at);
+  }
+  reset(row = null) {
+    this.#instance.call("onegru_stream_reset", this.#handle, row === null ? ALL_ROWS : whole("row", row, 0, this.rows - 1));
+  }
+}

@@ -1,0 +1,25 @@
+"""Puts the two WebAssembly modules into onegru.js. Usage: pack.py SIMD SCALAR FOLDER"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+# A byte is a character. As UTF-8 that is larger than base64, and a quarter smaller once a server has compressed it.
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
+
+
+def main() -> None:
+    simd, scalar, folder = map(Path, sys.argv[1:])
+    text = (HERE / "onegru.js").read_text(encoding="utf-8")
+    for name, path in (("simd", simd), ("scalar", scalar)):
+        text = text.replace("{{" + name + "}}", path.read_bytes().decode("latin-1").translate(_ESCAPES))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "onegru.js").write_text(text, encoding="utf-8", newline="")
+    shutil.copy(HERE / "onegru.d.ts", folder)
+
+
+if __name__ == "__main__":
+    main()
