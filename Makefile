@@ -26,7 +26,7 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt native/c/library.cmake $(filter-ou
 CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py)
 
 .PHONY: help run example-train test test-targets test-one-cpu test-long coverage test-frameworks test-cluster bench conformance docs lint sanitize \
-  faults threads check-native tiles vnni amx neon ports wasm accuracy fuzz fuzz-native near-misses wheel clean
+  faults threads check-native tiles vnni amx neon ports wasm web test-web real-time accuracy fuzz fuzz-native near-misses wheel clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -179,6 +179,32 @@ wasm: $(VENV)/.build | build  ## the kernels' tests for WebAssembly, with SIMD a
 	$(call check,native,-O2)
 	$(call same_bits,WebAssembly,$(BIN)/python .ci/run-wasm build/wasm/onegru_check)
 	$(call same_bits,WebAssembly without SIMD,$(BIN)/python .ci/run-wasm build/wasm-scalar/onegru_check)
+
+# $(call web,NAME,FLAGS): libonegru as WebAssembly. For a browser it has to be small, and float32 and int8 do.
+define web
+@echo "Compiling libonegru to WebAssembly: $(1)"
+@$(CMAKE) -S . -B build/web-$(1) -G Ninja "-DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)" -DONEGRU_SMALL=ON \
+  -DCMAKE_BUILD_TYPE=None "-DCMAKE_CXX_FLAGS=-Os $(2)" $(call port,WASI,wasm32,wasm32-wasi) >build/web-$(1).log 2>&1 && \
+  $(CMAKE) --build build/web-$(1) --target onegru_web >build/web-$(1).log 2>&1 || { cat build/web-$(1).log; exit 1; }
+endef
+build/web/onegru.js: $(VENV)/.build $(BUILD_INPUTS) $(wildcard native/c/web/*) | build
+	@.ci/zig $(BIN)/python
+	$(call web,simd,-msimd128)
+	$(call web,scalar,-DHWY_COMPILE_ONLY_SCALAR)
+	@$(BIN)/python native/c/web/pack.py build/web-simd/onegru_web build/web-scalar/onegru_web build/web
+	@gzip -9 -c $@ | wc -c | xargs printf '%s: %s bytes, compressed\n' $@
+
+web: build/web/onegru.js  ## libonegru for browsers, and a page with a GRU in its audio thread, at http://localhost:8000; PORT=
+	@cp examples/web/* examples/c/denoiser.safetensors build/web/
+	@echo "http://localhost:$(PORT)" && $(BIN)/python -m http.server --bind localhost --directory build/web $(PORT)
+PORT ?= 8000
+
+test-web: $(VENV)/.dev build/web/onegru.js  ## the same built, and tried in Node and in Chromium
+	@cp examples/web/* examples/c/denoiser.safetensors build/web/
+	@$(BIN)/python -m pytest -rs tests/c/test_web.py
+
+real-time: $(VENV)/.dev  ## a million steps of streams, their median and the longest; no allocation, lock or call of the system
+	@$(BIN)/python -m benchmarks.real_time $(ARGS)
 
 accuracy: $(VENV)/.dev  ## the activations over all float32 numbers; ARGS=Sigmoid for one of them
 	@$(BIN)/python -m benchmarks.accuracy $(ARGS)

@@ -36,7 +36,8 @@ class Instance {
     const nothing = () => 52; // there is no system: nobody reads what is answered
     const wasi = Object.fromEntries(
       WebAssembly.Module.imports(module()).map(({ name }) => [name, nothing]));
-    const thrown = { fail: (message) => { throw new OnegruError(this.text(message)); } };
+    const words = (text) => text === "std::bad_alloc" ? "out of memory" : text;
+    const thrown = { fail: (message) => { throw new OnegruError(words(this.text(message))); } };
     this.functions = new WebAssembly.Instance(module(), { wasi_snapshot_preview1: wasi, onegru: thrown }).exports;
     this.functions._initialize();
   }

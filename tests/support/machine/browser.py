@@ -68,7 +68,7 @@ def dump_dom(
         fragment: what follows # in the address.
         dark: whether dark colours are preferred.
     """
-    with _opened(path, width, height, fragment, dark) as page:
+    with opened(_address(path, fragment), width, height, dark) as page:
         value = page.evaluate(f"(async () => {{ {script} }})()")
         return Dom(page.evaluate("document.documentElement.outerHTML"), value, page.console, page.requests)
 
@@ -77,11 +77,16 @@ def screenshot(
     path: Path, picture: Path, width: int = 1280, height: int = 1000, fragment: str = "", dark: bool = False
 ) -> None:
     """Write a PNG of a page."""
-    with _opened(path, width, height, fragment, dark) as page:
+    with opened(_address(path, fragment), width, height, dark) as page:
         picture.write_bytes(base64.b64decode(page.call("Page.captureScreenshot")["data"]))
 
 
-class _Page:
+def _address(path: Path, fragment: str) -> str:
+    address = path.resolve().as_uri()
+    return f"{address}#{fragment}" if fragment else address
+
+
+class Page:
     """A page, by the DevTools protocol: JSON with a null character after each message."""
 
     def __init__(self, commands: int, answers: int) -> None:
@@ -147,8 +152,9 @@ class _Page:
 
 
 @contextmanager
-def _opened(path: Path, width: int, height: int, fragment: str, dark: bool) -> Iterator[_Page]:
-    address, program = path.resolve().as_uri(), find_browser()
+def opened(address: str, width: int = 1280, height: int = 1000, dark: bool = False) -> Iterator[Page]:
+    """A page, open as long as this is; see `dump_dom`."""
+    program = find_browser()
     commands, write = os.pipe()
     read, answers = os.pipe()
     command = [sys.executable, "-c", _START, str(commands), str(answers), program, *_OPTIONS]
@@ -156,7 +162,7 @@ def _opened(path: Path, width: int, height: int, fragment: str, dark: bool) -> I
     try:
         os.close(commands)
         os.close(answers)
-        page = _Page(write, read)
+        page = Page(write, read)
         page.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -166,8 +172,8 @@ def _opened(path: Path, width: int, height: int, fragment: str, dark: bool) -> I
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         page.call("Emulation.setEmulatedMedia", features=[scheme])
-        page.open(f"{address}#{fragment}" if fragment else address)
-        page.requests.remove(address)  # the page itself
+        page.open(address)
+        page.requests.remove(address.partition("#")[0])  # the page itself
         yield page
     finally:
         browser.kill()
