@@ -225,6 +225,14 @@ def test_refusals(engine: str) -> None:
     weights = normal_gru(5, 7).weights
     make: Any = lambda W=weights.W, R=weights.R, **options: onegru.GRU(W, R, engine=engine, **options)  # noqa: E731
     for name, matrix in (("W", weights.W), ("R", weights.R)):
+        switched = matrix.copy()
+        switched[0, 3, 2] = 1e30  # as masked steps become, beside which all others would be zeros
+        with pytest.raises(
+            onegru.SpecError, match=rf"^{name}: holds 1e\+30 as a switch.*must be kept in bfloat16"
+        ):
+            make(**{name: switched}, weight_storage="int8")
+        only = np.where(switched == np.float32(1e30), switched, 0)
+        make(**{name: only}, weight_storage="int8")  # whose row has no others
         for number in (np.nan, np.inf):
             wrong = matrix.copy()
             wrong[0, 3, 2] = number

@@ -22,6 +22,9 @@ _MOST_INPUTS = 1 << 17
 LEAST_RANGE = np.float32(2.0**-100)
 _LARGEST_RANGE = np.float32(float.fromhex("0x1.fffffp127"))
 
+# A number so many times larger than all others of its row switches a unit on or off.
+_LARGEST_RATIO = np.float32(1e9)
+
 
 def quantize_channels(matrix: Array, group: int = 0) -> tuple[Array, Array]:
     """The rows of a float32 matrix in int8: w = q·scale, symmetric, one scale for each group of a row.
@@ -70,6 +73,19 @@ def check_int8(weights: Weights) -> None:
             )
         if not np.isfinite(matrix).all():
             raise SpecError.of(name, "holds NaN or infinity; must be finite to be kept in int8")
+        if _has_switch(matrix):
+            raise SpecError.of(
+                name,
+                f"holds {np.abs(matrix).max():.3g} as a switch, as masked steps have it, beside which int8 "
+                "makes zeros of the other weights; must be kept in bfloat16 or float32",
+            )
+
+
+def _has_switch(matrix: Array) -> bool:
+    """Whether a row has a number that is so much larger than all others that it can be no weight."""
+    sizes = np.sort(np.abs(matrix), axis=-1)
+    most, next_most = sizes[..., -1:], sizes[..., -2:-1]
+    return bool(((next_most > 0) & (next_most < most / _LARGEST_RATIO)).any())
 
 
 def stored(weights: Weights, weight_storage: str) -> Weights:
