@@ -94,3 +94,13 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"^nodes: 'other'; must be among"):
         onegru.quantize(source, None, target, nodes=["other"])
     assert not target.exists()
+
+
+def test_an_ir_without_gru_layers(tmp_path: Path) -> None:
+    """Nothing of it would be in int8."""
+    source, target = tmp_path / "model.xml", tmp_path / "int8.xml"
+    x = ov.opset13.parameter([2, 3], np.float32, name="x")
+    ov.save_model(ov.Model([ov.opset13.tanh(x)], [x], "none"), source)
+    with pytest.raises(onegru.FormatError, match="holds no GRU layer; there is nothing to quantize"):
+        onegru.quantize(source, None, target)
+    assert not target.exists()

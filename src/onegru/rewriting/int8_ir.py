@@ -9,7 +9,7 @@ import numpy as np
 
 from onegru.core.compare import QUANTIZED, TOLERANCE_REWRITTEN
 from onegru.core.dtypes import Array
-from onegru.core.errors import SpecError
+from onegru.core.errors import FormatError, SpecError
 from onegru.dataflow.edit import Edit
 from onegru.dataflow.operator import Op
 from onegru.engines.storage import quantize_channels
@@ -17,6 +17,7 @@ from onegru.formats.opened import Opened
 from onegru.formats.openvino.reader import read_ir
 from onegru.formats.openvino.writer import write_pair
 from onegru.fusion.openvino.edit import EditedIr
+from onegru.models.fusing import fusing_hint
 from onegru.rewriting.check import Check, written_states
 from onegru.rewriting.compare import check_result
 from onegru.rewriting.rewrite import NodeReport, Rewriting
@@ -48,7 +49,7 @@ def quantize_ir(
 
     Raises:
         SpecError: a layer cannot be stored in int8; the error names it.
-        FormatError: the file is broken, or the result differs from it.
+        FormatError: the file is broken, has no such layer, or the result differs from it.
         OSError: a file cannot be written.
     """
     graph = read_ir(file)
@@ -59,6 +60,9 @@ def quantize_ir(
         )
     ir = EditedIr(graph)
     chosen = [op for op in ir.graph.flow.ops if op.kind in _WEIGHTS and (names is None or op.name in names)]
+    if not chosen:
+        hint = fusing_hint(file) or "there is nothing to quantize"
+        raise FormatError(f"{file}: holds no GRU layer; {hint}")
     shared: dict[str, str] = {}
     for op in chosen:
         for port, place in zip("WR", _WEIGHTS[op.kind], strict=True):
