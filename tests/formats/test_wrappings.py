@@ -52,6 +52,8 @@ def test_shards(tmp_path: Path, end: str) -> None:
     first, second, index = shards(tmp_path, end)
     for path in (first, second, index):
         expect(path)
+        with pytest.raises(FormatError, match=r"which holds layers and no model that runs"):
+            onegru.load(path)
     second.unlink()
     for path in (first, index):
         with pytest.raises(FormatError, match=r"model-00002-of-00002.*not beside it; all must be there"):

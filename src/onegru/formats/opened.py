@@ -28,8 +28,12 @@ class Kind(Enum):
     PYTORCH = "a PyTorch checkpoint", "layers"
     SAFETENSORS = "a safetensors file", "layers"
     KERAS = "a Keras model", "layers"
-    TORCHSCRIPT = "a TorchScript program", ""
-    NPZ = "an .npz archive of NumPy", ""
+    TORCHSCRIPT = (
+        "a TorchScript program",
+        "",
+        "torch.save(torch.jit.load(…).state_dict(), 'x.pt') makes one of its layers",
+    )
+    NPZ = "an .npz archive of NumPy", "", "or give its arrays to onegru.from_torch or onegru.from_keras"
     NPY = "an .npy array of NumPy", ""
     PICKLE = "a pickle, which could run code", ""
     TFLITE = "a TensorFlow Lite model", "layers"
@@ -357,7 +361,7 @@ def open_model(argument: str, path: object) -> Opened:
     """
     file = open_layers(argument, path)
     if file.kind.holds == "layers":
-        if file.detected is not file.kind:
+        if file.detected not in (file.kind, Kind.JSON):  # of the text that an index is, its name says it all
             raise _refusal(file, file.detected)
         raise FormatError(
             f"{file}: {file.kind.words}, which holds layers and no model that runs: read them with "
