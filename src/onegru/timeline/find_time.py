@@ -11,6 +11,7 @@ from onegru.formats.graph import Graph
 from onegru.timeline.analysis import TimeAnalysis, time_axis
 
 _FORWARD = ("forward", "foward")
+_CELLS = {"openvino::GRUCell", "openvino::AUGRUCell"}
 
 
 def asked_axes(graph: Graph, time: Mapping[str, int] | None) -> dict[str, int]:
@@ -63,6 +64,12 @@ def find_time(analysis: TimeAnalysis, asked: Mapping[str, int], example: str = "
         ways = [way for way in ways if isinstance(way[1], str)] or ways
     if len(ways) != 1:
         what = "no GRU goes along an axis of an input" if not ways else "GRUs go along several axes"
+        if not ways and any(op.kind in _CELLS for op in analysis.ops):
+            raise SpecError.of(
+                "time",
+                "the model has cells, which take one step in a run; stream() carries "
+                "the states that are its inputs and outputs, as stream({'h_out': 'h_in'}) names them",
+            )
         said = f"time={{{example!r}: 1}} (--time {example}=1)"
         raise SpecError.of("time", f"{what}; give the axis of time of an input, as {said} does for axis 1")
     return ways[0][0]

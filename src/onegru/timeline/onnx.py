@@ -107,7 +107,10 @@ def _fix_steps(
     Raises:
         SpecError: nobody has said it; else, the `error` for which it is wanted.
     """
-    time, axes = find_time(analysis, asked), analysis.axes
+    try:
+        time, axes = find_time(analysis, asked), analysis.axes
+    except SpecError:
+        raise error from None  # which knows what the model calls its inputs
     cut = {axes.find(factor) for lost in analysis.lost.values() for factor in lost}
     dims = [
         dim
