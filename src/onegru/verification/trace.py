@@ -73,7 +73,8 @@ def tolerances(model: Model, inputs: Mapping[str, Any], exact: Mapping[str, Any]
         inputs: its inputs.
         exact: its outputs for them.
     """
-    rounding = Rounding(model, inputs, exact)
+    types = {gru.layer.spec.dtype for gru in model.gru_nodes if gru.layer is not None}
+    rounding = Rounding(model, inputs, exact, types)
 
     def allowed(name: str, array: Array) -> float:
         base = tolerance_of(array.dtype.name)
