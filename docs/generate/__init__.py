@@ -17,6 +17,7 @@ from pathlib import Path
 from docs.generate.commands import commands
 from docs.generate.conformance import coverage, factors, features, quantized, runtimes
 from docs.generate.figures import figures
+from docs.generate.files import files
 from docs.generate.frameworks import frameworks
 from docs.generate.names import names
 from docs.generate.native import (
@@ -46,6 +47,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
         factors,
         features,
         figures,
+        files,
         frameworks,
         issues,
         names,
