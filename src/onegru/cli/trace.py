@@ -33,6 +33,7 @@ from onegru.drawing.page import page
 from onegru.layers.gates import files
 from onegru.layers.gates.pictures import picture
 from onegru.layers.gates.summary import DirectionSummary, largest_differences
+from onegru.models.fusing import fusing_hint
 from onegru.models.model import Model, file_of
 from onegru.system.atomic_write import write_files
 
@@ -143,6 +144,8 @@ def _node(model: Model, given: str | None) -> str | int:
     if given is None:
         if len(names) == 1:
             return 0
+        if not names and (hint := fusing_hint(model.path)):
+            raise SpecError(f"{model.path}: has no GRU node; {hint}")
         listed = ", ".join(map(repr, names)) or "none"
         raise SpecError.of("--node", f"missing; {model.path} has {count(len(names), 'GRU node')}: {listed}")
     return int(given) if given not in names and given.isascii() and given.isdigit() else given
