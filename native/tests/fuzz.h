@@ -19,6 +19,9 @@ void FuzzKernels(const std::uint8_t* data, std::size_t size);
 // GRU nodes as an ONNX model may have them, legal or not: checked, packed, run.
 void FuzzNodes(const std::uint8_t* data, std::size_t size);
 
+// Files as onegru.h reads them.
+void FuzzFiles(const std::uint8_t* data, std::size_t size);
+
 // The bytes of an input, drawn one after another; zeros behind the last.
 class Bytes {
  public:

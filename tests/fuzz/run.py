@@ -25,25 +25,46 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import onegru
+from onegru.core.spec import DIRECTIONS
 from tests.fuzz.corpus import KINDS, NEEDS, corpus
 from tests.fuzz.guided import LONGEST, seeds
 from tests.fuzz.libfuzzer import Fuzzer, campaign
+from tests.support.layers import make_gru
 
 __all__ = ["main"]
 
 #: Seconds that a case may take.
 PATIENCE = 20
 
-# The programs that `make fuzz-native` builds. Any bytes say something to them.
+
+def _bytes() -> list[bytes]:
+    return [Random(n).randbytes(256) for n in range(100)]
+
+
+def _files() -> list[bytes]:
+    """Layers as libonegru reads them."""
+    files = []
+    for number, (direction, storage) in enumerate(
+        product(DIRECTIONS, (None, "bfloat16", "int8", "int8_g32"))
+    ):
+        layer = make_gru(number, inputs=3 + 33 * (number % 2), hidden=1 + number % 3, direction=direction)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "layer.safetensors")
+            onegru.save_layers(layer.with_storage(storage), path)
+            files.append(path.read_bytes())
+    return files
+
+
+# The programs that `make fuzz-native` builds. Any bytes say something to the first two.
 _NATIVE: Mapping[str, Fuzzer] = {
-    name: Fuzzer(
-        [f"build/fuzzers/onegru_fuzz_{name}"], 512, lambda: [Random(n).randbytes(256) for n in range(100)]
-    )
-    for name in ("kernels", "nodes")
+    name: Fuzzer([f"build/fuzzers/onegru_fuzz_{name}"], longest, seeds)
+    for name, longest, seeds in (("kernels", 512, _bytes), ("nodes", 512, _bytes), ("files", 8192, _files))
 }
 
 # Where files that bring about a fault are kept, and how many of those that bring about the same.
