@@ -23,7 +23,7 @@ require = $(BIN)/python .ci/extras $(1) | $(PIP) --requirement /dev/stdin
 
 # Python sources are absent on purpose: an editable install reads them where they are.
 BUILD_INPUTS := pyproject.toml CMakeLists.txt native/c/library.cmake $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
-CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py)
+CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py native/c/web/pack.py)
 
 .PHONY: help run example-train test test-targets test-one-cpu test-long coverage test-frameworks test-cluster bench conformance docs lint sanitize \
   faults threads check-native tiles vnni amx neon ports wasm web test-web real-time accuracy fuzz fuzz-native near-misses wheel clean
@@ -82,7 +82,7 @@ lint: $(VENV)/.dev  ## ruff, mypy and clang-format
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy $(CODE)
-	@$(BIN)/clang-format --dry-run --Werror native/*.h native/*.cc native/*/*.h native/*/*.cc
+	@$(BIN)/clang-format --dry-run --Werror native/*.h native/*.cc native/*/*.h native/*/*.cc native/c/*.hpp native/tests/*.c examples/c/*.cc
 
 # The kernels by themselves, checked against plain loops (native/tests): $(call check,FOLDER,FLAGS,OPTIONS)
 # builds that program. Compiled a little less, as -O3 on top of a sanitizer takes minutes.

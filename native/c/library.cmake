@@ -1,7 +1,7 @@
 # libonegru: the functions of onegru.h, shared and static, as programs find them by find_package(onegru) and pkg-config.
 # Beside the Python module, or tests, it is built when asked for by name.
 
-set(ONEGRU_C_SOURCES native/c/file.cc native/c/onegru.cc native/c/spec.cc)
+set(ONEGRU_C_SOURCES native/c/file.cc native/c/onegru.cc)
 if(ONEGRU_PYTHON OR ONEGRU_NATIVE_TESTS)
   set(ONEGRU_C_ON_DEMAND EXCLUDE_FROM_ALL)
 endif()

@@ -19,9 +19,11 @@ void Require(bool holds, const char* name, std::int64_t number, const char* must
   if (!holds) throw IllegalGru(std::string(name) + ": " + std::to_string(number) + "; must be " + must);
 }
 
+}  // namespace
+
 Activation CheckedActivation(const onegru_activation& given) {
   Require(given.function >= 0 && given.function < static_cast<int>(kFunctions), "activations", given.function,
-          "an onegru_function");
+          "an onegru_function, 0…10");
   const FunctionFacts& facts = kFunctionFacts[given.function];
   const auto parameter = [&](const char* name, double value, float otherwise, bool takes) {
     if (!takes) return 0.0;
@@ -33,8 +35,6 @@ Activation CheckedActivation(const onegru_activation& given) {
   return {static_cast<Function>(given.function), parameter("alpha", given.alpha, facts.alpha, facts.takes >= 1),
           parameter("beta", given.beta, facts.beta, facts.takes == 2)};
 }
-
-}  // namespace
 
 Spec CheckedSpec(const onegru_spec& given) {
   Require(given.size == sizeof(given), "size", given.size, "sizeof(onegru_spec), as onegru_spec_init sets it");

@@ -8,8 +8,9 @@
 
 namespace onegru {
 
-// Throws IllegalGru.
+// Throw IllegalGru.
 Spec CheckedSpec(const onegru_spec& given);
+Activation CheckedActivation(const onegru_activation& given);
 
 }  // namespace onegru
 

@@ -142,7 +142,7 @@ void BindLayer(nb::module_& m) {
         const Kernel& kernel = KernelFor(spec, ChosenTargetIndex());
         const auto count = static_cast<std::size_t>(PyArray_SIZE(from));
         if (count % kernel.lanes != 0) throw std::invalid_argument("the size must be a multiple of a vector");
-        kernel.activate({FunctionOf(function), alpha, beta}, count, Data(from), Data(to));
+        kernel.activate(CheckedActivation({function, 0, alpha, beta}), count, Data(from), Data(to));
       },
       nb::arg("function"), nb::arg("alpha"), nb::arg("beta"), nb::arg("x"), nb::arg("y"),
       "y = function(x), for tests of accuracy.");

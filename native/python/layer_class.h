@@ -20,6 +20,7 @@
 #include <tuple>
 #include <vector>
 
+#include "native/c/spec.h"
 #include "native/gradients.h"
 #include "native/kernel.h"
 #include "native/python/arrays.h"
@@ -46,18 +47,6 @@ std::vector<T> Items(nb::handle sequence) {
 [[noreturn]] inline void RefuseNumber(const char* what, std::int64_t number, const char* must) {
   throw std::invalid_argument(std::string(what) + ": " + std::to_string(number) + "; must be " + must);
 }
-inline Function FunctionOf(int number) {
-  if (number < 0 || static_cast<std::size_t>(number) >= kFunctions) {
-    const std::string must = "a function of this module, 0…" + std::to_string(kFunctions - 1);
-    RefuseNumber("activations", number, must.c_str());
-  }
-  return static_cast<Function>(number);
-}
-inline ElementType TypeOf(const char* what, int number, ElementType last, const char* must) {
-  if (number < 0 || number > static_cast<int>(last)) RefuseNumber(what, number, must);
-  return static_cast<ElementType>(number);
-}
-
 inline PyArrayObject* Required(nb::handle object, int rank) {
   PyArrayObject* const array = AsArray(object);
   if (array == nullptr || PyArray_NDIM(array) != rank) throw std::invalid_argument("not an array of this rank");
@@ -251,44 +240,25 @@ class Layer {
                        std::size_t group) {
     const auto reversed = Items<bool>(directions);
     const Activations activations = Items<Activations::value_type>(functions);
-    Spec spec{};
-    spec.I = I;
-    spec.H = H;
-    spec.D = reversed.size();
-    if (spec.D < 1 || spec.D > 2 || activations.size() != 2 * spec.D) {
-      throw std::invalid_argument("reversed: " + std::to_string(spec.D) + " directions, activations: " +
+    if (reversed.empty() || reversed.size() > 2 || activations.size() != 2 * reversed.size()) {
+      throw std::invalid_argument("reversed: " + std::to_string(reversed.size()) + " directions, activations: " +
                                   std::to_string(activations.size()) + "; must be 1 or 2, and two for each");
     }
-    spec.linear_before_reset = linear_before_reset;
-    if (attention < 0 || attention > 2) RefuseNumber("attention", attention, "0, 1 or 2: none, of OpenVINO, of DIEN");
-    spec.attention = attention != 0;
-    spec.of_dien = attention == 2;
-    spec.clip = clip;
-    const auto read = [&](std::size_t i) {
-      const auto& [function, alpha, beta] = activations[i];
-      return Activation{FunctionOf(function), alpha, beta};
+    const auto word = [](std::size_t size) {
+      return static_cast<std::uint32_t>(std::min<std::size_t>(size, UINT32_MAX));
     };
-    for (std::size_t d = 0; d < spec.D; ++d) {
-      spec.reversed[d] = reversed[d];
-      spec.f[d] = read(2 * d);
-      spec.g[d] = read(2 * d + 1);
+    onegru_spec spec{sizeof(spec), word(I), word(H), type};
+    spec.direction = reversed.size() == 2 ? ONEGRU_BIDIRECTIONAL : reversed[0] ? ONEGRU_REVERSE : ONEGRU_FORWARD;
+    spec.linear_before_reset = linear_before_reset ? 1 : 0;
+    spec.attention = attention;
+    const bool has_bits = storage == ONEGRU_INT8 || planes != 1;
+    spec.storage = {storage, has_bits ? static_cast<std::int32_t>(8 * word(planes)) : 0, word(group)};
+    spec.clip = clip;
+    for (std::size_t i = 0; i < activations.size(); ++i) {
+      const auto& [function, alpha, beta] = activations[i];
+      spec.activations[i] = {function, 0, alpha, beta};
     }
-    spec.type = TypeOf("type", type, ElementType::kFloat64, "of float16, bfloat16, float32, float64, 0…3");
-    spec.storage = TypeOf("storage", storage, ElementType::kInt8, "of those or int8, 0…4");
-    if ((spec.type == ElementType::kFloat64) != (spec.storage == ElementType::kFloat64)) {
-      RefuseNumber("storage", storage, "float64, 3, with float64 and only there");
-    }
-    const bool is_int8 = spec.storage == ElementType::kInt8;
-    if (planes < 1 || planes > (is_int8 ? 2 : 1)) {
-      RefuseNumber("planes", static_cast<std::int64_t>(planes), is_int8 ? "1 or 2" : "1 unless W and R are int8");
-    }
-    if (group % kQuad != 0 || (group != 0 && !is_int8)) {
-      RefuseNumber("group", static_cast<std::int64_t>(group),
-                   is_int8 ? "a multiple of 4" : "0 unless W and R are int8");
-    }
-    spec.planes = planes;
-    spec.group = group;
-    return spec;
+    return CheckedSpec(spec);
   }
 
   const void* Checked(nb::handle object) const {

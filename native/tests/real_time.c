@@ -1,8 +1,8 @@
-/* What a thread of real time wants to know of a stream's steps: whether they allocate, lock, or call the system, and how
- * long the longest takes. Usage: onegru_real_time FILE [STEPS]; FILE: as onegru_layer_open takes it.
+/* What a thread of real time wants to know of a stream's steps: whether they allocate, lock, or call the system, and
+ * how long the longest takes. Usage: onegru_real_time FILE [STEPS]; FILE: as onegru_layer_open takes it.
  *
- * malloc and its like, and pthread_mutex_lock, are counted in their place; and while steps run, Linux ends the process at
- * any call of the system (seccomp). The clock is read without one. */
+ * malloc and its like, and pthread_mutex_lock, are counted in their place; and while steps run, Linux ends the process
+ * at any call of the system (seccomp). The clock is read without one. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -77,15 +77,15 @@ int main(int argc, char** argv) {
   onegru_layer_destroy(layer);
   const size_t bytes = spec.dtype == ONEGRU_FLOAT64 ? 8 : spec.dtype == ONEGRU_FLOAT32 ? 4 : 2;
   void *X = calloc(spec.input_size + 1, bytes), *Y = calloc(spec.hidden_size, bytes), *h = calloc(spec.hidden_size, 8);
-  double scores[1] = {0};  /* zeros of every type */
+  double scores[1] = {0}; /* zeros of every type */
   const void* attention = spec.attention != ONEGRU_NO_ATTENTION ? scores : NULL;
   unsigned* took = malloc((steps + 1) * sizeof(unsigned));
   if (X == NULL || Y == NULL || h == NULL || took == NULL) return fail("out of memory");
-  memset(took, 1, steps * sizeof(unsigned));  /* its pages are there */
+  memset(took, 1, steps * sizeof(unsigned)); /* its pages are there */
   now();
   struct sock_filter rules[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_write, 1, 0),  /* at the end */
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_write, 1, 0), /* at the end */
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
@@ -109,8 +109,8 @@ int main(int argc, char** argv) {
   char text[200];
   sort(took, steps);
   const int length =
-      snprintf(text, sizeof(text), "%zu steps: %zu allocations, %zu locks; ns: median %u, 99.9 %% %u, longest %u\n", steps,
-               allocations, locks, took[steps / 2], took[steps - steps / 1000 - 1], took[steps - 1]);
+      snprintf(text, sizeof(text), "%zu steps: %zu allocations, %zu locks; ns: median %u, 99.9 %% %u, longest %u\n",
+               steps, allocations, locks, took[steps / 2], took[steps - steps / 1000 - 1], took[steps - 1]);
   if (write(1, text, (size_t)length) != length) status |= 1;
   syscall(SYS_exit, status != ONEGRU_OK || allocations != 0 || locks != 0);
 }

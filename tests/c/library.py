@@ -203,7 +203,7 @@ def c_spec(spec: Spec) -> CSpec:
     given.dtype = given.storage.weight_storage = ELEMENT_TYPES.index(spec.dtype)
     given.direction = DIRECTIONS.index(spec.direction)
     given.linear_before_reset = spec.linear_before_reset
-    given.attention = (None, *ATTENTIONS).index(spec.attention)  # type: ignore[arg-type]
+    given.attention = (None, *ATTENTIONS).index(spec.attention)
     if spec.clip is not None:
         given.clip = spec.clip
     for index, function in enumerate(item for pair in spec.activations for item in pair):

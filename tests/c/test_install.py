@@ -9,6 +9,7 @@ import sys
 import wave
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,7 +146,7 @@ def test_a_program_in_c(prefix: Path, tmp_path: Path) -> None:
     "options", [{}, {"weight_storage": "bfloat16"}, {"weight_storage": "int8"}, {"attention": True}]
 )
 @pytest.mark.parametrize("sizes", [(1, 3), (16, 48), (130, 200)])
-def test_steps_of_real_time(tmp_path: Path, sizes: tuple[int, int], options: dict[str, object]) -> None:
+def test_steps_of_real_time(tmp_path: Path, sizes: tuple[int, int], options: dict[str, Any]) -> None:
     path = tmp_path / "layer.safetensors"
     onegru.save_layers(normal_gru(*sizes, **options), path)
     assert ": 0 allocations, 0 locks;" in run([build_folder() / "onegru_real_time", path, 300])

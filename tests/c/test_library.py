@@ -15,7 +15,7 @@ import pytest
 import onegru
 from onegru.conformance.cases import kit_cases
 from onegru.conformance.expect import problem_of
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import DIRECTIONS
 from tests.c import library
@@ -36,7 +36,7 @@ STORAGES: list[tuple[str | None, str | None]] = [
 
 
 def draw(*shape: int, dtype: str = "float32", seed: int = 3) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(onegru.core.dtypes.numpy_dtype(dtype))
+    return np.random.default_rng(seed).standard_normal(shape).astype(numpy_dtype(dtype))
 
 
 def c_layer(layer: onegru.GRU) -> Layer:
@@ -88,7 +88,7 @@ def test_layers(storage: tuple[str | None, str | None], layout: int) -> None:
             X, h = np.ascontiguousarray(X.swapaxes(0, 1)), np.ascontiguousarray(h.swapaxes(0, 1))
         for given in ({}, {"lengths": lengths}, {"initial_h": h}, {"lengths": lengths, "initial_h": h}):
             Y, Y_h = layer(X, given.get("initial_h"), sequence_lens=given.get("lengths"))
-            found = mine.run(X, layout=layout, **given)  # type: ignore[arg-type]
+            found = mine.run(X, layout=layout, **given)
             assert_bits(found[0], Y)
             assert_bits(found[1], Y_h)
     library.call("onegru_set_num_threads", 1)
@@ -97,14 +97,14 @@ def test_layers(storage: tuple[str | None, str | None], layout: int) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("attention", [None, "openvino", "dien"])
 def test_streams(dtype: str, attention: str | None) -> None:
-    numpy_dtype = onegru.core.dtypes.numpy_dtype(dtype)
-    layer = normal_gru(5, 70, numpy_dtype, attention=attention)
+    element = numpy_dtype(dtype)
+    layer = normal_gru(5, 70, element, attention=attention)
     mine, python = Stream(c_layer(layer), 70), layer.stream(70)  # of a layer that is gone
     rng = np.random.default_rng(0)
     for T, n in [(1, 70), (1, 70), (7, 70), (300, 70), (40, 64), (2, 5), (1, 1), (0, 3)]:
         rows = None if n == 70 else rng.permutation(70)[:n]
         X = draw(T, n, 5, dtype=dtype, seed=T + n)
-        a = None if attention is None else rng.uniform(0, 1, (T, n)).astype(numpy_dtype)
+        a = None if attention is None else rng.uniform(0, 1, (T, n)).astype(element)
         found = mine.run(X, a, rows)
         for t in range(T):
             scores = None if a is None else a[t]
@@ -285,9 +285,9 @@ def test_steps_that_are_not_legal() -> None:
     for direction in ("reverse", "bidirectional"):
         with pytest.raises(StatusError, match="only forward layers make streams"):
             Stream(c_layer(normal_gru(3, 3, direction=direction)))
-    for rows in (0, 2**31):
+    for many in (0, 2**31):
         with pytest.raises(StatusError, match="rows: "):
-            Stream(c_layer(normal_gru(3, 3)), rows)
+            Stream(c_layer(normal_gru(3, 3)), many)
     for count in (0, 65):
         with pytest.raises(StatusError, match="count: must be 1…64"):
             library.call("onegru_set_num_threads", count)
@@ -304,11 +304,11 @@ def saved(tmp_path: Path, layers: onegru.GRU | onegru.Stack) -> Path:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_files(tmp_path: Path, dtype: str) -> None:
-    numpy_dtype = onegru.core.dtypes.numpy_dtype(dtype)
+    element = numpy_dtype(dtype)
     first = normal_gru(
         5,
         4,
-        numpy_dtype,
+        element,
         "bidirectional",
         clip=0.7,
         linear_before_reset=True,
@@ -316,7 +316,7 @@ def test_files(tmp_path: Path, dtype: str) -> None:
         activation_alpha=[0.3, 0.9, 1.5],
         activation_beta=[0.4, 0.7],
     )
-    layers = onegru.Stack([first, normal_gru(8, 6, numpy_dtype)])
+    layers = onegru.Stack([first, normal_gru(8, 6, element)])
     path = saved(tmp_path, layers)
     for index, layer in enumerate(layers.layers):
         X = draw(6, 2, layer.spec.input_size, dtype=dtype)
@@ -354,10 +354,10 @@ def test_files_that_are_broken(tmp_path: Path) -> None:
     cut = [whole[:n] for n in (*range(0, 60), *range(60, len(whole), 37), len(whole) - 1)]
     bent = []
     for _ in range(2000):
-        content = bytearray(whole)
+        changed = bytearray(whole)
         for place in rng.integers(0, len(whole), rng.integers(1, 4)):
-            content[place] = rng.integers(0, 256)
-        bent.append(bytes(content))
+            changed[place] = rng.integers(0, 256)
+        bent.append(bytes(changed))
     for content in (*cut, *bent, b"{}" * 20, b"\xff" * 8, whole[8:]):
         try:
             Layer.read(content)

@@ -251,23 +251,18 @@ def options(**changed: object) -> list[object]:
 
 
 REFUSED: list[tuple[dict[str, object], str]] = [
-    (
-        {"activations": [(11, 0.0, 0.0), (1, 0.0, 0.0)]},
-        "activations: 11; must be a function of this module, 0…10",
-    ),
-    (
-        {"activations": [(2, 0.0, 0.0), (-1, 0.0, 0.0)]},
-        "activations: -1; must be a function of this module, 0…10",
-    ),
+    ({"activations": [(11, 0.0, 0.0), (1, 0.0, 0.0)]}, "activations: 11; must be an onegru_function, 0…10"),
+    ({"activations": [(2, 0.0, 0.0), (-1, 0.0, 0.0)]}, "activations: -1; must be an onegru_function, 0…10"),
     ({"activations": []}, "reversed: 1 directions, activations: 0; must be 1 or 2, and two for each"),
     ({"reversed": [False] * 3}, "reversed: 3 directions, activations: 2; must be 1 or 2, and two for each"),
-    ({"type": 4}, "type: 4; must be of float16, bfloat16, float32, float64, 0…3"),
-    ({"type": -1}, "type: -1; must be of float16, bfloat16, float32, float64, 0…3"),
-    ({"storage": 5}, "storage: 5; must be of those or int8, 0…4"),
-    ({"storage": 3}, "storage: 3; must be float64, 3, with float64 and only there"),
-    ({"planes": 2}, "planes: 2; must be 1 unless W and R are int8"),
-    ({"storage": 4, "planes": 3}, "planes: 3; must be 1 or 2"),
-    ({"group": 32}, "group: 32; must be 0 unless W and R are int8"),
+    ({"type": 4}, "dtype: 4; must be float16, bfloat16, float32 or float64, 0…3"),
+    ({"type": -1}, "dtype: -1; must be float16, bfloat16, float32 or float64, 0…3"),
+    ({"storage": 5}, "weight_storage: 5; must be float16, bfloat16, float32 or int8: 0, 1, 2 or 4"),
+    ({"storage": 3}, "weight_storage: 3; must be float16, bfloat16, float32 or int8: 0, 1, 2 or 4"),
+    ({"attention": 3}, "attention: 3; must be an onegru_attention, 0…2"),
+    ({"planes": 2}, "activation_bits: 16; must be 0 unless weight_storage is int8"),
+    ({"storage": 4, "planes": 3}, "activation_bits: 24; must be 8 or 16"),
+    ({"group": 32}, "group: 32; must be 0 unless weight_storage is int8"),
     ({"storage": 4, "group": 6}, "group: 6; must be a multiple of 4"),
 ]
 
