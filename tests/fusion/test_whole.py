@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from onegru.dataflow.flow import Flow
+from onegru.fusion import numeric_check
 from tests.support.fusing import (
     LOOPS,
     Array,
@@ -187,8 +189,6 @@ def test_a_mask_that_may_be_longer_stays_in_the_loop() -> None:
 
 def test_only_what_depends_on_inputs_is_searched_for_kinks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Conditions of loops compare counters, which no input moves to the other side."""
-    from onegru.fusion import numeric_check
-
     moved: list[Any] = []
 
     def noted(_: Any, start: Any) -> Any:
@@ -198,3 +198,22 @@ def test_only_what_depends_on_inputs_is_searched_for_kinks(monkeypatch: pytest.M
     monkeypatch.setattr(numeric_check._Runs, "_moved", noted)
     _, search = fused(both_directions().model())
     assert len(search.fused) == 2 and not moved
+
+
+def test_what_all_iterations_have_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W and R are not made float64 at each of the steps that the check computes."""
+    asked: list[str] = []
+    constant = Flow.constant
+
+    def noted(flow: Flow, name: str) -> Array | None:
+        asked.append(name)
+        return constant(flow, name)
+
+    monkeypatch.setattr(Flow, "constant", noted)
+    monkeypatch.setattr(numeric_check, "_STEPS", 4)
+    fused(both_directions().model())
+    few = len(asked)
+    asked.clear()
+    monkeypatch.setattr(numeric_check, "_STEPS", 40)
+    _, search = fused(both_directions().model())
+    assert len(search.fused) == 2 and len(asked) == few

@@ -297,8 +297,9 @@ class _Whole:
         state = {item.before: outer[item.initial] for item in loop.carried}
         kept: dict[str, list[Array]] = {entry.name: [] for entry in loop.collected if entry.name}
         ops = self._needed_ops()
+        fixed: dict[str, Array] = {}
         for iteration in range(count):
-            inner = _Inner(loop, outer, state, iteration, count)
+            inner = _Inner(loop, outer, fixed, state, iteration, count)
             inner.run(ops)
             for entry in loop.collected:
                 if entry.name:
@@ -346,13 +347,20 @@ class _Outer:
 
 
 class _Inner:
-    """The values of one iteration."""
+    """The values of one iteration; `fixed` are those that all have, found once."""
 
     def __init__(
-        self, loop: Loop, outer: _Outer, state: dict[str, Array], iteration: int, count: int
+        self,
+        loop: Loop,
+        outer: _Outer,
+        fixed: dict[str, Array],
+        state: dict[str, Array],
+        iteration: int,
+        count: int,
     ) -> None:
         self.body = loop.body
         self.outer = outer
+        self.fixed = fixed
         known = outer.values
         self.values = Values(state, known.kinks, known.rounding, known.layers)
         for name, source in loop.slices.items():
@@ -364,15 +372,19 @@ class _Inner:
                 self.values[name] = np.array(index.base + index.sign * iteration, np.int64)
 
     def __getitem__(self, name: str) -> Array:
-        if name not in self.values:
-            resolved = self.body.resolve(name)
-            array = self.values.get(resolved)
-            if array is None:
-                array = self.body.constant(name)
-            if array is None:
-                array = self.outer[resolved]
-            self.values[name] = array.astype(np.float64, copy=False) if array.dtype.kind == "f" else array
-        return self.values[name]
+        found = self.values.get(name)
+        if found is None:
+            found = self.fixed.get(name)
+        if found is not None:
+            return found
+        resolved = self.body.resolve(name)
+        if resolved in self.values:
+            return self.values[resolved]
+        array = self.body.constant(name)
+        if array is None:
+            array = self.outer[resolved]
+        self.fixed[name] = array.astype(np.float64, copy=False) if array.dtype.kind == "f" else array
+        return self.fixed[name]
 
     def run(self, ops: Sequence[Op]) -> None:
         """Compute those that these operators give."""

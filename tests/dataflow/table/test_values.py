@@ -198,6 +198,12 @@ def test_the_sigmoid_does_not_overflow() -> None:
         np.testing.assert_array_equal(NumpyElementary.sigmoid(np.array([-700.0, 0.0, 700.0]))[1:], [0.5, 1.0])
 
 
+def test_of_the_activations_only_those_with_corners_bend() -> None:
+    """Inputs beyond each of them are searched for, which costs a second computation of the operator."""
+    kinds = ("Sigmoid", "Tanh", "Softplus", "Softsign", "Relu", "LeakyRelu", "HardSigmoid", "ThresholdedRelu")
+    assert [kind for kind in kinds if not OPERATORS[kind].bends] == [*kinds[:4]]
+
+
 BIG = 2**53 + 1
 
 #: Where element types, order or limits make the difference; ONNX's text, and what ONNX Runtime computes.

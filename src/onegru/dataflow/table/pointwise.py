@@ -166,7 +166,7 @@ def _binary(function: Callable[[Array, Array], Any]) -> Callable[[Arrays], Array
     def compute(call: Arrays) -> Array:
         result, *others = call.arrays
         for other in others:
-            bound(np.broadcast_shapes(result.shape, other.shape))
+            bound(np.broadcast(result, other).shape)
             result = np.asarray(function(result, other))
         return result
 
@@ -263,7 +263,8 @@ def _activation(name: str) -> Pointwise:
     def compute(call: Arrays) -> Array:
         return run(NumpyElementary(), call).astype(call.array().dtype, copy=False)
 
-    return Pointwise(name, compute, " ".join(kind.takes), keeps_zeros=kind.keeps_zero, kinks=kinks)
+    bends = kinks if kinks(Arrays(name, {}, [np.zeros(1)])) else None
+    return Pointwise(name, compute, " ".join(kind.takes), keeps_zeros=kind.keeps_zero, kinks=bends)
 
 
 _ALPHA = "alpha"
