@@ -28,7 +28,7 @@ _LONGEST = 200  # of their messages, in ours
 # What blends an old and a new state, what scales each of them, and what takes products with matrices.
 _BLENDS = {"Add", "Sub", "Sum", "Where"}
 _SCALES = {"Mul", "Div", "Where"}
-_PRODUCTS = {"MatMul", "Gemm", "Einsum", "MatMulInteger", "MatMulNBits"}
+_PRODUCTS = {"MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Einsum", "MatMulInteger", "MatMulNBits"}
 
 
 @dataclass(frozen=True, slots=True)

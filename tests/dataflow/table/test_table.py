@@ -97,7 +97,16 @@ BY_ONNX: list[Case] = [
     case("LSTM", *recurrence(4, 2), outputs=3, hidden_size=2),
     case("Size", X),
 ]
-EVERY = [*CASES, *BY_ONNX]
+#: Operators of ONNX Runtime's own; what it computes by them, tests/fusion/onnx/test_edges.py has.
+BY_OPTIMIZERS: list[Case] = [
+    case("com.microsoft::FusedMatMul", X, X[0], transB=1, alpha=0.5),
+    case("com.microsoft::FusedMatMul", X, X[0], transA=1),
+    case("com.microsoft::FusedMatMul", X[0], X, transA=1),
+    case("com.microsoft::FusedMatMul", X[0, 0], X, transA=1, transB=1),
+    case("com.microsoft::FusedGemm", X[0], X[1], transB=1, activation="Tanh"),
+    case("com.microsoft::FusedGemm", X[0], X[1], X[0, 0], transA=1, beta=0.5, activation="Relu"),
+]
+EVERY = [*CASES, *BY_ONNX, *BY_OPTIMIZERS]
 
 
 def plain(attributes: Any) -> dict[str, Any]:

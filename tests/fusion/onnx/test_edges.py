@@ -14,6 +14,8 @@ import onegru
 from onegru.formats.onnx.validate import Source
 from onegru.fusion.onnx.model import fuse_model
 from tests.support.fusing import (
+    SIGMOID,
+    Function,
     Net,
     Step,
     by_onnxruntime,
@@ -23,9 +25,10 @@ from tests.support.fusing import (
     fused,
     kinds,
     one_step,
+    plain,
 )
 
-pytest.importorskip("onnxruntime")
+onnxruntime = pytest.importorskip("onnxruntime")
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -286,3 +289,73 @@ def test_names_in_use_are_not_taken_again() -> None:
     assert len(search.fused) == 1
     outputs = [name for node in found.graph.node for name in node.output if name]
     assert len(outputs) == len(set(outputs))
+
+
+class OneProduct(Step):
+    """Gates by a product of x and h side by side, and one activation, as nn.Linear layers make them."""
+
+    def gate(self, net: Net, gate: str, x: str, h: str, function: Function) -> str:
+        W, b = net.random(self.H, self.I + self.H), net.random(self.H)
+        return function(net, net("Gemm", net("Concat", x, h, axis=1), W, b, transB=1, alpha=0.7))
+
+    def candidate(self, net: Net, x: str, h: str, r: str) -> str:
+        return self.gate(net, "n", x, net("Mul", r, h), self.g)
+
+
+def optimized(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
+    """A model as ONNX Runtime's optimizer writes it."""
+    path = folder / "optimized.onnx"
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath, options.log_severity_level = str(path), 3
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return onnx.load(path)
+
+
+@pytest.mark.parametrize(
+    "g", [plain("Tanh"), plain("Relu"), plain("LeakyRelu", alpha=0.3)], ids=["Tanh", "Relu", "LeakyRelu"]
+)
+@pytest.mark.parametrize("f", [SIGMOID, plain("HardSigmoid", alpha=0.3, beta=0.4)], ids=["", "hard"])
+def test_gemm_and_activation_that_a_runtime_has_fused(f: Function, g: Function, tmp_path: Path) -> None:
+    net = one_step(OneProduct(f=f, g=g))
+    model = optimized(net.model(), tmp_path)
+    assert kinds(model).count("FusedGemm") == 3
+    _, search = check_fused(model, net.feeds)
+    assert [(found.input_size, found.hidden_size) for found in search.fused] == [(3, 2)]
+    assert onegru.load(model.SerializeToString(), fuse=True).gru_nodes
+
+
+def features_first(steps: int) -> Net:
+    """x is [rows, features, steps]; all steps are turned and multiplied at once."""
+    net, step = Net(), Step(after=True)
+    x, h = net.input("x", "B", step.I, steps), net.input("h", "B", step.H)
+    step.weights = {"W" + gate: net.random(step.I, step.H) for gate in "zrn"}
+    turned = net("Transpose", x, perm=[0, 2, 1])
+    gates = {gate: net("MatMul", turned, step.weights["W" + gate]) for gate in "zrn"}
+    for place in range(steps):
+        step.of_x = lambda net, gate, x, at=place: net(  # type: ignore[method-assign, misc]
+            "Gather", gates[gate], net.const(at, "int64"), axis=1
+        )
+        h = step(net, x, h)
+    net("Identity", h, output="y")
+    net.output("y", ("B", step.H))
+    return net
+
+
+def test_transpose_and_product_that_a_runtime_has_fused(tmp_path: Path) -> None:
+    net = features_first(3)
+    model = optimized(net.model(), tmp_path)
+    assert kinds(model).count("FusedMatMul") == 3
+    _, search = check_fused(model, net.feeds)
+    assert [(found.form, found.steps, found.input_size) for found in search.fused] == [("chain", 3, 3)]
+
+
+def test_batches_that_a_runtime_has_turned_are_not_followed() -> None:
+    """The first axis of a matrix instead of the one before the last."""
+    net = one_step(Step())
+    model = net.model()
+    for node in model.graph.node:
+        if node.op_type == "MatMul":
+            node.op_type, node.domain = "FusedMatMul", "com.microsoft"
+            node.attribute.append(helper.make_attribute("transBatchA", 1))
+    assert not fused(model)[1].fused

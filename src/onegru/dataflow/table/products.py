@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from onegru.core.activations import ACTIVATIONS
 from onegru.core.dtypes import Array
 from onegru.dataflow.operator import Op, Shape, Size
 from onegru.dataflow.table.base import (
@@ -21,6 +24,7 @@ from onegru.dataflow.table.base import (
 from onegru.dataflow.table.pointwise import broadcast
 
 _SUMS = "sums over all steps of a run"
+_GEMM = "alpha beta transA transB"
 
 
 class MatMul(Operator):
@@ -81,6 +85,44 @@ class MatMulInteger(MatMul):
                 yield Move(index, 0, rank - 4 + index)
 
 
+class FusedMatMul(MatMul):
+    """MatMul of matrices that are turned before, and a factor, as ONNX Runtime's optimizer writes them."""
+
+    def understands(self, op: Op) -> bool:
+        return super().understands(op) and not any(op.attributes.get(f"transBatch{end}") for end in "AB")
+
+    def turns(self, call: Call, index: int) -> bool:
+        """Whether the last two axes of an input change places."""
+        return bool(call.get(("transA", "transB")[index])) and call.rank(index) > 1
+
+    def _plain(self, call: Call) -> Call:
+        """The MatMul behind the turns."""
+        if not self.understands(call.op):
+            raise UnknownOpError
+        shapes = [call.shape(0), call.shape(1)]
+        turned = [(*s[:-2], s[-1], s[-2]) if self.turns(call, k) else s for k, s in enumerate(shapes)]
+        return Call(call.op, call.facts, turned, call.opset)
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        return super().shape(self._plain(call), output)
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        if not self.understands(call.op):
+            raise UnknownOpError
+        arrays = [np.swapaxes(x, -1, -2) if self.turns(call, k) else x for k, x in enumerate(call.arrays)]
+        (y,) = super().value(Arrays("MatMul", {}, arrays))
+        return [np.asarray(call.get("alpha", 1.0) * y).astype(y.dtype, copy=False)]
+
+    def along(self, call: Call) -> Iterator[Move]:
+        for move in super().along(self._plain(call)):
+            last = call.rank(move.input) - 1
+            is_turned = self.turns(call, move.input) and move.axis >= last - 1
+            yield replace(move, axis=2 * last - 1 - move.axis) if is_turned else move
+
+    def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
+        raise UnknownOpError
+
+
 class Gemm(Operator):
     computes: bool = True
     dtype: str | int | None = 0
@@ -107,6 +149,35 @@ class Gemm(Operator):
         if call.is_given(2):
             rank = call.rank(2)
             yield from (Move(2, axis, 2 - rank + axis) for axis in range(rank) if call.shape(2)[axis] != 1)
+
+
+class FusedGemm(Gemm):
+    """Gemm and an activation of what it gives, as ONNX Runtime's optimizer writes them."""
+
+    bends: bool = True
+
+    def understands(self, op: Op) -> bool:
+        return super().understands(op) and str(op.attributes.get("activation")) in ACTIVATIONS
+
+    def _activation(self, call: Arrays) -> Arrays:
+        """The activation, behind the product."""
+        if not self.understands(call.op):
+            raise UnknownOpError
+        return Arrays(call.op.attributes["activation"], activation_numbers(call.op), super().value(call))
+
+    def value(self, call: Arrays) -> Sequence[Array]:
+        last = self._activation(call)
+        return last.operator.value(last)
+
+    def margins(self, call: Arrays) -> list[Array]:
+        last = self._activation(call)
+        return last.operator.margins(last)
+
+
+def activation_numbers(op: Op) -> dict[str, Any]:
+    """The attributes of a fused activation, by their names in its own operator."""
+    start = "activation_"
+    return {key.removeprefix(start): item for key, item in op.attributes.items() if key.startswith(start)}
 
 
 def einsum_terms(op: Op, ranks: Sequence[int] = ()) -> list[str] | None:
@@ -171,5 +242,7 @@ class Einsum(Operator):
 
 register(
     *(MatMul("MatMul"), MatMulInteger("MatMulInteger", dtype="int32")),
-    *(Gemm("Gemm", "alpha beta transA transB"), Einsum("Einsum", "equation")),
+    *(Gemm("Gemm", _GEMM), Einsum("Einsum", "equation")),
+    FusedMatMul("com.microsoft::FusedMatMul", "alpha transA transB transBatchA transBatchB"),
+    FusedGemm("com.microsoft::FusedGemm", f"{_GEMM} activation activation_alpha activation_beta"),
 )

@@ -13,7 +13,7 @@ from onegru.dataflow.deep import answered_once
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import LoopIndex, Op
 from onegru.dataflow.table import OPERATORS, UnknownOpError
-from onegru.dataflow.table.products import einsum_terms
+from onegru.dataflow.table.products import activation_numbers, einsum_terms
 from onegru.dataflow.view import View
 from onegru.fusion.cells.polynomial import Algebra, Polynomial, add, constant, same, scale
 from onegru.fusion.cells.products import Products
@@ -148,7 +148,7 @@ def _activation(name: str) -> Any:
         numbers = [float(attributes.get(key, default)) for key, default in kind.defaults]
         return algebra.odd(name, p) if kind.is_odd else algebra.function(name, p, parameters=tuple(numbers))
 
-    return _applied(rule)
+    return rule
 
 
 def _clip(at: Expressions, op: Op, view: View) -> Polynomial:
@@ -201,13 +201,20 @@ def _not(at: Expressions, op: Op, view: View) -> Polynomial:
 
 
 def _matmul(at: Expressions, op: Op, view: View) -> Polynomial:
+    if not OPERATORS[op.kind].understands(op):
+        raise UnknownOpError
     first, second = op.inputs
     ranks = len(at.shape(first)), len(at.shape(second))
     if at.flow.constant(second) is not None:
         lead = "abcdefg"[: ranks[0] - 1]
         if ranks[1] < 2 or len(view.roles) != ranks[0]:
             raise UnknownOpError
-        return at.contract(view, [f"{lead}k", "kn", f"{lead}n"], (first, second))
+        taken = f"{lead[:-1]}k{lead[-1]}" if op.attributes.get("transA") and lead else f"{lead}k"
+        letters = "nk" if op.attributes.get("transB") else "kn"
+        result = at.contract(view, [taken, letters, f"{lead}n"], (first, second))
+        return scale(result, float(op.attributes.get("alpha", 1.0)))
+    if op.kind != "MatMul":
+        raise UnknownOpError
     if at.flow.constant(first) is not None and ranks[0] == 2:  # a column: W·x
         if ranks[1] == 1:
             return at.contract(view, ["k", "nk", "n"], (second, first))
@@ -228,6 +235,13 @@ def _gemm(at: Expressions, op: Op, view: View) -> Polynomial:
     return result
 
 
+def _fused_gemm(at: Expressions, op: Op, view: View) -> Polynomial:
+    function = _FUNCTIONS.get(str(op.attributes.get("activation")))
+    if function is None or not OPERATORS[op.kind].understands(op):
+        raise UnknownOpError
+    return function(at.algebra, _gemm(at, op, view), activation_numbers(op))
+
+
 def _einsum(at: Expressions, op: Op, view: View) -> Polynomial:
     terms = einsum_terms(op)
     if terms is None or len(op.inputs) != 2:
@@ -243,6 +257,13 @@ def _subtract(algebra: Algebra, p: Polynomial, q: Polynomial) -> Polynomial:
     return add(p, q, -1.0)
 
 
+_FUNCTIONS: dict[str, Callable[[Algebra, Polynomial, Mapping[str, Any]], Polynomial]] = {
+    **{name: _activation(name) for name in AS_OPERATORS},
+    "Sigmoid": lambda algebra, p, attributes: algebra.sigmoid(p),
+    "Tanh": lambda algebra, p, attributes: algebra.tanh(p),
+    "Relu": lambda algebra, p, attributes: algebra.clip(p, 0.0, np.inf),
+    "HardSigmoid": _hard_sigmoid,
+}
 _RULES: dict[str, Callable[[Expressions, Op, View], Polynomial]] = {
     **{kind: _moved for kind, operator in OPERATORS.items() if operator.has_view},
     "Reshape": _reshaped,
@@ -259,16 +280,14 @@ _RULES: dict[str, Callable[[Expressions, Op, View], Polynomial]] = {
     "Exp": _applied(lambda algebra, p, attributes: algebra.exp(p)),
     "Log": _applied(lambda algebra, p, attributes: algebra.log(p)),
     "Abs": _applied(lambda algebra, p, attributes: algebra.absolute(p)),
-    **{name: _activation(name) for name in AS_OPERATORS},
-    "Sigmoid": _applied(lambda algebra, p, attributes: algebra.sigmoid(p)),
-    "Tanh": _applied(lambda algebra, p, attributes: algebra.tanh(p)),
-    "Relu": _applied(lambda algebra, p, attributes: algebra.clip(p, 0.0, np.inf)),
-    "HardSigmoid": _applied(_hard_sigmoid),
+    **{name: _applied(function) for name, function in _FUNCTIONS.items()},
     "PRelu": _prelu,
     "Clip": _clip,
     "Where": _where,
     "Not": _not,
     "MatMul": _matmul,
+    "com.microsoft::FusedMatMul": _matmul,
     "Gemm": _gemm,
+    "com.microsoft::FusedGemm": _fused_gemm,
     "Einsum": _einsum,
 }

@@ -20,7 +20,7 @@ from onegru.fusion.cells.views import Views
 _GLUE = movers(Elements.KEPT | Elements.PERMUTED | Elements.CUT | Elements.JOINED, without=("Flatten",))
 _ON_THE_WAY = movers(Elements.KEPT | Elements.PERMUTED, casts=True, without=("Identity", "Flatten"))
 _KEEPING = movers(Elements.KEPT | Elements.PERMUTED | Elements.CUT, casts=True)
-_PRODUCTS = ("MatMul", "Gemm", "Einsum")
+_PRODUCTS = ("MatMul", "com.microsoft::FusedMatMul", "Gemm", "com.microsoft::FusedGemm", "Einsum")
 
 
 class Products(Views):
