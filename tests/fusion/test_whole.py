@@ -64,12 +64,14 @@ class Layer:
         fill: what its outputs are where they are off.
         reads: whether its steps take the output of the step before.
         last: whether its last output is taken.
+        holds: whether its outputs are those of the step before where they are off.
         other: the mask of its outputs; empty for that of its states.
     """
 
     fill: float = 0.0
     reads: bool = False
     last: bool = False
+    holds: bool = False
     other: str = ""
 
     def __call__(self, net: Net, x: str, mask: str) -> tuple[str, str]:
@@ -95,7 +97,7 @@ class Layer:
         shown = body("Gather", self.other, t, axis=0) if self.other else on
         before = body("Add", h, body("Mul", out, body.const(0.5))) if self.reads else h
         new = Step(after=True)(body, body("Gather", x, t, axis=0), before)
-        found = chosen(body, shown, new, filled)
+        found = chosen(body, shown, new, out if self.holds else filled)
         after = body("Add", t, body.const(1, "int64"))
         goes = [body("Less", body("Cast", name, to=TensorProto.FLOAT), count) for name in (i, after)]
         body.output(body("And", *goes), (), "bool")
@@ -153,7 +155,16 @@ def test_float64(mask: str) -> None:
     assert error(by_onegru(found, given), by_onnxruntime(model, given)) <= 1e-15
 
 
+@pytest.mark.parametrize("mask", MASKS)
+def test_the_last_output_of_a_layer_that_holds_its_outputs_is_its_state(mask: str) -> None:
+    """Keras passes on both."""
+    net = both_directions(forward=Layer(last=True, holds=True))
+    model, search = check_fused(net.model(), feeds(MASKS[mask]), BOUND)
+    assert directions(model) == 2 and not set(kinds(model)) & set(LOOPS) and not search.missed
+
+
 FAULTS = {
+    "a last output that began with ones": Layer(fill=1.0, last=True, holds=True),
     "ones where steps are off": Layer(fill=1.0),
     "an output that the next step takes": Layer(reads=True),
     "the last output": Layer(last=True),

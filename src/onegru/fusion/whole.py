@@ -80,6 +80,8 @@ class _Whole:
         self.done: list[tuple[Cell, bool, int]] = []
         # What the body computes twice: the value, and the one that it equals.
         self.twins: dict[str, str] = {}
+        # Those whose last one is taken, by the value that leads the way.
+        self.lasts: dict[str, Carried] = {}
         # The states of all iterations, by what the body calls a new one.
         self.states: dict[str, tuple[str, bool]] = {}
 
@@ -142,7 +144,7 @@ class _Whole:
                     body.set_alias(item.before, other.before)
                     self.twins[body.resolve(item.after)] = body.resolve(other.after)
                     if item.last and self._is_used(item.last):
-                        raise MissError("it passes on the same value twice")
+                        self.lasts[other.before] = item
                     break
 
     def _is_twin(self, item: Carried, other: Carried) -> bool:
@@ -174,7 +176,8 @@ class _Whole:
         states = [entry for entry in entries if self._is_state(entry, cell)]
         zeroed = [entry for entry in entries if entry not in states and self._is_zeroed(entry, cell)]
         asked = {name for name, is_asked in (("Y", states), ("zeroed", zeroed)) if is_asked}
-        if item.last in used:
+        lasts = [one for one in (item, self.lasts.get(item.before)) if one is not None and one.last in used]
+        if lasts:
             asked.add("Y_h")
         if self._feeds_others(cell):
             asked.add("Y")
@@ -200,9 +203,9 @@ class _Whole:
             reverse,
         )
         Y, Y_h, zeros, width = add_node(self.graph.made, emitter, recurrence, asked)
-        if item.last in used:
-            emitter.shaped(Y_h, item.last, emitter.shape(item.initial))
-            self.given.add(item.last)
+        for one in lasts:
+            emitter.shaped(Y_h, one.last, emitter.shape(one.initial))
+            self.given.add(one.last)
         for chosen, value in ((states, Y), (zeroed, zeros)):
             for entry in chosen:
                 self._collect(value, entry, reverse)
@@ -294,7 +297,7 @@ class _Whole:
             raise UnknownError("a loop within")
         count = sizes.of(loop.count)
         outer = _Outer(flow, values)
-        state = {item.before: outer[item.initial] for item in loop.carried}
+        state = {item.before: outer[item.initial] for item in (*loop.carried, *self.lasts.values())}
         kept: dict[str, list[Array]] = {entry.name: [] for entry in loop.collected if entry.name}
         ops = self._needed_ops()
         fixed: dict[str, Array] = {}
@@ -304,8 +307,8 @@ class _Whole:
             for entry in loop.collected:
                 if entry.name:
                     kept[entry.name].append(inner[entry.inner])
-            state = {item.before: inner[item.after] for item in loop.carried}
-        for item in loop.carried:
+            state = {item.before: inner[item.after] for item in (*loop.carried, *self.lasts.values())}
+        for item in (*loop.carried, *self.lasts.values()):
             if item.last:
                 values[item.last] = state[item.before]
         for name, initial in loop.constants.items():
@@ -320,7 +323,8 @@ class _Whole:
         """The operators that lead to what an iteration gives: conditions have kinks, and no effect."""
         loop, body = self.loop, self.loop.body
         kept = [entry.inner for entry in loop.collected if entry.name]
-        needed = needed_values(body, [item.after for item in loop.carried] + kept)
+        carried = [*loop.carried, *self.lasts.values()]
+        needed = needed_values(body, [item.after for item in carried] + kept)
         return [
             op
             for op in body.ops

@@ -22,11 +22,13 @@ FORMS = {
     "lists": (3, "after", 1),
     "both": (2, "after", 2),
 }
+#: The same of those whose layers are refused.
+REFUSED = {"masked": (2, "after", 1)}
 
 
 def arrays(name: str) -> list[list[np.ndarray[Any, np.dtype[np.float32]]]]:
     """The kernel, the recurrent kernel and the bias of each GRU of a file."""
-    hidden, reset, count = FORMS[name]
+    hidden, reset, count = {**FORMS, **REFUSED}[name]
     rng = np.random.default_rng(len(name))
     bias = (2, 3 * hidden) if reset == "after" else (3 * hidden,)
     shapes = (INPUT, 3 * hidden), (hidden, 3 * hidden), bias
@@ -56,11 +58,16 @@ def main() -> None:
         x = layers.Input((5, INPUT), batch_size=1)
         return x, layers.Bidirectional(layers.GRU(2))(x)
 
+    def masked() -> Any:
+        x = layers.Input((5, INPUT))
+        return x, layers.GRU(2)(layers.Masking(-1.0)(x))
+
     makers: dict[str, Callable[[], Any]] = {
         "states": states,
         "unrolled_int8": unrolled_int8,
         "lists": lists,
         "both": both,
+        "masked": masked,
     }
     for name in sys.argv[1:] or makers:
         model = keras.Model(*makers[name]())
@@ -70,7 +77,7 @@ def main() -> None:
         converter = tf.lite.TFLiteConverter.from_keras_model(model)
         if name == "unrolled_int8":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        if name == "lists":  # of any number of rows, which the converter's own operators are not
+        if name in ("lists", "masked"):  # of any number of rows, which the converter's own operators are not
             converter.target_spec.supported_ops = [
                 tf.lite.OpsSet.TFLITE_BUILTINS,
                 tf.lite.OpsSet.SELECT_TF_OPS,

@@ -209,6 +209,13 @@ def test_masked_steps_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         onegru.load_layers(path_of("states"))
 
 
+def test_a_masked_layer_is_no_other() -> None:
+    """Keras computes its first step once more in front of the loop, for the shape of it."""
+    for read in (onegru.load_layers, onegru.inspect):
+        with pytest.raises(FormatError, match="leaves out steps by a mask, which no layer has"):
+            read(path_of("masked"))
+
+
 def test_tensors_are_as_large_as_they_say(tmp_path: Path) -> None:
     places = Places("states")
     weights = places.model.Subgraphs(BODY).Tensors(places.operator(BODY, KINDS.FULLY_CONNECTED).Inputs(1))

@@ -138,6 +138,20 @@ def _fill(graph: GraphWriter, op: Operator) -> list[str]:
     return [graph.emit("Expand", value, graph.emit("Cast", shape, to=TensorProto.INT64))]
 
 
+def _zeros_like(graph: GraphWriter, op: Operator) -> list[str]:
+    (x,) = op.inputs
+    if graph.tensor(x).dtype != "float32":
+        raise UnknownError
+    return [graph.emit("ConstantOfShape", graph.emit("Shape", graph.value(x)))]
+
+
+def _expand_dims(graph: GraphWriter, op: Operator) -> list[str]:
+    x, axis = op.inputs
+    (place,) = graph.integers(axis)
+    axes = graph.constant([graph.axis(place, op.outputs[0])])
+    return [graph.emit("Unsqueeze", graph.value(x), axes)]
+
+
 _ALIKE = {
     **{"LOGISTIC": ("Sigmoid", 1), "TANH": ("Tanh", 1), "RELU": ("Relu", 1), "NEG": ("Neg", 1)},
     **{"ADD": ("Add", 2), "SUB": ("Sub", 2), "MUL": ("Mul", 2), "SELECT_V2": ("Where", 3)},
@@ -158,6 +172,8 @@ RULES: Mapping[str, Rule] = {
     "GATHER": _gather,
     "UNPACK": _unpack,
     "FILL": _fill,
+    "ZEROS_LIKE": _zeros_like,
+    "EXPAND_DIMS": _expand_dims,
     "WHILE": lambda graph, op: Loop(graph, op).write(),
     "FlexTensorListStack": stacked,
 }
