@@ -37,6 +37,7 @@ from tests.support.files.onnx_models import (
     value,
     weights,
 )
+from tests.support.files.torch_files import Call, Global, Raw, Writer, write_checkpoint
 from tests.support.layers import make_gru, make_stack
 
 __all__ = ["KINDS", "NEEDS", "PROBE", "Files", "corpus"]
@@ -336,6 +337,30 @@ def _safetensors() -> list[Files]:
     ]
 
 
+def _json() -> list[Files]:
+    """The index of a checkpoint in two files, and these."""
+    from safetensors.numpy import save
+
+    named = {f"rnn.{name}": numbers(1, *shape) for name, shape in _TORCH_SHAPES.items()}
+    places = {name: f"m-0000{1 + ('bias' in name)}-of-00002.safetensors" for name in named}
+    shards = {place: {n: named[n] for n in named if places[n] == place} for place in places.values()}
+    index = json.dumps({"metadata": {}, "weight_map": places}).encode()
+    return [{"m.safetensors.index.json": index, **{place: save(part) for place, part in shards.items()}}]
+
+
+def _wrapped() -> list[Files]:
+    """Whole modules, and state dicts in others, as `torch.save` wrote them before it wrote archives."""
+    tensors = {name: numbers(1, *shape) for name, shape in _TORCH_SHAPES.items()}
+    writer = Writer(legacy=True)
+    made = Call(Global("copyreg", "_reconstructor"), (Global("torch.nn.modules.rnn", "GRU"), None, None))
+    attributes = {"training": True, "_parameters": tensors, "_modules": {}}
+    module = Raw(writer.part(made) + writer.part(attributes) + b"b")
+    return [
+        _written("m.pt", lambda path: writer.write(path, {"net": [module], "epoch": 3})),
+        _written("m.pt", lambda path: write_checkpoint(path, [{"rnn": tensors}, 1.5], legacy=True)),
+    ]
+
+
 def _pt() -> list[Files]:
     """A state dict as `torch.save` writes it; by hand, as opcodes, so that PyTorch is not needed."""
     tensors = {f"rnn.{name}": numbers(1, *shape) for name, shape in _TORCH_SHAPES.items()}
@@ -350,7 +375,7 @@ def _pt() -> list[Files]:
         tensor = storage + place + b"\x89ccollections\nOrderedDict\n)R"
         entries += _word(name) + b"ctorch._utils\n_rebuild_tensor_v2\n(" + tensor + b"tR"
     members["m/data.pkl"] = b"\x80\x02}(" + entries + b"u."
-    return [{"m.pt": _zipped(members)}]
+    return [{"m.pt": _zipped(members)}, *_wrapped()]
 
 
 def _word(text: str) -> bytes:
@@ -416,6 +441,7 @@ _CORPORA: Mapping[str, Callable[[], list[Files]]] = {
     "h5": _h5,
     "tflite": _tflite,
     "safetensors": _safetensors,
+    "json": _json,
     "pt": _pt,
     "npz": _npz,
     "npy": _npy,

@@ -56,6 +56,9 @@ def changed(rng: Random, kind: str, files: Files) -> Files:
         name = name.replace(".xml", ".bin")
     if "m.data" in files and rng.random() < 0.2:
         return {**files, "m.data": _bytes(rng, files["m.data"])}
+    if kind == "json" and rng.random() < 0.4:  # one of the files that it names
+        name = rng.choice([*files][1:])
+        return {**files, name: _changed(rng, "safetensors", files[name])}
     if rng.random() < 0.75:
         return {**files, name: _changed(rng, kind, files[name])}
     return {**files, name: _bytes(rng, files[name], rng.choice(corpus(kind)).get(name, b""))}
