@@ -34,7 +34,8 @@ def main() -> None:
         if step % 250 == 249:
             print(f"step {step + 1}: mean squared error {loss.item():.4f}")
     made = [onegru.from_torch(layer) for layer in layers]
-    onegru.save_layers(onegru.Stack(made), HERE / "denoiser.safetensors")
+    stack = onegru.Stack([layer for layer in made if isinstance(layer, onegru.GRU)])
+    onegru.save_layers(stack, HERE / "denoiser.safetensors")
 
 
 def tones(rng: np.random.Generator, rows: int) -> np.ndarray:

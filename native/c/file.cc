@@ -57,16 +57,16 @@ class File {
     document_ = JsonParser::Parse(own->text);
     const double format = document_.At("format", Json::kNumber).number;
     if (format != 1 && format != 2) throw BadFile("format: must be 1 or 2");
-    if (document_.At("layers", Json::kArray).members.empty()) throw BadFile("layers: none");
+    if (document_.At("layers", Json::kArray).items.empty()) throw BadFile("layers: none");
   }
 
   const Json& Layer(std::size_t index) const {
-    const auto& layers = document_.At("layers", Json::kArray).members;
+    const auto& layers = document_.At("layers", Json::kArray).items;
     if (index >= layers.size()) {
       throw NoSuchLayer("index: " + std::to_string(index) + "; the file has " + std::to_string(layers.size()) +
                         (layers.size() == 1 ? " layer" : " layers"));
     }
-    return layers[index].second;
+    return layers[index];
   }
 
   bool Has(const std::string& name) const { return header_.Find(name) != nullptr; }
@@ -74,10 +74,10 @@ class File {
   TensorOfFile Find(const std::string& name) const {
     const Json& entry = header_.At(name, Json::kObject);
     TensorOfFile tensor{entry.At("dtype", Json::kString).text, {}, 0, 0};
-    for (const auto& axis : entry.At("shape", Json::kArray).members) tensor.shape.push_back(axis.second.Size());
-    const auto& offsets = entry.At("data_offsets", Json::kArray).members;
+    for (const auto& axis : entry.At("shape", Json::kArray).items) tensor.shape.push_back(axis.Size());
+    const auto& offsets = entry.At("data_offsets", Json::kArray).items;
     if (offsets.size() != 2) throw BadFile(name + ": data_offsets must be two");
-    const std::uint64_t begin = offsets[0].second.Size(), end = offsets[1].second.Size();
+    const std::uint64_t begin = offsets[0].Size(), end = offsets[1].Size();
     if (begin > end || end > source_.size() - data_) throw BadFile(name + ": its data is outside the file");
     tensor.begin = data_ + begin;
     tensor.bytes = end - begin;
@@ -115,7 +115,7 @@ double NumberOrNan(const Json& value, const char* what) {
 }
 
 onegru_spec ReadSpec(const Json& layer) {
-  if (layer.kind != Json::kObject || layer.members.size() != 8) throw BadFile("a layer must be an object of 8 fields");
+  if (layer.kind != Json::kObject || layer.items.size() != 8) throw BadFile("a layer must be an object of 8 fields");
   onegru_spec spec;
   const auto size = [&](const char* name) {
     const std::uint64_t found = layer.At(name, Json::kNumber).Size();
@@ -138,20 +138,19 @@ onegru_spec ReadSpec(const Json& layer) {
   spec.attention = attention->kind != Json::kBool ? ONEGRU_ATTENTION_DIEN
                    : attention->boolean           ? ONEGRU_ATTENTION_OPENVINO
                                                   : ONEGRU_NO_ATTENTION;
-  const auto& pairs = layer.At("activations", Json::kArray).members;
+  const auto& pairs = layer.At("activations", Json::kArray).items;
   if (pairs.size() != (spec.direction == ONEGRU_BIDIRECTIONAL ? 2 : 1)) {
     throw BadFile("activations: must be a pair for each direction");
   }
   for (std::size_t i = 0; i < 2 * pairs.size(); ++i) {
-    const Json& pair = pairs[i / 2].second;
-    const Json* const function =
-        pair.kind == Json::kArray && pair.members.size() == 2 ? &pair.members[i % 2].second : nullptr;
-    if (function == nullptr || function->kind != Json::kArray || function->members.size() != 3) {
+    const Json& pair = pairs[i / 2];
+    const Json* const function = pair.kind == Json::kArray && pair.items.size() == 2 ? &pair.items[i % 2] : nullptr;
+    if (function == nullptr || function->kind != Json::kArray || function->items.size() != 3) {
       throw BadFile("activations: must be pairs of [name, alpha, beta]");
     }
-    const auto& parts = function->members;
-    spec.activations[i] = {static_cast<std::int32_t>(FindFunction(parts[0].second.text)), 0,
-                           NumberOrNan(parts[1].second, "alpha"), NumberOrNan(parts[2].second, "beta")};
+    const auto& parts = function->items;
+    spec.activations[i] = {static_cast<std::int32_t>(FindFunction(parts[0].text)), 0, NumberOrNan(parts[1], "alpha"),
+                           NumberOrNan(parts[2], "beta")};
   }
   return spec;
 }

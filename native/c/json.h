@@ -3,12 +3,12 @@
 #ifndef ONEGRU_NATIVE_C_JSON_H_
 #define ONEGRU_NATIVE_C_JSON_H_
 
+#include <algorithm>
 #include <clocale>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -29,15 +29,14 @@ struct Json {
   bool boolean = false;
   double number = 0;
   std::string text;
-  std::vector<std::pair<std::string, Json>> members;  // of an object; of an array without names
+  std::vector<Json> items;         // of an array, or an object
+  std::vector<std::string> names;  // of an object's
 
   // Null if there is no such member, or no object.
   const Json* Find(std::string_view name) const {
     if (kind != kObject) return nullptr;
-    for (const auto& [key, value] : members) {
-      if (key == name) return &value;
-    }
-    return nullptr;
+    const auto found = std::find(names.begin(), names.end(), name);
+    return found == names.end() ? nullptr : &items[static_cast<std::size_t>(found - names.begin())];
   }
   const Json& At(std::string_view name, Kind wanted) const {
     const Json* const found = Find(name);
@@ -68,6 +67,7 @@ class JsonParser {
 
  private:
   static constexpr int kDepth = 16;
+  static constexpr std::size_t kMostNames = 10000;  // each is compared with all before it
 
   explicit JsonParser(std::string_view text) : text_(text) {}
 
@@ -97,15 +97,17 @@ class JsonParser {
       do {
         Space();
         std::string name = String();
+        if (value.names.size() == kMostNames) throw BadFile("JSON with too many names");
         if (value.Find(name) != nullptr) throw BadFile("JSON that has a name twice");
         if (!Take(':')) Fail();
-        value.members.emplace_back(std::move(name), Value(depth + 1));
+        value.names.push_back(std::move(name));
+        value.items.push_back(Value(depth + 1));
       } while (Take(','));
       if (!Take('}')) Fail();
     } else if (Take('[')) {
       value.kind = Json::kArray;
       if (Take(']')) return value;
-      do value.members.emplace_back(std::string(), Value(depth + 1));
+      do value.items.push_back(Value(depth + 1));
       while (Take(','));
       if (!Take(']')) Fail();
     } else if (at_ < text_.size() && text_[at_] == '"') {

@@ -395,6 +395,7 @@ def test_files_that_are_broken(tmp_path: Path) -> None:
         ('"F32"', '"F64"'),
         ('"shape":[1,12,3]', '"shape":[1,3,12]'),
         ("layers.0.B", "layers.0.C"),
+        ('"layers.0.B"', '"layers.0.R"'),
     ],
 )
 def test_files_that_say_something_else(tmp_path: Path, old: str, new: str) -> None:

@@ -92,7 +92,8 @@ def feeds(path: Path, states: bool = True) -> dict[str, Array]:
 def onnx_type(name: str) -> np.dtype[np.generic]:
     from tests.support.files.onnx_models import numpy_type
 
-    return np.dtype(numpy_type(name))
+    found: np.dtype[np.generic] = np.dtype(numpy_type(name))
+    return found
 
 
 def time_axis(path: Path) -> int:
@@ -274,10 +275,10 @@ def test_convert(name: str, folder: Path, cli: Cli) -> None:
     X_found = X
     if found.spec.input_size > wanted.spec.input_size:  # one more, for steps that are switched off
         X_found = np.concatenate([X, np.zeros_like(X[..., :1])], -1)
-    scores = {"attention": np.full((STEPS, ROWS), 0.25, np.float32)} if wanted.spec.attention else {}
-    Y, _ = found(X_found.astype(onnx_type(found.spec.dtype)), **scores)
+    scores = np.full((STEPS, ROWS), 0.25, np.float32) if wanted.spec.attention else None
+    Y, _ = found(X_found.astype(onnx_type(found.spec.dtype)), attention=scores)
     bound = {"int8.onnx": 0.02, "quantized.onnx": 0.02}.get(name, bound_of(name))
-    compare({"Y": Y[:, :1]}, {"Y": wanted(X, **scores)[0]}, bound)
+    compare({"Y": Y[:, :1]}, {"Y": wanted(X, attention=scores)[0]}, bound)
 
 
 # ---- what is refused

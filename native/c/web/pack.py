@@ -1,4 +1,7 @@
-"""Puts the two WebAssembly modules into onegru.js. Usage: pack.py SIMD SCALAR FOLDER"""
+"""Puts the two WebAssembly modules into onegru.js.
+
+Usage: pack.py SIMD SCALAR FOLDER
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 
 
 def main() -> None:
+    """Writes FOLDER/onegru.js, and the types beside it."""
     simd, scalar, folder = map(Path, sys.argv[1:])
     text = (HERE / "onegru.js").read_text(encoding="utf-8")
     for name, path in (("simd", simd), ("scalar", scalar)):
