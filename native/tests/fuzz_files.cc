@@ -12,6 +12,7 @@ void FuzzFiles(const std::uint8_t* data, std::size_t size) {
   const auto require = [](bool good) {
     if (!good) __builtin_trap();
   };
+  if (size == 0) return;
   const std::vector<std::uint8_t> bytes(data, data + size);  // none may be read beyond
   onegru_layer* layer = nullptr;
   const onegru_status status = onegru_layer_read(bytes.data(), bytes.size(), 0, nullptr, &layer);
