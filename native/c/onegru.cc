@@ -162,9 +162,9 @@ onegru_layer* MakeLayer(const onegru_spec& given, const void* W, const void* R, 
     return std::array<std::int64_t, 3>{static_cast<std::int64_t>(spec.D), static_cast<std::int64_t>(rows),
                                        static_cast<std::int64_t>(K)};
   };
-  if (spec.storage == onegru::ElementType::kInt8) {
-    onegru::CheckInt8("W", {spec.type, sides(spec.I), W, true});
-    onegru::CheckInt8("R", {spec.type, sides(spec.H), R, true});
+  if (spec.storage != spec.type) {
+    onegru::CheckStorage("W", {spec.type, sides(spec.I), W, true}, spec.storage, spec.group);
+    onegru::CheckStorage("R", {spec.type, sides(spec.H), R, true}, spec.storage, spec.group);
   }
   onegru::CheckCpu();
   const std::size_t target = onegru::ChosenTargetIndex();

@@ -3,8 +3,10 @@
 #ifndef ONEGRU_NATIVE_RUNTIMES_ONNX_CHECKS_H_
 #define ONEGRU_NATIVE_RUNTIMES_ONNX_CHECKS_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <initializer_list>
 #include <limits>
@@ -101,14 +103,60 @@ inline const void* Widened(const Tensor& tensor, std::vector<float>& memory) {
   return memory.data();
 }
 
-// Of weights that are kept in int8: their scales must be finite, and their sums fit into 32 bits.
-inline void CheckInt8(const char* name, const Tensor& tensor) {
-  if (tensor.shape[2] > static_cast<std::int64_t>(kMaxInt8Inputs))
-    throw IllegalGru(std::string(name) + ": shape " + InWords(tensor.shape) + "; its last axis must be at most " +
-                     std::to_string(kMaxInt8Inputs) + " to be kept in int8");
-  const auto* const numbers = static_cast<const float*>(tensor.data);
-  if (!std::all_of(numbers, numbers + tensor.count(), [](float number) { return std::isfinite(number); }))
-    throw IllegalGru(std::string(name) + ": holds NaN or infinity; must be finite to be kept in int8");
+// A number that makes zeros of others with the scale that they share, and is too much larger than all that is left to
+// be a weight; 0 if there is none.
+inline float SwitchAmong(std::span<const float> group) {
+  constexpr float kLeast = 1e3f, kRatio = 1e3f;
+  float most = 0, lost = 0, kept = std::numeric_limits<float>::infinity();
+  for (const float number : group) most = std::max(most, std::abs(number));
+  if (most < kLeast) return 0;
+  for (const float number : group) {
+    const float size = std::abs(number);
+    if (size < most / 254) {
+      lost = std::max(lost, size);
+    } else {
+      kept = std::min(kept, size);
+    }
+  }
+  return lost > 0 && lost < kept / kRatio ? most : 0;
+}
+
+inline std::string ShortText(float number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", static_cast<double>(number));
+  return text;
+}
+
+// Of weights in float32 that are kept in another type: finite ones stay so, and are not made zeros in int8, where their
+// sums fit into 32 bits. src/onegru/engines/storage.py has the same.
+inline void CheckStorage(const char* name, const Tensor& tensor, ElementType storage, std::size_t group_size) {
+  const std::span<const float> numbers(static_cast<const float*>(tensor.data), tensor.count());
+  const auto refuse = [&](const std::string& problem) { throw IllegalGru(std::string(name) + ": " + problem); };
+  if (storage == ElementType::kFloat16 || storage == ElementType::kBFloat16) {
+    const bool is_short = storage == ElementType::kFloat16;
+    for (const float number : numbers) {
+      const float kept = is_short ? FromFloat16Bits(Float16Bits(number)) : FromBFloat16Bits(BFloat16Bits(number));
+      if (std::isfinite(number) && !std::isfinite(kept))
+        refuse("holds " + ShortText(number) + ", infinite in " + NameOf(storage) + "; must be kept in " +
+               (is_short ? "bfloat16 or float32" : "float32"));
+    }
+  }
+  if (storage != ElementType::kInt8) return;
+  const auto inputs = static_cast<std::size_t>(tensor.shape[2]);
+  if (inputs > kMaxInt8Inputs)
+    refuse("shape " + InWords(tensor.shape) + "; its last axis must be at most " + std::to_string(kMaxInt8Inputs) +
+           " to be kept in int8");
+  if (!std::all_of(numbers.begin(), numbers.end(), [](float number) { return std::isfinite(number); }))
+    refuse("holds NaN or infinity; must be finite to be kept in int8");
+  for (std::size_t row = 0; row < numbers.size(); row += inputs) {
+    for (std::size_t first = 0, size; first < inputs; first += size) {
+      size = std::min(inputs - first, group_size == 0 ? inputs : group_size);
+      if (const float found = SwitchAmong(numbers.subspan(row + first, size)))
+        refuse("holds " + ShortText(found) +
+               " as a switch, as masked steps have it, beside which int8 makes zeros of " +
+               "the other weights; must be kept in bfloat16 or float32");
+    }
+  }
 }
 
 }  // namespace onegru

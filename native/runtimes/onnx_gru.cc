@@ -79,8 +79,10 @@ std::shared_ptr<const Packed> OnnxGru::Pack(const Tensor& W, const Tensor& R, co
   if (spec.storage == ElementType::kInt8) {
     spec.planes = planes;
     spec.group = group;
-    CheckInt8("W", W);
-    CheckInt8("R", R);
+  }
+  if (spec.storage != spec.type) {
+    CheckStorage("W", W, spec.storage, group);
+    CheckStorage("R", R, spec.storage, group);
   }
   const std::size_t target = ChosenTargetIndex();
   const std::size_t lanes = KernelFor(spec, target).lanes;

@@ -155,6 +155,7 @@ def spec(**changes: object) -> CSpec:
     return made
 
 
+FLOAT16 = {"storage__weight_storage": 0}
 INT8 = {"storage__weight_storage": 4, "storage__activation_bits": 16}
 
 
@@ -205,13 +206,16 @@ def test_activations_that_are_not_legal() -> None:
 
 def test_weights_that_are_not_legal() -> None:
     good, odd = np.zeros(60, np.float32), np.zeros(100, np.uint8)[1:]
-    bad = np.full(60, np.inf, np.float32)
+    bad, switched = np.full(60, np.inf, np.float32), np.ones(60, np.float32)
+    switched[7] = 1e30
     at = library.at
     for given, W, R, words in (
         (spec(), None, good, "W: null"),
         (spec(), good, None, "R: null"),
         (spec(), good, odd, "R: not aligned"),
         (spec(**INT8), good, bad, "R: holds NaN or infinity"),
+        (spec(**INT8), switched, good, r"W: holds 1e\+30 as a switch"),
+        (spec(**FLOAT16), good, switched, r"R: holds 1e\+30, infinite in float16"),
     ):
         with pytest.raises(StatusError, match=words):
             library.call("onegru_layer_create", byref(given), at(W), at(R), None, byref(c_void_p()))

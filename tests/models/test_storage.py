@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -241,3 +242,87 @@ def test_refusals(tmp_path: Path) -> None:
         with pytest.raises(Exception, match="W: holds NaN or infinity; must be finite to be kept in int8"):
             loaded = call(weight_storage="int8")
             loaded.run(None, feed(port.name for port in loaded.get_inputs()))
+
+
+def with_weight(size: float, place: int = 3, others: float = 1.0) -> onegru.GRU:
+    """LAYER with one weight of this size in W, or in R, beside others of its row."""
+    W, R, B = LAYER.weights.W.copy(), LAYER.weights.R.copy(), LAYER.weights.B
+    matrix = W if place < W.shape[2] else R
+    matrix[1, 7] *= np.float32(others)
+    matrix[1, 7, place] = size
+    return onegru.GRU(W, R, B, direction="bidirectional", linear_before_reset=True)
+
+
+def by_the_provider(path: Path, options: dict[str, Any]) -> list[Array]:
+    runtime = pytest.importorskip("onnxruntime")
+    onegru.execution_provider.register()
+    providers: Any = [("OnegruExecutionProvider", options), "CPUExecutionProvider"]
+    session = runtime.InferenceSession(path, providers=providers, enable_fallback=0)
+    outputs: list[Array] = session.run(None, feed(port.name for port in session.get_inputs()))
+    return outputs
+
+
+DOORS: dict[str, tuple[str, Callable[[Path, dict[str, Any]], Any]]] = {
+    **WAYS,
+    "load by the reference": ("m.onnx", lambda path, told: of_model(path, {**told, "engine": "reference"})),
+    "the provider": ("m.onnx", by_the_provider),
+    "layers": ("m.safetensors", lambda path, told: onegru.load_layers(path)[""].with_storage(**told)),
+}
+
+
+@pytest.mark.parametrize("way", DOORS)
+def test_weights_that_a_type_would_destroy(tmp_path: Path, way: str) -> None:
+    name, run = DOORS[way]
+
+    def attempt(layer: onegru.GRU, storage: str, message: str) -> None:
+        onegru.save_layers(layer, tmp_path / name)
+        if not message:
+            run(tmp_path / name, {"weight_storage": storage})
+            return
+        with pytest.raises(Exception, match=message):
+            run(tmp_path / name, {"weight_storage": storage})
+
+    infinite = r"{}: holds {}, infinite in {}; must be kept in {}float32"
+    attempt(with_weight(-1e30), "float16", infinite.format("W", r"-1e\+30", "float16", "bfloat16 or "))
+    attempt(with_weight(65520, 9), "float16", infinite.format("R", r"6\.55e\+04", "float16", "bfloat16 or "))
+    attempt(with_weight(3.4e38), "bfloat16", infinite.format("W", r"3\.4e\+38", "bfloat16", ""))
+    attempt(with_weight(np.inf), "float16", "")  # which it was before
+    attempt(with_weight(65519), "float16", "")
+    attempt(with_weight(1e30), "bfloat16", "")
+    switch = r"{}: holds {} as a switch, .* must be kept in bfloat16 or float32"
+    attempt(with_weight(1e30), "int8", switch.format("W", r"1e\+30"))
+    attempt(with_weight(-2000, 9), "int8_g32", switch.format("R", r"2e\+03"))
+    attempt(with_weight(1e30, others=0), "int8", "")  # which has nothing beside it
+    attempt(with_weight(2e3, others=1e3), "int8", "")  # large as all of its row are
+    attempt(with_weight(3, others=1e-12), "int8", "")  # a row of units that count for nothing
+
+
+def test_python_and_the_provider_refuse_the_same_weights() -> None:
+    """Drawn rows around the limits, in groups of any size."""
+    rng = np.random.default_rng(11)
+    refused = 0
+    for _ in range(200):
+        inputs, storage = int(rng.integers(1, 80)), str(rng.choice(list(WEIGHT_STORAGES)))
+        matrix = rng.standard_normal((1, 3, inputs)) * 10.0 ** rng.integers(-2, 4)
+        matrix = np.where(rng.random(matrix.shape) < 0.1, matrix * 10.0 ** rng.integers(0, 8), matrix)
+        matrix = matrix.astype(np.float32)
+        if rng.random() < 0.2:
+            matrix[0, 1, rng.integers(inputs)] = 10.0 ** rng.integers(20, 39)
+        nodes = [m.gru("X", ["Y", ""], hidden_size=1)]
+        given = {"W": matrix, "R": np.zeros((1, 3, 1), np.float32)}
+        infos = [m.value("X", shape=["T", "N", inputs])], [m.value("Y", shape=[None] * 4)]
+        data = m.model(m.graph(nodes, *infos, given)).SerializeToString()
+        found = []
+        calls: list[Callable[..., object]] = [
+            partial(onegru.GRU, given["W"], given["R"]),
+            partial(onegru.InferenceSession, data),
+        ]
+        for call in calls:
+            try:
+                call(weight_storage=storage)
+                found.append("")
+            except Exception as error:
+                found.append(str(error)[str(error).index("W: ") :])
+        assert found[0] == found[1]
+        refused += found[0] != ""
+    assert 40 < refused < 160

@@ -20,7 +20,7 @@ from onegru.core.spec import Spec, Weights
 from onegru.engines import reference
 from onegru.engines.interface import Engine, EngineOptions, EngineStream, Problem
 from onegru.engines.native import NativeEngine
-from onegru.engines.storage import check_int8, planes_of, stored
+from onegru.engines.storage import check_storage, planes_of, stored
 
 
 class ReferenceEngine:
@@ -167,8 +167,7 @@ def make_engine(options: EngineOptions, spec: Spec, weights: Weights) -> Engine:
     name, storage, _ = options
     if storage is not None and spec.dtype != "float32":
         raise SpecError.of("weight_storage", f"{storage!r}; must be None for a layer of {spec.dtype}")
-    if is_int8(storage):
-        check_int8(weights)
+    check_storage(weights, storage)
     return ENGINES[next(iter(ENGINES)) if name == "auto" else name](spec, weights, options)
 
 

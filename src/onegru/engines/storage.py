@@ -22,8 +22,11 @@ _MOST_INPUTS = 1 << 17
 LEAST_RANGE = np.float32(2.0**-100)
 _LARGEST_RANGE = np.float32(float.fromhex("0x1.fffffp127"))
 
-# A number so many times larger than all others of its row switches a unit on or off.
-_LARGEST_RATIO = np.float32(1e9)
+# What is rounded to infinity in a type of 16 bits, and all above.
+_INFINITE = {"float16": np.float32(65520), "bfloat16": np.float32(float.fromhex("0x1.ffp127"))}
+
+# A number of this size, and so many times larger than others of its row, switches a unit on or off.
+_LEAST_SWITCH, _SWITCH_RATIO = np.float32(1e3), np.float32(1e3)
 
 
 def quantize_channels(matrix: Array, group: int = 0) -> tuple[Array, Array]:
@@ -42,13 +45,12 @@ def quantize_channels(matrix: Array, group: int = 0) -> tuple[Array, Array]:
     K = matrix.shape[-1]
     group = group or max(K, 1)
     with default_float_mode():
-        padded = np.pad(matrix, [(0, 0)] * (matrix.ndim - 1) + [(0, -K % group)])
-        groups = padded.reshape(*matrix.shape[:-1], -(-K // group) or 1, -1)
+        groups = _in_groups(matrix, group)
         largest = np.abs(groups).max(-1, initial=0.0).astype(np.float32)
         bits = (np.clip(largest, LEAST_RANGE, _LARGEST_RANGE) / np.float32(127)).view(np.uint32)
         scale = ((bits + np.uint32(0xFF)) & ~np.uint32(0xFF)).view(np.float32)
         q = np.rint(groups * (np.float32(1) / scale[..., None])).astype(np.int8)
-        return q.reshape(padded.shape)[..., :K], scale
+        return q.reshape(*matrix.shape[:-1], groups.shape[-2] * groups.shape[-1])[..., :K], scale
 
 
 def dequantized(q: Array, scale: Array, group: int) -> Array:
@@ -62,30 +64,57 @@ def planes_of(activation_storage: str | None) -> int:
     return 0 if activation_storage is None else ACTIVATION_STORAGES[activation_storage]
 
 
-def check_int8(weights: Weights) -> None:
-    """Raise SpecError unless W and R can be kept in int8: scales are finite, and sums fit into 32 bits."""
+def check_storage(weights: Weights, weight_storage: str | None) -> None:
+    """Raise SpecError unless W and R of a float32 layer can be kept in a type; None is their own."""
     for name, matrix in (("W", weights.W), ("R", weights.R)):
-        if matrix.shape[2] > _MOST_INPUTS:
-            raise SpecError.of(
-                name,
-                f"shape {list(matrix.shape)}; its last axis must be at most {_MOST_INPUTS} "
-                "to be kept in int8",
-            )
-        if not np.isfinite(matrix).all():
-            raise SpecError.of(name, "holds NaN or infinity; must be finite to be kept in int8")
-        if _has_switch(matrix):
-            raise SpecError.of(
-                name,
-                f"holds {np.abs(matrix).max():.3g} as a switch, as masked steps have it, beside which int8 "
-                "makes zeros of the other weights; must be kept in bfloat16 or float32",
-            )
+        if problem := storage_problem(matrix, weight_storage):
+            raise SpecError.of(name, problem)
 
 
-def _has_switch(matrix: Array) -> bool:
-    """Whether a row has a number that is so much larger than all others that it can be no weight."""
-    sizes = np.sort(np.abs(matrix), axis=-1)
-    most, next_most = sizes[..., -1:], sizes[..., -2:-1]
-    return bool(((next_most > 0) & (next_most < most / _LARGEST_RATIO)).any())
+def storage_problem(matrix: Array, weight_storage: str | None) -> str:
+    """Why a float32 matrix [..., rows, K] cannot be kept in a type; empty if it can.
+
+    native/runtimes/onnx_checks.h has the same, for runtimes that hold the weights themselves.
+    """
+    if weight_storage is None:
+        return ""
+    if not is_int8(weight_storage):
+        lost = matrix[np.isfinite(matrix) & (np.abs(matrix) >= _INFINITE[weight_storage])]
+        wider = "bfloat16 or float32" if weight_storage == "float16" else "float32"
+        return (
+            f"holds {lost[0]:.3g}, infinite in {weight_storage}; must be kept in {wider}" if lost.size else ""
+        )
+    if matrix.shape[-1] > _MOST_INPUTS:
+        shape = list(matrix.shape)
+        return f"shape {shape}; its last axis must be at most {_MOST_INPUTS} to be kept in int8"
+    if not np.isfinite(matrix).all():
+        return "holds NaN or infinity; must be finite to be kept in int8"
+    if switch := _switch(matrix, group_size(weight_storage)):
+        return (
+            f"holds {switch:.3g} as a switch, as masked steps have it, beside which int8 makes zeros of the "
+            "other weights; must be kept in bfloat16 or float32"
+        )
+    return ""
+
+
+def _switch(matrix: Array, group: int) -> float:
+    """A number that makes zeros of others with their scale, and is too much larger to be a weight; or 0."""
+    if np.abs(matrix).max(initial=0.0) < _LEAST_SWITCH:
+        return 0.0
+    sizes = np.abs(_in_groups(matrix, group or matrix.shape[-1]))
+    most = sizes.max(-1, keepdims=True)
+    is_lost = sizes < most / np.float32(254)
+    lost = sizes.max(-1, keepdims=True, where=is_lost, initial=0.0)
+    kept = sizes.min(-1, keepdims=True, where=~is_lost, initial=np.inf)
+    found = most[(most >= _LEAST_SWITCH) & (lost > 0) & (lost < kept / _SWITCH_RATIO)]
+    return float(found[0]) if found.size else 0.0
+
+
+def _in_groups(matrix: Array, group: int) -> Array:
+    """[..., rows, groups, weights], with zeros behind the last weights of a row."""
+    K = matrix.shape[-1]
+    padded = np.pad(matrix, [(0, 0)] * (matrix.ndim - 1) + [(0, -K % group)])
+    return padded.reshape(*matrix.shape[:-1], -(-K // group) or 1, -1)
 
 
 def stored(weights: Weights, weight_storage: str) -> Weights:

@@ -16,7 +16,7 @@ from onegru.core.dtypes import Array, in_groups
 from onegru.core.errors import SpecError, prefixed_errors
 from onegru.engines.interface import EngineOptions
 from onegru.engines.select import model_options
-from onegru.engines.storage import check_int8
+from onegru.engines.storage import check_storage
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of, through
 from onegru.models.gru_node import repeat
@@ -133,7 +133,8 @@ def _reason(layer: GRU | None) -> str:
     if layer.spec.dtype != EXACT:
         return f"is of {layer.spec.dtype}"
     try:
-        check_int8(layer.weights)
+        for kept, _ in MODES.values():  # a report measures all
+            check_storage(layer.weights, kept)
     except SpecError as error:
         return str(error)
     return ""

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
-from onegru.core.dtypes import Array, default_float_mode
+from onegru.core.dtypes import Array, default_float_mode, in_groups
 from onegru.core.errors import SpecError
+from onegru.engines.storage import storage_problem
 from onegru.formats.onnx.dequantized import int8_opset, quantized_inputs
 from onegru.formats.onnx.edit import code_of
 from onegru.formats.onnx.validate import is_onnx
@@ -158,8 +159,8 @@ def to_int8(around: Insertions, form: GruNodeConfig, group: int) -> GruNodeConfi
                 f"{form.label}: {port} is computed in each run, or an input with a default; must "
                 "be a constant: name the other GRU nodes to quantize those (--node)",
             )
-        if not np.isfinite(array).all():
-            raise SpecError.of("quantize", f"{form.label}: {port} holds NaN or infinity; must be finite")
+        if problem := storage_problem(array, in_groups("int8", group)):
+            raise SpecError.of("quantize", f"{form.label}: {port} {problem}: name the other nodes (--node)")
         q, scale, attributes = quantized_inputs(array, group)
         values = [
             _constant(scope, form, port, what, lambda constant=constant: constant)  # type: ignore[misc]

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from onegru.core.compare import QUANTIZED, TOLERANCE_REWRITTEN
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import Array, in_groups
 from onegru.core.errors import FormatError, SpecError
 from onegru.dataflow.edit import Edit
 from onegru.dataflow.operator import Op
-from onegru.engines.storage import quantize_channels
+from onegru.engines.storage import quantize_channels, storage_problem
 from onegru.formats.opened import Opened
 from onegru.formats.openvino.reader import read_ir
 from onegru.formats.openvino.writer import write_pair
@@ -99,8 +99,8 @@ def _quantized(edit: Edit, op: Op, port: str, name: str, group: int) -> str:
         )
     if array.dtype != np.float32:
         raise SpecError.of("nodes", f"{label} has element type {array.dtype}; must be float32")
-    if not np.isfinite(array).all():
-        raise SpecError.of("nodes", f"{label}: {port} holds NaN or infinity; must be finite")
+    if problem := storage_problem(array, in_groups("int8", group)):
+        raise SpecError.of("nodes", f"{label}: {port} {problem}: name the other layers (--node)")
     if group and array.shape[-1] % group:
         raise SpecError.of(
             "group_size", f"{group}; must divide the {array.shape[-1]} columns of {port} of {label}, in an IR"
