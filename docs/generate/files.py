@@ -46,8 +46,14 @@ ONE_STEP: Cell = (
 SWITCH = Reason(
     "holds 1e+30 as a switch", "masked steps are switched off by a weight beside which int8 keeps no other"
 )
-LOOP = Reason("does what is not known along time", "the layer behind the GRU has become a loop over steps")
-UNROLLED = Reason("drops 4 steps in front", "the layer behind the GRU has become a copy for each step")
+LOOP = Reason(
+    "is a loop, which is not followed",
+    "the layer behind the GRU has become a loop over steps; a Dense without TimeDistributed does not",
+)
+UNROLLED = Reason(
+    "cuts out one step of a fixed number",
+    "the layer behind the GRU has become a copy for each step; a Dense without TimeDistributed does not",
+)
 NOT_FLOAT32: Cell = (Reason("can be kept in int8: ", "its weights are not float32"),)
 WEIGHTS: Cell = (
     Reason("weights only, without activations", "it has weights without activations: save the model"),

@@ -7,7 +7,7 @@ from onegru.dataflow.linear import as_linear
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import ENDLESS, Elements, Move, UnknownOpError, operator_of
 from onegru.timeline.plan import Cache, TimeExtent
-from onegru.timeline.plan_context import NOT_ALONE, PlanContext, later_words
+from onegru.timeline.plan_context import NOT_ALONE, ONE_BY_ONE, PlanContext, later_words
 
 
 class SlicesPlanner:
@@ -94,6 +94,9 @@ class SlicesPlanner:
         if (front or behind) and not self.context.is_alone(op.inputs[0], move.axis):
             self.context.refuse("unknown", NOT_ALONE)
             return
+        if (later or behind) and not self.context.delay and self._takes_steps_apart(op, move, extent):
+            self.context.refuse_ends(ONE_BY_ONE)
+            return
         if later and not self.context.delay:
             self.context.refuse_ends(f"drops {count(later, 'step')} in front: {later_words(later)}")
         elif later:
@@ -104,3 +107,10 @@ class SlicesPlanner:
             extent.delay + later, zeros, extent.right_pad - behind
         )
         self.context.changes.unpadded.append((op, move.axis))
+
+    def _takes_steps_apart(self, op: Op, move: Move, extent: TimeExtent) -> bool:
+        """Whether a Slice and others take single steps of a fixed number, for a copy of a layer each."""
+        others = [other for other in self.flow.consumers[op.inputs[0]] if other.kind == "Slice"]
+        cuts = {id(other): self.cut(other, move.axis, extent) for other in others}
+        single = {cut for cut in cuts.values() if cut and sum(cut) == self.context.steps + extent.extra - 1}
+        return len(single) > 1 and cuts[id(op)] in single

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
 from onegru.dataflow.operator import Op
+from onegru.dataflow.port_loops import LOOP, TENSOR_ITERATOR
 from onegru.dataflow.table import Hazard, Move, operator_of
 from onegru.dataflow.table.windows import adds_no_bias
 from onegru.formats.graph import Graph
@@ -15,13 +16,15 @@ from onegru.timeline.analysis import TimeAnalysis, time_axis
 from onegru.timeline.find_time import find_time
 from onegru.timeline.finding import Finding, finding_of
 from onegru.timeline.plan import Cache, StreamingPlan, TimeExtent
-from onegru.timeline.plan_context import COUNTS, NOT_ALONE, PlanContext
+from onegru.timeline.plan_context import COUNTS, IN_LOOP, NOT_ALONE, PlanContext
 from onegru.timeline.plan_padding import PaddingPlanner
 from onegru.timeline.plan_recurrences import RecurrencesPlanner
 from onegru.timeline.plan_sizes import SizesPlanner
 from onegru.timeline.plan_slices import SlicesPlanner
 
 _MOST_NAMED = 5  # operators in a message
+
+_LOOPS = {"Loop", "Scan", LOOP, TENSOR_ITERATOR}
 
 _QUANTIZED = re.compile("[Qq]uantize|^QLinear|Integer$")  # what quantizers put into a model
 
@@ -44,8 +47,9 @@ def plan_streaming(
     example = next((info.name for info in graph.inputs if info.name not in states), "X")
     plan = Planner(analysis, find_time(analysis, time, example), delay).plan()
     if plan.refusals:
-        listed = "; ".join(map(str, plan.refusals[:_MOST_NAMED]))
-        more = len(plan.refusals) - _MOST_NAMED
+        named = list({item.message: item for item in reversed(plan.refusals)}.values())[::-1][:_MOST_NAMED]
+        listed = "; ".join(map(str, named))
+        more = len(plan.refusals) - len(named)
         listed += f"; and {more} more" * (more > 0)
         if any(_QUANTIZED.search(finding.operator) for finding in plan.refusals):
             listed += "; make the model stream before it is quantized"
@@ -168,7 +172,7 @@ class Planner:
             self.context.newest.update(outputs)
             return
         if moves is None or any(self.analysis.known.get(name) is None for name in (*with_steps, *outputs)):
-            self.context.refuse("unknown", "does what is not known along time")
+            self.context.refuse("unknown", IN_LOOP if kind in _LOOPS else "does what is not known along time")
             return
         takes = [place for place, name in enumerate(op.inputs) if name in with_steps and timed[name]]
         self.sizes.check_numbers(op, taken, moves, timed)
