@@ -178,15 +178,19 @@ onegru_layer* MakeLayer(const onegru_spec& given, const void* W, const void* R, 
 }
 
 onegru_layer* ReadFrom(onegru::Source&& source, std::size_t index, const onegru_storage* storage) {
+  const auto make = [](const onegru::LayerOfFile& found) {
+    return MakeLayer(found.spec, found.W.data(), found.R.data(), found.B.data());
+  };
   onegru::LayerOfFile found;
   try {
     found = onegru::ReadLayer(source, index);
     static_cast<void>(onegru::CheckedSpec(found.spec));
+    if (storage == nullptr) return make(found);
   } catch (const IllegalGru& error) {  // no fault of the caller's
     throw onegru::BadFile(error.what());
   }
-  if (storage != nullptr) found.spec.storage = *storage;
-  return MakeLayer(found.spec, found.W.data(), found.R.data(), found.B.data());
+  found.spec.storage = *storage;
+  return make(found);
 }
 
 }  // namespace

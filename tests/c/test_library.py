@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 import threading
@@ -379,6 +380,17 @@ def test_files_that_are_broken(tmp_path: Path) -> None:
         with pytest.raises(StatusError, match="no file") as caught:
             Layer.open(path)
         assert caught.value.status == library.CANNOT_READ
+
+
+def test_integers_whose_scales_are_no_numbers(tmp_path: Path) -> None:
+    path = saved(tmp_path, normal_gru(3, 4, weight_storage="int8"))
+    content = path.read_bytes()
+    header = json.loads(content[8 : (begin := 8 + int.from_bytes(content[:8], "little"))])
+    at = begin + header["layers.0.R_scale"]["data_offsets"][0]
+    path.write_bytes(content[:at] + np.float32(np.nan).tobytes() + content[at + 4 :])
+    with pytest.raises(StatusError, match="NaN or infinity") as caught:
+        Layer.open(path)
+    assert caught.value.status == library.BAD_FILE
 
 
 @pytest.mark.parametrize(
