@@ -89,6 +89,7 @@ def test_sizes_with_names() -> None:
     put = net("Concat", rest, first, net.ints(7), axis=0)
     same = net("Add", first, net.ints(0))
     more = net("Sub", first, net.ints(1))
+    twice = net("Add", net("Mul", net.ints(2), more), net.ints(1))
     known = flow(net.model())
     T, B = known.sizes(first), known.sizes(rest)
     assert T == ("dim:T",) and B == ("dim:B", 3)
@@ -97,6 +98,7 @@ def test_sizes_with_names() -> None:
     assert known.sizes(more) is None
     assert as_linear(known, more) == ("dim:T", -1)
     assert as_linear(known, first) == ("dim:T", 0)
+    assert as_linear(known, twice) == ("dim:T*2", -1)
     assert known.sizes("x") is None
 
 

@@ -275,6 +275,78 @@ def places(net: Bent) -> str:
     return net.add("Range", zero, count, one)
 
 
+def numbered(net: Bent, first: str, last: str, step: int = 1) -> str:
+    """Numbers from the first up to the last, as an axis of steps, beside what there is."""
+    ends = [net.add("Squeeze", item, net.ints(0)) for item in (first, last)]
+    numbers = net.add("Range", *ends, net.constant(step, np.int64))
+    return net.add("Mul", net.last, net.add("Cast", numbers, to=TensorProto.FLOAT))
+
+
+def numbers_from_the_last(net: Bent) -> str:
+    """T - 1 - arange(T)"""
+    last = net.add("Sub", net.add("Squeeze", steps_of(net, net.last), net.ints(0)), net.constant(1, np.int64))
+    back = net.add("Sub", last, places(net))
+    return net.add("Mul", net.last, net.add("Cast", back, to=TensorProto.FLOAT))
+
+
+def numbers_up_to_twice(net: Bent) -> str:
+    count = steps_of(net, net.last)
+    return numbered(net, count, net.add("Mul", count, net.ints(2)))
+
+
+def every_other_number(net: Bent) -> str:
+    """Half as many as steps, twice."""
+    count = net.add("Mul", steps_of(net, net.last), net.ints(2))
+    half = net.add("Range", *[net.add("Squeeze", x, net.ints(0)) for x in (net.ints(0), count, net.ints(4))])
+    both = net.add("Concat", half, half, axis=0)
+    both = net.add("Slice", both, net.ints(0), steps_of(net, net.last), net.ints(0))
+    return net.add("Mul", net.last, net.add("Cast", both, to=TensorProto.FLOAT))
+
+
+def numbers_of_rows(net: Bent) -> str:
+    rows = net.merged()
+    count = net.add("Gather", net.add("Shape", rows), net.constant(0, np.int64))
+    numbers = net.add("Range", net.constant(0, np.int64), count, net.constant(1, np.int64))
+    numbers = net.add("Unsqueeze", net.add("Cast", numbers, to=TensorProto.FLOAT), net.ints(1))
+    return net.apart(net.add("Mul", rows, numbers))
+
+
+def numbers_beside_lengths(net: Bent) -> str:
+    """`arange(T) < lengths`, where whoever calls a chunk may say how long that is."""
+    net.inputs.append(helper.make_tensor_value_info("n", TensorProto.INT64, [B, 1, 1]))
+    net.feeds["n"] = np.array([5, 3], np.int64).reshape(B, 1, 1)
+    is_within = net.add("Cast", net.add("Less", places(net), "n"), to=TensorProto.FLOAT)
+    return net.add("Mul", net.last, is_within)
+
+
+def pairs_of_numbers(net: Bent) -> str:
+    """`tril(ones(T, T)) @ x`"""
+    numbers = places(net)
+    earlier = net.add("LessOrEqual", numbers, net.add("Unsqueeze", numbers, net.ints(1)))
+    x = net.add("MatMul", net.add("Cast", earlier, to=TensorProto.FLOAT), net.rows())
+    return net.back(x)
+
+
+def steps_by_numbers(net: Bent) -> str:
+    return net.add("Gather", net.last, places(net), axis=2)
+
+
+def number_of_all(net: Bent) -> str:
+    share = net.add("Div", net.add("Cast", places(net), to=TensorProto.FLOAT), net.steps())
+    return net.add("Mul", net.last, share)
+
+
+def sum_along_rows(net: Bent) -> str:
+    return net.apart(net.add("CumSum", net.merged(), net.constant(0, np.int64)))
+
+
+def written_ones(net: Bent) -> str:
+    """As many steps as a list has elements, which are counted."""
+    ones = net.add("ConstantOfShape", steps_of(net, net.last), value=helper.make_tensor("one", 7, [1], [1]))
+    count = net.add("Cast", net.add("ReduceSum", ones, net.ints(0), keepdims=1), to=TensorProto.FLOAT)
+    return net.add("Div", net.last, count)
+
+
 def size_of_places(net: Bent) -> str:
     return net.add("Cast", net.add("Shape", places(net)), to=TensorProto.FLOAT)
 
@@ -540,7 +612,18 @@ BENDS: dict[str, Bend] = {
     "pads of the same size": same_pads,
     **{f"divided by {name}": divided_by(number) for name, number in NUMBERS.items()},
     **{f"the newest by {name}": newest_by(NUMBERS[name]) for name in NUMBERS if name != "running ones"},
-    **{f"{name} as an output": number_itself(number) for name, number in NUMBERS.items()},
+    **{f"{name} as an output": number_itself(NUMBERS[name]) for name in NUMBERS if name != "running ones"},
+    "numbers from the last": numbers_from_the_last,
+    "numbers up to twice": numbers_up_to_twice,
+    "every other number": every_other_number,
+    "numbers of rows": numbers_of_rows,
+    "numbers beside lengths": numbers_beside_lengths,
+    "pairs of numbers": pairs_of_numbers,
+    "steps by their numbers": steps_by_numbers,
+    "a number by that of all": number_of_all,
+    "a sum along rows": sum_along_rows,
+    "a list of ones": written_ones,
+    "a sum from the last": lambda net: net.add("CumSum", net.last, net.constant(-1, np.int64), reverse=1),
     "a state by steps": state_by_steps,
     "a start by steps": start_by_steps,
     "a branch by steps": branch_by_steps,
@@ -592,7 +675,10 @@ OF_FIXED: dict[str, Bend] = {
     "a table behind an unknown rank": table_behind_unknown,
 }
 #: What streams behind some parts, and is computed rightly then.
-_MAY_STREAM = ("pads of the same size", "to written steps", "resized to what it is")
+_MAY_STREAM = (
+    *("pads of the same size", "to written steps", "resized to what it is"),
+    *("a sum from the first", "divided by running ones"),
+)
 
 
 def positive(net: Bent) -> str:
@@ -624,9 +710,12 @@ def in_chunks(path: Path, feeds: dict[str, Array], steps: int, rng: np.random.Ge
     """What ONNX Runtime gives in chunks by the file's metadata: steps joined, or those of the newest one."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     document = json.loads(session.get_modelmeta().custom_metadata_map[STREAM_KEY])
+    types = {item.name: np.int64 if "int64" in item.type else np.float32 for item in session.get_inputs()}
     states = {
         item["input"]: np.full(
-            [B if size == "batch" else size for size in item["shape"]], item.get("initial", 0), np.float32
+            [B if size == "batch" else size for size in item["shape"]],
+            item.get("initial", 0),
+            types[item["input"]],
         )
         for item in document["states"]
     }

@@ -155,7 +155,7 @@ def test_states_that_come_back_elsewhere_are_none(
 
 
 def summed_behind(path: Path, make: Make, axis: int, steps: int = -1) -> Path:
-    """A GRU, then `make`, then a sum over the steps before, along this axis."""
+    """A GRU, then `make`, then a sum over the steps behind, along this axis."""
     op, rng = ov.opset8, np.random.default_rng(0)
     weights = [rng.standard_normal(s).astype(np.float32) for s in ((1, 12, I), (1, 12, H), (1, 12))]
     x = op.parameter([1, steps, I], np.float32, name="x")
@@ -163,7 +163,7 @@ def summed_behind(path: Path, make: Make, axis: int, steps: int = -1) -> Path:
     zeros = op.constant(np.zeros((1, 1, H), np.float32))
     gru = op.gru_sequence(x, zeros, lengths, *map(op.constant, weights), H, "forward")
     y = make(op, op.squeeze(gru.output(0), op.constant([1])))
-    result = op.result(y if axis < 0 else op.cum_sum(y, op.constant(axis)))
+    result = op.result(y if axis < 0 else op.cum_sum(y, op.constant(axis), reverse=True))
     result.set_friendly_name("y")
     x.output(0).get_tensor().set_names({"x"})
     ov.save_model(ov.Model([result], [x]), path, compress_to_fp16=False)
@@ -209,6 +209,30 @@ def test_a_fixed_number_of_steps_is_opened(tmp_path: Path) -> None:
     whole, stream = onegru.load(path).run({"x": x})["y"], onegru.load(tmp_path / "s.xml").stream()
     parts = [stream.step({"x": x[:, begin:end]})["y"] for begin, end in ((0, 1), (1, 4), (4, T))]
     np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=1e-6)
+
+
+def running_mean(op: Any, y: Any) -> Any:
+    count = op.squeeze(op.gather(op.shape_of(y), op.constant([1]), op.constant(0)), op.constant([0]))
+    one = op.constant(np.int64(1))
+    numbers = op.range(one, op.add(count, one), one)
+    numbers = op.unsqueeze(op.convert(numbers, "f32"), op.constant([1]))
+    return op.divide(op.cum_sum(y, op.constant(1)), numbers)
+
+
+@pytest.mark.parametrize("is_stated", [False, True], ids=("opset1", "opset4"))
+def test_a_running_mean_counts_on(is_stated: bool, tmp_path: Path) -> None:
+    path = summed_behind(tmp_path / "m.xml", running_mean, -1)
+    if is_stated:  # the type of the numbers
+        text, kind = path.read_text(), 'type="Range" version="opset1">'
+        assert kind in text
+        path.write_text(text.replace(kind, 'type="Range" version="opset4"><data output_type="i64" />'))
+    onegru.make_streaming(path, tmp_path / "s.xml")
+    x = np.random.default_rng(2).standard_normal((1, 17, I)).astype(np.float32)
+    whole, stream = onegru.load(path).run({"x": x})["y"], onegru.load(tmp_path / "s.xml").stream()
+    ends = ((0, 1), (1, 3), (3, 10), (10, 17))
+    parts = [stream.step({"x": x[:, begin:end]})["y"] for begin, end in ends]
+    np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=1e-6)
+    assert [state.tolist() for state in stream.state.values() if state.dtype == np.int64] == [[17]]
 
 
 def dense_of_h(op: Any, y: Any) -> Any:

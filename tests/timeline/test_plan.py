@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,130 @@ def test_what_streams(make: Callable[[Bent], str], fixed: bool, tmp_path: Path) 
     source, target = save(tmp_path, proto), tmp_path / "streaming.onnx"
     onegru.make_streaming(source, target, delay=True, check=False)
     assert not is_wrong(source, target, net, 1)
+
+
+def numbers(net: Bent, first: int, step: int, dtype: int) -> str:
+    """Numbers of steps, as `torch.arange(first, step * steps + first, step)` is written."""
+    count = net.add("Squeeze", steps_of(net, net.last), net.ints(0))
+    end = net.add("Mul", count, net.constant(step, np.int64))
+    end = net.add("Add", end, net.constant(first, np.int64))
+    ends = net.constant(first, np.int64), end, net.constant(step, np.int64)
+    return net.add("Range", *(net.add("Cast", number, to=dtype) for number in ends))
+
+
+def running_mean(net: Bent) -> str:
+    count = net.add("Cast", numbers(net, 1, 1, TensorProto.INT64), to=TensorProto.FLOAT)
+    return net.add("Div", net.add("CumSum", net.last, net.constant(-1, np.int64)), count)
+
+
+def mean_before(net: Bent) -> str:
+    """Of all earlier steps."""
+    sums = net.add("CumSum", net.last, net.constant(2, np.int64), exclusive=1)
+    return net.add("Div", sums, net.add("Add", numbers(net, 0, 1, TensorProto.FLOAT), net.constant(1.0)))
+
+
+def cumulative_norm(net: Bent) -> str:
+    """Of all features of all steps so far."""
+    count = net.add("Reshape", numbers(net, C, C, TensorProto.FLOAT), net.ints(1, 1, -1))
+    sums = net.add("ReduceSum", net.last, net.ints(1), keepdims=1)
+    means = net.add("Div", net.add("CumSum", sums, net.constant(-1, np.int64)), count)
+    return net.add("Sub", net.last, net.add("Expand", means, net.add("Shape", net.last)))
+
+
+def mean_by_ones(net: Bent) -> str:
+    one = helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])
+    ones = net.add("ConstantOfShape", net.add("Shape", net.last), value=one)
+    sums = [net.add("CumSum", x, net.constant(2, np.int64)) for x in (net.last, ones)]
+    return net.add("Div", *sums)
+
+
+def sines(net: Bent) -> str:
+    """Of the places of steps."""
+    places = net.add("Unsqueeze", numbers(net, 0, 1, TensorProto.FLOAT), net.ints(1))
+    sines = net.add("Sin", net.add("MatMul", places, net.weights(1, C)))
+    return net.back(net.add("Add", net.rows(), sines))
+
+
+def sum_of_a_shift(net: Bent) -> str:
+    """Whose steps wait, as do their numbers."""
+    x = net.add("Conv", net.last, net.weights(C, C, 3), pads=[1, 1])
+    net.last = x
+    return net.add("Add", running_mean(net), sines(net))
+
+
+def mean_behind_a_shift(net: Bent) -> str:
+    """Whose steps are counted behind zeros in front."""
+    net.last = net.add("Pad", net.last, net.ints(0, 0, 2, 0, 0, -2))
+    return net.add("Add", running_mean(net), mean_by_ones(net))
+
+
+def expanded(net: Bent) -> str:
+    """`means.expand(-1, C, steps)`, as TorchScript writes it: ones in the places of -1 and less."""
+    means = net.add("ReduceMean", net.last, axes=[1], keepdims=1)
+    sizes = net.add("Concat", net.ints(-1), net.ints(C), steps_of(net, net.last), axis=0)
+    sizes = net.add("Reshape", sizes, net.ints(-1))
+    one = helper.make_tensor("one", TensorProto.INT64, [1], [1])
+    ones = net.add("ConstantOfShape", net.add("Shape", sizes), value=one)
+    is_left = net.add("Equal", sizes, net.add("Mul", ones, net.constant(-1, np.int64)))
+    sizes = net.add("Where", is_left, ones, sizes)
+    return net.add("Mul", net.last, net.add("Expand", means, sizes))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        running_mean,
+        mean_before,
+        cumulative_norm,
+        mean_by_ones,
+        sines,
+        sum_of_a_shift,
+        mean_behind_a_shift,
+        expanded,
+    ],
+)
+def test_what_counts_on_from_chunk_to_chunk(make: Callable[[Bent], str], tmp_path: Path) -> None:
+    net, proto = network(make, fixed=False)
+    source, target = save(tmp_path, proto), tmp_path / "streaming.onnx"
+    onegru.make_streaming(source, target, delay=True, time={"X": 2})
+    for seed in range(3):
+        assert not is_wrong(source, target, net, seed)
+
+
+@pytest.mark.parametrize("make", [running_mean, mean_before, mean_by_ones])
+def test_sums_keep_their_bits_in_chunks_of_any_length(make: Callable[[Bent], str], tmp_path: Path) -> None:
+    """As each chunk adds to the last sum, step by step; a stream may start over, and be saved."""
+    net = Bent(np.random.default_rng(1), fixed=False)
+    net.last = make(net)
+    model = onegru.load(save(tmp_path, net.whole("batch", 17)))
+    X, stream = (
+        net.rng.standard_normal((B, C, 23)).astype(np.float32),
+        model.stream(rewrite=True, time={"X": 2}),
+    )
+    for sizes in ([1] * 23, [2, 7, 0, 1, 13], [23]):
+        stream.reset()
+        ends = np.cumsum([0, *sizes])
+        parts = [stream.step({"X": X[:, :, a:b]})["Z"] for a, b in pairwise(ends)]
+        np.testing.assert_array_equal(np.concatenate(parts, 2), model.run({"X": X})["Z"])
+        np.savez(tmp_path / "one.npz", **stream.state)
+
+
+@pytest.mark.parametrize("done", [2**24 + 1, 2**40 + 3])
+def test_steps_are_counted_as_integers(done: int, tmp_path: Path) -> None:
+    """Beyond what float32 can count, where `Cast` rounds each number by itself."""
+    net = Bent(np.random.default_rng(1), fixed=False)
+    for name, dtype in (("n", TensorProto.INT64), ("f", TensorProto.FLOAT)):
+        net.nodes.append(onnx.helper.make_node("Identity", [numbers(net, 3, 2, dtype)], [name]))
+        net.output(name, dtype)
+    stream = onegru.load(save(tmp_path, net.whole("batch", 17))).stream(rewrite=True, time={"X": 2})
+    stream.step({"X": np.zeros((B, C, 1), np.float32)})
+    assert all(state == [1] and state.dtype == np.int64 for state in stream.state.values())
+    stream.state = dict.fromkeys(stream.state, np.array([done]))
+    found = stream.step({"X": np.zeros((B, C, 4), np.float32)})
+    expected = 3 + 2 * (done + np.arange(4))
+    np.testing.assert_array_equal(found["n"], expected)
+    np.testing.assert_array_equal(found["f"], expected.astype(np.float32))
+    assert all(state == [done + 4] for state in stream.state.values())
 
 
 @pytest.mark.parametrize("place", [-1, T - 1])

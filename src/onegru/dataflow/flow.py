@@ -15,7 +15,7 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN
 from onegru.dataflow.deep import answered_once
 from onegru.dataflow.neutral import beside_ones, one_number
-from onegru.dataflow.operator import LoopIndex, Op, Shape, Size
+from onegru.dataflow.operator import MOST_SIZES, LoopIndex, Op, Shape, Size
 from onegru.dataflow.table import (
     Call,
     Elements,
@@ -33,7 +33,6 @@ _MOVING = movers(
     without=("Identity", "Flatten"),
 )
 _MOST_FOLDED = 2**27  # elements of all constants that are computed ahead
-_MOST_SIZES = 16  # of a tensor that is followed element by element
 
 
 class Flow:
@@ -263,7 +262,7 @@ class Flow:
             return self.sizes(self.aliases[name])
         if name in self._constants:
             array = self.constant(name)
-            if array is None or array.size > _MOST_SIZES or array.ndim > 1:
+            if array is None or array.size > MOST_SIZES or array.ndim > 1:
                 return None
             numbers = array.ravel().astype(np.float64)
             whole = np.isfinite(numbers).all() and (numbers == np.floor(numbers)).all()
@@ -285,7 +284,7 @@ class Flow:
             found = operator_of(op.kind).sizes(Call(op, self, ()), known)
         except (UnknownOpError, *BROKEN):
             return None
-        return found if found is not None and len(found) <= _MOST_SIZES else None
+        return found if found is not None and len(found) <= MOST_SIZES else None
 
     def fill(self, name: str) -> Size | float | None:
         """The number or size that every element of a value is; None if they differ or are not known."""

@@ -11,6 +11,8 @@ from onegru.core.dtypes import Array
 #: A size: fixed, or the name of one that is the same wherever the name stands.
 Size = int | str
 Shape = tuple[Size, ...]
+#: Of a tensor whose elements are followed as sizes.
+MOST_SIZES = 16
 
 
 class LoopIndex(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.operator import Op, Shape, Size
+from onegru.dataflow.linear import as_linear
+from onegru.dataflow.operator import MOST_SIZES, Op, Shape, Size
 from onegru.dataflow.table import Call, Elements, Move, UnknownOpError, movers, operator_of
 from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.timeline.axes import Axes, Axis
@@ -19,7 +21,6 @@ _NONE: frozenset[str] = frozenset()
 MOVES = movers(Elements.KEPT | Elements.PERMUTED | Elements.JOINED, casts=True)
 PARTS = MOVES | movers(Elements.CUT)
 COPIES = movers(Elements.KEPT | Elements.REPEATED, casts=True, without=("Flatten",))
-_MAX_SIZES = 16  # of integers that are followed one by one
 
 
 class TimeAnalysis:
@@ -41,6 +42,7 @@ class TimeAnalysis:
         self.beside: dict[int, list[Move]] = {}  # of inputs that depend on no input of the model
         self.measured: dict[str, tuple[Axis, str]] = {}  # the sizes that Shape gives: of which axis and value
         self.sized: dict[str, tuple[Size, ...]] = {}  # integers, as far as they are numbers and such sizes
+        self.numbered: dict[int, tuple[str, int]] = {}  # by `_number`
         self.lost: dict[int, set[int]] = {}  # factors that a Reshape cuts
         self.inputs = [name for name in flow.inputs if not flow.holds(name)]
         self.dynamic = set(self.inputs)
@@ -105,20 +107,24 @@ class TimeAnalysis:
                 self.known[name] = self._given(op, output, moves)
         if operator.filled_by is not None and moves is not None:
             self._fill(op, self.sized.get(op.inputs[operator.filled_by]), moves)
+        if op.kind == "Range" and (number := self._number(op)) is not None:
+            self.numbered[id(op)] = number
+            self._fill(op, number[:1], [])
 
     def _measure(self, op: Op) -> None:
         """Follow integers that are made of the sizes of axes, whatever is known of these sizes."""
         if op.bodies or not op.outputs or not op.inputs:
             return
-        if op.kind == "Shape":
+        integers = self.sized.get(op.inputs[0]) if op.kind == "Shape" else None
+        if integers is not None and len(self.flow.shape(op.inputs[0]) or ()) == 1:
+            found: tuple[Size, ...] | None = (len(integers),)
+        elif op.kind == "Shape":
             axes = self.known.get(op.inputs[0])
             if axes is None:
                 return
             names = [f"@{len(self.measured) + place}" for place in range(len(axes))]
             self.measured.update(zip(names, ((axis, op.inputs[0]) for axis in axes), strict=True))
-            found: tuple[Size, ...] | None = tuple(names)[
-                op.attributes.get("start", 0) : op.attributes.get("end")
-            ]
+            found = tuple(names)[op.attributes.get("start", 0) : op.attributes.get("end")]
         elif not operator_of(op.kind).has_sizes or any(
             name in self.dynamic for name in op.inputs[1:] if op.kind in ("Slice", "Gather", "Reshape")
         ):
@@ -130,7 +136,7 @@ class TimeAnalysis:
                 found = call.operator.sizes(call, known) if known and len(known) == len(parts) else None
             except (UnknownOpError, ArithmeticError, LookupError, ValueError):
                 return
-        if found is not None and len(found) <= _MAX_SIZES:
+        if found is not None and len(found) <= MOST_SIZES:
             self.sized[op.outputs[0]] = found
 
     def sizes_in(self, name: str) -> tuple[Size, ...] | None:
@@ -138,9 +144,28 @@ class TimeAnalysis:
         if name in self.dynamic:
             return self.sized.get(name)
         array = self.flow.constant(name)
-        if array is None or array.dtype.kind not in "iub" or array.ndim > 1 or array.size > _MAX_SIZES:
+        if array is None or array.dtype.kind not in "iub" or array.ndim > 1 or array.size > MOST_SIZES:
             return None
         return tuple(int(item) for item in array.ravel())
+
+    def _number(self, op: Op) -> tuple[str, int] | None:
+        """The size of an axis that a Range numbers, as measured, and the whole number between its numbers."""
+
+        def sizes_of(name: str) -> tuple[Size, ...] | None:
+            sizes, known = self.sizes_in(name), self.flow.sizes(name)
+            if sizes is None or known is None or len(sizes) != len(known):
+                return sizes
+            return tuple(b if isinstance(b, int) else a for a, b in zip(sizes, known, strict=True))
+
+        first, step = (self.flow.number(name) for name in op.inputs[::2])
+        linear = as_linear(self.flow, op.inputs[1], sizes_of)
+        if linear is None or step is None or step < 1 or step % 1 or first != linear[1]:
+            return None
+        parts = str(linear[0]).split("*")
+        sizes = [part for part in parts if part in self.measured]
+        numbers = [int(part) for part in parts if part.isdecimal()]
+        is_each = len(sizes) == 1 and len(numbers) == len(parts) - 1 and math.prod(numbers) == step
+        return (sizes[0], int(step)) if is_each else None
 
     def _fill(self, op: Op, sizes: tuple[Size, ...] | None, moves: list[Move]) -> None:
         """What is made as long as axes of other values has the same axes."""

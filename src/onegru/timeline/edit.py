@@ -17,8 +17,9 @@ from onegru.dataflow.table.recurrences import recurrent
 from onegru.dataflow.table.windows import Window
 from onegru.formats.stream_note import State
 from onegru.timeline.analysis import TimeAnalysis
+from onegru.timeline.edit_counts import number_on, sum_on
 from onegru.timeline.plan import Cache, StreamingPlan
-from onegru.timeline.size_names import SizeNames, label_of, unknown
+from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain, unknown
 from onegru.timeline.starts import evaluated
 
 _MOST_ELEMENTS = 1 << 20  # of a state that is followed element by element
@@ -83,6 +84,8 @@ class StreamingRewriter:
                 self._keep_place(op, place)
         for cache in plan.caches:
             self._add_cache(cache)
+        self.states += [sum_on(edit, self.sizes, op, axis) for op, axis in plan.summed]
+        self.states += [number_on(edit, op, step) for op, step in plan.numbered]
         for op, axis in plan.resized:
             self._open_resize(op, axis)
         for name, steps in plan.held.items():
@@ -120,12 +123,6 @@ class StreamingRewriter:
                 self.edit.resize(value, axis, size.removeprefix("dim:"))
             elif is_time:
                 self.edit.resize(value, axis, "frames")
-
-    def _dtype(self, op: Op, value: str) -> str:
-        dtype = self.flow.dtype(value)
-        if dtype is None:
-            raise unknown(op, f"the element type of {value!r} is not known")
-        return dtype
 
     # Changes
 
@@ -265,14 +262,14 @@ class StreamingRewriter:
             edit.take(op, place, self.joined[key])
             return
         label = label_of(op)
-        taken, given = (edit.fresh(f"{_plain(label)}_cache_{way}") for way in ("in", "out"))
+        taken, given = (edit.fresh(f"{plain(label)}_cache_{way}") for way in ("in", "out"))
         shape = self.sizes.first_shape(op, value, axis, first)
         is_open = steps != first
         declared, later = (
             [f"{name}_frames" if is_open and item == axis else size for item, size in enumerate(shape)]
             for name in (taken, given)
         )
-        dtype = self._dtype(op, value)
+        dtype = dtype_of(self.flow, op, value)
         edit.input(taken, dtype, declared)
         edit.output(given, dtype, later)
         joined = new = edit.add("Concat", [taken, now], f"{label}/joined", before=op, axis=axis)
@@ -306,7 +303,7 @@ class StreamingRewriter:
             if (outside := self.analysis.outside(old, self.plan.inputs)) is not None:
                 self.parts.setdefault(outside, []).append((old, op, last))
                 continue
-            taken, given = (edit.fresh(f"{_plain(label)}_{what}_{way}") for way in ("in", "out"))
+            taken, given = (edit.fresh(f"{plain(label)}_{what}_{way}") for way in ("in", "out"))
             before, rows, behind = self._state_shape(op)
             start = self.analysis.start_of(op, old) if old else None
             if start is not None and (many := start.shape[len(before)]) > 1:
@@ -314,7 +311,7 @@ class StreamingRewriter:
                     raise unknown(op, "it starts from different numbers in each row")
                 rows = (many,)
             shape = (*before, *rows, *behind)
-            dtype = self._dtype(op, op.inputs[0])
+            dtype = dtype_of(self.flow, op, op.inputs[0])
             edit.input(taken, dtype, shape)
             edit.output(given, dtype, shape)
             if len(rows) == 1:
@@ -345,7 +342,7 @@ class StreamingRewriter:
         axes = [axis for axis in range(len(shape)) if _is_joined([item[0] for item in found], axis, numbers)]
         if not axes or not self.analysis.starts_alone(name):
             raise unknown(op, f"input {name!r}, where it starts, serves several states or something else")
-        given = self.edit.fresh(f"{_plain(label_of(op))}_state_out" if len(found) == 1 else f"{name}_out")
+        given = self.edit.fresh(f"{plain(label_of(op))}_state_out" if len(found) == 1 else f"{name}_out")
         edit = self.edit
         ends = [
             edit.output_of(one, last) or edit.give(one, last, edit.fresh(f"{given}/part"))
@@ -377,8 +374,3 @@ def _is_joined(parts: Sequence[Array | None], axis: int, whole: Array) -> bool:
         return len(arrays) == len(parts) and np.array_equal(np.concatenate(arrays, axis), whole)
     except ValueError:  # of other shapes
         return False
-
-
-def _plain(label: str) -> str:
-    """A node's name without the slashes of PyTorch's exporter."""
-    return label.strip("/").replace("/", "_")

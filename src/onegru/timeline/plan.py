@@ -54,6 +54,8 @@ class StreamingPlan:
         dropped: Slices that still cut steps off the front, behind a cache: how many, by operator and axis.
         latest: Gathers of the last step by its place, which is known where the number of steps is fixed.
         reshaped: Reshapes whose sizes have a fixed number of steps, at these places.
+        summed: sums from the first step on, which need that of the steps before, and the axis.
+        numbered: Ranges that number steps, and the number between two.
         resized: Resizes that keep time, to a number of steps that is written down, and the axis.
         refusals: the operators that cannot be streamed, and why.
         lasting: of these, those that steps which a model carries by itself do not make good.
@@ -72,6 +74,8 @@ class StreamingPlan:
     dropped: dict[tuple[int, int], int] = field(default_factory=dict)
     latest: list[Op] = field(default_factory=list)
     reshaped: list[tuple[Op, int]] = field(default_factory=list)
+    summed: list[tuple[Op, int]] = field(default_factory=list)
+    numbered: list[tuple[Op, int]] = field(default_factory=list)
     resized: list[tuple[Op, int]] = field(default_factory=list)
     refusals: list[Finding] = field(default_factory=list)
     lasting: list[Finding] = field(default_factory=list)

@@ -29,6 +29,7 @@ class PlanContext:
         steps: how many a run always has; 0 if that is open.
         streamed: the values that depend on steps.
         newest: of these, those without an axis for them.
+        places: the values that are computed from the numbers of steps and constants alone.
         counting: the values that depend on how many steps a run has.
         carried: the recurrences whose states are states already, by id.
         changes: what the operator at hand needs changed.
@@ -44,6 +45,7 @@ class PlanContext:
         self.steps = 0
         self.streamed = {name for name in analysis.inputs if name not in analysis.states and self.timed(name)}
         self.newest: set[str] = set()
+        self.places: set[str] = set()
         self.counting: set[str] = set()
         self.carried = {id(op) for op in analysis.recurrent if analysis.is_carried(op)}
         self.changes = StreamingPlan()

@@ -34,11 +34,14 @@ class SizesPlanner:
         if (
             sizes is not None
             and is_followed
-            and self.context.counting.isdisjoint(taken if op.kind == "Shape" else ())
+            and (op.kind != "Shape" or taken[0] in self.analysis.sized or not counts & self.context.counting)
         ):
             self.context.counting.update(outputs if self.context.steps_in(sizes) else ())
         elif self._is_filled(op):
             self.context.streamed.update(outputs)
+        elif self._is_numbered(op):
+            self.context.streamed.update(outputs)
+            self.context.places.update(outputs)
         else:
             self.context.counting.update(outputs)
 
@@ -59,8 +62,35 @@ class SizesPlanner:
             pairs = zip(shape[::-1], sizes[::-1], strict=False)
             if any(size != 1 and self.context.steps_in((wanted,)) for size, wanted in pairs):
                 return False
-        (self.context.extents[name],) = extents
-        return not self.context.extents[name].left_pad and len(self.context.timed(name)) == 1
+        (extent,) = extents
+        self.context.extents[name] = extent.held(extent.left_pad)
+        return len(self.context.timed(name)) == 1
+
+    def _is_numbered(self, op: Op) -> bool:
+        """Whether an operator numbers steps, which goes on from the last chunk's."""
+        size, step = self.analysis.numbered.get(id(op), ("", 0))
+        steps = self.context.steps_in((size,))
+        is_open = not self.context.steps and self.context.counting.isdisjoint(op.inputs[::2])
+        if not steps or not is_open or not self.context.is_alone(op.outputs[0], 0):
+            return False
+        extent = self.context.extent(steps[0][0])
+        self.context.extents[op.outputs[0]] = extent.held(
+            extent.left_pad
+        )  # no zeros come in front of numbers
+        self.context.changes.numbered.append((op, step))
+        return True
+
+    def follow_places(self, op: Op, taken: list[str]) -> None:
+        """Note what is made of the numbers of steps alone; beside an input they may be those of a chunk."""
+        if self.context.places.isdisjoint(taken):
+            return
+        sizes = operator_of(op.kind).size_inputs
+        others = {name for place, name in enumerate(op.inputs) if place not in sizes} - self.context.places
+        others = {name for name in others & self.analysis.dynamic if name not in self.analysis.sized}
+        if not others:
+            self.context.places.update(filter(None, op.outputs))
+        elif not others <= self.context.streamed:
+            self.context.refuse("mixes", "sets the numbers of steps beside an input that has none")
 
     def check_numbers(
         self, op: Op, taken: list[str], moves: list[Move], timed: Mapping[str, list[int]]

@@ -176,6 +176,7 @@ class Planner:
             return
         takes = [place for place, name in enumerate(op.inputs) if name in with_steps and timed[name]]
         self.sizes.check_numbers(op, taken, moves, timed)
+        self.sizes.follow_places(op, taken)
         lost = {self.analysis.axes.find(factor) for factor in self.analysis.lost.get(id(op), ())}
         if lost & self.context.time:
             self.context.refuse("unknown", "cuts time into other axes")
@@ -306,6 +307,12 @@ class Planner:
             return
         if kind == "Resize" and self.analysis.call(op).is_given(3):
             return  # its sizes were looked at
+        if kind == "CumSum" and move.hazard and not self.analysis.call(op).get("reverse"):
+            if self.context.is_alone(op.inputs[0], move.axis):
+                self.context.changes.summed.append((op, move.axis))
+            else:
+                self.context.refuse("unknown", NOT_ALONE)
+            return
         if move.hazard:
             self.context.refuse(move.hazard, move.message)
             return

@@ -6,6 +6,7 @@ import math
 from itertools import chain
 
 from onegru.core.errors import SpecError
+from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Size
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.axes import Axis
@@ -113,6 +114,23 @@ class SizeNames:
 def label_of(op: Op) -> str:
     """The name of an operator, or of what it gives."""
     return op.name or next(filter(None, op.outputs))
+
+
+def dtype_of(flow: Flow, op: Op, value: str) -> str:
+    """The element type of a value that an operator takes or gives.
+
+    Raises:
+        SpecError: it is not known.
+    """
+    dtype = flow.dtype(value)
+    if dtype is None:
+        raise unknown(op, f"the element type of {value!r} is not known")
+    return dtype
+
+
+def plain(label: str) -> str:
+    """A node's name without the slashes of PyTorch's exporter."""
+    return label.strip("/").replace("/", "_")
 
 
 def unknown(op: Op, why: str) -> SpecError:

@@ -9,13 +9,14 @@ from typing import ClassVar
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.dataflow.operator import Shape
+from onegru.dataflow.operator import MOST_SIZES, Shape
 from onegru.dataflow.table.base import (
     Arrays,
     Call,
     Elements,
     Move,
     Operator,
+    Sizes,
     UnknownOpError,
     along,
     bound,
@@ -126,6 +127,12 @@ class ConstantOfShape(Making):
 
     def shape(self, call: Call, output: int) -> Shape | None:
         return call.facts.sizes(call.op.inputs[0])
+
+    def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+        value = np.asarray(call.get("value", 0.0))
+        (count,) = parts[0] if len(parts[0]) == 1 else ("",)
+        is_whole = value.dtype.kind in "iu" and isinstance(count, int) and count <= MOST_SIZES
+        return (int(value.ravel()[0]),) * int(count) if is_whole else None
 
     def value(self, call: Arrays) -> Sequence[Array]:
         shape = tuple(int(size) for size in call.array())

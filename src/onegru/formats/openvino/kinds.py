@@ -398,7 +398,8 @@ def _broadcast(place: LayerTranslation) -> Op:
 
 def _range(place: LayerTranslation) -> Op:
     dtypes = {place.flow.dtype(name) for name in place.inputs}
-    if len(dtypes) != 1 or ELEMENT_TYPES.get(place.word("output_type", "")) not in dtypes:
+    is_said = place.layer.version != "opset1"  # there it is that of the inputs
+    if len(dtypes) != 1 or (is_said and ELEMENT_TYPES.get(place.word("output_type", "")) not in dtypes):
         raise UnknownLayerError
     return place.op("Range")
 

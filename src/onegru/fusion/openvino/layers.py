@@ -309,6 +309,10 @@ def _range(flow: Flow, op: Op) -> NewLayer:
     return NewLayer("Range", "opset4", {"output_type": ELEMENT_WORDS[dtype or "int64"]}, op.inputs)
 
 
+def _cumsum(flow: Flow, op: Op) -> NewLayer:
+    return NewLayer("CumSum", "opset3", {"exclusive": "false", "reverse": "false"}, op.inputs)
+
+
 def _matmul(flow: Flow, op: Op) -> NewLayer:
     return NewLayer("MatMul", "opset1", {"transpose_a": "false", "transpose_b": "false"}, op.inputs)
 
@@ -325,6 +329,7 @@ _BUILT: Mapping[str, Callable[[Flow, Op], NewLayer]] = {
     "Shape": _shape_of,
     "MatMul": _matmul,
     "Range": _range,
+    "CumSum": _cumsum,
     "Pad": _pad,
 }
 

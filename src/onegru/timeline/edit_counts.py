@@ -1,0 +1,63 @@
+"""Sums and numbers that go on from chunk to chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onegru.dataflow.edit import END, Edit
+from onegru.dataflow.operator import Op
+from onegru.formats.stream_note import State
+from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain
+
+
+def sum_on(edit: Edit, sizes: SizeNames, op: Op, axis: int) -> State:
+    """Let a sum go on from the last chunk's, which comes in front: the order of all additions stays.
+
+    Args:
+        edit: takes the changes.
+        sizes: of the state.
+        op: a CumSum.
+        axis: that of time.
+    """
+    label = label_of(op)
+    dtype = dtype_of(edit.flow, op, op.inputs[0])
+    state = _state(edit, op, "sum", dtype, sizes.first_shape(op, op.inputs[0], axis, 1))
+    parts = [state.input, edit.input_of(op, 0)]
+    joined = edit.add("Concat", parts, f"{label}/joined", before=op, axis=axis)
+    sums = edit.add("CumSum", [joined, edit.input_of(op, 1)], f"{label}/sums", before=op)
+    edit.slice(sums, axis, -1, END, f"{label}/last", output=state.output)
+    bounds = (0, -1) if op.attributes.get("exclusive") else (1, END)
+    edit.become(op, "Slice", [sums, *map(edit.ints, (*bounds, axis))])
+    return state
+
+
+def number_on(edit: Edit, op: Op, step: int) -> State:
+    """Let a Range go on behind the steps of all chunks, which are counted and added up as integers.
+
+    Args:
+        edit: takes the changes.
+        op: the Range.
+        step: what is between two numbers.
+    """
+    label, dtype = label_of(op), dtype_of(edit.flow, op, op.outputs[0])
+    state = _state(edit, op, "steps", "int64", (1,))
+    own = edit.add("Range", op.inputs, f"{label}/own", before=op)
+    edit.flow.set_dtype(own, dtype)
+    count = edit.add("Shape", [own], f"{label}/shape", before=op)
+    edit.flow.set_dtype(count, "int64")
+    edit.add("Add", [state.input, count], f"{label}/steps", output=state.output)
+    before = edit.add("Mul", [state.input, edit.ints(step)], f"{label}/before", before=op)
+    numbers = edit.add("Cast", [own], f"{label}/integers", before=op, dtype="int64")
+    numbers = edit.add("Add", [numbers, before], f"{label}/numbers", before=op)
+    numbers = edit.add("Cast", [numbers], f"{label}/cast", before=op, dtype=dtype)
+    edit.become(op, "Reshape", [numbers, edit.ints(-1)])  # as it is: what takes the place has no attributes
+    return state
+
+
+def _state(edit: Edit, op: Op, what: str, dtype: str, shape: Sequence[int | str]) -> State:
+    """Add a state that begins with zeros."""
+    label = label_of(op)
+    taken, given = (edit.fresh(f"{plain(label)}_{what}_{way}") for way in ("in", "out"))
+    edit.input(taken, dtype, shape)
+    edit.output(given, dtype, shape)
+    return State(taken, given, label, tuple(shape))
