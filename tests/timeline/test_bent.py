@@ -319,6 +319,14 @@ def numbers_beside_lengths(net: Bent) -> str:
     return net.add("Mul", net.last, is_within)
 
 
+def ones_beside_lengths(net: Bent) -> str:
+    """The same of a sum of ones."""
+    net.inputs.append(value("n", shape=[B, 1, 1]))
+    net.feeds["n"] = np.array([5, 3], np.float32).reshape(B, 1, 1)
+    is_within = net.add("Less", net.add("Mul", running_ones(net), net.constant(1.0)), "n")
+    return net.add("Mul", net.last, net.add("Cast", is_within, to=TensorProto.FLOAT))
+
+
 def pairs_of_numbers(net: Bent) -> str:
     """`tril(ones(T, T)) @ x`"""
     numbers = places(net)
@@ -618,6 +626,7 @@ BENDS: dict[str, Bend] = {
     "every other number": every_other_number,
     "numbers of rows": numbers_of_rows,
     "numbers beside lengths": numbers_beside_lengths,
+    "a sum of ones beside lengths": ones_beside_lengths,
     "pairs of numbers": pairs_of_numbers,
     "steps by their numbers": steps_by_numbers,
     "a number by that of all": number_of_all,

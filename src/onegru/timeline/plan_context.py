@@ -29,7 +29,8 @@ class PlanContext:
         steps: how many a run always has; 0 if that is open.
         streamed: the values that depend on steps.
         newest: of these, those without an axis for them.
-        places: the values that are computed from the numbers of steps and constants alone.
+        made: the values for each step that are computed from constants alone.
+        places: of these, those that tell a step from others by its number.
         counting: the values that depend on how many steps a run has.
         carried: the recurrences whose states are states already, by id.
         changes: what the operator at hand needs changed.
@@ -45,6 +46,7 @@ class PlanContext:
         self.steps = 0
         self.streamed = {name for name in analysis.inputs if name not in analysis.states and self.timed(name)}
         self.newest: set[str] = set()
+        self.made: set[str] = set()
         self.places: set[str] = set()
         self.counting: set[str] = set()
         self.carried = {id(op) for op in analysis.recurrent if analysis.is_carried(op)}

@@ -37,11 +37,10 @@ class SizesPlanner:
             and (op.kind != "Shape" or taken[0] in self.analysis.sized or not counts & self.context.counting)
         ):
             self.context.counting.update(outputs if self.context.steps_in(sizes) else ())
-        elif self._is_filled(op):
+        elif (is_filled := self._is_filled(op)) or self._is_numbered(op):
             self.context.streamed.update(outputs)
-        elif self._is_numbered(op):
-            self.context.streamed.update(outputs)
-            self.context.places.update(outputs)
+            self.context.made.update(outputs)
+            self.context.places.update(() if is_filled else outputs)
         else:
             self.context.counting.update(outputs)
 
@@ -81,15 +80,16 @@ class SizesPlanner:
         return True
 
     def follow_places(self, op: Op, taken: list[str]) -> None:
-        """Note what is made of the numbers of steps alone; beside an input they may be those of a chunk."""
-        if self.context.places.isdisjoint(taken):
+        """Note what is made of constants and numbers of steps, which an input may say of one chunk."""
+        if self.context.made.isdisjoint(taken):
             return
-        sizes = operator_of(op.kind).size_inputs
-        others = {name for place, name in enumerate(op.inputs) if place not in sizes} - self.context.places
+        sizes, counts = operator_of(op.kind).size_inputs, not self.context.places.isdisjoint(taken)
+        others = {name for place, name in enumerate(op.inputs) if place not in sizes} - self.context.made
         others = {name for name in others & self.analysis.dynamic if name not in self.analysis.sized}
         if not others:
-            self.context.places.update(filter(None, op.outputs))
-        elif not others <= self.context.streamed:
+            self.context.made.update(filter(None, op.outputs))
+            self.context.places.update(filter(None, op.outputs if counts or op.kind == "CumSum" else ()))
+        elif counts and not others <= self.context.streamed:
             self.context.refuse("mixes", "sets the numbers of steps beside an input that has none")
 
     def check_numbers(
