@@ -127,7 +127,7 @@ def sum_of_a_shift(net: Bent) -> str:
 def mean_behind_a_shift(net: Bent) -> str:
     """Whose steps are counted behind zeros in front."""
     net.last = net.add("Pad", net.last, net.ints(0, 0, 2, 0, 0, -2))
-    return net.add("Add", running_mean(net), mean_by_ones(net))
+    return net.add("Add", net.add("Add", running_mean(net), mean_by_ones(net)), cumulative_norm(net))
 
 
 def expanded(net: Bent) -> str:

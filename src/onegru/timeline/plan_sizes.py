@@ -169,7 +169,8 @@ class SizesPlanner:
         for axis, size in enumerate(sizes, rank - len(sizes)):
             steps, is_time = self.context.steps_in((size,)), axis in timed[op.outputs[0]]
             is_same = bool(steps) and size in self.analysis.measured
-            is_same = is_same and self.context.extent(steps[0][0]) == extent
+            wanted = self.context.extent(steps[0][0]) if is_same else extent
+            is_same = is_same and (wanted.delay, wanted.extra) == (extent.delay, extent.extra)
             if (
                 is_time
                 and op.kind == "Resize"
