@@ -309,7 +309,7 @@ def test_python_and_the_provider_refuse_the_same_weights() -> None:
         if rng.random() < 0.2:
             matrix[0, 1, rng.integers(inputs)] = 10.0 ** rng.integers(20, 39)
         nodes = [m.gru("X", ["Y", ""], hidden_size=1)]
-        given = {"W": matrix, "R": np.zeros((1, 3, 1), np.float32)}
+        given: dict[str, Array] = {"W": matrix, "R": np.zeros((1, 3, 1), np.float32)}
         infos = [m.value("X", shape=["T", "N", inputs])], [m.value("Y", shape=[None] * 4)]
         data = m.model(m.graph(nodes, *infos, given)).SerializeToString()
         found = []

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# A byte is a character. As UTF-8 that is larger than base64, and a quarter smaller once a server has compressed it.
+# A byte is a character: as UTF-8 larger than base64, and a quarter smaller once a server has compressed it.
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 
 
