@@ -82,7 +82,7 @@ lint: $(VENV)/.dev  ## ruff, mypy and clang-format
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy $(CODE)
-	@$(BIN)/clang-format --dry-run --Werror native/*.h native/*.cc native/*/*.h native/*/*.cc native/c/*.hpp native/tests/*.c examples/c/*.cc
+	@$(BIN)/clang-format --dry-run --Werror native/*.h native/*.cc native/*/*.h native/*/*.cc native/c/*.hpp examples/c/*.cc
 
 # The kernels by themselves, checked against plain loops (native/tests): $(call check,FOLDER,FLAGS,OPTIONS)
 # builds that program. Compiled a little less, as -O3 on top of a sanitizer takes minutes.

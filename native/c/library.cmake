@@ -56,8 +56,7 @@ foreach(library onegru onegru_static)
 endforeach()
 
 if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
-  enable_language(C)
-  add_executable(onegru_real_time EXCLUDE_FROM_ALL native/tests/real_time.c)
+  add_executable(onegru_real_time EXCLUDE_FROM_ALL native/tests/real_time.cc)
   target_link_libraries(onegru_real_time PRIVATE onegru)
 endif()
 
