@@ -19,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1_000_000, help="of each layer")
     steps = parser.parse_args().steps
-    built = sorted(ROOT.glob("build/*/onegru_real_time"), key=lambda path: path.stat().st_mtime)
+    built = sorted(ROOT.glob("build/module-*/onegru_real_time"), key=lambda path: path.stat().st_mtime)
     if not built:
         raise SystemExit("onegru_real_time: missing; `make test` builds it, on Linux")
     rng = np.random.default_rng(0)

@@ -22,6 +22,7 @@ if(ONEGRU_SYSTEM STREQUAL "wasi")
 endif()
 
 # ---------------------------------------------------------------- shared and static
+include(GNUInstallDirs)
 add_library(onegru SHARED ${ONEGRU_C_ON_DEMAND} ${ONEGRU_C_SOURCES})
 set_target_properties(onegru PROPERTIES VERSION ${ONEGRU_RELEASE} SOVERSION 1)
 target_compile_definitions(onegru PRIVATE ONEGRU_BUILDING INTERFACE ONEGRU_SHARED)
@@ -61,7 +62,6 @@ if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
 endif()
 
 # ---------------------------------------------------------------- what is installed
-include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 install(TARGETS onegru onegru_static EXPORT onegru COMPONENT c)
 install(FILES native/c/onegru.h native/c/onegru.hpp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT c)

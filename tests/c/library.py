@@ -95,7 +95,7 @@ _SIGNATURES: dict[str, Sequence[Any]] = {
 
 
 def _load() -> ctypes.CDLL | None:
-    built = sorted(ROOT.glob("build/*/libonegru.so"), key=lambda path: path.stat().st_mtime)
+    built = sorted(ROOT.glob("build/module-*/libonegru.so"), key=lambda path: path.stat().st_mtime)
     return ctypes.CDLL(str(built[-1])) if built else None
 
 

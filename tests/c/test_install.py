@@ -37,7 +37,7 @@ endforeach()
 
 def build_folder() -> Path:
     """The build that has libonegru, the newest one."""
-    return max(ROOT.glob("build/*/libonegru.so"), key=lambda path: path.stat().st_mtime).parent
+    return max(ROOT.glob("build/module-*/libonegru.so"), key=lambda path: path.stat().st_mtime).parent
 
 
 def run(command: Sequence[object], **environment: str) -> str:
