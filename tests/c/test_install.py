@@ -127,6 +127,13 @@ def test_the_example_by_cmake(prefix: Path, sound: tuple[Path, np.ndarray], tmp_
         check(tmp_path / "build" / f"by_{library}", sound)
 
 
+@pytest.mark.long
+def test_a_first_configuration_knows_the_headers_folder(tmp_path: Path) -> None:
+    run([CMAKE, "-S", ROOT, "-B", tmp_path])
+    (targets,) = tmp_path.glob("CMakeFiles/Export/*/onegru-targets.cmake")
+    assert targets.read_text(encoding="utf-8").count("${_IMPORT_PREFIX}/include") == 2
+
+
 def test_a_program_in_c(prefix: Path, tmp_path: Path) -> None:
     """The header is C, and the library has no symbols but its own."""
     source = tmp_path / "program.c"
