@@ -39,9 +39,7 @@ BACKWARDS = Reason("runs from the last step", "a GRU starts at the last step")
 AS_IT_IS: Cell = (Reason("runs in chunks as it is", "it streams already: `onegru.load(FILE).stream()`"),)
 KEEPS: Cell = (Reason("stream() of it carries them", AS_IT_IS[0].text),)
 ONE_STEP: Cell = (
-    Reason(
-        "take one step in a run", "a run is one step: `stream({'Ho': 'initial_hidden_state'})` carries it"
-    ),
+    Reason("take one step in a run", "a run is one step: `onegru.load(FILE).stream()` carries its state"),
 )
 SWITCH = Reason(
     "holds 1e+30 as a switch", "masked steps are switched off by a weight beside which int8 keeps no other"

@@ -12,6 +12,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 import onegru
 from onegru import FormatError, SpecError, SpecWarning
+from tests.support.layers import make_gru, make_stack
 
 RNG = np.random.default_rng(0)
 I, H, T, B = 3, 4, 6, 2
@@ -487,3 +488,22 @@ def test_two_results_of_an_ir_that_are_one_value(tmp_path: Path) -> None:
     np.testing.assert_array_equal(stream.state["h"], embedding)
     embedding[...] = np.nan
     assert np.isfinite(stream.state["h"]).all()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_cells_give_their_states_as_outputs(count: int, tmp_path: Path) -> None:
+    """Each is found, given, and carried; what a caller does to an output does not reach the state."""
+    layers = make_stack(count) if count > 1 else make_gru()
+    onegru.save_layers(layers, tmp_path / "cell.xml", cell=True)
+    X = RNG.standard_normal((T, B, 5)).astype(np.float32)
+    wanted = np.asarray(layers(X)[0]).reshape(T, B, -1)
+    stream = onegru.load(tmp_path / "cell.xml").stream()
+    assert len(stream.pairs) == count
+    for t in range(T):
+        rows = None if t % 2 == 0 else [1, 0]
+        outputs = stream.step({"X": X[t] if rows is None else X[t, rows]}, rows=rows)
+        assert outputs.keys() == stream.pairs.keys() and stream.state.keys() == {*stream.pairs.values()}
+        last = list(outputs.values())[-1]
+        np.testing.assert_array_equal(last, wanted[t] if rows is None else wanted[t, rows])
+        for array in outputs.values():
+            array[...] = 7

@@ -72,6 +72,7 @@ class ModelStream:
             for output, taker in self._pairs.items()
             if outputs[output].shape != self._inputs[taker].shape
         ]
+        self._gives_states = outputs.keys() <= self._pairs.keys()
         self._dims = self._checked_dims(dims)
         self._state: dict[str, Array] = {}
 
@@ -129,7 +130,7 @@ class ModelStream:
                 be open, and its rows independent of each other.
 
         Returns:
-            an array for each output that is not a state, by name.
+            an array for each output that is not a state, by name; for each if all are states, as of a cell.
 
         Raises:
             SpecError: an input is missing, unknown, or does not fit. The states stay as they are.
@@ -155,6 +156,9 @@ class ModelStream:
                     f"{output!r} is {list(new)}; must be {shape_words(info.shape or ())}, as "
                     f"{info.name!r} takes it in the next step",
                 )
+        if self._gives_states:
+            self._state.update({taker: results[output].copy() for output, taker in self._pairs.items()})
+            return results
         for output, taker in self._pairs.items():
             self._state[taker] = results.pop(output)
         return results
@@ -189,14 +193,15 @@ class ModelStream:
         results = self._run(given)
         fresh: dict[str, Array] = {}
         for output, taker in self._pairs.items():
-            axis, new, state = axes[taker], results.pop(output), states[taker].copy()
+            axis, new, state = axes[taker], results[output], states[taker].copy()
             wanted = (*state.shape[:axis], len(indices), *state.shape[axis + 1 :])
             if new.shape != wanted:
                 raise SpecError.of("rows", f"{output!r} is {list(new.shape)}; must be {list(wanted)}")
             state[(slice(None),) * axis + (indices,)] = new
             fresh[taker] = state
         self._state = fresh
-        return results
+        gives = self._gives_states
+        return {name: array for name, array in results.items() if gives or name not in self._pairs}
 
     def _row_axes(self) -> dict[str, int]:
         """The axis of the rows of each state: that of its GRU node, or the one named as in other inputs.

@@ -178,7 +178,7 @@ class _Reader:
         self, parameters: Sequence[TensorInfo], results: Sequence[TensorInfo]
     ) -> tuple[tuple[str, str], ...]:
         """The states that it has outside; none where its layers cannot be followed."""
-        if len(parameters) < 2 or len(results) < 2:  # beside a signal
+        if len(parameters) < 2:  # beside a signal
             return ()
         try:
             return find_states(lambda: self._ir.flow, self.grus.values(), parameters, results, self._name)
