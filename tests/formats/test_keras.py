@@ -197,6 +197,20 @@ def test_models_without_a_gru_that_can_be_read(tmp_path: Path) -> None:
         match=rf"{words}; its weights look like GRUs at layers/gru \(3 → 4\); rnn \(3 → 4\); load",
     ):
         onegru.load_layers(write_archive(tmp_path / "x.keras", own, groups, "3.9.0"))
+    names = {
+        "mine": ["m/mine/gru_1/gru_cell_2/kernel:0", "m/mine/gru_1/gru_cell_2/recurrent_kernel:0"],
+        "two": ["two/forward_g/cell/kernel", "two/forward_g/cell/recurrent_kernel"],
+        "td": ["kernel:0", "recurrent_kernel:0"],
+        "l": ["l/lstm_cell/kernel", "l/lstm_cell/recurrent_kernel"],
+        "apart": ["apart/a/kernel", "apart/b/recurrent_kernel"],
+    }
+    tensors = {
+        name: list(zip(each, lstm if name == "l" else arrays()[:2], strict=True))
+        for name, each in names.items()
+    }
+    places = r"m/mine/gru_1 \(3 → 4\); td \(3 → 4\); two/forward_g \(3 → 4\); load"
+    with pytest.raises(FormatError, match=rf"{words}; its weights look like GRUs at {places}"):
+        onegru.load_layers(write_h5(tmp_path / "x.h5", own, tensors, "3.9.0"))
     with pytest.raises(FormatError, match=r"'l', a LSTM$"):
         onegru.load_layers(saved(tmp_path / "x.h5", entry("l", "LSTM")))
     with pytest.raises(FormatError, match=r"no GRU with weights of its own$"):

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,9 @@ _CONTAINERS = ("layers", "_layer_checkpoint_dependencies", "layer_checkpoint_dep
 
 # What lies within a layer with the weights of a GRU.
 _CELL = re.compile("/(?:forward_layer|backward_layer|cell)(?:/|$)")
+
+# What ends the path of a GRU's arrays in an `.h5` file.
+_LEGACY_CELL = re.compile("(?:/(?:gru_cell|cell)(?:_[0-9]+)?)?(?:/|^)[^/]*$")
 
 # The groups at the root of what Keras writes.
 _OWN_GROUPS = {*_CONTAINERS, "vars", "model_weights", "top_level_model_weights"}
@@ -135,7 +138,8 @@ def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -
                 )
             version = _version(path, file.attrs.get("keras_version"), given)
             legacy = _LegacyWeights(path, h5py, file, joined=version.startswith("3"))
-            return _read(path, version, _json(path, config), legacy.of_layer, name)
+            collected = _read(path, version, _json(path, config), legacy.of_layer, name)
+            return collected if collected.grus else replace(collected, held=legacy.held())
 
 
 @contextmanager
@@ -273,6 +277,13 @@ class _Weights:
         link = group.get(name, getlink=True) if isinstance(group, self._h5py.Group) else None
         return isinstance(link, self._h5py.HardLink)
 
+    def _sizes(self, nodes: Sequence[Any]) -> str:
+        """The sizes of a GRU whose kernel and recurrent kernel these may be; empty if they are not."""
+        shapes = [node.shape for node in nodes if isinstance(node, self._h5py.Dataset)]
+        is_gru = [len(shape) for shape in shapes] == [2, 2]
+        is_gru = is_gru and shapes[0][1] == shapes[1][1] == 3 * shapes[1][0]
+        return f"{shapes[0][0]} → {shapes[1][0]}" if is_gru else ""
+
     def _array(self, node: Any) -> Array:
         """A dataset's numbers, if the file itself holds all of them."""
         plain = isinstance(node, self._h5py.Dataset) and not node.is_virtual and not node.external
@@ -322,12 +333,9 @@ class _ArchivedWeights(_Weights):
         found: dict[str, str] = {}
         for path, variables in self._groups.items():
             arrays = [variables[key] for key in ("0", "1") if self._has(variables, key)]
-            shapes = [item.shape for item in arrays if isinstance(item, self._h5py.Dataset)]
-            if [len(shape) for shape in shapes] == [2, 2] and {shapes[0][1], 3 * shapes[1][0]} == {
-                shapes[1][1]
-            }:
+            if sizes := self._sizes(arrays):
                 owner = _CELL.split(path)[0]
-                found.setdefault(owner, f"{owner[1:]} ({shapes[0][0]} → {shapes[1][0]})")
+                found.setdefault(owner, f"{owner[1:]} ({sizes})")
         return [*found.values()][:_MOST_HELD]
 
     def _member(self, prefix: str, name: str, place: _Place) -> str:
@@ -389,11 +397,27 @@ class _LegacyWeights(_Weights):
 
     def of_layer(self, found: _Found) -> list[Array]:
         """A layer's arrays."""
-        root = self._child(self._file, "model_weights") if "model_weights" in self._file else self._file
-        group = self._child(root, found.path[0])
+        group = self._child(self._root(), found.path[0])
         inner = f"/{'/'.join(found.path if self._joined else found.path[-1:])}/"
         names = [name for name in self._names(group) if len(found.path) == 1 or inner in f"/{name}"]
         return [self._array(functools.reduce(self._child, name.split("/"), group)) for name in names]
+
+    def held(self) -> list[str]:
+        """The places of weights that have the shapes of a GRU's, and its sizes."""
+        root, found = self._root(), dict[str, str]()
+        for top in root:
+            group = self._child(root, top)
+            for name, recurrent in pairwise(self._names(group)):
+                owner = _LEGACY_CELL.split(name)[0]
+                if not recurrent.startswith(owner) or len(found) >= _MOST_HELD:
+                    continue
+                nodes = (functools.reduce(self._child, each.split("/"), group) for each in (name, recurrent))
+                if sizes := self._sizes([*nodes]):
+                    found.setdefault(f"{top}/{owner}", f"{owner or top} ({sizes})")
+        return [*found.values()]
+
+    def _root(self) -> Any:
+        return self._child(self._file, "model_weights") if "model_weights" in self._file else self._file
 
     def _names(self, group: Any) -> Iterator[str]:
         """The paths, which are spread over several attributes if there are many."""
