@@ -26,6 +26,7 @@ from onegru.verification.trace import traced_run
 from tests.support import mutants
 from tests.support.decomposed.draw import decomposed
 from tests.support.files.onnx_models import I, graph, gru, model, node, save, value, weights
+from tests.support.layers import make_gru, make_stack
 from tests.support.verify_cases import REAL, T, chain, fault_of, feeds, only, planted, planted_in, verified
 
 
@@ -107,6 +108,18 @@ def test_a_difference_outside_the_grus(tmp_path: Path) -> None:
     assert "outside them" in result.reason
     assert [item.agrees for item in result.outputs] == [False, True]
     assert result.outputs[0].where == (0, 0, 0) and result.outputs[0].max_abs == pytest.approx(0.25, abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_ir_in_float64_is_known_to_be_computed_in_float32(count: int, tmp_path: Path) -> None:
+    """Its lengths are all steps, which the node is not given."""
+    pytest.importorskip("openvino")
+    made = make_stack(count, dtype="float64") if count > 1 else make_gru(dtype="float64")
+    onegru.save_layers(made, tmp_path / "m.xml")
+    found = onegru.verify(tmp_path / "m.xml", runtimes=["openvino"])
+    fault = found.runtimes[-1].fault
+    assert fault is not None and fault.known == ("computes float64 in float32",)
+    assert fault.diagnosis == "it were computed in float32" and not found.runtimes[-1].reason
 
 
 def test_a_gru_within_a_function(tmp_path: Path) -> None:

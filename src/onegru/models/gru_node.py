@@ -156,7 +156,7 @@ class GruNode:
         self._add_state(given, layer)
         with prefixed_errors(self._place):
             results = apply(
-                layer, _ports_for(node, lowered), given, dict.fromkeys(node.outputs), strict_types=True
+                layer, ports_for(node, lowered), given, dict.fromkeys(node.outputs), strict_types=True
             )
         values.update((node.outputs[name], array) for name, array in results.items())
 
@@ -401,7 +401,7 @@ def trace_node(node: GruNode, runs: Sequence[Mapping[str, Array]], source: str) 
     return node._trace(runs, source)
 
 
-def _ports_for(node: GruStep, lowered: Lowered) -> Sequence[Port]:
+def ports_for(node: GruStep, lowered: Lowered) -> Sequence[Port]:
     """The ports of a run to come."""
     return _ports_of(lowered) if node.full_length else lowered.ports
 

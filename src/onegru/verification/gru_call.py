@@ -13,7 +13,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecWarning
 from onegru.core.spec import Spec, Weights
 from onegru.layers.gru import GRU, apply
-from onegru.models.gru_node import GruNode, step_of
+from onegru.models.gru_node import GruNode, ports_for, step_of
 from onegru.operators.lowering import lower
 from onegru.operators.schema import WEIGHTS, Operator, Port
 
@@ -82,7 +82,8 @@ def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> Call:
     with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given when the model was loaded
         lowered = lower(node.operator, node.attributes, *(weights.get(name) for name in WEIGHTS))
     given = {} if values is None else {k: values[v] for k, v in node.inputs.items() if k not in WEIGHTS}
-    return Call(node.operator, lowered.spec, lowered.weights, lowered.ports, given, tuple(node.outputs))
+    ports = tuple(ports_for(node, lowered))
+    return Call(node.operator, lowered.spec, lowered.weights, ports, given, tuple(node.outputs))
 
 
 def first_wrong(call: Call, name: str, expected: Array, got: Array) -> tuple[tuple[int, ...], dict[str, int]]:
