@@ -1,6 +1,8 @@
 // GRU nodes made of bytes. Those that are legal are held against their exact solutions; of the others, nothing but
 // IllegalGru may come.
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -94,6 +96,15 @@ Node DrawNode(Bytes& bytes) {
   if (!has_bias) std::fill(p.bias.begin(), p.bias.end(), 0);
   const Spec& spec = p.spec;
   if (spec.type == ElementType::kFloat32) node.storage = spec.storage;
+  // Weights that their type would destroy are not legal.
+  const double limit = spec.storage == ElementType::kInt8       ? 1e3
+                       : spec.storage == ElementType::kFloat16  ? 65520
+                       : spec.storage == ElementType::kBFloat16 ? 0x1.ffp127
+                                                                : HUGE_VAL;
+  for (std::vector<double>* const weights : {&p.W, &p.R})
+    std::replace_if(
+        weights->begin(), weights->end(),
+        [&](double weight) { return node.storage && std::isfinite(weight) && std::abs(weight) >= limit; }, 1.0);
   DrawAttributes(bytes, node);
   const auto T = static_cast<std::int64_t>(p.T), B = static_cast<std::int64_t>(p.B);
   const auto I = static_cast<std::int64_t>(spec.I), H = static_cast<std::int64_t>(spec.H);
