@@ -69,7 +69,8 @@ class GRU(_native.Caller):
         engine: "auto" for the best, "native" for the SIMD kernels, "reference" for the float64 reference.
         weight_storage: "bfloat16" or "float16" to keep W and R of a float32 layer in 16 bits, which rounds
             the weights and halves what large layers read in each step; "int8" to keep them in 8 bits, with a
-            scale for each row of W and R, and to multiply in integers; None to keep them as they are.
+            scale for each row of W and R, and to multiply in integers; None to keep them as they are. Weights
+            that a type would make infinite are refused, and in int8 rows with one beside which others vanish.
         activation_storage: what x, h and r∘h are rounded to as they are multiplied with weights in int8, each
             with a scale for its row of the batch: "int16", the default, or "int8", which is faster. None
             unless weight_storage is in int8.
