@@ -20,6 +20,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "files are");
 
 constexpr std::uint64_t kLargestHeader = 1 << 20;
+constexpr std::size_t kMostLayers = 256;  // the header is read again for each
 
 struct TensorOfFile {
   std::string dtype;
@@ -55,9 +56,12 @@ class File {
       throw BadFile("no \"onegru\" in its metadata; must be a file of onegru.save_layers");
     }
     document_ = JsonParser::Parse(own->text);
-    const double format = document_.At("format", Json::kNumber).number;
+    const std::uint64_t format = document_.At("format", Json::kNumber).Size();
     if (format != 1 && format != 2) throw BadFile("format: must be 1 or 2");
-    if (document_.At("layers", Json::kArray).items.empty()) throw BadFile("layers: none");
+    document_.At("stack", Json::kBool);
+    const std::size_t layers = document_.At("layers", Json::kArray).items.size();
+    if (document_.items.size() != 3) throw BadFile("must have format, stack, layers, and nothing else");
+    if (layers < 1 || layers > kMostLayers) throw BadFile("layers: " + std::to_string(layers) + "; must be 1…256");
   }
 
   const Json& Layer(std::size_t index) const {

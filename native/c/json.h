@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <clocale>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -28,6 +29,7 @@ struct Json {
   Kind kind = kNull;
   bool boolean = false;
   double number = 0;
+  bool is_integer = false;  // written without a point or an exponent
   std::string text;
   std::vector<Json> items;         // of an array, or an object
   std::vector<std::string> names;  // of an object's
@@ -47,8 +49,7 @@ struct Json {
   }
   // An integer of 0…2^53.
   std::uint64_t Size() const {
-    if (kind != kNumber || !(number >= 0 && number <= 0x1p53) ||
-        static_cast<double>(static_cast<std::uint64_t>(number)) != number) {
+    if (kind != kNumber || !is_integer || !(number >= 0 && number <= 0x1p53)) {
       throw BadFile("a size must be an integer of at least 0");
     }
     return static_cast<std::uint64_t>(number);
@@ -67,7 +68,6 @@ class JsonParser {
 
  private:
   static constexpr int kDepth = 16;
-  static constexpr std::size_t kMostNames = 10000;  // each is compared with all before it
 
   explicit JsonParser(std::string_view text) : text_(text) {}
 
@@ -97,13 +97,14 @@ class JsonParser {
       do {
         Space();
         std::string name = String();
-        if (value.names.size() == kMostNames) throw BadFile("JSON with too many names");
-        if (value.Find(name) != nullptr) throw BadFile("JSON that has a name twice");
         if (!Take(':')) Fail();
         value.names.push_back(std::move(name));
         value.items.push_back(Value(depth + 1));
       } while (Take(','));
       if (!Take('}')) Fail();
+      std::vector<std::string_view> sorted(value.names.begin(), value.names.end());
+      std::sort(sorted.begin(), sorted.end());
+      if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) throw BadFile("JSON that has a name twice");
     } else if (Take('[')) {
       value.kind = Json::kArray;
       if (Take(']')) return value;
@@ -118,22 +119,38 @@ class JsonParser {
       value.boolean = text_[at_ - 2] == 'u';
     } else if (!TakeWord("null")) {
       value.kind = Json::kNumber;
-      value.number = Number();
+      value.number = Number(value.is_integer);
     }
     return value;
   }
 
-  double Number() {
+  // The digits that come; at least one.
+  void Digits(std::string& to) {
+    const std::size_t begin = at_;
+    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') to += text_[at_++];
+    if (at_ == begin) Fail();
+  }
+  bool Next(std::string_view any) const { return at_ < text_.size() && any.find(text_[at_]) != any.npos; }
+
+  double Number(bool& is_integer) {
     std::string digits;
-    while (at_ < text_.size() && digits.size() < 64 && text_[at_] != 0 &&
-           std::strchr("+-.0123456789eE", text_[at_]) != nullptr) {
-      // The point is what the program's locale has.
-      digits += text_[at_] == '.' ? *std::localeconv()->decimal_point : text_[at_];
+    if (Next("-")) digits += text_[at_++];
+    const std::size_t begin = digits.size();
+    Digits(digits);
+    if (digits.size() > begin + 1 && digits[begin] == '0') Fail();
+    is_integer = !Next(".eE");
+    if (Next(".")) {
       ++at_;
+      digits += std::localeconv()->decimal_point;  // what the program's locale has
+      Digits(digits);
     }
-    char* end = nullptr;
-    const double number = std::strtod(digits.c_str(), &end);
-    if (digits.empty() || *end != 0) Fail();
+    if (Next("eE")) {
+      digits += text_[at_++];
+      if (Next("+-")) digits += text_[at_++];
+      Digits(digits);
+    }
+    const double number = std::strtod(digits.c_str(), nullptr);
+    if (!std::isfinite(number)) throw BadFile("a number beyond float64");
     return number;
   }
 

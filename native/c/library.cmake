@@ -47,6 +47,9 @@ target_include_directories(onegru_static PRIVATE $<TARGET_PROPERTY:onegru_kernel
                            $<TARGET_PROPERTY:hwy::hwy,INTERFACE_INCLUDE_DIRECTORIES>)
 target_compile_definitions(onegru_static PRIVATE $<TARGET_PROPERTY:onegru_kernels,INTERFACE_COMPILE_DEFINITIONS>)
 target_link_libraries(onegru_static INTERFACE Threads::Threads)
+if(NOT WIN32)  # what a program in C does not link to by itself
+  target_link_libraries(onegru_static INTERFACE $<$<LINK_LANGUAGE:C>:$<IF:$<PLATFORM_ID:Darwin>,c++,stdc++>> $<$<LINK_LANGUAGE:C>:m>)
+endif()
 if(NOT highway_SOURCE_DIR)
   target_link_libraries(onegru_static INTERFACE hwy::hwy)
 endif()

@@ -39,9 +39,9 @@ struct onegru_layer {
 struct onegru_stream {
   std::shared_ptr<const Packed> packed;
   std::size_t rows;
-  AlignedBytes state;    // [rows, H] of the type that is computed in
-  AlignedBytes scratch;  // of its steps
-  AlignedBytes taken;    // [rows]: whether a call has named the row
+  AlignedBytes memory;   // scratch of its steps, and what follows
+  unsigned char* state;  // [rows, H] of the type that is computed in
+  unsigned char* taken;  // [rows]: whether a call has named the row
   unsigned turn = 0;
 
   std::size_t row_bytes() const { return packed->spec().H * ComputedSize(packed->spec().type); }
@@ -88,9 +88,9 @@ onegru_status Guarded(Work&& work) noexcept {
 
 // Bytes of so many numbers; more than can be addressed: all that can.
 std::size_t Bytes(std::size_t size, std::initializer_list<std::size_t> axes) {
+  if (std::find(axes.begin(), axes.end(), 0) != axes.end()) return 0;
   for (const std::size_t axis : axes) {
-    if (axis != 0 && size > std::numeric_limits<std::size_t>::max() / axis)
-      return std::numeric_limits<std::size_t>::max();
+    if (size > std::numeric_limits<std::size_t>::max() / axis) return std::numeric_limits<std::size_t>::max();
     size *= axis;
   }
   return size;
@@ -252,26 +252,31 @@ onegru_status onegru_layer_spec(const onegru_layer* layer, onegru_spec* spec) {
 
 onegru_status onegru_layer_run(const onegru_layer* layer, const onegru_call* given) {
   if (layer == nullptr || given == nullptr) return FailOf(layer == nullptr ? "layer" : "call", "null; must be given");
+  const Spec& spec = layer->packed->spec();
+  const std::size_t T = given->T, B = given->B, D = spec.D, size = SizeOf(spec.type);
+  if (given->layout != 0 && given->layout != 1) return FailOf("layout", "must be 0 or 1");
+  if (spec.attention != (given->attention != nullptr) && T != 0 && B != 0) {
+    return FailOf("attention", spec.attention ? "null; must be given" : "the layer has none; must be null");
+  }
+  const std::size_t h = Bytes(size, {D, B, spec.H});
+  const Array initial_h{"initial_h", given->initial_h, h, size}, Y_h{"Y_h", given->Y_h, h, size};
+  const bool in_place = given->Y_h != nullptr && given->Y_h == given->initial_h;
+  const std::pair<Array, bool> inputs[] = {
+      {{"X", given->X, Bytes(size, {T, B, spec.I}), size}, true},
+      {{"sequence_lens", given->sequence_lens, Bytes(4, {B}), 4}, false},
+      {in_place ? Array{"initial_h", nullptr, 0, size} : initial_h, false},
+      {{"attention", given->attention, Bytes(size, {T, B}), size}, spec.attention}};
+  const std::pair<Array, bool> outputs[] = {{{"Y", given->Y, Bytes(size, {T, D, B, spec.H}), size}, false},
+                                            {Y_h, false}};
+  if (const onegru_status status = Check(inputs, outputs); status != ONEGRU_OK) return status;
+  for (std::size_t b = 0; given->sequence_lens != nullptr && b < B; ++b) {
+    const std::int32_t length = given->sequence_lens[b];
+    if (length >= 0 && static_cast<std::uint64_t>(length) <= T) continue;
+    std::snprintf(t_message, sizeof(t_message), "sequence_lens: %d; must be in 0…T = 0…%zu", int{length}, T);
+    return ONEGRU_INVALID_ARGUMENT;
+  }
+  // What is wrong was said: only memory can be missing now.
   return Guarded([&] {
-    const Spec& spec = layer->packed->spec();
-    const std::size_t T = given->T, B = given->B, D = spec.D, size = SizeOf(spec.type);
-    if (given->layout != 0 && given->layout != 1) throw IllegalGru("layout: must be 0 or 1");
-    if (spec.attention != (given->attention != nullptr) && T != 0 && B != 0) {
-      throw IllegalGru(spec.attention ? "attention: null; must be given"
-                                      : "attention: the layer has none; must be null");
-    }
-    const std::size_t h = Bytes(size, {D, B, spec.H});
-    const Array initial_h{"initial_h", given->initial_h, h, size}, Y_h{"Y_h", given->Y_h, h, size};
-    const bool in_place = given->Y_h != nullptr && given->Y_h == given->initial_h;
-    const std::pair<Array, bool> inputs[] = {
-        {{"X", given->X, Bytes(size, {T, B, spec.I}), size}, true},
-        {{"sequence_lens", given->sequence_lens, Bytes(4, {B}), 4}, false},
-        {in_place ? Array{"initial_h", nullptr, 0, size} : initial_h, false},
-        {{"attention", given->attention, Bytes(size, {T, B}), size}, spec.attention}};
-    const std::pair<Array, bool> outputs[] = {{{"Y", given->Y, Bytes(size, {T, D, B, spec.H}), size}, false},
-                                              {Y_h, false}};
-    if (Check(inputs, outputs) != ONEGRU_OK) throw IllegalGru(std::string(t_message));
-
     const bool batch_first = given->layout == 1;
     const char* const steps = batch_first ? "BT" : "TB";
     Call call{};
@@ -281,11 +286,6 @@ onegru_status onegru_layer_run(const onegru_layer* layer, const onegru_call* giv
     std::vector<std::int64_t> lengths;
     if (given->sequence_lens != nullptr) {
       lengths.assign(given->sequence_lens, given->sequence_lens + B);
-      for (const std::int64_t length : lengths) {
-        if (length < 0 || static_cast<std::uint64_t>(length) > T) {
-          throw IllegalGru("sequence_lens: " + std::to_string(length) + "; must be in 0…T = 0…" + std::to_string(T));
-        }
-      }
       call.lengths = lengths.data();
     }
     const char* const states = batch_first ? "BD" : "DB";
@@ -307,18 +307,17 @@ onegru_status onegru_stream_create(const onegru_layer* layer, size_t rows, onegr
     if (spec.D != 1 || spec.reversed[0]) throw IllegalGru("layer: runs backwards; only forward layers make streams");
     constexpr std::size_t kMostRows = std::numeric_limits<std::int32_t>::max();
     if (rows < 1 || rows > kMostRows) throw IllegalGru("rows: " + std::to_string(rows) + "; must be 1…2^31 - 1");
-    auto made = std::make_unique<onegru_stream>();
-    made->packed = layer->packed;
-    made->rows = rows;
-    if (rows > std::numeric_limits<std::size_t>::max() / 2 / made->row_bytes()) throw std::bad_alloc();
-    made->state = onegru::AllocateAligned(rows * made->row_bytes());
     // A call of fewer rows may take more at once: of 64, all; of 70, half.
-    std::size_t scratch = onegru::ScratchBound(*made->packed, rows, 1);
+    std::size_t scratch = onegru::ScratchBound(*layer->packed, rows, 1);
     for (std::size_t n = std::min<std::size_t>(rows, 64); n > 0; --n) {
-      scratch = std::max(scratch, onegru::ScratchBound(*made->packed, n, 1));
+      scratch = std::max(scratch, onegru::ScratchBound(*layer->packed, n, 1));
     }
-    made->scratch = onegru::AllocateAligned(scratch);
-    made->taken = onegru::AllocateAligned(rows);
+    const std::size_t row_bytes = spec.H * ComputedSize(spec.type) + 1;
+    if (rows > (std::numeric_limits<std::size_t>::max() / 2 - scratch) / row_bytes) throw std::bad_alloc();
+    AlignedBytes memory = onegru::AllocateAligned(scratch + rows * row_bytes);
+    unsigned char* const state = memory.get() + scratch;
+    auto made = std::unique_ptr<onegru_stream>(
+        new onegru_stream{layer->packed, rows, std::move(memory), state, state + rows * (row_bytes - 1)});
     *stream = made.release();
   });
 }
@@ -348,34 +347,34 @@ onegru_status onegru_stream_run(onegru_stream* stream, size_t T, const int32_t* 
     std::size_t distinct = 0;
     for (; distinct < n; ++distinct) {
       const std::int32_t at = row[distinct];
-      if (at < 0 || static_cast<std::size_t>(at) >= stream->rows || stream->taken.get()[at] != 0) break;
-      stream->taken.get()[at] = 1;
+      if (at < 0 || static_cast<std::size_t>(at) >= stream->rows || stream->taken[at] != 0) break;
+      stream->taken[at] = 1;
     }
-    for (std::size_t i = 0; i < distinct; ++i) stream->taken.get()[row[i]] = 0;
+    for (std::size_t i = 0; i < distinct; ++i) stream->taken[row[i]] = 0;
     if (distinct != n) return FailOf("row", "each must be a row of the stream, and named once");
   }
   if (T == 0 || call.B == 0) return ONEGRU_OK;  // the state stays
   call.X = ContiguousRows(X, "TB", T, 1, call.B, spec.I * size);
   call.Y = ContiguousRows(Y, "TB", T, 1, call.B, spec.H * size);
   if (spec.attention) call.attention = ContiguousRows(attention, "TB", T, 1, call.B, size);
-  call.initial_h = ContiguousRows(stream->state.get(), "B", T, 1, stream->rows, stream->row_bytes());
+  call.initial_h = ContiguousRows(stream->state, "B", T, 1, stream->rows, stream->row_bytes());
   call.Y_h = call.initial_h;
   call.state_rows = row;
   call.wide_state = true;
   call.turn = stream->turn++;
-  onegru::RunAlone(*stream->packed, call, stream->scratch.get());
+  onegru::RunAlone(*stream->packed, call, stream->memory.get());
   return ONEGRU_OK;
 }
 
 onegru_status onegru_stream_get_state(const onegru_stream* stream, void* h) {
   if (stream == nullptr || h == nullptr) return FailOf(stream == nullptr ? "stream" : "h", "null; must be given");
-  std::memcpy(h, stream->state.get(), stream->rows * stream->row_bytes());
+  std::memcpy(h, stream->state, stream->rows * stream->row_bytes());
   return ONEGRU_OK;
 }
 
 onegru_status onegru_stream_set_state(onegru_stream* stream, const void* h) {
   if (stream == nullptr || h == nullptr) return FailOf(stream == nullptr ? "stream" : "h", "null; must be given");
-  std::memcpy(stream->state.get(), h, stream->rows * stream->row_bytes());
+  std::memcpy(stream->state, h, stream->rows * stream->row_bytes());
   return ONEGRU_OK;
 }
 
@@ -383,8 +382,7 @@ onegru_status onegru_stream_reset(onegru_stream* stream, size_t row) {
   if (stream == nullptr) return FailOf("stream", "null; must be given");
   const bool all = row == ONEGRU_ALL_ROWS;
   if (!all && row >= stream->rows) return FailOf("row", "must be a row of the stream, or ONEGRU_ALL_ROWS");
-  std::memset(stream->state.get() + (all ? 0 : row * stream->row_bytes()), 0,
-              (all ? stream->rows : 1) * stream->row_bytes());
+  std::memset(stream->state + (all ? 0 : row * stream->row_bytes()), 0, (all ? stream->rows : 1) * stream->row_bytes());
   return ONEGRU_OK;
 }
 

@@ -142,8 +142,9 @@ ONEGRU_API void onegru_spec_init(onegru_spec* spec, uint32_t input_size, uint32_
 ONEGRU_API onegru_status onegru_layer_create(const onegru_spec* spec, const void* W, const void* R, const void* B,
                                              onegru_layer** layer);
 
-/* The layer at `index` of a .safetensors file that `onegru.save_layers` wrote: of a stack, the lowest is 0; past the
- * last one ONEGRU_NO_SUCH_LAYER. storage: null for what the file has, with int8 inputs of 16 bits. */
+/* The layer at `index` of a .safetensors file that `onegru.save_layers` wrote, of at most 256 layers: of a stack, the
+ * lowest is 0; past the last one ONEGRU_NO_SUCH_LAYER. storage: null for what the file has, with int8 inputs of 16
+ * bits. */
 ONEGRU_API onegru_status onegru_layer_open(const char* path, size_t index, const onegru_storage* storage,
                                            onegru_layer** layer);
 /* The same of a file in memory, which is not needed afterwards. */
@@ -159,7 +160,9 @@ ONEGRU_API onegru_status onegru_layer_run(const onegru_layer* layer, const onegr
 ONEGRU_API void onegru_layer_destroy(onegru_layer* layer);
 
 /* The states [rows, H] of a layer that runs forward, from zeros on. This allocates all that its steps need: the
- * functions below allocate nothing, take no lock and call nothing of the system, so they suit a thread of real time. */
+ * functions below allocate nothing, take no lock and call nothing of the system, so they suit a thread of real time. Of
+ * a library that the program has loaded by itself (dlopen), a thread's first refusal, and its first products by AMX,
+ * which take several rows in int8, may have the C library allocate. */
 ONEGRU_API onegru_status onegru_stream_create(const onegru_layer* layer, size_t rows, onegru_stream** stream);
 
 /* One step of all rows: X [rows, I], attention [rows] or null, Y [rows, H]. */
@@ -175,7 +178,7 @@ ONEGRU_API onegru_status onegru_stream_get_state(const onegru_stream* stream, vo
 ONEGRU_API onegru_status onegru_stream_set_state(onegru_stream* stream, const void* h);
 
 /* Sets the state of a row to zeros; of all rows: ONEGRU_ALL_ROWS. */
-#define ONEGRU_ALL_ROWS ((size_t)-1)
+#define ONEGRU_ALL_ROWS SIZE_MAX
 ONEGRU_API onegru_status onegru_stream_reset(onegru_stream* stream, size_t row);
 
 /* Null is allowed. */

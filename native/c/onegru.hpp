@@ -2,13 +2,14 @@
 //
 //   onegru::Layer layer = onegru::Layer::Open("gru.safetensors");
 //   onegru::Stream stream(layer);
-//   stream.Step(x, y);  // std::span<const float>, std::span<float>
+//   stream.Step(x, y);  // of std::vector<float>, std::span<float> and the like
 
 #ifndef ONEGRU_HPP_
 #define ONEGRU_HPP_
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -49,14 +50,17 @@ bool Suits(std::int32_t dtype) {
                                    : std::is_same_v<T, std::uint16_t>;
 }
 
-template <class T>
-const T* Given(const char* name, std::span<const T> array, std::size_t wanted, std::int32_t dtype) {
-  if (!Suits<T>(dtype)) throw Error(ONEGRU_INVALID_ARGUMENT, std::string(name) + ": of another type than the layer's");
-  if (array.size() != wanted) {
-    throw Error(ONEGRU_INVALID_ARGUMENT, std::string(name) + ": " + std::to_string(array.size()) +
+// The numbers of a contiguous range.
+template <class Range>
+auto* Given(const char* name, Range&& range, std::size_t wanted, std::int32_t dtype) {
+  if (!Suits<std::remove_cv_t<std::remove_pointer_t<decltype(std::data(range))>>>(dtype)) {
+    throw Error(ONEGRU_INVALID_ARGUMENT, std::string(name) + ": of another type than the layer's");
+  }
+  if (std::size(range) != wanted) {
+    throw Error(ONEGRU_INVALID_ARGUMENT, std::string(name) + ": " + std::to_string(std::size(range)) +
                                              " numbers; must be " + std::to_string(wanted));
   }
-  return array.data();
+  return std::data(range);
 }
 
 }  // namespace detail
@@ -64,15 +68,16 @@ const T* Given(const char* name, std::span<const T> array, std::size_t wanted, s
 // Constant: threads may share it.
 class Layer {
  public:
-  // W [D, 3H, I], R [D, 3H, H], B [D, 6H] or empty for zeros; of double for float64, else of float.
-  template <class T>
-  Layer(const onegru_spec& spec, std::span<const T> W, std::span<const T> R, std::span<const T> B = {}) {
+  // Contiguous ranges: W [D, 3H, I], R [D, 3H, H], and B [D, 6H], or none for zeros; of double for float64, else of
+  // float.
+  template <class W, class R, class B = std::span<const float>>
+  Layer(const onegru_spec& spec, const W& w, const R& r, const B& b = {}) {
     const std::size_t D = spec.direction == ONEGRU_BIDIRECTIONAL ? 2 : 1, I = spec.input_size, H = spec.hidden_size;
     const std::int32_t computed = spec.dtype == ONEGRU_FLOAT64 ? ONEGRU_FLOAT64 : ONEGRU_FLOAT32;
     Take([&](onegru_layer** made) {
-      return onegru_layer_create(&spec, detail::Given("W", W, D * 3 * H * I, computed),
-                                 detail::Given("R", R, D * 3 * H * H, computed),
-                                 B.empty() ? nullptr : detail::Given("B", B, D * 6 * H, computed), made);
+      return onegru_layer_create(&spec, detail::Given("W", w, D * 3 * H * I, computed),
+                                 detail::Given("R", r, D * 3 * H * H, computed),
+                                 std::size(b) == 0 ? nullptr : detail::Given("B", b, D * 6 * H, computed), made);
     });
   }
 
@@ -132,33 +137,36 @@ class Stream {
     stream_.reset(made);
   }
 
-  // X [rows, I], Y [rows, H], attention [rows] where the layer has it.
-  template <class T>
-  void Step(std::span<const T> X, std::span<T> Y, std::span<const std::type_identity_t<T>> attention = {}) {
-    Steps<T>(1, X, Y, attention);
+  // Contiguous ranges: X [rows, I], Y [rows, H], attention [rows] where the layer has it.
+  template <class X, class Y>
+  void Step(const X& x, Y&& y) {
+    Steps(1, x, y);
   }
-  void Step(std::span<const float> X, std::span<float> Y) { Steps<float>(1, X, Y); }
+  template <class X, class Y, class A>
+  void Step(const X& x, Y&& y, const A& attention) {
+    Steps(1, x, y, attention);
+  }
 
   // X [T, rows, I], Y [T, rows, H], attention [T, rows].
-  template <class T>
-  void Steps(std::size_t T_, std::span<const T> X, std::span<T> Y, std::span<const T> attention = {}) {
-    const std::size_t count = T_ * rows_;
-    const T* const x = detail::Given("X", X, count * spec_.input_size, spec_.dtype);
-    detail::Given("Y", std::span<const T>(Y), count * spec_.hidden_size, spec_.dtype);
-    const T* const a = attention.empty() ? nullptr : detail::Given("attention", attention, count, spec_.dtype);
-    Check(onegru_stream_run(stream_.get(), T_, nullptr, 0, x, a, Y.data()));
+  template <class X, class Y, class A = std::span<const float>>
+  void Steps(std::size_t T, const X& x, Y&& y, const A& attention = {}) {
+    const std::size_t count = T * rows_;
+    const void* const scores =
+        std::size(attention) == 0 ? nullptr : detail::Given("attention", attention, count, spec_.dtype);
+    Check(onegru_stream_run(stream_.get(), T, nullptr, 0, detail::Given("X", x, count * spec_.input_size, spec_.dtype),
+                            scores, detail::Given("Y", y, count * spec_.hidden_size, spec_.dtype)));
   }
 
   // The states [rows, H]: of double for float64, else of float.
   template <class T = float>
   std::vector<T> State() const {
     std::vector<T> h(rows_ * spec_.hidden_size);
-    detail::Given("h", std::span<const T>(h), h.size(), Computed());
+    detail::Given("h", h, h.size(), Computed());
     Check(onegru_stream_get_state(stream_.get(), h.data()));
     return h;
   }
-  template <class T>
-  void SetState(std::span<const T> h) {
+  template <class H>
+  void SetState(const H& h) {
     Check(onegru_stream_set_state(stream_.get(), detail::Given("h", h, rows_ * spec_.hidden_size, Computed())));
   }
   void Reset(std::size_t row = ONEGRU_ALL_ROWS) { Check(onegru_stream_reset(stream_.get(), row)); }

@@ -24,13 +24,14 @@ void Require(bool holds, const char* name, std::int64_t number, const char* must
 Activation CheckedActivation(const onegru_activation& given) {
   Require(given.function >= 0 && given.function < static_cast<int>(kFunctions), "activations", given.function,
           "an onegru_function, 0…10");
+  Require(given.reserved == 0, "reserved", given.reserved, "0");
   const FunctionFacts& facts = kFunctionFacts[given.function];
   const auto parameter = [&](const char* name, double value, float otherwise, bool takes) {
     if (!takes) return 0.0;
     if (std::isnan(value)) value = otherwise;
     if (std::isnan(value))
       throw IllegalGru(std::string(name) + ": NaN; must be given, as " + facts.name + " has no default");
-    return static_cast<double>(static_cast<float>(value));
+    return value;
   };
   return {static_cast<Function>(given.function), parameter("alpha", given.alpha, facts.alpha, facts.takes >= 1),
           parameter("beta", given.beta, facts.beta, facts.takes == 2)};

@@ -105,11 +105,20 @@ struct ItemState : StepState<C> {
   using StepState<C>::StepState;
 
   // Whether AMX computes the products of so many rows with a matrix of K inputs.
-  bool UsesAmx(size_t rows, size_t K) const {
-    return kHasAmx<S> && may_use_amx && rows >= kMinRowsOfAmx && K > amx::kInputs / 4 && rows * K >= kMinOfAmx;
+  bool UsesAmx(size_t rows, size_t K) {
+    const bool uses =
+        kHasAmx<S> && may_use_amx && rows >= kMinRowsOfAmx && K > amx::kInputs / 4 && rows * K >= kMinOfAmx;
+    has_tiles |= uses;
+    return uses;
+  }
+  // At the end. A thread without tiles is not asked: of a library that was loaded while the program ran, the first
+  // question would have the C library allocate what the thread remembers.
+  void ReleaseTiles() {
+    if (has_tiles) amx::Release();
   }
 
   Ahead<C, S> ahead;
+  bool has_tiles = false;  // this thread may have some
   const bool may_use_amx = kHasAmx<S> && Int8ProductsOf(this->item.packed->target()) == Int8Products::kAmx &&
                            this->spec.group == 0 && AmxCanMultiply(this->geometry);
   Summed summed{};

@@ -196,10 +196,10 @@ HWY_INLINE void QuantizeInputs(ItemState<C, S>& s, size_t rows) {
 template <class C, class S>
 HWY_INLINE void PrepareChunk(ItemState<C, S>& s) {
   const size_t place = s.PlaceOf(s.chunk, s.item.steps_at_once);
-  s.x_count = s.TakeInputs(s.projected, s.item.steps_at_once, place, !s.shared);
+  s.x_count = s.TakeInputs(s.projected, s.item.steps_at_once, s.chunk, !s.shared);
   s.Close();
   s.x_from = s.x_rows + place;
-  s.attention_step = s.attention + place;
+  s.attention_step = s.attention + s.PlaceOfScores(s.chunk, s.item.steps_at_once);
   s.xp_step = s.xp_to = s.xp;
   QuantizeInputs(s, s.x_count);
   const bool is_by_tile = s.projected == s.step + 1 && !s.UsesAmx(s.x_count, s.spec.I) &&
@@ -218,11 +218,11 @@ void PrepareAhead(ItemState<C, S>& s) {
   const size_t place = s.PlaceOf(s.chunk, kAheadRows), next = s.PlaceOf(s.chunk + 1, kAheadRows);
   const bool first = s.chunk == 0;
   size_t end = s.step;
-  size_t rows = first ? s.TakeInputs(end, kAheadRows, place, !s.shared) : 0;
+  size_t rows = first ? s.TakeInputs(end, kAheadRows, s.chunk, !s.shared) : 0;
   s.projected = end = HWY_MIN(s.step + kAheadRows, s.steps);
-  const size_t next_rows = s.TakeInputs(end, kAheadRows, next, !s.shared);
+  const size_t next_rows = s.TakeInputs(end, kAheadRows, s.chunk + 1, !s.shared);
   s.Close();
-  s.attention_step = s.attention + place;
+  s.attention_step = s.attention + s.PlaceOfScores(s.chunk, kAheadRows);
   if (first) {
     s.xp_step = s.xp;
     ProjectChunk(s, place, rows, s.xp, s.first);
@@ -258,7 +258,7 @@ HWY_INLINE void PrepareNext(ItemState<C, S>& s) {
 // two directions in turns, there is no such idle time.
 template <class C, class S>
 void PrepareStep(ItemState<C, S>& s) {
-  s.TakeInput(s.step, 0, 0, true);
+  s.TakeInput(s.step, 0, 0, 0, true);
   s.x_from = s.x_rows;
   s.attention_step = s.attention;
   s.xp_step = s.xp_to = s.xp;

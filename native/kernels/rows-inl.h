@@ -154,12 +154,19 @@ struct ActiveRows {
     }
   }
 
-  // Where the rows of X of a chunk of steps lie in x_rows, x and attention; chunks take turns.
+  // Where the rows of X of a chunk of steps lie in x_rows and x; chunks take turns.
   size_t PlaceOf(size_t chunk, size_t each) const { return shared || each == kAheadRows ? (chunk & 1) * each : 0; }
 
-  // Finds the rows of X for the steps from `step` on, at most `most`, and counts them; `step` is then the step after
-  // them. Copies or converts them if need be; attention too.
-  size_t TakeInputs(size_t& step, size_t most, size_t place, bool copies) {
+  // Where its scores lie in attention. Multiplied ahead, the X of a chunk is done with before its steps, and makes room
+  // for that of the chunk after the next while other members may still read scores.
+  size_t PlaceOfScores(size_t chunk, size_t each) const {
+    return each == kAheadRows ? (chunk & 3) * each : PlaceOf(chunk, each);
+  }
+
+  // Finds the rows of X of a chunk, for the steps from `step` on, at most `most`, and counts them; `step` is then the
+  // step after them. Copies or converts them if need be; attention too.
+  size_t TakeInputs(size_t& step, size_t most, size_t chunk, bool copies) {
+    const size_t place = PlaceOf(chunk, most), scores = PlaceOfScores(chunk, most);
     size_t rows = 0, running = count;
     if (!copies_inputs && !shared && call.lengths == nullptr && item.order == nullptr && !spec.attention) {
       for (; step < steps && (rows == 0 || rows + running <= most); ++step) {
@@ -172,19 +179,19 @@ struct ActiveRows {
     for (; step < steps; ++step) {
       while (Length(running - 1) <= step) --running;
       if (rows != 0 && rows + running > most) break;
-      for (size_t slot = 0; slot < running; ++slot, ++rows) TakeInput(step, slot, place + rows, copies);
+      for (size_t slot = 0; slot < running; ++slot, ++rows) TakeInput(step, slot, place + rows, scores + rows, copies);
     }
     return rows;
   }
 
-  void TakeInput(size_t step, size_t slot, size_t place, bool copies) {
+  void TakeInput(size_t step, size_t slot, size_t place, size_t place_of_score, bool copies) {
     const size_t t = TimeOf(slot, step);
     C* const copy = x + place * spec.I;
     const char* const source = copies || !shared ? call.X.at(t, 0, Row(slot)) : nullptr;
     x_rows[place] = shared || copies_inputs ? copy : reinterpret_cast<const C*>(source);
     if (!copies) return;
     if (shared || copies_inputs) Read(source, spec.I, copy);
-    if (spec.attention) Read(call.attention.at(t, 0, Row(slot)), 1, attention + place);
+    if (spec.attention) Read(call.attention.at(t, 0, Row(slot)), 1, attention + place_of_score);
   }
 
   // Elements of the layer's type, converted to C.

@@ -106,6 +106,8 @@ class Sequence {
     return true;
   }
 
+  void ReleaseTiles() { s_.ReleaseTiles(); }
+
  private:
   // A step of one row and one panel is too short to check for cancellation each time.
   static constexpr size_t kStepsPerPoll = 1024;
@@ -133,8 +135,8 @@ class Sequence {
       next->step = s_.step;
       size_t step = s_.step;
       const size_t most = s_.MostOfChunk();
-      s_.TakeInputs(step, most, s_.PlaceOf(0, most), true);
-      if (s_.IsAhead()) s_.TakeInputs(step, most, s_.PlaceOf(1, most), true);
+      s_.TakeInputs(step, most, 0, true);
+      if (s_.IsAhead()) s_.TakeInputs(step, most, 1, true);
       began_ = std::chrono::steady_clock::now();
       meetings_ = 0;
       crew.Start();
@@ -185,7 +187,7 @@ class Sequence {
     const size_t most = s_.MostOfChunk();
     if (!s_.Open()) return false;
     // s_.chunk is already the next one; if it is multiplied ahead, the one after it is due.
-    s_.TakeInputs(step, most, s_.PlaceOf(s_.IsAhead() ? s_.chunk + 1 : s_.chunk, most), true);
+    s_.TakeInputs(step, most, s_.IsAhead() ? s_.chunk + 1 : s_.chunk, true);
     s_.Close();
     return true;
   }
@@ -232,14 +234,16 @@ class Sequence {
 template <class C, class S, bool kAfter>
 void LeadItem(const WorkItem& item) {
   const ScratchOwner owner = item.claim == nullptr ? ScratchOwner::kCaller : ScratchOwner::kHelper;
-  Sequence<C, S, kAfter>(item, owner, item.scratch).Lead();
-  amx::Release();
+  Sequence<C, S, kAfter> sequence(item, owner, item.scratch);
+  sequence.Lead();
+  sequence.ReleaseTiles();
 }
 
 template <class C, class S, bool kAfter>
 void JoinItem(const WorkItem& item, Epoch& epoch, size_t member, unsigned char* scratch) {
-  Sequence<C, S, kAfter>(item, ScratchOwner::kMember, scratch).Join(epoch, member);
-  amx::Release();
+  Sequence<C, S, kAfter> sequence(item, ScratchOwner::kMember, scratch);
+  sequence.Join(epoch, member);
+  sequence.ReleaseTiles();
 }
 
 template <class C, class S, bool kAfter>
@@ -252,7 +256,8 @@ void RunPair(const WorkItem& first, const WorkItem& second) {
   }
   a.End();
   b.End();
-  amx::Release();
+  a.ReleaseTiles();
+  b.ReleaseTiles();
 }
 
 template <class C>

@@ -156,6 +156,12 @@ REFUSED = {
     "layer.stream(0)": "rows: 0",
     "layer.stream(2 ** 31 - 1)": "out of memory",
     "new onegru.Layer()": "Layer: made by",
+    "onegru.createLayer()": "input_size: undefined",
+    'make({ activations: [{ name: "Elu", alpha: "x" }, "Tanh"] })': "alpha: x; must be a number",
+    "onegru.readLayer(bytes, 0, { activation_bits: 8 })": "activation_bits: 8; must be 0",
+    "make({ group: 32 })": "group: 32; must be 0",
+    "layer.run(x, { T: 2 ** 30 })": "must be below 2^29",
+    "const gone = layer.stream(); gone.destroy(); gone.destroy(); gone.step(x)": "stream: was destroyed",
 }
 
 
@@ -175,6 +181,27 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for (line, words), text in zip(REFUSED.items(), found["texts"], strict=True):
         assert text.startswith("OnegruError: ") and words in text, line
     assert found["length"] == 1 and len(found["after"]) == 4
+
+
+def test_memory_is_given_back(tmp_path: Path) -> None:
+    """What is refused, and streams that are destroyed, leave nothing."""
+    onegru.save_layers(normal_gru(4, 128), tmp_path / "layer.safetensors")
+    found = node(
+        tmp_path,
+        """
+        const layer = onegru.readLayer(file("layer.safetensors"));
+        const X = new Float32Array(4 * 20000), sequence_lens = new Int32Array(20000).fill(2), texts = new Set();
+        for (let i = 0; i < 10000; ++i) texts.add(refused(() => layer.run(X, { T: 1, B: 20000, sequence_lens })));
+        for (let i = 0; i < 10000; ++i) layer.stream(64).destroy();
+        texts.add(refused(() => layer.stream(3e6)));
+        const large = layer.stream(1e6);
+        return [...texts];
+        """,
+    )
+    assert found == [
+        "OnegruError: sequence_lens: 2; must be in 0…T = 0…1",
+        "OnegruError: out of memory",
+    ]
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):

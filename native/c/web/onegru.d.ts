@@ -9,7 +9,7 @@ export type ActivationName = "Relu" | "Tanh" | "Sigmoid" | "Affine" | "LeakyRelu
 export interface Storage {
   /** Default "float32". */
   weight_storage?: "float32" | "int8";
-  /** Of inputs of products with int8: 16, the default, or 8. */
+  /** Of inputs of products with int8: 16, the default, or 8; of float32: 0. */
   activation_bits?: number;
   /** How many int8 share a scale, a multiple of 4; 0, the default, for all of a row. */
   group?: number;
@@ -56,10 +56,13 @@ export class Layer {
 export class Stream {
   private constructor();
   readonly rows: number;
-  /** One step: X [rows, I], attention [rows]. Returns Y [rows, H], in memory that the next step writes to. */
+  /** One step: X [rows, I], attention [rows]. Returns Y [rows, H], in memory that the next step writes to: use it, or
+   * copy it, before anything else is called. */
   step(X: Float32Array, attention?: Float32Array | null): Float32Array;
   /** [rows, H]. */
   state: Float32Array;
   /** Zeros again: of a row, or of all. */
   reset(row?: number | null): void;
+  /** Frees its memory now, not when nobody has it any more. */
+  destroy(): void;
 }

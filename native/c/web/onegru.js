@@ -44,7 +44,7 @@ class Instance {
   get buffer() { return this.functions.memory.buffer; }
 
   text(at) {
-    const bytes = new Uint8Array(this.buffer, at);
+    const bytes = new Uint8Array(this.buffer, at >>> 0); // a 32-bit integer, which JavaScript takes for a signed one
     const codes = Array.from(bytes.subarray(0, bytes.indexOf(0)), (byte) => `%${byte.toString(16).padStart(2, "0")}`);
     return decodeURIComponent(codes.join("")); // an AudioWorklet has no TextDecoder
   }
@@ -84,7 +84,8 @@ class Instance {
 function bytesOf(array) { return new Uint8Array(array.buffer, array.byteOffset, array.byteLength); }
 
 function checked(name, array, type, count) {
-  if (!(array instanceof type)) fail(name, `must be a ${type.name}`);
+  // Another frame's arrays are of another class of that name.
+  if (Object.prototype.toString.call(array) !== `[object ${type.name}]`) fail(name, `must be a ${type.name}`);
   if (count !== null && array.length !== count) fail(name, `${array.length} numbers; must be ${count}`);
   return array;
 }
@@ -95,16 +96,22 @@ function whole(name, number, least, most = 2 ** 31 - 1) {
   if (!Number.isInteger(number) || number < least || number > most) fail(name, `${number}; must be an integer of ${least}…${most}`);
   return number;
 }
+// The product of sizes: of more numbers than that no array can be made.
+function product(...sizes) {
+  const count = sizes.reduce((a, b) => a * b, 1);
+  return count < 2 ** 29 ? count : fail("sizes", `${count} numbers; must be below 2^29`);
+}
+function number(name, value) { return typeof value === "number" ? value : fail(name, `${value}; must be a number`); }
 function placeIn(name, words, word) {
   const place = words.indexOf(word);
   return place >= 0 ? place : fail(name, `${word}; must be one of ${words.filter((known) => known !== null).join(", ")}`);
 }
 
 // The words of onegru_storage.
-function storageWords({ weight_storage = "float32", activation_bits = 16, group = 0 }) {
-  if (weight_storage === "float32") return [FLOAT32, 0, 0];
-  if (weight_storage !== "int8") fail("weight_storage", `${weight_storage}; must be float32 or int8`);
-  return [INT8, whole("activation_bits", activation_bits, 8, 16), whole("group", group, 0)];
+function storageWords({ weight_storage = "float32", activation_bits, group = 0 }) {
+  const is_int8 = weight_storage === "int8", bits = activation_bits ?? (is_int8 ? 16 : 0);
+  if (!is_int8 && weight_storage !== "float32") fail("weight_storage", `${weight_storage}; must be float32 or int8`);
+  return [is_int8 ? INT8 : FLOAT32, whole("activation_bits", bits, 0, 16), whole("group", group, 0)];
 }
 
 function specBytes(spec) {
@@ -114,14 +121,14 @@ function specBytes(spec) {
     whole("linear_before_reset", Number(spec.linear_before_reset ?? 0), 0, 1),
     placeIn("attention", NAMES.attention, spec.attention ?? null), ...storageWords(spec)];
   words.forEach((word, index) => view.setInt32(4 * index, word, true));
-  view.setFloat64(40, spec.clip ?? Infinity, true);
+  view.setFloat64(40, number("clip", spec.clip ?? Infinity), true);
   const functions = spec.activations ?? Array(D).fill(["Sigmoid", "Tanh"]).flat();
   if (functions.length !== 2 * D) fail("activations", `${functions.length} functions; must be ${2 * D}`);
   functions.forEach((given, index) => {
     const { name, alpha = NaN, beta = NaN } = typeof given === "string" ? { name: given } : given;
     view.setInt32(48 + 24 * index, placeIn("activations", NAMES.activations, name), true);
-    view.setFloat64(56 + 24 * index, alpha, true);
-    view.setFloat64(64 + 24 * index, beta, true);
+    view.setFloat64(56 + 24 * index, number("alpha", alpha), true);
+    view.setFloat64(64 + 24 * index, number("beta", beta), true);
   });
   return new Uint8Array(view.buffer);
 }
@@ -135,15 +142,16 @@ function make(arrays, use) {
   });
 }
 
-export function createLayer(spec, { W, R, B }) {
+export function createLayer(spec = {}, { W, R, B } = {}) {
   const given = specBytes(spec), I = spec.input_size, H = spec.hidden_size, D = spec.direction === "bidirectional" ? 2 : 1;
-  const arrays = [checked("W", W, Float32Array, D * 3 * H * I), checked("R", R, Float32Array, D * 3 * H * H),
-    optional("B", B, Float32Array, D * 6 * H)];
+  const arrays = [checked("W", W, Float32Array, product(D, 3, H, I)), checked("R", R, Float32Array, product(D, 3, H, H)),
+    optional("B", B, Float32Array, product(D, 6, H))];
   return make([given, ...arrays], (made, ...addresses) => ["onegru_layer_create", ...addresses, made]);
 }
 
 export function readLayer(file, index = 0, storage = null) {
-  const bytes = file instanceof ArrayBuffer ? new Uint8Array(file) : checked("file", file, Uint8Array, null);
+  const is_buffer = Object.prototype.toString.call(file) === "[object ArrayBuffer]";
+  const bytes = is_buffer ? new Uint8Array(file) : checked("file", file, Uint8Array, null);
   const words = storage === null ? null : Int32Array.from(storageWords(storage));
   whole("index", index, 0);
   return make([bytes, words], (made, at, kept) => ["onegru_layer_read", at, bytes.length, index, kept, made]);
@@ -184,15 +192,15 @@ export class Layer {
     });
   }
 
-  run(X, { T, B = 1, layout = 0, sequence_lens, initial_h, attention }) {
+  run(X, { T, B = 1, layout = 0, sequence_lens, initial_h, attention } = {}) {
     const { input_size: I, hidden_size: H, direction, attention: attends } = this.spec, D = direction === "bidirectional" ? 2 : 1;
     whole("T", T, 0);
     whole("B", B, 0);
     if (attends === null && (attention ?? null) !== null) fail("attention", "the layer has none");
-    const inputs = [checked("X", X, Float32Array, T * B * I), optional("sequence_lens", sequence_lens, Int32Array, B),
+    const inputs = [checked("X", X, Float32Array, product(T, B, I)), optional("sequence_lens", sequence_lens, Int32Array, B),
       optional("initial_h", initial_h, Float32Array, D * B * H),
       attends === null ? null : checked("attention", attention, Float32Array, T * B)];
-    const Y = new Float32Array(T * D * B * H), Y_h = new Float32Array(D * B * H);
+    const Y = new Float32Array(product(T, D, B, H)), Y_h = new Float32Array(D * B * H);
     this.#instance.lend([...inputs, Y, Y_h], (...addresses) => {
       const call = Uint32Array.of(T, B, whole("layout", layout, 0, 1), ...addresses);
       this.#instance.lend([call], (at) => this.#instance.call("onegru_layer_run", this.#handle, at));
@@ -213,11 +221,15 @@ export class Layer {
   }
 }
 
+// Frees the memory of streams that nobody has any more.
+const dropped = new FinalizationRegistry((free) => free());
+
 // Made by Layer.stream. Its steps allocate nothing: X, attention, Y and h are its own memory.
 export class Stream {
   #instance;
   #handle;
   #places;
+  #free;
   #views = null;
 
   constructor(instance, handle, spec, rows) {
@@ -228,10 +240,26 @@ export class Stream {
       h: rows * spec.hidden_size };
     this.#places = Object.entries(counts).map(([name, count]) => ({ name, count, at: instance.allocate(4 * count) }));
     this.rows = rows;
+    const places = this.#places;
+    this.#free = () => {
+      instance.functions.onegru_stream_destroy(handle);
+      places.forEach(({ at }) => instance.functions.free(at));
+    };
+    dropped.register(this, this.#free, this);
+  }
+
+  destroy() {
+    if (this.#handle === 0) return;
+    dropped.unregister(this);
+    this.#free();
+    this.#handle = 0; // which every function refuses
+    this.#places = this.#places.map((place) => ({ ...place, at: 0 }));
+    this.#views = null;
   }
 
   // The memory of X [rows, I], attention [rows], Y and h [rows, H]; another one after other streams were made.
   get #memory() {
+    if (this.#handle === 0) fail("stream", "was destroyed");
     if (this.#views === null || this.#views.X.buffer !== this.#instance.buffer) {
       this.#views = Object.fromEntries(
         this.#places.map(({ name, count, at }) => [name, new Float32Array(this.#instance.buffer, at, count)]));
@@ -249,8 +277,9 @@ export class Stream {
   }
 
   get state() {
+    const { h } = this.#memory;
     this.#instance.call("onegru_stream_get_state", this.#handle, this.#places[3].at);
-    return this.#memory.h.slice();
+    return h.slice();
   }
   set state(h) {
     this.#memory.h.set(checked("h", h, Float32Array, this.#places[3].count));
