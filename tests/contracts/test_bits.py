@@ -60,6 +60,21 @@ def test_batches_and_places_in_them(kind: str, size: tuple[int, int], after: boo
         assert_bits(Z_h, Y_h[:, rows])
 
 
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "bfloat16 weights"])
+@pytest.mark.parametrize("attention", ["openvino", "dien"])
+def test_scores_of_one_row_by_several_threads(kind: str, attention: str) -> None:
+    """Its products with x are computed ahead, while others may still read the scores of before."""
+    dtype, options = KINDS[kind]
+    layer = make(17, 257, dtype, linear_before_reset=True, attention=attention, **options)
+    X, scores = draw(200, 1, 17, dtype=dtype), np.abs(draw(200, 1, dtype=dtype))
+    onegru.set_num_threads(1)
+    Y, _ = layer(X, attention=scores)
+    for threads in (2, 3):
+        onegru.set_num_threads(threads)
+        for _ in range(100):
+            assert_bits(layer(X, attention=scores)[0], Y)
+
+
 @pytest.mark.long(every=2)
 @pytest.mark.parametrize(("kind", "after"), itertools.product(KINDS, [False, True]))
 @pytest.mark.parametrize("size", [(3, 4), (70, 67), (64, 200)])
