@@ -61,7 +61,8 @@ class Instance {
   // Memory for so many bytes, freed by the caller.
   allocate(bytes) {
     const at = this.functions.malloc(Math.max(bytes, 1)) >>> 0;
-    return at !== 0 ? at : fail("memory", "none is left");
+    if (at === 0) throw new OnegruError("out of memory");
+    return at;
   }
 
   // Calls use(addresses): of memory that holds the arrays, null where one is absent, until it returns.
@@ -238,12 +239,23 @@ export class Stream {
     this.#handle = handle;
     const counts = { X: rows * spec.input_size, attention: spec.attention === null ? 0 : rows, Y: rows * spec.hidden_size,
       h: rows * spec.hidden_size };
-    this.#places = Object.entries(counts).map(([name, count]) => ({ name, count, at: instance.allocate(4 * count) }));
+    let at;
+    try {
+      at = instance.allocate(4 * Object.values(counts).reduce((a, b) => a + b));
+    } catch (error) {
+      instance.functions.onegru_stream_destroy(handle);
+      throw error;
+    }
+    const memory = at;
+    this.#places = Object.entries(counts).map(([name, count]) => {
+      const place = { name, count, at };
+      at += 4 * count;
+      return place;
+    });
     this.rows = rows;
-    const places = this.#places;
     this.#free = () => {
       instance.functions.onegru_stream_destroy(handle);
-      places.forEach(({ at }) => instance.functions.free(at));
+      instance.functions.free(memory);
     };
     dropped.register(this, this.#free, this);
   }
