@@ -22,6 +22,7 @@ def main() -> None:
     built = sorted(ROOT.glob("build/module-*/onegru_real_time"), key=lambda path: path.stat().st_mtime)
     if not built:
         raise SystemExit("onegru_real_time: missing; `make test` builds it, on Linux")
+    command = [built[-1], built[-1].with_name("libonegru.so")]
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "layer.safetensors")
@@ -31,7 +32,7 @@ def main() -> None:
                 layer = onegru.GRU(W, R, weight_storage=storage)
                 onegru.save_layers(layer, path)
                 done = subprocess.run(
-                    [built[-1], path, str(steps)], check=False, capture_output=True, text=True
+                    [*command, path, str(steps)], check=False, capture_output=True, text=True
                 )
                 print(f"{I} → {H}, {storage}: {done.stdout or done.stderr}", end="", flush=True)
                 if done.returncode != 0:

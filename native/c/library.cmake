@@ -61,7 +61,10 @@ endforeach()
 
 if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
   add_executable(onegru_real_time EXCLUDE_FROM_ALL native/tests/real_time.cc)
-  target_link_libraries(onegru_real_time PRIVATE onegru)
+  target_include_directories(onegru_real_time PRIVATE native/c)
+  target_link_libraries(onegru_real_time PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+  set_target_properties(onegru_real_time PROPERTIES ENABLE_EXPORTS ON)  # what it counts
+  add_dependencies(onegru_real_time onegru)
 endif()
 
 # ---------------------------------------------------------------- what is installed

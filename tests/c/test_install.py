@@ -154,6 +154,6 @@ def test_a_program_in_c(prefix: Path, tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("sizes", [(1, 3), (16, 48), (130, 200)])
 def test_steps_of_real_time(tmp_path: Path, sizes: tuple[int, int], options: dict[str, Any]) -> None:
-    path = tmp_path / "layer.safetensors"
+    path, built = tmp_path / "layer.safetensors", build_folder()
     onegru.save_layers(normal_gru(*sizes, **options), path)
-    assert ": 0 allocations, 0 locks;" in run([build_folder() / "onegru_real_time", path, 300])
+    assert ": 0 allocations, 0 locks;" in run([built / "onegru_real_time", built / "libonegru.so", path, 300])

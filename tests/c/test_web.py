@@ -190,9 +190,11 @@ def test_memory_is_given_back(tmp_path: Path) -> None:
     found = node(
         tmp_path,
         """
-        const small = onegru.readLayer(file("small.safetensors")), layer = onegru.readLayer(file("layer.safetensors"));
+        const small = onegru.readLayer(file("small.safetensors"));
+        const layer = onegru.readLayer(file("layer.safetensors"));
         const X = new Float32Array(60000), sequence_lens = new Int32Array(60000).fill(2), texts = new Set();
-        for (let i = 0; i < 9000; ++i) texts.add(refused(() => small.run(X, { T: 1, B: 60000, sequence_lens })));
+        const run = () => small.run(X, { T: 1, B: 60000, sequence_lens });
+        for (let i = 0; i < 9000; ++i) texts.add(refused(run));
         for (let i = 0; i < 10000; ++i) layer.stream(64).destroy();
         texts.add(refused(() => layer.stream(3e6)));
         const large = layer.stream(1e6);
