@@ -34,7 +34,7 @@ def main() -> None:
                 done = subprocess.run(
                     [*command, path, str(steps)], check=False, capture_output=True, text=True
                 )
-                print(f"{I} → {H}, {storage or "float32"}: {done.stdout or done.stderr}", end="", flush=True)
+                print(f"{I} → {H}, {storage or 'float32'}: {done.stdout or done.stderr}", end="", flush=True)
                 if done.returncode != 0:
                     raise SystemExit("It must need none.")
 
