@@ -213,6 +213,16 @@ def test_steps_along_an_axis_that_is_said_to_stay_are_independent(given: Case) -
         np.testing.assert_allclose(found, np.take(wanted, order, move.to), rtol=1e-4, atol=1e-5)
 
 
+@named([item for item in EVERY if any(array is None for array in item[1])])
+def test_an_input_that_is_left_out_has_no_axes(given: Case) -> None:
+    """Whoever asks may say that it has no shape, or the shape of a number."""
+    call = call_of(given)
+    shapes = [shape if name else None for name, shape in zip(call.op.inputs, call.shapes, strict=True)]
+    assert None in shapes
+    unshaped = Call(call.op, call.facts, shapes, call.opset)
+    assert list(call.operator.along(unshaped)) == moves_of(given)
+
+
 @named([item for item in EVERY if item[0] not in ("GRU", "LSTM", "RNN")])
 def test_a_step_reaches_as_far_as_is_said(given: Case) -> None:
     """A change of one step shows in those outputs alone that read it, and there are as many as is said."""

@@ -92,7 +92,8 @@ class Pointwise(Operator):
     def along(self, call: Call) -> Iterator[Move]:
         """Sizes are aligned at the end."""
         shapes = call.shapes[:1] if self.settings else call.shapes
-        if self.settings and any(size != 1 for k in range(1, len(call.shapes)) for size in call.shape(k)):
+        given = (k for k in range(1, len(call.shapes)) if call.is_given(k))
+        if self.settings and any(size != 1 for k in given for size in call.shape(k)):
             raise UnknownOpError
         if any(shape is None and call.is_given(index) for index, shape in enumerate(shapes)):
             raise UnknownOpError
