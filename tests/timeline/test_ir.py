@@ -211,21 +211,30 @@ def test_a_fixed_number_of_steps_is_opened(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=1e-6)
 
 
-def running_mean(op: Any, y: Any) -> Any:
-    count = op.squeeze(op.gather(op.shape_of(y), op.constant([1]), op.constant(0)), op.constant([0]))
-    one = op.constant(np.int64(1))
-    numbers = op.range(one, op.add(count, one), one)
-    numbers = op.unsqueeze(op.convert(numbers, "f32"), op.constant([1]))
-    return op.divide(op.cum_sum(y, op.constant(1)), numbers)
+RANGES: dict[str, tuple[Any, Any, str]] = {  # the first number, the step, the type of all as opset 4 says it
+    "opset 1": (np.int64(1), np.int64(1), ""),
+    "opset 4": (np.int64(1), np.int64(1), "i64"),
+    "a step of another type": (np.int64(1), np.int32(1), "i64"),
+    "a first number of another type": (np.int32(1), np.int32(1), "i64"),
+    "numbers of fewer bits": (np.int64(1), np.int32(1), "i32"),
+    "float32 beside integers": (np.float32(1), np.int32(1), "f32"),
+}
 
 
-@pytest.mark.parametrize("is_stated", [False, True], ids=("opset1", "opset4"))
-def test_a_running_mean_counts_on(is_stated: bool, tmp_path: Path) -> None:
-    path = summed_behind(tmp_path / "m.xml", running_mean, -1)
-    if is_stated:  # the type of the numbers
-        text, kind = path.read_text(), 'type="Range" version="opset1">'
-        assert kind in text
-        path.write_text(text.replace(kind, 'type="Range" version="opset4"><data output_type="i64" />'))
+def running_mean(first: Any, step: Any, word: str) -> Make:
+    def make(op: Any, y: Any) -> Any:
+        count = op.squeeze(op.gather(op.shape_of(y), op.constant([1]), op.constant(0)), op.constant([0]))
+        ends = op.constant(first), op.add(count, op.constant(np.int64(1))), op.constant(step)
+        numbers = ov.opset13.range(*ends, word) if word else op.range(*ends)
+        numbers = op.unsqueeze(op.convert(numbers, "f32"), op.constant([1]))
+        return op.divide(op.cum_sum(y, op.constant(1)), numbers)
+
+    return make
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_a_running_mean_counts_on(name: str, tmp_path: Path) -> None:
+    path = summed_behind(tmp_path / "m.xml", running_mean(*RANGES[name]), -1)
     onegru.make_streaming(path, tmp_path / "s.xml")
     x = np.random.default_rng(2).standard_normal((1, 17, I)).astype(np.float32)
     whole, stream = onegru.load(path).run({"x": x})["y"], onegru.load(tmp_path / "s.xml").stream()
@@ -233,6 +242,14 @@ def test_a_running_mean_counts_on(is_stated: bool, tmp_path: Path) -> None:
     parts = [stream.step({"x": x[:, begin:end]})["y"] for begin, end in ends]
     np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=1e-6)
     assert [state.tolist() for state in stream.state.values() if state.dtype == np.int64] == [[17]]
+
+
+@pytest.mark.parametrize(("first", "word"), [(1.0, "i64"), (np.int64(1), "f16")], ids=["cut off", "rounded"])
+def test_numbers_of_steps_that_a_range_converts(first: Any, word: str, tmp_path: Path) -> None:
+    """Fractions are cut off, and of 16 bits large numbers are rounded."""
+    path = summed_behind(tmp_path / "m.xml", running_mean(first, np.int64(1), word), -1)
+    with pytest.raises(SpecError, match="cannot run in chunks"):
+        onegru.make_streaming(path, tmp_path / "s.xml", check=False)
 
 
 def dense_of_h(op: Any, y: Any) -> Any:

@@ -90,6 +90,7 @@ CASES: dict[str, X] = {
     "slice without axes": lambda x: opset8.slice(x, constant(1), constant(2), constant(1)),
     "broadcast": lambda x: ops.broadcast(ops.constant(NUMBERS[0, :1]), constant(2, 3, 4)),
     "range": lambda x: ops.range(axis(1), axis(9), axis(3), "i64"),
+    "range of several types": lambda x: ops.range(axis(1), ops.constant(np.int32(9)), axis(3), "f32"),
     "shape": lambda x: ops.shape_of(x),
     "convert": lambda x: ops.convert(x, "i32"),
     "einsum": lambda x: ops.einsum([x, ops.constant(NUMBERS[0])], "abc,dc->abd"),

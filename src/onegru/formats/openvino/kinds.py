@@ -41,6 +41,8 @@ BINARY = {
 UNTRANSLATED = "untranslated::"
 _LAST = 2**63 - 1
 _LARGEST = 3.4e38
+#: Types of inputs of a Range, each beside one that it becomes: one of 16 bits would round numbers of steps.
+_COUNTED = {(a, b) for a in ("int32", "int64") for b in ("int32", "int64", "float32", "float64")}
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -397,11 +399,16 @@ def _broadcast(place: LayerTranslation) -> Op:
 
 
 def _range(place: LayerTranslation) -> Op:
-    dtypes = {place.flow.dtype(name) for name in place.inputs}
+    dtypes = [place.flow.dtype(name) for name in place.inputs]
     is_said = place.layer.version != "opset1"  # there it is that of the inputs
-    if len(dtypes) != 1 or (is_said and ELEMENT_TYPES.get(place.word("output_type", "")) not in dtypes):
+    dtype = ELEMENT_TYPES.get(place.word("output_type", "")) if is_said else dtypes[0]
+    others = {(item, dtype) for item in dtypes if item != dtype}
+    if dtype is None or not others.issubset(_COUNTED if is_said else ()):
         raise UnknownLayerError
-    return place.op("Range")
+    names = zip(place.inputs, dtypes, strict=True)
+    return place.op(
+        "Range", *(name if item == dtype else place.before("Cast", name, dtype=dtype) for name, item in names)
+    )
 
 
 def _reverse_sequence(place: LayerTranslation) -> Op:
