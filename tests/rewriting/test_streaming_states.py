@@ -291,6 +291,82 @@ def test_parts_of_an_input_are_one_state(parts: Ends, kind: str, gives: bool, tm
             np.testing.assert_allclose(stream.state[taken], last, atol=1e-5)
 
 
+def of_rows(net: Network, layers: int) -> list[str]:
+    return [net.add("Unsqueeze", "h", net.constant([0], np.int64))] * layers
+
+
+def of_rows_first(net: Network, layers: int) -> list[str]:
+    return [net.add("Transpose", "h", perm=[1, 0, 2])] * layers
+
+
+def of_numbers(net: Network, layers: int) -> list[str]:
+    return [net.add("Reshape", "h", net.constant([1, -1, C], np.int64))] * layers
+
+
+def of_layers_beside_each_other(net: Network, layers: int) -> list[str]:
+    net.add("Split", "h", outputs=layers, axis=1)
+    return [net.add("Unsqueeze", part, net.constant([0], np.int64)) for part in net.nodes[-1].output]
+
+
+def of_first_rows(net: Network, layers: int) -> list[str]:
+    """All of them, if there are no more than two."""
+    return [net.add("Slice", "h", *(net.constant([item], np.int64) for item in (0, 2, 1)))] * layers
+
+
+def of_layers_behind_rows(net: Network, layers: int) -> list[str]:
+    return sliced(net, net.add("Transpose", "h", perm=[1, 0, 2]), layers)
+
+
+def of_rows_last(net: Network, layers: int) -> list[str]:
+    turned = net.add("Transpose", "h", perm=[1, 0])
+    return [net.add("Unsqueeze", turned, net.constant([0], np.int64))] * layers
+
+
+SHAPED: dict[str, tuple[Callable[[Network, int], list[str]], list[int | str]]] = {
+    "rows": (of_rows, ["batch", C]),
+    "rows first": (of_rows_first, ["batch", 1, C]),
+    "numbers": (of_numbers, ["batch", 2, C // 2]),
+    "layers beside each other": (of_layers_beside_each_other, ["batch", 2 * C]),
+    "layers behind rows": (of_layers_behind_rows, ["batch", 2, C]),
+}
+
+
+def of_shape(start: Callable[[Network, int], list[str]], shape: list[int | str], path: Path) -> Path:
+    """GRUs that start from an input of this shape: two, where it has numbers for so many."""
+    layers = 2 if start in (of_layers_beside_each_other, of_layers_behind_rows) else 1
+    proto = stacked(lambda net, state, layers: start(net, layers), layers=layers)
+    proto.graph.input[-1].CopyFrom(value("h", shape=shape))
+    return save(path, proto)
+
+
+@pytest.mark.parametrize("name", SHAPED)
+def test_a_state_keeps_the_shape_that_it_has_outside(name: str, tmp_path: Path) -> None:
+    start, shape = SHAPED[name]
+    source, target = of_shape(start, shape, tmp_path), tmp_path / "streaming.onnx"
+    onegru.make_streaming(source, target)
+    X, known = sequence(), [B if size == "batch" else int(size) for size in shape]
+    h = np.random.default_rng(3).standard_normal(known).astype(np.float32)
+    whole = onegru.load(source).run({"X": X, "h": h})["Z"]
+    stream = onegru.load(target).stream()
+    stream.state = {"h": h}
+    steps = [stream.step({"X": X[:, :, a:b]})["Z"] for a, b in pairwise([0, 1, 2, 9, T])]
+    np.testing.assert_allclose(np.concatenate(steps, 2), whole, atol=1e-5)
+    (given,) = (output for output, taken in stream.pairs.items() if taken == "h")
+    assert next(info.shape for info in onegru.load(target).outputs if info.name == given) == tuple(shape)
+
+
+@pytest.mark.parametrize(
+    ("start", "shape"),
+    [(of_first_rows, [1, "batch", C]), (of_rows_last, [C, "batch"])],
+    ids=["not all rows", "in another order"],
+)
+def test_a_state_of_other_numbers_is_refused(
+    start: Callable[[Network, int], list[str]], shape: list[int | str], tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError, match="input 'h', where it starts, serves several states or something"):
+        onegru.load(of_shape(start, shape, tmp_path)).stream(rewrite=True)
+
+
 @pytest.mark.parametrize("parts", [shared, overlapping, empty])
 def test_an_input_that_is_several_states_is_refused(parts: Ends, tmp_path: Path) -> None:
     source = save(tmp_path, stacked(parts))

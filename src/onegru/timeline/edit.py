@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from onegru.core.dtypes import Array
 from onegru.dataflow.edit import END, Edit
+from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table.cutting import Slice
 from onegru.dataflow.table.recurrences import recurrent
@@ -22,7 +22,7 @@ from onegru.timeline.plan import Cache, StreamingPlan
 from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain, unknown
 from onegru.timeline.starts import evaluated
 
-_MOST_ELEMENTS = 1 << 20  # of a state that is followed element by element
+_MOST_ELEMENTS = 1 << 21  # of a state that is followed element by element
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,26 +331,26 @@ class StreamingRewriter:
 
     def _join_states(self, name: str, parts: list[tuple[str, Op, int]]) -> None:
         """Let the model return the last states of recurrences that start from the parts of an input."""
-        op, flow = parts[0][1], self.flow
-        shape = [size if isinstance(size, int) else 2 for size in flow.shape(name) or ()]
-        count = math.prod(shape)
-        numbers = (
-            np.arange(count, dtype=np.float64).reshape(shape) if count <= _MOST_ELEMENTS else np.zeros(0)
-        )
-        found = [(evaluated(flow, start, 2, {name: numbers}), one, last) for start, one, last in parts]
-        found.sort(key=lambda item: 0 if item[0] is None or not item[0].size else item[0].flat[0])
-        axes = [axis for axis in range(len(shape)) if _is_joined([item[0] for item in found], axis, numbers)]
-        if not axes or not self.analysis.starts_alone(name):
+        op, edit, shape = parts[0][1], self.edit, self.flow.shape(name) or ()
+        starts = [start for start, *_ in parts]
+        few, more = (_joins(self.flow, name, starts, size) for size in (2, 3))
+        ways = [way for way in few if way in more]
+        sizes = [size if isinstance(size, int) else -1 for size in shape]
+        if not ways or not self.analysis.starts_alone(name) or (sizes.count(-1) > 1 and not ways[0][2]):
             raise unknown(op, f"input {name!r}, where it starts, serves several states or something else")
-        given = self.edit.fresh(f"{plain(label_of(op))}_state_out" if len(found) == 1 else f"{name}_out")
-        edit = self.edit
+        order, axis, has_shape = ways[0]
+        given = edit.fresh(f"{plain(label_of(op))}_state_out" if len(parts) == 1 else f"{name}_out")
         ends = [
             edit.output_of(one, last) or edit.give(one, last, edit.fresh(f"{given}/part"))
-            for _, one, last in found
+            for _, one, last in (parts[place] for place in order)
         ]
-        edit.add("Concat", ends, f"{given}/joined", output=given, axis=axes[0])
+        if has_shape:
+            edit.add("Concat", ends, f"{given}/joined", output=given, axis=axis)
+        else:
+            joined = edit.add("Concat", ends, f"{given}/joined", axis=axis)
+            edit.add("Reshape", [joined, edit.ints(*sizes)], f"{given}/shape", output=given)
         dims = self.sizes.declared(name)
-        edit.output(given, flow.dtype(name) or "float32", dims)
+        edit.output(given, self.flow.dtype(name) or "float32", dims)
         self.states.append(State(name, given, label_of(op), dims))
 
     def _state_shape(self, op: Op) -> tuple[tuple[int, ...], tuple[int | str, ...], tuple[int, ...]]:
@@ -367,10 +367,32 @@ class StreamingRewriter:
         return ((), rows, (R[0], R[-1])) if is_batch_first else ((R[0],), rows, (R[-1],))
 
 
-def _is_joined(parts: Sequence[Array | None], axis: int, whole: Array) -> bool:
-    """Whether arrays are all that a whole one consists of."""
-    arrays = [part for part in parts if part is not None and part.dtype == whole.dtype]
-    try:
-        return len(arrays) == len(parts) and np.array_equal(np.concatenate(arrays, axis), whole)
-    except ValueError:  # of other shapes
-        return False
+def _joins(
+    flow: Flow, name: str, starts: Sequence[str], size: int
+) -> list[tuple[tuple[int, ...], int, bool]]:
+    """The ways in which values, joined, are an input: their order, the axis, and whether they have its shape.
+
+    Args:
+        flow: the model.
+        name: the input.
+        starts: the values.
+        size: what each open size is.
+    """
+    shape = tuple(item if isinstance(item, int) else size for item in flow.shape(name) or ())
+    count = math.prod(shape)
+    whole = np.arange(count if count <= _MOST_ELEMENTS else 0, dtype=np.float64)
+    given = {name: whole.reshape(shape if whole.size == count else -1)}
+    values = [evaluated(flow, start, size, given) for start in starts]
+    arrays = [array for array in values if array is not None and array.size and array.dtype == whole.dtype]
+    if len(arrays) < len(values):
+        return []
+    order = sorted(range(len(arrays)), key=lambda place: float(arrays[place].flat[0]))
+    found = []
+    for axis in range(arrays[0].ndim):
+        try:
+            joined = np.concatenate([arrays[place] for place in order], axis)
+        except ValueError:  # of other shapes
+            continue
+        if np.array_equal(joined.ravel(), whole):
+            found.append((tuple(order), axis, joined.shape == shape))
+    return found
