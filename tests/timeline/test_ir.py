@@ -252,6 +252,28 @@ def test_numbers_of_steps_that_a_range_converts(first: Any, word: str, tmp_path:
         onegru.make_streaming(path, tmp_path / "s.xml", check=False)
 
 
+def test_a_state_of_rows_streams(tmp_path: Path) -> None:
+    """Whose axis of directions is added behind the input."""
+    op, rng = ov.opset8, np.random.default_rng(0)
+    weights = [rng.standard_normal(s).astype(np.float32) for s in ((1, 12, I), (1, 12, H), (1, 12))]
+    x, h = op.parameter([-1, -1, I], np.float32, name="x"), op.parameter([-1, H], np.float32, name="h")
+    lengths = op.broadcast(*(op.gather(op.shape_of(x), op.constant([k]), op.constant(0)) for k in (1, 0)))
+    gru = op.gru_sequence(
+        x, op.unsqueeze(h, op.constant([1])), lengths, *map(op.constant, weights), H, "forward"
+    )
+    result = op.result(op.squeeze(gru.output(0), op.constant([1])))
+    result.set_friendly_name("y")
+    ov.save_model(ov.Model([result], [x, h]), tmp_path / "m.xml", compress_to_fp16=False)
+    onegru.make_streaming(tmp_path / "m.xml", tmp_path / "s.xml")
+    given = {"x": rng.standard_normal((2, T, I)), "h": rng.standard_normal((2, H))}
+    given = {name: array.astype(np.float32) for name, array in given.items()}
+    whole = onegru.load(tmp_path / "m.xml").run(given)["y"]
+    stream = onegru.load(tmp_path / "s.xml").stream()
+    stream.state = {"h": given["h"]}
+    parts = [stream.step({"x": given["x"][:, begin:end]})["y"] for begin, end in ((0, 1), (1, 4), (4, T))]
+    np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=1e-6)
+
+
 def dense_of_h(op: Any, y: Any) -> Any:
     return op.tanh(op.matmul(y, op.constant(np.eye(H, dtype=np.float32)), False, True))
 
