@@ -83,8 +83,7 @@ inline constexpr size_t kMaxSums = kLargeTiles ? 24 : 12;
 
 // Whether there are few shapes of tiles: for targets that only CPUs of before 2008 use, and where code must be small.
 #undef ONEGRU_FEW_TILES
-#if defined(ONEGRU_SMALL) || \
-    (!defined(ONEGRU_LARGE_TILES) && (HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSE2))
+#if defined(ONEGRU_SMALL) || (!defined(ONEGRU_LARGE_TILES) && (HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSE2))
 #define ONEGRU_FEW_TILES 1
 inline constexpr bool kFewTiles = true;
 #else

@@ -13,7 +13,8 @@ extern "C" {
 [[clang::import_module("onegru"), clang::import_name("fail")]] void onegru_fail(const char* message);
 void* __cxa_allocate_exception(std::size_t size) noexcept { return std::malloc(size); }
 [[noreturn]] void __cxa_throw(void* thrown, std::type_info*, void (*)(void*)) {
-  onegru_fail(static_cast<const std::exception*>(thrown)->what());  // all that is thrown is one, and that its first base
+  onegru_fail(
+      static_cast<const std::exception*>(thrown)->what());  // all that is thrown is one, and that its first base
   std::abort();
 }
 #else
