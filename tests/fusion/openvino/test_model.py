@@ -167,6 +167,19 @@ def test_lengths_of_splits_that_are_computed(tmp_path: Path, sizes: str, steps: 
     assert len({"GRUCell", "GRUSequence"} & set(types(target))) == 1 and "MatMul" not in types(target)
 
 
+def test_lengths_of_splits_of_a_cell_that_stays(tmp_path: Path) -> None:
+    """A cell whose input is its state is no GRU: its layers stay, and take what no other operator needs."""
+    x, h = (ops.parameter([-1, H], np.float32, name=name) for name in "xh")
+    state = _single(x, h, seed=4, split=_split_in_three, width=H)
+    state = _single(state, state, seed=5, split=_split_in_three, width=H)
+    path = tmp_path / "cells.xml"
+    openvino.save_model(openvino.Model([ops.result(state)], [x, h], "cells"), path, compress_to_fp16=False)
+    arrays = {name: np.random.default_rng(0).standard_normal((2, H)).astype(np.float32) for name in "xh"}
+    target, search = check(path, arrays)
+    assert len(search.fused) == len(search.missed) == 1
+    assert types(target).count("GRUCell") == 1 and types(target).count("VariadicSplit") == 2
+
+
 def _split_in_three(x: Any) -> Any:
     axis, three, zero = (ops.constant(np.int32(number)) for number in (1, 3, 0))
     size = ops.gather(ops.shape_of(x, output_type="i32"), axis, zero)
@@ -183,10 +196,10 @@ def _split(x: Any) -> Any:
     return ops.split(x, ops.constant(np.int64(1)), 3)
 
 
-def _single(x: Any, h: Any, seed: int, split: Callable[[Any], Any] = _split) -> Any:
+def _single(x: Any, h: Any, seed: int, split: Callable[[Any], Any] = _split, width: int = I) -> Any:
     """A cell by hand."""
     rng = np.random.default_rng(seed)
-    W, R = (ops.constant(rng.uniform(-1, 1, (3 * H, size)).astype(np.float32)) for size in (I, H))
+    W, R = (ops.constant(rng.uniform(-1, 1, (3 * H, size)).astype(np.float32)) for size in (width, H))
     a, b = split(ops.matmul(x, W, False, True)), split(ops.matmul(h, R, False, True))
     z, r = (ops.sigmoid(ops.add(a.output(place), b.output(place))) for place in (0, 1))
     n = ops.tanh(ops.add(a.output(2), ops.multiply(r, b.output(2))))

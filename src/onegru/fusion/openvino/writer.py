@@ -190,10 +190,14 @@ class GraphWriter:
         alive |= {key for key, layer in net.layers.items() if key not in graph.operators}
         new = [op for op in self._ops if self._is_new(op) or id(op) in self._rewritten]
         replaced = {value for op in new for value in op.outputs}
-        self._native = {
-            value: port for value, port in graph.native.items() if port[0] in alive and value not in replaced
-        }
         producers = {value: op for op in self._ops for value in op.outputs if value}
+        # What no operator gives any more, a layer that stays may take: a rule reads sizes of parts and axes,
+        # and no operator is left that needs what they are computed from.
+        self._native = {
+            value: port
+            for value, port in graph.native.items()
+            if (port[0] in alive or value not in producers) and value not in replaced
+        }
         layers: dict[str, None] = {key: None for key in plain if net.layers[key].type != "Const"}
         needed: set[int] = set()
         waiting = [value for key in layers for value in graph.inputs[key]]
