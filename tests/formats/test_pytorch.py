@@ -93,7 +93,7 @@ def test_lists_and_what_is_no_state_dict(tmp_path: Path) -> None:
     expect(path, second, "ensemble.1.0.gru")
     expect(write_checkpoint(tmp_path / "x.pt", [first, ["a", "b"]]), first, "0.gru")
     module = Call(Global("a.net", "Net"), ())
-    with pytest.raises(FormatError, match=r"no GRU .*: 'model' is a a\.net\.Net, more than tensors"):
+    with pytest.raises(FormatError, match=r"no GRU .*: 'model' is an a\.net\.Net, more than tensors"):
         onegru.load_layers(write_checkpoint(tmp_path / "x.pt", {"model": module, "epoch": 3}))
     lstm = {
         "weight_ih_l0": np.zeros((4 * H, I), np.float32),
@@ -135,7 +135,7 @@ def test_nothing_is_run(tmp_path: Path) -> None:
             with pytest.raises(FormatError, match=r"x\.pt: "):
                 onegru.load_layers(write_checkpoint(tmp_path / "x.pt", content))
     assert not (tmp_path / "harm").exists()
-    with pytest.raises(FormatError, match=r"weight_ih_l0: a os\.system, more than tensors and plain data"):
+    with pytest.raises(FormatError, match=r"weight_ih_l0: an os\.system, more than tensors and plain data"):
         onegru.load_layers(write_checkpoint(tmp_path / "x.pt", {"weight_ih_l0": system}))
     module = Call(Global("torch.nn.modules.rnn", "GRU"), ())
     with pytest.raises(

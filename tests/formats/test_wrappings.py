@@ -12,6 +12,9 @@ import pytest
 import onegru
 from onegru import FormatError
 from onegru.core.dtypes import Array
+from onegru.formats.opened import open_layers
+from onegru.models.load_layers import left_out
+from onegru.models.select_layers import read_source
 from tests.support.files.torch_files import Call, Global, Raw, Writer, write_checkpoint
 
 H, I = 4, 3
@@ -112,6 +115,62 @@ def test_a_module_of_a_class_of_its_own(tmp_path: Path) -> None:
     net = module(writer, "mine.Net", {}, {"rnn": module(writer, "mine.GRU", state(), {})})
     with pytest.raises(FormatError, match=r"'rnn' is a mine.GRU, .*: save its state_dict"):
         onegru.load_layers(writer.write(tmp_path / "a.pt", net))
+
+
+def test_what_dynamic_quantization_has_packed(tmp_path: Path) -> None:
+    """Saved as a whole module, in attributes that are no parameters."""
+    writer, place = Writer(), "torch.ao.nn.quantized.dynamic.modules.rnn"
+    made = Call(
+        Global("copyreg", "_reconstructor"), (Global(place, "PackedParameter"), Global("a", "b"), None)
+    )
+    state = {"_parameters": {}, "_modules": {}, "param": Call(Global("torch", "ScriptObject"), ())}
+    cell = Raw(writer.part(made) + writer.part(state) + b"b")
+    values = module(writer, "torch.nn.modules.container.ModuleList", {}, {"0": cell})
+    net = module(
+        writer, "mine.Net", {}, {"rnn": module(writer, f"{place}.GRU", {}, {"_all_weight_values": values})}
+    )
+    with pytest.raises(FormatError, match=r"rnn: weights packed by .*: pass the module itself to onegru"):
+        onegru.load_layers(writer.write(tmp_path / "a.pt", net))
+
+
+def shared(writer: Writer, content: Any, number: int) -> tuple[Raw, Raw]:
+    """What is saved once, and taken again: a memo's entry, written and read."""
+    return Raw(writer.part(content) + b"q" + bytes([number])), Raw(b"h" + bytes([number]))
+
+
+@pytest.mark.parametrize("is_module", [False, True])
+def test_every_name_of_what_is_shared(tmp_path: Path, is_module: bool) -> None:
+    writer = Writer()
+    gru = module(writer, "torch.nn.modules.rnn.GRU", state(), {}) if is_module else state()
+    first, again = shared(writer, gru, 1)
+    enc, enc_again = shared(writer, {"x": first, "y": again}, 2)
+    path = writer.write(tmp_path / "a.pt", {"a": enc, "b": {"net": enc_again}, "z.weight": np.ones(1, "f")})
+    layers = onegru.load_layers(path)
+    assert [*layers] == ["a.x", "a.y", "b.net.x", "b.net.y"]
+    assert len({id(layer) for layer in layers.values()}) == 1
+    expect(path, "b.net.y")
+    assert [*onegru.load_layers(path, name="b.net.x")] == ["b.net.x"]
+    file = open_layers("path", path)
+    assert left_out(file, ["b.net.y"]) == ("z.weight",)
+    for nodes in ((), ("b.net.y",)):  # one GRU, though of several names
+        assert isinstance(read_source(path, nodes), onegru.GRU)
+
+
+def test_what_holds_itself_has_no_further_names(tmp_path: Path) -> None:
+    writer = Writer()
+    entries = b"".join(writer.part(item) for entry in state().items() for item in entry)
+    content = Raw(b"}q\x01(" + entries + writer.part("me") + b"h\x01u")
+    assert [*onegru.load_layers(writer.write(tmp_path / "a.pt", {"net": content}))] == ["net"]
+
+
+def test_further_names_have_an_end(tmp_path: Path) -> None:
+    """Each level is there twice: the last GRU would have 4,096 names, and then more letters than are read."""
+    writer = Writer()
+    first, again = shared(writer, state(), 0)
+    for number in range(1, 13):
+        first, again = shared(writer, {"a" * 40: first, "b" * 40: again}, number)
+    with pytest.raises(FormatError, match=r"over \d+ letters in further names of GRUs"):
+        onegru.load_layers(writer.write(tmp_path / "a.pt", {"net": first}))
 
 
 @pytest.mark.parametrize(("wrapped", "first"), [(False, "0"), (True, "gru.0")])

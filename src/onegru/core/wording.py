@@ -11,6 +11,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{ending}"
 
 
+def an(noun: str) -> str:
+    """A noun with its article: "a Tensor" or "an int"; that of a u is taken to sound as in "uint8"."""
+    return f"{'an' if noun[:1].lower() in tuple('aeio') else 'a'} {noun}"
+
+
 def shape_words(shape: Sequence[int | str | None]) -> str:
     """A shape with "?" for unknown sizes: "[batch, ?, 64]"."""
     return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
 from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError, MissingExtraError, SpecError, needs_extra
+from onegru.core.wording import an
 from onegru.formats.opened import Kind, Opened
 from onegru.formats.pytorch import Tensor, Unknown, array_of, read_torch
 from onegru.formats.safetensors import read_layers, read_metadata
 from onegru.formats.shards import shards_of
-from onegru.frameworks.pytorch import find_groups, form_name, is_recurrent, may_be_form, module_of, read_group
+from onegru.frameworks.pytorch import (
+    find_groups,
+    form_name,
+    is_recurrent,
+    may_be_form,
+    module_of,
+    read_group,
+)
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.layers.torch_form import KEY, LONGEST
@@ -32,6 +42,19 @@ _MOST_WORDS = 3
 
 # What stands for a tensor that is no part of a GRU.
 _OTHER = object()
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """What stands for a container that a checkpoint has held under another name before.
+
+    Attributes:
+        first: that name.
+    """
+
+    first: str
 
 
 def read_safetensors(path: Opened, name: str | None = None) -> dict[str, GRU | Stack]:
@@ -108,16 +131,20 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
     others: dict[str, object] = {}
     left = 4 * size  # several names may share a tensor, as tied weights do
     letters = 4 * size + LARGEST_TEXT // 16
+    again: dict[str, str] = {}
     every = (item for content, _ in contents for item in _tensors(path, content, "", _DEPTH, {}))
     for key, tensor in every:
         letters -= len(key)
         if letters < 0:
             raise FormatError(f"{path}: names of more letters than four times the file's {size} bytes")
+        if isinstance(tensor, _Again):
+            again.setdefault(key, tensor.first)
+            continue
         if not is_recurrent(key):
             others[key] = tensor
             continue
         if isinstance(tensor, Unknown):
-            raise FormatError(f"{path}: {key}: a {tensor.name}, more than tensors and plain data")
+            raise FormatError(f"{path}: {key}: {an(tensor.name)}, more than tensors and plain data")
         assert isinstance(tensor, Tensor | np.ndarray), "the rest are forms, whose names are others"
         left -= tensor.nbytes
         if left < 0:
@@ -129,7 +156,7 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
         if isinstance(form := others[key], Tensor) and form.nbytes <= left:
             with suppress(ValueError):  # else no form
                 others[key] = form.numbers()
-    return _layers(path, {**tensors, **others}, name)
+    return _layers(path, {**tensors, **others}, name, again)
 
 
 def other_tensors(path: Opened, grus: Collection[str]) -> tuple[str, ...]:
@@ -140,17 +167,22 @@ def other_tensors(path: Opened, grus: Collection[str]) -> tuple[str, ...]:
         grus: the names of its GRUs.
     """
     names: list[str] = []
-    tensors: Iterator[tuple[str, object]]
+    again: dict[str, str] = {}
+    tensors: list[tuple[str, object]]
     for shard in shards_of(path) if path.kind in (Kind.PYTORCH, Kind.SAFETENSORS) else ():
         if shard.kind is Kind.PYTORCH:
-            tensors = _tensors(shard, _state_dict(shard)[0], "", _DEPTH, {})
+            tensors = [*_tensors(shard, _state_dict(shard)[0], "", _DEPTH, {})]
+            again |= {name: value.first for name, value in tensors if isinstance(value, _Again)}
             names += [name for name, value in tensors if isinstance(value, Tensor | np.ndarray)]
         elif "onegru" not in read_metadata(shard):
             import safetensors
 
             with safetensors.safe_open(shard, framework="np") as file:
                 names += file.keys()
-    return tuple(dict.fromkeys(name for name in names if module_of(name) not in grus))
+    modules = {module: module for module in map(module_of, names) if module is not None}
+    _add_names(path, modules, again)
+    taken = {modules.get(gru, gru) for gru in grus}
+    return tuple(dict.fromkeys(name for name in names if module_of(name) not in taken))
 
 
 def _state_dict(path: Opened) -> tuple[_Nested, int]:
@@ -161,7 +193,7 @@ def _state_dict(path: Opened) -> tuple[_Nested, int]:
     if not isinstance(content, Mapping | list | tuple):
         words = content.name if isinstance(content, Unknown) else type(content).__name__
         raise FormatError(
-            f"{path}: a {words}, more than tensors and plain data; must be a state dict: "
+            f"{path}: {an(words)}, more than tensors and plain data; must be a state dict: "
             "save model.state_dict()"
         )
     return content, size
@@ -174,37 +206,55 @@ _GRUS = (
 )
 
 
+# Attributes with what dynamic quantization packs, which are no parameters, as state dicts name them, too.
+_PACKED = ("param", "_packed_weight_ih", "_packed_weight_hh")
+
+
 def _of_module(module: Unknown, name: str) -> dict[object, object]:
     """The parameters and the modules of a module that was saved as a whole."""
     parameters, modules = module.state["_parameters"], module.state["_modules"]
     is_other = module.name not in _GRUS and any(is_recurrent(str(key)) for key in parameters)
-    return {**({"": module} if is_other else parameters), **modules}
+    state = module.state if ".quantized.dynamic." in module.name else {}
+    packed = {key: value for key, value in state.items() if key in _PACKED}
+    return {**({"": module} if is_other else parameters), **modules, **packed}
 
 
 def _tensors(
-    path: Opened, content: _Nested, prefix: str, depth: int, seen: dict[int, object]
+    path: Opened,
+    content: _Nested,
+    prefix: str,
+    depth: int,
+    seen: dict[int, tuple[object, str]],
 ) -> Iterator[tuple[str, object]]:
-    """Tensors, unknown objects and forms in nested mappings and lists, by their names joined with dots."""
-    seen[id(content)] = content  # each once, as one that holds itself twice would never end
+    """Tensors, unknown objects and forms in nested mappings and lists, by their names joined with dots.
+
+    Each container is gone through once, as one that holds itself twice would never end; where it is met
+    again, and does not hold itself, stands an `_Again`.
+    """
+    seen[id(content)] = content, prefix
     for key, given in content.items() if isinstance(content, Mapping) else enumerate(content):
         if not isinstance(key, str) and type(key) is not int:
             continue
         value: object = given
+        name = f"{prefix}.{key}" if prefix else str(key)
         if isinstance(given, Unknown) and key != "":
             if given.is_module and depth and id(given) not in seen:
-                seen[id(given)] = given
+                seen[id(given)] = given, name
                 value = _of_module(given, str(key))
             elif (array := array_of(given)) is not None:
                 value = array
         is_form = isinstance(key, str) and key.rpartition(".")[2] == KEY
         if not is_form and not isinstance(value, Mapping | list | tuple | Tensor | Unknown | np.ndarray):
             continue
-        name = f"{prefix}.{key}" if prefix else str(key)
         if len(name) > _LONGEST_NAME:
             raise FormatError(f"{path}: a name of {len(name)} characters; must be at most {_LONGEST_NAME}")
-        if is_form or isinstance(value, Tensor | Unknown | np.ndarray):
+        if key != "" and id(value) in seen:
+            first = seen[id(value)][1]
+            if first and not name.startswith(f"{first}."):
+                yield name, _Again(first)
+        elif is_form or isinstance(value, Tensor | Unknown | np.ndarray):
             yield name.removesuffix("."), value
-        elif isinstance(value, Mapping | list | tuple) and depth and id(value) not in seen:
+        elif isinstance(value, Mapping | list | tuple) and depth:
             yield from _tensors(path, value, name, depth - 1, seen)
 
 
@@ -219,24 +269,45 @@ def _numbers(path: Opened, name: str, tensor: Tensor | Array) -> Array:
         raise FormatError(f"{path}: {name}: {error}") from None
 
 
-def _layers(path: Opened, tensors: Mapping[str, object], name: str | None) -> dict[str, GRU | Stack]:
+def _add_names(path: Opened, found: dict[str, _T], again: Mapping[str, str]) -> None:
+    """Let what has been found go by the other names of what holds it, too, of which `again` has the first."""
+    keys, letters = sorted(found), LARGEST_TEXT // 16
+    for name, first in again.items():
+        within = keys[bisect_left(keys, f"{first}.") : bisect_left(keys, f"{first}/")]  # "/" is behind "."
+        for key in (first, *within) if first in found else within:
+            more = name + key.removeprefix(first)
+            letters -= len(more)
+            if letters < 0:
+                raise FormatError(
+                    f"{path}: over {LARGEST_TEXT // 16} letters in further names of GRUs"
+                )
+            if found.setdefault(more, found[key]) is found[key]:
+                insort(keys, more)
+
+
+def _layers(
+    path: Opened, tensors: Mapping[str, object], name: str | None, again: Mapping[str, str] | None = None
+) -> dict[str, GRU | Stack]:
     groups = find_groups(tensors)
+    _add_names(path, groups, again or {})
     if name is not None:
         wanted = name.removesuffix(".")
         if wanted not in groups:
             there = ", ".join(repr(found) for found in groups) or "none"
             raise SpecError.of("name", f"{name!r}, which {path} does not hold; it holds {there}")
         return {wanted: read_group(groups[wanted], where=f"{path}: ")}
-    layers = {
-        found: read_group(group, where=f"{path}: ") for found, group in groups.items() if not group.refusal
-    }
+    made: dict[int, GRU | Stack] = {}  # each once, whatever the number of its names
+    layers: dict[str, GRU | Stack] = {}
+    for found, group in groups.items():
+        if not group.refusal:
+            made[id(group)] = layers[found] = made.get(id(group)) or read_group(group, where=f"{path}: ")
     if not layers:
         for found, group in groups.items():
             if group.is_packed:
                 raise FormatError(f"{path}: {found}{': ' if found else ''}{group.refusal}")
         why = [f"{found!r} has {group.refusal}" for found, group in groups.items()]
         why += [
-            f"{key!r} is a {value.name}, more than tensors and plain data: save its state_dict()"
+            f"{key!r} is {an(value.name)}, more than tensors and plain data: save its state_dict()"
             for key, value in tensors.items()
             if isinstance(value, Unknown) and not groups
         ]

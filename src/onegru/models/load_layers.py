@@ -83,6 +83,14 @@ def left_out(file: Opened, grus: Collection[str] = (), keras_version: str | None
     return format_of(file).left_out(file, grus, keras_version)
 
 
+def distinct_layers(found: Mapping[str, GRU | Stack]) -> dict[str, GRU | Stack]:
+    """Those that `load_layers` has found, each by the first of its names: a checkpoint may give one more."""
+    first: dict[int, str] = {}
+    for name, layer in found.items():
+        first.setdefault(id(layer), name)
+    return {name: found[name] for name in first.values()}
+
+
 def named_layers(found: Mapping[str, GRU | Stack]) -> list[tuple[str, GRU]]:
     """Each layer of those that `load_layers` has found with a name, the lowest of a stack first."""
     return [

@@ -20,7 +20,7 @@ from onegru.layers.stack import Stack, layers_of
 from onegru.models.fusing import fusing_hint
 from onegru.models.gru_node import GruNode, step_of
 from onegru.models.load import load
-from onegru.models.load_layers import load_layers
+from onegru.models.load_layers import distinct_layers, load_layers
 from onegru.models.model import Model
 from onegru.models.random_inputs import draw_inputs
 from onegru.operators.schema import CANONICAL_AXES, WEIGHTS
@@ -53,6 +53,7 @@ def _layers_of_checkpoint(path: Opened, nodes: Sequence[str], keras_version: str
     layers = load_layers(path, keras_version=keras_version)
     listed = ", ".join(map(repr, layers))
     if not nodes:
+        layers = distinct_layers(layers)
         is_chain, why = format_of(path).chain(path, keras_version)
         if is_chain:
             return joined([*layers.values()])

@@ -17,7 +17,7 @@ from onegru.formats.opened import open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.load import load
-from onegru.models.load_layers import load_layers, named_layers
+from onegru.models.load_layers import distinct_layers, load_layers, named_layers
 from onegru.models.model import Model
 from onegru.peers.base import ModelUnderTest
 from onegru.peers.child import run_apart
@@ -67,7 +67,7 @@ def compare_with(
     file = open_layers("against", path)
     if file.kind.holds == "layers":
         found = load_layers(file)
-        names = [*found]
+        names = [*(found if nodes else distinct_layers(found))]
         layers_there = named_layers({name: found[name] for name in _taken(path, names, nodes)})
         theirs = [(name, of_layer(layer)) for name, layer in layers_there]
         if len(nodes or names) == len(names):
