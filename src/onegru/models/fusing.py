@@ -28,7 +28,9 @@ _LONGEST = 200  # of their messages, in ours
 # What blends an old and a new state, what scales each of them, and what takes products with matrices.
 _BLENDS = {"Add", "Sub", "Sum", "Where"}
 _SCALES = {"Mul", "Div", "Where"}
-_PRODUCTS = {"MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Einsum", "MatMulInteger", "MatMulNBits"}
+_PRODUCTS = {"MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Einsum"}
+_PRODUCTS |= {"MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QGemm"}
+_PRODUCTS |= {"MatMulNBits", "MatMulBnb4"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,24 @@ def test_cells_with_quantized_products_are_named(tmp_path: Path, form: str, afte
     assert not found.fused and {miss.reason for miss in found.missed} == {wanted}
 
 
+class OfGemms(Step):
+    """A step without a MatMul, as PyTorch's cells are exported."""
+
+    def of_x(self, net: Net, gate: str, x: str) -> str:
+        return net("Gemm", x, self.weight(net, f"W{gate}", self.I, self.H))
+
+    def of_h(self, net: Net, gate: str, h: str) -> str:
+        return net("Gemm", h, self.weight(net, f"R{gate}", self.H, self.H))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("form", "kind"), [("QDQ", "Gemm behind QuantizeLinear"), ("QOperator", "QGemm")])
+def test_products_of_gemms(tmp_path: Path, form: str, kind: str) -> None:
+    model = quantized(tmp_path, one_step(OfGemms(I, H, after=True)), form)
+    found = replace_decomposed(Source("model"), model)
+    assert not found.fused and [kind in miss.reason for miss in found.missed] == [True]
+
+
 def test_each_step_is_named_once(tmp_path: Path) -> None:
     net, step = Net(), Step(I, H, after=True)
     state, x = net.input("h", 2, H), net.input("x", 2, I)
