@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -179,6 +180,23 @@ def test_sums_keep_their_bits_in_chunks_of_any_length(make: Callable[[Bent], str
         parts = [stream.step({"X": X[:, :, a:b]})["Z"] for a, b in pairwise(ends)]
         np.testing.assert_array_equal(np.concatenate(parts, 2), model.run({"X": X})["Z"])
         np.savez(tmp_path / "one.npz", **stream.state)  # type: ignore[arg-type]  # its stub takes it for another
+
+
+def test_the_guide_feeds_states_of_any_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of the guide that begin a stream without onegru, on a model whose state is an integer."""
+    pytest.importorskip("onnxruntime")
+    net = Bent(np.random.default_rng(1), fixed=False)
+    net.nodes.append(onnx.helper.make_node("Identity", [numbers(net, 3, 2, TensorProto.INT64)], ["n"]))
+    net.output("n", TensorProto.INT64)
+    source = save(tmp_path, net.whole("batch", 17))
+    onegru.make_streaming(source, tmp_path / "streaming.onnx", time={"X": 2})
+    monkeypatch.chdir(tmp_path)
+    guide = (Path(__file__).parents[2] / "docs/guides/streaming.md").read_text(encoding="utf-8")
+    (lines,) = re.findall(r"```python\n(import json\n.*?)for i in range", guide, re.DOTALL)
+    names: dict[str, Any] = {"np": np}
+    exec(compile(lines, "streaming.md", "exec"), names)
+    assert [array.dtype for array in names["feeds"].values()] == [np.int64]
+    names["session"].run(None, names["feeds"] | {"X": np.zeros((1, C, 1), np.float32)})
 
 
 @pytest.mark.parametrize("done", [2**24 + 1, 2**40 + 3])
