@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import onegru
@@ -35,10 +35,13 @@ ORACLES: dict[str, Callable[..., Any]] = {
     "augru_sequence": oracle.augru_sequence,
 }
 
-# A float64 sum in another order, then growth over the steps of functions that are not bounded, relative to
-# the largest value of a result. Measured over 6,000 cases: 3.4e-15; in one that grew to 1e15: 6.8e-14.
+# A float64 sum in another order, relative to the largest value of a result. Measured over 8,000 cases: 1e-14.
 SUM_TOLERANCE = 5e-14
-GROWN, GROWN_TOLERANCE = 1e6, 1e-12
+# Functions without bound let numbers and errors grow over the steps, and a result may be what is left of
+# larger states. Measured over 40,000 float64 cases of such functions alone: 3e-13 below 1e6, 1e-12 in all,
+# where the reference is off by at most 1.7e-12 and the oracle by 1.5e-12 from the same in 300 bits.
+GROWN_TOLERANCE = 5e-12
+GROWING = {"affine", "relu", "leakyrelu", "thresholdedrelu", "elu", "softplus"}
 
 COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 
@@ -54,14 +57,15 @@ def spacing(dtype: np.dtype[Any], largest: float) -> float:
     return float(largest * 2.0**-bits)
 
 
-def assert_close(actual: Array, expected: Array) -> None:
+def assert_close(case: Case, actual: Array, expected: Array) -> None:
     assert actual.shape == expected.shape
     assert actual.dtype == expected.dtype
     a, b = actual.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(b)
     np.testing.assert_array_equal(a[~finite], b[~finite])
     largest = np.abs(b[finite]).max(initial=1e-7)
-    relative = SUM_TOLERANCE if largest < GROWN else GROWN_TOLERANCE
+    grows = any(name.lower() in GROWING for name in case.attributes.get("activations", ()))
+    relative = GROWN_TOLERANCE if grows else SUM_TOLERANCE
     tolerance = spacing(actual.dtype, largest) + relative * largest
     np.testing.assert_allclose(a, b, rtol=0, atol=tolerance)
 
@@ -75,11 +79,20 @@ def assert_same_bits(actual: Array, expected: Array) -> None:
     assert np.all(same)
 
 
+def grown(seed: int) -> Case:
+    """A case whose numbers grow to 3e5, where the two differ by 8.6e-14 of that."""
+    rng = np.random.default_rng(seed)
+    shapes = {"X": (5, 2, 2), "W": (1, 9, 2), "R": (1, 9, 3)}
+    inputs: dict[str, Array | None] = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+    return Case("gru", inputs, {"activations": ["Affine", "Affine"]}, 22)
+
+
 @given(case=gru_cases())
+@example(case=grown(7303))
 @settings(COMMON, max_examples=400)
 def test_gru_is_the_oracle(case: Case) -> None:
     for actual, expected in zip(call(case, "reference"), ORACLES["gru"](**arguments(case)), strict=True):
-        assert_close(actual, expected)
+        assert_close(case, actual, expected)
 
 
 @given(case=openvino_cases())
@@ -88,7 +101,7 @@ def test_openvino_operators_are_the_oracle(case: Case) -> None:
     expected = ORACLES[case.function](**arguments(case))
     expected = expected if isinstance(expected, tuple) else (expected,)
     for actual, wanted in zip(call(case, "reference"), expected, strict=True):
-        assert_close(actual, wanted)
+        assert_close(case, actual, wanted)
 
 
 # Of the native engine in its own type, relative to the largest value, or to 1 if that is less. Measured over

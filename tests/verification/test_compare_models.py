@@ -169,6 +169,9 @@ def test_a_checkpoint(tmp_path: Path, checkpoint: Callable[[object], Path]) -> N
         assert found.agrees and len(found.layers) == 3
     assert found is not None
     assert [item.reference for item in found.layers] == ["encoder, layer 0", "encoder, layer 1", "decoder"]
+    again = {"a": layers[0], "b": layers[0], "c": onegru.Stack(layers[1:])}
+    found = compare_with(onegru.load(path), checkpoint(again))  # a and b are one, of two names
+    assert found.agrees and [item.reference for item in found.layers] == ["a", "c, layer 0", "c, layer 1"]
     wrong = onegru.load(save(tmp_path, mutants.mutated(chain(True), "z and r", "GRU_1"), "wrong.onnx"))
     found = compare_with(wrong, checkpoint({"": onegru.Stack(layers)}))
     assert found.first == 1 and found.layers[1].diagnosis == "the gates z and r were swapped"
