@@ -191,12 +191,9 @@ class GraphWriter:
         new = [op for op in self._ops if self._is_new(op) or id(op) in self._rewritten]
         replaced = {value for op in new for value in op.outputs}
         producers = {value: op for op in self._ops for value in op.outputs if value}
-        # What no operator gives any more, a layer that stays may take: a rule reads sizes of parts and axes,
-        # and no operator is left that needs what they are computed from.
+        alive |= _behind(graph, alive, producers)
         self._native = {
-            value: port
-            for value, port in graph.native.items()
-            if (port[0] in alive or value not in producers) and value not in replaced
+            value: port for value, port in graph.native.items() if port[0] in alive and value not in replaced
         }
         layers: dict[str, None] = {key: None for key in plain if net.layers[key].type != "Const"}
         needed: set[int] = set()
@@ -394,6 +391,22 @@ class GraphWriter:
             port = self._elements[found]
         port.set("names", words)
         return found
+
+
+def _behind(graph: IrGraph, alive: Collection[str], given: Collection[str]) -> set[str]:
+    """The layers whose operators are gone, but that operators' layers need that stay.
+
+    As a rule reads axes, and sizes of parts, no operator takes what they are computed from.
+    """
+    waiting = [value for key in alive if key in graph.operators for value in graph.inputs[key]]
+    found: set[str] = set()
+    while waiting:
+        value = waiting.pop()
+        key = graph.native[value][0] if value in graph.native and value not in given else ""
+        if key in graph.operators and key not in alive and key not in found:
+            found.add(key)
+            waiting += graph.inputs[key]
+    return found
 
 
 def _port_of(layers: ET.Element, place: _Port) -> ET.Element:
