@@ -278,9 +278,7 @@ def _add_names(path: Opened, found: dict[str, _T], again: Mapping[str, str]) -> 
             more = name + key.removeprefix(first)
             letters -= len(more)
             if letters < 0:
-                raise FormatError(
-                    f"{path}: over {LARGEST_TEXT // 16} letters in further names of GRUs"
-                )
+                raise FormatError(f"{path}: over {LARGEST_TEXT // 16} letters in further names of GRUs")
             if found.setdefault(more, found[key]) is found[key]:
                 insort(keys, more)
 
