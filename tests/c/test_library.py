@@ -45,11 +45,11 @@ def c_layer(layer: onegru.GRU) -> Layer:
     return Layer.create(layer.spec, layer.weights, weight_storage, activation)
 
 
-@pytest.mark.long(every=10)
-@pytest.mark.parametrize(("part", "storage"), itertools.product(range(10), STORAGES), ids=str)
-def test_the_kits_cases_have_pythons_bits(part: int, storage: tuple[str | None, str | None]) -> None:
+@pytest.mark.long(every=21)
+@pytest.mark.parametrize(("storage", "part"), itertools.product(STORAGES, range(20)), ids=str)
+def test_the_kits_cases_have_pythons_bits(storage: tuple[str | None, str | None], part: int) -> None:
     done = 0
-    for case in kit_cases()[part::10]:
+    for case in kit_cases()[part::20]:
         if storage != (None, None) and case.dtype != "float32":
             continue
         lowered = case.lowered
@@ -71,7 +71,7 @@ def test_the_kits_cases_have_pythons_bits(part: int, storage: tuple[str | None, 
         assert_bits(mine[0], Y)
         assert_bits(mine[1], Y_h)
         done += 1
-    assert done > 30
+    assert done > 10
 
 
 @pytest.mark.parametrize(("storage", "layout"), itertools.product(STORAGES, (0, 1)), ids=str)
