@@ -47,6 +47,7 @@ std::vector<T> Items(nb::handle sequence) {
 [[noreturn]] inline void RefuseNumber(const char* what, std::int64_t number, const char* must) {
   throw std::invalid_argument(std::string(what) + ": " + std::to_string(number) + "; must be " + must);
 }
+
 inline PyArrayObject* Required(nb::handle object, int rank) {
   PyArrayObject* const array = AsArray(object);
   if (array == nullptr || PyArray_NDIM(array) != rank) throw std::invalid_argument("not an array of this rank");
