@@ -24,7 +24,9 @@ endif()
 # ---------------------------------------------------------------- shared and static
 include(GNUInstallDirs)
 add_library(onegru SHARED ${ONEGRU_C_ON_DEMAND} ${ONEGRU_C_SOURCES})
-set_target_properties(onegru PROPERTIES VERSION ${ONEGRU_RELEASE} SOVERSION 1)
+# One version for all: of the package, of onegru.h, and its first number of the shared library's name.
+string(REGEX MATCH "^[0-9]+" ONEGRU_MAJOR "${ONEGRU_RELEASE}")
+set_target_properties(onegru PROPERTIES VERSION ${ONEGRU_RELEASE} SOVERSION ${ONEGRU_MAJOR})
 target_compile_definitions(onegru PRIVATE ONEGRU_BUILDING INTERFACE ONEGRU_SHARED)
 target_link_libraries(onegru PRIVATE onegru_kernels)
 target_link_options(onegru PRIVATE ${ONEGRU_LINK_OPTIONS})
@@ -83,7 +85,7 @@ find_dependency(Threads)
 @ONEGRU_FIND_HIGHWAY@
 include(\"\${CMAKE_CURRENT_LIST_DIR}/onegru-targets.cmake\")
 ")
-write_basic_package_version_file(onegru-config-version.cmake VERSION ${ONEGRU_RELEASE} COMPATIBILITY SameMinorVersion)
+write_basic_package_version_file(onegru-config-version.cmake VERSION ${ONEGRU_RELEASE} COMPATIBILITY SameMajorVersion)
 # Its place is found from the file's own, so that the folder may be moved.
 file(RELATIVE_PATH ONEGRU_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 file(CONFIGURE OUTPUT onegru.pc @ONLY CONTENT "\

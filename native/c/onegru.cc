@@ -177,19 +177,24 @@ onegru_layer* MakeLayer(const onegru_spec& given, const void* W, const void* R, 
   return layer.release();
 }
 
-onegru_layer* ReadFrom(onegru::Source&& source, std::size_t index, const onegru_storage* storage) {
+onegru_layer* ReadFrom(onegru::Source&& source, std::size_t index, const onegru_options* given) {
+  onegru_options options;
+  onegru_options_init(&options);
+  if (given != nullptr) options = onegru::Known("options", given, sizeof(options));
+  onegru::CheckOptions(options);
   const auto make = [](const onegru::LayerOfFile& found) {
     return MakeLayer(found.spec, found.W.data(), found.R.data(), found.B.data());
   };
   onegru::LayerOfFile found;
   try {
     found = onegru::ReadLayer(source, index);
+    if (options.flush_subnormals != ONEGRU_AS_STORED) found.spec.flush_subnormals = options.flush_subnormals;
     static_cast<void>(onegru::CheckedSpec(found.spec));
-    if (storage == nullptr) return make(found);
+    if (options.storage.weight_storage == ONEGRU_AS_STORED) return make(found);
   } catch (const IllegalGru& error) {  // no fault of the caller's
     throw onegru::BadFile(error.what());
   }
-  found.spec.storage = *storage;
+  found.spec.storage = options.storage;
   return make(found);
 }
 
@@ -204,40 +209,40 @@ onegru_status onegru_set_num_threads(size_t count) {
   return Guarded([&] { onegru::SetNumThreads(count); });
 }
 
-void onegru_spec_init(onegru_spec* spec, uint32_t input_size, uint32_t hidden_size) {
+void(onegru_spec_init)(onegru_spec* spec, uint32_t input_size, uint32_t hidden_size) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  *spec = onegru_spec{};
-  spec->size = sizeof(onegru_spec);
-  spec->input_size = input_size;
-  spec->hidden_size = hidden_size;
-  spec->dtype = spec->storage.weight_storage = ONEGRU_FLOAT32;
-  spec->clip = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < 4; ++i) spec->activations[i] = {i % 2 == 0 ? ONEGRU_SIGMOID : ONEGRU_TANH, 0, nan, nan};
+  onegru_spec made{};
+  made.size = std::max(spec->size, onegru::kSmallestSpec);
+  made.input_size = input_size;
+  made.hidden_size = hidden_size;
+  made.dtype = made.storage.weight_storage = ONEGRU_FLOAT32;
+  made.clip = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 4; ++i) made.activations[i] = {i % 2 == 0 ? ONEGRU_SIGMOID : ONEGRU_TANH, 0, nan, nan};
+  std::memcpy(spec, &made, std::min<std::size_t>(made.size, sizeof(made)));
 }
 
 onegru_status onegru_layer_create(const onegru_spec* spec, const void* W, const void* R, const void* B,
                                   onegru_layer** layer) {
   return Guarded([&] {
-    RequirePointer("spec", spec);
     RequirePointer("layer", layer);
-    *layer = MakeLayer(*spec, W, R, B);
+    *layer = MakeLayer(onegru::Known("spec", spec, onegru::kSmallestSpec), W, R, B);
   });
 }
 
-onegru_status onegru_layer_open(const char* path, size_t index, const onegru_storage* storage, onegru_layer** layer) {
+onegru_status onegru_layer_open(const char* path, size_t index, const onegru_options* options, onegru_layer** layer) {
   return Guarded([&] {
     RequirePointer("path", path);
     RequirePointer("layer", layer);
-    *layer = ReadFrom(onegru::Source(path), index, storage);
+    *layer = ReadFrom(onegru::Source(path), index, options);
   });
 }
 
-onegru_status onegru_layer_read(const void* bytes, size_t size, size_t index, const onegru_storage* storage,
+onegru_status onegru_layer_read(const void* bytes, size_t size, size_t index, const onegru_options* options,
                                 onegru_layer** layer) {
   return Guarded([&] {
     RequirePointer("bytes", bytes);
     RequirePointer("layer", layer);
-    *layer = ReadFrom(onegru::Source(bytes, size), index, storage);
+    *layer = ReadFrom(onegru::Source(bytes, size), index, options);
   });
 }
 
@@ -245,13 +250,24 @@ onegru_status onegru_layer_spec(const onegru_layer* layer, onegru_spec* spec) {
   return Guarded([&] {
     RequirePointer("layer", layer);
     RequirePointer("spec", spec);
-    if (spec->size != sizeof(onegru_spec)) throw IllegalGru("size: must be sizeof(onegru_spec)");
-    *spec = layer->spec;
+    const std::uint32_t size = spec->size;
+    if (size < onegru::kSmallestSpec)
+      throw IllegalGru("spec.size: " + std::to_string(size) + "; must be sizeof(onegru_spec)");
+    const std::size_t known = std::min<std::size_t>(size, sizeof(*spec));
+    std::memcpy(spec, &layer->spec, known);
+    std::memset(reinterpret_cast<unsigned char*>(spec) + known, 0, size - known);
+    spec->size = size;
   });
 }
 
-onegru_status onegru_layer_run(const onegru_layer* layer, const onegru_call* given) {
-  if (layer == nullptr || given == nullptr) return FailOf(layer == nullptr ? "layer" : "call", "null; must be given");
+onegru_status onegru_layer_run(const onegru_layer* layer, const onegru_call* program_call) {
+  onegru_call known;
+  const onegru_status status = Guarded([&] {
+    RequirePointer("layer", layer);
+    known = onegru::Known("call", program_call, sizeof(known));
+  });
+  if (status != ONEGRU_OK) return status;
+  const onegru_call* const given = &known;
   const Spec& spec = layer->packed->spec();
   const std::size_t T = given->T, B = given->B, D = spec.D, size = SizeOf(spec.type);
   if (given->layout != 0 && given->layout != 1) return FailOf("layout", "must be 0 or 1");

@@ -18,6 +18,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #if defined(__cplusplus)
 extern "C" {
@@ -33,9 +34,10 @@ extern "C" {
 #define ONEGRU_API __attribute__((visibility("default")))
 #endif
 
-/* Programs run with a library of the same first number and the same second one or a later one. */
-#define ONEGRU_VERSION_MAJOR 1
-#define ONEGRU_VERSION_MINOR 0
+/* The version of onegru that this header belongs to. A program runs with every library of the same major version, older
+ * or newer than its header. */
+#define ONEGRU_VERSION_MAJOR 0
+#define ONEGRU_VERSION_MINOR 1
 
 typedef enum onegru_status {
   ONEGRU_OK = 0,
@@ -44,7 +46,7 @@ typedef enum onegru_status {
   ONEGRU_CANNOT_READ = 3,   /* no such file, or the system does not let it be read */
   ONEGRU_BAD_FILE = 4,      /* broken, or not one that onegru wrote */
   ONEGRU_NO_SUCH_LAYER = 5, /* the file has fewer */
-  ONEGRU_UNSUPPORTED = 6,   /* by this build, or this processor */
+  ONEGRU_UNSUPPORTED = 6,   /* by this build, this processor, or this version of the library */
   ONEGRU_INTERNAL = 7       /* a bug */
 } onegru_status;
 
@@ -53,7 +55,7 @@ typedef enum onegru_dtype {
   ONEGRU_BFLOAT16 = 1,
   ONEGRU_FLOAT32 = 2,
   ONEGRU_FLOAT64 = 3,
-  ONEGRU_INT8 = 4 /* of weight_storage alone */
+  ONEGRU_INT8 = 4 /* only for weight_storage */
 } onegru_dtype;
 
 typedef enum onegru_direction { ONEGRU_FORWARD = 0, ONEGRU_REVERSE = 1, ONEGRU_BIDIRECTIONAL = 2 } onegru_direction;
@@ -94,9 +96,13 @@ typedef struct onegru_storage {
   uint32_t group;          /* how many int8 share a scale: a multiple of 4, or 0 for a row; else 0 */
 } onegru_storage;
 
-/* A layer without its weights. onegru_spec_init fills it in. */
+/* The structures below begin with their size in your header, which onegru_..._init sets. They grow at the end: fields
+ * that the program's header lacks, and fields that the library does not know, count as 0. A library refuses a field
+ * that it does not know and that is not 0. onegru_activation and onegru_storage never change. */
+
+/* A layer without its weights. */
 typedef struct onegru_spec {
-  uint32_t size; /* sizeof(onegru_spec): which version of it the program knows */
+  uint32_t size;
   uint32_t input_size;
   uint32_t hidden_size;
   int32_t dtype;     /* of X, h and Y */
@@ -106,16 +112,28 @@ typedef struct onegru_spec {
   onegru_storage storage;
   double clip;                      /* > 0; infinity for none */
   onegru_activation activations[4]; /* f and g of the first direction, then those of the second */
+  int32_t flush_subnormals;         /* 1: states below 2^-100 become 0, so that silence stays fast; else 0 */
+  int32_t reserved;                 /* 0 */
 } onegru_spec;
+
+/* What a layer of a file gets instead of what the file says. */
+typedef struct onegru_options {
+  uint32_t size;
+  onegru_storage storage;   /* weight_storage ONEGRU_AS_STORED: what the file has, with int8 inputs of 16 bits */
+  int32_t flush_subnormals; /* as in onegru_spec, or ONEGRU_AS_STORED */
+  int32_t reserved;         /* 0 */
+} onegru_options;
+#define ONEGRU_AS_STORED (-1)
 
 typedef struct onegru_layer onegru_layer;
 typedef struct onegru_stream onegru_stream;
 
 /* One call of a layer. Absent arrays are null. Outputs overlap no other array, but Y_h may be initial_h. */
 typedef struct onegru_call {
+  uint32_t size;
+  int32_t layout; /* 0, or 1: batch first */
   size_t T;
   size_t B;
-  int32_t layout;               /* 0, or 1: batch first */
   const void* X;                /* [T, B, I]; layout 1: [B, T, I] */
   const int32_t* sequence_lens; /* [B], each 0…T; absent: all T */
   const void* initial_h;        /* [D, B, H]; layout 1: [B, D, H]; absent: zeros */
@@ -134,8 +152,32 @@ ONEGRU_API const char* onegru_error_message(void);
  * never depend on it. */
 ONEGRU_API onegru_status onegru_set_num_threads(size_t count);
 
-/* A float32 layer that runs forward, with Sigmoid and Tanh, linear_before_reset 0, and nothing else. */
+/* A float32 layer that runs forward, with Sigmoid and Tanh, linear_before_reset 0, and nothing else. The macro passes
+ * the size of your header's structure. From a language without it, set spec->size first; 0 counts as 144, the size up
+ * to `activations`. */
 ONEGRU_API void onegru_spec_init(onegru_spec* spec, uint32_t input_size, uint32_t hidden_size);
+#define onegru_spec_init(spec, input_size, hidden_size) \
+  (onegru_spec_init)(onegru_spec_sized(spec), (input_size), (hidden_size))
+static inline onegru_spec* onegru_spec_sized(onegru_spec* spec) {
+  memset(spec, 0, sizeof(*spec));
+  spec->size = sizeof(*spec);
+  return spec;
+}
+
+/* What the file has. */
+static inline void onegru_options_init(onegru_options* options) {
+  memset(options, 0, sizeof(*options));
+  options->size = sizeof(*options);
+  options->storage.weight_storage = options->flush_subnormals = ONEGRU_AS_STORED;
+}
+
+/* A call without arrays. */
+static inline void onegru_call_init(onegru_call* call, size_t T, size_t B) {
+  memset(call, 0, sizeof(*call));
+  call->size = sizeof(*call);
+  call->T = T;
+  call->B = B;
+}
 
 /* W [D, 3H, I], R [D, 3H, H], in gate order z, r, h, and B [D, 6H], Wb of z, r, h, then Rb of z, r, h, or null for
  * zeros: of double for float64, else of float. They are copied. */
@@ -143,15 +185,14 @@ ONEGRU_API onegru_status onegru_layer_create(const onegru_spec* spec, const void
                                              onegru_layer** layer);
 
 /* The layer at `index` of a .safetensors file that `onegru.save_layers` wrote, of at most 256 layers: of a stack, the
- * lowest is 0; past the last one ONEGRU_NO_SUCH_LAYER. storage: null for what the file has, with int8 inputs of 16
- * bits. */
-ONEGRU_API onegru_status onegru_layer_open(const char* path, size_t index, const onegru_storage* storage,
+ * lowest is 0; past the last one ONEGRU_NO_SUCH_LAYER. options: null for what the file has. */
+ONEGRU_API onegru_status onegru_layer_open(const char* path, size_t index, const onegru_options* options,
                                            onegru_layer** layer);
 /* The same of a file in memory, which is not needed afterwards. */
-ONEGRU_API onegru_status onegru_layer_read(const void* bytes, size_t size, size_t index, const onegru_storage* storage,
+ONEGRU_API onegru_status onegru_layer_read(const void* bytes, size_t size, size_t index, const onegru_options* options,
                                            onegru_layer** layer);
 
-/* spec->size must be set. */
+/* spec->size must be set: so much is written. */
 ONEGRU_API onegru_status onegru_layer_spec(const onegru_layer* layer, onegru_spec* spec);
 
 ONEGRU_API onegru_status onegru_layer_run(const onegru_layer* layer, const onegru_call* call);

@@ -81,20 +81,20 @@ class Layer {
     });
   }
 
-  // A layer of a .safetensors file of onegru.save_layers; storage: null for what the file has.
-  static Layer Open(const std::string& path, std::size_t index = 0, const onegru_storage* storage = nullptr) {
-    return Layer([&](onegru_layer** made) { return onegru_layer_open(path.c_str(), index, storage, made); });
+  // A layer of a .safetensors file of onegru.save_layers; options: null for what the file has.
+  static Layer Open(const std::string& path, std::size_t index = 0, const onegru_options* options = nullptr) {
+    return Layer([&](onegru_layer** made) { return onegru_layer_open(path.c_str(), index, options, made); });
   }
-  static Layer Read(std::span<const std::byte> file, std::size_t index = 0, const onegru_storage* storage = nullptr) {
+  static Layer Read(std::span<const std::byte> file, std::size_t index = 0, const onegru_options* options = nullptr) {
     return Layer(
-        [&](onegru_layer** made) { return onegru_layer_read(file.data(), file.size(), index, storage, made); });
+        [&](onegru_layer** made) { return onegru_layer_read(file.data(), file.size(), index, options, made); });
   }
   // All layers of a file, the lowest first.
-  static std::vector<Layer> OpenAll(const std::string& path, const onegru_storage* storage = nullptr) {
+  static std::vector<Layer> OpenAll(const std::string& path, const onegru_options* options = nullptr) {
     std::vector<Layer> layers;
     for (;;) {
       try {
-        layers.push_back(Open(path, layers.size(), storage));
+        layers.push_back(Open(path, layers.size(), options));
       } catch (const Error& error) {
         if (error.status() != ONEGRU_NO_SUCH_LAYER) throw;
         return layers;
@@ -106,8 +106,11 @@ class Layer {
   std::size_t directions() const { return spec_.direction == ONEGRU_BIDIRECTIONAL ? 2 : 1; }
   const onegru_layer* get() const { return layer_.get(); }
 
-  // As onegru_call says, which lacks nothing.
-  void Run(const onegru_call& call) const { Check(onegru_layer_run(layer_.get(), &call)); }
+  // As onegru_call says; its size need not be set.
+  void Run(onegru_call call) const {
+    call.size = sizeof(call);
+    Check(onegru_layer_run(layer_.get(), &call));
+  }
 
  private:
   template <class Make>

@@ -1,11 +1,14 @@
 #include "native/c/spec.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <string>
 
 #include "native/packed.h"
 #include "native/runtimes/onnx_gru.h"
+#include "native/targets/targets.h"
 
 namespace onegru {
 namespace {
@@ -20,6 +23,20 @@ void Require(bool holds, const char* name, std::int64_t number, const char* must
 }
 
 }  // namespace
+
+void CheckSize(const char* name, const void* given, std::uint32_t smallest, std::uint32_t known) {
+  if (given == nullptr) throw IllegalGru(std::string(name) + ": null; must be given");
+  std::uint32_t size = 0;
+  std::memcpy(&size, given, sizeof(size));
+  const std::string member = std::string(name) + ".size";
+  Require(size >= smallest, member.c_str(), size, ("sizeof(onegru_" + std::string(name) + ")").c_str());
+  const auto* const bytes = static_cast<const unsigned char*>(given);
+  const auto is_set = [](unsigned char byte) { return byte != 0; };
+  if (size > known && std::any_of(bytes + known, bytes + size, is_set)) {
+    throw Unsupported(std::string(name) + ": sets a field that this version of libonegru does not know; install a " +
+                      "newer libonegru, or leave the field 0");
+  }
+}
 
 Activation CheckedActivation(const onegru_activation& given) {
   Require(given.function >= 0 && given.function < static_cast<int>(kFunctions), "activations", given.function,
@@ -38,7 +55,6 @@ Activation CheckedActivation(const onegru_activation& given) {
 }
 
 Spec CheckedSpec(const onegru_spec& given) {
-  Require(given.size == sizeof(given), "size", given.size, "sizeof(onegru_spec), as onegru_spec_init sets it");
   constexpr std::uint32_t kMost = std::uint32_t{1} << 31;
   Require(given.input_size <= kMost, "input_size", given.input_size, "at most 2^31");
   Require(given.hidden_size >= 1 && given.hidden_size <= kMost, "hidden_size", given.hidden_size, "1…2^31");
@@ -52,6 +68,9 @@ Spec CheckedSpec(const onegru_spec& given) {
           given.attention, "an onegru_attention, 0…2");
   if (!(given.clip > 0))
     throw IllegalGru("clip: " + std::to_string(given.clip) + "; must be > 0, or infinity for none");
+  Require(given.flush_subnormals == 0 || given.flush_subnormals == 1, "flush_subnormals", given.flush_subnormals,
+          "0 or 1");
+  Require(given.reserved == 0, "spec.reserved", given.reserved, "0");
   const onegru_storage& storage = given.storage;
   const bool is_float = given.dtype == ONEGRU_FLOAT32;
   Require(storage.weight_storage == given.dtype ||
@@ -84,6 +103,17 @@ Spec CheckedSpec(const onegru_spec& given) {
     spec.g[d] = CheckedActivation(given.activations[2 * d + 1]);
   }
   return spec;
+}
+
+void CheckOptions(const onegru_options& given) {
+  if (given.storage.weight_storage == ONEGRU_AS_STORED) {
+    Require(given.storage.activation_bits == 0, "activation_bits", given.storage.activation_bits,
+            "0 with ONEGRU_AS_STORED");
+    Require(given.storage.group == 0, "group", given.storage.group, "0 with ONEGRU_AS_STORED");
+  }
+  Require(given.flush_subnormals >= ONEGRU_AS_STORED && given.flush_subnormals <= 1, "flush_subnormals",
+          given.flush_subnormals, "0, 1 or ONEGRU_AS_STORED");
+  Require(given.reserved == 0, "options.reserved", given.reserved, "0");
 }
 
 }  // namespace onegru

@@ -51,6 +51,19 @@ class CSpec(ctypes.Structure):
         ("storage", CStorage),
         ("clip", c_double),
         ("activations", CActivation * 4),
+        ("flush_subnormals", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class COptions(ctypes.Structure):
+    """onegru_options."""
+
+    _fields_: ClassVar = [
+        ("size", c_uint32),
+        ("storage", CStorage),
+        ("flush_subnormals", c_int32),
+        ("reserved", c_int32),
     ]
 
 
@@ -58,9 +71,10 @@ class CCall(ctypes.Structure):
     """onegru_call."""
 
     _fields_: ClassVar = [
+        ("size", c_uint32),
+        ("layout", c_int32),
         ("T", c_size_t),
         ("B", c_size_t),
-        ("layout", c_int32),
         ("X", c_void_p),
         ("sequence_lens", c_void_p),
         ("initial_h", c_void_p),
@@ -81,8 +95,8 @@ class StatusError(Exception):
 _SIGNATURES: dict[str, Sequence[Any]] = {
     "onegru_set_num_threads": (c_size_t,),
     "onegru_layer_create": (POINTER(CSpec), c_void_p, c_void_p, c_void_p, POINTER(c_void_p)),
-    "onegru_layer_open": (c_char_p, c_size_t, POINTER(CStorage), POINTER(c_void_p)),
-    "onegru_layer_read": (c_void_p, c_size_t, c_size_t, POINTER(CStorage), POINTER(c_void_p)),
+    "onegru_layer_open": (c_char_p, c_size_t, POINTER(COptions), POINTER(c_void_p)),
+    "onegru_layer_read": (c_void_p, c_size_t, c_size_t, POINTER(COptions), POINTER(c_void_p)),
     "onegru_layer_spec": (c_void_p, POINTER(CSpec)),
     "onegru_layer_run": (c_void_p, POINTER(CCall)),
     "onegru_stream_create": (c_void_p, c_size_t, POINTER(c_void_p)),
@@ -155,10 +169,10 @@ class Layer:
         return cls(handle)
 
     @classmethod
-    def open(cls, path: Path, index: int = 0, storage: CStorage | None = None) -> Layer:
+    def open(cls, path: Path, index: int = 0, options: COptions | None = None) -> Layer:
         """A layer of a file."""
         handle = c_void_p()
-        call("onegru_layer_open", str(path).encode(), index, storage and byref(storage), byref(handle))
+        call("onegru_layer_open", str(path).encode(), index, options and byref(options), byref(handle))
         return cls(handle)
 
     @classmethod
@@ -186,7 +200,8 @@ class Layer:
         lengths = None if lengths is None else np.ascontiguousarray(lengths, np.int32)
         inputs = [None if a is None else np.ascontiguousarray(a) for a in (X, initial_h, attention)]
         X, initial_h, attention = inputs  # type: ignore[assignment]
-        given = CCall(T, B, layout, at(X), at(lengths), at(initial_h), at(attention), at(Y), at(Y_h))
+        arrays = [at(array) for array in (X, lengths, initial_h, attention, Y, Y_h)]
+        given = c_call(T, B, layout, *arrays)
         call("onegru_layer_run", self.handle, byref(given))
         return Y, Y_h
 
@@ -195,10 +210,20 @@ class Layer:
         LIBRARY.onegru_layer_destroy(self.handle)
 
 
+def c_call(T: int, B: int, layout: int, *arrays: int | None) -> CCall:
+    """A call, with the addresses of its arrays in order."""
+    return CCall(ctypes.sizeof(CCall), layout, T, B, *arrays)
+
+
+def options_of(storage: CStorage | None, flush_subnormals: int = -1) -> COptions:
+    """Options that change the storage, or subnormal states."""
+    return COptions(ctypes.sizeof(COptions), storage or CStorage(-1, 0, 0), flush_subnormals, 0)
+
+
 def c_spec(spec: Spec) -> CSpec:
     """The specification as C has it."""
     assert LIBRARY is not None
-    given = CSpec()
+    given = CSpec(size=ctypes.sizeof(CSpec))
     LIBRARY.onegru_spec_init(byref(given), spec.input_size, spec.hidden_size)
     given.dtype = given.storage.weight_storage = ELEMENT_TYPES.index(spec.dtype)
     given.direction = DIRECTIONS.index(spec.direction)

@@ -138,7 +138,11 @@ def test_a_program_in_c(prefix: Path, tmp_path: Path) -> None:
     """The header is C, and the library has no symbols but its own."""
     source = tmp_path / "program.c"
     source.write_text(
-        '#include "onegru.h"\nint main(void) { return onegru_version() >> 16 != 1; }\n', encoding="utf-8"
+        """
+        #include "onegru.h"
+        int main(void) { return onegru_version() != ONEGRU_VERSION_MAJOR * 65536 + ONEGRU_VERSION_MINOR; }
+        """,
+        encoding="utf-8",
     )
     (header,) = prefix.rglob("onegru.h")
     (library,) = prefix.rglob("libonegru.so")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import math
 import re
 import threading
+import tomllib
 from ctypes import byref, c_void_p
 from pathlib import Path
 
@@ -137,10 +139,12 @@ def test_a_layer_is_shared_by_threads() -> None:
         assert_bits(Y, want)
 
 
-def test_the_version_is_that_of_the_header() -> None:
+def test_the_version_is_that_of_the_package() -> None:
     header = (ROOT / "native" / "c" / "onegru.h").read_text(encoding="utf-8")
-    major, minor = (int(re.search(rf"ONEGRU_VERSION_{part} (\d+)", header)[1]) for part in ("MAJOR", "MINOR"))  # type: ignore[index]
-    assert LIBRARY is not None and LIBRARY.onegru_version() == (major << 16) + minor
+    numbers = [int(re.search(rf"ONEGRU_VERSION_{part} (\d+)", header)[1]) for part in ("MAJOR", "MINOR")]  # type: ignore[index]
+    package = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert numbers == [int(number) for number in package.split(".")[:2]]
+    assert LIBRARY is not None and LIBRARY.onegru_version() == (numbers[0] << 16) + numbers[1]
 
 
 # What is not legal
@@ -148,7 +152,7 @@ def test_the_version_is_that_of_the_header() -> None:
 
 def spec(**changes: object) -> CSpec:
     assert LIBRARY is not None
-    made = CSpec()
+    made = CSpec(size=ctypes.sizeof(CSpec))
     LIBRARY.onegru_spec_init(byref(made), 3, 4)
     for name, value in changes.items():
         where, _, last = name.rpartition("__")
@@ -163,7 +167,9 @@ INT8 = {"storage__weight_storage": 4, "storage__activation_bits": 16}
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"size": 8}, "size: 8"),
+        ({"size": 8}, "spec.size: 8; must be sizeof(onegru_spec)"),
+        ({"flush_subnormals": 2}, "flush_subnormals: 2; must be 0 or 1"),
+        ({"reserved": 1}, "spec.reserved: 1; must be 0"),
         ({"hidden_size": 0}, "hidden_size: 0; must be 1"),
         ({"hidden_size": 2**32 - 1}, "hidden_size: 4294967295"),
         ({"dtype": 4}, "dtype: 4"),
@@ -231,7 +237,7 @@ def test_calls_that_are_not_legal() -> None:
     before = Y.copy()
 
     def attempt(words: str, **changes: object) -> None:
-        given = library.CCall(4, 2, 0, library.at(X), None, library.at(h), None, library.at(Y), None)
+        given = library.c_call(4, 2, 0, library.at(X), None, library.at(h), None, library.at(Y), None)
         for name, value in changes.items():
             setattr(given, name, library.at(value) if isinstance(value, np.ndarray) else value)
         with pytest.raises(StatusError, match=re.escape(words)) as caught:
@@ -256,11 +262,11 @@ def test_calls_that_are_not_legal() -> None:
     library.call(
         "onegru_layer_run",
         layer.handle,
-        byref(library.CCall(4, 2, 0, library.at(X), None, library.at(h), None, None, library.at(h))),
+        byref(library.c_call(4, 2, 0, library.at(X), None, library.at(h), None, None, library.at(h))),
     )
     assert_bits(h, want)
     for T, B in ((0, 2), (4, 0)):
-        empty = library.CCall(T, B, 0, None, None, None, None, None, None)
+        empty = library.c_call(T, B, 0, None, None, None, None, None, None)
         library.call("onegru_layer_run", layer.handle, byref(empty))
 
 
@@ -341,10 +347,10 @@ def test_files_of_integers(tmp_path: Path, storage: str, attention: object) -> N
     mine = Layer.open(path)
     assert mine.spec.storage.weight_storage == 4 and mine.spec.storage.activation_bits == 16
     assert_bits(mine.run(X, attention=a)[0], layer(X, attention=a)[0])
-    by_8 = library.storage_of(storage, "int8", "float32")
+    by_8 = library.options_of(library.storage_of(storage, "int8", "float32"))
     want = layer.with_storage(storage, "int8")(X, attention=a)[0]
     assert_bits(Layer.open(path, 0, by_8).run(X, attention=a)[0], want)
-    numbers = library.storage_of(None, None, "float32")
+    numbers = library.options_of(library.storage_of(None, None, "float32"))
     (numbers_of_python,) = onegru.load_layers(path).values()
     assert isinstance(numbers_of_python, onegru.GRU)
     want = numbers_of_python(X, attention=a)[0]

@@ -15,7 +15,13 @@ export interface Storage {
   group?: number;
 }
 
-export interface Spec extends Storage {
+/** What a layer of a file gets instead of what the file says. Without weight_storage it keeps what the file has. */
+export interface Options extends Storage {
+  /** Whether states below 2^-100 become 0, so that silence stays fast. Default false. */
+  flush_subnormals?: boolean;
+}
+
+export interface Spec extends Options {
   input_size: number;
   hidden_size: number;
   /** Default "forward". */
@@ -35,10 +41,10 @@ export class OnegruError extends Error {}
 /** W [D, 3H, I], R [D, 3H, H], in gate order z, r, h; B [D, 6H], default zeros. */
 export function createLayer(spec: Spec, weights: { W: Float32Array; R: Float32Array; B?: Float32Array | null }): Layer;
 
-/** A layer of a .safetensors file of onegru.save_layers; storage: default what the file has. */
-export function readLayer(file: ArrayBuffer | Uint8Array, index?: number, storage?: Storage | null): Layer;
+/** A layer of a .safetensors file of onegru.save_layers; options: default what the file has. */
+export function readLayer(file: ArrayBuffer | Uint8Array, index?: number, options?: Options | null): Layer;
 /** All of them, the lowest first. */
-export function readLayers(file: ArrayBuffer | Uint8Array, storage?: Storage | null): Layer[];
+export function readLayers(file: ArrayBuffer | Uint8Array, options?: Options | null): Layer[];
 
 export class Layer {
   private constructor();

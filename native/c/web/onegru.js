@@ -9,8 +9,9 @@ const NAMES = {
   activations: ["Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu",
     "Softsign", "Softplus"],
 };
-const FLOAT32 = 2, INT8 = 4, ALL_ROWS = 0xffffffff;
-const SPEC_BYTES = 48 + 4 * 24; // onegru_spec: twelve words, where clip is the last two, then four activations
+const FLOAT32 = 2, INT8 = 4, AS_STORED = -1, ALL_ROWS = 0xffffffff;
+// onegru_spec: twelve words, where clip is the last two, then four activations, and two words
+const SPEC_BYTES = 48 + 4 * 24 + 8, OPTIONS_BYTES = 24, CALL_BYTES = 40;
 
 export class OnegruError extends Error {
   get name() { return "OnegruError"; }
@@ -115,14 +116,25 @@ function storageWords({ weight_storage = "float32", activation_bits, group = 0 }
   return [is_int8 ? INT8 : FLOAT32, whole("activation_bits", bits, 0, 16), whole("group", group, 0)];
 }
 
+function flag(name, value) { return whole(name, Number(value), 0, 1); }
+
+// The words of onegru_options.
+function optionsWords(options) {
+  const { weight_storage, activation_bits, group, flush_subnormals } = options;
+  const is_stored = [weight_storage, activation_bits, group].every((value) => value === undefined);
+  return [OPTIONS_BYTES, ...(is_stored ? [AS_STORED, 0, 0] : storageWords(options)),
+    flush_subnormals === undefined ? AS_STORED : flag("flush_subnormals", flush_subnormals), 0];
+}
+
 function specBytes(spec) {
   const direction = placeIn("direction", NAMES.direction, spec.direction ?? "forward");
   const D = direction === 2 ? 2 : 1, view = new DataView(new ArrayBuffer(SPEC_BYTES));
   const words = [SPEC_BYTES, whole("input_size", spec.input_size, 0), whole("hidden_size", spec.hidden_size, 1), FLOAT32, direction,
-    whole("linear_before_reset", Number(spec.linear_before_reset ?? 0), 0, 1),
+    flag("linear_before_reset", spec.linear_before_reset ?? 0),
     placeIn("attention", NAMES.attention, spec.attention ?? null), ...storageWords(spec)];
   words.forEach((word, index) => view.setInt32(4 * index, word, true));
   view.setFloat64(40, number("clip", spec.clip ?? Infinity), true);
+  view.setInt32(144, flag("flush_subnormals", spec.flush_subnormals ?? false), true);
   const functions = spec.activations ?? Array(D).fill(["Sigmoid", "Tanh"]).flat();
   if (functions.length !== 2 * D) fail("activations", `${functions.length} functions; must be ${2 * D}`);
   functions.forEach((given, index) => {
@@ -150,19 +162,19 @@ export function createLayer(spec = {}, { W, R, B } = {}) {
   return make([given, ...arrays], (made, ...addresses) => ["onegru_layer_create", ...addresses, made]);
 }
 
-export function readLayer(file, index = 0, storage = null) {
+export function readLayer(file, index = 0, options = null) {
   const is_buffer = Object.prototype.toString.call(file) === "[object ArrayBuffer]";
   const bytes = is_buffer ? new Uint8Array(file) : checked("file", file, Uint8Array, null);
-  const words = storage === null ? null : Int32Array.from(storageWords(storage));
+  const words = options === null ? null : Int32Array.from(optionsWords(options));
   whole("index", index, 0);
-  return make([bytes, words], (made, at, kept) => ["onegru_layer_read", at, bytes.length, index, kept, made]);
+  return make([bytes, words], (made, at, given) => ["onegru_layer_read", at, bytes.length, index, given, made]);
 }
 
-export function readLayers(file, storage = null) {
-  const layers = [readLayer(file, 0, storage)];
+export function readLayers(file, options = null) {
+  const layers = [readLayer(file, 0, options)];
   for (;;) {
     try {
-      layers.push(readLayer(file, layers.length, storage));
+      layers.push(readLayer(file, layers.length, options));
     } catch (error) {
       if (!String(error.message).startsWith("index: ")) throw error;
       return layers;
@@ -190,6 +202,7 @@ export class Layer {
       group: word(9), clip: clip === Infinity ? null : clip,
       activations: Array.from({ length: 2 * D }, (_, i) => ({ name: NAMES.activations[word(12 + 6 * i)],
         alpha: spec.getFloat64(56 + 24 * i, true), beta: spec.getFloat64(64 + 24 * i, true) })),
+      flush_subnormals: word(36) === 1,
     });
   }
 
@@ -203,7 +216,7 @@ export class Layer {
       attends === null ? null : checked("attention", attention, Float32Array, T * B)];
     const Y = new Float32Array(product(T, D, B, H)), Y_h = new Float32Array(D * B * H);
     this.#instance.lend([...inputs, Y, Y_h], (...addresses) => {
-      const call = Uint32Array.of(T, B, whole("layout", layout, 0, 1), ...addresses);
+      const call = Uint32Array.of(CALL_BYTES, whole("layout", layout, 0, 1), T, B, ...addresses);
       this.#instance.lend([call], (at) => this.#instance.call("onegru_layer_run", this.#handle, at));
       for (const [array, at] of [[Y, addresses[4]], [Y_h, addresses[5]]]) {
         array.set(new Float32Array(this.#instance.buffer, at, array.length));
