@@ -11,7 +11,7 @@
 
 namespace onegru {
 
-// A direction of a call. The gates of the weights are r, z, n. Null data are absent.
+// A direction of a call. The gates of the weights are r, z, n. Null data are absent; Y and Y_h must be there.
 struct FewSteps {
   std::size_t T, B, I, H;
   std::size_t threads;  // that share the work, if it is enough

@@ -9,6 +9,7 @@
 
 #include "native/assert.h"
 #include "native/system/system.h"
+#include "native/threads/threads.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -130,16 +131,21 @@ void MemoryPool::RemoveOld(Clock::time_point now, Leaving& leaving) {
 
 namespace {
 
-// Created when the library is loaded: a fork while another thread creates it would deadlock the child.
-MemoryPool& g_pool = *[] {
-  auto* const made = new MemoryPool;
-  system::AtFork([] { g_pool.mutex().lock(); }, [] { g_pool.mutex().unlock(); }, [] { g_pool.mutex().unlock(); });
-  return made;
-}();
+constinit MemoryPool* g_pool = nullptr;
+
+// Created when the library is loaded: a fork while another thread creates it would deadlock the child. An initialiser
+// of a program that links the static library may ask before that; there is one thread then.
+[[maybe_unused]] const bool g_is_made = (ThePool(), true);
 
 }  // namespace
 
-MemoryPool& ThePool() { return g_pool; }
+MemoryPool& ThePool() {
+  if (g_pool == nullptr) {
+    g_pool = new MemoryPool;
+    LockWhileForking(g_pool->mutex());
+  }
+  return *g_pool;
+}
 
 PooledBytes AllocatePooled(std::size_t bytes, bool zeroed) {
   void* const memory = ThePool().Allocate(bytes);

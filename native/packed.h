@@ -37,17 +37,25 @@ using AlignedBytes = std::unique_ptr<unsigned char, AlignedDelete>;
 // Memory at the start of a cache line, zeroed.
 AlignedBytes AllocateAligned(std::size_t bytes);
 
+// Its divisions are done once, as a call of a single step would notice them.
 struct Geometry {
-  std::size_t H;
-  std::size_t lanes;
+  constexpr Geometry() = default;
+  constexpr Geometry(std::size_t units, std::size_t lanes)
+      : H(units), lanes(lanes), full_(units / lanes), panels_((units + lanes - 1) / lanes) {}
 
-  std::size_t panels() const { return (H + lanes - 1) / lanes; }
-  std::size_t full_panels() const { return H / lanes; }
+  std::size_t H = 0;
+  std::size_t lanes = 1;
+
+  std::size_t panels() const { return panels_; }
+  std::size_t full_panels() const { return full_; }
   // H, rounded up to whole vectors: the length of a row of scratch.
   std::size_t padded() const { return panels() * lanes; }
-  std::size_t width(std::size_t panel) const { return panel < full_panels() ? lanes : H % lanes; }
+  std::size_t width(std::size_t panel) const { return panel < full_panels() ? lanes : H - full_ * lanes; }
   // Where a panel of a matrix of K inputs and G gates begins, in elements.
   std::size_t offset(std::size_t panel, std::size_t K, std::size_t G) const { return panel * lanes * K * G; }
+
+ private:
+  std::size_t full_ = 0, panels_ = 0;
 };
 
 // Whether AMX multiplies whole panels: there have to be some.
@@ -68,7 +76,7 @@ constexpr std::size_t StoredInputs(ElementType storage, std::size_t K) {
 
 // The groups of a channel's weights.
 constexpr std::size_t Groups(const Spec& spec, std::size_t K) {
-  return spec.group == 0 ? 1 : (K + spec.group - 1) / spec.group;
+  return spec.group == 0 ? 1 : K / spec.group + (K % spec.group != 0);  // a sum with K could overflow
 }
 
 // What belongs to the output channels of a matrix in int8, [panel][group][gate][lanes].

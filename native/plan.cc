@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <cstdint>
 #include <memory>
 #include <numeric>
+#include <stdexcept>
 
 #include "native/system/system.h"
 #include "native/targets/limits.h"
@@ -33,17 +36,30 @@ constexpr double kFlopsToSplitStep = 2.0e4;
 // Splitting steps by units, to halve what each core reads, must be so much faster as predicted: threads that meet in
 // each step suffer more from a busy machine. From so many rows of a thread on no core waits for its matrices.
 constexpr double kMinGain = 1.25;
-constexpr double kSecondsOfMeeting = 1e-6;
 constexpr std::size_t kMaxRowsThatWait = 32;
 
-// Looked up when the library is loaded: a fork beside a first call would leave its child waiting for that call's
-// thread.
-const std::size_t g_cache = system::SecondLevelCache();
+// A meeting of two takes a microsecond, measured. Each member reads a line of each other, so that of more is assumed to
+// take longer by the number of members: no machine with more than two cores was measured.
+double SecondsOfMeeting(double members) { return 0.5e-6 * members; }
+
+// The most members whose work and meetings together take the least time. The work of m members takes 1/m of the step;
+// its sum with a meeting of m is least where m² is the step's FLOPs by those of a member for which two are worth it.
+std::size_t MostMembers(double step) {
+  return static_cast<std::size_t>(std::max(2.0, std::sqrt(step / kFlopsToSplitStep)));
+}
+
+// Bytes of the second-level cache. Found by the first call that asks, for the reasons in targets.cc.
+std::size_t CacheBytes() {
+  static constinit std::atomic<std::size_t> known{0};
+  std::size_t bytes = known.load(std::memory_order_relaxed);
+  if (bytes == 0) known.store(bytes = system::SecondLevelCache(), std::memory_order_relaxed);
+  return bytes;
+}
 
 // What a core reaches, measured when first asked for, in some milliseconds: makes differ by factors. The next cache
 // is 1.4 times slower than the second-level one on Zen 3, 2.3 times on Zen 5, 5 times on Sapphire Rapids.
 struct Core {
-  std::size_t cache = g_cache;
+  std::size_t cache = CacheBytes();
   double flops = FmaPeak(1e-3);
   double from_cache = ReadBandwidth(cache / 2, 5e-4);
   double from_beyond = ReadBandwidth(2 * cache, 1e-3);
@@ -73,12 +89,15 @@ bool ShouldSplitUnits(const Spec& spec, const Call& call, const Plan& plan, std:
   if (g_always_by_units) return true;
 #endif
   const std::size_t rows = (call.B + plan.row_groups - 1) / plan.row_groups;
-  if (3 * spec.H * spec.H * SizeOf(spec.storage) / plan.members <= g_cache || rows >= kMaxRowsThatWait) return false;
+  if (3 * spec.H * spec.H * SizeOf(spec.storage) / plan.members <= CacheBytes() || rows >= kMaxRowsThatWait)
+    return false;
   const Core& core = TheCore();
-  const double meetings = kSecondsOfMeeting * (spec.linear_before_reset ? 1 : 2);
-  const double now =
-      core.Seconds(spec, rows, 1.0 / static_cast<double>(plan.members)) + (plan.members > 1 ? meetings : 0);
-  const double units = core.Seconds(spec, call.B, 1.0 / static_cast<double>(threads)) + meetings;
+  const auto meetings = [&](std::size_t members) {
+    return (spec.linear_before_reset ? 1 : 2) * SecondsOfMeeting(static_cast<double>(members));
+  };
+  const double now = core.Seconds(spec, rows, 1.0 / static_cast<double>(plan.members)) +
+                     (plan.members > 1 ? meetings(plan.members) : 0);
+  const double units = core.Seconds(spec, call.B, 1.0 / static_cast<double>(threads)) + meetings(threads);
   return kMinGain * static_cast<double>(plan.directions) * units < now;
 }
 
@@ -94,7 +113,7 @@ std::chrono::nanoseconds LeastTime(const Spec& spec, const Call& call) {
                          (static_cast<double>(spec.H) * static_cast<double>(call.T) + static_cast<double>(spec.I));
   const double bytes = numbers * static_cast<double>(SizeOf(spec.storage));
   // Bytes of a second-level cache come faster.
-  const bool is_beyond = 3 * spec.H * spec.H * SizeOf(spec.storage) > g_cache;
+  const bool is_beyond = 3 * spec.H * spec.H * SizeOf(spec.storage) > CacheBytes();
   const double nanoseconds =
       std::max(Flops(spec, call) / kFlopsPerNanosecond, is_beyond ? bytes / kBytesPerNanosecond : 0);
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(nanoseconds, 1e15)));
@@ -108,9 +127,12 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   if (call.B >= 4 * each) {
     plan.row_groups = each;
   } else if (each > 1) {
-    const double step = 6.0 * static_cast<double>(spec.H) * static_cast<double>(spec.H) * static_cast<double>(call.B) /
-                        static_cast<double>(each);
-    if (step >= kFlopsToSplitStep || (call.T == 1 && panels >= 2 * each)) plan.members = std::min(each, panels);
+    const double H = static_cast<double>(spec.H), rows = 6.0 * H * static_cast<double>(call.B);
+    const bool is_single = call.T == 1;  // whose products with x are split, too
+    const std::size_t members =
+        std::min({each, panels, MostMembers(rows * (is_single ? H + static_cast<double>(spec.I) : H))});
+    const bool is_large = rows * H / static_cast<double>(members) >= kFlopsToSplitStep;
+    if (is_large || (is_single && panels >= 2 * members)) plan.members = members;
   }
   if (plan.directions * plan.row_groups > 1 && panels >= threads && ShouldSplitUnits(spec, call, plan, threads)) {
     plan = {1, 1, threads, 1, 1, false, spec.D > 1};
@@ -125,7 +147,8 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   };
   const std::size_t least = large ? kRowsOfLarge : rows <= kMinStepsAtOnce ? kMinStepsAtOnce : all_rows();
   const auto rows_that_fit = [&] { return std::min(kProjectionBytes / row_bytes, kMaxInputsAtOnce / (spec.I + 1)); };
-  const bool fits = rows * call.T <= kMinStepsAtOnce;  // without divisions, which small calls would notice
+  // Without divisions, which small calls would notice. T may be so large that the product alone overflows.
+  const bool fits = rows <= kMinStepsAtOnce && call.T <= kMinStepsAtOnce && rows * call.T <= kMinStepsAtOnce;
   const std::size_t fit = fits ? least : std::clamp<std::size_t>(rows_that_fit() / 8 * 8, least, 1024);
   plan.rows_at_once = std::min({rows, fit, kMaxRowsAtOnce});
   if (plan.rows_at_once < rows) {  // all alike, as a block of a few rows takes as long as reading R
@@ -144,6 +167,7 @@ void OrderByLength(const Call& call, std::vector<std::int32_t>& order) {
   if (lengths == nullptr || std::all_of(lengths, lengths + call.B, [&](std::int64_t n) { return n == *lengths; })) {
     return;
   }
+  if (call.B > INT32_MAX) throw std::length_error("lengths: they differ, so the batch must have at most 2^31 - 1 rows");
   order.resize(call.B);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return lengths[a] > lengths[b]; });

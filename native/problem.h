@@ -71,7 +71,15 @@ struct Spec {
   // With matrices in int8: of how many int8 an input of a product is made, 1 or 2; and how many weights of a channel
   // share a scale, a multiple of 4, or 0 for all of them.
   std::size_t planes, group;
+  // Whether a new state below kLeastState counts as 0. A state that fades without input would otherwise stay among the
+  // subnormal numbers, where each product takes many times as long.
+  bool flush_subnormals;
 };
+
+// The least state that is not flushed: far enough above the subnormal numbers for products with weights. A power of
+// two, so that every CPU and every type of weights flushes the same numbers.
+template <class C>
+inline constexpr C kLeastState = sizeof(C) == 8 ? static_cast<C>(0x1p-1000) : static_cast<C>(0x1p-100);
 
 // Rows of contiguous elements, found by byte strides.
 struct Rows {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -34,7 +35,9 @@ const Kernel& KernelFor(const Spec& spec, std::size_t target) {
         return (spec.planes == 1 ? Int8VnniKernel : Int8By16VnniKernel)(linear_before_reset, target);
       }
 #endif
-#if !ONEGRU_ONLY_VNNI
+#if ONEGRU_ONLY_VNNI
+      throw Unsupported("this build has kernels for weights in int8 by VNNI alone, which this CPU does not have");
+#else
       return (spec.planes == 1 ? Int8Kernel : Int8By16Kernel)(linear_before_reset, target);
 #endif
     case ElementType::kFloat32:
@@ -48,6 +51,13 @@ namespace {
 // From these FLOPs of a call on, measured, it pays to share it, and to wake threads for it.
 constexpr double kFlopsToShare = 1.2e5;
 constexpr double kFlopsToWake = 4.0e6;
+
+// How many threads are worth inviting: the caller does that one after another. A thread takes it about as long as the
+// least work that is shared takes, and a call of n threads ends soonest where n² is its work by that. For more than two
+// threads this was never measured.
+std::size_t UsefulThreads(double flops) {
+  return static_cast<std::size_t>(std::clamp(std::sqrt(flops / kFlopsToShare), 2.0, double{kMaxThreads}));
+}
 // For a thread that calls again within this time it pays to wake a worker in advance.
 constexpr std::chrono::microseconds kSoon{200};
 // A call that takes this long ends after a worker woken in advance has gone to sleep again: it is woken for each.
@@ -87,7 +97,7 @@ class WorkspaceLoan {
  public:
   WorkspaceLoan() : lent_(&t_workspace) {
     if (lent_->taken) lent_ = (nested_ = std::make_unique<Workspace>()).get();
-    lent_->taken = true;
+    lent_->taken = kIsReturned;
   }
   ~WorkspaceLoan() { lent_->taken = false; }
   WorkspaceLoan(const WorkspaceLoan&) = delete;
@@ -97,6 +107,14 @@ class WorkspaceLoan {
   Workspace& operator*() const { return *lent_; }
 
  private:
+  // WebAssembly has no exceptions: an error leaves by way of JavaScript, past all destructors. It has no tokens, and so
+  // no nested calls, either.
+#if defined(__wasi__) && defined(ONEGRU_WEB)
+  static constexpr bool kIsReturned = false;
+#else
+  static constexpr bool kIsReturned = true;
+#endif
+
   Workspace* lent_;
   std::unique_ptr<Workspace> nested_;
 };
@@ -390,7 +408,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
   };
   // Helpers may come late, and have no memory of their own for gates.
   const bool is_alone = flops < kFlopsToShare || loan.is_nested() || call.gates.data != nullptr;
-  const std::size_t allowed = is_alone ? 1 : most();
+  const std::size_t allowed = is_alone ? 1 : std::min(most(), UsefulThreads(flops));
   const Plan plan = MakePlan(*packed, call, allowed);
   if (plan.threads() == 1) {
     OrderByLength(call, (*loan).order);

@@ -48,7 +48,7 @@ set_target_properties(onegru_static PROPERTIES OUTPUT_NAME $<IF:$<PLATFORM_ID:Wi
 target_include_directories(onegru_static PRIVATE $<TARGET_PROPERTY:onegru_kernels,INTERFACE_INCLUDE_DIRECTORIES>
                            $<TARGET_PROPERTY:hwy::hwy,INTERFACE_INCLUDE_DIRECTORIES>)
 target_compile_definitions(onegru_static PRIVATE $<TARGET_PROPERTY:onegru_kernels,INTERFACE_COMPILE_DEFINITIONS>)
-target_link_libraries(onegru_static INTERFACE Threads::Threads)
+target_link_libraries(onegru_static INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
 if(NOT WIN32)  # what a program in C does not link to by itself
   target_link_libraries(onegru_static INTERFACE $<$<LINK_LANGUAGE:C>:$<IF:$<PLATFORM_ID:Darwin>,c++,stdc++>> $<$<LINK_LANGUAGE:C>:m>)
 endif()
@@ -96,7 +96,7 @@ Description: GRU layers and streams
 Version: @ONEGRU_RELEASE@
 Cflags: -I\${prefix}/@CMAKE_INSTALL_INCLUDEDIR@
 Libs: -L\${libdir} -lonegru
-Libs.private: @ONEGRU_PRIVATE_LIBS@ -lstdc++ -lm -pthread
+Libs.private: @ONEGRU_PRIVATE_LIBS@ -lstdc++ -lm -ldl -pthread
 ")
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/onegru-config.cmake" "${CMAKE_CURRENT_BINARY_DIR}/onegru-config-version.cmake"
         DESTINATION "${ONEGRU_PACKAGE}" COMPONENT c)

@@ -5,6 +5,7 @@
 // batch, never a sum.
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "hwy/highway.h"
@@ -212,11 +213,13 @@ class FewStepsOfRows {
     const C* const nx = by_x_of_step_ + b * stride_s_ + 2 * H;
     const C* const nh = by_h_ + b * stride_s_ + 2 * H;
     V share = hn::Set(d_, C{1}), rest = hn::Zero(d_);  // z becomes share·z + rest
+    bool is_infinite = false;                          // a score of DIEN: the sum would be NaN
+    C a{};
     if (s_.attention.data != nullptr) {
-      C a;
       std::memcpy(&a, s_.attention.at(t, 0, b), sizeof(C));
       share = hn::Set(d_, s_.of_dien ? a : C{1} - a);
       if (s_.of_dien) rest = hn::Set(d_, C{1} - a);
+      is_infinite = s_.of_dien && std::isinf(a);
     }
     C* const gates = s_.gates.data == nullptr ? nullptr : reinterpret_cast<C*>(s_.gates.at(t, 0, b));
     for (size_t j = 0; j < H; j += N_) {
@@ -230,7 +233,8 @@ class FewStepsOfRows {
         for (size_t i = 0; i < 4; ++i) StorePart(saved[i], d_, gates + i * H + j, H - j);
       }
       const V n = G(of_n);
-      const V z = MultiplyAdd(share, F(of_z), rest);
+      V z = MultiplyAdd(share, F(of_z), rest);
+      if (HWY_UNLIKELY(is_infinite)) z = NegMultiplyAdd(share, hn::Sub(hn::Set(d_, C{1}), F(of_z)), hn::Set(d_, C{1}));
       const V state = MultiplyAdd(z, hn::Sub(before, n), n);
       hn::StoreU(hn::IfThenElseZero(hn::FirstN(d_, H - j), state), d_, h + j);
     }

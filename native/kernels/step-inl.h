@@ -8,6 +8,7 @@
 //   z = 1 - a·(1 - z)                                 with attention, of DIEN
 //   h = (1 - z)∘n + z∘h
 
+#include <cmath>
 #include <limits>
 
 #include "hwy/highway.h"
@@ -46,8 +47,11 @@ template <class C, class At, class V>
 HWY_INLINE V Attend(const StepState<C>& s, const At& at, V z) {
   if (HWY_LIKELY(!s.spec.attention)) return z;
   const C a = s.attention_step[at.row];
-  const auto rest = hn::Set(at.d, C{1} - a);
-  return s.spec.of_dien ? MultiplyAdd(hn::Set(at.d, a), z, rest) : hn::Mul(rest, z);
+  const auto one = hn::Set(at.d, C{1}), rest = hn::Set(at.d, C{1} - a);
+  if (!s.spec.of_dien) return hn::Mul(rest, z);
+  // The sum of an infinite score's two parts would be NaN.
+  if (HWY_UNLIKELY(std::isinf(a))) return NegMultiplyAdd(hn::Set(at.d, a), hn::Sub(one, z), one);
+  return MultiplyAdd(hn::Set(at.d, a), z, rest);
 }
 
 template <class C, class At>
@@ -330,6 +334,21 @@ template <bool kBesideAhead, class C, class S>
 HWY_INLINE void StateResetBefore(ItemState<C, S>& s) {
   TakeStates(s, s.rh);
   ForOurTiles<kBesideAhead>(s, StateOp<C, S, kBesideAhead>{s});
+}
+
+// Sets this member's units of the new states to zero where they are below kLeastState. By a comparison, not by the
+// CPU's mode, so that all CPUs have the same bits.
+template <class C, class S>
+HWY_NOINLINE void FlushStates(const ItemState<C, S>& s) {
+  const hn::ScalableTag<C> d;
+  const auto least = hn::Set(d, kLeastState<C>);
+  for (size_t slot = 0; slot < s.active; ++slot) {
+    C* const state = s.State(s.step + 1, slot);
+    for (size_t unit = s.first * kLanesOf<C>; unit < s.last * kLanesOf<C>; unit += kLanesOf<C>) {
+      const auto h = hn::Load(d, state + unit);
+      hn::Store(hn::IfThenZeroElse(hn::Lt(hn::Abs(h), least), h), d, state + unit);
+    }
+  }
 }
 
 // Writes to Y what tiles have not: all of it, or what other members computed in this step.

@@ -1,3 +1,4 @@
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -5,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,15 +14,6 @@
 #include "native/system/system.h"
 
 namespace onegru::system {
-namespace {
-
-struct Affinity {
-  cpu_set_t set{};
-  bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
-};
-const Affinity g_first_affinity{};
-
-}  // namespace
 
 void* Allocate(std::size_t bytes, std::size_t alignment, std::size_t huge) noexcept {
   void* memory = nullptr;
@@ -35,7 +28,12 @@ void AtFork(void (*before)(), void (*in_parent)(), void (*in_child)()) noexcept 
   pthread_atfork(before, in_parent, in_child);
 }
 
-void StayLoaded() noexcept {}
+// The linker has marked our own shared libraries so. The static one may be in a plug-in that nobody has marked.
+void StayLoaded() noexcept {
+  Dl_info own;
+  if (dladdr(reinterpret_cast<const void*>(&StayLoaded), &own) == 0) return;
+  dlopen(own.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);  // of a program itself this finds nothing
+}
 
 int CurrentCpu() noexcept { return sched_getcpu(); }
 
@@ -67,8 +65,12 @@ std::size_t Preemptions() noexcept {
   return getrusage(RUSAGE_THREAD, &used) == 0 ? static_cast<std::size_t>(used.ru_nivcsw) : 0;
 }
 
-void TakeFirstCpus() noexcept {
-  if (g_first_affinity.known) sched_setaffinity(0, sizeof(g_first_affinity.set), &g_first_affinity.set);
+void SetUpWorker() noexcept {
+  pthread_setname_np(pthread_self(), "onegru");
+  const sched_param usual{};
+  if (sched_getscheduler(0) != SCHED_OTHER) sched_setscheduler(0, SCHED_OTHER, &usual);
+  cpu_set_t cpus;
+  if (sched_getaffinity(getpid(), sizeof(cpus), &cpus) == 0) sched_setaffinity(0, sizeof(cpus), &cpus);
 }
 
 bool AllowTiles() noexcept {
@@ -81,12 +83,24 @@ bool AllowTiles() noexcept {
 }
 
 std::size_t SecondLevelCache() noexcept {
-  std::size_t kilobytes = 0;
-  if (std::FILE* const file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index2/size", "r")) {
-    if (std::fscanf(file, "%zuK", &kilobytes) != 1) kilobytes = 0;
-    std::fclose(file);
+  const auto read = [](int index, const char* name) {
+    char path[80];
+    std::size_t number = 0;
+    std::snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu0/cache/index%d/%s", index, name);
+    if (std::FILE* const file = std::fopen(path, "r")) {
+      if (std::fscanf(file, "%zu", &number) != 1) number = 0;
+      std::fclose(file);
+    }
+    return number;
+  };
+  std::size_t bytes = 0;
+  for (int index = 0; index < 8 && bytes == 0; ++index) {
+    if (read(index, "level") == 2) bytes = read(index, "size") * 1024;
   }
-  return kilobytes != 0 && kilobytes < (1 << 20) ? kilobytes * 1024 : kUsualSecondLevelCache;
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+  if (bytes == 0) bytes = static_cast<std::size_t>(std::max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0L));  // as in containers
+#endif
+  return bytes != 0 && bytes < (std::size_t{1} << 30) ? bytes : kUsualSecondLevelCache;
 }
 
 }  // namespace onegru::system

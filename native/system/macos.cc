@@ -29,7 +29,7 @@ int CurrentThread() noexcept { return 0; }
 void ScopedCpuExclusion::Begin(int, int) noexcept {}
 void ScopedCpuExclusion::End() noexcept {}
 std::size_t Preemptions() noexcept { return 0; }
-void TakeFirstCpus() noexcept {}
+void SetUpWorker() noexcept { pthread_setname_np("onegru"); }
 
 bool AllowTiles() noexcept { return false; }
 

@@ -20,7 +20,7 @@ void Free(void* memory) noexcept;
 // processes do not fork.
 void AtFork(void (*before)(), void (*in_parent)(), void (*in_child)()) noexcept;
 
-// Keeps this library in memory until the process ends, as its threads run that long. On Linux the linker sees to it.
+// Keeps this library, or the one that it is linked into, in memory until the process ends: its threads run that long.
 void StayLoaded() noexcept;
 
 // The CPU of this thread; -1 if the system does not say, or lets no thread choose its CPUs.
@@ -44,14 +44,16 @@ class ScopedCpuExclusion {
 // How often the system has taken this thread's CPU from it, for another thread; 0 where it does not say.
 std::size_t Preemptions() noexcept;
 
-// Lets this thread use the CPUs that the process had when this library was loaded: a thread started later, by a call on
-// another runtime's thread, would inherit the few of that one. Nothing where threads inherit none.
-void TakeFirstCpus() noexcept;
+// Prepares a worker thread, on the thread itself. It inherits from the thread whose call started it, which may be
+// another runtime's, pinned to a CPU, or an audio host's of real-time priority. The worker lives longer than that call
+// and serves every thread, so it runs on the CPUs of the process's main thread, as they are now, at the usual priority,
+// and is called "onegru" in tools. Nothing where threads inherit none of this.
+void SetUpWorker() noexcept;
 
 // Asks the system to let this process's threads use AMX's tiles; true if they may. On Linux alone.
 bool AllowTiles() noexcept;
 
-// Bytes of a core's second-level cache; what most have where the system does not say.
+// Bytes of a core's second-level cache; what most have where the system does not say. Where cores differ, of the first.
 std::size_t SecondLevelCache() noexcept;
 inline constexpr std::size_t kUsualSecondLevelCache = std::size_t{1} << 20;
 

@@ -25,7 +25,7 @@ int CurrentThread() noexcept { return 0; }
 void ScopedCpuExclusion::Begin(int, int) noexcept {}
 void ScopedCpuExclusion::End() noexcept {}
 std::size_t Preemptions() noexcept { return 0; }
-void TakeFirstCpus() noexcept {}
+void SetUpWorker() noexcept {}
 
 bool AllowTiles() noexcept { return false; }
 

@@ -57,13 +57,22 @@ constexpr std::int64_t AllBits() {
 }
 static_assert((AllBits() & HWY_STATIC_TARGET) != 0, "target_list.h has to list at least the target every CPU can run");
 
-// What follows is found when the library is loaded. Found by a first call, it would be behind a lock, which a child of
-// a fork beside that call inherits and nobody releases.
+// What follows is found by the first call that asks, without a lock: a child of a fork beside that call would inherit a
+// lock that nobody releases. It is not found by initialisers, because those of a program that links the static library
+// may run before ours, and make a layer.
 
 // Asked once: another library may change Highway's answer later, but the CPU stays the same. The static target of a
 // build for every target is what the rest of this file was compiled for. If it could not run, neither could we; a
 // libhwy built with another compiler may still not list it.
-const std::int64_t g_supported_bits = hwy::SupportedTargets() | (kIsNative ? 0 : HWY_STATIC_TARGET);
+std::int64_t SupportedBits() {
+  static constinit std::atomic<std::int64_t> known{0};
+  std::int64_t bits = known.load(std::memory_order_relaxed);
+  if (bits == 0) {
+    bits = hwy::SupportedTargets() | (kIsNative ? 0 : HWY_STATIC_TARGET);
+    known.store(bits, std::memory_order_relaxed);
+  }
+  return bits;
+}
 
 std::size_t BestIndex() {
   std::size_t index = 0;
@@ -71,9 +80,10 @@ std::size_t BestIndex() {
   return index;
 }
 
-std::atomic<std::size_t> g_chosen{BestIndex()};
+constexpr std::size_t kNotChosen = SIZE_MAX;
+constinit std::atomic<std::size_t> g_chosen{kNotChosen};
 
-std::atomic<Int8Products> g_most_int8_products{Int8Products::kAmx};
+constinit std::atomic<Int8Products> g_most_int8_products{Int8Products::kAmx};
 
 // The targets that have VNNI on this CPU, and those that have AMX, as bits. Vectors themselves, and that the system
 // saves their registers, are the target's to check.
@@ -101,7 +111,7 @@ BitsOfInt8 FindBitsOfInt8() {
   if ((first[3] >> 24 & 3) == 3) bits.amx = bits.vnni;  // tiles, and their products in int8
 #endif
 #if ONEGRU_VNNI_AS_EVEX
-  if ((bits.vnni & g_supported_bits) != 0) bits.vnni |= HWY_AVX2;
+  if ((bits.vnni & SupportedBits()) != 0) bits.vnni |= HWY_AVX2;
 #elif ONEGRU_AVX_VNNI
   if (first[0] >= 1 && (leaf_7(1)[0] >> 4 & 1) != 0) bits.vnni |= HWY_AVX2;
 #endif
@@ -109,7 +119,17 @@ BitsOfInt8 FindBitsOfInt8() {
   return bits;
 }
 
-const BitsOfInt8 g_bits_of_int8 = FindBitsOfInt8();
+BitsOfInt8 KnownBitsOfInt8() {
+  constexpr std::int64_t kUnknown = -1;
+  static constinit std::atomic<std::int64_t> vnni{kUnknown}, amx{0};
+  if (const std::int64_t known = vnni.load(std::memory_order_acquire); known != kUnknown) {
+    return {known, amx.load(std::memory_order_relaxed)};
+  }
+  const BitsOfInt8 found = FindBitsOfInt8();
+  amx.store(found.amx, std::memory_order_relaxed);
+  vnni.store(found.vnni, std::memory_order_release);
+  return found;
+}
 
 // Asks the system, not before somebody wants to: it then refuses small stacks of signals. Several threads may ask.
 bool MayUseTiles() {
@@ -152,7 +172,7 @@ void CheckCpu() {
   bool is_there = IsAvailable(target);
   std::string needed = target.name;
 #if ONEGRU_ONLY_VNNI
-  is_there &= (g_bits_of_int8.vnni & target.bit) != 0;
+  is_there &= (KnownBitsOfInt8().vnni & target.bit) != 0;
   needed += " with VNNI";
 #endif
   if (is_there) return;
@@ -163,9 +183,14 @@ void CheckCpu() {
 
 std::span<const Target> CompiledTargets() { return kTargets; }
 
-bool IsAvailable(const Target& target) { return (g_supported_bits & target.bit) != 0; }
+bool IsAvailable(const Target& target) { return (SupportedBits() & target.bit) != 0; }
 
-std::size_t ChosenTargetIndex() { return g_chosen.load(std::memory_order_relaxed); }
+std::size_t ChosenTargetIndex() {
+  std::size_t chosen = g_chosen.load(std::memory_order_relaxed);
+  if (chosen != kNotChosen) return chosen;
+  const std::size_t best = BestIndex();
+  return g_chosen.compare_exchange_strong(chosen, best, std::memory_order_relaxed) ? best : chosen;
+}
 
 std::size_t SelectTarget(std::optional<std::string_view> name) {
   const std::size_t index = name ? FindIndex(*name) : BestIndex();
@@ -176,7 +201,7 @@ std::size_t SelectTarget(std::optional<std::string_view> name) {
 const Target& FindTarget(std::string_view name) { return kTargets[FindIndex(name)]; }
 
 Int8Products Int8ProductsOf(std::size_t target) {
-  const BitsOfInt8& bits = g_bits_of_int8;
+  const BitsOfInt8 bits = KnownBitsOfInt8();
   const std::int64_t bit = kTargets[target].bit;
   const Int8Products most = g_most_int8_products.load(std::memory_order_relaxed);
   if (most == Int8Products::kAmx && (bits.amx & bit) != 0 && MayUseTiles()) return Int8Products::kAmx;

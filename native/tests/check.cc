@@ -7,6 +7,7 @@
 // results are hashed for each target: the targets with FMA, on all machines, must have the same hash, and so must those
 // without. In int8 all must have the same.
 
+#include <algorithm>
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
@@ -192,6 +193,78 @@ void CheckRows(std::size_t target) {
   }
 }
 
+// Sums of the largest weights and inputs in int8. Those of two planes together exceed 32 bits in a group of more than
+// 1040, on targets that add them so.
+void CheckGroups(std::size_t target) {
+  for (const std::size_t group : {0, 1040, 1044, 2048, 4096}) {
+    Problem p;
+    Spec& spec = p.spec;
+    spec.I = 4096, spec.H = 24, spec.D = 1, spec.linear_before_reset = true, spec.clip = HUGE_VAL;
+    spec.type = ElementType::kFloat32, spec.storage = ElementType::kInt8, spec.planes = 2, spec.group = group;
+    spec.f[0] = {Function::kSigmoid, 0, 0}, spec.g[0] = {Function::kAffine, 1, 0};
+    p.T = 1, p.B = 3;
+    p.W.assign(3 * spec.H * spec.I, 1);
+    p.R.assign(3 * spec.H * spec.H, 1);
+    p.bias.assign(6 * spec.H, 0);
+    std::fill_n(p.bias.begin(), spec.H, -2.0 * static_cast<double>(spec.I));  // z is 0, so that h is n
+    p.X.Make(spec.type, p.T, 1, p.B, spec.I);
+    p.X.ForEach([&](auto t, auto, auto b, auto i) { Store(spec.type, 1, p.X.At(t, 0, b, i)); });
+    const Result result = RunOnce(p, Pack(p, target)), exact = Exactly(p, target);
+    const char* const name = CompiledTargets()[target].name;
+    Check(SameNumbers(result.Y, exact.Y), "long groups of weights in int8", group, name);
+    Check(std::abs(result.Y_h.Get(0, 0, 0, 0) - static_cast<double>(spec.I)) < 1, "their sum", group, name);
+  }
+}
+
+// A state that halves in each step becomes 0 once it is below the limit, with any number of threads.
+void CheckFlush(std::size_t target) {
+  const char* const name = CompiledTargets()[target].name;
+  for (std::size_t kind = 0; kind < std::size(kTypes); ++kind) {
+    Problem p;
+    Spec& spec = p.spec;
+    SetTypes(spec, kind);
+    const bool is_large = kind % 2 == 0;
+    spec.I = 3, spec.H = is_large ? 300 : 21, spec.D = 1 + kind / 2 % 2, spec.reversed[1] = true;
+    spec.linear_before_reset = kind / 4 % 2 == 0, spec.clip = HUGE_VAL, spec.flush_subnormals = true;
+    for (auto& f : spec.f) f = {Function::kSigmoid, 0, 0};
+    for (auto& g : spec.g) g = {Function::kTanh, 0, 0};
+    const int least = ComputedType(spec.type) == ElementType::kFloat64 ? 1000 : 100;
+    p.T = static_cast<std::size_t>(least) + 2, p.B = is_large ? 1 : 1 + kind;
+    p.W.assign(spec.D * 3 * spec.H * spec.I, 0);
+    p.R.assign(spec.D * 3 * spec.H * spec.H, 0);
+    p.bias.assign(spec.D * 6 * spec.H, 0);
+    p.X.Make(spec.type, p.T, 1, p.B, spec.I);
+    p.X.ForEach([&](auto t, auto, auto b, auto i) { Store(spec.type, 0, p.X.At(t, 0, b, i)); });
+    p.has_initial_h = true;
+    p.initial_h.Make(spec.type, 1, spec.D, p.B, spec.H);
+    p.initial_h.ForEach([&](auto, auto d, auto b, auto i) { Store(spec.type, 1, p.initial_h.At(0, d, b, i)); });
+    const auto packed = Pack(p, target);
+    for (const std::size_t threads : {1, 3}) {
+      SetNumThreads(threads);
+      const Result result = RunOnce(p, packed);
+      bool good = true;
+      result.Y.ForEach([&](auto t, auto d, auto b, auto i) {
+        const int halved = static_cast<int>(d == 1 ? p.T - t : t + 1);
+        const double state = halved > least ? 0 : std::ldexp(1.0, -halved);
+        good = good && result.Y.Get(t, d, b, i) == Rounded(spec.type, state);
+      });
+      result.Y_h.ForEach([&](auto, auto d, auto b, auto i) { good = good && result.Y_h.Get(0, d, b, i) == 0; });
+      Check(good, "states that are flushed", kind, name, threads);
+    }
+  }
+  SetNumThreads(1);
+}
+
+// The memory of a stream is for any number of steps, however many rows it has.
+void CheckScratchBound() {
+  if (sizeof(std::size_t) < 8) return;
+  const auto packed = Pack(MakeProblem(0), ChosenTargetIndex());
+  const std::size_t of_few = ScratchBound(*packed, 64, 1);
+  for (const std::size_t rows : {std::size_t{1} << 24, (std::size_t{1} << 24) + 1, std::size_t{3} << 24}) {
+    Check(ScratchBound(*packed, rows, 1) >= of_few, "scratch of many rows", rows);
+  }
+}
+
 // What fuzzers run, on bytes that nothing guides.
 void CheckFuzzed(std::size_t inputs) {
   for (std::size_t number = 0; number < inputs; ++number) {
@@ -259,6 +332,8 @@ int Main(int argc, char** argv) {
     if (!IsAvailable(targets[target])) continue;
     if constexpr (kHasThreads) CheckThreads(target, problems);
     CheckRows(target);
+    CheckGroups(target);
+    CheckFlush(target);
     CheckGradients(target, problems);
     const bool has_fma = targets[target].native_fma;
     const auto [of_float, of_int8] = hashes[target];
@@ -285,6 +360,7 @@ int Main(int argc, char** argv) {
   }
   CheckPool();
   CheckHugeSizes();
+  CheckScratchBound();
   CheckFuzzed(problems);
   return !AllGood();
 }

@@ -262,6 +262,31 @@ void CheckSpin() {
   Check(goes_on, "a short call does not");
 }
 
+// A worker that a real-time thread on one CPU starts is like any other. A child has no workers: it starts its own.
+void CheckNewWorker() {
+  struct Look final : Job {
+    void Help() override { found = IsUsualWorker() ? kYes : kNo; }
+    enum { kUnknown, kYes, kNo };
+    std::atomic<int> found{kUnknown};
+  };
+  if (kThreadsOfChildren == 1) return;
+  const bool good = InChild([] {
+    bool is_usual = false;
+    std::thread([&] {
+      BecomeAudioThread();
+      auto* const job = new Look;
+      {
+        const Invitation invitation(*job, 1, Sleepers::kWake, std::chrono::seconds(3600));
+        while (job->found == Look::kUnknown) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      is_usual = job->found == Look::kYes;
+      job->Drop();
+    }).join();
+    return is_usual;
+  });
+  Check(good, "a worker that a real-time thread starts");
+}
+
 // --- forks
 
 // A process that forks while a helper is in a window waits for the helper; a child finds no window open.
@@ -431,6 +456,7 @@ void CheckThreads(std::size_t target, std::size_t problems) {
   CheckForeignPools(target, problems / 10);
   CheckLargePools(target);
   CheckSpin();
+  CheckNewWorker();
   CheckRoom();
   CheckForkBesideWindow();
 }

@@ -7,8 +7,10 @@
 #if defined(__linux__)
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #endif
 
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -36,6 +38,34 @@ bool InChild(const std::function<bool()>& run, unsigned seconds) {
   int status = 1;
   return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
+#endif
+
+#if defined(__linux__)
+void BecomeAudioThread() {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(static_cast<std::size_t>(sched_getcpu()), &one);
+  sched_setaffinity(0, sizeof(one), &one);
+  sched_param priority{};
+  priority.sched_priority = 1;
+  sched_setscheduler(0, SCHED_FIFO, &priority);
+}
+
+bool IsUsualWorker() {
+  sigset_t blocked;
+  pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+  cpu_set_t own, of_process;
+  sched_getaffinity(0, sizeof(own), &own);
+  sched_getaffinity(getpid(), sizeof(of_process), &of_process);
+  char name[16] = "";
+  pthread_getname_np(pthread_self(), name, sizeof(name));
+  return sigismember(&blocked, SIGPROF) == 1 && sigismember(&blocked, SIGINT) == 1 &&
+         sigismember(&blocked, SIGSEGV) == 0 && sched_getscheduler(0) == SCHED_OTHER && CPU_EQUAL(&own, &of_process) &&
+         std::string_view(name) == "onegru";
+}
+#else
+void BecomeAudioThread() {}
+bool IsUsualWorker() { return true; }
 #endif
 
 std::function<void(std::size_t)> CpusOfThisThread() {

@@ -14,7 +14,8 @@ void Epoch::Begin(std::size_t count) {
 bool Epoch::ArriveAndWait(std::size_t member) {
   MayStall();
   const std::uint32_t turn = NextTurn(member);
-  for (Spin spin; !AllHaveCome(turn); spin.Once()) {
+  std::size_t come = 0;
+  for (Spin spin; !AllHaveCome(turn, come); spin.Once()) {
     if (over_.load(std::memory_order_acquire)) return false;
   }
   return !over_.load(std::memory_order_acquire);

@@ -104,12 +104,13 @@ class Epoch {
   template <class Most>  // most() → how long to wait for them
   bool ArriveAndWaitAsLeader(Most&& most) {
     const std::uint32_t turn = NextTurn(0);
+    std::size_t come = 0;
     for (int spins = 0; spins < kSpinsWithoutClock; ++spins) {
-      if (AllHaveCome(turn)) return true;
+      if (AllHaveCome(turn, come)) return true;
       Spin::Pause();
     }
     for (SpinDeadline patience(most()); patience.Wait();) {
-      if (AllHaveCome(turn)) return true;
+      if (AllHaveCome(turn, come)) return true;
     }
     ONEGRU_COUNT(late);
     End();
@@ -131,9 +132,11 @@ class Epoch {
     turns_[member].value.store(turn, std::memory_order_release);
     return turn;
   }
-  bool AllHaveCome(std::uint32_t turn) const {
-    for (std::size_t i = 0; i < members; ++i) {
-      if (static_cast<std::int32_t>(turns_[i].value.load(std::memory_order_acquire) - turn) < 0) return false;
+  // `come`: how many have been seen there, 0 at first. They are not looked at again, so that each member reads the line
+  // of each other about once.
+  bool AllHaveCome(std::uint32_t turn, std::size_t& come) const {
+    for (; come < members; ++come) {
+      if (static_cast<std::int32_t>(turns_[come].value.load(std::memory_order_acquire) - turn) < 0) return false;
     }
     return true;
   }

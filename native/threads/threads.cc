@@ -127,7 +127,7 @@ struct Pool {
     std::unique_ptr<Worker> worker(new (std::nothrow) Worker);
     if (worker == nullptr) return nullptr;
     const bool started = system::StartThread([w = worker.get()] {
-      system::TakeFirstCpus();
+      system::SetUpWorker();
       w->Loop();
     });
     if (!started) return nullptr;
@@ -146,18 +146,26 @@ system::Mutex g_fork_mutex;
 // A forked child has none of the threads: it abandons them, with their locks in whatever state.
 struct Forks {
   static inline std::atomic<std::size_t> under_way{0};
+  static inline std::atomic<system::Mutex*> another{nullptr};
+  static inline system::Mutex* locked = nullptr;  // `another`, as the fork that is under way found it
 
   static void Before() {
     under_way.fetch_add(1, std::memory_order_seq_cst);
     for (Spin spin; Window::open_.load(std::memory_order_seq_cst) != 0;) spin.OnceOrNap();
     g_fork_mutex.lock();
+    locked = another.load(std::memory_order_acquire);
+    if (locked != nullptr) locked->lock();
+  }
+  static void Unlock() {
+    if (locked != nullptr) locked->unlock();
+    g_fork_mutex.unlock();
   }
   static void AfterInParent() {
-    g_fork_mutex.unlock();
+    Unlock();
     under_way.fetch_sub(1, std::memory_order_release);
   }
   static void AfterInChild() {
-    g_fork_mutex.unlock();
+    Unlock();
     under_way.store(0, std::memory_order_relaxed);
     Window::open_.store(0, std::memory_order_relaxed);
     g_pool.store(nullptr);
@@ -176,6 +184,8 @@ namespace {
 
 ForkLock::ForkLock() { g_fork_mutex.lock(); }
 ForkLock::~ForkLock() { g_fork_mutex.unlock(); }
+
+void LockWhileForking(system::Mutex& mutex) { Forks::another.store(&mutex, std::memory_order_release); }
 
 void Window::Open() {
   for (;;) {

@@ -18,6 +18,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "native/system/threads.h"
+
 namespace onegru {
 
 // table: native_threads
@@ -148,6 +150,10 @@ class ForkLock {
   ForkLock(const ForkLock&) = delete;
   ForkLock& operator=(const ForkLock&) = delete;
 };
+
+// Has the mutex of the memory pool locked while the process forks, too: after windows are closed, as a helper may
+// allocate in one. Handlers of its own would run in an order that only the linker knows.
+void LockWhileForking(system::Mutex& mutex);
 
 #if defined(ONEGRU_STALL)
 // For tests: a hook wherever the system may suspend a helper, and counts of events.
