@@ -1,4 +1,4 @@
-"""Computes native/kernels/polynomials.h: minimax polynomials of the functions that the activations are made of.
+"""Computes native/kernels/polynomials.h: minimax polynomials of the functions that activations are made of.
 
 Run it with mpmath installed:  python native/kernels/polynomials.py > native/kernels/polynomials.h
 
@@ -98,10 +98,10 @@ FUNCTIONS = {
 
 def main() -> None:
     """Print the header."""
-    print("// Made by native/kernels/polynomials.py; lowest power first. The error is relative, before rounding.")
-    print(
-        "\n#ifndef ONEGRU_NATIVE_POLYNOMIALS_H_\n#define ONEGRU_NATIVE_POLYNOMIALS_H_\n\nnamespace onegru {\n"
-    )
+    by = "native/kernels/polynomials.py"
+    print(f"// Made by {by}; lowest power first. The error is relative, before rounding.")
+    guard = "ONEGRU_NATIVE_KERNELS_POLYNOMIALS_H_"
+    print(f"\n#ifndef {guard}\n#define {guard}\n\nnamespace onegru {{\n")
     for name, (comment, target, weight, low, high, float_degree, double_degree) in FUNCTIONS.items():
         print(f"// {comment}")
         for kind, suffix, degree in (("float", "f", float_degree), ("double", "", double_degree)):
@@ -111,7 +111,7 @@ def main() -> None:
             label = f"k{name}{'32' if kind == 'float' else '64'}"
             print(f"// error {mp.nstr(worst, 2)}\ninline constexpr {kind} {label}[] = {{\n    {listed}}};")
         print()
-    print("}  // namespace onegru\n\n#endif  // ONEGRU_NATIVE_POLYNOMIALS_H_")
+    print(f"}}  // namespace onegru\n\n#endif  // {guard}")
 
 
 if __name__ == "__main__":
