@@ -28,21 +28,24 @@ CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py na
 .PHONY: help run example-train test test-targets test-one-cpu test-long coverage test-frameworks test-cluster bench conformance docs lint sanitize \
   faults threads check-native tiles vnni amx neon ports wasm web test-web real-time accuracy fuzz fuzz-native near-misses wheel clean
 
-help:  ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+help:  ## Use onegru: list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{split($$2, part, ": "); group = part[1]; if (!(group in text)) order[++groups] = group; \
+	  text[group] = text[group] sprintf("  make %-15s %s\n", $$1, substr($$2, length(group) + 3))} \
+	  END {for (i = 1; i <= groups; i++) printf "%s%s\n%s", (i == 1 ? "" : "\n"), order[i], text[order[i]]}' $(MAKEFILE_LIST)
 
-run: $(VENV)/.examples  ## build, then run the digits example
+run: $(VENV)/.examples  ## Use onegru: build, then run the digits example
 	@$(BIN)/python examples/digits/run.py $(ARGS)
+	@echo "next: . $(BIN)/activate; onegru inspect examples/digits/digits.onnx"
 
-example-train: $(VENV)/.torch  ## four programs trained with PyTorch's GRUs and with onegru's: minutes
+example-train: $(VENV)/.torch  ## Use onegru: train four programs with PyTorch and onegru: minutes
 	@$(BIN)/python examples/training/train.py $(ARGS)
 
-test: lint  ## build, lint, then run the tests: minutes
+test: lint  ## Test: build, lint, then run the tests: minutes
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # What the quick build of `make test` leaves out. The module and the tests of the kernels are one build. The environment
 # has that until the next `make run` or `make test`.
-test-targets: $(VENV)/.dev  ## the kernels for every CPU, built once, and their tests on each SIMD target of this machine
+test-targets: $(VENV)/.dev  ## Test: the kernels for every CPU, tested on each SIMD target
 	@rm -f $(VENV)/.targets-*
 	@.ci/install all dev
 	@build/module-all/onegru_check 300
@@ -50,35 +53,35 @@ test-targets: $(VENV)/.dev  ## the kernels for every CPU, built once, and their 
 	  echo "On $$target:" && ONEGRU_TARGET=$$target $(BIN)/python -m pytest $(PYTEST_ARGS) -q tests/engines tests/layers || exit 1; done
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --long tests/contracts/test_bits.py tests/contracts/test_accuracy.py tests/cli/test_app.py
 
-test-one-cpu: $(VENV)/.dev  ## what a second CPU may hide: threads, runtimes, and promises, with one alone
+test-one-cpu: $(VENV)/.dev  ## Test: threads, runtimes and promises on one CPU
 	@taskset --cpu-list "$$($(BIN)/python -c 'import os; print(min(os.sched_getaffinity(0)))')" \
 	  $(BIN)/python -m pytest tests/runtimes tests/contracts
 
-test-long: lint  ## the same with every case of every test: some three times as long
+test-long: lint  ## Test: every case of every test: about three times as long
 	@$(BIN)/python -m pytest --long $(PYTEST_ARGS)
 
-coverage: $(VENV)/.dev  ## the tests again, with the share of the lines of src/onegru that they run: twice as long
+coverage: $(VENV)/.dev  ## Test: the share of src/onegru that tests run: twice as long
 	@$(PIP) 'pytest-cov>=6'  # coverage.py by its own plugin, which adds up what the processes of pytest-xdist ran
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --cov=onegru --cov-report=term:skip-covered
 
-test-frameworks: $(VENV)/.frameworks  ## conversions against PyTorch, Keras and Flax, which it installs: some GB
+test-frameworks: $(VENV)/.frameworks  ## Test: with PyTorch, Keras and Flax, which it installs: GBs
 	@JAX_PLATFORMS=cpu KERAS_BACKEND=torch $(BIN)/python -m pytest --long tests/frameworks tests/torch
 
-test-cluster: $(VENV)/.cluster  ## scoring on Ray, and on Spark, which it installs: 0.5 GB; Spark needs Java
+test-cluster: $(VENV)/.cluster  ## Test: scoring on Ray and Spark (0.5 GB; Spark needs Java)
 	@$(BIN)/python -m pytest --long tests/scoring/test_ray.py tests/scoring/test_spark.py
 
-bench: $(VENV)/.dev  ## time onegru against other runtimes: most of an hour; ARGS=--tables, --whole, --ways, --paced, --beside or --drawn for a part
+bench: $(VENV)/.dev  ## Measure: time other runtimes, too: an hour; ARGS=--tables, …
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 
-conformance: $(VENV)/.dev  ## run the conformance kit in every runtime that is installed, for docs/conformance.md: minutes
+conformance: $(VENV)/.dev  ## Measure: run the conformance kit for docs/conformance.md
 	@$(BIN)/python -m docs.generate.measure
 	@$(BIN)/python -m docs.generate
 
-docs: $(VENV)/.docs  ## the documentation as a site, in build/site; fails on any warning
+docs: $(VENV)/.docs  ## Documentation: the site, in build/site; fails on any warning
 	@$(BIN)/python -m docs.generate --check
 	@$(BIN)/python -m docs.generate.site
 
-lint: $(VENV)/.dev  ## ruff, mypy and clang-format
+lint: $(VENV)/.dev  ## Test: ruff, mypy and clang-format
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy $(CODE)
@@ -96,7 +99,7 @@ build:
 	@mkdir -p $@
 
 # ASan calls a function for each access: checks in line, in kernels that consist of accesses, take GCC half an hour.
-sanitize: $(VENV)/.build faults | build  ## `make faults`, then the kernels' tests under ASan, UBSan and TSan: more than an hour
+sanitize: $(VENV)/.build faults | build  ## Test the kernels: ASan, UBSan and TSan, after `faults`: over an hour
 	$(call check,asan,-O1 -g1 -fsanitize=address --param asan-instrumentation-with-call-threshold=0)
 	@echo "AddressSanitizer:" && build/asan/onegru_check
 	$(call check,ubsan,-O1 -g1 -fsanitize=undefined -fno-sanitize-recover=all)
@@ -105,10 +108,10 @@ sanitize: $(VENV)/.build faults | build  ## `make faults`, then the kernels' tes
 	@echo "ThreadSanitizer:" && TSAN_OPTIONS=halt_on_error=1 build/tsan/onegru_check 150
 	@TSAN_OPTIONS="halt_on_error=1 die_after_fork=0" build/tsan/onegru_check --calls 5000
 
-faults: $(VENV)/.dev  ## each allocation and each start of a thread fails in turn, in every part: a minute
+faults: $(VENV)/.dev  ## Test the kernels: each allocation and thread start fails: a minute
 	@$(BIN)/python -m tests.contracts.faults $(ARGS)
 
-threads: $(VENV)/.build | build  ## a million calls in each way in which threads may meet: minutes
+threads: $(VENV)/.build | build  ## Test the kernels: a million calls while threads meet: minutes
 	$(call check,native,-O2)
 	@build/native/onegru_check --calls 1000000
 
@@ -124,28 +127,28 @@ endef
 SAME_PROBLEMS := 300
 ARM64 := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
 
-check-native: $(VENV)/.build | build  ## the kernels' tests by a compiler of your choice: CXX=clang++-14
+check-native: $(VENV)/.build | build  ## Test the kernels: tests by the compiler of your choice: CXX=clang++-14
 	$(call check,by-$(notdir $(CXX)),-O2,-DCMAKE_CXX_COMPILER=$(CXX))
 	@build/by-$(notdir $(CXX))/onegru_check $(SAME_PROBLEMS)
 
-tiles: $(VENV)/.build | build  ## the kernels' tests with AVX-512's tile shapes on every target
+tiles: $(VENV)/.build | build  ## Test the kernels: tests with AVX-512's tile shapes on every target
 	$(call check,native,-O2)
 	$(call check,tiles,-O2,-DONEGRU_LARGE_TILES=ON)
 	$(call same_bits,With large tiles,build/tiles/onegru_check)
 
-vnni: $(VENV)/.build | build  ## the kernels' tests with AVX-512's VNNI in the place of AVX-VNNI, on CPUs with the former
+vnni: $(VENV)/.build | build  ## Test the kernels: tests with AVX-512's encoding of AVX-VNNI
 	$(call check,native,-O2)
 	$(call check,vnni,-O2,-DONEGRU_VNNI_AS_EVEX=ON)
 	$(call same_bits,With AVX-512's VNNI on AVX2,build/vnni/onegru_check)
 	@grep -q '^avx2 .* by vnni$$' build/other.out || { echo "AVX2 ran without VNNI: the CPU or the compiler has none" >&2; exit 1; }
 
-amx: $(VENV)/.build | build  ## the kernels' tests with plain loops in the place of AMX, on CPUs with AVX-512 VNNI
+amx: $(VENV)/.build | build  ## Test the kernels: tests with plain loops for AMX, on AVX-512 VNNI
 	$(call check,native,-O2)
 	$(call check,amx,-O2,-DONEGRU_EMULATED_AMX=ON)
 	$(call same_bits,With AMX emulated,build/amx/onegru_check)
 	@grep -q '^avx3 .* by amx$$' build/other.out || { echo "AVX-512 VNNI is missing here" >&2; exit 1; }
 
-neon: $(VENV)/.build | build  ## the kernels' tests for Arm, emulated; their bits against this machine's
+neon: $(VENV)/.build | build  ## Test the kernels: tests for 64-bit Arm, emulated
 	@.ci/arm64-packages
 	$(call check,native,-O2)
 	$(call check,neon,-O2,$(ARM64))
@@ -160,7 +163,7 @@ port = $(ZIG) -DCMAKE_SYSTEM_NAME=$(1) -DCMAKE_SYSTEM_PROCESSOR=$(2) -DCMAKE_C_C
   "-DFETCHCONTENT_SOURCE_DIR_HIGHWAY=$$(ls -d "$(abspath build/highway)" 2>/dev/null)"
 
 # Zig compiles the C++ library of each system once: the first time takes minutes longer.
-ports: $(VENV)/.build | build  ## the kernels' tests for macOS, built only, and for Windows, run by Wine
+ports: $(VENV)/.build | build  ## Test the kernels: tests for macOS (built only) and Windows (by Wine)
 	@.ci/ports-packages $(BIN)/python
 	$(call check,macos-arm64,-O1,$(call port,Darwin,arm64,aarch64-macos))
 	$(call check,macos-x86-64,-O1,$(call port,Darwin,x86_64,x86_64-macos))
@@ -171,7 +174,7 @@ ports: $(VENV)/.build | build  ## the kernels' tests for macOS, built only, and 
 
 # WebAssembly cannot choose while it runs: there is a build for each of its targets, neither with FMA. Highway's EMU128
 # has the same bits as its scalar target, but takes Clang a quarter of an hour.
-wasm: $(VENV)/.build | build  ## the kernels' tests for WebAssembly, with SIMD and without; their bits, too
+wasm: $(VENV)/.build | build  ## Test the kernels: tests for WebAssembly, with SIMD and without
 	@.ci/zig $(BIN)/python
 	@$(PIP) wasmtime
 	$(call check,wasm,-O2 -msimd128,$(call port,WASI,wasm32,wasm32-wasi))
@@ -194,37 +197,37 @@ build/web/onegru.js: $(VENV)/.build $(BUILD_INPUTS) $(wildcard native/c/web/*) |
 	@$(BIN)/python native/c/web/pack.py build/web-simd/onegru_web build/web-scalar/onegru_web build/web
 	@gzip -9 -c $@ | wc -c | xargs printf '%s: %s bytes, compressed\n' $@
 
-web: build/web/onegru.js  ## libonegru for browsers, and a page with a GRU in its audio thread, at http://localhost:8000; PORT=
+web: build/web/onegru.js  ## Browsers: libonegru for browsers, and a page; PORT=8000
 	@cp examples/web/* examples/c/denoiser.safetensors build/web/
 	@echo "http://localhost:$(PORT)" && $(BIN)/python -m http.server --bind localhost --directory build/web $(PORT)
 PORT ?= 8000
 
-test-web: $(VENV)/.dev build/web/onegru.js  ## the same built, and tried in Node and in Chromium
+test-web: $(VENV)/.dev build/web/onegru.js  ## Browsers: build it, and test it in Node and Chromium
 	@cp examples/web/* examples/c/denoiser.safetensors build/web/
 	@$(BIN)/python -m pytest -rs tests/c/test_web.py
 
-real-time: $(VENV)/.dev  ## a million steps of streams, their median and the longest; no allocation, lock or call of the system
+real-time: $(VENV)/.dev  ## Measure: a million steps of streams: median and longest
 	@$(BIN)/python -m benchmarks.real_time $(ARGS)
 
-accuracy: $(VENV)/.dev  ## the activations over all float32 numbers; ARGS=Sigmoid for one of them
+accuracy: $(VENV)/.dev  ## Measure: activations at all float32 numbers; ARGS=Sigmoid
 	@$(BIN)/python -m benchmarks.accuracy $(ARGS)
 
-fuzz: $(VENV)/.fuzz  ## broken files of every kind that is read, for ten minutes; ARGS="--minutes 30 --kinds onnx"
+fuzz: $(VENV)/.fuzz  ## Fuzz: broken files of every kind, ten minutes; ARGS=--minutes
 	@$(BIN)/python -m tests.fuzz.run $(ARGS)
 
-near-misses: $(VENV)/.dev  ## 20,000 GRUs in other operators, each with one value bent, fused: half an hour; ARGS="--count 1000"
+near-misses: $(VENV)/.dev  ## Fuzz: 20,000 bent GRUs fused: half an hour; ARGS=--count
 	@$(BIN)/python -m tests.fusion.near_misses $(ARGS)
 
-fuzz-native: $(VENV)/.dev | build  ## layers and GRU nodes of any bytes, for ten minutes, by Clang's libFuzzer under ASan
+fuzz-native: $(VENV)/.dev | build  ## Fuzz: layers and nodes of any bytes under ASan, ten minutes
 	@.ci/clang-packages >/dev/null
 	$(call check,fuzzers,-O1,-DONEGRU_FUZZERS=ON -DCMAKE_CXX_COMPILER=$$(.ci/clang-packages))
 	@$(BIN)/python -m tests.fuzz.run --ways native $(ARGS)
 
-wheel:  ## this machine's wheel and the sdist, built and tested, in dist/; PYTHON=python3.12 for the stable ABI
+wheel:  ## Release and clean: this machine's wheel and the sdist, in dist/; PYTHON=
 	@.ci/system-packages $(PYTHON)
 	@.ci/wheel $(PYTHON)
 
-clean:  ## remove .venv and everything that was built or cached
+clean:  ## Release and clean: remove .venv and everything that was built or cached
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 

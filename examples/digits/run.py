@@ -248,8 +248,11 @@ def main() -> int:
     difference = max(float(np.abs(found - theirs).max()) for found in logits.values())
     same = int((reading.read == theirs.argmax(axis=1)).sum())
 
-    print_digits(reading, max(0, arguments.shown), console)
     right = int((reading.read == truth).sum())
+    if (shown := max(0, arguments.shown)) and right < len(truth):
+        wrong = len(truth) - right
+        console.print(f"misread digits first: {min(shown, wrong)} of the {wrong} among {len(truth)}\n")
+    print_digits(reading, shown, console)
     console.print(f"GRU nodes in the model: {len(onegru.load(MODEL).gru_nodes)}")
     console.print(f"read right: {right} of {len(truth)} held-out digits ({reading.accuracy:.2%})")
     console.print(f"same digit as ONNX Runtime: {same} of {len(truth)}")

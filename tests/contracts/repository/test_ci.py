@@ -57,6 +57,18 @@ def test_a_long_step_is_not_silent(tmp_path: Path) -> None:
     assert {f"… part {number}" for number in (1, 2, 3)} <= {line[6:].strip() for line in said.splitlines()}
 
 
+def test_a_long_step_says_how_long_it_takes(tmp_path: Path) -> None:
+    lines = """about=140\nstep build "Building" bash -c 'echo "[1/49] a.o"; sleep 1'"""
+    status, said = steps(tmp_path, lines, tenths=4)
+    assert status == 0 and "… of about 2:20" in said and "a.o" not in said
+
+
+def test_help_is_in_groups_within_80_columns() -> None:
+    status, said = run(["make", "-C", str(ROOT), "--no-print-directory", "help"])
+    assert status == 0 and max(map(len, said.splitlines())) <= 80
+    assert said.startswith("Use onegru\n  make help ") and said.count("\n\n") >= 5
+
+
 def test_an_interrupted_step_ends_all_that_it_started(tmp_path: Path) -> None:
     lines = "step build \"Building\" bash -c 'sleep 50 & echo $! >number; wait'"
     program = f'cd "$1"; logs=logs; . "$2"; {lines}'

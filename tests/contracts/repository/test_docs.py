@@ -141,6 +141,13 @@ def test_figures_are_compared() -> None:
     assert is_shown("error 1.2e-07  3", "error 3e-06  41") and not is_shown("8 → 32", "8 → 31")
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/install.md"])
+def test_packages_are_installed_into_an_environment(page: str) -> None:
+    """Debian and Ubuntu refuse to install into the system's Python."""
+    text = (ROOT / page).read_text()
+    assert text.index("python3 -m venv .venv\n. .venv/bin/activate\npip install '.[all]'") > 0
+
+
 def test_the_digits_example(tmp_path: Path) -> None:
     """What the README shows of `make run` is what it prints."""
     shown = re.search(r"<!-- output of: (\S+) -->\n```\n(.*?)```", README, re.DOTALL)
@@ -154,6 +161,7 @@ def test_the_digits_example(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert is_shown(shown[2], result.stdout)
+    assert "misread digits first: 3 of the 3 among 450" in result.stdout
     assert (tmp_path / "digits.png").stat().st_size > 10_000
 
 
