@@ -216,7 +216,7 @@ def test_other_functions_stay(tmp_path: Path) -> None:
     assert_close(onegru.load(tmp_path / "target.onnx").run(feeds), wanted, 1e-6)
 
 
-@pytest.mark.parametrize("options", [{"opset": 18}, {"layout": 1}, {"decompose": True}])
+@pytest.mark.parametrize("options", [{"opset": 18}, {"layout": 1}, {"runtime": "onnxruntime"}])
 def test_nodes_with_attention_stay(options: dict[str, Any], tmp_path: Path) -> None:
     taken = {"X": "X", "W": "W", "R": "R", "A": "A"}
     nodes = [

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto, TensorProto
 
@@ -37,6 +38,7 @@ from tests.support.rewrite_cases import (
     cases,
     check,
     expected,
+    exported_augru,
     grus,
     rewritten,
 )
@@ -261,3 +263,55 @@ def test_random_weights_of_real_size(tmp_path: Path) -> None:
     )
     report, _ = rewritten(tmp_path, model(proto), decompose=True)
     assert 0 < max(item.max_abs for item in report.outputs) < 1e-6
+
+
+# ---- AUGRU nodes
+
+
+AUGRUS = [
+    ({"attention": "dien", "linear_before_reset": 1}, ("sequence_lens", "initial_h")),
+    ({"attention": "openvino", "direction": "bidirectional"}, ("initial_h",)),
+    ({"layout": 1, "direction": "reverse", "clip": 0.5}, ("sequence_lens",)),
+    ({"layout": 1, "direction": "bidirectional", "attention": "dien"}, ("sequence_lens", "initial_h")),
+]
+
+
+@pytest.mark.parametrize(("attributes", "more"), AUGRUS)
+@pytest.mark.parametrize("steps", ["T", 1, 5])
+def test_augru_is_decomposed(
+    steps: int | str, attributes: dict[str, Any], more: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Into operators that compute the same, in a loop or step by step; the function goes."""
+    source = save(tmp_path, exported_augru(steps, attributes, *more))
+    target = tmp_path / "target.onnx"
+    onegru.rewrite(source, target, decompose=True, check=False)
+    written = onnx.load(target)
+    assert not grus(written) and not written.functions
+    assert ("Scan" in {item.op_type for item in written.graph.node}) == (steps == "T")
+    length = 9 if steps == "T" else int(steps)
+    feeds = {
+        item.name: numbers(3, *(dim.dim_value or length for dim in item.type.tensor_type.shape.dim))
+        for item in written.graph.input
+        if item.name != "sequence_lens"
+    }
+    if "sequence_lens" in more:
+        feeds["sequence_lens"] = (np.arange(B) % (length + 1)).astype(np.int32)
+    wanted = expected(source, feeds)
+    assert_close(onnxruntime_results(written, feeds), wanted, TOLERANCE["float32"])
+
+
+@pytest.mark.parametrize(("attributes", "more"), AUGRUS[:2])
+@pytest.mark.parametrize("steps", ["T", 5])
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_augru_for_a_runtime(
+    runtime: Any, steps: int | str, attributes: dict[str, Any], more: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The check runs the target there."""
+    source = save(tmp_path, exported_augru(steps, attributes, *more))
+    (found,) = onegru.inspect(source).grus
+    assert {item.runtime for item in found.others} == {"onnxruntime", "openvino", "onnx"}
+    report = onegru.rewrite(source, tmp_path / "target.onnx", runtime=runtime)
+    assert {item.runtime for item in report.outputs} == {"onegru", runtime}
+    left = onegru.inspect(tmp_path / "target.onnx").grus
+    assert len(left) == (runtime == "onnxruntime")
+    assert all(item.runtime != runtime for gru in left for item in gru.others)

@@ -14,6 +14,7 @@ from onnx import ModelProto, NodeProto
 
 import onegru
 from onegru.core.dtypes import Array
+from onegru.formats.onnx.functions.augru import augru_node
 from onegru.rewriting.rewrite import Rewriting, rewrite
 from tests.support.files.onnx_models import (
     Arrays,
@@ -224,3 +225,19 @@ def check(case: Case, tmp_path: Path, *, runtimes: Sequence[str] = (), **options
         for runtime in runtimes:
             assert_close(OTHERS[runtime](target, feeds), wanted, max(10 * tolerance, 1e-12))
     return target
+
+
+def exported_augru(steps: int | str, attributes: Mapping[str, Any], *more: str) -> ModelProto:
+    """As exporters write it: without the function that defines the node. `more` are optional inputs."""
+    D = 2 if attributes.get("direction") == "bidirectional" else 1
+    shapes: dict[str, list[Any]] = {"X": [steps, B, I], "A": [steps, B, 1], "initial_h": [D, B, H]}
+    if attributes.get("layout"):
+        shapes = {name: [rows, axis, size] for name, (axis, rows, size) in shapes.items()}
+    infos = [value(name, shape=shapes[name]) for name in ("X", "A", *more) if name in shapes]
+    infos += [value(name, "int32", [B]) for name in more if name == "sequence_lens"]
+    taken = {name: name for name in ("X", "W", "R", "B", "A", *more)}
+    made = augru_node(taken, {"Y": "Y", "Y_h": "Y_h"}, {"hidden_size": H, **attributes}, "a")
+    outputs = [value("Y", shape=[None] * 4), value("Y_h", shape=[None] * 3)]
+    sizes = {"W": (D, 3 * H, I), "R": (D, 3 * H, H), "B": (D, 6 * H)}
+    constants = {name: numbers(7, *size) for name, size in sizes.items()}
+    return model(graph([made], infos, outputs, constants), domains={"onegru": 1})

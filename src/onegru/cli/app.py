@@ -14,7 +14,7 @@ from typing import Annotated, TextIO
 import typer
 
 import onegru
-from onegru.cli.bench import measure, set_threads
+from onegru.cli.bench import holds_int8, measure, set_threads
 from onegru.cli.conformance import conformance
 from onegru.cli.convert import MOVED, convert_command
 from onegru.cli.fuse import fuse_command, show_decomposed, show_fusing_hint
@@ -36,13 +36,14 @@ from onegru.cli.outputs import check_targets, print_run, write_outputs
 from onegru.cli.quantize import quantize_command
 from onegru.cli.rewrite import rewrite_command
 from onegru.cli.score import score_command
-from onegru.cli.screen import ProgressBar, Screen
+from onegru.cli.screen import ProgressBar, Screen, say
 from onegru.cli.stream import stream_command
 from onegru.cli.tables import show_next_steps, show_report, show_run, show_targets, show_timings
 from onegru.cli.trace import trace_command
 from onegru.cli.verify import verify_command
 from onegru.core.wording import printable
 from onegru.runtimes.openvino import openvino_operator
+from onegru.system.turns import cpu_share
 
 app = typer.Typer(
     name="onegru",
@@ -266,10 +267,14 @@ def bench_command(
         loaded = onegru.load(model, weight_storage=weight_storage, activation_storage=activation_storage)
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
     with explained(loaded, random_names), ProgressBar(f"timing {model.name}"):
+        share = cpu_share()
         timings = measure(loaded, values, rounds)
-    show_timings(Screen(), timings, onegru.get_num_threads(), as_json=as_json)
+        share = min(share, cpu_share())
+    show_timings(Screen(), timings, onegru.get_num_threads(), share, as_json=as_json)
     if not as_json:
         show_fusing_hint(Screen(), loaded)
+        if weight_storage is None and holds_int8(loaded):
+            say(Screen(), "GRUs of this file have weights in int8; --weight-storage int8 computes with them")
 
 
 app.command("trace", short_help="Show what the gates of a GRU do.")(trace_command)

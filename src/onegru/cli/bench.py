@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from onegru.core.compare import count_finite, difference
-from onegru.core.dtypes import Array, contiguous
+from onegru.core.dtypes import Array, contiguous, is_int8
 from onegru.core.errors import FormatError, OneGRUError, SpecError, needs_extra
 from onegru.engines.native import MOST_THREADS, get_num_threads, set_num_threads
 from onegru.formats.format import format_of
 from onegru.formats.opened import Opened
+from onegru.models.inspect import report
 from onegru.models.model import Model, file_of
 from onegru.system.turns import take_turns
 
@@ -26,11 +27,11 @@ class Timing:
     """A runtime's times for a run, in seconds; or why there are none.
 
     Attributes:
-        runtime: its name.
+        runtime: its name, and what is special about its session.
         version: its version.
         median: the median of the turns.
-        low: the fastest turn's mean.
-        high: the slowest turn's mean.
+        low: the fastest turn's median.
+        high: the slowest turn's median.
         difference: the largest difference from onegru's outputs.
         refuses: why there are no times.
     """
@@ -75,13 +76,15 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
         refuses = "not run: it may crash on an empty input"
     elif file is not None:
         try:
-            call = (_openvino if runtime == "openvino" else _onnxruntime)(file, inputs)
-            differences[runtime] = _difference(ours, call())
-            calls[runtime] = call
+            theirs = {runtime: (_openvino if runtime == "openvino" else _onnxruntime)(file, inputs)}
+            if runtime == "onnxruntime" and holds_int8(model):
+                theirs[_IN_FLOAT32] = _onnxruntime(file, inputs, folded_weights=True)
+            differences |= {name: _difference(ours, call()) for name, call in theirs.items()}
+            calls |= theirs
         except OneGRUError as error:
             refuses = str(error)
     timings = [
-        Timing(name, version(name), statistics.median(s), min(s), max(s), differences.get(name))
+        Timing(name, version(name.partition(",")[0]), median(s), min(s), max(s), differences.get(name))
         for name, s in take_turns(calls, rounds).items()
     ]
     if refuses is not None:
@@ -91,16 +94,25 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
 
 Call = Callable[[], Mapping[str, Array]]
 
+#: ONNX Runtime at its best on a file with weights in int8, as fast as on the source in float32.
+_IN_FLOAT32 = "onnxruntime, float32 weights"
 
-def _onnxruntime(file: Opened, inputs: Mapping[str, Array]) -> Call:
-    """A run of the file in ONNX Runtime alone."""
+
+def holds_int8(model: Model) -> bool:
+    """Whether the file of a model has weights of GRUs in int8."""
+    return any(is_int8(item.lossless_storage) for item in report(model))
+
+
+def _onnxruntime(file: Opened, inputs: Mapping[str, Array], *, folded_weights: bool = False) -> Call:
+    """A run of the file in ONNX Runtime without onegru."""
     # Imported here, as an IR needs no onnx.
     from onegru.formats.onnx.validate import Source, read_model
     from onegru.formats.onnx.whole.optimizers import harmful_optimizers
     from onegru.formats.onnx.whole.session import Session
 
     source = Source.of(file)
-    session = Session(file.data, source, disabled=harmful_optimizers(read_model(source, file.data)))
+    disabled = harmful_optimizers(read_model(source, file.data))
+    session = Session(file.data, source, disabled=disabled, folded_weights=folded_weights)
     return lambda: dict(zip(session.output_names, session.run(inputs), strict=True))
 
 

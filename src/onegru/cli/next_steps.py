@@ -25,7 +25,8 @@ def next_steps(found: Inspection) -> Iterator[tuple[str, str]]:
         delay = " --delay" if "--delay" in found.streaming else ""
         yield "streams after", f"onegru stream {file} TARGET{delay}"
     operators = {gru.operator for gru in found.grus}
-    if is_onnx and not operators & _TOO_OLD and any(_can_be_int8(gru, found) for gru in found.grus):
+    is_whole = is_onnx or found.kind == Kind.OPENVINO.words
+    if is_whole and not operators & _TOO_OLD and any(_can_be_int8(gru, found) for gru in found.grus):
         opset = " --opset 13" if "GRU-7" in operators else ""  # of opsets 7 to 13
         yield "weights in int8", f"onegru quantize {file} TARGET{opset}"
     fails = {verdict.runtime for gru in found.grus for verdict in gru.others}

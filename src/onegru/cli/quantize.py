@@ -136,7 +136,7 @@ def quantize_command(
         print_json({**dataclasses.asdict(found.written), "quantization": _document(found)})
         return
     show_rewriting(found.written, as_json=False)
-    _show_measured(Screen(), found, target, words, keep_snr is not None)
+    _show_measured(Screen(), found, words, keep_snr is not None)
 
 
 def _read(
@@ -167,9 +167,7 @@ def _document(found: Quantization[Model]) -> dict[str, object]:
     }
 
 
-def _show_measured(
-    console: Console, measured: Quantization[Model], target: Path, inputs: str, is_chosen: bool
-) -> None:
+def _show_measured(console: Console, measured: Quantization[Model], inputs: str, is_chosen: bool) -> None:
     """A table of the modes that onegru can run GRUs in, and how to run the target as was chosen."""
     table = ruled_table(["GRU"], MODES)
     if is_chosen:
@@ -180,6 +178,4 @@ def _show_measured(
         table.add_row(*map(safe, row if is_chosen else row[:-1]))
     console.print(table)
     say(console, f"signal to noise in onegru, against float32, and the time of a pass, on {safe(inputs)}")
-    if is_chosen:
-        kept = f"weight_storage={measured.weight_storage}, activation_storage={measured.activation_storage}"
-        say(console, f"to run it so: onegru.load({safe(repr(str(target)))}, {safe(kept)})")
+    say(console, *map(safe, measured.usage))

@@ -43,7 +43,7 @@ def rewrite_command(
         bool, typer.Option("--bidirectional-split", help="Bidirectional nodes as two of one direction each.")
     ] = False,
     decompose: Annotated[
-        bool, typer.Option("--decompose", help="GRU nodes expressed with other operators.")
+        bool, typer.Option("--decompose", help="GRU and AUGRU nodes expressed with other operators.")
     ] = False,
     runtime: Annotated[
         str | None,

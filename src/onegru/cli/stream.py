@@ -20,8 +20,10 @@ from onegru.cli.model_changes import (
     refuse,
     show_rewriting,
 )
-from onegru.cli.screen import ProgressBar
+from onegru.cli.screen import ProgressBar, Screen, safe, say
+from onegru.core.dtypes import in_groups
 from onegru.core.errors import SpecError
+from onegru.quantization.report import int8_usage
 from onegru.rewriting.make_streaming import make_streaming
 
 _IN_INT8 = "Weights in int8"
@@ -105,6 +107,11 @@ def stream_command(
             check=check,
         )
     show_rewriting(report, as_json=as_json)
+    if quantize and not as_json:
+        names = [node.name for node in report.nodes]
+        kept = in_groups("int8", group_size or 0) or ""
+        wanted = dict.fromkeys(nodes or names, kept)
+        say(Screen(), *map(safe, int8_usage(str(target), names, wanted, {})))
 
 
 def _axes_of(texts: list[str]) -> dict[str, int]:

@@ -23,6 +23,7 @@ from onegru.models.model import Model
 from onegru.models.report import GruReport
 from onegru.runtimes.openvino import OpenvinoOperator
 
+_BUSY = 0.9  # the share of a CPU below which times say more of other processes
 _MOST_LEFT_OUT = 20  # names of tensors
 
 
@@ -106,10 +107,13 @@ def show_next_steps(console: Console, steps: Iterable[tuple[str, str]]) -> None:
         say(console, "", *(f"{what.ljust(width)}  {safe(command)}" for what, command in steps))
 
 
-def show_timings(console: Console, timings: Sequence[Timing], threads: int, *, as_json: bool) -> None:
+def show_timings(
+    console: Console, timings: Sequence[Timing], threads: int, cpu_share: float, *, as_json: bool
+) -> None:
     """A line for each runtime."""
     if as_json:
-        print_json({"threads": threads, "runtimes": [dataclasses.asdict(item) for item in timings]})
+        found = {"threads": threads, "cpu_share": cpu_share}
+        print_json({**found, "runtimes": [dataclasses.asdict(item) for item in timings]})
         return
     table = ruled_table(["runtime"], ["median", "low", "high", "difference"])
     for item in timings:
@@ -118,12 +122,18 @@ def show_timings(console: Console, timings: Sequence[Timing], threads: int, *, a
             continue
         difference = "" if item.difference is None else f"{item.difference:.2g}"
         times = map(duration, (item.median, item.low, item.high))
-        table.add_row(f"{item.runtime} {item.version}", *times, difference)
+        name, separator, way = item.runtime.partition(",")
+        table.add_row(f"{name} {item.version}{separator}{way}", *times, difference)
     console.print(table)
     first = timings[0].median
     for item in timings[1:]:
         if item.median is not None and first:
-            say(console, f"{item.runtime}'s time is {item.median / first:.2f} times onegru's")
+            name, _, way = item.runtime.partition(",")
+            subject = f"{name}'s time{' with' * bool(way)}{way}"
+            say(console, f"{subject} is {item.median / first:.2f} times onegru's")
+    if cpu_share < _BUSY:
+        words = f"this process had its CPU only {cpu_share:.0%} of the time, so that times are too long"
+        say(console, f"[yellow]{words}[/]; repeat it on an idle machine")
     say(console, f"each may use {count(threads, 'thread')}")
 
 

@@ -111,6 +111,7 @@ class GruStep(Step):
         x_shape: what the file says of the shape of X, None for sizes that are not fixed; None if even the
             rank is unknown.
         full_length: whether its lengths are X's number of steps, whatever a run is given.
+        has_function: whether the file has the function by which other runtimes run an AUGRU node.
     """
 
     name: str
@@ -121,6 +122,7 @@ class GruStep(Step):
     bodies: tuple[str, ...] = ()
     x_shape: tuple[int | None, ...] | None = None
     full_length: bool = False
+    has_function: bool = True
 
     def __str__(self) -> str:
         return f"{self.operator.name} node {self.name!r}"

@@ -92,6 +92,7 @@ def _report(gru: GruNode, source: TensorInfo | None) -> GruReport:
         fixed_shape=None if node.x_shape is None else None not in node.x_shape,
         constant_weights=layer is not None,
         full_length=node.full_length,
+        has_function=node.has_function,
     )
     lengths = node.operator.input("sequence_lens")
     return GruReport(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from onegru.core.arguments import choice, integer, shown
+from onegru.core.dtypes import DEFAULT_ACTIVATION_STORAGE
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
 from onegru.drawing.card import card
@@ -162,10 +164,49 @@ class Quantization(Generic[Quantizable]):
         )
         words = f"{self.compared:,} numbers compared"
         words += "" if self.steps is None else f", over {count(self.steps, 'step')}"
-        return "\n".join([*map(str.rstrip, lines), words])
+        return "\n".join([*map(str.rstrip, lines), words, *self.usage])
+
+    @property
+    def usage(self) -> list[str]:
+        """How to run the file that was written, in int8; empty without `target`."""
+        if self.written is None or self.written.target is None:
+            return []
+        names = [gru.name for gru in self.grus]
+        return int8_usage(self.written.target, names, self.weight_storage, self.activation_storage)
 
 
 Quantization.__module__ = "onegru.reports"
+
+
+def int8_usage(
+    target: str, names: Sequence[str], weights: Mapping[str, str], activations: Mapping[str, str]
+) -> list[str]:
+    """Say how to run a file in int8, as a runtime computes it in float32 by default.
+
+    Args:
+        target: the file.
+        names: all its GRUs.
+        weights: the weight_storage of each GRU in int8, by its name.
+        activations: the activation_storage of each, by its name; int16 by default.
+    """
+    given = {"weight_storage": weights, "activation_storage": activations}
+    if {*activations.values()} <= {DEFAULT_ACTIVATION_STORAGE}:
+        del given["activation_storage"]
+    options = ""
+    if all(kept.keys() == {*names} and len({*kept.values()}) == 1 for kept in given.values()):
+        kinds = {name: next(iter(kept.values())) for name, kept in given.items()}
+        words = ", ".join(f'{name}="{kind}"' for name, kind in kinds.items())
+        options = "".join(f" --{name.replace('_', '-')} {kind}" for name, kind in kinds.items())
+        options = f", or give{options} on the command line"
+    else:
+        words = ", ".join(f"{name}={dict(kept)}" for name, kept in given.items())
+    lines = ["runtimes compute this file in float32, onegru too, unless you ask for int8"]
+    if target.lower().endswith(".onnx"):
+        lines.append(
+            "ONNX Runtime may be slower with it than with the source; its session option "
+            'session.disable_quant_qdq = "1" prevents that'
+        )
+    return [*lines, f"to run it in int8: onegru.load({target!r}, {words}){options}"]
 
 
 def table_rows(report: Quantization[Any]) -> list[tuple[str, ...]]:
@@ -195,7 +236,9 @@ def _three_rows(
 
 
 def _ratio_words(item: Measured) -> str:
-    return f"{item.snr:.1f} dB"
+    if item.snr == math.inf:
+        return "exact"
+    return "not finite" if item.snr == -math.inf else f"{item.snr:.1f} dB"
 
 
 def _sizes(items: Sequence[Measured]) -> list[str]:

@@ -84,6 +84,7 @@ class _Expansion:
             X = draft.op("Transpose", [X], "X", perm=[1, 0, 2])
         shape = "" if self.steps else draft.op("Shape", [X], "shape")
         masks, alive = self._masks(shape)
+        scores = self._scores()
         backwards = reversed_directions(form.direction)
         Ys: list[str] = []
         ends: list[str] = []
@@ -94,9 +95,10 @@ class _Expansion:
                 products = draft.op("Add", [products, weights.added], f"{index}/XW_B")
             first = self._first(index, shape)
             if self.steps:
-                end, Y = self._unrolled(index, reverse, weights, first, products, masks)
+                end, Y = self._unrolled(index, reverse, weights, first, products, masks, scores)
             else:
-                end, Y = self._scan(index, reverse, weights, first, products, *masks)
+                mask = masks[0] if masks else ""
+                end, Y = self._scan(index, reverse, weights, first, products, mask, scores)
             Ys.append(Y)
             ends.append(draft.op("Where", [alive, end, self._number(0.0)], f"{index}/end") if alive else end)
         if "Y" in form.outputs:
@@ -133,6 +135,13 @@ class _Expansion:
         steps = draft.op("Unsqueeze", [steps], "steps_column", axes=[1, 2])
         alive = draft.op("Less", [zero, lengths], "alive")
         return [draft.op("Less", [steps, lengths], "mask")], alive
+
+    def _scores(self) -> str:
+        """The attention scores [T, B, 1]; empty without."""
+        if self.form.attention is None:
+            return ""
+        A = self._computed(self.form.inputs["A"], "A")
+        return self.draft.op("Transpose", [A], "A", perm=[1, 0, 2]) if self.form.layout else A
 
     def _first(self, index: int, shape: str) -> str:
         """The state before the first step [B, H]; of zeros, one row does for all where steps are unrolled."""
@@ -258,16 +267,21 @@ class _Expansion:
         state: str,
         products: str,
         masks: Sequence[str],
+        scores: str,
     ) -> tuple[str, str]:
         """As `_scan`, the steps one after the other."""
         T = self.steps or 1
         nodes = _Body(self.scope, f"{self.form.base}/{index}", self.dtype, self.H)
         names = [f"XW_{t}" for t in range(T)]
         parts = nodes.split(products, [1] * T, names, axis=0) if T > 1 else [products]
+        attended = [scores] * T
+        if scores and T > 1:
+            attended = nodes.split(scores, [1] * T, [f"A_{t}" for t in range(T)], axis=0)
         Y = [""] * T
         for t in reversed(range(T)) if reverse else range(T):
             row = nodes.op("Squeeze", [parts[t]], f"x_{t}", axes=[0])
-            new = output = self._step(nodes, index, state, row, weights)
+            a = nodes.op("Squeeze", [attended[t]], f"a_{t}", axes=[0]) if scores else ""
+            new = output = self._step(nodes, index, state, row, weights, a)
             if masks:
                 output = nodes.op("Where", [masks[t], new, self._number(0.0)], f"y_{t}")
                 new = nodes.op("Where", [masks[t], new, state], f"h_{t}")
@@ -279,15 +293,23 @@ class _Expansion:
         return state, joined
 
     def _scan(
-        self, index: int, reverse: bool, weights: _Weights, first: str, products: str, mask: str = ""
+        self,
+        index: int,
+        reverse: bool,
+        weights: _Weights,
+        first: str,
+        products: str,
+        mask: str,
+        scores: str,
     ) -> tuple[str, str]:
         """The state after the last step [B, H], and those of all steps [T, B, H] where Y is asked for."""
         draft, scope = self.draft, self.scope
         body = _Body(scope, f"{self.form.base}/{index}", self.dtype, self.H)
         state, row = body.fresh("h"), body.fresh("x")
         inside = body.fresh("inside") if mask else ""
+        a = body.fresh("a") if scores else ""
         weights, carried = self._carried(body, weights)
-        new = self._step(body, index, state, row, weights)
+        new = self._step(body, index, state, row, weights, a)
         output = new
         if mask:
             output = body.op("Where", [inside, new, self._number(0.0)], "y")
@@ -310,6 +332,9 @@ class _Expansion:
         if mask:
             inputs.append(info(inside, TensorProto.BOOL, [None, 1]))
             taken.append(mask)
+        if scores:
+            inputs.append(info(a, code, [None, 1]))
+            taken.append(scores)
         if "Y" in self.form.outputs:
             outputs.append(info(output, code, [None, self.H]))
             given.append(draft.fresh(f"{index}/states"))
@@ -344,17 +369,19 @@ class _Expansion:
         inner = None if weights.inner is None else inside(weights.inner, 1)
         return _Weights(weights.W, R, weights.added, inner), carried
 
-    def _step(self, body: _Body, index: int, h: str, x: str, weights: _Weights) -> str:
-        """The state after a step."""
+    def _step(self, body: _Body, index: int, h: str, x: str, weights: _Weights, a: str) -> str:
+        """The state after a step, with its scores."""
         H, activations = self.H, self.form.activations[index]
         x_zr, x_n = body.split(x, [2 * H, H], ["x_zr", "x_h"])
         product = body.op("MatMul", [h, weights.R[0]], "hR")
+        attended: dict[str, Any] = {"attention": self.form.attention, "a": a}
         if not self.form.linear_before_reset:
-            return gru_step(body, activations, self.form.clip, (x_zr, x_n), h, product, R_n=weights.R[1])
+            R_n, clip = weights.R[1], self.form.clip
+            return gru_step(body, activations, clip, (x_zr, x_n), h, product, R_n=R_n, **attended)
         h_zr, h_n = body.split(product, [2 * H, H], ["h_zr", "h_h"])
         if weights.inner is not None:
             h_n = body.op("Add", [h_n, weights.inner], "h_h_B")
-        return gru_step(body, activations, self.form.clip, (x_zr, x_n), h, h_zr, h_n=h_n)
+        return gru_step(body, activations, self.form.clip, (x_zr, x_n), h, h_zr, h_n=h_n, **attended)
 
 
 class _Body(Draft):

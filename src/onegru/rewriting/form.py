@@ -53,6 +53,7 @@ class GruNodeConfig:
         stated: the attributes that the file states.
         inputs: names by those of the specification; absent ones left out.
         outputs: likewise.
+        attention: what the scores of an AUGRU node do, "openvino" or "dien"; None for a GRU node.
     """
 
     origin: NodeProto
@@ -69,6 +70,7 @@ class GruNodeConfig:
     stated: Mapping[str, object]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+    attention: str | None = None
 
     def with_names(
         self, inputs: Mapping[str, str], outputs: Mapping[str, str] | None = None
@@ -98,7 +100,8 @@ def read_form(scope: Scope, node: NodeProto, opset: int) -> GruNodeConfig:
     inputs = {port.name: name for port, name in zip(operator.inputs, node.input, strict=False) if name}
     outputs = {port.name: name for port, name in zip(operator.outputs, node.output, strict=False) if name}
     too_many = len(node.input) > len(operator.inputs) or len(node.output) > 2
-    if too_many or not {"X", "W", "R"} <= set(inputs) or not outputs:
+    required = {port.name for port in operator.inputs if port.required}
+    if too_many or not required <= set(inputs) or not outputs:
         raise SpecError(
             f"{place}inputs or outputs missing, or too many of them; must be as {operator} has them"
         )
@@ -134,6 +137,7 @@ def read_form(scope: Scope, node: NodeProto, opset: int) -> GruNodeConfig:
         stated=attributes,
         inputs=inputs,
         outputs=outputs,
+        attention=str(values["attention"]) if operator is AUGRU else None,
     )
 
 
@@ -220,7 +224,7 @@ def facts_of(scope: Scope, form: GruNodeConfig, attributes: Mapping[str, object]
     node = with_sizes({0: node}, scope.shape, lambda: scope.flow)[0]
     weights = [scope.constant(form.inputs[name]) for name in ("W", "R", "B") if name in form.inputs]
     return Facts(
-        operator="GRU",
+        operator="GRU" if form.attention is None else AUGRU.name,
         version=operator_at(scope.opset).version,
         attributes=attributes,
         dtype=form.dtype,

@@ -106,13 +106,17 @@ class _Rewriter:
         had = len(given.functions)
         self.model = unfold_functions(source, given)
         sort_nodes(source, self.model.graph)  # refuses graphs with cycles or ambiguous names
-        if is_named:
+        self.decomposes_augru = changes.decomposes_augru and any(
+            map(is_augru, all_nodes(self.model.graph.node))
+        )
+        if is_named and not self.decomposes_augru:
             self.notes.append("AUGRU nodes got the functions that other runtimes run")
         if len(self.model.functions) < had:
             self.notes.append("functions that hold GRU nodes were inlined")
         self.notes += embed_external(source, self.model, size)
         self.old = model_opset(source, self.model)
         takes_weights = changes.quantize or changes.float16 or changes.split or changes.decompose
+        takes_weights = takes_weights or self.decomposes_augru
         if takes_weights and fold_dequantized(source, self.model, self.old) and changes.quantize is not True:
             self.notes.append("quantized weights were dequantized")
         if takes_weights:
@@ -157,7 +161,7 @@ class _Rewriter:
         least = self.old
         if self.changes.runtime == "onnxruntime":
             least = max(least, OLDEST_OPSET)
-        if self.changes.decompose:
+        if self.changes.decompose or self.decomposes_augru:
             least = max(least, DECOMPOSED_OPSET)
         if self.changes.runtime is not None and least < DECOMPOSED_OPSET:
             scope = self._scope(self.model.graph, None, least)
@@ -223,7 +227,7 @@ class _Rewriter:
             for body in attribute_graphs(node):
                 self._rewrite_graph(body, scope)
         for node in list(graph.node):
-            if is_gru(node):
+            if is_gru(node) or (self.decomposes_augru and is_augru(node)):
                 around, core = self._rewrite_node(scope, node)
                 nodes += [*around.before, *core, *around.after]
                 dropped |= around.dropped

@@ -33,6 +33,11 @@ class Changes:
     decompose: bool = False
     runtime: str | None = None
 
+    @property
+    def decomposes_augru(self) -> bool:
+        """Whether AUGRU nodes are expressed with other operators: OpenVINO reads no function of a model."""
+        return self.decompose or self.runtime == "openvino"
+
 
 def plan_node(
     scope: Scope, form: GruNodeConfig, changes: Changes, old: int, source: Source
@@ -50,19 +55,20 @@ def plan_node(
         FormatError: no change makes it right.
         SpecError: the opset asked for cannot express it.
     """
-    wanted = _asked(scope, form, changes, old)
+    is_augru = form.attention is not None
+    wanted = NodeChanges({"decompose"}) if is_augru else _asked(scope, form, changes, old)
     if changes.runtime is None:
         return wanted, ()
     facts = replace(facts_of(scope, form, form.stated), version=operator_at(old).version)
     reasons = tuple(item.reason for item in verdicts(facts) if item.runtime == changes.runtime)
-    if changes.runtime == "openvino":
+    if changes.runtime == "openvino" and not is_augru:
         reasons += _openvino_issues(scope, form)
     if not reasons and not wanted:
         return wanted, ()
     if form.dtype == "float64" and changes.runtime == "openvino" and "float16" not in wanted:
         reason = "computes float64 in float32, whatever the operators"
         raise source.error(f"{form.label}: openvino {reason}; cannot be worked around")
-    for more in _ways(form, changes):
+    for more in () if is_augru else _ways(form, changes):
         if not _has_issues(scope, form, wanted | more, changes):
             return wanted | more, reasons
     return wanted | {"fill", "decompose"}, reasons

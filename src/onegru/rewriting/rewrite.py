@@ -121,11 +121,12 @@ def rewrite(
         dtype: "float16" for GRU nodes in float16, with Casts around them. The model's inputs and outputs
             keep their types.
         split: whether a bidirectional node becomes a forward and a reverse one.
-        decompose: whether GRU nodes are expressed with other operators, from opset 11 on: a product over all
+        decompose: whether GRU and AUGRU nodes are expressed with other operators, from opset 11 on: a product over all
             steps, and a Scan; there must then be at least one step. Up to 8 steps, where the file fixes their
             number, are written one after the other, without Scan and Shape.
         runtime: "onnxruntime" or "openvino": make the least change to each node that the runtime is known
-            to refuse or to miscompute, and check the target in it.
+            to refuse or to miscompute, and check the target in it. AUGRU nodes get their function for
+            "onnxruntime", and are decomposed for "openvino".
         check: whether to compare the target with the source on random inputs, or a `Check` that says on which
             inputs and how closely. By default differences up to 1e-6 are allowed for float32, 1e-10 for
             float64, 2e-3 for float16 and 2e-2 for bfloat16, of the output or of a GRU node; ten times that in

@@ -49,6 +49,8 @@ class Facts:
     """Whether W, R and B are all constants of the file or computed from constants, or None if unknown."""
     full_length: bool = False
     """Whether the file shows that the lengths are X's number of steps in every run."""
+    has_function: bool = True
+    """Whether the file has the function by which other runtimes run an AUGRU node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Rule:
 
 def verdicts(facts: Facts) -> list[Verdict]:
     """The known issues with this node, in the order of the table; only refusals of a runtime that refuses."""
-    found = [rule for rule in RULES if rule.applies(facts)]
+    found = [rule for rule in (*RULES, *_WITHOUT_FUNCTION) if rule.applies(facts)]
     refusing = {rule.runtime for rule in found if rule.effect == "refuses"}
     return [
         Verdict(rule.runtime, MEASURED[rule.runtime], rule.effect, rule.reason)
@@ -217,7 +219,10 @@ _ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callab
         ("fails on a GRUSequence without activations", lambda facts: not facts.attributes.get("activations")),
     ),
     ("openvino", "refuses", _AUGRU): (
-        ("knows no functions of models, by which others run an AUGRU node", lambda facts: True),
+        (
+            "has no operator AUGRU, and runs no functions of models, such as the one that defines it",
+            lambda facts: True,
+        ),
     ),
     ("openvino", "refuses", ("AUGRUCell", "AUGRUSequence")): (
         (
@@ -257,4 +262,16 @@ _ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callab
 
 RULES: tuple[Rule, ...] = tuple(
     Rule(*key, reason, condition) for key, issues in _ISSUES.items() for reason, condition in issues
+)
+
+# Exporters write AUGRU nodes without their function, which the conformance kit's files always have.
+_WITHOUT_FUNCTION = tuple(
+    Rule(
+        runtime,
+        "refuses",
+        _AUGRU,
+        "has no operator AUGRU, and the file lacks the function that defines it",
+        lambda facts: not facts.has_function,
+    )
+    for runtime in ("onnxruntime", "onnx")
 )

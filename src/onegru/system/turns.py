@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Mapping
 
 #: Seconds that a turn takes.
 TURN = 0.1
+
+#: Seconds from which a call is timed alone: reading the clock twice takes less than a hundredth of it.
+_TIMED_ALONE = 20e-6
 
 _SETTLE = 0.02  # seconds, for another runtime's threads to fall asleep
 
@@ -23,19 +27,32 @@ def take_turns(
         settle: the seconds before a turn in which another runtime's threads fall asleep.
 
     Returns:
-        for each, the mean time of a call in each of its turns, in seconds.
+        for each, the time of a call in each of its turns, in seconds: the median of its calls, which a few
+        interrupted ones do not move, or the mean of calls that are too short to be timed one by one.
     """
-    counts = {name: max(1, int(turn / _once(call))) for name, call in calls.items()}
+    once = {name: _once(call) for name, call in calls.items()}
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             time.sleep(settle)
             call()
+            calls_left = max(1, int(turn / once[name]))
+            if once[name] > _TIMED_ALONE:
+                seconds[name].append(statistics.median(_once(call) for _ in range(calls_left)))
+                continue
             began = time.perf_counter()
-            for _ in range(counts[name]):
+            for _ in range(calls_left):
                 call()
-            seconds[name].append((time.perf_counter() - began) / counts[name])
+            seconds[name].append((time.perf_counter() - began) / calls_left)
     return seconds
+
+
+def cpu_share(seconds: float = 0.05) -> float:
+    """The share of a busy wait in which this thread had its CPU: less than 1 where others compete for it."""
+    began, used = time.perf_counter(), time.thread_time()
+    while (passed := time.perf_counter() - began) < seconds:
+        pass
+    return min(1.0, (time.thread_time() - used) / passed)
 
 
 def _once(call: Callable[[], object]) -> float:

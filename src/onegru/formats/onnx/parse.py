@@ -43,6 +43,7 @@ from onegru.formats.onnx.validate import (
     describe,
     external_tensors,
     is_augru,
+    is_augru_function,
     is_onnx,
     is_ours,
     model_of,
@@ -105,6 +106,7 @@ class _Reader:
         self.data = data
         self.parse = parse
         given = parse()
+        self.augru_domains = {item.domain for item in given.functions if is_augru_function(item)}
         self.model = model = unfold_functions(source, given)
         self.is_changed = model is not given
         self.graph = model.graph
@@ -212,7 +214,8 @@ class _Reader:
         if asked and "Y" not in outputs:
             raise SpecError(f"{place}: output Y: missing; {operator} requires it with output_sequence = 1")
         name = node.name or next(filter(None, node.output), operator.name)
-        return GruStep(name, operator, attributes, inputs, outputs, bodies)
+        is_defined = operator is not AUGRU or node.domain in self.augru_domains
+        return GruStep(name, operator, attributes, inputs, outputs, bodies, has_function=is_defined)
 
     def _check_sparse(self) -> None:
         taken = {name for gru in self.grus.values() for name in gru.inputs.values()}

@@ -27,6 +27,7 @@ _MOST_AHEAD = "optimization.constant_folding_max_output_size_in_bytes"
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
 # Without VNNI its kernels saturate sums of two products of eight bits, unless they are told not to.
 _EXACT_INT8 = "session.x64quantprecision"
+_FOLDED_WEIGHTS = "session.disable_quant_qdq"
 _CPU = "CPUExecutionProvider"
 _BFLOAT16 = "tensor(bfloat16)"
 _BFLOAT16_CODE = 16
@@ -59,6 +60,8 @@ class Session:
             Runtime's own bound.
         disabled: the names of optimizers that must not see it, as `harmful_optimizers` gives them.
         alone: the one execution provider that may run the model; empty for the others and the CPU's.
+        folded_weights: whether quantized constants are dequantized once, as the session is made. By default
+            ONNX Runtime dequantizes them in each run, for operators of its own that multiply integers.
         exact_int8: whether it is told to multiply integers of eight bits exactly; see `takes_exact_int8`.
             Models that it then refuses (weights that several nodes share, QLinearMatMul of int8 by int8: seen
             on 1.32) are run by its usual kernels.
@@ -79,6 +82,7 @@ class Session:
         disabled: Sequence[str] = (),
         alone: str = "",
         exact_int8: bool = False,
+        folded_weights: bool = False,
     ) -> None:
         try:
             import onnxruntime
@@ -91,6 +95,7 @@ class Session:
             folder = None  # it follows links by itself
         entries = {} if most_ahead is None else {_MOST_AHEAD: str(most_ahead)}
         entries |= {} if folder is None else {FOLDER_OPTION: str(folder.resolve())}
+        entries |= {_FOLDED_WEIGHTS: "1"} if folded_weights else {}
         self._source = source
         providers: list[Any] = [_CPU]
         if provider is not None:
