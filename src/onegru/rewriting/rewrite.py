@@ -121,9 +121,9 @@ def rewrite(
         dtype: "float16" for GRU nodes in float16, with Casts around them. The model's inputs and outputs
             keep their types.
         split: whether a bidirectional node becomes a forward and a reverse one.
-        decompose: whether GRU and AUGRU nodes are expressed with other operators, from opset 11 on: a product over all
-            steps, and a Scan; there must then be at least one step. Up to 8 steps, where the file fixes their
-            number, are written one after the other, without Scan and Shape.
+        decompose: whether GRU and AUGRU nodes are expressed with other operators, from opset 11 on: a product
+            over all steps, and a Scan; there must then be at least one step. Up to 8 steps, where the file
+            fixes their number, are written one after the other, without Scan and Shape.
         runtime: "onnxruntime" or "openvino": make the least change to each node that the runtime is known
             to refuse or to miscompute, and check the target in it. AUGRU nodes get their function for
             "onnxruntime", and are decomposed for "openvino".
