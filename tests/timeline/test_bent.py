@@ -686,7 +686,7 @@ OF_FIXED: dict[str, Bend] = {
 #: What streams behind some parts, and is computed rightly then.
 _MAY_STREAM = (
     *("pads of the same size", "to written steps", "resized to what it is"),
-    *("a sum from the first", "divided by running ones"),
+    *("a sum from the first", "divided by running ones", "steps by their numbers"),
 )
 
 
@@ -825,7 +825,7 @@ def with_own_state(name: str, behind: bool) -> ModelProto:
 
 
 #: What chunks compute as a whole run does, where the state is outside.
-_RIGHT_IN_CHUNKS = {"to written steps"}
+_RIGHT_IN_CHUNKS = {"to written steps", "steps by their numbers"}
 
 
 @pytest.mark.parametrize("behind", [True, False])

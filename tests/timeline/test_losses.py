@@ -262,10 +262,18 @@ def test_each_step_beside_every_other() -> None:
 
 def test_an_operator_that_is_not_known() -> None:
     net = StreamNet()
+    chosen = net.op("Compress", net.gru("x", "h", "h_out"), net.const([1, 0], "bool"), axis=0)
+    model = net.end(chosen)
+    assert not chunks_agree(model, {"h_out": "h"})
+    assert "Compress node 'Compress_3' does what is not known along time" in verdict(model)[1]
+
+
+def test_steps_by_indices() -> None:
+    net = StreamNet()
     turned = net.op("GatherND", net.gru("x", "h", "h_out"), net.const([[1], [0]]))
     model = net.end(turned)
     assert not chunks_agree(model, {"h_out": "h"})
-    assert "GatherND node 'GatherND_3' does what is not known along time" in verdict(model)[1]
+    assert "GatherND node 'GatherND_3' takes steps by their places in a run" in verdict(model)[1]
 
 
 def test_the_newest_step_alone_passes() -> None:

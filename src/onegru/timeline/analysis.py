@@ -270,17 +270,27 @@ class TimeAnalysis:
             for first, last in operator_of(op.kind).states
         )
 
-    def needed(self, recurrent: list[Op], fronts: Collection[Op] = ()) -> set[str]:
+    def needed(self, recurrent: list[Op], dropped: Mapping[int, int] | None = None) -> set[str]:
         """The values that outputs and recurrences depend on, beside what only a new state is made of.
 
-        Of Concats that only put zeros in front of time, `fronts`, nothing depends on these.
+        Args:
+            recurrent: the recurrences.
+            dropped: the input that an operator no longer takes, by the operator's id.
         """
         needed = {name for name in self.flow.outputs if name not in self.states.values()}
         needed.update(name for op in recurrent for name in (*op.inputs, *op.outputs))
         for op in reversed(self.ops):
             if needed.intersection(op.outputs):
-                needed.update(op.inputs[1:] if op in fronts else op.taken())
+                place = (dropped or {}).get(id(op), -1)
+                needed.update(op.taken() if place < 0 else (*op.inputs[:place], *op.inputs[place + 1 :]))
         return needed - {""}
+
+    def all_steps(self, op: Op) -> tuple[int, int] | None:
+        """The axis that a Gather takes whole, and that of the indices that numbers it; None for others."""
+        for move in (self.moves[id(op)] or ()) if op.kind == "Gather" else ():
+            if move.input == 0 and move.axis == self.call(op).axis(0) and move.to is not None:
+                return None if move.hazard else (move.axis, move.to - move.axis)
+        return None
 
     def moved_to(self, name: str, moves: Collection[str] = MOVES) -> set[str]:
         """The values that hold this one, moved or joined with others."""

@@ -75,6 +75,8 @@ class StreamingRewriter:
             edit.take(op, recurrent(op).lengths, "")
         for op, place in plan.zero_states:
             edit.take(op, place, "")
+        for op, place in plan.whole:
+            self._take_all(op, place)
         for op in plan.latest:
             self._take_latest(op)
         for op, place in plan.reshaped:
@@ -170,6 +172,15 @@ class StreamingRewriter:
             if bounds != (0, None, 1):
                 found += [bounds[0], END if bounds[1] is None else bounds[1], other]
         return found
+
+    def _take_all(self, op: Op, place: int) -> None:
+        """Let a Gather of all steps pass them on, with the other axes of its indices."""
+        value, taken = self.edit.input_of(op, 0), self.analysis.call(op).axis(0)
+        rank = len(self.analysis.shape(op.inputs[1]) or ())
+        if others := [taken + axis for axis in range(rank) if axis != place]:
+            axes = self.edit.ints(*others)
+            value = self.edit.add("Unsqueeze", [value, axes], f"{label_of(op)}/axes", before=op)
+        self.edit.become(op, "Identity", [value])
 
     def _take_latest(self, op: Op) -> None:
         """Let a Gather count from the end of time."""

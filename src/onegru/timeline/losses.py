@@ -172,7 +172,7 @@ class LossFinder:
         if kind == "Concat" and (along := self._along_time(op)) is not None:
             self._judge_concat(op, along)
             return
-        if id(op) in self.analysis.lost or kind == "Flatten":
+        if id(op) in self.analysis.lost or kind == "Flatten" or self.analysis.all_steps(op) is not None:
             return
         if operator_of(kind).states:
             self._judge_recurrence(op, moves, timed)

@@ -46,12 +46,13 @@ class StreamingPlan:
         delays: the outputs that come later than in a whole run, states included, and by how many steps.
         newest: the outputs without time, which are those of the newest step.
         recurrent: operators whose states become inputs and outputs.
-        full_length: of these, those that take lengths that are all steps.
+        full_length: recurrences that take lengths, which are all steps of the axis that they go along.
         zero_states: operators with steps as rows, and the inputs where they take a constant of zeros.
         caches: what is put in front of chunks.
         held: outputs whose steps wait for later ones, as a shift gives them, and for how many.
         unpadded: operators that no longer pad or cut time, along these axes of their first input.
         dropped: Slices that still cut steps off the front, behind a cache: how many, by operator and axis.
+        whole: Gathers of all steps, each by its number, with the axis of the indices that numbers them.
         latest: Gathers of the last step by its place, which is known where the number of steps is fixed.
         reshaped: Reshapes whose sizes have a fixed number of steps, at these places.
         summed: sums from the first step on, which need that of the steps before, and the axis.
@@ -72,6 +73,7 @@ class StreamingPlan:
     held: dict[str, int] = field(default_factory=dict)
     unpadded: list[tuple[Op, int]] = field(default_factory=list)
     dropped: dict[tuple[int, int], int] = field(default_factory=dict)
+    whole: list[tuple[Op, int]] = field(default_factory=list)
     latest: list[Op] = field(default_factory=list)
     reshaped: list[tuple[Op, int]] = field(default_factory=list)
     summed: list[tuple[Op, int]] = field(default_factory=list)

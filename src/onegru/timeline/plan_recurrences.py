@@ -10,7 +10,7 @@ from onegru.dataflow.table import Move
 from onegru.dataflow.table.recurrences import recurrent
 from onegru.timeline.analysis import COPIES, time_axis
 from onegru.timeline.plan import TimeExtent
-from onegru.timeline.plan_context import NOT_ALONE, PlanContext
+from onegru.timeline.plan_context import COUNTS, NOT_ALONE, PlanContext
 
 
 class RecurrencesPlanner:
@@ -33,6 +33,11 @@ class RecurrencesPlanner:
                 self.context.refuse(move.hazard, move.message)
                 return
         if place not in timed[sequence]:  # along another axis, as over the bands of one frame
+            lengths = op.inputs[recurrent(op).lengths] if self._has_lengths(op) else ""
+            if lengths and self.flow.fill(lengths) == (self.analysis.shape(sequence) or {place: ""})[place]:
+                self.context.changes.full_length.append(op)
+            elif lengths in self.context.counting:
+                self.context.refuse("mixes", COUNTS)
             for first, _ in recurrent(op).states:
                 name = op.inputs[first] if len(op.inputs) > first else ""
                 if name and self.flow.fill(name) == 0:

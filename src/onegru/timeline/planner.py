@@ -10,6 +10,7 @@ from onegru.core.wording import count
 from onegru.dataflow.operator import Op
 from onegru.dataflow.port_loops import LOOP, TENSOR_ITERATOR
 from onegru.dataflow.table import Hazard, Move, operator_of
+from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.dataflow.table.windows import adds_no_bias
 from onegru.formats.graph import Graph
 from onegru.timeline.analysis import TimeAnalysis, time_axis
@@ -90,8 +91,9 @@ class Planner:
         planned = [(op, *self._planned(op)) for op in self.analysis.ops]
         # Others that no output depends on go with what they read.
         carried = [op for op in self.analysis.recurrent if id(op) in context.carried]
-        fronts = [op for op, changes, _ in planned if op.kind == "Concat" and changes.unpadded]
-        needed = self.analysis.needed(carried, fronts)
+        dropped = {id(op): 0 for op, changes, _ in planned if op.kind == "Concat" and changes.unpadded}
+        dropped |= {id(op): 1 for op, changes, _ in planned if changes.whole}
+        needed = self.analysis.needed(carried, dropped)
         for op, changes, hazards in planned:
             if needed.intersection(op.outputs):
                 plan.add(changes)
@@ -174,6 +176,10 @@ class Planner:
         if moves is None or any(self.analysis.known.get(name) is None for name in (*with_steps, *outputs)):
             self.context.refuse("unknown", IN_LOOP if kind in _LOOPS else "does what is not known along time")
             return
+        if (axes := self.analysis.all_steps(op)) is not None and axes[0] in timed[op.inputs[0]]:
+            self.context.changes.whole.append((op, axes[1]))
+            self.context.extents[op.outputs[0]] = self.context.extent(op.inputs[0])
+            return
         takes = [place for place, name in enumerate(op.inputs) if name in with_steps and timed[name]]
         self.sizes.check_numbers(op, taken, moves, timed)
         self.sizes.follow_places(op, taken)
@@ -198,9 +204,10 @@ class Planner:
             return
         if kind == "Flatten":
             return
-        self._check_constants(op, timed)
-        if operator_of(kind).states:
+        if (recurrence := recurrence_of(op)) is not None:
             self.recurrences.plan(op, moves, timed, extent)
+        self._check_constants(op, timed)
+        if recurrence is not None:
             return
         for move in moves:
             if move.input in takes and move.axis in timed[op.inputs[move.input]]:
@@ -247,12 +254,15 @@ class Planner:
 
     def _check_constants(self, op: Op, timed: Mapping[str, list[int]]) -> None:
         """What takes numbers of its own for each step, as a table of positions."""
+        changes, recurrence = self.context.changes, recurrence_of(op)
+        dropped = {place for _, place in changes.zero_states}
+        dropped |= {recurrence.lengths} if recurrence is not None and changes.full_length else set()
         for move in (*self.analysis.beside.get(id(op), ()), *(self.analysis.moves[id(op)] or ())):
             name, output = op.inputs[move.input], op.outputs[move.output]
             if name in self.context.streamed or not output or move.to not in timed[output]:
                 continue
-            is_zero = operator_of(op.kind).states and self.flow.fill(name) == 0
-            if (self.analysis.shape(name) or {move.axis: ""})[move.axis] != 1 and not is_zero:
+            is_dropped = move.input in dropped
+            if (self.analysis.shape(name) or {move.axis: ""})[move.axis] != 1 and not is_dropped:
                 self.context.refuse("mixes", COUNTS)
 
     def _concat_axis(self, op: Op) -> int:
@@ -333,8 +343,6 @@ class Planner:
         if not (move.pad_begin or move.pad_end or move.reach):
             if extent.left_pad and operator.window == "conv" and not adds_no_bias(op, operator):
                 self.context.refuse_ends("adds to steps of zeros that were put in front of time")
-            if kind == "Gather" and move.input == 0 and move.axis == self.analysis.call(op).axis(0):
-                self.context.refuse("remembers", "takes steps by their places in a run")
             return
         if move.pad_end > 0 > extent.right_pad:
             self.context.refuse_ends(f"{move.message}, some in the place of its last ones")

@@ -24,6 +24,8 @@ KERNEL = RNG.standard_normal((4, 3, 3)).astype(np.float32)
 SQUARE = RNG.standard_normal((4, 3, 3, 2)).astype(np.float32)
 VECTOR = RNG.random(3).astype(np.float32)
 WHOLE = RNG.integers(0, 9, (2, 3, 6)).astype(np.uint8)
+PLACES = np.stack([RNG.permutation(4)[:3] for _ in range(6)]).reshape(2, 3, 3)
+UPDATES = PLACES, RNG.standard_normal((2, 3, 3)).astype(np.float32)
 
 
 def ints(*numbers: int) -> Array:
@@ -62,6 +64,14 @@ BY_ONNX: list[Case] = [
     case("LpNormalization", X, axis=1),
     case("LRN", IMAGE, size=3),
     case("TopK", X, ints(2), outputs=2, axis=1),
+    case("GatherElements", X, PLACES, axis=2),
+    case("GatherND", X, PLACES[0, :, :2] % 2),
+    case("GatherND", IMAGE, PLACES[:, 0, :2] % 3, batch_dims=1),
+    *(case("OneHot", PLACES, np.array(4), X[0, 0, :2], axis=axis) for axis in (-1, 1)),
+    case("ScatterElements", X, *UPDATES, axis=2),
+    case("ScatterElements", X, *(array[:, :2] for array in UPDATES), axis=-1),
+    case("ScatterND", X, ints(2, 0)[:, None] % 2, X + 1),
+    case("ScatterND", IMAGE, np.array([[1, 2], [0, 1]]), IMAGE[0, :2] + 1),
     case("DequantizeLinear", WHOLE, VECTOR, axis=1),
     case("QuantizeLinear", X, np.float32(0.1)),
     case("DynamicQuantizeLinear", X, outputs=3),

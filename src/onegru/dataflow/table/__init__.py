@@ -3,6 +3,7 @@
 # Their rows come into the table where they are imported.
 from onegru.dataflow.table import (  # noqa: F401
     cutting,
+    lookups,
     making,
     moving,
     pointwise,

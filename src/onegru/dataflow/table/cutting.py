@@ -26,10 +26,9 @@ from onegru.dataflow.table.base import (
     operator_of,
     register,
 )
+from onegru.dataflow.table.lookups import BY_INDEX, looked_up
 from onegru.dataflow.table.moving import Moving
 from onegru.dataflow.view import Role, View
-
-_BY_INDEX = "takes steps by their places in a run"
 
 
 def _cut_axis(view: View, axis: int, cut: tuple[int, int, int], size: Size) -> tuple[Role, Any]:
@@ -217,7 +216,7 @@ class Slice(Turning):
                 why = f"drops {start - left} steps of each run"
                 yield Move(0, axis, axis, message=why, pad_begin=-start, pad_end=left)
             else:
-                yield Move(0, axis, axis, 0, "remembers", _BY_INDEX)
+                yield Move(0, axis, axis, 0, "remembers", BY_INDEX)
 
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
         name, shape, turned = call.op.inputs[0], call.shape(), self.reverses(call)
@@ -273,25 +272,29 @@ class Gather(Turning):
         return axis if np.array_equal(indices % size, np.arange(size)[::-1]) else None
 
     def along(self, call: Call) -> Iterator[Move]:
-        shape, rank, taken, indices = call.shape(), call.rank(1), call.axis(0), call.constant(1)
-        for axis in range(len(shape)):
-            if axis != taken:
-                yield Move(0, axis, axis if axis < taken else axis + rank - 1)
-        yield from (Move(1, axis, taken + axis) for axis in range(rank))
-        to, size = taken + rank - 1 if rank else None, shape[taken]
-        falls = indices is not None and indices.size > 1 and bool(np.all(np.diff(indices.ravel()) < 0))
-        one = indices.item() if indices is not None and indices.size == 1 else None
+        taken = call.axis(0)
+        for move in looked_up(call, taken, 1, call.rank(1)):
+            yield self._taken(call, taken) if (move.input, move.axis) == (0, taken) else move
+
+    def _taken(self, call: Call, taken: int) -> Move:
+        """What becomes of the axis that is looked up, which has a place in the output if indices are known."""
+        indices, size, sizes = call.constant(1), call.shape()[taken], call.shape(1)
+        wide = [axis for axis, many in enumerate(sizes) if many != 1] or [*range(len(sizes))][-1:]
+        to = taken + wide[0] if len(wide) == 1 else None
+        if indices is None:
+            is_whole = to is not None and call.facts.counted(call.op.inputs[1]) == size
+            return Move(0, taken, to) if is_whole else Move(0, taken, None, 0, "remembers", BY_INDEX)
+        flat = indices.ravel()
+        if (flat.size > 1 and np.all(np.diff(flat) < 0)) or self.reverses(call) == taken:
+            return Move(0, taken, to, 0, "reverses", "turns time round")
+        if flat.size == 1 and size in (1, flat[0] + 1):
+            return Move(0, taken, to if size == 1 else None)
+        if flat.size == 1 and flat[0] == -1:
+            return Move(0, taken, None)  # the newest step
         whole = size if isinstance(size, int) and size < 2**20 else -1
-        if falls or self.reverses(call) == taken:
-            yield Move(0, taken, to, 0, "reverses", "turns time round")
-        elif one is not None and size in (1, one + 1):
-            yield Move(0, taken, to if size == 1 else None)
-        elif one == -1:
-            yield Move(0, taken, None)  # the newest step
-        elif indices is None or not np.array_equal(indices.ravel(), np.arange(whole)):
-            yield Move(0, taken, to, 0, "remembers", _BY_INDEX)
-        else:
-            yield Move(0, taken, to)
+        if to is not None and np.array_equal(flat, np.arange(whole)):
+            return Move(0, taken, to)
+        return Move(0, taken, to, 0, "remembers", BY_INDEX)
 
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
         turned = self.reverses(call)
@@ -352,7 +355,7 @@ class Split(Moving):
 
     def along(self, call: Call) -> Iterable[Move]:
         cut = [call.axis(0)] if len(call.op.outputs) > 1 else []
-        return along(call, cut, "remembers", _BY_INDEX)
+        return along(call, cut, "remembers", BY_INDEX)
 
     def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
         sizes, axis, output = self.parts(call), call.axis(0), call.op.outputs.index(view.name)

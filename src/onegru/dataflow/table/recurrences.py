@@ -64,9 +64,10 @@ class Recurrence(Operator):
         if self.attention is not None:
             yield Move(self.attention, time, y_time)
             yield Move(self.attention, batch, y_batch)
-        for index in [first for first, _ in self.states if call.is_given(first)]:
-            yield Move(index, last, y_batch)
-            yield from (Move(index, last, last, output) for output in range(1, len(call.op.outputs)))
+        rows = {self.lengths: 0} | {first: last for first, _ in self.states}
+        for index in filter(call.is_given, rows):
+            yield Move(index, rows[index], y_batch)
+            yield from (Move(index, rows[index], last, output) for output in range(1, len(call.op.outputs)))
 
 
 class Sequence(Recurrence):

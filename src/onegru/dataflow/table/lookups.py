@@ -1,0 +1,196 @@
+"""Operators that read or write elements at indices, which may be computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from onegru.dataflow.operator import Shape, Size
+from onegru.dataflow.table.base import Call, Move, Operator, UnknownOpError, register
+
+BY_INDEX = "takes steps by their places in a run"
+_WRITES = "writes steps by their places in a run"
+
+
+def looked_up(call: Call, first: int, count: int, rank: int, batch: int = 0) -> Iterator[Move]:
+    """The moves of data that indices look up, and of these indices, whose axes replace some of the data's.
+
+    Args:
+        call: the operator, whose first input is the data and whose second one has the indices.
+        first: the first axis of the data that is looked up.
+        count: how many are.
+        rank: how many axes of the indices the output has.
+        batch: how many first axes the data and the indices have in common.
+    """
+    for axis in range(call.rank()):
+        if axis < first:
+            yield Move(0, axis, axis)
+        elif axis < first + count:
+            yield Move(0, axis, None, 0, "remembers", BY_INDEX)
+        else:
+            yield Move(0, axis, axis - count + rank - batch)
+    yield from (Move(1, axis, axis if axis < batch else first + axis - batch) for axis in range(rank))
+
+
+class Lookup(Operator):
+    """One whose output has elements of the data, its first input, at indices."""
+
+    max_inputs: int = 2
+    dtype: str | int | None = 0
+    resizes: ClassVar[bool] = True
+
+
+class BatchGather(Lookup):
+    """OpenVINO's Gather, whose data and indices may have their first axes in common."""
+
+    def along(self, call: Call) -> Iterator[Move]:
+        rank = call.rank(1)
+        batch = call.get("batch_dims", 0) % max(rank, 1)
+        return looked_up(call, call.axis(0), 1, rank, batch)
+
+
+class GatherND(Lookup):
+    def _parts(self, call: Call) -> tuple[int, int, int]:
+        """How many first axes are in common, how many behind them are looked up, and the indices' rank."""
+        count = call.shape(1)[-1]
+        if not isinstance(count, int):
+            raise UnknownOpError
+        return call.get("batch_dims", 0), count, call.rank(1) - 1
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        batch, count, _ = self._parts(call)
+        return (*call.shape(1)[:-1], *call.shape()[batch + count :])
+
+    def along(self, call: Call) -> Iterator[Move]:
+        batch, count, rank = self._parts(call)
+        yield from looked_up(call, batch, count, rank, batch)
+        yield Move(1, rank, None, 0, "mixes", BY_INDEX)
+
+
+class GatherElements(Lookup):
+    """One index for each element of the output, along one axis of the data."""
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        return call.shape(1)
+
+    def along(self, call: Call) -> Iterator[Move]:
+        for axis, (size, wanted) in enumerate(zip(call.shape(), call.shape(1), strict=True)):
+            if axis == call.axis(0):
+                yield Move(0, axis, None, 0, "remembers", BY_INDEX)
+            else:
+                yield _beside(0, axis, size, wanted, BY_INDEX)
+            yield Move(1, axis, axis)
+
+
+class Bag(Lookup):
+    """Sums of rows of a table, by indices [batch, indices of one bag]."""
+
+    max_inputs: int = 3
+
+    def along(self, call: Call) -> Iterator[Move]:
+        yield from looked_up(call, 0, 1, 1)
+        yield Move(1, 1, None, 0, "mixes", BY_INDEX)
+        if call.is_given(2):  # a weight for each index
+            yield from (Move(2, 0, 0), Move(2, 1, None, 0, "mixes", BY_INDEX))
+
+
+class OneHot(Operator):
+    """A new axis with one number at the index and another one elsewhere; depth is the size of the axis."""
+
+    max_inputs: int = 3
+    size_inputs: tuple[int, ...] = (1,)
+    dtype: str | int | None = 2
+
+    def place(self, call: Call) -> int:
+        """The new axis."""
+        axis: int = call.get("axis", -1)
+        return axis % (call.rank() + 1)
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        shape, place, depth = call.shape(), self.place(call), call.facts.sizes(call.op.inputs[1])
+        size: Size = depth[0] if depth is not None else f"{call.op.outputs[0]}#{place}"
+        return (*shape[:place], size, *shape[place:])
+
+    def along(self, call: Call) -> Iterator[Move]:
+        place = self.place(call)
+        yield from (Move(0, axis, axis + (axis >= place)) for axis in range(call.rank()))
+        for index in range(2, len(call.op.inputs)):
+            yield from (Move(index, axis, None, 0, "mixes", BY_INDEX) for axis in range(call.rank(index)))
+
+
+class Bucketize(Operator):
+    """The place of each element of the first input among the numbers of the second one."""
+
+    max_inputs: int = 2
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        return call.shape()
+
+    def along(self, call: Call) -> Iterator[Move]:
+        yield from (Move(0, axis, axis) for axis in range(call.rank()))
+        yield Move(1, 0, None, 0, "mixes", BY_INDEX)
+
+
+class Scatter(Operator):
+    """One that writes updates, its third input, into the data at indices, its second one."""
+
+    max_inputs: int = 3
+    dtype: str | int | None = 0
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        return call.shape()
+
+    def written(self, call: Call) -> tuple[int, int, int]:
+        """The first axis of the data that is indexed, how many are, and by how many axes of the indices."""
+        return call.axis(), 1, call.rank(1)
+
+    def along(self, call: Call) -> Iterator[Move]:
+        first, count, rank = self.written(call)
+        for axis in range(call.rank()):
+            is_indexed = first <= axis < first + count
+            yield Move(0, axis, axis, 0, "mixes", _WRITES) if is_indexed else Move(0, axis, axis)
+        yield from (Move(1, axis, None, 0, "mixes", _WRITES) for axis in range(call.rank(1)))
+        for axis in range(call.rank(2)):
+            if first <= axis < first + rank:
+                yield Move(2, axis, None, 0, "mixes", _WRITES)
+            else:
+                yield Move(2, axis, axis if axis < first else axis - rank + count)
+
+
+class ScatterND(Scatter):
+    def written(self, call: Call) -> tuple[int, int, int]:
+        count = call.shape(1)[-1]
+        if not isinstance(count, int):
+            raise UnknownOpError
+        return 0, count, call.rank(1) - 1
+
+
+class ScatterElements(Scatter):
+    """One index for each update, along one axis of the data."""
+
+    def along(self, call: Call) -> Iterator[Move]:
+        written = call.axis(0)
+        for axis, (size, wanted) in enumerate(zip(call.shape(), call.shape(1), strict=True)):
+            if axis == written:
+                yield Move(0, axis, axis, 0, "mixes", _WRITES)
+                yield from (Move(index, axis, None, 0, "mixes", _WRITES) for index in (1, 2))
+            else:
+                yield _beside(0, axis, size, wanted, _WRITES)
+                yield from (Move(index, axis, axis) for index in (1, 2))
+
+
+def _beside(index: int, axis: int, size: Size, wanted: Size, message: str) -> Move:
+    """The move of an axis of data of which indices may have fewer elements than the data has."""
+    is_whole = size == wanted or (isinstance(size, str) and isinstance(wanted, str))
+    return Move(index, axis, axis) if is_whole else Move(index, axis, axis, 0, "remembers", message)
+
+
+register(
+    *(GatherElements("GatherElements", "axis"), GatherND("GatherND", "batch_dims")),
+    BatchGather("openvino::Gather", "axis batch_dims"),
+    *(Bag("openvino::EmbeddingBagPackedSum"), Bag("openvino::EmbeddingBagPacked")),
+    *(OneHot("OneHot", "axis"), OneHot("openvino::OneHot", "axis", max_inputs=4)),
+    Bucketize("openvino::Bucketize"),
+    *(ScatterElements("ScatterElements", "axis reduction"), ScatterND("ScatterND", "reduction")),
+    Scatter("openvino::ScatterUpdate", "axis"),
+)
