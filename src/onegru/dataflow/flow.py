@@ -314,7 +314,9 @@ class Flow:
             if op.kind == "Range":
                 first, step, shape = *map(self.number, op.inputs[::2]), self.shape(name)
                 return shape[0] if (first, step) == (0, 1) and shape else None
-            zeros = [place for place, item in enumerate(op.inputs) if op.kind == "Add" and self._is_zero(item)]
+            zeros = [
+                place for place, item in enumerate(op.inputs) if op.kind == "Add" and self._is_zero(item)
+            ]
             if not zeros and op.kind not in _KEEPING:
                 return None
             name = op.inputs[1 - zeros[0] if zeros else 0]

@@ -76,6 +76,10 @@ class PlanContext:
         for axis in self.timed(name):
             self.counts.setdefault((self.analysis.shape(name) or {axis: ""})[axis], extent.extra)
 
+    def is_read(self, name: str) -> bool:
+        """Whether an operator takes a value, or it is an output of the model."""
+        return name in self.analysis.flow.consumers or name in self.analysis.flow.outputs
+
     def goes_along(self, axis: Axis) -> bool:
         """Whether one of an axis' factors is time."""
         return any(self.analysis.axes.find(item) in self.time for item in self.analysis.axes.flat(axis))

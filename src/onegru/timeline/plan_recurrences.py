@@ -73,9 +73,7 @@ class RecurrencesPlanner:
                 self.context.refuse("remembers", "starts from a state that is computed in each run")
                 return
         for name in op.outputs[1:]:
-            if (extent.delay or extent.right_pad) and (
-                name in self.flow.outputs or name in self.flow.consumers
-            ):
+            if (extent.delay or extent.right_pad) and self.context.is_read(name):
                 self.context.refuse_ends("gives its last state, which comes later or is not known")
         self.context.changes.recurrent.append(op)
 

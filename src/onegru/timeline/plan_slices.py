@@ -57,7 +57,7 @@ class SlicesPlanner:
         """The steps of a Split's parts but the first, if nobody reads them and they have fixed sizes."""
         sizes = op.attributes.get("split") or (self.flow.sizes(op.inputs[1]) if len(op.inputs) > 1 else None)
         others = [size for size in (sizes or ())[1:] if isinstance(size, int)]
-        is_read = any(name in self.flow.consumers or name in self.flow.outputs for name in op.outputs[1:])
+        is_read = any(map(self.context.is_read, op.outputs[1:]))
         return None if is_read or sizes is None or len(others) != len(op.outputs) - 1 else (0, sum(others))
 
     def _bound(self, op: Op, name: str, place: int, index: int) -> tuple[int, int] | None:

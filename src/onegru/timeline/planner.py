@@ -326,7 +326,7 @@ class Planner:
         if move.hazard:
             self.context.refuse(move.hazard, move.message)
             return
-        if operator.window == "pool" and len(op.outputs) > 1 and op.outputs[1]:
+        if operator.window == "pool" and any(map(self.context.is_read, op.outputs[1:])):
             self.context.refuse("unknown", "gives the places of steps in a run")
         changes = move.pad_begin or move.pad_end or move.reach
         if (changes or move.to is None) and not self.context.is_alone(op.inputs[move.input], move.axis):

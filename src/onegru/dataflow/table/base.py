@@ -253,7 +253,7 @@ class Operator:
     """
 
     understood: frozenset[str] = frozenset()
-    max_inputs: int = 99
+    max_inputs: int = ENDLESS
     parameters: Mapping[str, Parameter] = {}
     size_inputs: tuple[int, ...] = ()
     elements: ClassVar[Elements] = Elements.NEW

@@ -277,7 +277,7 @@ class Gather(Turning):
             yield self._taken(call, taken) if (move.input, move.axis) == (0, taken) else move
 
     def _taken(self, call: Call, taken: int) -> Move:
-        """What becomes of the axis that is looked up, which has a place in the output if indices are known."""
+        """What becomes of the axis that is looked up: known indices give it a place in the output."""
         indices, size, sizes = call.constant(1), call.shape()[taken], call.shape(1)
         wide = [axis for axis, many in enumerate(sizes) if many != 1] or [*range(len(sizes))][-1:]
         to = taken + wide[0] if len(wide) == 1 else None

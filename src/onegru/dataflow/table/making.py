@@ -147,7 +147,9 @@ class Range(Making):
 
     def shape(self, call: Call, output: int) -> Shape | None:
         first, last, step = (call.facts.sizes(name) for name in call.op.inputs)
-        return last if first == (0,) and step == (1,) and last is not None and len(last) == 1 else None
+        if first != (0,) or step != (1,) or last is None or len(last) != 1:
+            return None
+        return tuple(max(size, 0) if isinstance(size, int) else size for size in last)
 
     def value(self, call: Arrays) -> Sequence[Array]:
         start, limit, delta = (array.ravel()[0].item() for array in call.arrays)

@@ -166,15 +166,12 @@ class Squeeze(AxisMove):
             raise UnknownOpError("all axes or none: runtimes do not agree")
         if axes is not None:
             gone = [axis % len(shape) for axis in axes]
+        elif any(isinstance(size, str) for size in shape):
+            raise UnknownOpError("may drop an axis of an open size")
         return tuple(axis for axis in range(len(shape)) if axis not in gone)
 
     def drops_ones(self, op: Op) -> bool:
         return not ("axes" in op.attributes or any(op.inputs[1:]))
-
-    def along(self, call: Call) -> Iterable[Move]:
-        if self.drops_ones(call.op) and any(isinstance(size, str) for size in call.shape()):
-            raise UnknownOpError("may drop an axis of an open size")
-        return super().along(call)
 
     def ahead(self, call: Call, varies: Sequence[bool]) -> Ahead:
         kept = self.axes(call)

@@ -150,6 +150,11 @@ class CastLike(Pointwise):
     def shape(self, call: Call, output: int) -> Shape | None:
         return call.shape()
 
+    def along(self, call: Call) -> Iterator[Move]:
+        if call.rank(1) > call.rank():
+            raise UnknownOpError  # its output has the axes of its first input, whatever the other one has
+        return super().along(call)
+
 
 # Values
 
@@ -298,6 +303,7 @@ register(
         Pointwise("Gelu", None, "approximate"),
         Pointwise("openvino::Swish"),
         Pointwise("openvino::FloorMod"),
+        Pointwise("openvino::FakeQuantize", max_inputs=5),
         Pointwise("openvino::Divide", _whole(np.floor_divide)),
     ),
     *(Pointwise(f"com.microsoft::{name}Gelu", None, _ALPHA) for name in ("", "Fast", "Quick")),
@@ -307,7 +313,10 @@ register(
         Pointwise("IsNaN", dtype="bool"),
         Pointwise("IsInf", None, "detect_negative detect_positive", dtype="bool"),
     ),
-    *(Pointwise("Xor", dtype="bool"), CastLike("CastLike", None, "saturate", dtype=1)),
+    *(
+        Pointwise("Xor", dtype="bool"),
+        CastLike("CastLike", None, "saturate", dtype=1),
+    ),
     Pointwise("Add", _binary(np.add), of_sizes=lambda a, b: a + b, neutral=0),
     Pointwise("Sub", _binary(np.subtract), of_sizes=lambda a, b: a - b, neutral=0),
     Pointwise("Mul", _binary(np.multiply), of_sizes=lambda a, b: a * b, neutral=1, ones_at=(1, 0)),

@@ -240,7 +240,36 @@ class Einsum(Operator):
                     yield Move(index, axis, None, 0, "mixes", _SUMS)
 
 
+class Attention(Operator):
+    """OpenVINO's, of queries [..., L, E], keys [..., S, E], values [..., S, V] and a mask [..., L, S]."""
+
+    dtype: str | int | None = 0
+    max_inputs: int = 5
+
+    def along(self, call: Call) -> Iterator[Move]:
+        shapes = {index: call.shape(index) for index in range(4) if call.is_given(index)}
+        out = max(len(shape) for shape in shapes.values())
+        if min(len(shape) for shape in shapes.values()) < 2 or (call.is_given(4) and call.rank(4) > 1):
+            raise UnknownOpError
+        wide = {
+            axis - len(shape) for shape in shapes.values() for axis, size in enumerate(shape) if size != 1
+        }
+        for index, shape in shapes.items():
+            for behind in range(-len(shape), 0):
+                axis, to = len(shape) + behind, out + behind
+                if behind == -2 and index in (0, 3) and (shape[behind] != 1 or not index):
+                    is_placed = bool(call.get("causal"))
+                    yield Move(index, axis, to, 0, *(("mixes", _SUMS) if is_placed else ("", "")))
+                elif behind == -1 and index == 2:
+                    yield Move(index, axis, to)
+                elif behind >= -2:
+                    yield Move(index, axis, None, 0, "mixes", _SUMS)
+                elif shape[behind] != 1 or behind not in wide:
+                    yield Move(index, axis, to)
+
+
 register(
+    Attention("openvino::ScaledDotProductAttention", "causal"),
     *(MatMul("MatMul"), MatMulInteger("MatMulInteger", dtype="int32")),
     *(Gemm("Gemm", _GEMM), Einsum("Einsum", "equation")),
     FusedMatMul("com.microsoft::FusedMatMul", "alpha transA transB transBatchA transBatchB"),

@@ -135,7 +135,8 @@ class TopK(OverAxis):
     resizes: ClassVar[bool] = True
 
     def shape(self, call: Call, output: int) -> Shape | None:
-        return None
+        shape, axis, count = call.shape(), call.axis(self.first), call.facts.sizes(call.op.inputs[1])
+        return None if count is None else (*shape[:axis], count[0], *shape[axis + 1 :])
 
 
 class Softmax(Norm):
@@ -246,6 +247,7 @@ register(
     Norm("GroupNormalization", "epsilon num_groups stash_type", first=1),
     OverAxes("MeanVarianceNormalization"),
     *(OverAxes(f"openvino::{kind}", "normalize_variance eps eps_mode") for kind in ("MVN", "NormalizeL2")),
+    *(OverAxes(f"openvino::{kind}") for kind in ("LRN", "Roll", "ShuffleChannels")),
     *(Softmax(kind, "axis") for kind in ("Softmax", "LogSoftmax", "Hardmax")),
     *(OverAxis("LpNormalization", "axis p", first=-1), OverAxis("LRN", "alpha beta bias size", first=1)),
     TopK("TopK", "axis k largest sorted", max_inputs=2, first=-1),

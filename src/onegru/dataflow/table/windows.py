@@ -255,7 +255,7 @@ class Resize(Operator):
 
 
 class Interpolate(Operator):
-    """OpenVINO's: by sizes or scales of the axes that its last input names."""
+    """OpenVINO's: of these axes, by these scales; by sizes if there are none."""
 
     dtype: str | int | None = 0
     resizes: ClassVar[bool] = True
@@ -263,16 +263,11 @@ class Interpolate(Operator):
     def along(self, call: Call) -> Iterator[Move]:
         if any(call.numbers("pads_begin") + call.numbers("pads_end")):
             raise UnknownOpError
-        count, rank = len(call.op.inputs), call.rank()
-        axes, scales = call.constant(count - 1), call.constant(count - 2)
-        if count < 3 or axes is None or axes.dtype.kind not in "iu":
-            raise UnknownOpError
-        resized = {int(axis) % rank for axis in axes.ravel()}
-        if call.get("shape_calculation_mode") == "scales" and scales is not None and scales.size == axes.size:
-            pairs = zip(axes.ravel(), scales.ravel(), strict=True)
-            resized = {int(axis) % rank for axis, scale in pairs if scale != 1}
-        for axis in range(rank):
-            yield Move(0, axis, axis, 0, "mixes", "resizes time") if axis in resized else Move(0, axis, axis)
+        axes = [axis % call.rank() for axis in call.numbers("axes")]
+        scales = dict(zip(axes, call.get("scales", [0] * len(axes)), strict=True))
+        for axis in range(call.rank()):
+            is_same = scales.get(axis, 1) == 1
+            yield Move(0, axis, axis) if is_same else Move(0, axis, axis, 0, "mixes", "resizes time")
 
 
 _WORDS = "auto_pad ceil_mode count_include_pad dilations group kernel_shape p pads storage_order strides"
@@ -299,10 +294,7 @@ register(
     Pad("Pad", "mode value paddings"),
     Resize("Resize", f"{_RESIZE} keep_aspect_ratio_policy nearest_mode", max_inputs=4),
     Resize("Upsample", "mode scales", max_inputs=2),
-    Interpolate(
-        "openvino::Interpolate",
-        f"{_RESIZE} shape_calculation_mode pads_begin pads_end nearest_mode cube_coeff",
-    ),
+    Interpolate("openvino::Interpolate", "axes scales pads_begin pads_end"),
 )
 
 

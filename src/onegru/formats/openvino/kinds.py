@@ -154,7 +154,7 @@ def translate(place: LayerTranslation) -> list[Op]:
     """A layer as operators, the last of which gives what it gives."""
     try:
         rule = _RULES[place.layer.type]
-        least, most = _COUNTS.get(place.layer.type, (1, 99))
+        least, most = _COUNTS.get(place.layer.type, (1, len(place.inputs)))
         if not least <= len(place.inputs) <= most:
             raise UnknownLayerError
         last = rule(place)
@@ -250,7 +250,29 @@ def _hard_sigmoid(place: LayerTranslation) -> Op:
 
 
 def _prelu(place: LayerTranslation) -> Op:
-    return place.op("LeakyRelu", place.inputs[0], alpha=place.number(1))
+    x, slope = place.inputs
+    array, shape, slopes = place.flow.constant(slope), place.flow.shape(x), place.flow.shape(slope)
+    if array is not None and array.size and np.all(array == array.flat[0]):
+        return place.op("LeakyRelu", x, alpha=place.number(1))
+    if shape is None or slopes is None or len(shape) < 2:
+        raise UnknownLayerError
+    if len(slopes) == 1 and slopes != (1,):  # one slope for each channel, which lies along axis 1
+        if slopes[0] != shape[1] or not isinstance(shape[1], int):
+            raise UnknownLayerError  # of another axis only as long as there are other numbers of channels
+        axes = tuple(range(1, len(shape) - 1))
+        slope = place.before("Unsqueeze", slope, axes=axes) if axes else slope
+    return place.op("PRelu", x, slope)
+
+
+def _selu(place: LayerTranslation) -> Op:
+    return place.op("Selu", place.inputs[0], alpha=place.number(1), gamma=place.number(2))
+
+
+def _convert_like(place: LayerTranslation) -> Op:
+    dtype = place.flow.dtype(place.inputs[1])
+    if dtype is None:
+        raise UnknownLayerError
+    return place.op("Cast", place.inputs[0], dtype=dtype)
 
 
 def _elu(place: LayerTranslation) -> Op:
@@ -309,12 +331,44 @@ def _concat(place: LayerTranslation) -> Op:
 
 
 def _gather(place: LayerTranslation) -> Op:
-    if place.whole("batch_dims", "0"):
-        raise UnknownLayerError
+    if batch := place.whole("batch_dims", "0"):
+        return place.op("openvino::Gather", *place.inputs[:2], axis=place.integer(2), batch_dims=batch)
     indices = place.flow.constant(place.inputs[1])
     if place.layer.version != "opset8" and indices is not None and np.any(indices < 0):
         raise UnknownLayerError  # before version 8, they do not count from the end
     return place.op("Gather", *place.inputs[:2], axis=place.integer(2))
+
+
+def _gather_nd(place: LayerTranslation) -> Op:
+    batch = place.whole("batch_dims", "0")
+    if batch > 1 and place.layer.version == "opset5":
+        raise UnknownLayerError  # makes one axis of them
+    return place.op("GatherND", batch_dims=batch)
+
+
+def _scatter(kind: str) -> Rule:
+    return lambda place: place.op(kind, *place.inputs[:3], axis=place.integer(3))
+
+
+def _top_k(place: LayerTranslation) -> Op:
+    return place.op("TopK", axis=place.whole("axis"), largest=int(place.word("mode", "") == "max"))
+
+
+def _attention(place: LayerTranslation) -> Op:
+    return place.op("openvino::ScaledDotProductAttention", causal=int(place.flag("causal", False)))
+
+
+def _norm_over(place: LayerTranslation) -> Op:
+    return place.op(f"openvino::{place.layer.type}", place.inputs[0], axes=tuple(place.integers(1)))
+
+
+def _roll(place: LayerTranslation) -> Op:
+    place.integers(1)  # by how much, which may not be computed
+    return place.op("openvino::Roll", place.inputs[0], axes=tuple(place.integers(2)))
+
+
+def _shuffle(place: LayerTranslation) -> Op:
+    return place.op("openvino::ShuffleChannels", axes=(place.whole("axis", "1"),))
 
 
 def _mask(place: LayerTranslation, name: str, count: int) -> list[bool]:
@@ -477,11 +531,15 @@ def _named(*words: str) -> Rule:
 
 
 def _interpolate(place: LayerTranslation) -> Op:
-    if place.layer.version == "opset1":
+    behind = {"opset4": 3, "opset11": 2}.get(place.layer.version)  # the place of the axes
+    if behind is None:
         raise UnknownLayerError
+    axes = place.integers(behind) if len(place.inputs) > behind else range(place.rank(0))
+    is_scaled = place.word("shape_calculation_mode", "") == "scales"
+    scales = place.flow.constant(place.inputs[behind - 1]) if is_scaled else None
     pads = {name: place.numbers(name) for name in ("pads_begin", "pads_end")}
-    mode = place.word("shape_calculation_mode", "")
-    return place.op("openvino::Interpolate", shape_calculation_mode=mode, **pads)
+    known = {} if scales is None else {"scales": tuple(map(float, scales.ravel()))}
+    return place.op("openvino::Interpolate", axes=tuple(axes), **known, **pads)
 
 
 def _window(place: LayerTranslation) -> Op:
@@ -527,7 +585,7 @@ _RULES: Mapping[str, Rule] = {
     "HardSigmoid": _hard_sigmoid,
     "PReLU": _prelu,
     "PRelu": _prelu,
-    "Elu": _elu,
+    **{"Elu": _elu, "Selu": _selu, "ConvertLike": _convert_like},
     "Reshape": _reshape,
     "Transpose": _transpose,
     "Squeeze": _axes("Squeeze"),
@@ -537,6 +595,16 @@ _RULES: Mapping[str, Rule] = {
     "VariadicSplit": _variadic_split,
     "Concat": _concat,
     "Gather": _gather,
+    **{"GatherElements": _over_axis("GatherElements", ""), "GatherND": _gather_nd, "TopK": _top_k},
+    **{
+        "OneHot": _over_axis("openvino::OneHot", "-1"),
+        "ScatterNDUpdate": lambda place: place.op("ScatterND"),
+    },
+    "ScatterUpdate": _scatter("openvino::ScatterUpdate"),
+    "ScatterElementsUpdate": _scatter("ScatterElements"),
+    **dict.fromkeys(("Bucketize", "EmbeddingBagPackedSum", "EmbeddingBagPacked"), _named()),
+    **{"FakeQuantize": _binary("openvino::FakeQuantize"), "ScaledDotProductAttention": _attention},
+    **{"LRN": _norm_over, "Roll": _roll, "ShuffleChannels": _shuffle},
     "StridedSlice": _strided_slice,
     "Slice": _slice,
     "Reverse": _reverse,
@@ -566,6 +634,11 @@ _COUNTS: Mapping[str, tuple[int, int]] = {
     ),
     **dict.fromkeys(("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "Transpose", "Split"), (2, 2)),
     **dict.fromkeys(("LogicalAnd", "LogicalOr", "ReverseSequence", "Reverse", "Unsqueeze"), (2, 2)),
+    **dict.fromkeys(("GatherElements", "GatherND", "TopK", "Bucketize", "ConvertLike", "LRN"), (2, 2)),
     **dict.fromkeys(("Select", "HardSigmoid", "VariadicSplit", "Gather", "Range"), (3, 3)),
+    **dict.fromkeys(("Selu", "Roll", "ScatterNDUpdate"), (3, 3)),
+    **dict.fromkeys(("OneHot", "ScatterUpdate", "ScatterElementsUpdate"), (4, 4)),
+    **{"FakeQuantize": (5, 5), "ScaledDotProductAttention": (3, 5)},
+    **{"PReLU": (2, 2), "PRelu": (2, 2)},
     **{"Pad": (3, 4), "Slice": (4, 5), "StridedSlice": (3, 4), "Broadcast": (2, 3), "Squeeze": (1, 2)},
 }
