@@ -88,8 +88,10 @@ class StreamingRewriter:
             self._add_cache(cache)
         self.states += [sum_on(edit, self.sizes, op, axis) for op, axis in plan.summed]
         self.states += [number_on(edit, op, step) for op, step in plan.numbered]
-        for op, axis in plan.resized:
-            self._open_resize(op, axis)
+        for op, index, axis in plan.resized:
+            self._open_size(op, index, axis)
+        for op, place, axis in plan.repeated:
+            self._take_one(op, place, axis)
         for name, steps in plan.held.items():
             self._hold(name, steps)
         for op in plan.recurrent:
@@ -253,15 +255,25 @@ class StreamingRewriter:
         if "allowzero" in op.attributes:
             self.edit.set(op, allowzero=None)
 
-    def _open_resize(self, op: Op, axis: int) -> None:
-        """Let a Resize keep the steps of what it takes, however many there are."""
-        edit, label, sizes = self.edit, label_of(op), self.edit.input_of(op, 3)
-        shape = edit.add("Shape", [edit.input_of(op, 0)], f"{label}/shape", before=op)
-        parts = [
-            edit.slice(value, 0, start, end, f"{label}/sizes", before=op)
-            for value, start, end in ((sizes, 0, axis), (shape, axis, axis + 1), (sizes, axis + 1, END))
-        ]
-        edit.take(op, 3, edit.add("Concat", parts, f"{label}/sizes", before=op, axis=0))
+    def _open_size(self, op: Op, index: int, axis: int) -> None:
+        """Let a Resize or an Expand keep the steps of what it takes, however many there are."""
+        edit, label, place = self.edit, label_of(op), 1 if op.kind == "Expand" else 3
+        sizes = edit.input_of(op, place)
+        if op.kind == "Expand":  # where 1 keeps a size
+            own = edit.ints(1)
+        else:
+            shape = edit.add("Shape", [edit.input_of(op, 0)], f"{label}/shape", before=op)
+            own = edit.slice(shape, 0, axis, axis + 1, f"{label}/sizes", before=op)
+        first, last = (
+            edit.slice(sizes, 0, *bounds, f"{label}/sizes", before=op)
+            for bounds in ((0, index), (index + 1, END))
+        )
+        edit.take(op, place, edit.add("Concat", [first, own, last], f"{label}/sizes", before=op, axis=0))
+
+    def _take_one(self, op: Op, place: int, axis: int) -> None:
+        """Let an operator take one of the steps of an input that are all the same."""
+        value = self.edit.input_of(op, place)
+        self.edit.take(op, place, self.edit.slice(value, axis, 0, 1, f"{value}/one", before=op))
 
     def _add_cache(self, cache: Cache) -> None:
         """Put the last steps of a value in front of those of a chunk."""

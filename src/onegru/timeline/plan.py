@@ -57,7 +57,9 @@ class StreamingPlan:
         reshaped: Reshapes whose sizes have a fixed number of steps, at these places.
         summed: sums from the first step on, which need that of the steps before, and the axis.
         numbered: Ranges that number steps, and the number between two.
-        resized: Resizes that keep time, to a number of steps that is written down, and the axis.
+        resized: Resizes and Expands that keep time, to a number of steps that is written down: where among
+            their sizes, and the axis.
+        repeated: inputs of operators that are the same for each of a fixed number of steps, and the axis.
         refusals: the operators that cannot be streamed, and why.
         lasting: of these, those that steps which a model carries by itself do not make good.
     """
@@ -78,7 +80,8 @@ class StreamingPlan:
     reshaped: list[tuple[Op, int]] = field(default_factory=list)
     summed: list[tuple[Op, int]] = field(default_factory=list)
     numbered: list[tuple[Op, int]] = field(default_factory=list)
-    resized: list[tuple[Op, int]] = field(default_factory=list)
+    resized: list[tuple[Op, int, int]] = field(default_factory=list)
+    repeated: list[tuple[Op, int, int]] = field(default_factory=list)
     refusals: list[Finding] = field(default_factory=list)
     lasting: list[Finding] = field(default_factory=list)
 

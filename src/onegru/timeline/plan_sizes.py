@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Move, operator_of
 from onegru.dataflow.table.recurrences import recurrence_of
+from onegru.dataflow.table.windows import Resize
 from onegru.timeline.plan import TimeExtent
 from onegru.timeline.plan_context import COUNTS, PlanContext
 
@@ -166,17 +169,30 @@ class SizesPlanner:
         if sizes is None:
             self.context.refuse("unknown", "has sizes that are computed in a way that is not known")
             return
-        for axis, size in enumerate(sizes, rank - len(sizes)):
+        operator, shape = operator_of(op.kind), self.analysis.shape(op.inputs[0]) or ()
+        axes = range(rank - len(sizes), rank)
+        named = operator.axes(self.analysis.call(op)) if isinstance(operator, Resize) else axes
+        own = dict(enumerate(shape, rank - len(shape)))
+        for index, (axis, size) in enumerate(zip(named, sizes, strict=True)):
             steps, is_time = self.context.steps_in((size,)), axis in timed[op.outputs[0]]
             is_same = bool(steps) and size in self.analysis.measured
             wanted = self.context.extent(steps[0][0]) if is_same else extent
             is_same = is_same and (wanted.delay, wanted.extra) == (extent.delay, extent.extra)
-            if (
-                is_time
-                and op.kind == "Resize"
-                and size == (self.flow.shape(op.inputs[0]) or {axis: None})[axis]
-            ):
-                self.context.changes.resized.append((op, axis))
+            if is_time and size == own.get(axis) and size != 1:
+                self.context.changes.resized.append((op, index, axis))
                 continue
             if (steps and not is_time) or (is_time and not (is_same or (size == 1 and op.kind == "Expand"))):
                 self.context.refuse("mixes", "resizes time" if is_time and op.kind == "Resize" else COUNTS)
+
+    def is_repeated(self, name: str, axis: int) -> bool:
+        """Whether all elements of a value along an axis are the same."""
+        array, op = self.flow.constant(name), self.flow.producer(name)
+        if array is not None:
+            return bool(array.size) and bool(np.all(array == np.take(array, [0], axis)))
+        if op is None or op.kind != "Expand":
+            return self.flow.fill(name) is not None
+        before, after = self.analysis.shape(op.inputs[0]), self.analysis.shape(name)
+        if before is None or after is None:
+            return False
+        own = axis - len(after) + len(before)
+        return own < 0 or before[own] == 1

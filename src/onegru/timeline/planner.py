@@ -261,8 +261,11 @@ class Planner:
             name, output = op.inputs[move.input], op.outputs[move.output]
             if name in self.context.streamed or not output or move.to not in timed[output]:
                 continue
-            is_dropped = move.input in dropped
-            if (self.analysis.shape(name) or {move.axis: ""})[move.axis] != 1 and not is_dropped:
+            if (self.analysis.shape(name) or {move.axis: ""})[move.axis] == 1 or move.input in dropped:
+                continue
+            if operator_of(op.kind).pointwise and self.sizes.is_repeated(name, move.axis):
+                changes.repeated.append((op, move.input, move.axis))
+            else:
                 self.context.refuse("mixes", COUNTS)
 
     def _concat_axis(self, op: Op) -> int:

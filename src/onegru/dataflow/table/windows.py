@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from onegru.dataflow.operator import Op, Shape, Size
 from onegru.dataflow.table.base import Call, Move, Operator, Parameter, UnknownOpError, register
 
@@ -227,31 +229,57 @@ class Resize(Operator):
     dtype: str | int | None = 0
     resizes: ClassVar[bool] = True
 
+    def axes(self, call: Call) -> list[int]:
+        """The axes that its scales or sizes are for."""
+        return [axis % call.rank() for axis in call.numbers("axes", range(call.rank()))]
+
     def shape(self, call: Call, output: int) -> Shape | None:
-        is_plain = call.get("keep_aspect_ratio_policy", "stretch") == "stretch" and call.get("axes") is None
-        return call.facts.sizes(call.op.inputs[3]) if is_plain and call.is_given(3) else None
+        shape, axes, scales = list(call.shape()), self.axes(call), self.scales(call)
+        if not self._is_plain(call):
+            return None
+        if scales is None:
+            sizes = call.facts.sizes(call.op.inputs[3]) if call.is_given(3) else None
+        else:
+            sizes = tuple(
+                self._scaled(shape[axis], scale) or f"{call.op.outputs[0]}#{axis}"
+                for axis, scale in zip(axes, scales, strict=True)
+            )
+        if sizes is None:
+            return None
+        for axis, size in zip(axes, sizes, strict=True):
+            shape[axis] = size
+        return tuple(shape)
+
+    def _is_plain(self, call: Call) -> bool:
+        is_cropped = call.get("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+        return not is_cropped and call.get("keep_aspect_ratio_policy", "stretch") == "stretch"
+
+    def _scaled(self, size: Size, scale: float) -> Size | None:
+        """A size times a scale; None where that is not known or rounding decides it."""
+        if isinstance(size, str) or scale == 1:
+            return size if scale == 1 else None
+        exact, rounded = size * scale, np.float32(size) * np.float32(scale)
+        return int(exact) if int(exact) == int(rounded) else None
 
     def along(self, call: Call) -> Iterator[Move]:
         """An axis stays if its scale is 1 or its size is; whether that stays is asked where it is time."""
-        shape, out = call.shape(), call.facts.shape(call.op.outputs[0])
-        is_cropped = call.get("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
-        if is_cropped or call.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        shape, out, axes = call.shape(), call.facts.shape(call.op.outputs[0]), self.axes(call)
+        if not self._is_plain(call):
             raise UnknownOpError
         scales = self.scales(call)
+        factors = {} if scales is None else dict(zip(axes, scales, strict=True))
         for axis, size in enumerate(shape):
-            if scales is not None:
-                is_same = len(scales) == len(shape) and scales[axis] == 1
-            else:
-                is_same = out is not None and len(out) == len(shape) and out[axis] == size
+            is_sized = out is not None and len(out) == len(shape) and out[axis] == size
+            is_same = axis not in axes or (factors[axis] == 1 if factors else is_sized)
             yield Move(0, axis, axis) if is_same else Move(0, axis, axis, 0, "mixes", "resizes time")
 
     def scales(self, call: Call) -> Sequence[float] | None:
-        """By how much each axis becomes longer; None if sizes say so."""
+        """By how much each of its axes becomes longer; None if sizes say so."""
         if (scales := call.get("scales")) is not None:
             return list(scales)
         found = call.constant(1 if len(call.op.inputs) < 3 else 2)
         is_empty = found is None or found.dtype.kind != "f" or not found.size
-        return None if found is None or is_empty else list(found.ravel())
+        return None if found is None or is_empty else [float(scale) for scale in found.ravel()]
 
 
 class Interpolate(Operator):
@@ -292,7 +320,7 @@ register(
         for kind in ("Convolution", "GroupConvolution")
     ),
     Pad("Pad", "mode value paddings"),
-    Resize("Resize", f"{_RESIZE} keep_aspect_ratio_policy nearest_mode", max_inputs=4),
+    Resize("Resize", f"{_RESIZE} axes keep_aspect_ratio_policy nearest_mode", max_inputs=4),
     Resize("Upsample", "mode scales", max_inputs=2),
     Interpolate("openvino::Interpolate", "axes scales pads_begin pads_end"),
 )
