@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Mapping
@@ -56,6 +57,16 @@ class FaultyRuntime(Fake):
                 number = sum(name.name.startswith("answer-") for name in Path().iterdir())
                 Path(f"answer-{number}").write_bytes(b"\xff" * 100)
                 os._exit(0)
+            case "no folder":
+                shutil.rmtree(Path.cwd())
+                os._exit(0)
+            case "pipe":
+                number = sum(name.name.startswith("answer-") for name in Path().iterdir())
+                os.mkfifo(f"answer-{number}")
+                for number in range(10):
+                    Path(f"ready-{number}").unlink(missing_ok=True)
+                    Path(f"ready-{number}").mkdir()
+                time.sleep(600)
             case "nothing":
                 return {}
             case "type":

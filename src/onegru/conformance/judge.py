@@ -11,6 +11,7 @@ from onegru.conformance.results import Outcome
 from onegru.core.arguments import shown
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
+from onegru.core.wording import printable
 
 #: The largest number of each type.
 LARGEST: Mapping[str, float] = {
@@ -40,7 +41,7 @@ def judge(case: Case, outputs: Mapping[str, Array]) -> Outcome:
     if not isinstance(outputs, Mapping):
         raise SpecError.of("outputs", f"{shown(outputs)}; must be arrays by name")
     if set(outputs) != set(case.outputs):
-        names = ", ".join(sorted(map(str, outputs))) or "nothing"
+        names = printable(", ".join(sorted(map(str, outputs)))) or "nothing"
         return Outcome("differs", f"gives {names}; must give {', '.join(case.outputs)}")
     dtype, arrays = case.output_dtype(), {}
     for name, expected in case.expected.items():

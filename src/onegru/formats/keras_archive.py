@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from onegru.core.dtypes import Array
@@ -22,7 +20,7 @@ from onegru.formats.opened import Opened
 from onegru.frameworks.keras_config import from_config, generation_of
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
-from onegru.system.child_process import KILLED, READING, read_answer, run_child
+from onegru.system.child_process import KILLED, READING, child_folder, read_answer, run_child
 
 _READER = "onegru.formats.keras"
 
@@ -94,8 +92,7 @@ def _model(path: Opened, name: str | None, keras_version: str | None) -> KerasMo
 
 def _read(path: Opened, arguments: list[str]) -> tuple[dict[str, Any], list[Array]]:
     """What the reading process answers."""
-    with tempfile.TemporaryDirectory(prefix="onegru-") as folder:
-        place = Path(folder)
+    with child_folder() as place:
         ended = run_child(_READER, [str(path.path.absolute()), str(path), *arguments], place, READING)
         if ended.code is None or ended.code == KILLED:
             reason = f"not read within {READING.cpu_seconds} s of computing, or {READING.seconds:g} s in all"

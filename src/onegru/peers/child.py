@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import pickle
 import signal
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from onegru.core.dtypes import Array
+from onegru.core.wording import printable
 from onegru.peers.base import ModelUnderTest, Runtime
-from onegru.system.child_process import read_answer, run_child, running
+from onegru.system.child_process import child_folder, read_answer, run_child, running
+
+#: The most characters of what an error says.
+LONGEST_REASON = 10_000
 
 #: The module that runs models in a process of its own.
 WORKER = "onegru.peers.worker"
@@ -50,8 +53,7 @@ def run_apart(
         timeout: the most seconds that it may take, its start included.
     """
     subject = replace(subject, path=str(Path(subject.path).absolute()))  # the child works in another folder
-    with tempfile.TemporaryDirectory(prefix="onegru-") as name:
-        folder = Path(name)
+    with child_folder() as folder:
         (folder / "request").write_bytes(pickle.dumps((runtime, [(subject, dict(inputs))])))
         code = run_child(WORKER, ["0"], folder, running(timeout)).code
         if code is None:
@@ -85,6 +87,7 @@ def read_result(folder: Path, name: str) -> RunResult:
     names, reason = head["outputs"], head["reason"]
     if len(names) != len(arrays) or not all(isinstance(text, str) for text in (reason, *names)):
         raise ValueError("of another form")
+    reason = printable(reason[:LONGEST_REASON])
     outputs = {
         name: array.astype(object) if array.dtype.kind == "U" else array
         for name, array in zip(names, arrays, strict=True)

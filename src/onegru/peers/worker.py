@@ -14,6 +14,7 @@ import numpy as np
 from onegru.core.dtypes import as_text
 from onegru.core.errors import is_own_mistake
 from onegru.peers.base import ModelUnderTest, Runtime
+from onegru.peers.child import LONGEST_REASON
 from onegru.system.child_process import write_answer
 
 
@@ -26,8 +27,9 @@ def main(arguments: Sequence[str]) -> None:
     runtime, parts = pickle.loads(Path("request").read_bytes())
     with suppress(ImportError):  # a runtime is called as its package is; its import is no part of a run
         importlib.import_module(runtime.name)
-    Path("ready").touch()
-    for number in range(int(arguments[0]), len(parts)):
+    first = int(arguments[0])
+    Path(f"ready-{first}").touch()
+    for number in range(first, len(parts)):
         subject, inputs = parts[number]
         _answer(runtime, subject, inputs, f"answer-{number}")
 
@@ -39,7 +41,7 @@ def _answer(runtime: Runtime, subject: ModelUnderTest, inputs: Mapping[str, Any]
     try:
         outputs = runtime.run(subject, inputs)
     except Exception as error:  # whatever a runtime raises is its refusal; what onegru stumbles over is not
-        reason = " ".join(str(error).split())[:10_000] or type(error).__name__
+        reason = " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
         is_own = is_own_mistake(error)
     tensors = {
         name: as_text(np.asarray(value)) if value.dtype.kind in "OUST" else np.asarray(value)

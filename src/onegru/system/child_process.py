@@ -12,7 +12,8 @@ Systems have some of this only: macOS lets a program not limit its address space
 time, counted by the parent, and kills only the child, not what it started.
 
 **What it answers.** A JSON head and plain arrays in a file, as a process that may have been subverted is not
-trusted with more; `read_answer` checks each field.
+trusted with more; `read_answer` checks each field. The parent opens each file once, and reads it only if it
+is a regular file with one name. No read waits for anything, and each has a size that is known before.
 """
 
 from __future__ import annotations
@@ -22,21 +23,24 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.machine import memory_size
+from onegru.core.wording import printable
 from onegru.system.bounded import LARGEST_TEXT, parse_json
 
 _START = """
@@ -94,11 +98,30 @@ class Ended:
     """
 
     code: int | None
-    words: str
+    words: str = ""
 
 
-# How often somebody who watches a child looks, in seconds.
+# The seconds between two calls of `watch`.
 _TURN = 0.05
+# The seconds that the system may take to end a killed child. A debugger that the child started can keep it.
+_END_SECONDS = 10.0
+# The bytes of stderr in which the last line is looked for.
+_LAST_BYTES = 4096
+
+
+@contextmanager
+def child_folder() -> Iterator[Path]:
+    """Make a folder for a child, and remove it in the end.
+
+    Nothing that the child put there makes the removal fail. Permissions are not changed for it, because
+    `tempfile.TemporaryDirectory` follows links when it does so.
+    """
+    folder = tempfile.mkdtemp(prefix="onegru-")
+    try:
+        yield Path(folder)
+    finally:
+        with suppress(RecursionError):  # folders nested too deep
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_child(
@@ -124,8 +147,8 @@ def run_child(
     if limits.threads is not None:
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
         environment |= dict.fromkeys(names, str(limits.threads))
-    nowhere, said = subprocess.DEVNULL, folder / "said"
-    with said.open("wb") as log:
+    with tempfile.TemporaryFile() as log:  # without a name, so that nothing can take its place
+        nowhere = subprocess.DEVNULL
         process = subprocess.Popen(
             command,
             cwd=folder,
@@ -138,17 +161,28 @@ def run_child(
         try:
             code = _wait(process, limits.seconds, watch)
         finally:
-            if process.returncode is None:
-                if sys.platform != "win32":
-                    os.killpg(process.pid, signal.SIGKILL)  # and all that it started
-                process.kill()
-                process.wait()
-    if code == _ALARM:
-        code = None
-    with said.open("rb") as log:
-        log.seek(max(0, log.seek(0, 2) - 4096))
-        lines = log.read().decode(errors="replace").split("\n")
-    return Ended(code, next((line.strip()[:200] for line in reversed(lines) if line.strip()), ""))
+            _end(process)
+        words = _last_line(log)
+    return Ended(None if code == _ALARM else code, words)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a child and all that it started, also where the child itself has ended."""
+    if sys.platform != "win32":
+        with suppress(OSError):  # nothing is left; no other group can have this number while a member lives
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_END_SECONDS)
+
+
+def _last_line(log: BinaryIO) -> str:
+    """The last line of a child's stderr, to which something that it started may still write."""
+    with suppress(OSError):  # the child can set flags of the open file
+        log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_BYTES))
+        lines = log.read(_LAST_BYTES).decode(errors="replace").split("\n")
+        return printable(next((line.strip()[:200] for line in reversed(lines) if line.strip()), ""))
+    return ""
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float, watch: Callable[[], object] | None) -> int | None:
@@ -206,7 +240,7 @@ def _limit(limits: Limits) -> None:
 # Answers
 
 
-# Where a folder may have them.
+# Where the system has them: a link is not followed, and opening a pipe does not wait for its other end.
 _NEITHER_LINK_NOR_PIPE = 0 if sys.platform == "win32" else os.O_NOFOLLOW | os.O_NONBLOCK
 
 _TEXT = re.compile(r"<U[0-9]{1,7}")
@@ -230,29 +264,44 @@ def read_answer(folder: Path, name: str = "answer") -> tuple[dict[str, Any], lis
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is malformed.
+        ValueError: it is malformed, no regular file, or takes more than half of the memory.
     """
-    descriptor = os.open(folder / name, os.O_RDONLY | _NEITHER_LINK_NOR_PIPE)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        length = int.from_bytes(file.read(8), "little")
-        left = status.st_size - 8 - length
-        if not stat.S_ISREG(status.st_mode) or length > LARGEST_TEXT or left < 0:
-            raise ValueError("no answer that could be read")
-        head = parse_json(file.read(length))
-        types = head.pop("arrays", None) if isinstance(head, dict) else None
-        if not isinstance(types, list):
-            raise ValueError("an answer without a list of arrays")
-        arrays: list[Array] = []
-        for item in types:
-            dtype, shape = _type_and_shape(item)
-            size = math.prod(shape) * dtype.itemsize
-            left -= size
-            if left < 0:
-                break
-            arrays.append(np.fromfile(file, np.uint8, size).view(dtype).reshape(shape))
-        if left:
-            raise ValueError("an answer of another length than its arrays")
+    try:
+        with open(
+            folder / name, "rb", opener=lambda path, flags: os.open(path, flags | _NEITHER_LINK_NOR_PIPE)
+        ) as file:
+            return _parsed(file)
+    except FileNotFoundError:
+        raise
+    except (OSError, MemoryError) as error:
+        raise ValueError(f"no answer that could be read ({error})") from error
+
+
+def _parsed(file: BinaryIO) -> tuple[dict[str, Any], list[Array]]:
+    """What an answer holds. It may change meanwhile; only as many bytes are read as it had before."""
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:  # the other name may be somebody's file
+        raise ValueError("an answer that is no file of its own")
+    if status.st_size > memory_size() // 2:
+        raise ValueError(f"an answer of {status.st_size} bytes; must fit into half of the memory")
+    length = int.from_bytes(file.read(8), "little")
+    left = status.st_size - 8 - length
+    if length > LARGEST_TEXT or left < 0:
+        raise ValueError("no answer that could be read")
+    head = parse_json(file.read(length))
+    types = head.pop("arrays", None) if isinstance(head, dict) else None
+    if not isinstance(types, list):
+        raise ValueError("an answer without a list of arrays")
+    arrays: list[Array] = []
+    for item in types:
+        dtype, shape = _type_and_shape(item)
+        size = math.prod(shape) * dtype.itemsize
+        left -= size
+        if left < 0:
+            break
+        arrays.append(np.fromfile(file, np.uint8, size).view(dtype).reshape(shape))
+    if left:
+        raise ValueError("an answer of another length than its arrays")
     return head, arrays
 
 

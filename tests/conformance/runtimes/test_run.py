@@ -15,6 +15,7 @@ from onegru.conformance.runtimes.registry import RuntimeConfig
 from onegru.conformance.runtimes.run import run_cases
 from onegru.system.child_process import run_child
 from tests.support.faulty_runtime import FaultyRuntime, named
+from tests.support.machine.systems import posix
 from tests.support.mutants import Fake
 
 pytest.importorskip("onnx")
@@ -95,6 +96,19 @@ def test_an_answer_that_cannot_be_read() -> None:
     first, second = moody("garbage").outcomes.values()
     assert first.status == "crashes" and first.reason.startswith("left no readable answer")
     assert second == Outcome("passes")
+
+
+@posix
+def test_a_process_that_replaces_files_of_the_next() -> None:
+    found = moody("pipe", "")
+    assert [item.status for item in found.outcomes.values()] == ["crashes", "passes", "passes"]
+    first = next(iter(found.outcomes.values()))
+    assert first.reason == "left no readable answer (an answer that is no file of its own)"
+
+
+def test_a_process_that_removes_its_folder() -> None:
+    found = moody("no folder", "")
+    assert [item.status for item in found.outcomes.values()] == ["crashes"] * 3
 
 
 def test_a_process_runs_many_cases(monkeypatch: pytest.MonkeyPatch) -> None:

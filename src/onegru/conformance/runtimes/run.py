@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from onegru.conformance.runtimes.torch import CaseSubject, TorchGru
 from onegru.core.dtypes import Array
 from onegru.peers.base import ModelUnderTest
 from onegru.peers.child import WORKER, end_words, read_result
-from onegru.system.child_process import Limits, run_child, running
+from onegru.system.child_process import Limits, child_folder, run_child, running
 
 #: Called with the number of cases done, and of all.
 Progress = Callable[[int, int], None]
@@ -85,8 +85,8 @@ def run_cases(
     if not config.reserves_memory:
         limits = replace(limits, memory=memory)
     for first in range(0, len(own), _BATCH):
-        with tempfile.TemporaryDirectory(prefix="onegru-") as name:
-            _Batch(config, own[first : first + _BATCH], Path(name), seconds, take).run(limits)
+        with child_folder() as folder:
+            _Batch(config, own[first : first + _BATCH], folder, seconds, take).run(limits)
     runtime = config.runtime
     return RuntimeResults(runtime.name, runtime.version() or "", config.options, outcomes, outputs)
 
@@ -107,6 +107,7 @@ class _Batch:
     ) -> None:
         self._cases, self._folder, self._seconds, self._take = cases, folder, seconds, take
         self._done = 0
+        self._first = 0  # the case that the process began with
         self._since = 0.0  # when the process began, or last gave something
         self._output_invalid = False  # whether it wrote what it should not
         is_torch = isinstance(config.runtime, TorchGru)
@@ -121,7 +122,7 @@ class _Batch:
         while self._done < len(self._cases):
             reason = self._run_process(limits)
             died_of = self._cases[self._done : self._done + 1] if reason else []
-            if not (self._folder / "ready").exists():
+            if not self._is_ready:
                 died_of, reason = self._cases[self._done :], f"as it starts: {reason}"
             for case in died_of:
                 self._give(case, Outcome("crashes", reason))
@@ -132,25 +133,31 @@ class _Batch:
         Returns:
             why the case that it was at has no result; empty if it has one.
         """
-        (self._folder / "ready").unlink(missing_ok=True)
-        self._since, self._output_invalid = time.monotonic(), False
+        self._first, self._since, self._output_invalid = self._done, time.monotonic(), False
         try:
             ended = run_child(WORKER, [str(self._done)], self._folder, limits, self._watch)
         except StopWorker as stop:
             return "" if self._collect() or self._output_invalid else str(stop)
+        except OSError as error:  # a process before has removed the folder
+            return str(error)
         self._collect()
         if self._output_invalid:
             return ""
         if _NO_MEMORY.search(ended.words):
             return "out of memory"
-        words = "" if (self._folder / "ready").exists() else f", {ended.words}"
+        words = "" if self._is_ready else f", {ended.words}"
         return f"{end_words(ended.code or 0)}{words}".removesuffix(", ")
+
+    @property
+    def _is_ready(self) -> bool:
+        """Whether the process has started, and is at the cases."""
+        return os.path.lexists(self._folder / f"ready-{self._first}")
 
     def _watch(self) -> None:
         """Take what there is, and end a process that takes too long or writes what it should not."""
         if self._collect():
             self._since = time.monotonic()
-        seconds = self._seconds if (self._folder / "ready").exists() else _START_SECONDS
+        seconds = self._seconds if self._is_ready else _START_SECONDS
         if self._output_invalid or time.monotonic() - self._since > seconds:
             raise StopWorker(f"took longer than {seconds:g} s")
 
