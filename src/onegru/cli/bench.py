@@ -133,7 +133,7 @@ def _openvino(file: Opened, inputs: Mapping[str, Array]) -> Call:
     except FormatError:
         raise
     except Exception as error:  # whatever OpenVINO stumbles over
-        raise FormatError(f"{file}: OpenVINO refuses it ({' '.join(str(error).split())[:200]})") from None
+        raise FormatError(f"{file}: OpenVINO refuses it ({' '.join(str(error).split())[:200]})") from error
     feeds = [contiguous(ports[port]) for port in model.inputs]
     outputs = [(port, name) for port in compiled.outputs for name in _names(port)]
 

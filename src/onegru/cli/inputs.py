@@ -315,4 +315,4 @@ def explained(model: Model, random_names: Sequence[str]) -> Iterator[None]:
         raise type(error)(
             f"{model.path}: {words}; values that must match others cannot be random: give them with "
             f"-i {name}=FILE, or other sizes with --dim"
-        ) from None
+        ) from error.__cause__

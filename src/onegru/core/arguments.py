@@ -71,10 +71,10 @@ def number(name: str, value: object) -> float:
         raise SpecError.of(name, f"{shown(value)}; must be a number")
     try:
         read = float(value)
-    except OverflowError:
+    except OverflowError as error:
         raise SpecError.of(
             name, "a number beyond float64; must be within float32, in which files hold it"
-        ) from None
+        ) from error
     if math.isnan(read):
         raise SpecError.of(name, "NaN; must be a number")
     return read

@@ -234,7 +234,7 @@ def _as_array(name: str, value: object) -> Array:
         array = np.asarray(value)
     except _NO_ARRAY as error:
         first = (str(error) or type(error).__name__).splitlines()[0]
-        raise SpecError.of(name, f"not an array ({first}); must be one") from None
+        raise SpecError.of(name, f"not an array ({first}); must be one") from error
     # Not imported here: a fork meanwhile would leave its child waiting for Python's import lock.
     if "numpy.ma" in sys.modules and np.ma.isMaskedArray(value):
         raise SpecError.of(name, "a masked array; must be a plain one, as a mask would have no effect")

@@ -110,7 +110,7 @@ def needs_extra(package: str, extra: str, purpose: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != package:
             raise
-        raise MissingExtraError(package, extra, purpose) from None
+        raise MissingExtraError(package, extra, purpose) from error
 
 
 @contextmanager
@@ -119,9 +119,9 @@ def prefixed_errors(place: str) -> Iterator[None]:
     try:
         yield
     except SpecError as error:
-        raise SpecError(f"{place}{error}", error.argument) from None
+        raise SpecError(f"{place}{error}", error.argument) from error.__cause__
     except MemoryError as error:
-        raise FormatError(f"{place}out of memory ({error})") from None
+        raise FormatError(f"{place}out of memory ({error})") from error
 
 
 class SpecWarning(UserWarning):

@@ -95,7 +95,7 @@ def empty(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     except ValueError as error:
         raise SpecError.of(
             name, f"shape {list(shape)}; must be one that an array may have ({error})"
-        ) from None
+        ) from error
 
 
 def output(out: object, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "") -> Array:

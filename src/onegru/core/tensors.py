@@ -27,7 +27,7 @@ def as_tensor(name: str, value: object, must_be: tuple[str, ...] = ()) -> Array:
     except SpecError:
         raise
     except Exception as error:  # whatever a framework raises for a tensor without numbers
-        raise SpecError.of(name, f"its values cannot be read ({error}); must be a dense array") from None
+        raise SpecError.of(name, f"its values cannot be read ({error}); must be a dense array") from error
     return as_float_array(name, value, must_be) if must_be else as_float_array(name, value)
 
 

@@ -103,7 +103,7 @@ def _broken(path: Opened) -> Iterator[None]:
     except (MissingExtraError, FormatError):
         raise
     except Exception as error:  # the package raises its own error, and NumPy's for types unknown to it
-        raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from None
+        raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from error
 
 
 def _may_hold_form(entry: Any) -> bool:
@@ -266,7 +266,7 @@ def _numbers(path: Opened, name: str, tensor: Tensor | Array) -> Array:
     except MissingExtraError:
         raise
     except Exception as error:  # of the archive, too
-        raise FormatError(f"{path}: {name}: {error}") from None
+        raise FormatError(f"{path}: {name}: {error}") from error
 
 
 def _add_names(path: Opened, found: dict[str, _T], again: Mapping[str, str]) -> None:

@@ -151,7 +151,7 @@ def _naming(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        raise FormatError(f"{path}: not a model that Keras saved ({reason})") from None
+        raise FormatError(f"{path}: not a model that Keras saved ({reason})") from error
 
 
 def _json(path: Path, text: bytes | str) -> Mapping[str, Any]:
@@ -175,10 +175,10 @@ def _version(path: Path, told: object, given: str | None) -> str:
     version = _text(told)
     try:
         generation_of(version)
-    except SpecError:
+    except SpecError as error:
         raise FormatError(
             f"{path}: keras_version {version!r:.40}; must be 2 or 3, whose layers are known"
-        ) from None
+        ) from error.__cause__
     if given is not None and not f"{version}.".startswith(f"{given}."):
         raise SpecError.of("keras_version", f"{given!r}; must be {version!r}, as {path} says, or None")
     return version

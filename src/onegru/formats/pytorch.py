@@ -118,7 +118,7 @@ def read_torch(path: Opened) -> tuple[object, int]:
         raise
     except Exception as error:  # zipfile, pickletools and bad instructions raise many kinds
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise FormatError(f"{path}: not a file that torch.save wrote, or broken ({reason})") from None
+        raise FormatError(f"{path}: not a file that torch.save wrote, or broken ({reason})") from error
 
 
 def _read_zip(path: Opened) -> object:

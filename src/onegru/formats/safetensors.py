@@ -89,7 +89,7 @@ def read_metadata(path: Opened) -> Mapping[str, Any]:
         header = parse_json(text)
         metadata = header.get("__metadata__") or {} if isinstance(header, dict) else None
     except ValueError as error:
-        raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from None
+        raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from error
     if not isinstance(metadata, dict):
         raise FormatError(f"{path}: not a safetensors file (metadata that is not a mapping)")
     return metadata
@@ -114,7 +114,7 @@ def read_layers(path: str | os.PathLike[str]) -> GRU | Stack:
     try:
         found = dict(deserialize(data))
     except (safetensors.SafetensorError, ValueError) as error:
-        raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from None
+        raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from error
     if _KEY not in metadata:
         raise FormatError(f"{path}: no {_KEY!r} in its metadata; what its tensors mean is not known")
     try:
@@ -122,7 +122,7 @@ def read_layers(path: str | os.PathLike[str]) -> GRU | Stack:
             specs, stack = _read_document(metadata[_KEY])
         return _layers(specs, stack, found)
     except SpecError as error:
-        raise FormatError(f"{path}: {error}") from None
+        raise FormatError(f"{path}: {error}") from error.__cause__
 
 
 def _layers(specs: Sequence[Spec], stack: bool, found: Mapping[str, Mapping[str, Any]]) -> GRU | Stack:
@@ -183,7 +183,7 @@ def _read_document(text: str) -> tuple[list[Spec], bool]:
     try:
         document = parse_json(text)
     except ValueError as error:
-        raise SpecError(f"not JSON ({error})") from None
+        raise SpecError(f"not JSON ({error})") from error
     if not isinstance(document, dict):
         raise SpecError("must be a JSON object")
     version = document.get("format")

@@ -40,7 +40,7 @@ def _names_of_index(file: Opened) -> list[str]:
     try:
         document = parse_json(text)
     except ValueError as error:
-        raise FormatError(f"{file}: not an index of shards ({error})") from None
+        raise FormatError(f"{file}: not an index of shards ({error})") from error
     places = document.get("weight_map") if isinstance(document, dict) else None
     if not isinstance(places, dict) or not places or not all(isinstance(n, str) for n in places.values()):
         raise FormatError(f"{file}: not an index of shards: no 'weight_map' of names of files")

@@ -82,7 +82,7 @@ def import_keras(purpose: str) -> Any:
             raise SpecError(
                 f"{purpose}: Keras is set to a backend that is not installed, {backend}; set KERAS_BACKEND "
                 "to torch, jax or numpy"
-            ) from None
+            ) from error
     return keras
 
 

@@ -421,7 +421,7 @@ def read_group(group: Group, *, engine: str = "auto", where: str = "", layout: i
     try:
         return Stack(made)
     except SpecError as error:
-        raise SpecError(f"{where}{error}", error.argument) from None
+        raise SpecError(f"{where}{error}", error.argument) from error.__cause__
 
 
 def to_torch_state_dict(source: GRU | Stack, *, prefix: str = "") -> dict[str, Array]:

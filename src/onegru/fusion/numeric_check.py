@@ -463,7 +463,7 @@ def evaluate(op: Op, inputs: list[Array | None], values: Values) -> None:
         try:
             results = value_of(op.kind, op.attributes, inputs, len(op.outputs))
         except Exception as error:
-            raise UnknownError(f"{op.kind}: {error}") from None
+            raise UnknownError(f"{op.kind}: {error}") from error
     else:
         raise UnknownError(f"{op.kind} is not a known operator")
     if (rng := values.rounding) is not None:
@@ -489,7 +489,7 @@ def _cell(op: Op, inputs: list[Array | None], values: Values) -> Array:
         states = {name: array for name, array in given.items() if name not in WEIGHTS}
         return np.asarray(apply(layer, ports, states, {"Ho": None})["Ho"])
     except SpecError as error:
-        raise UnknownError(str(error)) from None
+        raise UnknownError(str(error)) from error.__cause__
 
 
 def _gru(op: Op, inputs: list[Array | None]) -> list[Array]:
@@ -517,5 +517,5 @@ def _gru(op: Op, inputs: list[Array | None]) -> list[Array]:
     try:
         Y, Y_h = layer(np.asarray(X, np.float64), state, sequence_lens=lengths, attention=attention)
     except SpecError as error:  # sizes that need not fit each other
-        raise UnknownError(str(error)) from None
+        raise UnknownError(str(error)) from error.__cause__
     return [np.asarray(Y), np.asarray(Y_h)]

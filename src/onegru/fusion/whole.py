@@ -251,7 +251,7 @@ class _Whole:
             return self.hoist.over_time(view)
         except MissError as error:
             words = f"its input {view.name!r} is no slice of one value for each iteration, nor made of slices"
-            raise MissError(f"{words} alone ({error})") from None
+            raise MissError(f"{words} alone ({error})") from error.__cause__
 
     def _is_state(self, entry: Collected, cell: Cell) -> bool:
         """Whether what a loop collects is the new state."""

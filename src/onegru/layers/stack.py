@@ -190,7 +190,7 @@ class Stack:
             except SpecError as error:
                 raise SpecError(
                     f"layer {index}: {error}" if len(self) > 1 else str(error), error.argument
-                ) from None
+                ) from error.__cause__
         return np.asarray(Y)
 
     def _states(self, initial_h: Any, layout: int) -> Sequence[Any]:

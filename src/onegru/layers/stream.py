@@ -48,10 +48,10 @@ class Stream(_native.Stepper):
         shape = (integer("batch_size", batch_size, 1), spec.hidden_size)
         try:
             state = np.zeros(shape, np.float64 if spec.dtype == "float64" else np.float32)
-        except (ValueError, MemoryError):
+        except (ValueError, MemoryError) as error:
             raise SpecError.of(
                 "batch_size", f"{batch_size}; must be one whose state fits into memory"
-            ) from None
+            ) from error
         stream = layer._engine.stream(state)
         # Before anything is set, as it refuses to be initialised twice.
         super().__init__(stream.native)

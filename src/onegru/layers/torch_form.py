@@ -101,7 +101,7 @@ def read_torch_form(entry: object) -> TorchForm:
     try:
         document = parse_json(whole.astype(np.uint8).tobytes())
     except ValueError as error:
-        raise SpecError(f"not JSON ({error}); must be as onegru.torch writes it") from None
+        raise SpecError(f"not JSON ({error}); must be as onegru.torch writes it") from error
     if not isinstance(document, dict) or _SIZES.keys() & document or type(document.get(_RESETS)) is not bool:
         raise SpecError("not the facts of a form; must be as onegru.torch writes them")
     resets_to_initial = document.pop(_RESETS)

@@ -94,7 +94,7 @@ def convert_layers(
             checks = _check(source, written)
         except (FormatError, SpecError) as error:  # which names the temporary file
             words = str(error).replace(str(written), str(target))
-            raise type(error)(f"cannot be checked, and was not written: {words}") from None
+            raise type(error)(f"cannot be checked, and was not written: {words}") from error.__cause__
         if all(item.agrees for item in checks):
             if target.suffix.lower() == ".xml":  # `save_layers` knows how to replace two files
                 save_layers(source, target, **options)  # type: ignore[arg-type]

@@ -147,7 +147,9 @@ class ModelStream:
         try:
             results = self._run(given)
         except SpecError as error:
-            raise SpecError(f"{error}{self._unpaired(given, str(error))}", error.argument) from None
+            raise SpecError(
+                f"{error}{self._unpaired(given, str(error))}", error.argument
+            ) from error.__cause__
         for output in self._untold:
             info, new = self._inputs[self._pairs[output]], results[output].shape
             if not fits_shape(info, new):
@@ -265,7 +267,7 @@ class ModelStream:
         try:
             array = np.array(value)
         except (TypeError, ValueError) as error:
-            raise SpecError.of("state", f"{name!r} is not an array ({error})") from None
+            raise SpecError.of("state", f"{name!r} is not an array ({error})") from error
         self._check(info, array.dtype.name, array.shape)
         return array.astype(array.dtype.newbyteorder("="), copy=False)
 
@@ -327,8 +329,8 @@ class ModelStream:
                 zeros[name] = np.zeros([size or 0 for size in wanted], numpy_dtype(info.dtype))
                 if name in self._graph.initial:
                     zeros[name][...] = self._graph.initial[name]
-            except (ValueError, MemoryError):
-                raise SpecError.of("state", f"{name!r} would be {wanted}; must fit into memory") from None
+            except (ValueError, MemoryError) as error:
+                raise SpecError.of("state", f"{name!r} would be {wanted}; must fit into memory") from error
         return zeros
 
 

@@ -90,9 +90,9 @@ def run_in_chunks(
             return forms.told(found)
         if found.pairs and not found.refusal and not graph.starts:
             hint = f"stream() of the model as it is carries the states that it has ({found.states})"
-            raise SpecError(f"{error}; {hint}", error.argument) from None
+            raise SpecError(f"{error}; {hint}", error.argument) from error.__cause__
         if not graph.grus and (hint := fusing_hint(graph.path)):
-            raise SpecError(f"{error}; {hint}", error.argument) from None
+            raise SpecError(f"{error}; {hint}", error.argument) from error.__cause__
         raise
     return forms.told(found) if is_sound and made.states else made
 

@@ -49,4 +49,4 @@ class OnnxRuntime(Runtime):
                 session = Session(subject.model, source, alone=self.provider)
             return dict(zip(session.output_names, session.run(inputs), strict=True))
         except FormatError as error:  # only ONNX Runtime's own words are of interest
-            raise FormatError(_FRAME.sub(r"\1", str(error))) from None
+            raise FormatError(_FRAME.sub(r"\1", str(error))) from error.__cause__

@@ -46,7 +46,7 @@ class OpenVino(Runtime):
         try:
             return self._run(subject, inputs)
         except RuntimeError as error:
-            raise RuntimeError(_PLACES.sub("", " ".join(str(error).split()))) from None
+            raise RuntimeError(_PLACES.sub("", " ".join(str(error).split()))) from error
 
     def _run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         os.environ.setdefault("OPENVINO_TELEMETRY", "0")

@@ -200,7 +200,7 @@ def _run_layers(layers: GRU | Stack, call: Mapping[str, Any]) -> dict[str, Array
     try:
         Y, Y_h = layers(**call)
     except TypeError as error:
-        raise SpecError.of("samples", f"{error}") from None
+        raise SpecError.of("samples", f"{error}") from error
     last = [Y_h] if isinstance(Y_h, np.ndarray) else Y_h
     return {"Y": Y, **{f"Y_h {index}": h for index, h in enumerate(last)}}
 

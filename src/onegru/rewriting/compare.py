@@ -90,7 +90,7 @@ def check_result(
     try:
         given = Model(graph)
     except FormatError as error:
-        raise FormatError(f"{error}; so the target cannot be checked, and is not written") from None
+        raise FormatError(f"{error}; so the target cannot be checked or written") from error.__cause__
     result = Model(made)
     if dtypes is None:
         dtypes = {node.layer.spec.dtype for node in result.gru_nodes if node.layer is not None}
@@ -173,7 +173,7 @@ def _run_or_refuse(runtime: Runtime, subject: ModelUnderTest, feeds: dict[str, A
     except Exception as error:  # whatever a runtime raises is its refusal; what onegru stumbles over is not
         if isinstance(error, MemoryError) or is_own_mistake(error):
             raise
-        raise FormatError(f"{subject.path}: OpenVINO refuses it ({' '.join(str(error).split())})") from None
+        raise FormatError(f"{subject.path}: OpenVINO refuses it ({' '.join(str(error).split())})") from error
 
 
 class Case(NamedTuple):

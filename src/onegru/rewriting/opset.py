@@ -61,8 +61,8 @@ def _is_same(scope: Scope, node: NodeProto, old: int, new: int) -> bool:
     for opset in (old, new):
         try:
             schemas.append(onnx.defs.get_schema(node.op_type, opset, ""))
-        except onnx.defs.SchemaError:
-            raise _cannot(scope, node, old, new, f"opset {opset} has no such operator") from None
+        except onnx.defs.SchemaError as error:
+            raise _cannot(scope, node, old, new, f"opset {opset} has no such operator") from error
     first, second = schemas
     if first.since_version == second.since_version:
         return True
@@ -111,7 +111,7 @@ def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodePr
     try:
         model = version_converter.convert_version(model, new)
     except Exception as error:  # a C++ exception of no particular class
-        raise _cannot(scope, node, old, new, converter_reason(error)) from None
+        raise _cannot(scope, node, old, new, converter_reason(error)) from error
     graph = model.graph
     if len(graph.node) == 1 and _same_content(graph.node[0], node):
         return None

@@ -62,7 +62,7 @@ def register() -> str:
         try:
             onnxruntime.register_execution_provider_library(_NAME, get_library_path())
         except Exception as error:  # its exceptions share no base class
-            raise FormatError(f"onnxruntime {onnxruntime.__version__} refuses onegru ({error})") from None
+            raise FormatError(f"onnxruntime {onnxruntime.__version__} refuses onegru ({error})") from error
     return _NAME
 
 

@@ -110,7 +110,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
             # A run with open shapes makes a copy on those that it has, and asks it again. Where exceptions
             # would be lost, the run goes on, and `evaluate` fails for the same reason.
             if not self._may_go_on:
-                raise SpecError(f"{self._place()}{error}", error.argument) from None
+                raise SpecError(f"{self._place()}{error}", error.argument) from error.__cause__
             self._goes_on = True
             X = sizes_of(self.get_input_partial_shape(0)) or ()
             set_outputs(
@@ -182,7 +182,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         try:
             self._compute(outputs, inputs)
         except SpecError as error:
-            raise SpecError(f"{self._place()}{error}", error.argument) from None
+            raise SpecError(f"{self._place()}{error}", error.argument) from error.__cause__
 
     def _compute(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         ports = self.operator.inputs[: len(inputs)]
@@ -265,8 +265,8 @@ def _visited(attribute: Attribute, value: Any) -> Any:
         return value
     try:
         return [float(item) for item in value.split(",")] if value.strip() else []
-    except ValueError:
-        raise SpecError.of(attribute.name, f"{value!r}; must be numbers") from None
+    except ValueError as error:
+        raise SpecError.of(attribute.name, f"{value!r}; must be numbers") from error
 
 
 def attributes_of(node: Any, operator: Operator) -> dict[str, Any]:

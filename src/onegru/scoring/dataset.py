@@ -252,10 +252,10 @@ class naming:  # reads as a verb: `with naming(path):`
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
-            raise OSError(error.errno, os.strerror(error.errno or 0), self._path) from None
+            raise OSError(error.errno, os.strerror(error.errno or 0), self._path) from error
         if isinstance(error, pa.ArrowException | OSError | UnicodeError):
             words = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise FormatError(f"{self._path}: not a Parquet file, or broken ({words})") from None
+            raise FormatError(f"{self._path}: not a Parquet file, or broken ({words})") from error
 
 
 def _check_columns(scorer: Scorer, path: Path, own: pa.Schema, first: pa.Schema | None) -> None:
@@ -263,7 +263,7 @@ def _check_columns(scorer: Scorer, path: Path, own: pa.Schema, first: pa.Schema 
     try:
         scorer.schema(own)
     except SpecError as error:
-        raise SpecError(f"{path}: {error}") from None
+        raise SpecError(f"{path}: {error}") from error.__cause__
     for name in scorer.keep if first is not None else ():
         now, before = (field_of_values(schema.field(name)).type for schema in (own, first))  # type: ignore[union-attr]
         if now != before:

@@ -76,7 +76,7 @@ class Folder:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except ValueError as error:
-            raise FormatError(f"{path}: not the record of a run ({error})") from None
+            raise FormatError(f"{path}: not the record of a run ({error})") from error
         if not isinstance(found, dict):
             raise FormatError(f"{path}: not the record of a run")
         return found if any(_PART.fullmatch(item.name) for item in self.path.iterdir()) else None
@@ -173,7 +173,7 @@ class Folder:
             found = parse_json(path.read_bytes())
             return {"rows": int(found["rows"]), "left_out": int(found["left_out"])}
         except (ValueError, KeyError, TypeError) as error:
-            raise FormatError(f"{path}: not the record of a complete run ({error})") from None
+            raise FormatError(f"{path}: not the record of a complete run ({error})") from error
 
     def remove_success(self) -> None:
         """Forget that the run was complete, as parts are missing."""

@@ -123,7 +123,7 @@ class ModelProgram:
                 raise SpecError(
                     f"{self._model.path}: cannot be run on {rows} rows of {steps} steps ({error}); axes "
                     "(--axes X=batch,time,feature) may say which axes they are"
-                ) from None
+                ) from error.__cause__
         columns = {name: name for name in known} if wanted is None else wanted
         results: list[Field] = []
         for name, column in columns.items():
@@ -166,7 +166,7 @@ class ModelProgram:
             padded, exact = self.run(arrays, lengths), self.run(alone, lengths[1:])
         except (OneGRUError, ValueError) as error:
             what = f"cannot be run on rows of different lengths ({error})"
-            raise SpecError.of("pad", f"{self._model.path}: {what}; must be left out") from None
+            raise SpecError.of("pad", f"{self._model.path}: {what}; must be left out") from error
         if why := nothing_compared(exact):
             what = f"{why} on random rows, so that nothing is known of padding"
             raise SpecError.of("pad", f"{self._model.path}: {what}; must be left out")

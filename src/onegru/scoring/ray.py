@@ -104,7 +104,7 @@ def _check_answers(address: str) -> None:
                 raise SpecError.of("ray", f"{address!r}: no cluster, but another server")
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise SpecError.of("ray", f"{address!r}: no cluster answers there ({why})") from None
+        raise SpecError.of("ray", f"{address!r}: no cluster answers there ({why})") from error
 
 
 @contextmanager
@@ -133,12 +133,12 @@ def _connected(address: str) -> Iterator[Any]:
         try:
             with _no_stderr():
                 ray.init(**options, logging_level=logging.ERROR, log_to_driver=False)
-        except ConnectionError:
+        except ConnectionError as error:
             what = "cannot connect; this machine must be in a cluster, and RAY_AUTH_MODE be as there"
-            raise SpecError.of("ray", f"{address!r}: {what}") from None
+            raise SpecError.of("ray", f"{address!r}: {what}") from error
         except (RuntimeError, ValueError, TimeoutError) as error:
             words = (str(error).splitlines() or [type(error).__name__])[0]
-            raise SpecError.of("ray", f"{address!r}: cannot connect ({words})") from None
+            raise SpecError.of("ray", f"{address!r}: cannot connect ({words})") from error
         try:
             yield ray
         finally:

@@ -317,7 +317,7 @@ class Scorer:
                 if len(chosen) == 1:
                     failed[int(chosen[0])] = str(error)
                     if self._on_error == "raise":
-                        raise type(error)(f"{rows.place(int(chosen[0]))}: {error}") from None
+                        raise type(error)(f"{rows.place(int(chosen[0]))}: {error}") from error.__cause__
                     return error
                 middle = len(chosen) // 2
                 parts = [try_rows(part) for part in (chosen[:middle], chosen[middle:])]

@@ -107,10 +107,10 @@ def _naming(path: Path, kind: str) -> Iterator[None]:
     try:
         check_regular(path)
         yield
-    except MemoryError:
-        raise FormatError(f"{path}: needs more memory than is available") from None
+    except MemoryError as error:
+        raise FormatError(f"{path}: needs more memory than is available") from error
     except Exception as error:
         if isinstance(error, OneGRUError) or (isinstance(error, OSError) and error.filename is not None):
             raise  # ours, or it cannot be opened
         words = str(error) or type(error).__name__
-        raise FormatError(f"{path}: not {kind}, or truncated ({words})") from None
+        raise FormatError(f"{path}: not {kind}, or truncated ({words})") from error

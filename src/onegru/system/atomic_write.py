@@ -70,7 +70,7 @@ def _place(path: Path) -> tuple[Path, os.stat_result | None]:
     except FileNotFoundError:
         status = None
     except ValueError as error:  # a null character, or what the file system cannot encode
-        raise OSError(errno.EINVAL, str(error)) from None
+        raise OSError(errno.EINVAL, str(error)) from error
     if status is not None and not S_ISREG(status.st_mode):
         if S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -124,4 +124,4 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error

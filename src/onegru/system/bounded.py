@@ -33,7 +33,7 @@ def check_regular(path: Path) -> None:
     except OSError:
         return
     except ValueError as error:  # a null character, or what the file system cannot encode
-        raise FormatError(f"{str(path)!r}: {error}") from None
+        raise FormatError(f"{str(path)!r}: {error}") from error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise FormatError(f"{path}: not a regular file")
 

@@ -315,8 +315,8 @@ class StreamingRewriter:
         """Let an output be what waited, and all operators read what did not."""
         try:
             self.edit.rename({name: self.edit.fresh(f"{name}/now"), held: name})
-        except LookupError:
-            raise unknown(self.flow.producers[name], f"a body reads {name!r}, an output") from None
+        except LookupError as error:
+            raise unknown(self.flow.producers[name], f"a body reads {name!r}, an output") from error
 
     def _open_states(self, op: Op) -> None:
         """Let a recurrence take its initial states from inputs, and give its last ones."""

@@ -84,13 +84,13 @@ def streaming_model(
     except SpecError:
         raise
     except BROKEN as error:
-        raise source.error(f"its operators cannot be followed ({error})") from None
+        raise source.error(f"its operators cannot be followed ({error})") from error
     try:
         return replace(_edited(model, analysis, plan, graph.states, plan.inputs), steps=steps)
     except SpecError:
         raise
     except BROKEN as error:
-        raise source.error(f"its operators cannot be changed ({error})") from None
+        raise source.error(f"its operators cannot be changed ({error})") from error
 
 
 def _fix_steps(
@@ -110,7 +110,7 @@ def _fix_steps(
     try:
         time, axes = find_time(analysis, asked), analysis.axes
     except SpecError:
-        raise error from None  # which knows what the model calls its inputs
+        raise error from error.__cause__  # which knows what the model calls its inputs
     cut = {axes.find(factor) for lost in analysis.lost.values() for factor in lost}
     dims = [
         dim

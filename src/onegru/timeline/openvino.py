@@ -116,7 +116,7 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
     except (SpecError, FormatError):
         raise
     except BROKEN as error:
-        raise FormatError(f"{graph.path}: its layers cannot be followed ({error})") from None
+        raise FormatError(f"{graph.path}: its layers cannot be followed ({error})") from error
 
 
 def told_ir(graph: Graph, found: AsItIs) -> Streaming:

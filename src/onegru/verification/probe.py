@@ -132,7 +132,7 @@ def _serialize(source: Source, model: ModelProto) -> bytes:
     try:
         return bytes(model.SerializeToString())
     except Exception as error:  # protobuf's own, beyond 2 GiB
-        raise source.error(f"too large to be handed to other runtimes ({error})") from None
+        raise source.error(f"too large to be handed to other runtimes ({error})") from error
 
 
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:

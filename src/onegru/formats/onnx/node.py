@@ -46,8 +46,8 @@ def node_attributes(source: Source, node: NodeProto, operator: Operator) -> dict
                 value = value.decode()
             elif attribute.type == AttributeProto.STRINGS:
                 value = [item.decode() for item in value]
-        except UnicodeDecodeError:
-            raise source.error(f"{place} is not UTF-8") from None
+        except UnicodeDecodeError as error:
+            raise source.error(f"{place} is not UTF-8") from error
         values[attribute.name] = value
     return values
 

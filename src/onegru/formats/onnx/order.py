@@ -84,4 +84,4 @@ def sort_nodes(source: Source, graph: GraphProto) -> list[NodeProto]:
         return [nodes[index] for index in TopologicalSorter(dict(enumerate(waits))).static_order()]
     except CycleError as error:
         stuck = nodes[error.args[1][0]]
-        raise source.error(f"{describe(stuck)}: is part of a cycle") from None
+        raise source.error(f"{describe(stuck)}: is part of a cycle") from error

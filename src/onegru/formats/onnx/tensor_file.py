@@ -22,7 +22,7 @@ def read_tensor(path: Path) -> tuple[str, Array]:
     try:
         tensor.ParseFromString(data)
     except Exception as error:  # protobuf's DecodeError is not in the public interface of every version
-        raise source.error(f"not an ONNX tensor, or truncated ({error})") from None
+        raise source.error(f"not an ONNX tensor, or truncated ({error})") from error
     if tensor.data_type == TensorProto.UNDEFINED:
         raise source.error("not an ONNX tensor")
     check_tensor(source, tensor)

@@ -77,10 +77,10 @@ def upgrade(source: Source, model: ModelProto) -> ModelProto:
             if (reason := _why_not(model, node)) is not None:
                 old = next((entry.version for entry in model.opset_import if is_onnx(entry)), 1)
                 opsets = f"from opset {old} to {OLDEST_OPSET}"
-                raise source.error(f"{describe(node)}: cannot be upgraded {opsets} ({reason})") from None
+                raise source.error(f"{describe(node)}: cannot be upgraded {opsets} ({reason})") from error
         raise source.error(
             f"cannot be upgraded to opset {OLDEST_OPSET} ({converter_reason(error)})"
-        ) from None
+        ) from error
 
 
 def _convert(model: ModelProto) -> ModelProto:

@@ -95,8 +95,8 @@ def read_model(source: Source, data: bytes) -> ModelProto:
         model.ParseFromString(data)
     except Exception as error:  # protobuf's DecodeError is not in the public interface of every version
         if "depth" in str(error).lower():
-            raise source.error("bodies lie too deep within each other for protobuf") from None
-        raise source.error(f"not an ONNX model, or truncated ({error})") from None
+            raise source.error("bodies lie too deep within each other for protobuf") from error
+        raise source.error(f"not an ONNX model, or truncated ({error})") from error
     if not model.HasField("graph"):
         raise source.error("holds no graph; not an ONNX model, or truncated")
     _check_text(source, model)
@@ -136,7 +136,7 @@ def serialized(source: Source, model: object, problem: str = "cannot be serializ
     try:
         return bytes(model.SerializeToString())
     except Exception as error:  # protobuf's own
-        raise source.error(f"{problem} ({error})") from None
+        raise source.error(f"{problem} ({error})") from error
 
 
 def drop_named(field: MutableSequence[Any], names: Container[str]) -> None:
@@ -228,7 +228,7 @@ def to_array(source: Source, tensor: TensorProto) -> Array:
     try:
         return onnx.numpy_helper.to_array(tensor)
     except Exception as error:  # whatever the helper stumbles over, the tensor is at fault
-        raise source.error(f"tensor {tensor.name!r}: cannot be read ({error})") from None
+        raise source.error(f"tensor {tensor.name!r}: cannot be read ({error})") from error
 
 
 def external_files(source: Source, tensors: Iterable[TensorProto]) -> set[Path]:
@@ -282,7 +282,7 @@ def external_bytes(source: Source, tensor: TensorProto) -> bytes:
     except OSError as error:
         raise source.error(
             f"tensor {tensor.name!r}: {path.name!r} cannot be read ({error.strerror})"
-        ) from None
+        ) from error
 
 
 # Text
@@ -441,7 +441,7 @@ def _external_file(source: Source, place: str, location: str) -> Path:
             inside = ".." not in Path(location).parts and path.is_relative_to(source.beside)
         is_file = inside and path.is_file()
     except OSError as error:
-        raise source.error(f"{place} in {location!r}, which cannot be read ({error.strerror})") from None
+        raise source.error(f"{place} in {location!r}, which cannot be read ({error.strerror})") from error
     if not inside:
         raise source.error(f"{place} in {location!r}, outside the model's folder")
     if not is_file:

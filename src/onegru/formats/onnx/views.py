@@ -114,4 +114,4 @@ class ViewStep(OwnStep):
         try:
             values[target] = self._view(values[source])
         except ValueError as error:  # NumPy's AxisError, too
-            raise self._source.error(f"{describe(self._node)}: {error}") from None
+            raise self._source.error(f"{describe(self._node)}: {error}") from error

@@ -121,23 +121,23 @@ class LayerTranslation:
         """An attribute that is a number, as precise as the values that the layer takes."""
         try:
             number = self.parser.number(self.layer, name, self.layer.data[name])
-        except (FormatError, KeyError):
-            raise UnknownLayerError from None
+        except (FormatError, KeyError) as error:
+            raise UnknownLayerError from error
         return number if self.flow.dtype(self.inputs[0]) == "float64" else to_float32(number)
 
     def whole(self, name: str, default: str = "") -> int:
         """An attribute that is an integer, which may be negative."""
         try:
             return int(self.layer.data.get(name, default))
-        except ValueError:
-            raise UnknownLayerError from None
+        except ValueError as error:
+            raise UnknownLayerError from error
 
     def numbers(self, name: str) -> list[int]:
         """An attribute of integers; empty if it is not there."""
         try:
             return [int(word) for word in self.layer.data.get(name, "").split(",") if word.strip()]
-        except ValueError:
-            raise UnknownLayerError from None
+        except ValueError as error:
+            raise UnknownLayerError from error
 
     def rank(self, place: int) -> int:
         """The rank of an input."""
@@ -564,8 +564,8 @@ def _cell(place: LayerTranslation) -> Op:
             name: place.parser.attribute(layer, operator.attributes.get(name), text)
             for name, text in layer.data.items()
         }
-    except FormatError:
-        raise UnknownLayerError from None
+    except FormatError as error:
+        raise UnknownLayerError from error.__cause__
     return place.op(f"openvino::{layer.type}", **attributes)
 
 

@@ -116,7 +116,7 @@ class Network:
         try:
             self._model.validate_nodes_and_infer_types()
         except Exception as error:  # whatever OpenVINO stumbles over
-            raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from None
+            raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from error
 
     def _for_any(self) -> _Compiled | None:
         """What runs any sizes; None of a model that OpenVINO can compile only for those that are known."""
@@ -133,7 +133,7 @@ class Network:
         try:
             compiled = core_with_extensions().compile_model(model, "CPU", properties)
         except Exception as error:  # whatever OpenVINO stumbles over
-            raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from None
+            raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from error
         is_plain = _is_fixed(model) and not any(map(_is_input, model.outputs))
         return _Compiled(compiled, self._place, is_plain and not self._is_observed)
 
@@ -157,8 +157,8 @@ class Network:
             line = _one_line(error)
             if (ours := _OURS.search(line)) is not None:
                 operator = self._operators.get(ours[1], "GRU")
-                raise SpecError(f"{self._place}: {operator} node {ours[1]!r}: {ours[2]}") from None
-            raise FormatError(f"{self._place}: OpenVINO fails ({line})") from None
+                raise SpecError(f"{self._place}: {operator} node {ours[1]!r}: {ours[2]}") from error
+            raise FormatError(f"{self._place}: OpenVINO fails ({line})") from error
 
     def _for(self, sizes: _Sizes) -> _Compiled:
         """What runs these sizes, which are compiled for when they come a second time."""
@@ -336,7 +336,7 @@ def _read(text: str, weights: Array, place: str, where: str) -> Any:
     except FormatError:
         raise
     except Exception as error:  # whatever OpenVINO stumbles over
-        raise FormatError(f"{place}: OpenVINO refuses it ({_one_line(error)})") from None
+        raise FormatError(f"{place}: OpenVINO refuses it ({_one_line(error)})") from error
     return network
 
 

@@ -87,7 +87,7 @@ class Net:
         try:
             return [self.layers[key] for key in TopologicalSorter(waits).static_order()]
         except CycleError as error:
-            raise FormatError(f"{path}: {self.layers[error.args[1][0]]}: is part of a cycle") from None
+            raise FormatError(f"{path}: {self.layers[error.args[1][0]]}: is part of a cycle") from error
 
 
 def parse_xml(text: bytes, path: Path) -> ET.Element:
@@ -128,7 +128,7 @@ def parse_xml(text: bytes, path: Path) -> ET.Element:
         raise
     # The latter two: an encoding that is unknown, or that the file violates.
     except (xml.parsers.expat.ExpatError, ValueError, LookupError) as error:
-        raise FormatError(f"{path}: not well-formed XML ({error})") from None
+        raise FormatError(f"{path}: not well-formed XML ({error})") from error
     return builder.close()
 
 

@@ -193,7 +193,7 @@ def onnx_model(file: Opened) -> tuple[ModelProto, tuple[str, ...]]:
         model, kinds = whole.model(), whole.unknown.items()
         return model, tuple(f"{kind} ({number} times)" if number > 1 else kind for kind, number in kinds)
     except FormatError as error:
-        raise FormatError(f"{file}: {error}") from None
+        raise FormatError(f"{file}: {error}") from error.__cause__
     except (*BROKEN, struct.error) as error:
         words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise FormatError(f"{file}: parts contradict each other; broken or truncated ({words})") from None
+        raise FormatError(f"{file}: parts contradict each other; broken or truncated ({words})") from error

@@ -108,7 +108,7 @@ class Emitter(Builder):
         try:
             return super().shape(name)
         except LookupError as error:
-            raise MissError(str(error)) from None
+            raise MissError(str(error)) from error
 
     def rows(self, view: View, what: str, time: int | None = None) -> str:
         """A view as [rows, columns], or [time, rows, columns]."""

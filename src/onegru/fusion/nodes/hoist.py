@@ -229,7 +229,9 @@ def _ahead(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
     try:
         change = call.operator.ahead(call, [varies for _, varies in given])
     except UnknownOpError as error:
-        raise MissError(str(error) or f"{op.kind} cannot be computed for all iterations at once") from None
+        raise MissError(
+            str(error) or f"{op.kind} cannot be computed for all iterations at once"
+        ) from error.__cause__
     inputs = [at.repeated(item) if change.repeat else item[0] for item in given]
     if change.widen:
         rank = at.rank(name)

@@ -69,7 +69,7 @@ def read(path: Path, kind: type[Kind]) -> Kind:
         return kind(spec=spec, **arrays, name=about["name"], source=about["source"])
     except (KeyError, TypeError, ValueError) as error:  # SpecError is a ValueError
         words = error if isinstance(error, SpecError) else "what it says of itself is broken"
-        raise FormatError(f"{path}: not a file of gates; {words}") from None
+        raise FormatError(f"{path}: not a file of gates; {words}") from error
 
 
 def _spec(fields: Mapping[str, Any]) -> Spec:

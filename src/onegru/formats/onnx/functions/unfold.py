@@ -56,7 +56,7 @@ def unfold_functions(source: Source, model: ModelProto) -> ModelProto:
         model = inliner.inline_local_functions(model)
         model.functions.extend(own)
     except Exception as error:  # a C++ exception of no particular class
-        raise source.error(f"functions that hold GRUs cannot be unfolded ({_first_line(error)})") from None
+        raise source.error(f"functions that hold GRUs cannot be unfolded ({_first_line(error)})") from error
     # It leaves calls of functions that were written for another opset than the model. (convert_version=True
     # fails on those that take an initializer, as weights are: "Type unknown", onnx 1.23.)
     for node in all_nodes(model.graph.node):

@@ -86,8 +86,8 @@ class Session:
     ) -> None:
         try:
             import onnxruntime
-        except ImportError:
-            raise MissingExtraError("onnxruntime", "onnxruntime", f"{source.name}: {where}") from None
+        except ImportError as error:
+            raise MissingExtraError("onnxruntime", "onnxruntime", f"{source.name}: {where}") from error
         folder = source.folder
         if isinstance(model, bytes):
             model, folder = placed(source, model)
@@ -122,7 +122,7 @@ class Session:
         except FormatError:
             raise
         except Exception as error:  # its exceptions share no base class
-            raise self._error(error, "refuses it") from None
+            raise self._error(error, "refuses it") from error
         outputs = self._session.get_outputs()
         self.output_names = [output.name for output in outputs]
         # Arrays of that type cannot be passed as they are.
@@ -145,8 +145,8 @@ class Session:
         for key, value in entries.items():
             try:
                 options.add_session_config_entry(key, value)
-            except TypeError:
-                raise FormatError(f"{source.name!r}: the name of its folder is not UTF-8") from None
+            except TypeError as error:
+                raise FormatError(f"{source.name!r}: the name of its folder is not UTF-8") from error
         return options
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
@@ -164,7 +164,7 @@ class Session:
                 ]
             results: list[Any] = self._run(self.output_names, feeds, None)
         except Exception as error:  # its exceptions share no base class
-            raise self._error(error, "fails") from None
+            raise self._error(error, "fails") from error
         return results
 
     def _error(self, error: Exception, what: str) -> Exception:
