@@ -103,8 +103,8 @@ _RuntimesOption = Annotated[
     typer.Option(
         "--runtime",
         metavar="NAME",
-        help=f"A runtime to run: {', '.join(RUNTIMES)}; repeat for several. Default: every one "
-        "that is installed.",
+        help=f"A runtime to run: {', '.join(RUNTIMES)}, or module:function or FILE.py:function for a "
+        "function of yours; repeat for several. Default: every one that is installed.",
     ),
 ]
 _ProvidersOption = Annotated[

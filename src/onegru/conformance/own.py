@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from onegru.conformance.case import Case
 from onegru.conformance.cases import kit_cases, select_cases
+from onegru.conformance.files import IR, ONNX
 from onegru.conformance.judge import judge
 from onegru.conformance.results import Outcome, RuntimeResults
-from onegru.core.arguments import check_function, shown
+from onegru.conformance.runtimes.function import Function, FunctionRuntime, find_function
+from onegru.conformance.runtimes.registry import RuntimeConfig
+from onegru.conformance.runtimes.run import SECONDS, run_cases
+from onegru.conformance.runtimes.torch import CaseSubject
+from onegru.core.arguments import check_function, number, shown
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
-from onegru.core.wording import printable
+from onegru.peers.base import MisfitError
 
 
 def try_runtime(
-    run: Callable[[Case], Mapping[str, Array]],
+    run: Function | str,
     cases: str | Case | Iterable[str | Case] = "*",
     *,
     name: str = "mine",
     version: str = "",
+    timeout: float | None = SECONDS,
     progress: Callable[[int, int], None] | None = None,
 ) -> RuntimeResults:
-    """Judge a runtime of your own by the cases of the kit.
+    """Judge a runtime of your own by the cases of the kit, in processes that may crash or hang.
 
         results = onegru.conformance.try_runtime(my_gru, "gru_14__*")
         print(results.summary())  # 81 passed, 1 differed
@@ -31,10 +38,14 @@ def try_runtime(
         run: takes a case, and gives its outputs by the specification's names. `case.operator` and
             `case.attributes` say what is computed, `case.inputs` has the arrays, weights included, and
             `case.outputs` the names wanted. `onegru.conformance.onnx_model(case)` is the case as an ONNX
-            model. What it raises, any Exception, counts as a refusal.
+            model. What it raises, any Exception, counts as a refusal. A function runs in copies of this
+            process (`os.fork`), in which threads that a library started before are missing: load such a
+            library in the function, or name it "module:function", which new processes import.
         cases: patterns of names, with *, ? and [...], or cases; "*" for all, which takes minutes.
         name: what to call the runtime.
         version: its version.
+        timeout: the most seconds that a case may take. With None the function runs in this process, as a
+            debugger needs it, and a crash ends everything. So does a function on Windows, which has no fork.
         progress: called after each case with the number of those done and of all.
 
     Returns:
@@ -44,8 +55,8 @@ def try_runtime(
     Raises:
         SpecError: an argument is not legal, or no case has such a name.
     """
-    if not callable(run):
-        raise SpecError.of("run", f"{shown(run)}; must be a function of a case")
+    if not (callable(run) or isinstance(run, str)):
+        raise SpecError.of("run", f"{shown(run)}; must be a function of a case, or 'module:function'")
     check_function("progress", progress)
     listed = [cases] if isinstance(cases, str | Case) else list(cases) if isinstance(cases, Iterable) else []
     if not listed or not all(isinstance(item, str | Case) for item in listed):
@@ -54,27 +65,33 @@ def try_runtime(
     chosen = [item for item in listed if isinstance(item, Case)]
     if patterns:
         chosen += select_cases(kit_cases(), patterns)
+    runtime = FunctionRuntime(
+        name, function=find_function(run) if isinstance(run, str) else run, number=version
+    )
+    if timeout is None or not (isinstance(run, str) or hasattr(os, "fork")):
+        return _run_here(runtime, chosen, progress)
+    if not 0 < (seconds := number("timeout", timeout)) < float("inf"):
+        raise SpecError.of("timeout", f"{timeout}; must be above 0 and finite, or None")
+    return run_cases(RuntimeConfig(runtime, kinds=(ONNX, IR)), chosen, seconds=seconds, progress=progress)
+
+
+def _run_here(
+    runtime: FunctionRuntime, cases: Sequence[Case], progress: Callable[[int, int], None] | None
+) -> RuntimeResults:
+    """Judge a runtime in this process, which ends where the runtime does."""
     outcomes: dict[str, Outcome] = {}
     outputs: dict[str, Mapping[str, Array]] = {}
-    for done, case in enumerate(chosen, start=1):
+    for done, case in enumerate(cases, start=1):
         try:
-            found = run(case)
-        except Exception as error:  # whatever the runtime raises
-            outcomes[case.name] = Outcome("refuses", f"{type(error).__name__}: {_words(error)}".rstrip(": "))
+            found = runtime.run(CaseSubject(case.name, None, {}, case=case), {})
+        except MisfitError as error:
+            outcomes[case.name] = Outcome("differs", str(error))
+        except RuntimeError as error:
+            outcomes[case.name] = Outcome("refuses", str(error))
         else:
-            is_named = isinstance(found, Mapping)
-            words = f"gives {shown(found)}; must give arrays by name"
-            outcomes[case.name] = judge(case, found) if is_named else Outcome("differs", words)
-            if is_named and outcomes[case.name].status == "differs":
+            outcomes[case.name] = judge(case, found)
+            if outcomes[case.name].status == "differs":
                 outputs[case.name] = found
         if progress is not None:
-            progress(done, len(chosen))
-    return RuntimeResults(name, version, {}, outcomes, outputs)
-
-
-def _words(error: Exception) -> str:
-    """What an error says, on one line."""
-    try:
-        return printable(" ".join(str(error).split()))
-    except Exception:  # of its own __str__
-        return ""
+            progress(done, len(cases))
+    return RuntimeResults(runtime.name, runtime.number, {}, outcomes, outputs)

@@ -76,7 +76,7 @@ class RuntimeResults:
     @property
     def label(self) -> str:
         """Its name with its version and options."""
-        return " ".join([self.runtime, self.version, *self.options.values()])
+        return " ".join(filter(None, [self.runtime, self.version, *self.options.values()]))
 
     def counts(self) -> dict[Status, int]:
         """How many cases there are of each status."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
@@ -68,9 +69,22 @@ class Runtime(ABC):
         """Why it is not tried on this subject; None if it is."""
         return "reads only ONNX models" if subject.model is None else None
 
+    def start(self) -> None:
+        """Import what runs models: a runtime is called as its package is. It is no part of a run."""
+        with suppress(ImportError):
+            importlib.import_module(self.name)
+
     @abstractmethod
     def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs wanted, by name. An exception counts as a refusal, except for a mistake of onegru's."""
+        """The outputs wanted, by name. An exception counts as a refusal, except for a mistake of onegru's.
+
+        Raises:
+            MisfitError: it gives something that is no output.
+        """
+
+
+class MisfitError(Exception):
+    """What a runtime gives cannot be outputs."""
 
 
 def installed_version(*distributions: str) -> str | None:

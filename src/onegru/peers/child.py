@@ -10,7 +10,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from onegru.core.dtypes import Array
 from onegru.core.wording import printable
@@ -23,7 +23,9 @@ LONGEST_REASON = 10_000
 #: The module that runs models in a process of its own.
 WORKER = "onegru.peers.worker"
 
-Status = Literal["ran", "refuses", "failed", "crashed", "timed out"]
+# What a worker says of a run, and what its end says.
+_Said = Literal["ran", "refuses", "failed", "differs"]
+Status = Literal[_Said, "crashed", "timed out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,8 @@ class RunResult:
     """The result of a run.
 
     Attributes:
-        status: what happened; "failed" if onegru did, before the runtime could refuse.
+        status: what happened; "failed" if onegru did, before the runtime could refuse; "differs" if what it
+            gives cannot be outputs.
         outputs: the tensors among the outputs, by name.
         reason: why there are none, in one line.
     """
@@ -84,16 +87,15 @@ def read_result(folder: Path, name: str) -> RunResult:
         Exception: it is malformed.
     """
     head, arrays = read_answer(folder, name)
-    names, reason = head["outputs"], head["reason"]
-    if len(names) != len(arrays) or not all(isinstance(text, str) for text in (reason, *names)):
+    names, reason, status = head["outputs"], head["reason"], head["status"]
+    are_texts = all(isinstance(text, str) for text in (reason, *names))
+    if len(names) != len(arrays) or not are_texts or status not in get_args(_Said):
         raise ValueError("of another form")
     reason = printable(reason[:LONGEST_REASON])
     outputs = {
         name: array.astype(object) if array.dtype.kind == "U" else array
         for name, array in zip(names, arrays, strict=True)
     }
-    if reason and head["own"]:
-        return RunResult(
-            "failed", outputs, f"could not be run: onegru failed ({reason}), which is a fault of its own"
-        )
-    return RunResult("refuses" if reason else "ran", outputs, reason)
+    if status == "failed":
+        reason = f"could not be run: onegru failed ({reason}), which is a fault of its own"
+    return RunResult(status, outputs, reason)

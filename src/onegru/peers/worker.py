@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import pickle
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,8 @@ import numpy as np
 
 from onegru.core.dtypes import as_text
 from onegru.core.errors import is_own_mistake
-from onegru.peers.base import ModelUnderTest, Runtime
-from onegru.peers.child import LONGEST_REASON
+from onegru.peers.base import MisfitError, ModelUnderTest, Runtime
+from onegru.peers.child import LONGEST_REASON, Status
 from onegru.system.child_process import write_answer
 
 
@@ -25,9 +23,14 @@ def main(arguments: Sequence[str]) -> None:
         arguments: the number of the first part to carry out.
     """
     runtime, parts = pickle.loads(Path("request").read_bytes())
-    with suppress(ImportError):  # a runtime is called as its package is; its import is no part of a run
-        importlib.import_module(runtime.name)
-    first = int(arguments[0])
+    answer_from(runtime, parts, int(arguments[0]))
+
+
+def answer_from(
+    runtime: Runtime, parts: Sequence[tuple[ModelUnderTest, Mapping[str, Any]]], first: int
+) -> None:
+    """Run models and their inputs, from one of them on, and leave the answers in the current folder."""
+    runtime.start()
     Path(f"ready-{first}").touch()
     for number in range(first, len(parts)):
         subject, inputs = parts[number]
@@ -37,16 +40,18 @@ def main(arguments: Sequence[str]) -> None:
 def _answer(runtime: Runtime, subject: ModelUnderTest, inputs: Mapping[str, Any], name: str) -> None:
     """Run a model, and leave what came of it in a file of this name."""
     outputs: dict[str, Any] = {}
-    reason, is_own = "", False
+    status: Status = "ran"
+    reason = ""
     try:
         outputs = runtime.run(subject, inputs)
     except Exception as error:  # whatever a runtime raises is its refusal; what onegru stumbles over is not
         reason = " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
-        is_own = is_own_mistake(error)
+        is_misfit = isinstance(error, MisfitError)
+        status = "differs" if is_misfit else "failed" if is_own_mistake(error) else "refuses"
     tensors = {
         name: as_text(np.asarray(value)) if value.dtype.kind in "OUST" else np.asarray(value)
         for name, value in outputs.items()
         if isinstance(value, np.ndarray | np.generic)
     }
-    head = {"reason": reason, "own": is_own, "outputs": list(tensors)}
+    head = {"status": status, "reason": reason, "outputs": list(tensors)}
     write_answer(head, list(tensors.values()), name)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onegru.conformance.files import IR, ONNX
+from onegru.conformance.runtimes.function import FunctionRuntime, find_function
 from onegru.conformance.runtimes.own import Onegru
 from onegru.conformance.runtimes.torch import TorchGru
 from onegru.core.arguments import choice
@@ -46,8 +47,9 @@ class RuntimeConfig:
 
     @property
     def reserves_memory(self) -> bool:
-        """Whether its address space says nothing of the memory it uses: a provider may be a GPU's."""
-        return self.options.get("provider", _CPU) not in (_CPU, _OWN)
+        """Whether its address space says nothing of the memory it uses: it may be a GPU's."""
+        is_unknown = isinstance(self.runtime, FunctionRuntime)
+        return is_unknown or self.options.get("provider", _CPU) not in (_CPU, _OWN)
 
 
 def configs(
@@ -59,7 +61,7 @@ def configs(
     """The runtimes of these names, or all that are installed.
 
     Args:
-        names: which, in this order.
+        names: which, in this order; "module:function" for a function of yours.
         providers: the execution providers of ONNX Runtime, each a config; none for the CPU's.
         engines: the engines of onegru, each a config; none for the native one.
         precision: what OpenVINO computes in: "f32", as by default here, or "default" for its own default.
@@ -73,7 +75,7 @@ def configs(
     for engine in engines:
         choice("engine", engine, ENGINES)
     for name in names:
-        if RUNTIMES[choice("runtime", name, RUNTIMES)].version() is None:
+        if ":" not in name and RUNTIMES[choice("runtime", name, RUNTIMES)].version() is None:
             raise MissingExtraError(name, name, "runtime")
     chosen = list(dict.fromkeys(names or (name for name, item in RUNTIMES.items() if item.version())))
     for option, given, owner in (
@@ -105,6 +107,8 @@ def configs(
         elif name == "openvino":
             (used,) = precisions or PRECISIONS[:1]
             found.append(RuntimeConfig(OpenVino(precision=used), {"precision": used}, _BOTH))
+        elif ":" in name:
+            found.append(RuntimeConfig(FunctionRuntime(name, function=find_function(name)), kinds=_BOTH))
         else:
             found.append(RuntimeConfig(RUNTIMES[name], kinds=_BOTH if name == "torch" else (ONNX,)))
     return tuple(found)

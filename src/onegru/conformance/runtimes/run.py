@@ -8,18 +8,21 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from onegru.conformance.case import Case
 from onegru.conformance.files import case_files, fed_inputs, kind_of_case
 from onegru.conformance.judge import judge
 from onegru.conformance.results import Outcome, RuntimeResults
+from onegru.conformance.runtimes.function import FunctionRuntime
 from onegru.conformance.runtimes.registry import RuntimeConfig
 from onegru.conformance.runtimes.torch import CaseSubject, TorchGru
 from onegru.core.dtypes import Array
 from onegru.peers.base import ModelUnderTest
 from onegru.peers.child import WORKER, end_words, read_result
-from onegru.system.child_process import Limits, child_folder, run_child, running
+from onegru.peers.worker import answer_from
+from onegru.system.child_process import Ended, Limits, child_folder, run_child, run_forked, running
 
 #: Called with the number of cases done, and of all.
 Progress = Callable[[int, int], None]
@@ -43,6 +46,8 @@ _LONGEST_REASON = 400
 
 # Called with a case, what comes of it, and what the runtime gave.
 _Take = Callable[[Case, Outcome, Mapping[str, Array]], None]
+# A model and its inputs.
+_Part = tuple[ModelUnderTest, Mapping[str, Array]]
 
 
 class StopWorker(Exception):
@@ -110,12 +115,28 @@ class _Batch:
         self._first = 0  # the case that the process began with
         self._since = 0.0  # when the process began, or last gave something
         self._output_invalid = False  # whether it wrote what it should not
-        is_torch = isinstance(config.runtime, TorchGru)
-        parts = [
-            _without_file(case) if is_torch else _as_file(case, folder / str(number))
-            for number, case in enumerate(cases)
-        ]
-        (folder / "request").write_bytes(pickle.dumps((config.runtime, parts)))
+        self._start: Callable[[Limits], Ended] = self._start_new
+        runtime = config.runtime
+        if isinstance(runtime, FunctionRuntime):
+            parts = [_as_case(case) for case in cases]
+            if not isinstance(runtime.function, str):
+                self._start = partial(self._start_copy, runtime, parts)
+                return
+        else:
+            is_torch = isinstance(runtime, TorchGru)
+            parts = [
+                _without_file(case) if is_torch else _as_file(case, folder / str(number))
+                for number, case in enumerate(cases)
+            ]
+        (folder / "request").write_bytes(pickle.dumps((runtime, parts)))
+
+    def _start_new(self, limits: Limits) -> Ended:
+        return run_child(WORKER, [str(self._done)], self._folder, limits, self._watch)
+
+    def _start_copy(self, runtime: FunctionRuntime, parts: Sequence[_Part], limits: Limits) -> Ended:
+        """A copy of this process needs no request, and may have more address space than others may take."""
+        work = partial(answer_from, runtime, parts, self._done)
+        return run_forked(work, self._folder, replace(limits, memory=None), self._watch)
 
     def run(self, limits: Limits) -> None:
         """Run all cases."""
@@ -135,7 +156,7 @@ class _Batch:
         """
         self._first, self._since, self._output_invalid = self._done, time.monotonic(), False
         try:
-            ended = run_child(WORKER, [str(self._done)], self._folder, limits, self._watch)
+            ended = self._start(limits)
         except StopWorker as stop:
             return "" if self._collect() or self._output_invalid else str(stop)
         except OSError as error:  # a process before has removed the folder
@@ -176,6 +197,8 @@ class _Batch:
                 break
             if answer.status == "ran":
                 self._give(case, judge(case, answer.outputs), answer.outputs)
+            elif answer.status == "differs":
+                self._give(case, Outcome("differs", answer.reason))
             elif _NO_MEMORY.search(answer.reason):
                 self._give(case, Outcome("crashes", "out of memory"))
             else:
@@ -188,12 +211,17 @@ class _Batch:
         self._take(case, outcome, outputs or {})
 
 
-def _without_file(case: Case) -> tuple[ModelUnderTest, Mapping[str, Array]]:
+def _as_case(case: Case) -> _Part:
+    """A case for a function of cases, which asks it for its inputs."""
+    return CaseSubject(case.name, None, _names(case), case=Case(case.operator, case.choices)), {}
+
+
+def _without_file(case: Case) -> _Part:
     """A case for a runtime that reads no files; without what it should give."""
     return CaseSubject(case.name, None, _names(case), case=Case(case.operator, case.choices)), case.inputs
 
 
-def _as_file(case: Case, folder: Path) -> tuple[ModelUnderTest, Mapping[str, Array]]:
+def _as_file(case: Case, folder: Path) -> _Part:
     """A case as a file, which is written to the folder if it must be."""
     files = case_files(case)
     if (model := files.get("model.onnx")) is not None:

@@ -1,0 +1,111 @@
+"""A function of a case as a runtime: a function of yours, or one that "module:function" names."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onegru.conformance.case import Case
+from onegru.conformance.judge import judge
+from onegru.conformance.runtimes.torch import CaseSubject
+from onegru.core.arguments import shown
+from onegru.core.dtypes import Array
+from onegru.core.errors import SpecError
+from onegru.core.wording import printable
+from onegru.peers.base import MisfitError, ModelUnderTest, Runtime
+
+#: What computes a case: its outputs by the specification's names.
+Function = Callable[[Case], Mapping[str, Array]]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRuntime(Runtime):
+    """See `onegru.peers.base.Runtime`.
+
+    Attributes:
+        function: the function, or where a new process finds it, as `find_function` gives it.
+        number: its version.
+    """
+
+    function: Function | str = ""
+    number: str = ""
+
+    def version(self) -> str | None:
+        """Its version."""
+        return self.number
+
+    def refuses(self, subject: ModelUnderTest) -> str | None:
+        """Why it is not tried on this subject."""
+        return None if isinstance(subject, CaseSubject) else "is tried only on the kit's cases"
+
+    def start(self) -> None:
+        """Import the function."""
+        self._called()
+
+    def _called(self) -> Function:
+        return _imported(self.function) if isinstance(self.function, str) else self.function
+
+    def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs."""
+        assert isinstance(subject, CaseSubject) and subject.case is not None, "refused before"
+        case = subject.case
+        try:
+            found: object = self._called()(case)
+        except Exception as error:  # whatever a function raises
+            raise RuntimeError(f"{type(error).__name__}: {_words(error)}".rstrip(": ")) from error
+        if not isinstance(found, Mapping):
+            raise MisfitError(f"gives {shown(found)}; must give arrays by name")
+        outcome = judge(case, found)
+        if outcome.output is not None and outcome.where is None:  # of another form, and maybe of any size
+            raise MisfitError(outcome.reason)
+        return {str(name): np.asarray(value) for name, value in found.items()}
+
+
+def find_function(text: str) -> str:
+    """Where a new process finds the function that "module:function" or "file.py:function" names.
+
+    Raises:
+        SpecError: there is no such module or file.
+    """
+    module, _, name = text.rpartition(":")
+    if module.endswith(".py"):
+        is_there, module = Path(module).is_file(), str(Path(module).absolute())
+    else:
+        try:
+            is_there = importlib.util.find_spec(module) is not None
+        except (ImportError, ValueError):  # of a package that the name begins with
+            is_there = False
+    if not is_there or not name:
+        hint = "module:function of a module that Python finds, or FILE.py:function"
+        raise SpecError.of("runtime", f"{text!r}: no such function; must be {hint}")
+    return f"{module}:{name}"
+
+
+@cache
+def _imported(text: str) -> Function:
+    module, _, name = text.rpartition(":")
+    if not module.endswith(".py"):
+        return attrgetter(name)(importlib.import_module(module))  # type: ignore[no-any-return]
+    path = Path(module)
+    sys.path.append(str(path.parent))  # last, so that nothing there replaces another module
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    sys.modules[path.stem] = made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return attrgetter(name)(made)  # type: ignore[no-any-return]
+
+
+def _words(error: Exception) -> str:
+    """What an error says, on one line."""
+    try:
+        return printable(" ".join(str(error).split()))
+    except Exception:  # of its own __str__
+        return ""
