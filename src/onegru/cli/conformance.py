@@ -225,8 +225,8 @@ def export_command(
 
     Example: onegru conformance export kit --operator GRU-22
     """
-    chosen = chosen_cases(cases or (), operators or ())
-    with ProgressBar(f"writing {count(len(chosen), 'case')}") as watch:
+    with ProgressBar("writing cases") as watch:
+        chosen = chosen_cases(cases or (), operators or ())
         export_cases(folder, chosen, watch.progress)
     say(Screen(), f"wrote {count(len(chosen), 'case')} to {safe(str(folder))}")
 
