@@ -129,9 +129,10 @@ struct ForeignPool {
 // Runs a call, on this thread or several: ours, or those of `pool`. `call.token` may stop it.
 void Run(const std::shared_ptr<const Packed>& packed, const Call& call, const ForeignPool* pool = nullptr);
 
-// Runs a call without lengths on this thread, in memory of the caller's: nothing is allocated, locked, or asked of the
-// system. scratch: ScratchBound(packed, B, 1) bytes.
+// Runs a call of a stream, without lengths, on this thread, in memory of the caller's: nothing is allocated, locked, or
+// asked of the system. scratch: StreamScratch(packed, rows) bytes, where rows is B or more.
 void RunAlone(const Packed& packed, const Call& call, unsigned char* scratch);
+std::size_t StreamScratch(const Packed& packed, std::size_t rows);
 
 // The most scratch that a call of this layer can take, for any T, by at most so many threads.
 std::size_t ScratchBound(const Packed& packed, std::size_t B, std::size_t most_threads);

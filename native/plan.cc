@@ -161,6 +161,12 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   return plan;
 }
 
+Plan MakeStreamPlan(const Packed& packed, const Call& call) {
+  Plan plan = MakePlan(packed, call, 1);
+  plan.steps_at_once = std::min(plan.steps_at_once, kMinStepsAtOnce * plan.rows_at_once);
+  return plan;
+}
+
 void OrderByLength(const Call& call, std::vector<std::int32_t>& order) {
   order.clear();
   const std::int64_t* const lengths = call.lengths;
@@ -210,14 +216,31 @@ Scratch::Scratch(const Packed& packed, const Plan& plan) {
   bytes = (plan.paired ? 2 : 1) * caller + helpers * helper + crews * epochs * epoch + seats * member;
 }
 
-std::size_t ScratchBound(const Packed& packed, std::size_t B, std::size_t most_threads) {
+namespace {
+
+// The longest call of so many rows.
+Call LongestCall(std::size_t rows) {
   Call call{};
-  call.B = B;
+  call.B = rows;
   call.T = std::size_t{1} << 5 * sizeof(std::size_t);  // more than any call has: 2^40, or 2^20 with 32 bits
+  return call;
+}
+
+}  // namespace
+
+std::size_t ScratchBound(const Packed& packed, std::size_t B, std::size_t most_threads) {
   std::size_t most = 0;
   for (std::size_t threads = 1; threads <= most_threads; ++threads) {
-    most = std::max(most, Scratch(packed, MakePlan(packed, call, threads)).bytes);
+    most = std::max(most, Scratch(packed, MakePlan(packed, LongestCall(B), threads)).bytes);
   }
+  return most;
+}
+
+std::size_t StreamScratch(const Packed& packed, std::size_t rows) {
+  const auto bytes = [&](std::size_t n) { return Scratch(packed, MakeStreamPlan(packed, LongestCall(n))).bytes; };
+  std::size_t most = bytes(rows);
+  // A call of fewer rows may take more at once: of 64, all; of 70, half.
+  for (std::size_t n = std::min(rows, kMaxRowsAtOnce); n > 0; --n) most = std::max(most, bytes(n));
   return most;
 }
 

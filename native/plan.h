@@ -38,6 +38,8 @@ struct Plan {
 };
 
 Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads);
+// The plan of a stream, which keeps its scratch: its products with x are computed for fewer steps together.
+Plan MakeStreamPlan(const Packed& packed, const Call& call);
 
 #if defined(ONEGRU_STALL)
 extern bool g_always_by_units;  // for tests: whatever this machine's speeds are

@@ -390,7 +390,7 @@ thread_local PoolTrials t_pool_trials;
 }  // namespace
 
 void RunAlone(const Packed& packed, const Call& call, unsigned char* scratch) {
-  const Plan plan = MakePlan(packed, call, 1);
+  const Plan plan = MakeStreamPlan(packed, call);
   const std::vector<std::int32_t> no_order;  // no memory
   RunAlone(packed, call, plan, no_order, scratch, CallerBytes(packed, plan));
 }

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 #if !defined(__wasm__)
 #include <filesystem>
 #endif
 
+#include "native/c/spec.h"
 #include "native/float16.h"
 #include "native/float_mode.h"
 #include "native/problem.h"
@@ -20,102 +23,42 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "files are");
 
 constexpr std::uint64_t kLargestHeader = 1 << 20;
-constexpr std::size_t kMostLayers = 256;  // the header is read again for each
-
-struct TensorOfFile {
-  std::string dtype;
-  std::vector<std::uint64_t> shape;
-  std::uint64_t begin, bytes;
-};
-
-// Whether its data is that of its shape, of elements of so many bytes.
-bool Fits(const TensorOfFile& tensor, std::uint64_t bytes) {
-  for (const std::uint64_t axis : tensor.shape) {
-    if (axis != 0 && bytes > std::numeric_limits<std::uint64_t>::max() / axis) return false;
-    bytes *= axis;
-  }
-  return bytes == tensor.bytes;
-}
-
-class File {
- public:
-  explicit File(Source& source) : source_(source) {
-    std::uint64_t length = 0;
-    if (source.size() < sizeof(length)) throw BadFile("not a safetensors file, or truncated");
-    source.Read(0, sizeof(length), &length);
-    if (length > std::min(kLargestHeader, source.size() - sizeof(length))) {
-      throw BadFile("not a safetensors file, truncated, or with a header of more than 1 MiB");
-    }
-    std::string text(static_cast<std::size_t>(length), 0);
-    source.Read(sizeof(length), text.size(), text.data());
-    header_ = JsonParser::Parse(text);
-    data_ = sizeof(length) + length;
-    const Json* const metadata = header_.Find("__metadata__");
-    const Json* const own = metadata == nullptr ? nullptr : metadata->Find("onegru");
-    if (own == nullptr || own->kind != Json::kString) {
-      throw BadFile("no \"onegru\" in its metadata; must be a file of onegru.save_layers");
-    }
-    document_ = JsonParser::Parse(own->text);
-    const std::uint64_t format = document_.At("format", Json::kNumber).Size();
-    if (format != 1 && format != 2) throw BadFile("format: must be 1 or 2");
-    document_.At("stack", Json::kBool);
-    const std::size_t layers = document_.At("layers", Json::kArray).items.size();
-    if (document_.items.size() != 3) throw BadFile("must have format, stack, layers, and nothing else");
-    if (layers < 1 || layers > kMostLayers) throw BadFile("layers: " + std::to_string(layers) + "; must be 1…256");
-  }
-
-  const Json& Layer(std::size_t index) const {
-    const auto& layers = document_.At("layers", Json::kArray).items;
-    if (index >= layers.size()) {
-      throw NoSuchLayer("index: " + std::to_string(index) + "; the file has " + std::to_string(layers.size()) +
-                        (layers.size() == 1 ? " layer" : " layers"));
-    }
-    return layers[index];
-  }
-
-  bool Has(const std::string& name) const { return header_.Find(name) != nullptr; }
-
-  TensorOfFile Find(const std::string& name) const {
-    const Json& entry = header_.At(name, Json::kObject);
-    TensorOfFile tensor{entry.At("dtype", Json::kString).text, {}, 0, 0};
-    for (const auto& axis : entry.At("shape", Json::kArray).items) tensor.shape.push_back(axis.Size());
-    const auto& offsets = entry.At("data_offsets", Json::kArray).items;
-    if (offsets.size() != 2) throw BadFile(name + ": data_offsets must be two");
-    const std::uint64_t begin = offsets[0].Size(), end = offsets[1].Size();
-    if (begin > end || end > source_.size() - data_) throw BadFile(name + ": its data is outside the file");
-    tensor.begin = data_ + begin;
-    tensor.bytes = end - begin;
-    return tensor;
-  }
-
-  template <class T>
-  std::vector<T> Read(const TensorOfFile& tensor) const {
-    std::vector<T> numbers(static_cast<std::size_t>(tensor.bytes / sizeof(T)));
-    source_.Read(tensor.begin, numbers.size() * sizeof(T), numbers.data());
-    return numbers;
-  }
-
- private:
-  Source& source_;
-  Json header_, document_;
-  std::uint64_t data_ = 0;
-};
 
 constexpr const char* kTypes[] = {"float16", "bfloat16", "float32", "float64"};
 constexpr const char* kTypesOfTensors[] = {"F16", "BF16", "F32", "F64", "I8"};
 constexpr const char* kDirections[] = {"forward", "reverse", "bidirectional"};
 
 template <std::size_t kCount>
-std::int32_t Place(const char* what, const std::string& word, const char* const (&words)[kCount]) {
+std::int32_t Place(const std::string& what, const std::string& word, const char* const (&words)[kCount]) {
   const auto* const found = std::find(std::begin(words), std::end(words), word);
-  if (found == std::end(words)) throw BadFile(std::string(what) + ": " + Quoted(word));
+  if (found == std::end(words)) throw BadFile(what + ": " + Quoted(word));
   return static_cast<std::int32_t>(found - words);
 }
 
-double NumberOrNan(const Json& value, const char* what) {
-  if (value.kind == Json::kNull) return std::numeric_limits<double>::quiet_NaN();
-  if (value.kind != Json::kNumber) throw BadFile(std::string(what) + ": must be a number or null");
+double Number(const Json& value, const std::string& what) {
+  if (value.kind != Json::kNumber) throw BadFile(what + ": must be a number");
   return value.number;
+}
+
+onegru_activation ReadFunction(const Json& function) {
+  if (function.kind != Json::kArray || function.items.size() != 3 || function.items[0].kind != Json::kString) {
+    throw BadFile("activations: must be pairs of [name, alpha, beta]");
+  }
+  const std::string& name = function.items[0].text;
+  const auto* const facts = std::find_if(std::begin(kFunctionFacts), std::end(kFunctionFacts),
+                                         [&](const FunctionFacts& known) { return name == known.name; });
+  if (facts == std::end(kFunctionFacts)) throw BadFile("activations: unknown function " + Quoted(name));
+  onegru_activation read{static_cast<std::int32_t>(facts - kFunctionFacts), 0, 0, 0};
+  for (int i = 0; i < 2; ++i) {
+    const Json& value = function.items[static_cast<std::size_t>(1 + i)];
+    const char* const parameter = i == 0 ? "alpha" : "beta";
+    const bool takes = facts->takes > i;
+    if (takes == (value.kind == Json::kNull)) {
+      throw BadFile("activations: " + name + (takes ? " needs " : " takes no ") + parameter);
+    }
+    if (takes) (i == 0 ? read.alpha : read.beta) = Number(value, parameter);
+  }
+  return read;
 }
 
 onegru_spec ReadSpec(const Json& layer) {
@@ -133,8 +76,7 @@ onegru_spec ReadSpec(const Json& layer) {
   spec.linear_before_reset = layer.At("linear_before_reset", Json::kBool).boolean ? 1 : 0;
   const Json* const clip = layer.Find("clip");
   if (clip == nullptr) throw BadFile("clip: missing");
-  const double bound = NumberOrNan(*clip, "clip");
-  if (!std::isnan(bound)) spec.clip = bound;
+  if (clip->kind != Json::kNull) spec.clip = Number(*clip, "clip");
   const Json* const attention = layer.Find("attention");
   if (attention == nullptr || (attention->kind != Json::kBool && attention->text != "dien")) {
     throw BadFile("attention: must be true, false or \"dien\"");
@@ -148,15 +90,21 @@ onegru_spec ReadSpec(const Json& layer) {
   }
   for (std::size_t i = 0; i < 2 * pairs.size(); ++i) {
     const Json& pair = pairs[i / 2];
-    const Json* const function = pair.kind == Json::kArray && pair.items.size() == 2 ? &pair.items[i % 2] : nullptr;
-    if (function == nullptr || function->kind != Json::kArray || function->items.size() != 3) {
+    if (pair.kind != Json::kArray || pair.items.size() != 2) {
       throw BadFile("activations: must be pairs of [name, alpha, beta]");
     }
-    const auto& parts = function->items;
-    spec.activations[i] = {static_cast<std::int32_t>(FindFunction(parts[0].text)), 0, NumberOrNan(parts[1], "alpha"),
-                           NumberOrNan(parts[2], "beta")};
+    spec.activations[i] = ReadFunction(pair.items[i % 2]);
   }
+  static_cast<void>(CheckedSpec(spec));
   return spec;
+}
+
+// Whether each layer of a stack takes what the one below gives.
+void CheckStack(const onegru_spec& below, const onegru_spec& above) {
+  const std::uint64_t width = std::uint64_t{below.hidden_size} * (below.direction == ONEGRU_BIDIRECTIONAL ? 2 : 1);
+  if (above.input_size != width || above.dtype != below.dtype) {
+    throw BadFile("layers: one does not take what the one below gives");
+  }
 }
 
 template <class T>
@@ -165,98 +113,242 @@ std::vector<unsigned char> Bytes(const std::vector<T>& numbers) {
   return {begin, begin + numbers.size() * sizeof(T)};
 }
 
-// Integers times their scales, which are of a row, or of the groups of one; sets how many share a scale.
-std::vector<unsigned char> Dequantized(const File& file, const std::string& name, const TensorOfFile& tensor,
-                                       std::uint32_t* group) {
-  const TensorOfFile scales = file.Find(name + "_scale");
-  const std::uint64_t K = tensor.shape[2];
-  const std::uint64_t groups = scales.shape.size() == 3 ? scales.shape[2] : 1;
-  bool fits = scales.dtype == "F32" && scales.shape.size() >= 2 && scales.shape.size() <= 3 &&
-              std::equal(scales.shape.begin(), scales.shape.begin() + 2, tensor.shape.begin()) &&
-              Fits(scales, sizeof(float));
-  std::uint64_t each = std::max<std::uint64_t>(K, 1);
-  *group = 0;
-  if (fits && groups != 1) {
-    fits = false;
-    for (const std::uint32_t size : {32u, 64u, 128u}) {
-      if (!fits && groups == (K + size - 1) / size) fits = true, *group = size, each = size;
-    }
-  }
-  if (!fits) throw BadFile(name + "_scale: its shape does not fit " + name);
-  const std::vector<std::int8_t> q = file.Read<std::int8_t>(tensor);
-  const std::vector<float> scale = file.Read<float>(scales);
-  const DefaultFloatMode mode;
-  std::vector<float> numbers(q.size());
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    numbers[i] = static_cast<float>(q[i]) * scale[static_cast<std::size_t>(i / K * groups + i % K / each)];
-  }
-  return Bytes(numbers);
+#if !defined(__wasm__)
+std::FILE* Open(const std::filesystem::path& path) {
+#if defined(_WIN32)
+  return _wfopen(path.c_str(), L"rb");
+#else
+  return std::fopen(path.c_str(), "rb");
+#endif
 }
+bool Seek(std::FILE* file, std::uint64_t at) {
+#if defined(_WIN32)
+  return _fseeki64(file, static_cast<std::int64_t>(at), SEEK_SET) == 0;
+#else
+  return fseeko(file, static_cast<off_t>(at), SEEK_SET) == 0;
+#endif
+}
+#endif
 
 }  // namespace
 
 Source::Source(const char* path) {
+  const auto fail = [&](const std::string& why) -> void { throw CannotRead(Quoted(path) + ": " + why); };
 #if defined(__wasm__)
-  throw CannotRead(std::string(path) + ": there are no files here; read it, and call onegru_layer_read");
+  fail("there are no files here; read it, and call onegru_layer_read");
 #else
+  const std::u8string name(path, path + std::strlen(path));
   std::error_code error;
-  // A pipe might never end.
-  if (!std::filesystem::is_regular_file(path, error)) throw CannotRead(std::string(path) + ": no file");
-  size_ = std::filesystem::file_size(path, error);
-  file_.reset(std::fopen(path, "rb"));
-  if (error || file_ == nullptr) throw CannotRead(std::string(path) + ": cannot be read");
+  std::filesystem::path place;
+  try {
+    place = name;  // Windows has no name for what is not UTF-8
+  } catch (const std::exception&) {
+    fail("not UTF-8");
+  }
+  // A pipe might never end, and opening one waits.
+  const std::filesystem::file_status status = std::filesystem::status(place, error);
+  if (!std::filesystem::status_known(status) || !std::filesystem::exists(status)) {
+    fail(error ? error.message() : "no such file");
+  }
+  if (std::filesystem::is_directory(status)) fail("a folder; must be a file");
+  if (!std::filesystem::is_regular_file(status)) fail("not a regular file");
+  errno = 0;
+  file_.reset(Open(place));
+  if (file_ == nullptr) fail(std::generic_category().message(errno));
+  size_ = std::filesystem::file_size(place, error);
+  if (error) fail(error.message());
 #endif
 }
 
-void Source::Read(std::uint64_t at, std::size_t count, void* to) {
+void Source::Read(std::uint64_t at, std::size_t count, void* to) const {
   if (count == 0) return;
   if (bytes_ != nullptr) {
     std::memcpy(to, bytes_ + at, count);
-  } else if (at > static_cast<std::uint64_t>(std::numeric_limits<long>::max()) ||
-             std::fseek(file_.get(), static_cast<long>(at), SEEK_SET) != 0 ||
-             std::fread(to, 1, count, file_.get()) != count) {
-    throw CannotRead("the file cannot be read to its end");
+    return;
+  }
+#if !defined(__wasm__)
+  errno = 0;
+  if (Seek(file_.get(), at) && std::fread(to, 1, count, file_.get()) == count) return;
+#endif
+  throw CannotRead("the file cannot be read to its end" +
+                   (errno == 0 ? std::string() : ": " + std::generic_category().message(errno)));
+}
+
+LayerFile::LayerFile(Source&& source) : source_(std::move(source)) {
+  std::uint64_t length = 0;
+  if (source_.size() < sizeof(length)) throw BadFile("not a safetensors file, or truncated");
+  source_.Read(0, sizeof(length), &length);
+  if (length > std::min(kLargestHeader, source_.size() - sizeof(length))) {
+    throw BadFile("not a safetensors file, truncated, or with a header of more than 1 MiB");
+  }
+  std::string text(static_cast<std::size_t>(length), 0);
+  source_.Read(sizeof(length), text.size(), text.data());
+  data_ = sizeof(length) + length;
+  const Json header = JsonParser::Parse(text);
+  ReadTensors(header);
+  CheckPlaces();
+  const Json* const metadata = header.Find("__metadata__");
+  const Json* const own = metadata == nullptr ? nullptr : metadata->Find("onegru");
+  if (own == nullptr) throw BadFile("no \"onegru\" in its metadata; must be a file of onegru.save_layers");
+  for (const Json& entry : metadata->items) {
+    if (entry.kind != Json::kString) throw BadFile("metadata that is no string");
+  }
+  try {
+    ReadDocument(JsonParser::Parse(own->text));
+  } catch (const IllegalGru& error) {  // no fault of the caller's
+    throw BadFile(error.what());
+  }
+  if (found_ != tensors_.size()) throw BadFile("has a tensor that belongs to no layer");
+}
+
+void LayerFile::ReadTensors(const Json& header) {
+  for (std::size_t i = 0; i < header.items.size(); ++i) {
+    const std::string& name = header.names[i];
+    if (name == "__metadata__") continue;
+    const Json& entry = header.items[i];
+    Tensor tensor{entry.At("dtype", Json::kString).text, {}, 0, 0};
+    for (const Json& axis : entry.At("shape", Json::kArray).items) tensor.shape.push_back(axis.Size());
+    const auto& offsets = entry.At("data_offsets", Json::kArray).items;
+    if (offsets.size() != 2 || offsets[0].Size() > offsets[1].Size()) {
+      throw BadFile(Quoted(name) + ": data_offsets must be a begin and an end");
+    }
+    tensor.begin = offsets[0].Size();
+    tensor.bytes = offsets[1].Size() - tensor.begin;
+    tensors_.emplace(name, std::move(tensor));
   }
 }
 
-LayerOfFile ReadLayer(Source& source, std::size_t index) {
-  const File file(source);
-  LayerOfFile layer{ReadSpec(file.Layer(index)), {}, {}, {}};
-  onegru_spec& spec = layer.spec;
-  const std::uint64_t D = spec.direction == ONEGRU_BIDIRECTIONAL ? 2 : 1, H = spec.hidden_size;
-  std::uint32_t groups[2] = {};
-  bool is_int8 = true;
-  const auto read = [&](const char* part, std::vector<std::uint64_t> shape, std::uint32_t* group) {
-    const std::string name = "layers." + std::to_string(index) + "." + part;
-    const TensorOfFile tensor = file.Find(name);
-    if (tensor.shape != shape) throw BadFile(name + ": its shape does not fit the layer's sizes");
-    const std::int32_t type = Place((name + ": type").c_str(), tensor.dtype, kTypesOfTensors);
-    const bool integers = type == ONEGRU_INT8;
-    if (integers ? group == nullptr || spec.dtype != ONEGRU_FLOAT32 : type != spec.dtype) {
-      throw BadFile(name + ": type " + tensor.dtype + "; must be the layer's");
-    }
-    if (!Fits(tensor, SizeOf(static_cast<ElementType>(type)))) {
-      throw BadFile(name + ": its data has another size than its shape");
-    }
-    if (group != nullptr) is_int8 = is_int8 && integers;
-    if (integers) return Dequantized(file, name, tensor, group);
-    if (type == ONEGRU_FLOAT32 || type == ONEGRU_FLOAT64) return file.Read<unsigned char>(tensor);
-    const std::vector<std::uint16_t> bits = file.Read<std::uint16_t>(tensor);
+// Tensors fill the file behind its header, without holes and overlaps.
+void LayerFile::CheckPlaces() const {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
+  for (const auto& [name, tensor] : tensors_) places.emplace_back(tensor.begin, tensor.bytes);
+  std::sort(places.begin(), places.end());
+  std::uint64_t end = 0;
+  for (const auto& [begin, bytes] : places) {
+    if (begin != end) throw BadFile("its tensors overlap, or there are bytes between them");
+    end += bytes;
+  }
+  if (end != source_.size() - data_) throw BadFile("truncated, or longer than its tensors");
+}
+
+void LayerFile::ReadDocument(const Json& document) {
+  constexpr std::size_t kMostLayers = ONEGRU_MAX_LAYERS;
+  const std::uint64_t format = document.At("format", Json::kNumber).Size();
+  if (format != 1 && format != 2) throw BadFile("format: must be 1 or 2");
+  const bool is_stack = document.At("stack", Json::kBool).boolean;
+  const auto& layers = document.At("layers", Json::kArray).items;
+  if (document.items.size() != 3) throw BadFile("must have format, stack, layers, and nothing else");
+  if (layers.empty() || layers.size() > kMostLayers) {
+    throw BadFile("layers: " + std::to_string(layers.size()) + "; must be 1…256");
+  }
+  if (!is_stack && layers.size() > 1) throw BadFile("layers: several, which are no stack; must be 1");
+  for (const Json& item : layers) {
+    Layer layer{ReadSpec(item), {}, {}, {}};
+    onegru_spec& spec = layer.spec;
+    if (is_stack && spec.attention != ONEGRU_NO_ATTENTION) throw BadFile("attention: must be false in a stack");
+    if (!layers_.empty()) CheckStack(layers_.back().spec, spec);
+    const std::string prefix = "layers." + std::to_string(layers_.size()) + ".";
+    const std::uint64_t D = spec.direction == ONEGRU_BIDIRECTIONAL ? 2 : 1, H = spec.hidden_size, I = spec.input_size;
+    layer.W = FindWeight(prefix + "W", spec, {D, 3 * H, I}, true);
+    layer.R = FindWeight(prefix + "R", spec, {D, 3 * H, H}, true);
+    layer.B = FindWeight(prefix + "B", spec, {D, 6 * H}, false);
+    // A row that is no longer than a group has one scale in either way. Otherwise the numbers are kept.
+    const std::uint32_t group = std::max(layer.W.group, layer.R.group);
+    const auto suits = [&](const Weight& weight, std::uint64_t K) {
+      return weight.scales != nullptr && (weight.group == group || (weight.group == 0 && K <= group));
+    };
+    if (suits(layer.W, I) && suits(layer.R, H)) spec.storage = {ONEGRU_INT8, 16, group};
+    layers_.push_back(layer);
+  }
+}
+
+const LayerFile::Tensor& LayerFile::Find(const std::string& name) {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) throw BadFile(name + ": missing");
+  ++found_;
+  return found->second;
+}
+
+LayerFile::Weight LayerFile::FindWeight(const std::string& name, const onegru_spec& spec,
+                                        const std::vector<std::uint64_t>& shape, bool may_be_integers) {
+  Weight weight{&Find(name), nullptr, 0};
+  if (weight.numbers->shape != shape) throw BadFile(name + ": its shape does not fit the layer's sizes");
+  const std::int32_t type = Place(name + ": type", weight.numbers->dtype, kTypesOfTensors);
+  const bool integers = type == ONEGRU_INT8;
+  if (integers ? !may_be_integers || spec.dtype != ONEGRU_FLOAT32 : type != spec.dtype) {
+    throw BadFile(name + ": type " + weight.numbers->dtype + "; must be the layer's");
+  }
+  if (!weight.numbers->HasBytes(SizeOf(static_cast<ElementType>(type)))) {
+    throw BadFile(name + ": its data has another size than its shape");
+  }
+  if (integers) FindScales(name, weight);
+  return weight;
+}
+
+// Scales are of a row, or of the groups of one.
+void LayerFile::FindScales(const std::string& name, Weight& weight) {
+  const Tensor& scales = Find(name + "_scale");
+  const auto& sides = weight.numbers->shape;
+  const std::uint64_t K = sides[2], groups = scales.shape.size() == 3 ? scales.shape[2] : 1;
+  bool fits = scales.dtype == "F32" && scales.shape.size() >= 2 && scales.shape.size() <= 3 &&
+              std::equal(scales.shape.begin(), scales.shape.begin() + 2, sides.begin()) &&
+              scales.HasBytes(sizeof(float));
+  if (fits && groups != 1) {
+    constexpr std::uint32_t kGroups[] = {32, 64, 128};
+    const auto* const found = std::find_if(std::begin(kGroups), std::end(kGroups),
+                                           [&](std::uint32_t size) { return groups == (K + size - 1) / size; });
+    fits = found != std::end(kGroups);
+    if (fits) weight.group = *found;
+  }
+  if (!fits) throw BadFile(name + "_scale: its shape does not fit " + name);
+  weight.scales = &scales;
+}
+
+bool LayerFile::Tensor::HasBytes(std::uint64_t each) const {
+  for (const std::uint64_t axis : shape) {
+    if (axis != 0 && each > std::numeric_limits<std::uint64_t>::max() / axis) return false;
+    each *= axis;
+  }
+  return each == bytes;
+}
+
+template <class T>
+std::vector<T> LayerFile::Read(const Tensor& tensor) const {
+  std::vector<T> numbers(static_cast<std::size_t>(tensor.bytes / sizeof(T)));
+  source_.Read(data_ + tensor.begin, numbers.size() * sizeof(T), numbers.data());
+  return numbers;
+}
+
+std::vector<unsigned char> LayerFile::Numbers(const Weight& weight) const {
+  const Tensor& tensor = *weight.numbers;
+  if (tensor.dtype == "F32" || tensor.dtype == "F64") return Read<unsigned char>(tensor);
+  if (weight.scales == nullptr) {
+    const std::vector<std::uint16_t> bits = Read<std::uint16_t>(tensor);
     std::vector<float> numbers(bits.size());
     std::transform(bits.begin(), bits.end(), numbers.begin(),
-                   type == ONEGRU_FLOAT16 ? FromFloat16Bits : FromBFloat16Bits);
+                   tensor.dtype == "F16" ? FromFloat16Bits : FromBFloat16Bits);
     return Bytes(numbers);
-  };
-  if (H < 1) throw BadFile("hidden_size: must be at least 1");
-  layer.W = read("W", {D, 3 * H, spec.input_size}, &groups[0]);
-  layer.R = read("R", {D, 3 * H, H}, &groups[1]);
-  layer.B = read("B", {D, 6 * H}, nullptr);
-  // A row that is no longer than a group has one scale in either way. Otherwise the numbers are kept.
-  const std::uint32_t group = std::max(groups[0], groups[1]);
-  const auto suits = [&](std::uint32_t own, std::uint64_t K) { return own == group || (own == 0 && K <= group); };
-  is_int8 = is_int8 && suits(groups[0], spec.input_size) && suits(groups[1], H);
-  if (is_int8) spec.storage = {ONEGRU_INT8, 16, group};
-  return layer;
+  }
+  const std::vector<std::int8_t> q = Read<std::int8_t>(tensor);
+  const std::vector<float> scale = Read<float>(*weight.scales);
+  const std::size_t K = static_cast<std::size_t>(tensor.shape[2]),
+                    each = weight.group == 0 ? std::max<std::size_t>(K, 1) : weight.group;
+  const std::size_t groups = (K + each - 1) / each;
+  const DefaultFloatMode mode;
+  std::vector<float> numbers(q.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = static_cast<float>(q[i]) * scale[i / K * groups + i % K / each];
+  }
+  return Bytes(numbers);
+}
+
+LayerOfFile LayerFile::Read(std::size_t index) const {
+  if (index >= layers_.size()) {
+    throw NoSuchLayer("index: " + std::to_string(index) + "; the file has " + std::to_string(layers_.size()) +
+                      (layers_.size() == 1 ? " layer" : " layers"));
+  }
+  const Layer& layer = layers_[index];
+  return {layer.spec, Numbers(layer.W), Numbers(layer.R), Numbers(layer.B)};
 }
 
 }  // namespace onegru

@@ -4,12 +4,12 @@
 #define ONEGRU_NATIVE_C_JSON_H_
 
 #include <algorithm>
+#include <charconv>
 #include <clocale>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -49,7 +49,7 @@ struct Json {
   }
   // An integer of 0…2^53.
   std::uint64_t Size() const {
-    if (kind != kNumber || !is_integer || !(number >= 0 && number <= 0x1p53)) {
+    if (kind != kNumber || !is_integer || std::signbit(number) || number > 0x1p53) {
       throw BadFile("a size must be an integer of at least 0");
     }
     return static_cast<std::uint64_t>(number);
@@ -73,7 +73,7 @@ class JsonParser {
 
   [[noreturn]] static void Fail() { throw BadFile("not JSON, or truncated"); }
   void Space() {
-    while (at_ < text_.size() && std::strchr(" \t\r\n", text_[at_]) != nullptr && text_[at_] != 0) ++at_;
+    while (Next(" \t\r\n")) ++at_;
   }
   bool Take(char c) {
     Space();
@@ -86,19 +86,18 @@ class JsonParser {
     at_ += found ? word.size() : 0;
     return found;
   }
+  bool Next(std::string_view any) const { return at_ < text_.size() && any.find(text_[at_]) != any.npos; }
 
   Json Value(int depth) {
     if (depth > kDepth) throw BadFile("JSON nested too deep");
     Json value;
-    Space();
     if (Take('{')) {
       value.kind = Json::kObject;
       if (Take('}')) return value;
       do {
         Space();
-        std::string name = String();
+        value.names.push_back(String());
         if (!Take(':')) Fail();
-        value.names.push_back(std::move(name));
         value.items.push_back(Value(depth + 1));
       } while (Take(','));
       if (!Take('}')) Fail();
@@ -111,7 +110,7 @@ class JsonParser {
       do value.items.push_back(Value(depth + 1));
       while (Take(','));
       if (!Take(']')) Fail();
-    } else if (at_ < text_.size() && text_[at_] == '"') {
+    } else if (Next("\"")) {
       value.kind = Json::kString;
       value.text = String();
     } else if (TakeWord("true") || TakeWord("false")) {
@@ -124,32 +123,40 @@ class JsonParser {
     return value;
   }
 
-  // The digits that come; at least one.
-  void Digits(std::string& to) {
+  // Goes past the digits that come; at least one.
+  void Digits() {
     const std::size_t begin = at_;
-    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') to += text_[at_++];
+    while (Next("0123456789")) ++at_;
     if (at_ == begin) Fail();
   }
-  bool Next(std::string_view any) const { return at_ < text_.size() && any.find(text_[at_]) != any.npos; }
 
   double Number(bool& is_integer) {
-    std::string digits;
-    if (Next("-")) digits += text_[at_++];
-    const std::size_t begin = digits.size();
-    Digits(digits);
-    if (digits.size() > begin + 1 && digits[begin] == '0') Fail();
+    const std::size_t begin = at_;
+    if (Next("-")) ++at_;
+    const std::size_t first = at_;
+    Digits();
+    if (at_ > first + 1 && text_[first] == '0') Fail();
+    const std::size_t point = at_;
     is_integer = !Next(".eE");
     if (Next(".")) {
       ++at_;
-      digits += std::localeconv()->decimal_point;  // what the program's locale has
-      Digits(digits);
+      Digits();
     }
     if (Next("eE")) {
-      digits += text_[at_++];
-      if (Next("+-")) digits += text_[at_++];
-      Digits(digits);
+      ++at_;
+      if (Next("+-")) ++at_;
+      Digits();
     }
-    const double number = std::strtod(digits.c_str(), nullptr);
+    double number = 0;
+#if defined(__cpp_lib_to_chars)
+    const auto read = std::from_chars(text_.data() + begin, text_.data() + at_, number);
+    if (read.ec != std::errc()) number = HUGE_VAL;
+    static_cast<void>(point);
+#else
+    std::string digits(text_.substr(begin, at_ - begin));
+    if (point < at_ && text_[point] == '.') digits.replace(point - begin, 1, std::localeconv()->decimal_point);
+    number = std::strtod(digits.c_str(), nullptr);
+#endif
     if (!std::isfinite(number)) throw BadFile("a number beyond float64");
     return number;
   }
@@ -157,35 +164,77 @@ class JsonParser {
   std::string String() {
     if (!Take('"')) Fail();
     std::string string;
-    while (at_ < text_.size() && text_[at_] != '"') {
-      char c = text_[at_++];
-      if (c == '\\') {
-        constexpr std::string_view kEscapes = "\"\\/bfnrt", kMeanings = "\"\\/\b\f\n\r\t";
-        if (at_ == text_.size()) Fail();
-        c = text_[at_++];
-        const std::size_t which = kEscapes.find(c);
-        if (which == kEscapes.npos)
-          c = Code();
-        else
-          c = kMeanings[which];
+    while (!Next("\"")) {
+      const std::size_t size = CharacterBytes();
+      if (static_cast<unsigned char>(text_[at_]) < 0x20) Fail();
+      if (text_[at_] == '\\') {
+        ++at_;
+        Escape(string);
+      } else {
+        string += text_.substr(at_, size);
+        at_ += size;
       }
-      string += static_cast<unsigned char>(c) < 0x80 ? c : kBeyondAscii;
     }
-    if (!Take('"')) Fail();
+    ++at_;
     return string;
   }
 
-  // No name or word that is looked for has such a character: another one stands for them all.
-  static constexpr char kBeyondAscii = '?';
+  // Bytes of the character that comes, which must be one of UTF-8: not longer than needed, and no half of a pair.
+  std::size_t CharacterBytes() const {
+    if (at_ == text_.size()) Fail();
+    const auto byte = [&](std::size_t i) {
+      return at_ + i < text_.size() ? static_cast<unsigned char>(text_[at_ + i]) : 0u;
+    };
+    const unsigned first = byte(0), second = byte(1);
+    const std::size_t size = first < 0x80   ? 1
+                             : first < 0xc2 ? 0
+                             : first < 0xe0 ? 2
+                             : first < 0xf0 ? 3
+                             : first < 0xf5 ? 4
+                                            : 0;
+    for (std::size_t i = 1; i < size; ++i) {
+      if (byte(i) >> 6 != 2) Fail();
+    }
+    if (size == 0 || (first == 0xe0 && second < 0xa0) || (first == 0xed && second >= 0xa0) ||
+        (first == 0xf0 && second < 0x90) || (first == 0xf4 && second >= 0x90)) {
+      Fail();
+    }
+    return size;
+  }
 
-  // What follows \u.
-  char Code() {
-    const std::string digits(text_.substr(at_, 4));
-    char* end = nullptr;
-    const unsigned long code = std::strtoul(digits.c_str(), &end, 16);
-    if (text_[at_ - 1] != 'u' || digits.size() != 4 || end != digits.c_str() + 4) Fail();
-    at_ += 4;
-    return code < 0x80 ? static_cast<char>(code) : kBeyondAscii;
+  // What follows a backslash.
+  void Escape(std::string& to) {
+    constexpr std::string_view kEscapes = "\"\\/bfnrt", kMeanings = "\"\\/\b\f\n\r\t";
+    if (at_ == text_.size()) Fail();
+    const std::size_t which = kEscapes.find(text_[at_]);
+    if (which != kEscapes.npos) {
+      ++at_;
+      to += kMeanings[which];
+      return;
+    }
+    std::uint32_t code = Code();
+    if (code >> 10 == 0x37) Fail();  // the second half of a pair
+    if (code >> 10 == 0x36) {
+      if (!TakeWord("\\")) Fail();
+      const std::uint32_t half = Code();
+      if (half >> 10 != 0x37) Fail();
+      code = 0x10000 + ((code & 0x3ff) << 10 | (half & 0x3ff));
+    }
+    constexpr unsigned kFirst[] = {0, 0xc0, 0xe0, 0xf0};
+    const unsigned more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    to += static_cast<char>(kFirst[more] | code >> 6 * more);
+    for (unsigned i = more; i-- > 0;) to += static_cast<char>(0x80 | (code >> 6 * i & 0x3f));
+  }
+
+  // The number of u and four digits.
+  std::uint32_t Code() {
+    const std::string_view text = text_.substr(at_, 5);
+    std::uint32_t code = 0;
+    if (text.size() != 5 || text[0] != 'u') Fail();
+    const auto read = std::from_chars(text.data() + 1, text.data() + 5, code, 16);
+    if (read.ptr != text.data() + 5 || read.ec != std::errc()) Fail();
+    at_ += 5;
+    return code;
   }
 
   std::string_view text_;

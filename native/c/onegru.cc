@@ -28,7 +28,9 @@ using onegru::AlignedBytes;
 using onegru::Call;
 using onegru::ContiguousRows;
 using onegru::IllegalGru;
+using onegru::LayerFile;
 using onegru::Packed;
+using onegru::Source;
 using onegru::Spec;
 
 struct onegru_layer {
@@ -148,7 +150,7 @@ void RequirePointer(const char* name, const void* pointer) {
   if (pointer == nullptr) throw IllegalGru(std::string(name) + ": null; must be given");
 }
 
-onegru_layer* MakeLayer(const onegru_spec& given, const void* W, const void* R, const void* B) {
+std::unique_ptr<onegru_layer> MakeLayer(const onegru_spec& given, const void* W, const void* R, const void* B) {
   const Spec spec = onegru::CheckedSpec(given);
   const std::size_t computed = ComputedSize(spec.type), rows = 3 * spec.H;
   const auto check = [&](const char* name, const void* data, std::size_t count) {
@@ -174,28 +176,41 @@ onegru_layer* MakeLayer(const onegru_spec& given, const void* W, const void* R, 
   layer->spec = given;
   layer->packed = std::make_shared<const Packed>(spec, target, onegru::KernelFor(spec, target).lanes, W, R,
                                                  B == nullptr ? zeros.data() : B);
-  return layer.release();
+  return layer;
 }
 
-onegru_layer* ReadFrom(onegru::Source&& source, std::size_t index, const onegru_options* given) {
+onegru_options ReadOptions(const onegru_options* given) {
   onegru_options options;
   onegru_options_init(&options);
-  if (given != nullptr) options = onegru::Known("options", given, sizeof(options));
+  if (given != nullptr) options = onegru::Known("options", given);
   onegru::CheckOptions(options);
-  const auto make = [](const onegru::LayerOfFile& found) {
-    return MakeLayer(found.spec, found.W.data(), found.R.data(), found.B.data());
-  };
-  onegru::LayerOfFile found;
+  return options;
+}
+
+std::unique_ptr<onegru_layer> ReadLayer(const onegru::LayerFile& file, std::size_t index,
+                                        const onegru_options& options) {
+  onegru::LayerOfFile found = file.Read(index);
+  if (options.flush_subnormals != ONEGRU_AS_STORED) found.spec.flush_subnormals = options.flush_subnormals;
+  const bool is_stored = options.storage.weight_storage == ONEGRU_AS_STORED;
+  if (!is_stored) found.spec.storage = options.storage;
   try {
-    found = onegru::ReadLayer(source, index);
-    if (options.flush_subnormals != ONEGRU_AS_STORED) found.spec.flush_subnormals = options.flush_subnormals;
-    static_cast<void>(onegru::CheckedSpec(found.spec));
-    if (options.storage.weight_storage == ONEGRU_AS_STORED) return make(found);
-  } catch (const IllegalGru& error) {  // no fault of the caller's
-    throw onegru::BadFile(error.what());
+    return MakeLayer(found.spec, found.W.data(), found.R.data(), found.B.data());
+  } catch (const IllegalGru& error) {
+    if (is_stored) throw onegru::BadFile(error.what());  // no fault of the caller's
+    throw;
   }
-  found.spec.storage = options.storage;
-  return make(found);
+}
+
+void ReadLayers(const onegru::LayerFile& file, const onegru_options& options, std::size_t capacity,
+                onegru_layer** layers, std::size_t* count) {
+  if (file.count() > capacity) {
+    throw IllegalGru("capacity: " + std::to_string(capacity) + "; must be at least " + std::to_string(file.count()) +
+                     ", as many layers as the file has");
+  }
+  std::vector<std::unique_ptr<onegru_layer>> read;
+  while (read.size() < file.count()) read.push_back(ReadLayer(file, read.size(), options));
+  *count = read.size();
+  for (std::size_t i = 0; i < read.size(); ++i) layers[i] = read[i].release();
 }
 
 }  // namespace
@@ -212,7 +227,7 @@ onegru_status onegru_set_num_threads(size_t count) {
 void(onegru_spec_init)(onegru_spec* spec, uint32_t input_size, uint32_t hidden_size) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   onegru_spec made{};
-  made.size = std::max(spec->size, onegru::kSmallestSpec);
+  made.size = std::max(spec->size, onegru::kSmallest<onegru_spec>);
   made.input_size = input_size;
   made.hidden_size = hidden_size;
   made.dtype = made.storage.weight_storage = ONEGRU_FLOAT32;
@@ -225,7 +240,7 @@ onegru_status onegru_layer_create(const onegru_spec* spec, const void* W, const 
                                   onegru_layer** layer) {
   return Guarded([&] {
     RequirePointer("layer", layer);
-    *layer = MakeLayer(onegru::Known("spec", spec, onegru::kSmallestSpec), W, R, B);
+    *layer = MakeLayer(onegru::Known("spec", spec), W, R, B).release();
   });
 }
 
@@ -233,7 +248,7 @@ onegru_status onegru_layer_open(const char* path, size_t index, const onegru_opt
   return Guarded([&] {
     RequirePointer("path", path);
     RequirePointer("layer", layer);
-    *layer = ReadFrom(onegru::Source(path), index, options);
+    *layer = ReadLayer(LayerFile(Source(path)), index, ReadOptions(options)).release();
   });
 }
 
@@ -242,7 +257,27 @@ onegru_status onegru_layer_read(const void* bytes, size_t size, size_t index, co
   return Guarded([&] {
     RequirePointer("bytes", bytes);
     RequirePointer("layer", layer);
-    *layer = ReadFrom(onegru::Source(bytes, size), index, options);
+    *layer = ReadLayer(LayerFile(Source(bytes, size)), index, ReadOptions(options)).release();
+  });
+}
+
+onegru_status onegru_layers_open(const char* path, const onegru_options* options, size_t capacity,
+                                 onegru_layer** layers, size_t* count) {
+  return Guarded([&] {
+    RequirePointer("path", path);
+    RequirePointer("layers", layers);
+    RequirePointer("count", count);
+    ReadLayers(LayerFile(Source(path)), ReadOptions(options), capacity, layers, count);
+  });
+}
+
+onegru_status onegru_layers_read(const void* bytes, size_t size, const onegru_options* options, size_t capacity,
+                                 onegru_layer** layers, size_t* count) {
+  return Guarded([&] {
+    RequirePointer("bytes", bytes);
+    RequirePointer("layers", layers);
+    RequirePointer("count", count);
+    ReadLayers(LayerFile(Source(bytes, size)), ReadOptions(options), capacity, layers, count);
   });
 }
 
@@ -251,7 +286,7 @@ onegru_status onegru_layer_spec(const onegru_layer* layer, onegru_spec* spec) {
     RequirePointer("layer", layer);
     RequirePointer("spec", spec);
     const std::uint32_t size = spec->size;
-    if (size < onegru::kSmallestSpec)
+    if (size < onegru::kSmallest<onegru_spec>)
       throw IllegalGru("spec.size: " + std::to_string(size) + "; must be sizeof(onegru_spec)");
     const std::size_t known = std::min<std::size_t>(size, sizeof(*spec));
     std::memcpy(spec, &layer->spec, known);
@@ -264,7 +299,7 @@ onegru_status onegru_layer_run(const onegru_layer* layer, const onegru_call* pro
   onegru_call known;
   const onegru_status status = Guarded([&] {
     RequirePointer("layer", layer);
-    known = onegru::Known("call", program_call, sizeof(known));
+    known = onegru::Known("call", program_call);
   });
   if (status != ONEGRU_OK) return status;
   const onegru_call* const given = &known;
@@ -323,11 +358,7 @@ onegru_status onegru_stream_create(const onegru_layer* layer, size_t rows, onegr
     if (spec.D != 1 || spec.reversed[0]) throw IllegalGru("layer: runs backwards; only forward layers make streams");
     constexpr std::size_t kMostRows = std::numeric_limits<std::int32_t>::max();
     if (rows < 1 || rows > kMostRows) throw IllegalGru("rows: " + std::to_string(rows) + "; must be 1…2^31 - 1");
-    // A call of fewer rows may take more at once: of 64, all; of 70, half.
-    std::size_t scratch = onegru::ScratchBound(*layer->packed, rows, 1);
-    for (std::size_t n = std::min<std::size_t>(rows, 64); n > 0; --n) {
-      scratch = std::max(scratch, onegru::ScratchBound(*layer->packed, n, 1));
-    }
+    const std::size_t scratch = onegru::StreamScratch(*layer->packed, rows);
     const std::size_t row_bytes = spec.H * ComputedSize(spec.type) + 1;
     if (rows > (std::numeric_limits<std::size_t>::max() / 2 - scratch) / row_bytes) throw std::bad_alloc();
     AlignedBytes memory = onegru::AllocateAligned(scratch + rows * row_bytes);

@@ -43,7 +43,7 @@ typedef enum onegru_status {
   ONEGRU_OK = 0,
   ONEGRU_INVALID_ARGUMENT = 1, /* the message names it */
   ONEGRU_OUT_OF_MEMORY = 2,
-  ONEGRU_CANNOT_READ = 3,   /* no such file, or the system does not let it be read */
+  ONEGRU_CANNOT_READ = 3,   /* the message has the path, and the system's reason */
   ONEGRU_BAD_FILE = 4,      /* broken, or not one that onegru wrote */
   ONEGRU_NO_SUCH_LAYER = 5, /* the file has fewer */
   ONEGRU_UNSUPPORTED = 6,   /* by this build, this processor, or this version of the library */
@@ -184,13 +184,21 @@ static inline void onegru_call_init(onegru_call* call, size_t T, size_t B) {
 ONEGRU_API onegru_status onegru_layer_create(const onegru_spec* spec, const void* W, const void* R, const void* B,
                                              onegru_layer** layer);
 
-/* The layer at `index` of a .safetensors file that `onegru.save_layers` wrote, of at most 256 layers: of a stack, the
- * lowest is 0; past the last one ONEGRU_NO_SUCH_LAYER. options: null for what the file has. */
+/* The layer at `index` of a .safetensors file that `onegru.save_layers` wrote: of a stack, the lowest is 0; past the
+ * last one ONEGRU_NO_SUCH_LAYER. options: null for what the file has. The path is in UTF-8 on Windows, too. */
 ONEGRU_API onegru_status onegru_layer_open(const char* path, size_t index, const onegru_options* options,
                                            onegru_layer** layer);
 /* The same of a file in memory, which is not needed afterwards. */
 ONEGRU_API onegru_status onegru_layer_read(const void* bytes, size_t size, size_t index, const onegru_options* options,
                                            onegru_layer** layer);
+
+/* All layers of such a file, the lowest first, of one reading: a stack never has layers of two versions of the file.
+ * capacity: how many `layers` has room for; ONEGRU_MAX_LAYERS is always enough. */
+#define ONEGRU_MAX_LAYERS 256
+ONEGRU_API onegru_status onegru_layers_open(const char* path, const onegru_options* options, size_t capacity,
+                                            onegru_layer** layers, size_t* count);
+ONEGRU_API onegru_status onegru_layers_read(const void* bytes, size_t size, const onegru_options* options,
+                                            size_t capacity, onegru_layer** layers, size_t* count);
 
 /* spec->size must be set: so much is written. */
 ONEGRU_API onegru_status onegru_layer_spec(const onegru_layer* layer, onegru_spec* spec);

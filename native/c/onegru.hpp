@@ -89,17 +89,16 @@ class Layer {
     return Layer(
         [&](onegru_layer** made) { return onegru_layer_read(file.data(), file.size(), index, options, made); });
   }
-  // All layers of a file, the lowest first.
+  // All layers of a file, the lowest first, of one reading.
   static std::vector<Layer> OpenAll(const std::string& path, const onegru_options* options = nullptr) {
-    std::vector<Layer> layers;
-    for (;;) {
-      try {
-        layers.push_back(Open(path, layers.size(), options));
-      } catch (const Error& error) {
-        if (error.status() != ONEGRU_NO_SUCH_LAYER) throw;
-        return layers;
-      }
-    }
+    return All([&](onegru_layer** made, std::size_t* count) {
+      return onegru_layers_open(path.c_str(), options, ONEGRU_MAX_LAYERS, made, count);
+    });
+  }
+  static std::vector<Layer> ReadAll(std::span<const std::byte> file, const onegru_options* options = nullptr) {
+    return All([&](onegru_layer** made, std::size_t* count) {
+      return onegru_layers_read(file.data(), file.size(), options, ONEGRU_MAX_LAYERS, made, count);
+    });
   }
 
   const onegru_spec& spec() const { return spec_; }
@@ -117,6 +116,18 @@ class Layer {
     requires std::is_invocable_r_v<onegru_status, Make, onegru_layer**>
   explicit Layer(Make&& make) {
     Take(std::forward<Make>(make));
+  }
+  template <class Make>
+  static std::vector<Layer> All(Make&& make) {
+    onegru_layer* made[ONEGRU_MAX_LAYERS];
+    std::size_t count = 0;
+    Check(make(made, &count));
+    std::vector<std::unique_ptr<onegru_layer, detail::Destroy>> owned(made, made + count);
+    std::vector<Layer> layers;
+    for (auto& each : owned) {
+      layers.push_back(Layer([&](onegru_layer** layer) { return *layer = each.release(), ONEGRU_OK; }));
+    }
+    return layers;
   }
   template <class Make>
   void Take(Make&& make) {

@@ -94,6 +94,7 @@ Spec CheckedSpec(const onegru_spec& given) {
   spec.attention = given.attention != ONEGRU_NO_ATTENTION;
   spec.of_dien = given.attention == ONEGRU_ATTENTION_DIEN;
   spec.clip = given.clip;
+  spec.flush_subnormals = given.flush_subnormals != 0;
   spec.type = static_cast<ElementType>(given.dtype);
   spec.storage = static_cast<ElementType>(storage.weight_storage);
   spec.planes = storage.activation_bits == 16 ? 2 : 1;

@@ -13,17 +13,25 @@
 
 namespace onegru {
 
-// Programs that do not know flush_subnormals give less.
-inline constexpr std::uint32_t kSmallestSpec = 144;
+// The size of a structure as its first version had it: no program gives less.
+template <class Structure>
+inline constexpr std::uint32_t kSmallest = 0;
+template <>
+inline constexpr std::uint32_t kSmallest<onegru_spec> =
+    offsetof(onegru_spec, activations) + 4 * sizeof(onegru_activation);
+template <>
+inline constexpr std::uint32_t kSmallest<onegru_options> = offsetof(onegru_options, reserved) + sizeof(std::int32_t);
+template <>
+inline constexpr std::uint32_t kSmallest<onegru_call> = offsetof(onegru_call, Y_h) + sizeof(void*);
 
-// Throws IllegalGru if a structure is null or too small, and Unsupported if a program that knows more of it than
-// this library has set what this library does not know.
+// Throws IllegalGru if a structure is null or too small, and Unsupported if a newer program has set a field that this
+// library does not know.
 void CheckSize(const char* name, const void* given, std::uint32_t smallest, std::uint32_t known);
 
-// A structure of a program that may know less of it, which is then 0, or more.
+// A program's structure as this library knows it. Fields that the program does not know are 0.
 template <class Structure>
-Structure Known(const char* name, const Structure* given, std::uint32_t smallest) {
-  CheckSize(name, given, smallest, sizeof(Structure));
+Structure Known(const char* name, const Structure* given) {
+  CheckSize(name, given, kSmallest<Structure>, sizeof(Structure));
   Structure known{};
   std::memcpy(&known, given, std::min<std::size_t>(given->size, sizeof(known)));
   known.size = sizeof(known);

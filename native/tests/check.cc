@@ -256,12 +256,12 @@ void CheckFlush(std::size_t target) {
 }
 
 // The memory of a stream is for any number of steps, however many rows it has.
-void CheckScratchBound() {
+void CheckStreamScratch() {
   if (sizeof(std::size_t) < 8) return;
   const auto packed = Pack(MakeProblem(0), ChosenTargetIndex());
-  const std::size_t of_few = ScratchBound(*packed, 64, 1);
+  const std::size_t of_few = StreamScratch(*packed, 64);
   for (const std::size_t rows : {std::size_t{1} << 24, (std::size_t{1} << 24) + 1, std::size_t{3} << 24}) {
-    Check(ScratchBound(*packed, rows, 1) >= of_few, "scratch of many rows", rows);
+    Check(StreamScratch(*packed, rows) >= of_few, "scratch of many rows", rows);
   }
 }
 
@@ -360,7 +360,7 @@ int Main(int argc, char** argv) {
   }
   CheckPool();
   CheckHugeSizes();
-  CheckScratchBound();
+  CheckStreamScratch();
   CheckFuzzed(problems);
   return !AllGood();
 }

@@ -97,6 +97,15 @@ _SIGNATURES: dict[str, Sequence[Any]] = {
     "onegru_layer_create": (POINTER(CSpec), c_void_p, c_void_p, c_void_p, POINTER(c_void_p)),
     "onegru_layer_open": (c_char_p, c_size_t, POINTER(COptions), POINTER(c_void_p)),
     "onegru_layer_read": (c_void_p, c_size_t, c_size_t, POINTER(COptions), POINTER(c_void_p)),
+    "onegru_layers_open": (c_char_p, POINTER(COptions), c_size_t, POINTER(c_void_p), POINTER(c_size_t)),
+    "onegru_layers_read": (
+        c_void_p,
+        c_size_t,
+        POINTER(COptions),
+        c_size_t,
+        POINTER(c_void_p),
+        POINTER(c_size_t),
+    ),
     "onegru_layer_spec": (c_void_p, POINTER(CSpec)),
     "onegru_layer_run": (c_void_p, POINTER(CCall)),
     "onegru_stream_create": (c_void_p, c_size_t, POINTER(c_void_p)),
@@ -182,6 +191,14 @@ class Layer:
         handle = c_void_p()
         call("onegru_layer_read", memory, len(content), index, None, byref(handle))
         return cls(handle)
+
+    @classmethod
+    def read_all(cls, content: bytes) -> list[Layer]:
+        """All layers of a file in memory."""
+        handles, count = (c_void_p * 256)(), c_size_t()
+        first = ctypes.cast(handles, POINTER(c_void_p))
+        call("onegru_layers_read", content, len(content), None, 256, first, byref(count))
+        return [cls(c_void_p(handle)) for handle in handles[: count.value]]
 
     def run(
         self,
