@@ -116,6 +116,21 @@ def read_note(
     return {"states": pairs, "starts": shapes, "initial": initial, "least_steps": least, **kept}
 
 
+def kept_states_of(text: str) -> list[State]:
+    """The states that a model itself keeps, by its note; none of another model, or of a broken note."""
+    with suppress(*BROKEN):
+        document = json.loads(text)
+        if document.get("keeps") is True:
+            return [
+                State(
+                    *(item["input"], item["output"], "", tuple(item["shape"])),
+                    start=np.array(item["initial"], np.float64) if "initial" in item else None,
+                )
+                for item in document["states"]
+            ]
+    return []
+
+
 def named_states(text: str, side: str, infos: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
     """Inputs or outputs of an IR, which has several names for one, by those that a note has for states.
 

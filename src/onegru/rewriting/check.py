@@ -11,7 +11,6 @@ import numpy as np
 
 from onegru.core.arguments import file_path, number, shown
 from onegru.core.errors import SpecError
-from onegru.formats.graph import Graph, kept_states
 from onegru.formats.opened import Opened
 from onegru.models.random_inputs import Dims, check_random_inputs
 
@@ -123,9 +122,3 @@ def as_target(file: Opened, target: str | os.PathLike[str] | None, suffix: str) 
     path = file_path("target", target)
     check_target(path, suffix)
     return path, path
-
-
-def written_states(graph: Graph) -> tuple[str, ...]:
-    """A note on what is written of a model that keeps its states by itself; none for another one."""
-    states = kept_states(graph)
-    return (f"its states ({states}) are inputs and outputs of what is written",) if states else ()

@@ -19,7 +19,7 @@ from onegru.core.compare import (
 )
 from onegru.core.dtypes import ELEMENT_TYPES, Array, as_text
 from onegru.core.errors import FormatError, OneGRUError, is_own_mistake
-from onegru.formats.graph import Graph
+from onegru.formats.graph import Graph, kept_states
 from onegru.models.lengths import count_steps
 from onegru.models.model import Model
 from onegru.models.random_inputs import draw_twice, size_plans
@@ -87,6 +87,7 @@ def check_result(
             values = {name: dtype for front in fronts.values() for name, dtype in front.items()}
             graph, _ = with_outputs(graph.file.data, Source.of(graph.file), values)
             made, data = with_outputs(data, changed, values)
+    _check_interface(target, graph, made)
     try:
         given = Model(graph)
     except FormatError as error:
@@ -121,6 +122,29 @@ def check_result(
     wanted = {info.name for info in outputs}
     reports = (replace(report, steps=most) for report in found.values() if report.name in wanted)
     return tuple(reports), notes
+
+
+def _check_interface(target: Path, source: Graph, made: Graph) -> None:
+    """Raise FormatError unless a changed model has the inputs, the outputs and the states of its source."""
+    inputs, outputs = ([info.name for info in infos] for infos in (source.inputs, source.outputs))
+    for words, wanted, found in (
+        ("inputs", inputs, [info.name for info in made.inputs]),
+        ("outputs", outputs, [info.name for info in made.outputs]),
+        ("states that it keeps", kept_states(source) or "none", kept_states(made) or "none"),
+        ("first states", _first_states(source), _first_states(made)),
+    ):
+        if wanted != found:
+            raise FormatError(
+                f"{target}: not written: its {words} would be {found}; must be {wanted}, as in the source. "
+                "This is a defect of onegru: please report it"
+            )
+
+
+def _first_states(graph: Graph) -> dict[str, object]:
+    """The first value, or else the shape, of each state that a model keeps."""
+    if not graph.keeps:
+        return {}
+    return {**graph.starts, **{name: array.tolist() for name, array in graph.initial.items()}}
 
 
 def check_moved(target: Path, reports: Iterable[OutputReport]) -> None:

@@ -20,7 +20,7 @@ from onegru.models.fusing import (
     nothing_found,
     replace_decomposed,
 )
-from onegru.rewriting.check import CHECKED, Check, OutputReport, as_target, wanted_check, written_states
+from onegru.rewriting.check import CHECKED, Check, OutputReport, as_target, wanted_check
 from onegru.rewriting.compare import check_result
 
 if TYPE_CHECKING:
@@ -146,7 +146,6 @@ def _fuse_ir(
     file: Opened, target: Path | None, named: Path, wanted: Check | None, progress: Progress | None
 ) -> _Done:
     from onegru.formats.openvino.reader import read_ir
-    from onegru.formats.openvino.writer import write_pair
 
     graph = read_ir(file)  # first, as it refuses hostile files
     found = find_in_ir(file, progress)
@@ -154,8 +153,8 @@ def _fuse_ir(
         raise nothing_found(str(file), found.missed)
     outputs, notes = check_result(lambda: graph, found.document.graph(named), named, wanted, TOLERANCE_FUSED)
     if target is not None:
-        write_pair(target, found.document.shifted, [found.document.weights.tobytes()])
-    return found, [*notes, *written_states(graph)], outputs
+        found.document.write(target)
+    return found, list(notes), outputs
 
 
 def fuse_onnx(file: Opened, progress: Progress | None = None) -> tuple[Decomposed, bytes, list[str]]:

@@ -15,10 +15,9 @@ from onegru.dataflow.operator import Op
 from onegru.engines.storage import quantize_channels, storage_problem
 from onegru.formats.opened import Opened
 from onegru.formats.openvino.reader import read_ir
-from onegru.formats.openvino.writer import write_pair
 from onegru.fusion.openvino.edit import EditedIr
 from onegru.models.fusing import fusing_hint
-from onegru.rewriting.check import Check, written_states
+from onegru.rewriting.check import Check
 from onegru.rewriting.compare import check_result
 from onegru.rewriting.rewrite import NodeReport, Rewriting
 
@@ -75,7 +74,7 @@ def quantize_ir(
         lambda: graph, document.graph(named), named, check, TOLERANCE_REWRITTEN, {QUANTIZED}
     )
     if target is not None:
-        write_pair(target, document.shifted, [document.weights.tobytes()])
+        document.write(target)
     words = f"W and R in int8{f', a scale for each {group} weights' if group else ''}"
     return Rewriting(
         source=str(file),
@@ -83,7 +82,7 @@ def quantize_ir(
         opsets=(),
         nodes=tuple(NodeReport(op.name, (words,)) for op in chosen),
         others=(),
-        notes=(*notes, *written_states(graph)),
+        notes=notes,
         outputs=outputs,
     )
 

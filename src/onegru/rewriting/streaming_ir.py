@@ -8,7 +8,6 @@ from pathlib import Path
 from onegru.formats.opened import Opened
 from onegru.formats.openvino.document import IrDocument
 from onegru.formats.openvino.reader import read_ir
-from onegru.formats.openvino.writer import write_pair
 from onegru.models.fusing import with_sequences
 from onegru.models.model import Model
 from onegru.models.streaming import forms_of_ir
@@ -25,8 +24,4 @@ def rewrite_ir(
     document: IrDocument = made.model
     whole = None if check is None else Model(graph)
     outputs = check_chunks(whole, lambda: document.graph(target), made, check, target, notes)
-
-    def write(path: Path) -> None:
-        write_pair(path, document.shifted, [document.weights.tobytes()])
-
-    return Chunked(made, None, outputs, notes, None, write)
+    return Chunked(made, None, outputs, notes, None, document.write)

@@ -17,6 +17,9 @@ Weights = Array | FormatError | OSError
 # How many bits an element takes, for the types that no array has; OpenVINO unpacks them.
 _PACKED = {"u1": 1, "u2": 2, "u4": 4, "i4": 4, "nf4": 4, "f4e2m1": 4, "f8e4m3": 8, "f8e5m2": 8, "f8e8m0": 8}
 
+#: The places at which constants begin in a .bin that onegru writes are multiples of this.
+ALIGNED = 64
+
 # What the constants of a file may come to, as a multiple of its .bin, and what their conversions may.
 _MOST_OVERLAP, _MOST_CONVERTED, _FREE = 4, 16, 2**20
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from onegru.core.dtypes import Array
 from onegru.formats.graph import Graph
 from onegru.formats.openvino.reader import ir_graph
+from onegru.formats.openvino.states import hide_states, show_states
+from onegru.formats.openvino.writer import write_pair
 
 
 class IrDocument:
@@ -26,23 +28,30 @@ class IrDocument:
         self._collect = collect
 
     @functools.cached_property
-    def weights(self) -> Array:
-        """What its .bin is to hold."""
-        return self._collect()
+    def _content(self) -> tuple[ET.Element, Array]:
+        """What its .xml and its .bin are to hold."""
+        weights = self._collect()  # which places the constants
+        root = copy.deepcopy(self._root)
+        return root, hide_states(root, weights)
 
     @property
-    def root(self) -> ET.Element:
-        """What its .xml is to hold."""
-        _ = self.weights  # which places the constants
-        return self._root
+    def weights(self) -> Array:
+        """What its .bin is to hold."""
+        return self._content[1]
+
+    def write(self, path: Path) -> None:
+        """Write the .xml, and its .bin. Raises OSError as `write_pair` does."""
+        write_pair(path, self.shifted, [self.weights.tobytes()])
 
     def shifted(self, shift: int) -> bytes:
         """The .xml for weights that begin at this place of the .bin."""
-        root = copy.deepcopy(self.root)
+        root = copy.deepcopy(self._content[0])
         for data in root.iterfind(".//layer[@type='Const']/data"):
             data.set("offset", str(int(data.get("offset", "0")) + shift))
         return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
 
     def graph(self, path: Path) -> Graph:
-        """Its graph; `path` is the file that it comes from."""
-        return ir_graph(path, copy.deepcopy(self.root), self.weights)
+        """Its graph, read from what is to be written; `path` is the file that it comes from."""
+        root = copy.deepcopy(self._content[0])
+        show_states(path, root, self.weights)
+        return ir_graph(path, root, self.weights)

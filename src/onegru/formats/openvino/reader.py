@@ -35,7 +35,7 @@ from onegru.formats.openvino.flow import IrGraph, IrReader
 from onegru.formats.openvino.states import STATEFUL, ir_of
 from onegru.formats.openvino.steps import PlacedLayer, Walker
 from onegru.formats.openvino.whole import OpenvinoRuntimeModel, all_constants, marked
-from onegru.formats.openvino.xml import PORTS, Layer, Net, inner_layers, parse_net, parse_xml
+from onegru.formats.openvino.xml import PORTS, Layer, Net, inner_layers, note_of, parse_net, parse_xml
 from onegru.formats.sizes import with_sizes
 from onegru.formats.states import find_states
 from onegru.formats.stream_note import named_sizes, named_states, read_note
@@ -69,9 +69,9 @@ def ir_graph(path: Path, root: ET.Element, weights: Weights, text: bytes | None 
     """
     text = text or ET.tostring(root, encoding="utf-8")
     graph = _Reader(path, parse_net(path, root), root, weights).read(text)
-    if _note(root, STATES_KEY) == STATES_WORD:
+    if note_of(root, STATES_KEY) == STATES_WORD:
         graph = replace(graph, zero_inputs=initial_states(graph))
-    note = _note(root, STREAM_KEY)
+    note = note_of(root, STREAM_KEY)
     if note is None:
         return graph
     outputs = named_states(note, "output", graph.outputs)
@@ -89,12 +89,6 @@ def root_of(graph: Graph) -> ET.Element:
     if file is not None and file.once(ir_of)[1] is outline.text:
         return file.once(ir_of)[0]
     return parse_xml(outline.text, Path(graph.path))
-
-
-def _note(root: ET.Element, key: str) -> str | None:
-    """What the metadata of an IR say under a key."""
-    info = root.find("/".join(("rt_info", *key.split("."))))
-    return None if info is None else info.get("value")
 
 
 @dataclass(frozen=True, slots=True)

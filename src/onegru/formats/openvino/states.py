@@ -1,11 +1,14 @@
-"""The states that an IR keeps from run to run, as inputs and outputs.
+"""The states that an IR keeps from run to run, as inputs and outputs while onegru works on it.
 
-A ReadValue layer becomes a Parameter, the Assign layer of the same variable a Result, both called after the
-variable, and metadata say which output feeds which input, as those of onegru's own streaming files do.
+When a file is read, each ReadValue layer becomes a Parameter and the Assign layer of the same variable a
+Result. Both get the variable's name, and metadata say which output feeds which input, as in onegru's own
+streaming files. When a changed model is written, they become ReadValue and Assign layers again.
 """
 
 from __future__ import annotations
 
+import copy
+import json
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Mapping
@@ -13,17 +16,26 @@ from pathlib import Path
 
 import numpy as np
 
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import BROKEN, FormatError
 from onegru.core.shapes import fits
 from onegru.core.wording import shape_words
 from onegru.formats.graph import STREAM_KEY, Dimension
 from onegru.formats.opened import Opened
-from onegru.formats.openvino.constants import Constants, Weights
-from onegru.formats.openvino.fields import ELEMENT_WORDS, AttributeParser
+from onegru.formats.openvino.constants import ALIGNED, Constants, Weights
+from onegru.formats.openvino.fields import ELEMENT_TYPES, ELEMENT_WORDS, AttributeParser
 from onegru.formats.openvino.flow import IrReader
-from onegru.formats.openvino.xml import Layer, Net, add_notes, parse_net, parse_xml
-from onegru.formats.stream_note import State, write_note
+from onegru.formats.openvino.xml import (
+    EDGE_ENDS,
+    Layer,
+    Net,
+    add_notes,
+    note_of,
+    parse_net,
+    parse_xml,
+    remove_note,
+)
+from onegru.formats.stream_note import State, kept_states_of, write_note
 
 #: The layers that keep a state: what it is before a run, and what it is after.
 STATEFUL = ("ReadValue", "Assign")
@@ -36,15 +48,27 @@ def ir_of(file: Opened) -> tuple[ET.Element, bytes]:
         FormatError: the .xml is broken, or what a state is cannot be told.
     """
     root = parse_xml(file.data, file.path)
-    if not any(layer.get("type") in STATEFUL for layer in root.iterfind("layers/layer")):
-        return root, file.data
     assert file.weights is not None
-    _show_states(file.path, root, file.weights)
+    if not show_states(file.path, root, file.weights):
+        return root, file.data
     return root, ET.tostring(root, encoding="utf-8")
 
 
-def _show_states(path: Path, root: ET.Element, weights: Weights) -> None:
-    """Make the states of an IR inputs and outputs. Raises FormatError for what cannot be told."""
+def show_states(path: Path, root: ET.Element, weights: Weights) -> bool:
+    """Make the states of an IR inputs and outputs.
+
+    Returns:
+        whether the XML was changed.
+
+    Raises:
+        FormatError: the layers of a variable do not fit each other, or its first value is not known.
+    """
+    if not any(layer.get("type") in STATEFUL for layer in root.iterfind("layers/layer")):
+        note = note_of(root, STREAM_KEY) or ""
+        if not kept_states_of(note):
+            return False
+        add_notes(root, {STREAM_KEY: json.dumps(json.loads(note) | {"keeps": False})})  # only variables keep
+        return True
     net, parser = parse_net(path, root), AttributeParser(path)
     reads, writes = (_by_variable(parser, net, kind) for kind in STATEFUL)
     _check_names(parser, net, reads, writes)
@@ -75,6 +99,88 @@ def _show_states(path: Path, root: ET.Element, weights: Weights) -> None:
         _turn(root, read, "Parameter", variable, data)
         _turn(root, writes[variable], "Result", variable, None)
     add_notes(root, {STREAM_KEY: write_note(states, initial, {}, {}, keeps=True)})
+    return True
+
+
+def hide_states(root: ET.Element, weights: Array) -> Array:
+    """Undo `show_states` in an IR that is about to be written.
+
+    Args:
+        root: its XML; changed.
+        weights: the content of its .bin.
+
+    Returns:
+        the new content of its .bin, with the first values of the variables behind the rest.
+    """
+    states = kept_states_of(note_of(root, STREAM_KEY) or "")
+    layers, edges = root.find("layers"), root.find("edges")
+    if not states or layers is None or edges is None:
+        return weights
+    ends = {(item.get("type"), item.get("name")): item for item in layers}
+    parts = [weights]
+    for state in states:
+        read, write = ends["Parameter", state.input], ends["Result", state.output]
+        data, port, result = read.find("data"), read.find("output/port"), write.find("input/port")
+        assert data is not None and port is not None and result is not None
+        words, shape = data.attrib["element_type"], data.attrib["shape"]
+        data.attrib = {"variable_id": state.input, "variable_type": words, "variable_shape": shape}
+        read.attrib |= {"type": "ReadValue", "version": "opset6"}
+        if state.start is not None or "?" in shape:  # without a first value a variable starts from zeros
+            start = np.zeros([int(size) for size in state.first]) if state.start is None else state.start
+            raw = start.astype(numpy_dtype(ELEMENT_TYPES[words]).newbyteorder("<")).tobytes()
+            parts += [np.zeros(-sum(map(len, parts)) % ALIGNED, np.uint8), np.frombuffer(raw, np.uint8)]
+            place = sum(map(len, parts)) - len(raw)
+            edge = _add_first(
+                layers, read, port, f"{state.input}/first", start.shape, (words, place, len(raw))
+            )
+            ET.SubElement(edges, "edge", dict(zip(EDGE_ENDS, edge, strict=True)))
+        write.attrib |= {"name": f"{state.output}/next", "type": "Assign", "version": "opset6"}
+        write.insert(0, ET.Element("data", dict(data.attrib)))
+        given = copy.deepcopy(result)
+        given.set("id", str(1 + int(result.attrib["id"])))
+        ET.SubElement(write, "output").append(given)
+    remove_note(root, STREAM_KEY)
+    return np.concatenate(parts)
+
+
+def _add_first(
+    layers: ET.Element,
+    read: ET.Element,
+    port: ET.Element,
+    name: str,
+    shape: tuple[int, ...],
+    held: tuple[str, int, int],
+) -> tuple[str, str, str, str]:
+    """Add the Const layer of a variable's first value.
+
+    Args:
+        layers: the layers of the IR.
+        read: the ReadValue layer, which gets an input.
+        port: its output.
+        name: of the new layer.
+        shape: of the value.
+        held: its element type, its place in the .bin, and its size in bytes.
+
+    Returns:
+        the ends of the edge between both layers.
+    """
+    key = str(1 + max(int(item.attrib["id"]) for item in layers))
+    const = ET.SubElement(layers, "layer", id=key, name=name, type="Const", version="opset1")
+    words, place, size = held
+    data = {
+        "element_type": words,
+        "shape": ", ".join(map(str, shape)),
+        "offset": str(place),
+        "size": str(size),
+    }
+    ET.SubElement(const, "data", data)
+    taken, side = str(1 + int(port.attrib["id"])), ET.Element("input")
+    read.insert(1, side)
+    for owner, number in ((ET.SubElement(const, "output"), "0"), (side, taken)):
+        added = ET.SubElement(owner, "port", {"id": number, "precision": port.attrib["precision"]})
+        for length in shape:
+            ET.SubElement(added, "dim").text = str(length)
+    return key, "0", read.attrib["id"], taken
 
 
 def _by_variable(parser: AttributeParser, net: Net, kind: str) -> dict[str, Layer]:

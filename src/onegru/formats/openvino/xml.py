@@ -142,6 +142,22 @@ def add_notes(root: ET.Element, notes: Mapping[str, str]) -> None:
         info.set("value", text)
 
 
+def note_of(root: ET.Element, key: str) -> str | None:
+    """What the metadata of an IR say under a key."""
+    info = root.find("/".join(("rt_info", *key.split("."))))
+    return None if info is None else info.get("value")
+
+
+def remove_note(root: ET.Element, key: str) -> None:
+    """Remove metadata of an IR, and what only led to them."""
+    path = ["rt_info", *key.split(".")]
+    for depth in range(len(path), 0, -1):
+        parent, found = root.find("/".join(path[: depth - 1]) or "."), root.find("/".join(path[:depth]))
+        if parent is None or found is None or (depth < len(path) and len(found)):
+            return
+        parent.remove(found)
+
+
 def inner_layers(path: Path, layer: Layer) -> list[Layer]:
     """The layers in the bodies of a layer (of If, Loop and TensorIterator), in their bodies, and so on.
 

@@ -14,7 +14,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table.moving import Axes, moved_axes
-from onegru.formats.openvino.constants import Constants
+from onegru.formats.openvino.constants import ALIGNED, Constants
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS
 from onegru.formats.openvino.flow import IrGraph, IrReader
 from onegru.formats.openvino.xml import EDGE_ENDS, Layer
@@ -26,8 +26,6 @@ from onegru.fusion.openvino.moves import (
     sliced_before,
     steps,
 )
-
-_ALIGNED = 64  # where constants begin in a .bin
 
 _Port = tuple[str, str]  # the ids of a layer and of one of its outputs
 
@@ -64,7 +62,7 @@ class IrBin:
     def _place(self, raw: bytes) -> int:
         key = hashlib.blake2b(raw, digest_size=20).digest()
         if raw and key not in self._places:
-            gap = -self._length % _ALIGNED
+            gap = -self._length % ALIGNED
             self._parts += [bytes(gap), raw]
             self._places[key] = self._length + gap
             self._length += gap + len(raw)
