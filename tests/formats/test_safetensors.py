@@ -336,3 +336,47 @@ def test_flipped_bytes_never_crash(tmp_path: Path, seed: int) -> None:
         except FormatError:
             continue
         assert isinstance(found, Stack) and len(found) == 2
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_tensors_that_a_model_shares(tmp_path: Path, sharded: bool) -> None:
+    """safetensors writes a shared tensor once and names the others in its metadata."""
+    both = make_gru(direction="bidirectional", linear_before_reset=True)
+    other = make_gru(5, linear_before_reset=True)
+    arrays = onegru.to_torch_state_dict(both, prefix="both")
+    kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    shared = {f"both.{kind}_l0_reverse": f"both.{kind}_l0" for kind in kinds}
+    arrays |= onegru.to_torch_state_dict(other, prefix="other")
+    shared |= {f"other.bias_{end}_l0": f"both.bias_{end}_l0" for end in ("ih", "hh")}
+    shared |= {"head.weight": "tail.weight", "again.weight_hh_l0": "tail.weight"}
+    tail = np.zeros((9, 3), np.float32)
+    arrays |= {"tail.weight": tail, "again.weight_ih_l0": tail}
+    kept = {name: array for name, array in arrays.items() if name not in shared}
+    path = tmp_path / "model.safetensors"
+    if sharded:
+        files = {f"model-0000{place}-of-00002.safetensors": place for place in (1, 2)}
+        for name, place in files.items():
+            part = {key: kept[key] for key in [*kept][place - 1 :: 2]}
+            save_file(part, tmp_path / name, {**shared, "format": "pt"} if place == 1 else None)
+        places = {key: name for name, place in files.items() for key in [*kept][place - 1 :: 2]}
+        path = tmp_path / "model.safetensors.index.json"
+        path.write_text(json.dumps({"weight_map": places}))
+    else:
+        save_file(kept, path, {**shared, "format": "pt"})
+    whole = {**kept, **{name: kept[first] for name, first in shared.items()}}
+    found = onegru.load_layers(path)
+    assert found.keys() == {"both", "other", "again"}
+    for name, layer in found.items():
+        assert same_layers(layer, onegru.from_torch(whole, prefix=name))
+    assert same_layers(onegru.load_layers(path, name="other")["other"], found["other"])
+
+
+def test_shared_tensors_that_are_missing_or_too_many(tmp_path: Path) -> None:
+    arrays = onegru.to_torch_state_dict(make_gru(linear_before_reset=True), prefix="a")
+    path = tmp_path / "model.safetensors"
+    save_file(arrays, path, {"a.weight_hh_l0_reverse": "b.weight_hh_l0"})
+    with pytest.raises(FormatError, match=r"'a.weight_hh_l0_reverse' shares 'b.weight_hh_l0', which is miss"):
+        onegru.load_layers(path)
+    save_file(arrays, path, {f"b{place}.{name[2:]}": name for place in range(9) for name in arrays})
+    with pytest.raises(FormatError, match="shared tensors come to more than four times the"):
+        onegru.load_layers(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -72,27 +72,50 @@ def read_safetensors(path: Opened, name: str | None = None) -> dict[str, GRU | S
     with needs_extra("safetensors", "safetensors", str(path)):
         import safetensors
     shards, keys = shards_of(path), dict[str, Opened]()
-    if len(shards) == 1 and "onegru" in read_metadata(shards[0]):
+    metadata = [read_metadata(shard) for shard in shards]
+    if len(shards) == 1 and "onegru" in metadata[0]:
         return {"": read_layers(shards[0])}
     for shard in shards:
-        read_metadata(shard)
         with _broken(shard), safetensors.safe_open(shard, framework="np") as file:
             for key in file.keys():  # noqa: SIM118
                 if keys.setdefault(key, shard) is not shard:
                     raise FormatError(f"{shard}: {key!r}, which {keys[key].path.name} holds as well")
-    own_forms = {form_name(str(module_of(key))) for key in keys if is_recurrent(key)}
+    shared = _shared_names(path, metadata, keys)
+    own_forms = {form_name(str(module_of(key))) for key in (*keys, *shared) if is_recurrent(key)}
+    lent = {first for key, first in shared.items() if is_recurrent(key) or key in own_forms}
     tensors: dict[str, object] = dict.fromkeys(keys, _OTHER)
     for shard in shards:
         with _broken(shard), safetensors.safe_open(shard, framework="np") as file:
             own = [key for key in file.keys() if keys[key] is shard]  # noqa: SIM118
-            names = [key for key in own if is_recurrent(key) or key in own_forms]
+            names = [key for key in own if is_recurrent(key) or key in own_forms or key in lent]
             names += [
                 k for k in own if k not in names and may_be_form(k) and _may_hold_form(file.get_slice(k))
             ]
             if any(file.get_slice(key).get_dtype() == "BF16" for key in names):
                 bfloat16()  # NumPy has to know the type
             tensors |= {key: file.get_tensor(key) for key in names}
+    held = sum(tensor.nbytes for tensor in tensors.values() if isinstance(tensor, np.ndarray))
+    tensors |= {key: tensors[first] for key, first in shared.items()}
+    if sum(tensor.nbytes for tensor in tensors.values() if isinstance(tensor, np.ndarray)) > 4 * held:
+        raise FormatError(
+            f"{path}: shared tensors come to more than four times the {held} bytes that it holds"
+        )
     return _layers(path, tensors, name)
+
+
+def _shared_names(
+    path: Opened, metadata: Sequence[Mapping[str, Any]], keys: Collection[str]
+) -> dict[str, str]:
+    """The names that safetensors keeps in its metadata, each with the tensor of `keys` that it shares.
+
+    Raises:
+        FormatError: the tensor that one of a GRU shares is missing.
+    """
+    entries = {key: first for told in metadata for key, first in told.items() if key not in keys}
+    for key, first in entries.items():
+        if is_recurrent(key) and first not in keys:
+            raise FormatError(f"{path}: its metadata say that {key!r} shares {first!r}, which is missing")
+    return {key: first for key, first in entries.items() if isinstance(first, str) and first in keys}
 
 
 @contextmanager
@@ -174,11 +197,12 @@ def other_tensors(path: Opened, grus: Collection[str]) -> tuple[str, ...]:
             tensors = [*_tensors(shard, _state_dict(shard)[0], "", _DEPTH, {})]
             again |= {name: value.first for name, value in tensors if isinstance(value, _Again)}
             names += [name for name, value in tensors if isinstance(value, Tensor | np.ndarray)]
-        elif "onegru" not in read_metadata(shard):
+        elif "onegru" not in (metadata := read_metadata(shard)):
             import safetensors
 
             with safetensors.safe_open(shard, framework="np") as file:
-                names += file.keys()
+                own = dict.fromkeys(file.keys())
+            names += [*own, *(key for key, first in metadata.items() if key not in own and first in own)]
     modules = {module: module for module in map(module_of, names) if module is not None}
     _add_names(path, modules, again)
     taken = {modules.get(gru, gru) for gru in grus}

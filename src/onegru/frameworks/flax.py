@@ -107,7 +107,7 @@ def _find(
 ) -> tuple[Framework, dict[str, object]]:
     """The one cell within parameters, or the one at `prefix`."""
     found: dict[str, tuple[Framework, Mapping[str, Any]]] = {}
-    cells = list(_search(source, "", _DEPTH, set()))
+    cells = list(_search(source, "", _DEPTH, {}))
     outer = all(f"{path}.".startswith("params.") for path, _, _ in cells)
     for path, framework, cell in cells:
         own = path.removeprefix("params").removeprefix(".") if outer else path
@@ -144,16 +144,20 @@ def _choose(argument: str, cells: Mapping[str, object], prefix: str | None, opti
 
 
 def _search(
-    source: Mapping[Any, Any], path: str, depth: int, seen: set[int]
+    source: Mapping[Any, Any], path: str, depth: int, seen: dict[int, object]
 ) -> Iterator[tuple[str, Framework, Mapping[str, Any]]]:
-    """Each cell within parameters, and where it lies."""
+    """Each cell within parameters, and where it lies.
+
+    `seen` keeps the mappings that were searched: nnx.State makes a new one for each access, and without a
+    reference the next one could get the same id.
+    """
     for framework in (FLAX_LINEN, FLAX_NNX):
         parts = {form.name.partition(".")[0] for form in framework.forms[True]}
         if parts <= set(source) and (framework is FLAX_LINEN or _is_merged_gru(source)):
             yield path, framework, source
             return
     if depth and id(source) not in seen:
-        seen.add(id(source))
+        seen[id(source)] = source
         for name, value in source.items():
             if is_mapping(value):
                 yield from _search(value, f"{path}.{name}" if path else str(name), depth - 1, seen)
