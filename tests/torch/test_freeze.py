@@ -119,6 +119,40 @@ def test_what_cannot_be_packed_is_left() -> None:
     assert type(model["brief"]) is nn.GRU and isinstance(model["rnn"], ours.GRU)
 
 
+def weight_normed(rnn: nn.Module, name: str) -> None:
+    nn.utils.weight_norm(rnn, name)
+
+
+def set_from_elsewhere(rnn: nn.Module, name: str) -> None:
+    """What a hypernetwork or weight drop does: it sets the weight before each call."""
+    raw = nn.Parameter(getattr(rnn, name).detach())
+    delattr(rnn, name)
+    setattr(rnn, name, raw.detach())
+    rnn.raw = raw
+    rnn.register_forward_pre_hook(lambda module, _: setattr(module, name, module.raw * 1.0))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("change", [weight_normed, set_from_elsewhere])
+@pytest.mark.parametrize("kind", [nn.GRU, nn.GRUCell])
+def test_weights_that_a_program_computes_are_left(kind: type[nn.Module], change: Any) -> None:
+    model = nn.Sequential(kind(I, H))
+    change(model[0], "weight_hh_l0" if kind is nn.GRU else "weight_hh")
+    report = ours.freeze(model)
+    assert report.exchanged == ()
+    assert report.left == {
+        "0": "some of its weights are no parameters: the program may compute them before each call"
+    }
+    x = torch.randn(3, 2, I) if kind is nn.GRU else torch.randn(2, I)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2)
+        found = model(x)
+        ours.restore(model)
+        for expected, given in zip(model(x), found, strict=True):
+            torch.testing.assert_close(given, expected, rtol=0, atol=1e-6)
+
+
 def test_nothing_is_frozen_after_an_error() -> None:
     model = nn.ModuleDict({"a": nn.GRU(I, H), "b": nn.GRU(I, H, dtype=torch.float64)})
     with pytest.raises(onegru.SpecError, match="weight_storage"):
