@@ -74,7 +74,7 @@ def check_result(
     if check is None:
         return (), ()
     graph = source()
-    outputs = graph.outputs
+    wanted = {info.name for info in graph.outputs}
     fronts: dict[str, dict[str, str]] = {}
     changed: Source | None = None
     if data is not None and graph.file is not None:
@@ -119,7 +119,6 @@ def check_result(
         raise FormatError(f"{target}: not written: no GRU takes a step on these inputs, {PROVES_NOTHING}")
     notes += tuple(f"GRU {name} did not run on these inputs" for name, count in steps.items() if not count)
     most = max(steps.values(), default=None)
-    wanted = {info.name for info in outputs}
     reports = (replace(report, steps=most) for report in found.values() if report.name in wanted)
     return tuple(reports), notes
 

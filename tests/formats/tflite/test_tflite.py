@@ -17,7 +17,7 @@ from onegru.core.errors import FormatError, OneGRUError
 from onegru.layers.gru import GRU
 from onegru.models.convert_layers import convert_layers
 from onegru.models.select_layers import read_source
-from tests.formats.tflite.make_files import FOLDER, FORMS, INPUT, arrays
+from tests.formats.tflite.make_files import ACTIVATIONS, FOLDER, FORMS, INPUT, arrays
 
 tflite = pytest.importorskip("tflite")
 pytest.importorskip("onnx")
@@ -42,12 +42,17 @@ def wanted(name: str) -> list[GRU]:
     return [layer for layer in layers if isinstance(layer, GRU)]
 
 
+def vars_of(layer: GRU) -> tuple[Any, Any, Any]:
+    weights = layer.weights
+    return weights.W, weights.R, weights.B
+
+
 def run(layer: GRU, X: Any) -> tuple[Any, Any]:
     Y, Y_h = layer(X)
     return np.asarray(Y), np.asarray(Y_h)
 
 
-@pytest.mark.parametrize("name", ["states", "lists", "both"])
+@pytest.mark.parametrize("name", ["states", "lists", "both", "casts"])
 def test_layers_compute_what_keras_did(name: str) -> None:
     X = np.random.default_rng(1).standard_normal((5, 2, INPUT), np.float32)
     Y, Y_h = run(only(path_of(name)), X)
@@ -55,6 +60,18 @@ def test_layers_compute_what_keras_did(name: str) -> None:
         expected, last = run(layer, X[:: (1, -1)[direction]])
         np.testing.assert_allclose(Y[:, direction], expected[:: (1, -1)[direction], 0], atol=BOUND, rtol=0)
         np.testing.assert_allclose(Y_h[direction], last[0], atol=BOUND, rtol=0)
+
+
+def test_activations_in_other_operators() -> None:
+    X = np.random.default_rng(1).standard_normal((2, 2, INPUT), np.float32)
+    found = [layer for layer in onegru.load_layers(path_of("activations")).values() if isinstance(layer, GRU)]
+    names = dict(zip(("Elu", "LeakyRelu", "Softsign"), ACTIVATIONS, strict=True))
+    left = dict(zip(names, arrays("activations"), strict=True))
+    for layer in found:
+        name = layer.spec.activations[0][1].name
+        own = onegru.from_keras(left.pop(name), reset_after=True, activation=names[name])
+        np.testing.assert_allclose(run(layer, X)[1], run(own, X)[1], atol=BOUND, rtol=0)
+    assert not left
 
 
 def test_int8_weights_are_dequantized() -> None:
@@ -194,6 +211,33 @@ def test_other_loops_are_no_layers(tmp_path: Path, change: Callable[[Places], No
     for read in (onegru.load_layers, onegru.inspect):
         with pytest.raises(FormatError, match=f"no GRU with weights of its own; .*{words}"):
             read(path)
+
+
+@pytest.mark.parametrize("name", ["states", "both", "casts"])
+def test_operators_by_the_newer_field_of_their_code(tmp_path: Path, name: str) -> None:
+    """Files of ai-edge-quantizer have the code of an operator below 127 in the newer field only."""
+    places = Places(name)
+    for index in range(places.model.OperatorCodesLength()):
+        table = places.model.OperatorCodes(index)._tab
+        if table.Offset(4):
+            places.put(table.Pos + table.Offset(4), 0, "<b")
+    path = tmp_path / "x.tflite"
+    path.write_bytes(places.data)
+    found, expected = only(path), only(path_of(name))
+    assert found.spec == expected.spec
+    assert all(map(np.array_equal, vars_of(found), vars_of(expected)))
+
+
+def test_int4_is_named(tmp_path: Path) -> None:
+    places = Places("unrolled_int8")
+    graph = places.model.Subgraphs(0)
+    for tensor in map(graph.Tensors, range(graph.TensorsLength())):
+        if tensor.Type() == tflite.TensorType.INT8:
+            places.put(tensor._tab.Pos + tensor._tab.Offset(6), tflite.TensorType.INT4, "<b")
+    path = tmp_path / "x.tflite"
+    path.write_bytes(places.data)
+    with pytest.raises(FormatError, match="constant of type int4"):
+        onegru.load_layers(path)
 
 
 def test_masked_steps_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

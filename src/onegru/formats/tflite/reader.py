@@ -7,6 +7,8 @@ read is counted, so that a small file whose parts lie on top of each other is no
 from __future__ import annotations
 
 import math
+import struct
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +21,7 @@ from onegru.core.errors import FormatError
 # Element types by their numbers; others are those of values that no rule takes.
 _DTYPES = {0: "float32", 1: "float16", 2: "int32", 3: "uint8", 4: "int64", 6: "bool", 7: "int16", 9: "int8"}
 _MOST_AXES = 8
+_TYPES = {number: name.lower() for name, number in vars(tflite.TensorType).items() if isinstance(number, int)}
 _KINDS = {number: name for name, number in vars(tflite.BuiltinOperator).items() if isinstance(number, int)}
 _OPTIONS = {number: name for name, number in vars(tflite.BuiltinOptions).items() if isinstance(number, int)}
 
@@ -32,6 +35,7 @@ class Tensor:
     shape: tuple[int | None, ...]  # None for what is not fixed
     value: Array | None  # of a constant, dequantized
     is_quantized: bool  # whether it is computed in integers that stand for other numbers
+    type: str = "unknown"  # TensorFlow Lite's name of its element type
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -69,7 +73,57 @@ def read_subgraphs(data: bytes) -> tuple[Subgraph, ...]:
     reader = _Reader(data)
     if not (count := reader.counted(reader.model.SubgraphsLength())):
         raise FormatError("holds no graph; not a TensorFlow Lite model, or truncated")
-    return tuple(reader.subgraph(reader.model.Subgraphs(index)) for index in range(count))
+    first, *bodies = (reader.subgraph(reader.model.Subgraphs(index)) for index in range(count))
+    # The outputs of the model keep their names.
+    return _without_copies(first, first.outputs), *(_without_copies(body) for body in bodies)
+
+
+class _OperatorCode(tflite.OperatorCode):  # type: ignore[misc]
+    """An operator's code, which stands in two fields; some writers set only the newer one.
+
+    The package's `BuiltinCode` gives the older field for all codes below 127.
+    """
+
+    def newer(self) -> int:
+        """The newer field; 0 if the file leaves it out."""
+        place = self._tab.Offset(10)
+        return int(struct.unpack_from("<i", self._tab.Bytes, self._tab.Pos + place)[0]) if place else 0
+
+
+def _without_copies(graph: Subgraph, keep: tuple[int, ...] = ()) -> Subgraph:
+    """The graph without operators that change nothing: casts to the same type, reshapes to the same shape.
+
+    Those that give a tensor of `keep` stay.
+    """
+    made = Counter((*graph.inputs, *(output for op in graph.operators for output in op.outputs)))
+    same: dict[int, int] = {}
+
+    def source(index: int) -> int:
+        while index in same:
+            index = same[index]
+        return index
+
+    kept: list[Operator] = []
+    for op in graph.operators:
+        if op.kind in ("CAST", "RESHAPE") and len(op.outputs) == 1 and op.inputs[:1] > (-1,):
+            (output,), first = op.outputs, source(op.inputs[0])
+            before, after = graph.tensors[first], graph.tensors[output]
+            is_same = before.dtype == after.dtype != "" and before.shape == after.shape
+            is_fixed = op.kind == "CAST" or None not in after.shape
+            is_plain = not before.is_quantized and not after.is_quantized
+            if (
+                is_same
+                and is_fixed
+                and is_plain
+                and made[output] == 1
+                and first != output
+                and output not in keep
+            ):
+                same[output] = first
+                continue
+        kept.append(op)
+    operators = tuple(replace(op, inputs=tuple(map(source, op.inputs))) for op in kept)
+    return replace(graph, operators=operators, outputs=tuple(map(source, graph.outputs)))
 
 
 class _Reader:
@@ -100,7 +154,7 @@ class _Reader:
         return "" if text is None else bytes(text)[: self.counted(len(text))].decode(errors="replace")
 
     def _kind(self, code: Any) -> str:
-        number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())  # the older one ends at 127
+        number = max(_OperatorCode.newer(code), code.DeprecatedBuiltinCode())
         return self._text(code.CustomCode()) or _KINDS.get(number, f"operator {number}")
 
     def subgraph(self, graph: Any) -> Subgraph:
@@ -142,7 +196,8 @@ class _Reader:
         is_quantized = scales is not None and scales.ScaleLength() > 0
         if not buffer.DataLength() or not dtype or tensor.Sparsity() is not None:
             sizes = signature if len(signature) == len(shape) else shape
-            return Tensor(name, dtype, tuple(s if s >= 0 else None for s in sizes), None, is_quantized)
+            kind = _TYPES.get(tensor.Type(), "unknown")
+            return Tensor(name, dtype, tuple(s if s >= 0 else None for s in sizes), None, is_quantized, kind)
         wanted = math.prod(shape) * np.dtype(dtype).itemsize
         if buffer.DataLength() != wanted:
             have = buffer.DataLength()

@@ -32,6 +32,10 @@ def _activated(graph: GraphWriter, op: Operator, value: str) -> list[str]:
     return [graph.emit(_FUSED[number], value, *bounds)] if number else [value]
 
 
+def _leaky_relu(graph: GraphWriter, op: Operator) -> list[str]:
+    return [graph.emit("LeakyRelu", *graph.all(op, 1), alpha=op.option("Alpha"))]
+
+
 def _fully_connected(graph: GraphWriter, op: Operator) -> list[str]:
     x, weights, *bias = op.inputs
     matrix, is_flat = graph.tensor(weights).value, len(graph.tensor(x).shape) == 2
@@ -155,6 +159,7 @@ def _expand_dims(graph: GraphWriter, op: Operator) -> list[str]:
 _ALIKE = {
     **{"LOGISTIC": ("Sigmoid", 1), "TANH": ("Tanh", 1), "RELU": ("Relu", 1), "NEG": ("Neg", 1)},
     **{"ADD": ("Add", 2), "SUB": ("Sub", 2), "MUL": ("Mul", 2), "SELECT_V2": ("Where", 3)},
+    **{"ELU": ("Elu", 1), "ABS": ("Abs", 1), "DIV": ("Div", 2)},
     **{"MINIMUM": ("Min", 2), "MAXIMUM": ("Max", 2), "RELU6": ("Identity", 1), "LOGICAL_AND": ("And", 2)},
 }
 
@@ -163,6 +168,7 @@ RULES: Mapping[str, Rule] = {
     **{kind: functools.partial(_same, *alike) for kind, alike in _ALIKE.items()},
     **dict.fromkeys(("CONCATENATION", "PACK"), _concatenated),
     **dict.fromkeys(("CAST", "SHAPE"), _cast),
+    "LEAKY_RELU": _leaky_relu,
     "FULLY_CONNECTED": _fully_connected,
     "SPLIT": _split,
     "STRIDED_SLICE": _strided_slice,

@@ -113,7 +113,7 @@ class GraphWriter:
         if index not in self.values and tensor.value is not None:
             self.values[index] = self.constant(tensor.value, tensor.name)
         elif index not in self.values:  # a constant of another kind, or what only an operator's state is
-            self.whole.unknown[f"constant of type {tensor.dtype or 'unknown'}"] += 1
+            self.whole.unknown[f"constant of type {tensor.dtype or tensor.type}"] += 1
             self.values[index] = self.fresh(tensor.name)
             self.odd.append(helper.make_node("CONSTANT", [], [self.values[index]], domain=_DOMAIN))
         return self.values[index]
