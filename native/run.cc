@@ -337,7 +337,7 @@ std::size_t CallerBytes(const Packed& packed, const Plan& plan) {
       .bytes;
 }
 
-// memory: `each`, of CallerBytes, for each direction that runs at a time.
+// memory: `each`, of CallerBytes, for each direction that runs at a time; `each` is for pairs alone.
 void RunAlone(const Packed& packed, const Call& call, const Plan& plan, const std::vector<std::int32_t>& order,
               unsigned char* memory, std::size_t each) {
   const DefaultFloatMode mode;
@@ -392,7 +392,7 @@ thread_local PoolTrials t_pool_trials;
 void RunAlone(const Packed& packed, const Call& call, unsigned char* scratch) {
   const Plan plan = MakeStreamPlan(packed, call);
   const std::vector<std::int32_t> no_order;  // no memory
-  RunAlone(packed, call, plan, no_order, scratch, CallerBytes(packed, plan));
+  RunAlone(packed, call, plan, no_order, scratch, plan.paired ? CallerBytes(packed, plan) : 0);
 }
 
 void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const ForeignPool* pool) {

@@ -8,11 +8,15 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -36,6 +40,8 @@ constexpr char kOptionPrefix[] = "ep.onegruexecutionprovider.";
 
 // --- options of a session
 
+constexpr const char* kOptions[] = {"threads",          "engine",  "weight_storage", "activation_storage",
+                                    "flush_subnormals", "observer"};
 // table: native_choices
 constexpr const char* kEngines[] = {"auto", "native", "reference"};
 constexpr const char* kWeightStorages[] = {"float16", "bfloat16", "int8", "int8_g32", "int8_g64", "int8_g128"};
@@ -88,15 +94,32 @@ NodeOption ReadNodeOption(const char* name, const std::string& text, const char*
   return option;
 }
 
-Options ReadOptions(const Api& api, const ort::SessionOptions* given) {
+// The provider's options, without their prefix. ONNX Runtime keeps those of all providers among the session's entries.
+std::map<std::string, std::string> OptionsOf(const Api& api, const ort::SessionOptions* given) {
+  ort::KeyValuePairs* pairs = nullptr;
+  api.Check(ort::GetSessionOptionsConfigEntries(api.api, given, &pairs));
+  const std::unique_ptr<ort::KeyValuePairs, std::function<void(ort::KeyValuePairs*)>> owner(
+      pairs, [&](ort::KeyValuePairs* owned) { ort::ReleaseKeyValuePairs(api.api, owned); });
+  const char *const *keys = nullptr, *const *values = nullptr;
+  std::size_t count = 0;
+  ort::GetKeyValuePairs(api.api, pairs, &keys, &values, &count);
+  std::map<std::string, std::string> options;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string_view key(keys[i]);
+    if (key.starts_with(kOptionPrefix)) options.emplace(key.substr(std::strlen(kOptionPrefix)), values[i]);
+  }
+  return options;
+}
+
+Options ReadOptions(const Api& api, const ort::SessionOptions* session) {
+  const auto given = OptionsOf(api, session);
+  for (const auto& [name, text] : given) {
+    if (!IsAmong(kOptions, name))
+      throw IllegalGru(name + ": no option of this provider; must be one of " + Listed(kOptions));
+  }
   const auto option = [&](const char* name) -> std::optional<std::string> {
-    const std::string key = std::string(kOptionPrefix) + name;
-    int is_there = 0;
-    api.Check(ort::HasSessionConfigEntry(api.api, given, key.c_str(), &is_there));
-    if (!is_there) return {};
-    return Text(api, [&](char* text, std::size_t* size) {
-      return ort::GetSessionConfigEntry(api.api, given, key.c_str(), text, size);
-    });
+    const auto found = given.find(name);
+    return found == given.end() ? std::nullopt : std::optional(found->second);
   };
   Options options;
   if (const auto text = option("threads"))
@@ -121,6 +144,10 @@ Options ReadOptions(const Api& api, const ort::SessionOptions* given) {
     if (!has_effect)
       throw IllegalGru("activation_storage: '" + *text + "'; must be empty unless weight_storage is int8");
   }
+  if (const auto text = option("flush_subnormals"))
+    options.flush_subnormals = Number("flush_subnormals", *text, 1, "0 or 1") == 1;
+  if (options.flush_subnormals && options.reference)
+    throw IllegalGru("flush_subnormals: '1'; must be 0 with the reference engine");
   if (const auto text = option("observer")) options.observer = Number("observer", *text, INT64_MAX, "a number");
   return options;
 }
@@ -210,6 +237,7 @@ class Provider : public ort::Ep {
 
   static ort::Status* MakeKernel(void* state, const ort::KernelInfo* info, ort::Kernel** kernel) {
     const auto& [provider, kind] = *static_cast<Entry*>(state);
+    if (ort::Status* const refused = provider->api_.Try([&] { provider->CheckNames(); })) return refused;
     return MakeGruKernel(provider->api_, provider->options_, provider->constant_weights_, *kind, info, kernel);
   }
   static ort::Status* MakeIdleKernel(void* state, const ort::KernelInfo* info, ort::Kernel** kernel) {
@@ -221,10 +249,30 @@ class Provider : public ort::Ep {
     api_.Check(ort::Graph_GetNumNodes(api_.api, graph, &count));
     std::vector<const ort::Node*> nodes(count);
     if (count != 0) api_.Check(ort::Graph_GetNodes(api_.api, graph, nodes.data(), count));
-    for (const ort::Node* const node : nodes)
-      if (IsGru(api_, node)) api_.Check(ort::AddSingleNode(api_.ep, support, node));
+    for (const ort::Node* const node : nodes) {
+      if (!IsGru(api_, node)) continue;
+      api_.Check(ort::AddSingleNode(api_.ep, support, node));
+      const char* name = "";
+      api_.Check(ort::Node_GetName(api_.api, node, &name));
+      names_.insert(name);
+    }
     for (const ort::Node* const node : constant_weights_.Add(graph, &IsGru))
       api_.Check(ort::AddSingleNode(api_.ep, support, node));
+  }
+
+  // Refuses options for nodes that are not there. All graphs have been claimed when the first kernel is made.
+  void CheckNames() const {
+    const auto check = [&](const char* option, const NodeOption& value) {
+      for (const auto& [name, word] : value.named) {
+        if (names_.contains(name)) continue;
+        std::string listed;
+        for (const std::string& known : names_) listed += (listed.empty() ? "'" : ", '") + known + "'";
+        throw IllegalGru(std::string(option) + ": no GRU node that this provider runs is called '" + name +
+                         "'; must name one of " + listed);
+      }
+    };
+    check("weight_storage", options_.weight_storage);
+    check("activation_storage", options_.activation_storage);
   }
 
   static bool IsGru(const Api& api, const ort::Node* node) {
@@ -244,6 +292,7 @@ class Provider : public ort::Ep {
   const Options options_;
   ConstantWeights constant_weights_;
   ort::KernelRegistry* registry_ = nullptr;
+  std::set<std::string> names_;  // of the GRU nodes that it has claimed
   Entry entries_[std::size(kOnnxOperators)];
 };
 

@@ -65,7 +65,7 @@ inline bool Asks(const Api& api, const ort::ValueInfo* value, const Query& query
 }
 
 // The tensor of an initializer; null for any other value.
-const ort::Value* Initializer(const Api& api, const ort::ValueInfo* value) {
+inline const ort::Value* Initializer(const Api& api, const ort::ValueInfo* value) {
   const ort::Value* tensor = nullptr;
   return api.Succeeds(ort::ValueInfo_GetInitializerValue(api.api, value, &tensor)) ? tensor : nullptr;
 }
@@ -112,7 +112,7 @@ inline std::optional<TensorKind> KindOf(const Api& api, const ort::ValueInfo* va
   return kind;
 }
 
-const unsigned char* DataOf(const Api& api, const ort::Value* value) {
+inline const unsigned char* DataOf(const Api& api, const ort::Value* value) {
   void* data = nullptr;
   api.Check(ort::GetTensorMutableData(api.api, const_cast<ort::Value*>(value), &data));
   return static_cast<const unsigned char*>(data);

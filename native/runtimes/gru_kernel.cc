@@ -268,7 +268,8 @@ class GruKernel : public ort::Kernel {
   }
 
   std::shared_ptr<const Packed> Pack(const Tensor (&weights)[3]) const {
-    auto packed = gru_.Pack(weights[0], weights[1], weights[2], weight_storage_, planes_, group_);
+    auto packed =
+        gru_.Pack(weights[0], weights[1], weights[2], weight_storage_, planes_, group_, options_.flush_subnormals);
     if (options_.observer == 0) return packed;
     const Port ports[] = {{"W", weights[0], false}, {"R", weights[1], false}, {"B", weights[2], false}};
     Show(Moment::kWeights, ports);

@@ -35,7 +35,8 @@ struct Options {
   std::size_t threads = 0;  // 0: onegru's own number
   bool reference = false;   // the observer computes
   NodeOption weight_storage, activation_storage;
-  std::int64_t observer = 0;  // the session's number for the observer; 0: not observed
+  bool flush_subnormals = false;  // see Spec
+  std::int64_t observer = 0;      // the session's number for the observer; 0: not observed
   const ort::Logger* logger = nullptr;
 };
 

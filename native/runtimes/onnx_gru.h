@@ -130,10 +130,11 @@ class OnnxGru {
   // What the attributes hold without effect, each in a line.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
-  // The weights, packed; of type `storage`, or their own. planes, group: as in Spec. Throws IllegalGru.
+  // The weights, packed; of type `storage`, or their own. planes, group, flush_subnormals: as in Spec. Throws
+  // IllegalGru.
   std::shared_ptr<const Packed> Pack(const Tensor& W, const Tensor& R, const Tensor& B,
-                                     std::optional<ElementType> storage, std::size_t planes = 1,
-                                     std::size_t group = 0) const;
+                                     std::optional<ElementType> storage, std::size_t planes = 1, std::size_t group = 0,
+                                     bool flush_subnormals = false) const;
 
   // A call, its outputs not yet set: they have the sizes [T, D, B, H] and [D, B, H], batch first under layout 1.
   // A is looked at with attention only; `lengths` is memory for the call. Throws IllegalGru.

@@ -138,7 +138,11 @@ class OneGRU : public ov::op::Op {
     if (attributes_.has_lengths) {
       const ov::Shape wanted{call.batch_size}, lengths = inputs[2].get_shape();
       if (lengths != wanted) Refuse("sequence_lengths: shape ", lengths, "; must be ", wanted);
-      call.length_size = inputs[2].get_element_type().size();
+      const ov::element::Type type = inputs[2].get_element_type();
+      if (type != ov::element::i32 && type != ov::element::i64) {
+        Refuse("sequence_lengths: type ", type, "; must be i32 or i64");
+      }
+      call.length_size = type.size();
       call.lengths = inputs[2].data();
     }
     if (attributes_.has_attention) {

@@ -121,8 +121,6 @@ inline constexpr Function<230, Status*(const KernelInfo*, std::size_t*)> KernelI
 inline constexpr Function<231, Status*(const KernelInfo*, std::size_t*)> KernelInfo_GetOutputCount;
 inline constexpr Function<232, Status*(const KernelInfo*, std::size_t, char*, std::size_t*)> KernelInfo_GetInputName;
 inline constexpr Function<233, Status*(const KernelInfo*, std::size_t, char*, std::size_t*)> KernelInfo_GetOutputName;
-inline constexpr Function<238, Status*(const SessionOptions*, const char*, char*, std::size_t*)> GetSessionConfigEntry;
-inline constexpr Function<237, Status*(const SessionOptions*, const char*, int*)> HasSessionConfigEntry;
 inline constexpr Function<244, Status*(const KernelInfo*, char*, std::size_t*)> KernelInfo_GetNodeName;
 inline constexpr Function<247, Status*(const Logger*, int, const char*, const PathChar*, int, const char*)>
     Logger_LogMessage;
@@ -134,6 +132,9 @@ inline constexpr Function<274,
     KernelContext_ParallelFor;
 inline constexpr Function<289, Status*(const ValueInfo*, const char**)> GetValueInfoName;
 inline constexpr Function<290, Status*(const ValueInfo*, const TypeInfo**)> GetValueInfoTypeInfo;
+inline constexpr Function<298, void(const KeyValuePairs*, const char* const**, const char* const**, std::size_t*)>
+    GetKeyValuePairs;
+inline constexpr Function<300, void(KeyValuePairs*)> ReleaseKeyValuePairs;
 inline constexpr Function<307, int(const HardwareDevice*)> HardwareDevice_Type;
 inline constexpr Function<317, Table()> GetEpApi;
 inline constexpr Function<318, Status*(const Value*, std::size_t*)> GetTensorSizeInBytes;
@@ -152,6 +153,7 @@ inline constexpr Function<340, Status*(const Graph*, std::size_t*)> Graph_GetNum
 inline constexpr Function<341, Status*(const Graph*, const ValueInfo**, std::size_t)> Graph_GetOutputs;
 inline constexpr Function<344, Status*(const Graph*, std::size_t*)> Graph_GetNumNodes;
 inline constexpr Function<345, Status*(const Graph*, const Node**, std::size_t)> Graph_GetNodes;
+inline constexpr Function<349, Status*(const Node*, const char**)> Node_GetName;
 inline constexpr Function<350, Status*(const Node*, const char**)> Node_GetOperatorType;
 inline constexpr Function<351, Status*(const Node*, const char**)> Node_GetDomain;
 inline constexpr Function<352, Status*(const Node*, int*)> Node_GetSinceVersion;
@@ -167,6 +169,7 @@ inline constexpr Function<363, Status*(const OpAttribute*, AttributeType*)> OpAt
 inline constexpr Function<364, Status*(const OpAttribute*, const char**)> OpAttr_GetName;
 inline constexpr Function<365, Status*(const Node*, std::size_t*)> Node_GetNumSubgraphs;
 inline constexpr Function<366, Status*(const Node*, const Graph**, std::size_t, const char**)> Node_GetSubgraphs;
+inline constexpr Function<379, Status*(const SessionOptions*, KeyValuePairs**)> GetSessionOptionsConfigEntries;
 inline constexpr Function<414, Status*(const Value*, TensorType*, const std::int64_t**, std::size_t*)>
     GetTensorElementTypeAndShapeDataReference;
 inline constexpr Function<417, Status*(const KernelInfo*, const char*, Allocator*, char***, std::size_t*)>

@@ -170,6 +170,20 @@ Layer MakeLayer(const Shape& shape, bool linear_before_reset, std::size_t target
   return layer;
 }
 
+// Few members split a small step, however many threads there are: each meeting costs more the more of them meet.
+void CheckMembers() {
+  std::size_t before = 2;
+  for (const std::size_t H : {128, 256, 512, 1024}) {
+    const Layer layer = MakeLayer({100, 1, 4, H, 1}, true, ChosenTargetIndex());
+    Call call{};
+    call.T = 100, call.B = 1;
+    const auto members = [&](std::size_t threads) { return MakePlan(*layer.packed, call, threads).members; };
+    Check(members(2) == 2, "two members", H);
+    Check(members(64) >= before && members(64) <= H / 32, "members of a step", H, "", members(64));
+    before = members(64);
+  }
+}
+
 // --- another runtime's pool
 
 struct Tasks {
@@ -457,6 +471,7 @@ void CheckThreads(std::size_t target, std::size_t problems) {
   CheckLargePools(target);
   CheckSpin();
   CheckNewWorker();
+  CheckMembers();
   CheckRoom();
   CheckForkBesideWindow();
 }

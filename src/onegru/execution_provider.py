@@ -23,9 +23,10 @@ Options, given as `("OnegruExecutionProvider", {"threads": "1"})`:
     weight_storage: "float16" or "bfloat16" to keep the weights of float32 nodes in half the memory; "int8" to
         keep them in a quarter and to multiply in integers, as `onegru.GRU` describes.
     activation_storage: "int16" (the default) or "int8", with weights in int8.
+    flush_subnormals: "1" to have states that are almost 0 count as 0, as `onegru.GRU` describes.
 
-The last two may name nodes, each in a line of its own, as "first=int8" and "second=bfloat16"; the others keep
-float32.
+The storages may name nodes, each in a line of its own, as "first=int8" and "second=bfloat16"; the others keep
+float32. Options and nodes that the provider does not know are refused.
 
 Weights are packed once where they do not change. Those that nodes make of constants are computed as the
 session is made, by ONNX Runtime's own kernels, and the nodes have nothing to do in a run: DequantizeLinear

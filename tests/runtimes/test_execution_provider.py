@@ -248,6 +248,18 @@ print((int(open(statm).read().split()[1]) - before) * os.sysconf("SC_PAGESIZE"))
             {"weight_storage": "float16", "engine": "reference"},
             "weight_storage: 'float16'; must be empty with",
         ),
+        (
+            {"weight_storage": "other=int8"},
+            "weight_storage: no GRU node that this provider runs is called 'other'; must name one of 'gru'",
+        ),
+        ({"flush_subnormals": "yes"}, "flush_subnormals: 'yes'; must be 0 or 1"),
+        (
+            {"flush_subnormals": "1", "engine": "reference"},
+            "flush_subnormals: '1'; must be 0 with the reference",
+        ),
+        ({"thread": "1"}, "thread: no option of this provider; must be one of threads, engine, "),
+        ({"weight-storage": "int8"}, "weight-storage: no option of this provider; must be one of threads"),
+        ({"Engine": "reference"}, "Engine: no option of this provider; must be one of threads"),
     ],
 )
 def test_options_are_honoured_or_refused(options: dict[str, str], message: str) -> None:

@@ -206,11 +206,11 @@ def test_it_must_be_a_model() -> None:
         onegru.openvino.exchange(3)
 
 
-def sequence_with_lengths(lengths: list[int]) -> Any:
+def sequence_with_lengths(lengths: list[int], dtype: Any = np.int32) -> Any:
     x = ops.parameter([2, -1, I], np.float32, name="x")
     h = ops.constant(np.zeros((2, 1, H), np.float32))
     arrays = [ops.constant(array[None]) for array in WEIGHTS.values()]
-    made = ops.gru_sequence(x, h, ops.constant(np.array(lengths, np.int32)), *arrays, H, "forward")
+    made = ops.gru_sequence(x, h, ops.constant(np.array(lengths, dtype)), *arrays, H, "forward")
     return openvino.Model([ops.result(made.output(0))], [x], "m")
 
 
@@ -223,6 +223,17 @@ def test_lengths_hold_when_a_model_is_reshaped_again(operator: str) -> None:
     (got,) = run(model, {0: X})  # type: ignore[dict-item]
     arrays = {name: array[None] for name, array in WEIGHTS.items()}
     wanted: Any = onegru.gru_sequence(X, np.zeros((2, 1, H), np.float32), [5, 5], **arrays, hidden_size=H)
+    assert same_bits(got, wanted[0])
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int64, np.uint64, np.float32, np.float64])
+def test_lengths_of_any_type(operator: str, dtype: Any) -> None:
+    model = sequence_with_lengths([5, 3], dtype)
+    onegru.openvino.exchange(model)
+    X = draw(2, 5, I)
+    (got,) = run(model, {0: X})  # type: ignore[dict-item]
+    arrays = {name: array[None] for name, array in WEIGHTS.items()}
+    wanted: Any = onegru.gru_sequence(X, np.zeros((2, 1, H), np.float32), [5, 3], **arrays, hidden_size=H)
     assert same_bits(got, wanted[0])
 
 

@@ -126,13 +126,15 @@ def exchange(
     options = options.for_node(node.get_friendly_name())
     names = [port.name for port in operator.inputs[: node.get_input_size()]]
     taken = {name: node.input_value(index) for index, name in enumerate(names)}
+    lengths = operator.input("sequence_lens")
+    if lengths is not None:
+        taken[lengths.name] = _as_int(taken[lengths.name])
     weights = weights_in(layer, operator)
     made: GRU | None = None
     state = _State(operator, attributes, names, None, {}, options, seen, is_watched)
     if all(array is not None for array in weights.values()):
         lowered = lower(operator, attributes, *(weights.get(name) for name in WEIGHTS))
         made = _made(lowered, options)
-        lengths = operator.input("sequence_lens")
         if lengths is not None and all_steps:
             del taken[lengths.name]
         inputs = {name: value for name, value in taken.items() if name not in WEIGHTS}
@@ -160,6 +162,13 @@ def exchange(
     for port in node.inputs():  # OpenVINO never frees operators made in Python: let it hold nothing
         port.replace_source_output(nothing)
     return made
+
+
+def _as_int(output: Any) -> Any:
+    """Lengths in int32 or int64, as the operator is specified; OpenVINO runs it with any other type, too."""
+    if output.get_element_type() in (openvino.Type.i32, openvino.Type.i64, openvino.Type.dynamic):
+        return output
+    return openvino.opset13.convert(output, "i64").output(0)
 
 
 def _made(lowered: Lowered, options: EngineOptions) -> GRU:
