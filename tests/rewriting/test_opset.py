@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import onegru
@@ -101,6 +102,26 @@ def test_newer_attributes_at_their_defaults(tmp_path: Path) -> None:
     refused.graph.node[1].attribute[0].i = 1
     with pytest.raises(onegru.FormatError, match="Reshape node 'reshape': cannot be brought"):
         rewrite(save(tmp_path, refused), tmp_path / "target.onnx", opset=13)
+
+
+@pytest.mark.parametrize("axes", [[-1], []])
+def test_a_reduction_over_no_axes(axes: list[int], tmp_path: Path) -> None:
+    """An attribute that only counts without axes goes where there are some; no older operator is without."""
+    nodes = [
+        node("ReduceMean", ["x", "axes"], ["mean"], name="mean", noop_with_empty_axes=1),
+        node("Sub", ["x", "mean"], ["X"]),
+        gru("X", ["Y"], name="gru"),
+    ]
+    constants = {**weights(), "axes": np.array(axes, np.int64)}
+    outputs = [value("Y", shape=[None] * 4)]
+    source = model(graph(nodes, [value("x", shape=["T", "N", I])], outputs, constants), opset=20)
+    if not axes:
+        with pytest.raises(onegru.FormatError, match="ReduceMean has no noop_with_empty_axes there"):
+            rewrite(save(tmp_path, source), tmp_path / "target.onnx", opset=15, check=False)
+        return
+    _, target = rewritten(tmp_path, source, opset=15)
+    (mean,) = [item for item in target.graph.node if item.op_type == "ReduceMean"]
+    assert attributes(mean).keys() == {"axes"}
 
 
 def test_what_cannot_be_converted_is_named(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ _MOVING = movers(
     without=("Identity", "Flatten"),
 )
 _KEEPING = movers(Elements.KEPT, casts=True)
+_ANSWERS = ("first", "passing", "dtype", "shape", "sizes", "array")  # that are kept until something changes
 _MOST_FOLDED = 2**27  # elements of all constants that are computed ahead
 
 
@@ -70,10 +71,8 @@ class Flow:
         self._constants = dict(constants)
         self._stated = dict(shapes or {})
         self._dtypes = dict(dtypes or {})
-        self._arrays: dict[str, Array | None] = {}
+        self._read: dict[str, Array] = {}
         self._folded = 0
-        self._shapes: dict[str, Shape | None] = {}
-        self._sizes: dict[str, tuple[Size, ...] | None] = {}
         self._changes: list[int] = outer._changes if outer is not None else [0]  # how many there were
         self._as_of = -1
         self.index()
@@ -92,12 +91,21 @@ class Flow:
         """Answers that hold until this graph, or one around it or within it, changes."""
         if self._as_of != self._changes[0]:
             self._as_of = self._changes[0]
-            self._lasting: dict[str, dict[str, Any]] = {"first": {}, "passing": {}, "dtype": {}}
+            self._lasting: dict[str, dict[str, Any]] = {name: {} for name in _ANSWERS}
+            self._folded = 0
         return self._lasting
 
     _firsts = property(lambda self: self._until_changed()["first"])
     _passings = property(lambda self: self._until_changed()["passing"])
     _types = property(lambda self: self._until_changed()["dtype"])
+    _shapes = property(lambda self: self._until_changed()["shape"])
+    _sizes = property(lambda self: self._until_changed()["sizes"])
+    _arrays = property(lambda self: self._until_changed()["array"])
+
+    def _note_change(self, name: str) -> None:
+        """Forget all answers if one was about this value, as others may depend on it."""
+        if any(name in answers for answers in self._until_changed().values()):
+            self._changes[0] += 1
 
     def position(self, op: Op) -> int:
         """Where an operator comes in the order."""
@@ -204,14 +212,17 @@ class Flow:
         if name in self.aliases:
             return self.constant(self.aliases[name])
         if name in self._constants:
-            return self._constants[name]()
+            if name not in self._read:
+                self._read[name] = self._constants[name]()
+            return self._read[name]
         op = self.producers.get(name)
         if op is None or not operator_of(op.kind).computes or op.bodies:
             return self._from_sizes(name)
         if any(self.constant(item) is None for item in op.inputs if item):
             return self._from_sizes(name)
         self._evaluate(op)
-        return self._arrays[name]
+        found: Array | None = self._arrays[name]
+        return found
 
     def _evaluate(self, op: Op) -> None:
         arrays = [self.constant(item) if item else None for item in op.inputs]
@@ -359,39 +370,30 @@ class Flow:
     def set_shape(self, name: str, shape: Shape) -> None:
         """State a value's shape."""
         self._stated[name] = shape
-        if name in self._shapes:  # else nothing was found by it
-            del self._shapes[name]
-            self._changes[0] += 1
+        self._note_change(name)
 
     def set_alias(self, name: str, other: str) -> None:
         """State that a value of a body is always the same as another."""
         self.aliases[name] = other
-        self._changes[0] += 1
+        self._note_change(name)
 
     def set_indices(self, indices: Mapping[str, LoopIndex]) -> None:
         """State which values are indices of the iteration of the loop whose body this is."""
         self.indices = dict(indices)
-        self.forget()
+        self._changes[0] += 1
 
     def set_dtype(self, name: str, dtype: str) -> None:
-        """State a value's element type."""
-        if self._dtypes.setdefault(name, dtype) is dtype:
-            self._changes[0] += 1
-
-    def forget(self) -> None:
-        """Forget what was computed from shapes that have become better known."""
-        self._changes[0] += 1
-        self._shapes.clear()
-        self._sizes.clear()
-        self._arrays = {name: array for name, array in self._arrays.items() if name in self._constants}
+        """State a value's element type, unless it is known."""
+        self._dtypes.setdefault(name, dtype)
+        self._note_change(name)
 
     # Changes
 
     def add_constant(self, name: str, array: Array) -> None:
         """Add a constant."""
         self._constants[name] = lambda: array
-        self._arrays[name] = array
-        self._changes[0] += 1
+        self._read[name] = array
+        self._note_change(name)
 
     @property
     def constants(self) -> Mapping[str, Callable[[], Array]]:
@@ -400,15 +402,7 @@ class Flow:
 
 
 class LazyFlow(Flow):
-    """A graph that is only asked of shapes and constants: its operators are read as they come up.
-
-    Args:
-        inputs: the values that it is given.
-        producers: reads the operator that gives a value, by name.
-        constants: reads a constant that it holds, by name.
-        shapes: what is known of its values' shapes.
-        dtypes: the element types that are known, by NumPy's names.
-    """
+    """A graph that is only asked of shapes and constants: its operators are read as they come up."""
 
     def __init__(
         self,

@@ -119,7 +119,6 @@ def simplified(flow: Flow, loop: Loop) -> Loop:
             body.set_shape(inner, (*outer[: source.axis], *one, *outer[source.axis + 1 :]))
             if (dtype := flow.dtype(source.name)) is not None:
                 body.set_dtype(inner, dtype)
-    body.forget()
     return loop
 
 

@@ -123,5 +123,3 @@ def _shape_outputs(flow: Flow, loop: Loop) -> None:
     changed = {name: shape for name, shape in found.items() if flow.shape(name) != shape}
     for name, shape in changed.items():
         flow.set_shape(name, shape)
-    if changed:
-        flow.forget()

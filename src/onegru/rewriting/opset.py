@@ -102,10 +102,10 @@ def _cannot(scope: Scope, node: NodeProto, old: int, new: int, reason: str) -> F
 
 def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodeProto] | None:
     """The nodes that replace it; None if it may stay as it is."""
-    plain = _without_defaults(node, old, new)
+    plain = _without_spare(scope, node, old, new)
     if plain is not None and _is_same(scope, plain, old, new):
         return [plain]
-    model = _alone(scope, node, old)
+    model = _alone(scope, plain or node, old)
     if old < OLDEST_OPSET <= new:
         model = upgrade(scope.source, model)
     try:
@@ -113,18 +113,26 @@ def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodePr
     except Exception as error:  # a C++ exception of no particular class
         raise _cannot(scope, node, old, new, converter_reason(error)) from error
     graph = model.graph
+    for item in graph.node:  # the converter keeps attributes that it does not know
+        known = onnx.defs.get_schema(item.op_type, new, "").attributes
+        for attribute in item.attribute:
+            if attribute.name not in known:
+                raise _cannot(scope, node, old, new, f"{item.op_type} has no {attribute.name} there")
     if len(graph.node) == 1 and _same_content(graph.node[0], node):
         return None
     return _adopted(scope, node, graph)
 
 
-def _without_defaults(node: NodeProto, old: int, new: int) -> NodeProto | None:
-    """The node without attributes that the new opset does not have and that hold their defaults."""
+def _without_spare(scope: Scope, node: NodeProto, old: int, new: int) -> NodeProto | None:
+    """The node without attributes that the new opset does not have and that change nothing; None if none."""
     had, has = (onnx.defs.get_schema(node.op_type, opset, "").attributes for opset in (old, new))
+    axes = scope.constant(node.input[1]) if len(node.input) > 1 and node.input[1] else None
+    named = {"noop_with_empty_axes"} if axes is not None and axes.size else set()
     spare = [
         item
         for item in node.attribute
-        if item.name not in has and item.name in had and item == had[item.name].default_value
+        if item.name not in has
+        and (item.name in named or (item.name in had and item == had[item.name].default_value))
     ]
     if not spare:
         return None

@@ -39,7 +39,6 @@ class _Ir(EditedIr):
                     size if isinstance(size, int) else f"dim:{name}_{axis}" for axis, size in enumerate(shape)
                 ]
                 self.flow.set_shape(value, tuple(named))
-        self.flow.forget()
         self._name_rows()
 
     def _name_rows(self) -> None:
@@ -56,7 +55,6 @@ class _Ir(EditedIr):
                 shape = self.flow.shape(op.inputs[first])
                 if op.inputs[first] in self.inputs.values() and shape and isinstance(shape[0], str):
                     self.flow.set_shape(op.inputs[first], (names.get(rows, shape[0]), *shape[1:]))
-        self.flow.forget()
 
     def named(self, value: str) -> str:
         """What the model calls an input or output; the name itself of a new one."""

@@ -121,7 +121,6 @@ class IrReader:
             if layer.type not in _NO_OPERATORS:
                 self._add(graph, layer, given)
         graph.flow.index()
-        graph.flow.forget()
         return graph
 
     def _name(self, graph: IrGraph, layer: Layer, prefix: str) -> None:
@@ -247,7 +246,6 @@ class IrReader:
                 owner.set_shape(name, shape)
             if self._owners[chosen] is not self._owners[size]:
                 self._owners[chosen] += self._owners[size]
-        flow.forget()
 
 
 class _Ports:

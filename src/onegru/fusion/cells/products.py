@@ -89,8 +89,6 @@ class Products(Views):
             if not shape or not isinstance(shape[axis], str):
                 break
             owner.set_shape(name, (*shape[:axis], height, *shape[axis + 1 :]))
-            owner.forget()
-            self.flow.forget()
             name, axis = self._moved_from(owner, name, axis)
 
     def _moved_from(self, flow: Flow, name: str, axis: int) -> tuple[str | None, int]:

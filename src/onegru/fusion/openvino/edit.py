@@ -107,7 +107,6 @@ def apply_edit(graph: IrGraph, reader: IrReader, constants: Constants, edit: Edi
         flow.inputs.append(name)
         _add_port_layer(graph, reader, name, "Parameter", value.dtype, value.shape)
     flow.index()
-    flow.forget()
     for name, value in edit.outputs.items():
         flow.outputs.append(name)
         _add_port_layer(graph, reader, name, "Result", value.dtype, value.shape)
