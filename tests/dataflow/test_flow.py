@@ -98,8 +98,47 @@ def test_sizes_with_names() -> None:
     assert known.sizes(more) is None
     assert as_linear(known, more) == ("dim:T", -1)
     assert as_linear(known, first) == ("dim:T", 0)
-    assert as_linear(known, twice) == ("dim:T*2", -1)
+    assert as_linear(known, twice) == ("dim:T·2", -1)
     assert known.sizes("x") is None
+
+
+def test_a_name_with_a_product_is_no_product() -> None:
+    """Sizes that a file calls n and n*2, or n·2, have nothing to do with each other."""
+    for name in ("n*2", "n·2"):
+        net = Net()
+        net.input("x", "n", 3)
+        net.input("y", name, 3)
+        first = net("Gather", net("Shape", "x"), net.ints(0), axis=0)
+        twice = net("Mul", first, net.ints(2))
+        known = flow(net.model())
+        assert known.sizes(twice) != (known.shape("y") or ())[:1]
+
+
+def test_squeeze_without_axes_states_no_rank_of_open_sizes() -> None:
+    ops = [Op("Squeeze", (name,), (f"{name}s",)) for name in ("x", "y")]
+    known = Flow(ops, ["x", "y"], ["xs", "ys"], {}, {"x": ("T", 1, 3), "y": (2, 1, 3)})
+    assert known.shape("xs") is None and known.shape("ys") == (2, 3)
+
+
+def test_a_range_that_ends_before_it_begins_is_empty() -> None:
+    ops = [Op("Range", ("first", "last", "step"), ("y",))]
+    ends = {name: np.array(number) for name, number in (("first", 0), ("last", -3), ("step", 1))}
+    known = plain_flow(ops, [], ["y"], **ends)
+    found = known.constant("y")
+    assert known.shape("y") == (0,) and found is not None and found.shape == (0,)
+
+
+def test_what_is_stated_later_counts() -> None:
+    """Answers that were given before are forgotten, of values that depend on it as well."""
+    ops = [Op("Relu", ("x",), ("y",)), Op("Shape", ("y",), ("shape",)), Op("Identity", ("y",), ("z",))]
+    known = Flow(ops, ["x"], ["z"], {}, {"x": ("T", 3)})
+    assert (known.shape("z"), known.sizes("shape"), known.dtype("z")) == (("T", 3), ("T", 3), None)
+    known.set_shape("x", (4, 3))
+    known.set_dtype("x", "float16")
+    assert (known.shape("z"), known.sizes("shape"), known.dtype("z")) == ((4, 3), (4, 3), "float16")
+    assert known.constant("z") is None
+    known.add_constant("x", np.ones((4, 3), np.float16))
+    assert known.constant("shape") is not None
 
 
 def test_arithmetic_of_sizes() -> None:

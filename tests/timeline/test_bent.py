@@ -339,6 +339,71 @@ def steps_by_numbers(net: Bent) -> str:
     return net.add("Gather", net.last, places(net), axis=2)
 
 
+def steps_by(bent: Callable[[Bent, str], str]) -> Bend:
+    """Steps by numbers that are not those of all steps, one after the other."""
+    return lambda net: net.add("Gather", net.last, bent(net, places(net)), axis=2)
+
+
+def cut_numbers(net: Bent, numbers: str) -> str:
+    """0, 0, 1, 2 …"""
+    less = net.add("Sub", numbers, net.ints(1))
+    return net.add("Max", less, net.ints(0))
+
+
+def table_of_each_step(net: Bent) -> str:
+    table = net.constant(net.rng.standard_normal((T, C)), np.float32)
+    rows = net.add("Gather", table, net.constant(np.arange(T), np.int64), axis=0)
+    return net.back(net.add("Add", net.rows(), rows))
+
+
+def largest_places(net: Bent, axis: int, keep: int = 1) -> str:
+    return net.add("ArgMax", net.last, axis=axis, keepdims=keep)
+
+
+def largest_step(net: Bent) -> str:
+    """What a GatherElements takes from the largest of all steps."""
+    return net.add("Mul", net.last, net.add("GatherElements", net.last, largest_places(net, 2), axis=2))
+
+
+def step_by_each(net: Bent) -> str:
+    """Each step names another one, by its largest feature."""
+    places = net.add("Expand", largest_places(net, 1), net.add("Shape", net.last))
+    return net.add("GatherElements", net.last, places, axis=2)
+
+
+def written_step(net: Bent) -> str:
+    """The first step is written over by the newest."""
+    newest = net.add("Unsqueeze", net.newest(), net.ints(2))
+    first = net.add("Mul", largest_places(net, 2), net.ints(0))
+    first = net.add("Expand", first, net.add("Shape", newest))
+    return net.add("ScatterElements", net.last, first, newest, axis=2)
+
+
+def row_by_newest(net: Bent) -> str:
+    """A row of a table for all steps, as the newest one says."""
+    place = net.add("ArgMax", net.newest(), axis=1, keepdims=0)
+    row = net.add("Gather", net.weights(C, C), place, axis=0)
+    return net.add("Add", net.last, net.add("Unsqueeze", row, net.ints(2)))
+
+
+def one_hot_steps(net: Bent) -> str:
+    """As many classes as steps, of which all but the newest are none."""
+    depth = net.add("Squeeze", steps_of(net, net.last), net.ints(0))
+    found = net.add("OneHot", largest_places(net, 1, 0), depth, net.constant([0.0, 1.0]), axis=1)
+    return net.add("Add", net.last, net.add("ReduceSum", found, net.ints(1), keepdims=1))
+
+
+def bands_as_long_as_steps(net: Bent) -> str:
+    """A GRU along the features, as many of them as there are steps."""
+    rows = net.add("Reshape", net.swapped(net.last, (1, 0, 2)), net.ints(C, -1, 1))
+    count = net.add("Min", steps_of(net, net.last), net.ints(C))
+    rows_of = net.add("Slice", net.add("Shape", rows), net.ints(1), net.ints(2), net.ints(0))
+    lengths = net.add("Cast", net.add("Expand", count, rows_of), to=TensorProto.INT32)
+    y = net.add("GRU", rows, net.weights(1, 3, 1), net.weights(1, 3, 1), "", lengths, hidden_size=1)
+    y = net.add("Reshape", y, net.add("Shape", net.swapped(net.last, (1, 0, 2))))
+    return net.swapped(y, (1, 0, 2))
+
+
 def number_of_all(net: Bent) -> str:
     share = net.add("Div", net.add("Cast", places(net), to=TensorProto.FLOAT), net.steps())
     return net.add("Mul", net.last, share)
@@ -629,6 +694,15 @@ BENDS: dict[str, Bend] = {
     "a sum of ones beside lengths": ones_beside_lengths,
     "pairs of numbers": pairs_of_numbers,
     "steps by their numbers": steps_by_numbers,
+    "steps by the numbers before": steps_by(lambda net, numbers: net.add("Sub", numbers, net.ints(1))),
+    "steps by numbers that wait": steps_by(cut_numbers),
+    "steps by half their numbers": steps_by(lambda net, numbers: net.add("Div", numbers, net.ints(2))),
+    "the largest step": largest_step,
+    "a step that each step names": step_by_each,
+    "the first step written over": written_step,
+    "a row by the newest step": row_by_newest,
+    "one-hot as wide as steps": one_hot_steps,
+    "bands as long as steps": bands_as_long_as_steps,
     "a number by that of all": number_of_all,
     "a sum along rows": sum_along_rows,
     "a list of ones": written_ones,
@@ -665,6 +739,7 @@ BENDS: dict[str, Bend] = {
     "a sum from the first": lambda net: net.add("CumSum", net.last, net.constant(-1, np.int64)),
 }
 OF_FIXED: dict[str, Bend] = {
+    "a table of each step": table_of_each_step,
     "a norm of each step": norm_of_each_step,
     "a product of each step": product_of_each_step,
     "a product over steps": product_over_steps,

@@ -74,7 +74,112 @@ def mean(axis: int) -> Make:
     return lambda op, x: op.subtract(x, op.reduce_mean(x, op.constant([axis]), True))
 
 
+def largest(op: Any, x: Any, count: int, axis: int, output: int = 0) -> Any:
+    """The largest elements along an axis, or their places."""
+    return op.topk(x, op.constant(np.int64(count)), axis, "max", "value", "i64").output(output)
+
+
+def one_hot(op: Any, x: Any) -> Any:
+    place = op.squeeze(largest(op, x, 1, 2, 1), op.constant([2]))
+    numbers = (op.constant(np.float32(number)) for number in (1, 0))
+    return op.one_hot(place, op.constant(np.int64(I)), *numbers, -1)
+
+
+def bag(op: Any, x: Any) -> Any:
+    """Sums of rows of a table, as the largest two features say."""
+    places = op.reshape(largest(op, x, 2, 2, 1), op.constant([-1, 2]), False)
+    table = np.random.default_rng(4).standard_normal((I, I)).astype(np.float32)
+    return op.unsqueeze(op.embedding_bag_packed_sum(op.constant(table), places), op.constant([0]))
+
+
+def by_rows(op: Any, x: Any) -> Any:
+    """The features of each step in descending order, by a Gather with rows in common."""
+    rows, places = (op.reshape(item, op.constant([-1, I]), False) for item in (x, largest(op, x, I, 2, 1)))
+    return op.unsqueeze(op.gather(rows, places, op.constant(np.int64(1)), 1), op.constant([0]))
+
+
+def scattered(axis: int) -> Make:
+    def make(op: Any, x: Any) -> Any:
+        first, last = ([0, 1, 0], [0, 2, 0]) if axis == 1 else ([0, 0, 1], [0, 0, 2])
+        mask = [int(other != axis) for other in range(3)]
+        part = op.strided_slice(x, *map(op.constant, (first, last, [1, 1, 1])), mask, mask)
+        return op.scatter_update(x, op.constant(np.array([0], np.int64)), part, op.constant(np.int64(axis)))
+
+    return make
+
+
+def channel_slopes(op: Any, x: Any) -> Any:
+    slopes, along = op.constant(np.array([0.1, 0.5, -0.3], np.float32)), op.constant([0, 2, 1])
+    return op.transpose(op.prelu(op.transpose(x, along), slopes), along)
+
+
+def attention(axes: list[int]) -> Make:
+    """Over the features of each step, or over all steps."""
+
+    def make(op: Any, x: Any) -> Any:
+        y = op.unsqueeze(x, op.constant(axes)) if axes else x
+        y = ov.opset13.scaled_dot_product_attention(y, y, y)
+        return op.squeeze(y, op.constant(axes)) if axes else y
+
+    return make
+
+
+def pooled(op: Any, x: Any) -> Any:
+    """The largest of three bands, as a pooling whose places nobody reads."""
+    y = op.unsqueeze(x, op.constant([1]))
+    y = op.max_pool(y, [1, 1], [1, 1], [0, 1], [0, 1], [1, 3]).output(0)
+    return op.squeeze(y, op.constant([1]))
+
+
+def quantized(op: Any, x: Any) -> Any:
+    ends = (op.constant(np.float32(end)) for end in (-2, 2, -2, 2))
+    return op.fake_quantize(x, *ends, 16)
+
+
+def resized(op: Any, x: Any) -> Any:
+    """Twice as many bands, of which the pooling leaves half, by scales of all axes."""
+    y, scales = op.unsqueeze(x, op.constant([1])), op.constant(np.array([1, 1, 1, 2], np.float32))
+    y = ov.opset11.interpolate(y, scales, "nearest", "scales")
+    return op.squeeze(op.avg_pool(y, [1, 2], [0, 0], [0, 0], [1, 2], False), op.constant([1]))
+
+
+SINGLE = np.array([0.1], np.float32)
+
 CASES: dict[str, tuple[Make, str]] = {
+    "features in descending order": (lambda op, x: largest(op, x, I, 2), ""),
+    "less the largest step": (lambda op, x: op.subtract(x, largest(op, x, 1, 1)), "TopK node 'TopK_"),
+    "the largest as one-hot": (one_hot, ""),
+    "a bag of rows": (bag, ""),
+    "features by rows": (by_rows, ""),
+    "features by their places": (
+        lambda op, x: op.gather_elements(x, largest(op, x, I, 2, 1), 2),
+        "",
+    ),
+    "written by their places": (
+        lambda op, x: op.scatter_elements_update(
+            op.tanh(x), largest(op, x, I, 2, 1), x, op.constant(np.int64(2))
+        ),
+        "",
+    ),
+    "a written feature": (scattered(2), ""),
+    "a written step": (scattered(1), "ScatterUpdate node 'ScatterUpdate_"),
+    "rolled features": (lambda op, x: op.roll(x, op.constant([1]), op.constant([2])), ""),
+    "rolled steps": (lambda op, x: op.roll(x, op.constant([1]), op.constant([-2])), "Roll node 'Roll_"),
+    "shuffled features": (lambda op, x: op.shuffle_channels(x, 2, I), ""),
+    "classes": (
+        lambda op, x: op.convert(op.bucketize(x, op.constant(np.array([-0.5, 0.5], np.float32))), "f32"),
+        "",
+    ),
+    "slopes of channels": (channel_slopes, ""),
+    "attention over features": (attention([3]), ""),
+    "attention over steps": (attention([]), "ScaledDotProductAttention node"),
+    "a pooling of bands": (pooled, ""),
+    "a quantizer's grid": (quantized, ""),
+    "twice as many bands": (resized, ""),
+    "selu": (lambda op, x: op.selu(x, op.constant(SINGLE), op.constant(SINGLE)), ""),
+    "a local norm of features": (lambda op, x: op.lrn(x, op.constant([2]), 1e-2, 0.7, 1, 3), ""),
+    "a local norm of steps": (lambda op, x: op.lrn(x, op.constant([1]), 1, 0.7, 1, 3), "LRN node 'LRN_"),
+    "the type of another": (lambda op, x: op.convert_like(x, op.constant(SINGLE)), ""),
     "nothing": (lambda op, x: x, ""),
     "dense": (dense, ""),
     "a kernel of 1": (conv(1), ""),
@@ -187,6 +292,11 @@ BEHIND: dict[str, tuple[Make, int]] = {
             op.unsqueeze(y, op.constant([3])), op.constant(np.ones(1, np.float32)), False, False
         ),
         1,
+    ),
+    # As many slopes as channels lie along axis 1, which is time here, if a chunk has as many steps.
+    "slopes of the last axis": (
+        lambda op, y: op.prelu(y, op.constant(np.arange(H, dtype=np.float32))),
+        -1,
     ),
     "LogSoftmax over steps": (lambda op, y: op.log_softmax(y, 1), -1),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.operator import Size
+from onegru.dataflow.operator import TIMES, Size
 from onegru.dataflow.table import Elements, operator_of
 
 
@@ -28,7 +28,7 @@ def as_linear(
                 return None
             if isinstance(sizes[0], int):
                 return 0, sizes[0] * times + offset
-            return sizes[0] if times == 1 else f"{sizes[0]}*{times}", offset
+            return sizes[0] if times == 1 else f"{sizes[0]}{TIMES}{times}", offset
         op = flow.producer(name)
         if op is None:
             return None

@@ -11,6 +11,8 @@ from onegru.core.dtypes import Array
 #: A size: fixed, or the name of one that is the same wherever the name stands.
 Size = int | str
 Shape = tuple[Size, ...]
+#: Stands between the factors in the name of a product of sizes; no file's name of a size has it.
+TIMES = "·"
 #: Of a tensor whose elements are followed as sizes.
 MOST_SIZES = 16
 

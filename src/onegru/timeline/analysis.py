@@ -11,7 +11,7 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.linear import as_linear
-from onegru.dataflow.operator import MOST_SIZES, Op, Shape, Size
+from onegru.dataflow.operator import MOST_SIZES, TIMES, Op, Shape, Size
 from onegru.dataflow.table import Call, Elements, Move, UnknownOpError, movers, operator_of
 from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.timeline.axes import Axes, Axis
@@ -161,7 +161,7 @@ class TimeAnalysis:
         linear = as_linear(self.flow, op.inputs[1], sizes_of)
         if linear is None or step is None or step < 1 or step % 1 or first != linear[1]:
             return None
-        parts = str(linear[0]).split("*")
+        parts = str(linear[0]).split(TIMES)
         sizes = [part for part in parts if part in self.measured]
         numbers = [int(part) for part in parts if part.isdecimal()]
         is_each = len(sizes) == 1 and len(numbers) == len(parts) - 1 and math.prod(numbers) == step
@@ -175,7 +175,7 @@ class TimeAnalysis:
         rank = len(sizes) if axes is None else len(axes)
         found = list(axes or map(self.axes.new, [""] * rank))
         for place, size in enumerate(sizes, rank - len(sizes)):
-            parts = str(size).split("*")
+            parts = str(size).split(TIMES)
             if sum(part in self.measured for part in parts) != 1:
                 continue  # of a product, the order is not known: it is that of what it is joined with
             axis = tuple(

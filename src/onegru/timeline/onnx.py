@@ -13,6 +13,7 @@ from onegru.core.errors import BROKEN, SpecError
 from onegru.dataflow.edit import Edit
 from onegru.dataflow.flow import Flow
 from onegru.formats.graph import STREAM_KEY, Graph
+from onegru.formats.onnx.branches import inline_branches
 from onegru.formats.onnx.edit import apply_edit
 from onegru.formats.onnx.flow import flow_of, graph_types
 from onegru.formats.onnx.functions.augru import add_augru_functions
@@ -171,8 +172,14 @@ def _edited(
 
 def _folded(source: Source, model: ModelProto) -> Flow:
     """The operators, after small integers that they compute from constants became constants, such as pads."""
-    flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
+
+    def read() -> Flow:
+        return flow_of(source, model.graph, graph_types(model), model.ir_version)
+
+    flow = read()
     for _ in range(_MOST_FOLDS):
+        if inline_branches(model, flow):
+            flow = read()
         found: dict[str, TensorProto] = {}
         dynamic = {name for name in flow.inputs if not flow.holds(name)}
         for op in flow.ops:
@@ -190,7 +197,7 @@ def _folded(source: Source, model: ModelProto) -> Flow:
         given = {name for node in nodes for name in node.output}
         model.graph.initializer.extend(tensor for name, tensor in found.items() if name not in given)
         replace_nodes(model.graph, nodes)
-        flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
+        flow = read()
         if not found.keys() - given:
             break
     return flow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onegru.core.wording import count
-from onegru.dataflow.operator import Size
+from onegru.dataflow.operator import TIMES, Size
 from onegru.dataflow.table import Hazard
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.axes import Axis
@@ -110,7 +110,7 @@ class PlanContext:
         found = [
             [
                 self.analysis.measured[part][1]
-                for part in str(size).split("*")
+                for part in str(size).split(TIMES)
                 if part in self.analysis.measured and self.goes_along(self.analysis.measured[part][0])
             ]
             for size in sizes or ()

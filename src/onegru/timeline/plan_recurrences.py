@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onegru.core.wording import count
-from onegru.dataflow.operator import Op
+from onegru.dataflow.operator import TIMES, Op
 from onegru.dataflow.table import Move
 from onegru.dataflow.table.recurrences import recurrent
 from onegru.timeline.analysis import COPIES, time_axis
@@ -107,6 +107,6 @@ class RecurrencesPlanner:
         if len(steps) != len(sizes):
             shape = self.analysis.shape(op.inputs[0]) or ()
             return all(isinstance(size, int) and size == shape[time_axis(op)] for size in sizes)
-        return all("*" not in str(size) for size in sizes) and all(
+        return all(TIMES not in str(size) for size in sizes) and all(
             self.context.extent(value).extra == extent.extra for (value,) in steps
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onegru.core.wording import count
 from onegru.dataflow.linear import as_linear
-from onegru.dataflow.operator import Op
+from onegru.dataflow.operator import TIMES, Op
 from onegru.dataflow.table import ENDLESS, Elements, Move, UnknownOpError, operator_of
 from onegru.timeline.plan import Cache, TimeExtent
 from onegru.timeline.plan_context import NOT_ALONE, ONE_BY_ONE, PlanContext, later_words
@@ -74,7 +74,7 @@ class SlicesPlanner:
         linear = as_linear(self.flow, value) if sizes is None else (sizes[index if len(sizes) > 1 else 0], 0)
         if linear is None or not isinstance(linear[0], str):
             return None
-        size = linear[0].removesuffix("*-1")
+        size = linear[0].removesuffix(f"{TIMES}-1")
         inner = 1 if size == linear[0] else -1
         more = self.context.counts.get(size)
         return None if more is None else (sign * inner, sign * (inner * more + linear[1]))

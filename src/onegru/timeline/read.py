@@ -40,6 +40,7 @@ def read_timeline(graph: Graph) -> Timeline | None:
 
 def _of_onnx(graph: Graph, outline: Outline) -> Timeline:
     with needs_extra("onnx", "onnx", graph.path):
+        from onegru.formats.onnx.branches import inline_branches
         from onegru.formats.onnx.flow import flow_of, graph_types
         from onegru.formats.onnx.functions.augru import add_augru_functions
         from onegru.formats.onnx.parse import model_opset
@@ -48,6 +49,8 @@ def _of_onnx(graph: Graph, outline: Outline) -> Timeline:
     model = ModelProto.FromString(outline.text)  # which the reader has checked
     add_augru_functions(model, source)  # broken ones end the process in onnx's shape inference
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
+    if inline_branches(model, flow):
+        flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
     inputs = {info.name: info.value for info in graph.inputs}
     flow.inputs = list(inputs.values())  # without those that stand for large constants
     outputs = {info.name: info.value for info in graph.outputs}

@@ -10,7 +10,7 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.operator import Op, Size
+from onegru.dataflow.operator import TIMES, Op, Size
 from onegru.dataflow.table import LargeResultError, UnknownOpError, evaluate, operator_of
 
 
@@ -75,4 +75,4 @@ def _number(item: Size, size: int) -> int:
     """An open size as a number; it may be the name of a product."""
     if isinstance(item, int):
         return item
-    return math.prod(int(part) if part.isdecimal() else size for part in item.split("*"))
+    return math.prod(int(part) if part.isdecimal() else size for part in item.split(TIMES))

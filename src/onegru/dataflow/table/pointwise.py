@@ -10,7 +10,7 @@ import numpy as np
 from onegru.core.activations import ACTIVATIONS, AS_OPERATORS
 from onegru.core.dtypes import Array
 from onegru.core.elementary import NumpyElementary
-from onegru.dataflow.operator import Shape, Size
+from onegru.dataflow.operator import TIMES, Shape, Size
 from onegru.dataflow.table.base import (
     Ahead,
     Arrays,
@@ -82,7 +82,7 @@ class Pointwise(Operator):
             return a
         if a == self.neutral and self.kind in ("Add", "Mul"):
             return b
-        return name if self.kind == "Mul" and len(name := f"{a}*{b}") <= _MAX_NAME else None
+        return name if self.kind == "Mul" and len(name := f"{a}{TIMES}{b}") <= _MAX_NAME else None
 
     def value(self, call: Arrays) -> Sequence[Array]:
         if self.compute is None:

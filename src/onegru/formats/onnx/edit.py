@@ -31,7 +31,10 @@ def node_of(flow: Flow, op: Op, opset: int) -> NodeProto:
         if opset < parameter.since:
             found = flow.ints(op, name, parameter.input)
             attributes |= {} if found is None else {name: found}
-            inputs = inputs[:1]
+            if parameter.input < len(inputs):
+                inputs[parameter.input] = ""
+    while inputs and not inputs[-1]:
+        inputs.pop()
     domain, _, kind = op.kind.rpartition("::")
     node: NodeProto = onnx.helper.make_node(
         kind, inputs, list(op.outputs), name=op.name, domain=domain or None, **attributes

@@ -11,7 +11,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow, LazyFlow
-from onegru.dataflow.operator import Op, Shape
+from onegru.dataflow.operator import TIMES, Op, Shape
 from onegru.formats.onnx.node import is_plain_constant
 from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.sizes import without_weights
@@ -129,7 +129,9 @@ def _learn(name: str, kind: TypeProto, shapes: dict[str, Shape], dtypes: dict[st
         shapes[name] = tuple(
             dim.dim_value
             if dim.HasField("dim_value") and dim.dim_value >= 0
-            else (f"dim:{dim.dim_param}" if dim.dim_param else f"{name}#{axis}")
+            else (
+                f"dim:{dim.dim_param}" if dim.dim_param and TIMES not in dim.dim_param else f"{name}#{axis}"
+            )
             for axis, dim in enumerate(kind.tensor_type.shape.dim)
         )
     dtype = element_type(kind.tensor_type.elem_type)

@@ -158,6 +158,9 @@ class Values:
     def dtype(self, name: str) -> str | None:
         """A value's element type by NumPy's name, if it is a constant or of floating-point numbers."""
         held = self.held(name)
+        if isinstance(held, TensorProto):  # whose values, which may lie in another file, need not be read
+            stored = element_type(held.data_type)
+            return None if stored is None else stored.name
         if held is not None:
             return self.array(held).dtype.name
         known = element_type(self.types[name].tensor_type.elem_type) if name in self.types else None
