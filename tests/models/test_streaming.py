@@ -11,6 +11,8 @@ import pytest
 
 import onegru
 from onegru import SpecError, SpecWarning
+from onegru.models.model import graph_in
+from onegru.models.random_inputs import pick_inputs
 from tests.rewriting.test_streaming import AHEAD, CAUSAL, NEVER, B, C, T, built
 from tests.support import streams
 from tests.support.comparison import assert_bits
@@ -36,6 +38,33 @@ def test_with_a_delay(tmp_path: Path) -> None:
     whole = onegru.load(path, weight_storage="int8").run({"X": X})["Z"]
     np.testing.assert_allclose(found, whole[:, :, : found.shape[2]], atol=1e-5)
     assert found.shape[2] in (16, 17)
+
+
+@pytest.mark.parametrize("kind", ["onnx", "xml"])
+def test_a_file_with_a_delay_is_drawn_for(kind: str, tmp_path: Path) -> None:
+    """Its states have the sizes of a first run, and its steps are more than the delay."""
+    source = save(
+        tmp_path, built([AHEAD["symmetric convolution"], CAUSAL["GRU"], AHEAD["symmetric residual"]], 4)
+    )
+    if kind == "xml":
+        openvino = pytest.importorskip("openvino")
+        openvino.save_model(openvino.convert_model(source), source.with_suffix(".xml"))
+        source = source.with_suffix(".xml")
+    target = tmp_path / f"streaming.{kind}"
+    onegru.make_streaming(source, target, delay=True)
+    model = onegru.load(target)
+    ((_, (axis, least)),) = graph_in(model).least_steps.items()
+    inputs, sizes = pick_inputs(model, {}, 0, {})
+    steps = sizes[str(next(info.shape for info in model.inputs if info.name == "X")[axis])]  # type: ignore[index]
+    assert least > 3 and steps >= least
+    whole = onegru.load(target).stream()
+    whole.state = {name: inputs[name] for name in whole.pairs.values() if inputs[name].size}
+    np.testing.assert_array_equal(whole.step({"X": inputs["X"]})["Z"], model.run(inputs)["Z"])
+    with pytest.raises(SpecError, match=f"^dims: 'X' has 1 step; must have at least {least}, as outputs"):
+        pick_inputs(model, {}, 0, {"X": (2, C, 1)})
+    other = "openvino" if kind == "xml" else "onnxruntime"
+    assert [item.status for item in onegru.verify(target, runtimes=[other]).runtimes] == ["agrees"] * 2
+    onegru.quantize(target, target=tmp_path / f"small.{kind}")
 
 
 def test_refusals(tmp_path: Path) -> None:

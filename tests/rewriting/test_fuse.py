@@ -18,7 +18,7 @@ from onegru.models import fusing
 from onegru.models.select_layers import read_source
 from onegru.rewriting import fuse as fuse_module
 from tests.support.decomposed.draw import Decomposed, decomposed, near_miss
-from tests.support.files.onnx_models import graph, gru, model, node, save, value, weights
+from tests.support.files.onnx_models import I, graph, gru, model, node, save, value, weights
 
 SEED = 1
 # Of float32 outputs against float64 by the equations, as in tests/fusion/test_decomposed.py.
@@ -131,6 +131,16 @@ def test_given_inputs_sizes_and_tolerance(tmp_path: Path) -> None:
     assert onegru.fuse(source, target, check=onegru.Check(dims={"batch": 5}, seed=3)).outputs
     assert onegru.fuse(source, target, check=False).outputs == ()
     assert_computes(onegru.load(target), case)
+
+
+def test_the_states_of_a_streaming_file_need_not_be_given(tmp_path: Path) -> None:
+    layer, x = gru("x", ["y"], name="gru"), value("x", shape=["T", 1, I])
+    source = save(tmp_path, model(graph([layer], [x], ["y"], weights())))
+    streaming, loose, target = (tmp_path / f"{name}.onnx" for name in ("streaming", "loose", "fused"))
+    onegru.make_streaming(source, streaming)
+    check = onegru.Check(inputs={"x": np.ones((7, 1, I), np.float32)})
+    onegru.rewrite(streaming, loose, decompose=True, check=check)
+    assert onegru.fuse(loose, target, check=check).outputs[0].steps == 7
 
 
 def test_progress(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from onegru import FormatError, SpecError
 from onegru.core.dtypes import Array
 from onegru.formats.graph import STREAM_KEY
 from tests.rewriting.test_streaming import B, C, Network, T, ahead_conv, run_in_chunks
-from tests.support.files.onnx_models import node, save, tensor, value
+from tests.support.files.onnx_models import graph, model, node, save, tensor, value
 
 Start = Callable[[Network, Array], str]
 
@@ -41,9 +41,20 @@ def spread(net: Network, h: Array) -> str:
     return net.add("Expand", net.constant(h), net.add("Where", is_same, ones, sizes))
 
 
-def repeated(net: Network, h: Array) -> str:
+def repeated_rows(net: Network, row: str) -> str:
     one = net.constant([1], np.int64)
-    return net.add("Tile", net.constant(h), net.add("Concat", one, rows_of(net), one, axis=0))
+    return net.add("Tile", row, net.add("Concat", one, rows_of(net), one, axis=0))
+
+
+def repeated(net: Network, h: Array) -> str:
+    return repeated_rows(net, net.constant(h))
+
+
+def as_many_zeros(net: Network, h: Array) -> str:
+    """Zeros of a computed size, and what is added to them, in another order of axes."""
+    two = net.constant([1, C], np.int64)
+    zeros = net.add("ConstantOfShape", net.add("Concat", rows_of(net), two, axis=0))
+    return net.add("Add", net.swapped(zeros, (1, 0, 2)), net.constant(h))
 
 
 def of_two_layers(net: Network, h: Array) -> str:
@@ -63,6 +74,7 @@ def one_for_each_row(net: Network, h: Array) -> str:
 STARTS: dict[str, Start] = {
     "expanded": spread,
     "tiled": repeated,
+    "added to zeros": as_many_zeros,
     "a part of two layers'": of_two_layers,
     "computed from constants": activated,
     "one for each row": one_for_each_row,
@@ -166,7 +178,36 @@ def of_the_length(net: Network, h: Array) -> str:
     return net.add("Mul", spread(net, h), net.add("Cast", steps, to=1))
 
 
-@pytest.mark.parametrize("start", [of_the_sequence, of_the_length])
+def of_many_rows(net: Network, h: Array) -> str:
+    """Other numbers from four rows on."""
+    is_large = net.add("Greater", rows_of(net), net.constant([3], np.int64))
+    return net.add("Where", is_large, spread(net, h), spread(net, h * 2))
+
+
+def by_the_rows(net: Network, h: Array) -> str:
+    """A row of a table, which the number of rows chooses: the first six are the same."""
+    table = net.constant(np.concatenate([np.repeat(h[0], 6, 0), 2 * h[0]]))
+    place = net.add("Min", rows_of(net), net.constant([6], np.int64))
+    row = net.add("Unsqueeze", net.add("Gather", table, place), net.constant([0], np.int64))
+    return repeated_rows(net, row)
+
+
+def cut_by_the_rows(net: Network, h: Array) -> str:
+    """As many rows of a table as there are in the batch: the first four are the same."""
+    table = net.constant(np.concatenate([np.repeat(h, 4, 1), 2 * h, 3 * h, 4 * h], 1))
+    return net.add("Slice", table, net.constant([0], np.int64), rows_of(net), net.constant([1], np.int64))
+
+
+def regrouped(net: Network, h: Array) -> str:
+    """Numbers that lie behind each other in the order of another shape."""
+    line = net.add("Reshape", spread(net, h), net.constant([-1], np.int64))
+    sizes = net.add("Concat", net.constant([1, C], np.int64), rows_of(net), axis=0)
+    return net.add("Transpose", net.add("Reshape", line, sizes), perm=[0, 2, 1])
+
+
+@pytest.mark.parametrize(
+    "start", [of_the_sequence, of_the_length, of_many_rows, by_the_rows, cut_by_the_rows, regrouped]
+)
 def test_a_start_that_is_computed_in_each_run(start: Start, tmp_path: Path) -> None:
     source = save(tmp_path, with_start(start))
     with pytest.raises(
@@ -355,10 +396,19 @@ def test_a_state_keeps_the_shape_that_it_has_outside(name: str, tmp_path: Path) 
     assert next(info.shape for info in onegru.load(target).outputs if info.name == given) == tuple(shape)
 
 
+def of_first_three_rows(net: Network, layers: int) -> list[str]:
+    """All of them, if there are no more than three."""
+    return [net.add("Slice", "h", *(net.constant([item], np.int64) for item in (0, 3, 1)))] * layers
+
+
 @pytest.mark.parametrize(
     ("start", "shape"),
-    [(of_first_rows, [1, "batch", C]), (of_rows_last, [C, "batch"])],
-    ids=["not all rows", "in another order"],
+    [
+        (of_first_rows, [1, "batch", C]),
+        (of_first_three_rows, [1, "batch", C]),
+        (of_rows_last, [C, "batch"]),
+    ],
+    ids=["two rows", "three rows", "in another order"],
 )
 def test_a_state_of_other_numbers_is_refused(
     start: Callable[[Network, int], list[str]], shape: list[int | str], tmp_path: Path
@@ -405,3 +455,46 @@ def test_the_default_of_a_state_is_its_start(tmp_path: Path) -> None:
     whole = onegru.load(source).run({"X": X})["Z"]
     np.testing.assert_allclose(run_in_chunks(target, X, [3, T - 3]), whole, atol=1e-5)
     np.testing.assert_allclose(in_onnx_runtime(target, X), whole, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["onnx", "xml"])
+@pytest.mark.parametrize(
+    ("frame", "states"), [([C], [C]), ([C], [1, 1, C]), ([], [C])], ids=["flat", "states of three", "scalar"]
+)
+def test_one_frame_without_an_axis_of_time(
+    frame: list[int], states: list[int], kind: str, tmp_path: Path
+) -> None:
+    """As whole denoisers are exported: a run takes one frame, and the states are one tensor."""
+    net = Network(np.random.default_rng(1))
+    sizes = net.constant([1, 1, C], np.int64)
+    x = net.add("Expand" if not frame else "Reshape", "frame", sizes)
+    layer = [
+        x,
+        net.weights(1, 3 * C, C),
+        net.weights(1, 3 * C, C),
+        "",
+        "",
+        net.add("Reshape", "states", sizes),
+    ]
+    net.add("GRU", *layer, outputs=2, hidden_size=C)
+    last = net.nodes[-1].output[1]
+    new = net.add("Reshape", last, net.constant(states, np.int64))
+    net.nodes.append(node("Identity", [new], ["new_states"]))
+    net.nodes.append(node("Tanh", [net.add("Reshape", last, net.constant([C], np.int64))], ["y"]))
+    infos = [value("frame", shape=frame), value("states", shape=states)]
+    outputs = [value("y", shape=[C]), value("new_states", shape=states)]
+    source = save(tmp_path, model(graph(net.nodes, infos, outputs, net.constants)))
+    if kind == "xml":
+        openvino = pytest.importorskip("openvino")
+        openvino.save_model(openvino.convert_model(source), source.with_suffix(".xml"))
+        source = source.with_suffix(".xml")
+    target = tmp_path / f"streaming.{kind}"
+    made = onegru.make_streaming(source, target)
+    assert any("takes one step in each run" in note for note in made.notes)
+    whole, stream = onegru.load(source), onegru.load(target).stream()
+    assert stream.pairs == {"new_states": "states"}
+    carried = np.zeros(states, np.float32)
+    for x_of_step in np.random.default_rng(3).standard_normal((5, *frame)).astype(np.float32):
+        expected = whole.run({"frame": x_of_step, "states": carried})
+        carried = expected["new_states"]
+        np.testing.assert_array_equal(stream.step({"frame": x_of_step})["y"], expected["y"])

@@ -16,10 +16,11 @@ from onegru.core.errors import OneGRUError, SpecError
 from onegru.core.machine import memory_size
 from onegru.core.shapes import fits
 from onegru.core.spec import Spec
+from onegru.core.wording import count
 from onegru.formats.graph import TensorInfo
 from onegru.models.gru_node import step_of
 from onegru.models.lengths import LengthsInput, find_lengths, steps_of
-from onegru.models.model import Model
+from onegru.models.model import Model, graph_in
 from onegru.operators.schema import CANONICAL_AXES, Role
 
 #: Sizes of open dimensions, by name, and whole shapes of inputs.
@@ -52,9 +53,10 @@ def check_random_inputs(inputs: object, dims: Dims | None, seed: object) -> Dims
 
 def size_plans(model: Model) -> Iterator[tuple[int, int, int]]:
     """Sizes to try for open dimensions of a model, the likeliest first: steps, rows, all others."""
-    yield from ((7, 3, 4), (1, 1, 1), (16, 1, 16), (64, 2, 64))
-    for width in widths(model):
-        yield from ((7, 3, width), (1, 1, width))
+    least = max((steps for _, steps in graph_in(model).least_steps.values()), default=1)
+    plans = [(7, 3, 4), (1, 1, 1), (16, 1, 16), (64, 2, 64)]
+    plans += [(steps, rows, width) for width in widths(model) for steps, rows in ((7, 3), (1, 1))]
+    yield from ((max(steps, least), rows, other) for steps, rows, other in plans)
 
 
 def widths(model: Model) -> list[int]:
@@ -219,8 +221,19 @@ def _shapes_missing(
     known: Mapping[str, int],
     argument: str,
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-    """The shapes of inputs to draw, and the sizes that come from `plan`."""
-    letters = input_letters(model)
+    """The shapes of inputs to draw, and the sizes that come from `plan`.
+
+    States of a streaming file have the sizes that they have before its first run.
+    """
+    graph = graph_in(model)
+    letters = {(name, axis): "T" for name, (axis, _) in graph.least_steps.items()} | input_letters(model)
+    first = {
+        dimension_name(info, axis): size
+        for info in model.inputs
+        for axis, size in enumerate(graph.starts.get(info.name, ()))
+        if isinstance(size, int) and not isinstance((info.shape or {axis: 0})[axis], int)
+    }
+    known = {**first, **known}
     named: dict[str, str] = {}
     for info in model.inputs:
         for axis, size in enumerate(info.shape or ()):
@@ -236,7 +249,12 @@ def _shapes_missing(
         return picked.setdefault(name, plan["TB".index(letter)] if letter else plan[2])
 
     infos = [info for info in model.inputs if info.name not in given and not info.optional]
-    return shapes_of(infos, dims, otherwise, argument), picked
+    shapes = shapes_of(infos, dims, otherwise, argument)
+    for name, (axis, least) in graph.least_steps.items() if first.keys().isdisjoint(dims) else ():
+        if shapes.get(name, {axis: least})[axis] < least:
+            words = f"{name!r} has {count(shapes[name][axis], 'step')}; must have at least {least}"
+            raise SpecError.of(argument, f"{words}, as outputs come {count(least - 1, 'step')} later")
+    return shapes, picked
 
 
 #: How numbers are drawn: the first way unless outputs are then not finite. Integers are 0 and 1 in the first

@@ -21,9 +21,10 @@ from onegru.core.dtypes import ELEMENT_TYPES, Array, as_text
 from onegru.core.errors import FormatError, OneGRUError, is_own_mistake
 from onegru.formats.graph import Graph, kept_states
 from onegru.models.lengths import count_steps
-from onegru.models.model import Model
+from onegru.models.model import Model, graph_in
 from onegru.models.random_inputs import draw_twice, size_plans
 from onegru.models.rounding import Rounding
+from onegru.models.stream import first_states
 from onegru.peers.base import ModelUnderTest, Runtime
 from onegru.peers.registry import chosen_runtimes
 from onegru.rewriting.check import Check, OutputReport
@@ -222,7 +223,8 @@ def _cases(given: Model, result: Model, check: Check) -> Iterator[Case]:
         OneGRUError: it does not run on those given.
     """
     if check.inputs is not None:
-        yield Case(dict(check.inputs), given.run(check.inputs), None)
+        inputs = {**first_states(graph_in(given), check.inputs), **check.inputs}
+        yield Case(inputs, given.run(inputs), None)
         return
     seen: set[str] = set()
     first: OneGRUError | None = None

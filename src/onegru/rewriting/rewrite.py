@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from onegru.core.arguments import flag, renamed_arguments
@@ -12,7 +12,6 @@ from onegru.core.errors import FormatError, SpecError, needs_extra
 from onegru.core.wording import count
 from onegru.drawing.card import card
 from onegru.formats.opened import Kind, open_model
-from onegru.models.stream import first_states
 from onegru.rewriting.check import CHECKED, Check, OutputReport, as_target, wanted_check
 
 if TYPE_CHECKING:
@@ -179,9 +178,6 @@ def rewrite_file(
     place = Source.of(file)
     rewritten = rewrite_model(place, model_of(file), len(file.data), Changes(**changes))
     result = rewritten.serialized(place)
-    if check is not None and check.inputs is not None:
-        states = first_states(read_onnx(file, again=True), check.inputs)
-        check = replace(check, inputs={**states, **check.inputs})
     outputs, unchecked = check_result(
         lambda: read_onnx(file, again=True),
         parse_onnx(result, place.changed(named)),

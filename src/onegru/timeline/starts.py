@@ -10,12 +10,12 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.operator import TIMES, Op, Size
-from onegru.dataflow.table import LargeResultError, UnknownOpError, evaluate, operator_of
+from onegru.dataflow.operator import TIMES, Op, Shape, Size
+from onegru.dataflow.table import Call, LargeResultError, UnknownOpError, evaluate, operator_of
 
 
 def constant_start(flow: Flow, name: str, rows: int) -> Array | None:
-    """An initial state that depends on constants and sizes alone; None for another one.
+    """An initial state that depends on constants alone, for any number of rows; None for another one.
 
     Args:
         flow: the model.
@@ -23,18 +23,17 @@ def constant_start(flow: Flow, name: str, rows: int) -> Array | None:
         rows: its axis of rows, which has size 1 in the result if all rows are the same.
     """
     array = flow.constant(name)
-    found = [array] if array is not None else [evaluated(flow, name, size, {}) for size in (2, 3)]
-    first = found[0]
-    if first is None or first.ndim != 3 or not first.size or not np.isfinite(first).all():
+    found = evaluated(flow, name, 2, {}) if array is None else array
+    if found is None or found.ndim != 3 or not found.size or not np.isfinite(found).all():
         return None
-    row = first.take([0], rows)
-    rest = [None if item is None else item.take([0], rows) for item in found[1:]]
-    is_same = all(item is not None and np.array_equal(item, row) for item in rest)
-    return row if is_same and all((item == row).all() for item in found if item is not None) else array
+    row = found.take([0], rows)
+    return row if (found == row).all() else array
 
 
 def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> Array | None:
-    """A value, computed from constants, sizes and given values alone; None if it depends on more.
+    """A value, computed from constants and given values; None if it depends on more.
+
+    Open sizes may only say how long its axes are. None if a number or its place depends on one.
 
     Args:
         flow: the model.
@@ -43,7 +42,7 @@ def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> A
         given: the given values.
     """
     values: dict[str, Array | None] = {"": None, **given}
-    waiting, ops = [name], dict[int, Op]()
+    waiting, ops, counting = [name], dict[int, Op](), set[str]()
     while waiting:
         last = waiting.pop()
         op = flow.producers.get(last)
@@ -62,13 +61,55 @@ def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> A
                 shape = flow.shape(op.inputs[0]) or ()
                 part = shape[op.attributes.get("start", 0) : op.attributes.get("end")]
                 values[op.outputs[0]] = np.array([_number(item, size) for item in part], np.int64)
-            else:
-                arrays = [values[item] for item in op.inputs]
-                results = evaluate(op.kind, op.attributes, arrays, len(op.outputs))
-                values.update(zip(op.outputs, results, strict=False))
+                counting.update(op.outputs if _open_axes(part) else ())
+                continue
+            if not _keeps_places(flow, op, counting):
+                return None
+            arrays = [values[item] for item in op.inputs]
+            results = evaluate(op.kind, op.attributes, arrays, len(op.outputs))
+            values.update(zip(op.outputs, results, strict=False))
     except (LargeResultError, UnknownOpError, *BROKEN):
         return None
-    return values.get(name)
+    return None if name in counting else values.get(name)
+
+
+def _keeps_places(flow: Flow, op: Op, counting: set[str]) -> bool:
+    """Whether an operator treats axes of any length alike; notes what it computes of sizes in `counting`."""
+    call, operator = Call(op, flow), operator_of(op.kind)
+    data = [place for place, name in enumerate(op.inputs) if name and place not in operator.size_inputs]
+    if any(op.inputs[place] in counting for place in data):
+        counting.update(op.outputs)
+        return flow.sizes(op.outputs[0]) is not None
+    if any(name in counting and flow.sizes(name) is None for name in op.inputs):
+        return False
+    if (
+        operator.filled_by is None
+        and op.kind not in ("Reshape", "Tile")
+        and not counting.isdisjoint(op.inputs)
+    ):
+        return False
+    if op.kind == "Reshape":
+        before, after = call.shape(), flow.shape(op.outputs[0])
+        return after is not None and (
+            _fronts(before) == _fronts(after) or not (_open_axes(before) or _open_axes(after))
+        )
+    wanted = {(place, axis) for place in data for axis in _open_axes(call.shape(place))}
+    kept = {
+        (move.input, move.axis)
+        for move in (operator.along(call) if wanted else ())
+        if not move.hazard and move.to is not None and not (move.pad_begin or move.pad_end or move.reach)
+    }
+    return operator.understands(op) and wanted <= kept
+
+
+def _open_axes(shape: Shape) -> list[int]:
+    return [axis for axis, size in enumerate(shape) if isinstance(size, str)]
+
+
+def _fronts(shape: Shape) -> set[int]:
+    """How many elements lie in front of each open axis, as far as they are fixed."""
+    sizes = [size if isinstance(size, int) else 1 for size in shape]
+    return {math.prod(sizes[:axis]) for axis in _open_axes(shape)}
 
 
 def _number(item: Size, size: int) -> int:
