@@ -234,7 +234,7 @@ def test_networks_stream(name: str, dynamo: bool, is_open: bool, tmp_path: Path)
     exported(name, source, dynamo=dynamo, is_open=is_open)
     time = {key: shape.index(T) for key, shape in shapes.items()}
     if delay:
-        with pytest.raises(SpecError, match="ahead: gives each step 1 step later"):
+        with pytest.raises(SpecError, match="ahead: its output comes 1 step later"):
             onegru.make_streaming(source, target, time=time)
     try:
         onegru.make_streaming(source, target, time=time, delay=delay > 0)

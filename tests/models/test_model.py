@@ -8,6 +8,7 @@ import pickle
 import sys
 import threading
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import onegru
 from onegru import FormatError, Model, SpecError, SpecWarning
 from onegru.core.dtypes import Array
 from onegru.models.inputs import Inputs
+from onegru.models.load import graph_of
 from tests.support.files.onnx_models import (
     WEIGHTS,
     B,
@@ -441,3 +443,19 @@ def test_arrays_of_another_process_take_the_fast_path() -> None:
     assert sent.dtype is not x.dtype
     assert inputs.plain({"rows": sent}) is not None
     assert inputs.plain({"rows": x.astype(">f4")}) is None
+
+
+def test_each_state_that_is_left_out_has_the_rows_of_its_gru(tmp_path: Path) -> None:
+    layers = [gru(f"x{i}", ["", f"Y{i}"], name=f"gru{i}", initial_h=f"h{i}") for i in (1, 2)]
+    ends = [node("Tanh", [f"Y{i}"], [f"y{i}"]) for i in (1, 2)]
+    sizes = {"x1": ["T", "a", I], "x2": ["T", "b", I], "h1": [1, "a", H], "h2": [1, "b", H]}
+    infos = [value(name, shape=shape) for name, shape in sizes.items()]
+    path = save(tmp_path, model(graph([*layers, *ends], infos, ["y1", "y2"], WEIGHTS)))
+    whole = graph_of(path)
+    found = Model(replace(whole, zero_inputs=frozenset({"h1", "h2"})))
+    x1, x2 = (np.ones((4, rows, I), np.float32) for rows in (2, 3))
+    given = {"x1": x1, "x2": x2, "h1": np.zeros((1, 2, H), np.float32), "h2": np.zeros((1, 3, H), np.float32)}
+    expected = Model(whole).run(given)
+    got = found.run({"x1": x1, "x2": x2})
+    for name, array in expected.items():
+        np.testing.assert_array_equal(got[name], array)

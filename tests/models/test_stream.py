@@ -321,7 +321,7 @@ def test_a_direction_that_cannot_be_streamed_is_not_found(tmp_path: Path) -> Non
     )
     with pytest.raises(SpecError, match="none found"):
         onegru.load(path).stream()
-    with pytest.warns(SpecWarning, match="GRU node 'Y' runs from the last step"):
+    with pytest.warns(SpecWarning, match="GRU node 'Y' is bidirectional: its second direction runs"):
         assert onegru.load(path).stream({"h_out": "h"}).pairs == {"h_out": "h"}
 
 

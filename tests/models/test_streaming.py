@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import onegru
@@ -16,11 +20,14 @@ from onegru.models.random_inputs import pick_inputs
 from tests.rewriting.test_streaming import AHEAD, CAUSAL, NEVER, B, C, T, built
 from tests.support import streams
 from tests.support.comparison import assert_bits
-from tests.support.files.onnx_models import save
+from tests.support.files.onnx_models import I, graph, gru, model, save, value, weights
 from tests.support.machine.repository import DENOISER, ROOT
 from tests.support.streams import StreamNet
 
 X = np.random.default_rng(3).standard_normal((B, C, T)).astype(np.float32)
+
+
+REWRITTEN = "once rewritten by onegru stream, or stream(rewrite=True"
 
 
 def test_with_a_delay(tmp_path: Path) -> None:
@@ -71,8 +78,6 @@ def test_refusals(tmp_path: Path) -> None:
     path = save(tmp_path, built([NEVER["reverse GRU"], CAUSAL["GRU"]], 4))
     with pytest.raises(SpecError, match=r"cannot run in chunks, as GRU node 'gru1' runs from the last step"):
         onegru.load(path).stream(rewrite=True)
-    with pytest.raises(SpecError, match=r"^rewrite: .* is no ONNX file"):
-        onegru.load(path.read_bytes()).stream(rewrite=True)
     model = onegru.load(save(tmp_path, built([CAUSAL["GRU"]], 4)))
     with pytest.raises(SpecError, match=r"^state: given with rewrite=True"):
         model.stream({"a": "b"}, rewrite=True)
@@ -82,14 +87,63 @@ def test_refusals(tmp_path: Path) -> None:
         model.stream(delay=True)
 
 
+def hidden(path: Path, direction: str = "forward") -> Path:
+    """A GRU whose state is neither an input nor an output."""
+    D = 2 if direction == "bidirectional" else 1
+    net = gru("X", ["Y"], name="gru", direction=direction)
+    return save(path, model(graph([net], [value("X", shape=["time", 1, I])], ["Y"], weights(D=D))))
+
+
+@pytest.mark.parametrize("opened", [onegru.load, onegru.InferenceSession])
+def test_a_stream_without_states_says_what_to_do(opened: Callable[[Path], Any], tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=re.escape(f"streaming: {REWRITTEN}), which adds 1 state; else name")):
+        opened(hidden(tmp_path)).stream()
+    words = "streaming: no: GRU node 'gru' is bidirectional: its second direction runs from the last step"
+    with pytest.raises(SpecError, match=words):
+        opened(hidden(tmp_path, "bidirectional")).stream()
+    late = save(tmp_path, built([AHEAD["symmetric convolution"], CAUSAL["GRU"]], 4))
+    with pytest.raises(SpecError, match=re.escape(f"streaming: {REWRITTEN}, delay=True)")):
+        opened(late).stream()
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+@pytest.mark.parametrize("given", ["bytes", "ModelProto"])
+def test_a_model_in_memory(given: str, fuse: bool, tmp_path: Path) -> None:
+    path = save(tmp_path, built([CAUSAL["padded convolution"], CAUSAL["GRU"]], 4))
+    if fuse:
+        onegru.rewrite(path, path, decompose=True)
+    model = onegru.load(path.read_bytes() if given == "bytes" else onnx.load(path), fuse=fuse)
+    stream = model.stream(rewrite=True)
+    parts = [stream.step({"X": X[:, :, start : start + 4]})["Z"] for start in range(0, T, 4)]
+    np.testing.assert_allclose(np.concatenate(parts, 2), model.run({"X": X})["Z"], atol=1e-5)
+    assert len(stream.pairs) == 2
+
+
+def test_a_file_that_is_fused_first(tmp_path: Path) -> None:
+    path = save(tmp_path, built([CAUSAL["padded convolution"], CAUSAL["GRU"]], 4))
+    onegru.rewrite(path, path, decompose=True)
+    model = onegru.load(path, fuse=True)
+    assert len(model.stream(rewrite=True).pairs) == 2
+
+
+def test_nothing_to_carry(tmp_path: Path) -> None:
+    """Each step is computed by itself, so a stream only has nothing to remember."""
+    path = save(tmp_path, built([CAUSAL["kernel of 1"]], 4))
+    model = onegru.load(path)
+    stream = model.stream(rewrite=True, time={"X": 2})
+    assert stream.pairs == {} and "ModelStream" in repr(stream)
+    parts = [stream.step({"X": X[:, :, start : start + 4]})["Z"] for start in range(0, T, 4)]
+    np.testing.assert_allclose(np.concatenate(parts, 2), model.run({"X": X})["Z"], atol=1e-6)
+    with pytest.raises(SpecError, match=r"^rows: given, and the model carries no state; must be None"):
+        stream.step({"X": X}, rows=[0])
+
+
 def test_inspection(tmp_path: Path) -> None:
     def words(*names: str) -> str:
         parts = [{**CAUSAL, **AHEAD, **NEVER}[name] for name in names]
         return onegru.inspect(save(tmp_path, built(parts, 4))).streaming
 
-    assert words("padded convolution", "GRU", "GRU") == (
-        "once rewritten by onegru stream, which adds 1 cache and 2 states"
-    )
+    assert words("padded convolution", "GRU", "GRU") == (f"{REWRITTEN}), which adds 1 cache and 2 states")
     assert words("symmetric convolution", "GRU").endswith("step later (--delay)") or words(
         "symmetric convolution", "GRU"
     ).endswith("steps later (--delay)")

@@ -826,6 +826,8 @@ def test_a_single_step_proves_little(tmp_path: Path) -> None:
         '{"states": [{"input": "X", "output": "Z", "shape": [1, 2, 3], "initial": 1%s}]}' % ("0" * 400),
         '{"states": [], "delays": {"nope": 1}, "time": {"X": 2}}',
         '{"states": [], "delays": {"Z": 1}, "time": {"X": 3}}',
+        '{"states": [], "states": []}',
+        '{"states": [], "more": ' + "[" * 70 + "]" * 70 + "}",
         "[" * 100_000,
     ],
 )

@@ -24,7 +24,7 @@ from onegru.timeline.find_time import find_time
 from onegru.timeline.planner import Planner
 from onegru.timeline.read import Timeline, read_timeline
 from tests.rewriting.test_streaming import steps_of
-from tests.support.files.onnx_models import save
+from tests.support.files.onnx_models import graph, gru, model, save, value, weights
 from tests.support.streams import StreamNet
 from tests.timeline.test_bent import B, Bent, C, T, is_wrong
 
@@ -403,3 +403,12 @@ def test_rows_that_nobody_plans_are_refused_in_their_words(
         SpecError, match="Shift node 'mine' shifts time, which a stream does not know the ends"
     ):
         onegru.make_streaming(save(tmp_path, model), tmp_path / "s.onnx", check=False)
+
+
+def test_inputs_of_other_numbers_of_steps_are_refused(tmp_path: Path) -> None:
+    """One number of steps holds for all inputs, whichever comes last."""
+    infos = [value("x", shape=[6, 1, 4]), value("y", shape=[3, 1, 4])]
+    layers = [gru(name, [f"{name}_out"], name=f"gru_{name}") for name in "xy"]
+    path = save(tmp_path, model(graph(layers, infos, ["x_out", "y_out"], weights(I=4))))
+    with pytest.raises(SpecError, match=r"^time: 'y' takes 3 steps, and another input 6; must be one number"):
+        onegru.load(path).stream(rewrite=True, time={"x": 0, "y": 0})

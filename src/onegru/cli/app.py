@@ -6,6 +6,7 @@ import codecs
 import errno
 import io
 import os
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -42,8 +43,10 @@ from onegru.cli.tables import show_next_steps, show_report, show_run, show_targe
 from onegru.cli.trace import trace_command
 from onegru.cli.verify import verify_command
 from onegru.core.wording import printable
+from onegru.models.model import graph_in
 from onegru.runtimes.openvino import openvino_operator
 from onegru.system.turns import cpu_share
+from onegru.timeline.unread import warn_of_unread
 
 app = typer.Typer(
     name="onegru",
@@ -144,9 +147,9 @@ def _as_given(error: onegru.OneGRUError) -> str:
     given = {item.partition("=")[0] for item in sys.argv[1:]}
     for option in (*_OPTIONS.get(argument, ()), f"--{argument.replace('_', '-')}"):
         if option in given:
-            words = words.replace(f"{argument}:", f"{option}:", 1)
+            words = re.sub(rf"(^|: ){re.escape(argument)}:", rf"\g<1>{option}:", words, count=1)
             # None is Python's word for an option that is not given.
-            return words.replace("must be None", "must be left out").replace(" or None", ", or left out")
+            return re.sub(" or None$", ", or left out", re.sub("must be None$", "must be left out", words))
     return words
 
 
@@ -204,6 +207,7 @@ def run_command(
         loaded = onegru.load(
             model, engine=engine, weight_storage=weight_storage, activation_storage=activation_storage
         )
+    warn_of_unread(graph_in(loaded))
     targets = check_targets(outputs or [], loaded, inputs or [])
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
     with explained(loaded, random_names), ProgressBar(f"running {model.name}") as watch:

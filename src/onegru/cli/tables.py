@@ -94,7 +94,9 @@ def show_report(console: Console, report: Inspection, *, as_json: bool) -> None:
         _show_gru(console, item)
     if report.streaming:
         console.print()
-        console.print(f"in chunks of time: {safe(report.streaming)}", highlight=False)
+        console.print(f"streaming: {safe(report.streaming)}".replace("; ", "\n  "), highlight=False)
+    for words in report.unread:
+        console.print(safe(words), highlight=False)
     if report.left_out:
         console.print()
         say(console, left_out_words(report.left_out))

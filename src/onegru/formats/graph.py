@@ -275,6 +275,7 @@ class Graph:
             those that the model keeps.
         outline: all its operators, for what looks at more than GRU nodes.
         file: where it comes from, for what reads it as a whole; None for a model in memory.
+        data: the bytes of an ONNX model that was given or fused in memory; else empty.
     """
 
     path: str
@@ -293,6 +294,7 @@ class Graph:
     zero_inputs: frozenset[str] = frozenset()
     outline: Outline | None = None
     file: Opened | None = None
+    data: bytes = b""
 
 
 def nested_words(grus: Iterable[GruStep]) -> tuple[str, ...]:

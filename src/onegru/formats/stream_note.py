@@ -14,6 +14,7 @@ import numpy as np
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import BROKEN
 from onegru.formats.graph import TensorInfo, by_name
+from onegru.system.bounded import parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def read_note(
     initial: dict[str, Array] = {}
     least: dict[str, tuple[int, int]] = {}
     try:
-        document = json.loads(text)
+        document = parse_json(text)
         states = document["states"]
         pairs = tuple((state["output"], state["input"]) for state in states)
         shapes = {state["input"]: tuple(state["shape"]) for state in states}
@@ -141,7 +142,7 @@ def named_states(text: str, side: str, infos: Sequence[TensorInfo]) -> tuple[Ten
     """
     known, names = by_name(infos), dict[int, str]()
     with suppress(*BROKEN):
-        names = {id(known[state[side]]): state[side] for state in json.loads(text)["states"]}
+        names = {id(known[state[side]]): state[side] for state in parse_json(text)["states"]}
     return tuple(
         replace(info, name=name, aliases=tuple(word for word in (info.name, *info.aliases) if word != name))
         for info in infos
@@ -153,7 +154,7 @@ def named_sizes(text: str, inputs: Sequence[TensorInfo]) -> tuple[TensorInfo, ..
     """Inputs with the names that a note has for their open sizes; None if these do not fit."""
     found: list[TensorInfo] = []
     try:
-        sizes = json.loads(text).get("sizes", {})
+        sizes = parse_json(text).get("sizes", {})
         for info in inputs:
             shape = tuple(sizes.get(info.name, info.shape or ()))
             pairs = zip(info.shape or (), shape, strict=True)

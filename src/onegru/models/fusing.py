@@ -234,7 +234,8 @@ def _fused_onnx(graph: Graph, source: Source, model: ModelProto) -> Graph:
     if not found.fused:
         return graph
     # What another runtime is given is no longer the file, whose folder still has the external data.
-    return parse_onnx(serialized(source, found.model), replace(source, file=None))
+    data = serialized(source, found.model)
+    return replace(parse_onnx(data, replace(source, file=None)), data=data)
 
 
 def nothing_found(name: str, missed: tuple[NearMiss, ...], opset: int = OLDEST_OPSET) -> FormatError:

@@ -20,6 +20,7 @@ from onegru.models.load_layers import gru_nodes, left_out, load_layers, named_la
 from onegru.models.model import Model
 from onegru.models.report import GruReport, report_nodes
 from onegru.models.streaming import streaming_words
+from onegru.timeline.unread import find_unread
 
 if TYPE_CHECKING:
     from onegru.fusion.search import Fused, NearMiss
@@ -46,6 +47,7 @@ class Inspection:
             operators of a TensorFlow Lite model that are not read.
         streaming: whether an ONNX model runs in chunks of time as it is, or rewritten, or why it cannot;
             empty where there is no GRU, and for other files.
+        unread: the open axes of inputs of which a model reads fixed positions only, in words.
     """
 
     path: str
@@ -60,6 +62,7 @@ class Inspection:
     fused_nodes: tuple[int, int] | None = None
     left_out: tuple[str, ...] = ()
     streaming: str = ""
+    unread: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         parts = [self.kind, count(len(self.grus), "GRU")]
@@ -86,7 +89,8 @@ class Inspection:
             facts.append(("decomposed into other operators", str(len(self.decomposed))))
         headings = ("GRU", "operator", "input → hidden", "direction", "reset gate", "activations")
         if self.streaming:
-            facts.append(("in chunks of time", self.streaming))
+            facts.append(("streaming", self.streaming))
+        facts += [("ignored", words) for words in self.unread]
         return card(f"Inspection · {self.path}", facts, headings, rows)
 
 
@@ -122,9 +126,12 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     if graph.whole is not None:
         others = graph.whole.node_count
     grus, nested = report_nodes(graph.inputs, gru_nodes(graph)), nested_words(graph.grus)
-    words = streaming_words(file, graph) if grus else ""
+    words = streaming_words(graph) if grus else ""
     return Inspection(
-        str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus, **found, streaming=words
+        *(str(file), kind.words, graph.inputs, graph.outputs, others, nested, grus),
+        **found,
+        streaming=words,
+        unread=tuple(find_unread(graph)),
     )
 
 

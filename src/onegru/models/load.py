@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,5 +102,6 @@ def _in_memory(model: object, fuse: bool, folder: Path | None) -> Graph:
     if fuse:
         from onegru.models.fusing import fused_onnx  # which takes long to import
 
-        return fused_onnx(source, data)
-    return parse_onnx(data, source)
+        graph = fused_onnx(source, data)
+        return graph if graph.data else replace(graph, data=data)
+    return replace(parse_onnx(data, source), data=data)

@@ -16,7 +16,7 @@ from onegru.core.pickling import state_of
 from onegru.core.wording import count
 from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.select import check_names
-from onegru.formats.graph import Graph, Run, TensorInfo, by_name, nested_words
+from onegru.formats.graph import Graph, Run, TensorInfo, by_name, gru_value, nested_words
 from onegru.formats.opened import Opened
 from onegru.models.gru_node import (
     GruNode,
@@ -291,13 +291,16 @@ class Model:
         if not missing or self._graph.whole is None:  # whose steps know what to do
             return
         rows = {
-            values[gru.inputs["X"]].shape[port.axes.index("B")]
+            gru_value(gru, "initial_h"): values[gru.inputs["X"]].shape[port.axes.index("B")]
             for gru in self._graph.grus
             for port in gru.ports
             if port.role == "X" and gru.inputs["X"] in values
         }
-        count = rows.pop() if len(rows) == 1 else 0
+        shared = rows[next(iter(rows))] if len({*rows.values()}) == 1 else None
         for info in missing:
+            count = rows.get(info.value, shared)
+            if count is None:
+                raise SpecError(f"{info.name!r}: missing; must be given, as the inputs leave its rows open")
             sizes = [size if isinstance(size, int) else count for size in info.shape or ()]
             values[info.value] = np.zeros(sizes, numpy_dtype(info.dtype))
 
@@ -353,8 +356,9 @@ class Model:
                 raise SpecError.of("state", "given with rewrite=True, which finds all; must be left out")
             from onegru.models.streaming import streaming_graph  # which takes long to import
 
-            model = Model(streaming_graph(self._graph, time, flag("delay", delay)), self._options)
-            return model.stream(dims=dims)
+            graph = streaming_graph(self._graph, time, flag("delay", delay))
+            run = Model(graph, self._options).run
+            return ModelStream(graph, run, dict(graph.states), {} if dims is None else dims)
         for name, is_given in (("time", time is not None), ("delay", flag("delay", delay))):
             if is_given:
                 raise SpecError.of(
@@ -369,11 +373,13 @@ class Model:
             found = judge(self._graph)
             state = found.pairs
             if not state:
+                from onegru.models.streaming import streaming_words  # likewise
+
+                words = streaming_words(self._graph)
+                own = "no input is the initial state of one GRU whose last one is an output, or is so named"
+                own += f"; streaming: {words}" * bool(words)
                 raise SpecError.of(
-                    "state",
-                    f"none found in {self.path}: no input is the initial state of only one GRU node, "
-                    "whose last one is an output, and none is named as an output's earlier value, as h_in is "
-                    'for h_out; name them, as {"h_out": "h_in"}',
+                    "state", f'none found in {self.path}: {own}; else name them, as {{"h_out": "h_in"}}'
                 )
         if not isinstance(state, Mapping) or not state:
             raise SpecError.of("state", "must be a mapping from outputs to inputs, with at least one")

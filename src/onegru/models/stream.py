@@ -179,6 +179,8 @@ class ModelStream:
 
     def _step_of(self, rows: object, inputs: Mapping[str, object]) -> dict[str, Array]:
         """A step of some rows."""
+        if not self._pairs:
+            raise SpecError.of("rows", "given, and the model carries no state; must be None")
         axes = self._row_axes()
         missing = [name for name in axes if name not in self._state]
         states = {**self._state, **self._zeros(missing, {})}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from onegru.core.errors import FormatError, SpecError
 from onegru.core.wording import count
 from onegru.formats.graph import Graph, kept_states
-from onegru.formats.opened import Kind, Opened
+from onegru.formats.opened import Kind
 from onegru.models.fusing import fusing_hint
 from onegru.models.gru_node import check_stated
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from onegru.timeline.edit import Streaming
 
 
-def streaming_words(file: Opened, graph: Graph) -> str:
-    """Whether a model runs in chunks of time as it is, or rewritten, or why not; empty for other files."""
-    if file.kind not in (Kind.ONNX, Kind.OPENVINO):
+def streaming_words(graph: Graph) -> str:
+    """Whether a model runs in chunks of time as it is, or rewritten, or why not; empty for other models."""
+    if not _is_whole(graph):
         return ""
     if states := kept_states(graph):
         return f"yes, by the states that it keeps ({states}), which are inputs and outputs here"
@@ -36,7 +36,7 @@ def streaming_words(file: Opened, graph: Graph) -> str:
         return f"yes, by its own states ({found.states}){single}" if found.named else "yes"
     for delay in (False, True):
         try:
-            made = _streaming(file, graph, None, delay, found)
+            made = _streaming(graph, None, delay, found)
         except (SpecError, FormatError) as error:
             why = why or str(error).removeprefix(f"{graph.path}: ")
             continue
@@ -46,7 +46,8 @@ def streaming_words(file: Opened, graph: Graph) -> str:
         added = " and ".join(count(number, kind) for kind, number in kinds.items()) or "no state"
         later = max(made.delays.values(), default=0)
         wait = f", {count(later, 'step')} later (--delay)" if later else ""
-        return f"once rewritten by onegru stream, which adds {added}{wait}"
+        how = f"onegru stream, or stream(rewrite=True{', delay=True' * bool(later)})"
+        return f"once rewritten by {how}, which adds {added}{wait}"
     if found.pairs and not found.refusal:
         doubt = found.warning or "no axis of time is known"
         own = f"as it is, by its own states ({found.states})"
@@ -161,25 +162,38 @@ def streaming_graph(graph: Graph, time: Mapping[str, int] | None, delay: bool) -
             an argument is not legal.
         FormatError: its operators cannot be followed.
     """
-    if graph.file is None or graph.file.kind not in (Kind.ONNX, Kind.OPENVINO):
-        raise SpecError.of("rewrite", f"{graph.path} is no ONNX file or OpenVINO IR; must be one")
-    made = _streaming(graph.file, graph, time, delay)
-    if graph.file.kind is Kind.OPENVINO:
+    if not _is_whole(graph):
+        raise SpecError.of("rewrite", f"{graph.path} is no ONNX model or OpenVINO IR; must be one")
+    made = _streaming(graph, time, delay)
+    if graph.file is not None and graph.file.kind is Kind.OPENVINO:
         ir: Graph = made.model.graph(graph.file.path)
         return ir
     from onegru.formats.onnx.parse import parse_onnx
-    from onegru.formats.onnx.validate import Source, serialized
+    from onegru.formats.onnx.validate import serialized
 
-    source = replace(Source.of(graph.file), file=None)
+    source = _source_of(graph)
     return parse_onnx(serialized(source, made.model, "too large to be rewritten in memory"), source)
 
 
-def _streaming(
-    file: Opened, graph: Graph, time: Mapping[str, int] | None, delay: bool, found: AsItIs | None = None
-) -> Streaming:
-    if file.kind is Kind.OPENVINO:
-        return run_in_chunks(graph, time, forms_of_ir(graph, time, delay), found)
-    from onegru.formats.onnx.validate import Source, model_of
+def _is_whole(graph: Graph) -> bool:
+    """Whether there is a model to rewrite, in a file or in memory."""
+    return bool(graph.data) or (graph.file is not None and graph.file.kind in (Kind.ONNX, Kind.OPENVINO))
 
-    source = replace(Source.of(file), file=None)
-    return run_in_chunks(graph, time, forms_of_onnx(source, model_of(file), graph, time, delay), found)
+
+def _source_of(graph: Graph) -> Source:
+    """Where the external data of an ONNX model lie, which is changed in memory."""
+    from onegru.formats.onnx.validate import Source
+
+    return Source(graph.path) if graph.file is None else replace(Source.of(graph.file), file=None)
+
+
+def _streaming(
+    graph: Graph, time: Mapping[str, int] | None, delay: bool, found: AsItIs | None = None
+) -> Streaming:
+    if graph.file is not None and graph.file.kind is Kind.OPENVINO:
+        return run_in_chunks(graph, time, forms_of_ir(graph, time, delay), found)
+    from onegru.formats.onnx.validate import model_of, read_model
+
+    source = _source_of(graph)
+    model = read_model(source, graph.data) if graph.data or graph.file is None else model_of(graph.file)
+    return run_in_chunks(graph, time, forms_of_onnx(source, model, graph, time, delay), found)

@@ -111,6 +111,9 @@ def _all_versions() -> Mapping[int, Operator]:
 #: Every version of the operator, by the opset that brought it.
 GRU_VERSIONS: Mapping[int, Operator] = _all_versions()
 
+#: The newest opset that was looked at: no later version of the operator came with it.
+NEWEST_OPSET = 28
+
 #: The newest version, which the layer follows.
 NEWEST: Operator = GRU_VERSIONS[max(GRU_VERSIONS)]
 

@@ -22,6 +22,7 @@ from onegru.models.fusing import (
 )
 from onegru.rewriting.check import CHECKED, Check, OutputReport, as_target, wanted_check
 from onegru.rewriting.compare import check_result
+from onegru.timeline.unread import warn_of_unread
 
 if TYPE_CHECKING:
     from onegru.fusion.search import Fused, NearMiss, Progress
@@ -134,6 +135,7 @@ def _fuse_onnx(
     place = Source.of(file)
     found, result, notes = fuse_onnx(file, progress)
     made = parse_onnx(result, place.changed(named))
+    warn_of_unread(made)
     outputs, more = check_result(
         lambda: read_onnx(file, again=True), made, named, wanted, TOLERANCE_FUSED, data=result
     )
@@ -151,6 +153,7 @@ def _fuse_ir(
     found = find_in_ir(file, progress)
     if not found.fused:
         raise nothing_found(str(file), found.missed)
+    warn_of_unread(graph)
     outputs, notes = check_result(lambda: graph, found.document.graph(named), named, wanted, TOLERANCE_FUSED)
     if target is not None:
         found.document.write(target)

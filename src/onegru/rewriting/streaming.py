@@ -61,7 +61,8 @@ def made_from(
         SpecError: it cannot run in chunks, or has no state to carry.
         FormatError: its operators cannot be followed.
     """
-    made, own = run_in_chunks(graph, time, forms), judge(graph)
+    own = judge(graph)
+    made = run_in_chunks(graph, time, forms, own)
     if not made.states and not own.pairs:
         raise SpecError(
             f"{file}: has nothing to carry from one chunk to the next; it runs in chunks as it is"

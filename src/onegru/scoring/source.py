@@ -13,9 +13,10 @@ from onegru.formats.opened import open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.load import load
-from onegru.models.model import Model, options_of
+from onegru.models.model import Model, graph_in, options_of
 from onegru.models.select_layers import layers_of_model, read_source
 from onegru.scoring.program import LayersProgram, Program
+from onegru.timeline.unread import warn_of_unread
 
 
 def open_program(
@@ -45,6 +46,7 @@ def open_program(
             raise SpecError.of("nodes", "given with layers; must name GRUs of a file or a model")
         source = model
     if isinstance(source, Model):
+        warn_of_unread(graph_in(source))
         from onegru.scoring.model_program import ModelProgram
 
         return ModelProgram(source, inputs, outputs, axes, pad)

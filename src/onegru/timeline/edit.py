@@ -360,7 +360,11 @@ class StreamingRewriter:
         ways = [way for way in few if way in more]
         sizes = [size if isinstance(size, int) else -1 for size in shape]
         if not ways or not self.analysis.starts_alone(name) or (sizes.count(-1) > 1 and not ways[0][2]):
-            raise unknown(op, f"input {name!r}, where it starts, serves several states or something else")
+            labels = ", ".join(dict.fromkeys(repr(label_of(one)) for _, one, _ in parts))
+            why = "each must start from its own part, and all parts must be used"
+            if not self.analysis.starts_alone(name):
+                why = "no other operator may use it"
+            raise unknown(op, f"input {name!r} is the initial state of {labels}; {why}")
         order, axis, has_shape = ways[0]
         given = edit.fresh(f"{plain(label_of(op))}_state_out" if len(parts) == 1 else f"{name}_out")
         ends = [

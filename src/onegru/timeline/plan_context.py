@@ -120,4 +120,4 @@ class PlanContext:
 
 def later_words(steps: int) -> str:
     """That an operator looks ahead."""
-    return f"gives each step {count(steps, 'step')} later, which delay=True (--delay) allows"
+    return f"its output comes {count(steps, 'step')} later, which delay=True (--delay) allows"

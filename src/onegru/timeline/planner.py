@@ -87,6 +87,9 @@ class Planner:
             plan.inputs[name] = axis = self._only_axis(name)
             context.note_extent(name, TimeExtent())
             size = (self.analysis.shape(name) or ())[axis]
+            if isinstance(size, int) and context.steps not in (0, size):
+                words = f"{name!r} takes {size} steps, and another input {context.steps}; must be one number"
+                raise SpecError.of("time", words)
             context.steps = size if isinstance(size, int) else context.steps
         planned = [(op, *self._planned(op)) for op in self.analysis.ops]
         # Others that no output depends on go with what they read.

@@ -17,6 +17,7 @@ from onegru.models.random_inputs import Dims, check_random_inputs, count_moved, 
 from onegru.models.stream import first_states
 from onegru.peers.base import ModelUnderTest
 from onegru.peers.registry import chosen_runtimes
+from onegru.timeline.unread import warn_of_unread
 from onegru.verification.compare_models import compare_with
 from onegru.verification.compare_runtimes import Progress, compare_runtimes
 from onegru.verification.results import Verification
@@ -85,6 +86,7 @@ def verify(
     file = file_of(model)
     if file is None or not file.path.is_file():
         raise SpecError.of("model", f"{model.path}; must come from a file, which other runtimes read")
+    warn_of_unread(graph_in(model))
     is_ir = file.kind is Kind.OPENVINO
     for runtime in chosen if runtimes and is_ir else ():  # those that the caller named
         if reason := runtime.refuses(ModelUnderTest(model.path, None, {})):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -146,7 +147,7 @@ def test_only_onnxs_gru_is_a_gru(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("opset", "version"),
-    [(1, 1), (2, 1), (3, 3), (6, 3), (7, 7), (13, 7), (14, 14), (21, 14), (22, 22), (999, 22)],
+    [(1, 1), (2, 1), (3, 3), (6, 3), (7, 7), (13, 7), (14, 14), (21, 14), (22, 22), (28, 22)],
 )
 def test_opset_selects_the_version(tmp_path: Path, opset: int, version: int) -> None:
     proto = model(graph([gru("X", ["Y", "Y_h"])], [X_INFO], ["Y_h"], WEIGHTS), opset=opset)
@@ -159,8 +160,13 @@ def test_opset_selects_the_version(tmp_path: Path, opset: int, version: int) -> 
 @pytest.mark.parametrize(
     ("opsets", "ir", "message"),
     [
-        ([("", 0)], 10, r"opset_import: version 0; must be at least 1"),
-        ([("", -3)], 10, r"opset_import: version -3; must be at least 1"),
+        ([("", 0)], 10, r"opset_import: version 0; must be 1 to \d+, the newest that onegru and"),
+        (
+            [("", 1000)],
+            10,
+            r"opset_import: version 1000; must be 1 to \d+, the newest that onegru and",
+        ),
+        ([("", -3)], 10, r"opset_import: version -3; must be 1 to"),
         ([], 10, r"opset_import: no version of the ONNX operators; must name one"),
         ([("other", 1)], 10, r"opset_import: no version of the ONNX operators; must name one"),
         (
@@ -176,6 +182,21 @@ def test_no_usable_opset(tmp_path: Path, opsets: list[tuple[str, int]], ir: int,
     proto.opset_import.extend(onnx.helper.make_opsetid(*entry) for entry in opsets)
     with pytest.raises(FormatError, match=message):
         loaded(tmp_path, proto)
+
+
+def test_a_newer_gru_than_onegru_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = SimpleNamespace(since_version=30)
+    monkeypatch.setattr(onnx.defs, "get_schema", lambda *_: newer)
+    with pytest.raises(FormatError, match=r"GRU node .*: version 30; must be at most 22, the newest that"):
+        loaded(tmp_path, model(graph([PLAIN], [X_INFO], ["Y"], WEIGHTS)))
+
+
+def test_an_empty_list_of_activations_is_none(tmp_path: Path) -> None:
+    odd = gru("X", ["Y", "Y_h"], name="odd")
+    odd.attribute.append(onnx.AttributeProto(name="activations", type=onnx.AttributeProto.STRINGS))
+    ours = loaded(tmp_path, model(graph([odd], [X_INFO], ["Y_h"], WEIGHTS)))
+    _, Y_h = onegru.gru(X, WEIGHTS["W"], WEIGHTS["R"])
+    np.testing.assert_array_equal(ours.run({"X": X})["Y_h"], Y_h)
 
 
 def test_before_ir_3_there_was_one_opset(tmp_path: Path) -> None:

@@ -52,12 +52,11 @@ class Recurrence(Operator):
     def along(self, call: Call) -> Iterator[Move]:
         time, y_time = self.time_axis(call.op), self.y_time(call.op)
         batch, y_batch, last = (0, 0, 0) if self.is_batch_first(call.op) else (1, 2, 1)
-        is_forward = str(call.get("direction", "forward")).lower() in ("forward", "foward")
-        yield (
-            Move(0, time, y_time)
-            if is_forward
-            else Move(0, time, y_time, 0, "reverses", "runs from the last step")
-        )
+        direction, backwards = str(call.get("direction", "forward")).lower(), "runs from the last step"
+        if direction == "bidirectional":
+            backwards = f"is bidirectional: its second direction {backwards}"
+        is_forward = direction in ("forward", "foward")
+        yield Move(0, time, y_time) if is_forward else Move(0, time, y_time, 0, "reverses", backwards)
         yield Move(0, batch, y_batch)
         yield from (Move(0, batch, last, output) for output in range(1, len(call.op.outputs)))
         yield Move(0, 2, None, 0, "mixes", _SUMS)

@@ -16,7 +16,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto
 
 from onegru.core.dtypes import Array
-from onegru.core.errors import SpecError
+from onegru.core.errors import FormatError, SpecError
 from onegru.core.wording import count
 from onegru.formats.graph import (
     STATES_KEY,
@@ -60,10 +60,11 @@ from onegru.formats.sizes import with_sizes
 from onegru.formats.states import find_states
 from onegru.formats.stream_note import read_note
 from onegru.operators.lowering import check_attributes, check_weights
-from onegru.operators.onnx import AUGRU, gru_version
+from onegru.operators.onnx import AUGRU, GRU_VERSIONS, NEWEST_OPSET, gru_version
 
 _WEIGHTS = ("W", "R", "B")
 _SEARCHED = 1 << 20
+_SPARSE = "is sparse; what a GRU node takes or an output gives must be dense"
 
 
 def read_onnx(file: Opened, *, again: bool = False) -> Graph:
@@ -186,9 +187,13 @@ class _Reader:
     # GRU nodes
 
     def _gru_node(self, node: NodeProto, bodies: tuple[str, ...] = ()) -> GruStep:
+        place = f"{self.source.name}: {describe(node)}"
         operator = AUGRU if is_augru(node) else gru_version(self.opset)
         assert operator is not None, "model_opset lets none below 1 through"
-        place = f"{self.source.name}: {describe(node)}"
+        since = onnx.defs.get_schema("GRU", min(self.opset, onnx.defs.onnx_opset_version())).since_version
+        if operator is not AUGRU and since > operator.version:
+            words = f"version {since}; must be at most {max(GRU_VERSIONS)}, the newest that onegru knows"
+            raise FormatError(f"{place}: {words}")
         versions = {entry.domain: entry.version for entry in self.model.opset_import}
         if operator is AUGRU and (version := versions.get(node.domain, AUGRU.version)) != AUGRU.version:
             raise SpecError(f"{place}: version {version} of its domain; must be {AUGRU.version}")
@@ -221,10 +226,10 @@ class _Reader:
         taken = {name for gru in self.grus.values() for name in gru.inputs.values()}
         for name in sorted(taken | {value.name for value in self.graph.output}):
             if name in self.sparse:
-                raise self.source.error(f"sparse initializer {name!r}: is used by a GRU node or an output")
+                raise self.source.error(f"initializer {name!r}: {_SPARSE}")
             producer = self.producers.get(name)
             if producer is not None and producer.op_type == "Constant" and not is_plain_constant(producer):
-                raise self.source.error(f"sparse Constant {name!r}: is used by a GRU node or an output")
+                raise self.source.error(f"Constant {name!r}: {_SPARSE}")
 
     # As a whole
 
@@ -363,6 +368,8 @@ def model_opset(source: Source, model: ModelProto) -> int:
         return onnx.defs.onnx_opset_version()
     if len(set(versions)) > 1:
         raise source.error(f"opset_import: versions {versions} of the ONNX operators; must be one")
-    if not versions[0] >= 1:
-        raise source.error(f"opset_import: version {versions[0]}; must be at least 1")
+    newest = max(NEWEST_OPSET, onnx.defs.onnx_opset_version())
+    if not 1 <= versions[0] <= newest:
+        words = f"must be 1 to {newest}, the newest that onegru and the installed onnx know"
+        raise source.error(f"opset_import: version {versions[0]}; {words}")
     return int(versions[0])

@@ -1,0 +1,92 @@
+"""Open axes of inputs of which a model reads fixed positions only."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+from onegru.core.errors import BROKEN, SpecWarning, callers_level
+from onegru.core.wording import count
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.table import ENDLESS, Call, UnknownOpError, operator_of
+from onegru.dataflow.table.cutting import Slice
+from onegru.formats.graph import Graph
+from onegru.timeline.analysis import MOVES
+from onegru.timeline.read import read_timeline
+
+
+def warn_of_unread(graph: Graph) -> None:
+    """Warn of each open axis of an input of which a model reads fixed positions only.
+
+    Exporters that trace a model with one step write such files.
+
+    Warns:
+        SpecWarning: there is such an axis; the rest of it has no effect.
+    """
+    for words in find_unread(graph):
+        warnings.warn(f"{graph.path}: {words}", SpecWarning, stacklevel=callers_level())
+
+
+def find_unread(graph: Graph) -> Iterator[str]:
+    """Such axes, in words."""
+    timeline = read_timeline(graph)
+    for info in graph.inputs if timeline is not None else ():
+        for axis, size in enumerate(info.shape or ()):
+            if timeline is None or isinstance(size, int):
+                continue
+            found: set[int] = set()
+            try:
+                is_fixed = _reads(timeline.flow, timeline.inputs[info.name], axis, found)
+            except (UnknownOpError, *BROKEN):
+                continue
+            if is_fixed and found:
+                listed = ", ".join(map(str, sorted(found)[:5])) + ", …" * (len(found) > 5)
+                what = f"only position {listed} is" if len(found) == 1 else f"only positions {listed} are"
+                steps = count(max(found) + 1, "step") if min(found) >= 0 else "the last step"
+                yield (
+                    f"of {info.name!r} along its open axis {axis} {what} read: the model ignores the rest; "
+                    f"was it exported for {steps}?"
+                )
+
+
+def _reads(flow: Flow, name: str, axis: int, found: set[int]) -> bool:
+    """Whether all operators take fixed positions of an axis, which are added to `found`."""
+    waiting, seen = [(name, axis)], set[tuple[str, int]]()
+    while waiting:
+        name, axis = item = waiting.pop()
+        if item in seen:
+            continue
+        seen.add(item)
+        if name in flow.outputs:
+            return False
+        for op in flow.consumers.get(name, ()):
+            if op.kind == "Shape":
+                continue
+            if op.bodies or op.inputs[0] != name or name in op.inputs[1:]:
+                return False
+            call = Call(op, flow)
+            if (positions := _positions(call, axis)) is not None:
+                found.update(positions)
+                continue
+            to = {(move.to, move.output) for move in operator_of(op.kind).along(call) if move.axis == axis}
+            if op.kind not in MOVES or len(to) != 1 or None in next(iter(to)):
+                return False
+            waiting.append((op.outputs[0], int(next(iter(to))[0] or 0)))
+    return True
+
+
+def _positions(call: Call, axis: int) -> list[int] | None:
+    """The positions of an axis that a Gather or a Slice takes; None for others, or where all may be taken."""
+    if call.op.kind == "Gather" and call.axis(0) == axis:
+        indices = call.constant(1)
+        return None if indices is None else [int(index) for index in indices.ravel()]
+    if call.op.kind == "Slice" and isinstance(call.operator, Slice):
+        bounds = call.operator.bounds(call, axis)
+        if bounds is None or bounds[2] != 1:
+            return None
+        start, end = bounds[0], bounds[1]
+        if end is None and start < 0:
+            return list(range(start, 0))
+        is_fixed = end is not None and end < ENDLESS and (start >= 0) == (end >= 0)
+        return list(range(start, end)) if is_fixed and end is not None and end - start < 1024 else None
+    return None
