@@ -89,7 +89,11 @@ class OneGRU : public ov::op::Op {
                     "is valid only in the process that created it");
     const ov::PartialShape& X = get_input_partial_shape(0);
     const bool is_known = X.rank().is_static() && X.rank().get_length() == (is_sequence ? 3 : 2);
-    const ov::Dimension batch = is_known ? X[0] : ov::Dimension(), time = is_known ? X[1] : ov::Dimension();
+    ov::Dimension batch = is_known ? X[0] : ov::Dimension(), time = is_known ? X[1] : ov::Dimension();
+    for (std::size_t i = 1; i < inputs; ++i) {  // a batch that X leaves open is that of the state, lengths or scores
+      const ov::PartialShape& other = get_input_partial_shape(i);
+      if (other.rank().is_static() && other.size() > 0) ov::Dimension::merge(batch, batch, other[0]);
+    }
     const ov::element::Type type = get_input_element_type(0);
     if (is_sequence) {
       set_output_size(2);

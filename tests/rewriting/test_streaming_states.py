@@ -496,3 +496,44 @@ def test_one_frame_without_an_axis_of_time(
         expected = whole.run({"frame": x_of_step, "states": carried})
         carried = expected["new_states"]
         np.testing.assert_array_equal(stream.step({"frame": x_of_step})["y"], expected["y"])
+
+
+@pytest.mark.parametrize("kind", ["onnx", "xml"])
+@pytest.mark.parametrize("part", ["GRU", "convolution"])
+def test_inputs_that_are_broadcast_have_one_size(part: str, kind: str, tmp_path: Path) -> None:
+    """Two batch sizes of one axis: a state has one of them, so a step of 1 and 3 rows is refused by name."""
+    net = Network(np.random.default_rng(1))
+    net.last = net.add("Add", "X", "other")
+    net.last = net.gru() if part == "GRU" else ahead_conv(net)
+    proto = net.proto()
+    proto.graph.input.append(value("other", shape=["rows", C, "time"]))
+    source = save(tmp_path, proto)
+    if kind == "xml":
+        openvino = pytest.importorskip("openvino")
+        openvino.save_model(openvino.convert_model(source), source.with_suffix(".xml"))
+        source = source.with_suffix(".xml")
+    time = None if part == "GRU" else {"X": 2, "other": 2}
+    target = tmp_path / f"streaming.{kind}"
+    onegru.make_streaming(source, target, time=time)
+    stream, X, other = onegru.load(target).stream(), sequence(rows=3), sequence(rows=3) * 2
+    parts = [stream.step({"X": X[:, :, a:b], "other": other[:, :, a:b]})["Z"] for a, b in pairwise([0, 9, T])]
+    whole = onegru.load(source).run({"X": X, "other": other})["Z"]
+    np.testing.assert_allclose(np.concatenate(parts, 2), whole, atol=1e-5)
+    for few, many in ((X[:1], other), (X, other[:1])):
+        stream.reset()
+        with pytest.raises(SpecError, match=r"^'other': \S+ is [13], and [13] in 'X'; must be the same, as"):
+            stream.step({"X": few[:, :, :4], "other": many[:, :, :4]})
+
+
+@pytest.mark.parametrize("rows", [(1, 3), (3, 1), (3, 3)])
+def test_what_is_added_behind_a_gru_may_have_other_rows(rows: tuple[int, int], tmp_path: Path) -> None:
+    net = Network(np.random.default_rng(1))
+    net.last = net.add("Add", net.gru(), "other")
+    proto = net.proto()
+    proto.graph.input.append(value("other", shape=["rows", C, "time"]))
+    source, target = save(tmp_path, proto), tmp_path / "streaming.onnx"
+    onegru.make_streaming(source, target)
+    stream, X, other = onegru.load(target).stream(), sequence(rows=rows[0]), sequence(rows=rows[1])
+    parts = [stream.step({"X": X[:, :, a:b], "other": other[:, :, a:b]})["Z"] for a, b in pairwise([0, 9, T])]
+    whole = onegru.load(source).run({"X": X, "other": other})["Z"]
+    np.testing.assert_allclose(np.concatenate(parts, 2), whole, atol=1e-5)

@@ -237,6 +237,34 @@ def test_lengths_of_any_type(operator: str, dtype: Any) -> None:
     assert same_bits(got, wanted[0])
 
 
+@pytest.mark.parametrize("known", ["lengths", "state"])
+def test_a_batch_that_x_leaves_open(known: str, operator: str) -> None:
+    """What follows may need the batch size, as a Squeeze without axes drops it where it is 1."""
+    x = ops.parameter([-1, 5, I], np.float32, name="x")
+    h = ops.parameter([1 if known == "state" else -1, 1, H], np.float32, name="h")
+    lengths = ops.parameter([1 if known == "lengths" else -1], np.int32, name="lengths")
+    arrays = [ops.constant(array[None]) for array in WEIGHTS.values()]
+    last = ops.gru_sequence(x, h, lengths, *arrays, H, "forward").output(1)
+    model = openvino.Model([ops.result(ops.relu(opset16.squeeze(last)))], [x, h, lengths], "m")
+    onegru.openvino.exchange(model)
+    assert model.outputs[0].get_partial_shape() == openvino.PartialShape([H])
+    X, state, named = draw(1, 5, I), draw(1, 1, H), {name: array[None] for name, array in WEIGHTS.items()}
+    (got,) = run(model, {0: X, 1: state, 2: np.array([4], np.int32)})  # type: ignore[dict-item]
+    wanted: Any = onegru.gru_sequence(X, state, [4], **named, hidden_size=H)
+    assert same_bits(got, np.maximum(wanted[1][0, 0], 0))
+
+
+def test_a_batch_of_a_cell_that_x_leaves_open(operator: str) -> None:
+    x, h = ops.parameter([-1, I], np.float32, name="x"), ops.parameter([1, H], np.float32, name="h")
+    cell = ops.gru_cell(x, h, *map(ops.constant, WEIGHTS.values()), H)
+    model = openvino.Model([ops.result(opset16.squeeze(cell))], [x, h], "m")
+    onegru.openvino.exchange(model)
+    assert model.outputs[0].get_partial_shape() == openvino.PartialShape([H])
+    X, state = draw(1, I), draw(1, H)
+    (got,) = run(model, {0: X, 1: state})  # type: ignore[dict-item]
+    assert same_bits(got, onegru.gru_cell(X, state, **WEIGHTS, hidden_size=H)[0])
+
+
 def test_lengths_beyond_the_steps_are_refused(operator: str) -> None:
     model = sequence_with_lengths([5, 9])
     onegru.openvino.exchange(model)

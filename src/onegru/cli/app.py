@@ -149,7 +149,8 @@ def _as_given(error: onegru.OneGRUError) -> str:
         if option in given:
             words = re.sub(rf"(^|: ){re.escape(argument)}:", rf"\g<1>{option}:", words, count=1)
             # None is Python's word for an option that is not given.
-            return re.sub(" or None$", ", or left out", re.sub("must be None$", "must be left out", words))
+            words = re.sub("must be None(?=$|[,;])", "must be left out", words)
+            return re.sub(" or None(?=$|[,;])", ", or left out", words)
     return words
 
 

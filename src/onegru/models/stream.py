@@ -289,7 +289,11 @@ class ModelStream:
 
     def _zeros(self, names: Sequence[str], inputs: Mapping[str, object]) -> dict[str, Array]:
         """The initial states, for those that have no default in the model: zeros, unless it says others."""
-        sizes = dict(self._dims)
+        sizes, owners = dict(self._dims), dict[str, str]()
+        takers = self._pairs.values()
+        needed = {
+            size for name in takers for size in self._graph.starts.get(name, self._inputs[name].shape or ())
+        }
         for name, value in inputs.items():
             info, shape = self._inputs.get(name), getattr(value, "shape", ())
             if info is not None and info.shape is not None and len(info.shape) == len(shape):
@@ -300,7 +304,14 @@ class ModelStream:
                         raise SpecError(
                             f"{name!r}: {size} is {told[size]}; must be {self._dims[size]}, as dims= says"
                         )
+                for size in told.keys() & needed & sizes.keys():
+                    if told[size] != sizes[size]:
+                        raise SpecError(
+                            f"{name!r}: {size} is {told[size]}, and {sizes[size]} in {owners[size]!r}; must "
+                            "be the same, as a state has this size"
+                        )
                 sizes.update(told)
+                owners.update(dict.fromkeys(told, name))
         for name, (axis, least) in self._graph.least_steps.items() if names else ():
             shape = getattr(inputs.get(name), "shape", ())
             if axis < len(shape) and shape[axis] < least:

@@ -369,9 +369,14 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
     def validate_and_infer_types(self) -> None:
         state = _states[self._attributes["layer"]]
         sizes: dict[str, int | None] = {**attribute_sizes(state.attributes)}
-        X, axes = sizes_of(self.get_input_partial_shape(0)), state.operator.inputs[0].axes
-        if X is not None and len(X) == len(axes):
-            sizes |= {axis: size for axis, size in zip(axes, X, strict=True) if axis in "BT"}
+        ports = {port.name: port for port in state.operator.inputs}
+        for place, name in enumerate(
+            state.names
+        ):  # the batch may be known from the state or the lengths only
+            shape, axes = sizes_of(self.get_input_partial_shape(place)), ports[name].axes
+            if ports[name].role not in WEIGHTS and shape is not None and len(shape) == len(axes):
+                known = {axis: size for axis, size in zip(axes, shape, strict=True) if axis in "BT"}
+                sizes |= {axis: size for axis, size in known.items() if sizes.get(axis) is None}
         set_outputs(self, state.operator, sizes)
 
     def has_evaluate(self) -> bool:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from onegru.core.errors import SpecError
 from onegru.dataflow.edit import END, Edit
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.operator import Op
+from onegru.dataflow.operator import Op, Size
 from onegru.dataflow.table.cutting import Slice
 from onegru.dataflow.table.recurrences import recurrent
 from onegru.dataflow.table.windows import Window
@@ -105,6 +106,7 @@ class StreamingRewriter:
                 edit.resize(name, axis, "frames")
         for name in self.flow.outputs:
             self._name_output(name)
+        self.states = _with_equal_sizes(self.sizes, edit, self.states)
         timed = {*plan.outputs, *plan.newest}
         axes = {name: plan.outputs.get(name) for name in self.flow.outputs if name in timed}
         return Streaming(tuple(self.states), plan.inputs, plan.delays, axes)
@@ -360,11 +362,7 @@ class StreamingRewriter:
         ways = [way for way in few if way in more]
         sizes = [size if isinstance(size, int) else -1 for size in shape]
         if not ways or not self.analysis.starts_alone(name) or (sizes.count(-1) > 1 and not ways[0][2]):
-            labels = ", ".join(dict.fromkeys(repr(label_of(one)) for _, one, _ in parts))
-            why = "each must start from its own part, and all parts must be used"
-            if not self.analysis.starts_alone(name):
-                why = "no other operator may use it"
-            raise unknown(op, f"input {name!r} is the initial state of {labels}; {why}")
+            raise _not_joined(name, parts, self.analysis.starts_alone(name))
         order, axis, has_shape = ways[0]
         given = edit.fresh(f"{plain(label_of(op))}_state_out" if len(parts) == 1 else f"{name}_out")
         ends = [
@@ -388,10 +386,36 @@ class StreamingRewriter:
         if R is None or not isinstance(R[-1], int) or not isinstance(R[0], int):
             raise unknown(op, "the shape of R is not known")
         size = self.sizes.size(op.inputs[0], 0 if is_batch_first else 1)
+        self.sizes.unify(op.inputs[0], 0 if is_batch_first else 1)
         rows = tuple(self.sizes.named(op, item) for item in (size if isinstance(size, tuple) else (size,)))
         if sum(isinstance(item, str) for item in rows) > 1:
             raise unknown(op, f"its rows are a product of open sizes ({', '.join(map(str, rows))})")
         return ((), rows, (R[0], R[-1])) if is_batch_first else ((R[0],), rows, (R[-1],))
+
+
+def _not_joined(name: str, parts: Sequence[tuple[str, Op, int]], is_alone: bool) -> SpecError:
+    """That the states which start from an input are not it, all together."""
+    labels = ", ".join(dict.fromkeys(repr(label_of(one)) for _, one, _ in parts))
+    why = "each must start from its own part, and all parts must be used"
+    if not is_alone:
+        why = "no other operator may use it"
+    return unknown(parts[0][1], f"input {name!r} is the initial state of {labels}; {why}")
+
+
+def _with_equal_sizes(sizes: SizeNames, edit: Edit, states: Sequence[State]) -> list[State]:
+    """Give the sizes that states need to be equal one name, in inputs, outputs and the states."""
+
+    def one(shape: Sequence[Size]) -> tuple[Size, ...]:
+        return tuple(sizes.shared(size) if isinstance(size, str) else size for size in shape)
+
+    for name in sizes.flow.inputs if sizes.same else ():
+        for axis, size in enumerate(sizes.declared(name)):
+            if size in sizes.same:
+                edit.resize(name, axis, sizes.shared(str(size)))
+    for declared in (edit.inputs, edit.outputs):
+        declared |= {name: replace(item, shape=one(item.shape)) for name, item in declared.items()}
+    edit.sizes |= {place: one((size,))[0] for place, size in edit.sizes.items()}
+    return [replace(state, first=one(state.first)) for state in states]
 
 
 def _joins(

@@ -65,7 +65,7 @@ def pair_by_name(
         given: taken
         for given, taken in candidates
         if counts[given] == counts[taken] == 1
-        and values[0][taken] in _sources(flow, values[1][given])
+        and values[0][taken] in values_before(flow, values[1][given])
         and not _is_last_state(flow, values[1][given])
     }
     if len(found) < min(len(takers), len(givers)):
@@ -123,7 +123,7 @@ def _bases(name: str, plain: set[str], strong: set[str]) -> list[tuple[tuple[str
     return found
 
 
-def _sources(flow: Flow, name: str) -> set[str]:
+def values_before(flow: Flow, name: str) -> set[str]:
     """The values that a value depends on."""
     found, waiting = {name}, [name]
     while waiting:

@@ -10,6 +10,7 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Size
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.axes import Axis
+from onegru.timeline.pairs import values_before
 
 
 class SizeNames:
@@ -20,6 +21,7 @@ class SizeNames:
         self.flow = analysis.flow
         sizes = (size for name in self.flow.inputs for size in self.flow.shape(name) or ())
         self.sizes = {size[4:] for size in sizes if isinstance(size, str) and size.startswith("dim:")}
+        self.same: dict[str, str] = {}  # names of sizes that states need to be equal, and the one to use
 
     def is_named(self, name: str, axis: int) -> bool:
         """Whether an input has the size of this axis, by a name."""
@@ -42,6 +44,23 @@ class SizeNames:
         if len(numbers) == len(sizes):
             return math.prod(numbers)
         return sizes[0] if len(sizes) == 1 else sizes
+
+    def unify(self, value: str, axis: int) -> None:
+        """Note that inputs that are broadcast to a value need one size along an axis, and so one name."""
+        own, axes = self.size(value, axis), self.analysis.axes
+        factors = axes.main((self.analysis.known.get(value) or ())[axis])
+        for name in values_before(self.flow, value).intersection(self.analysis.inputs):
+            for place, size in enumerate(self.flow.shape(name) or ()):
+                is_same = axes.main((self.analysis.known.get(name) or ())[place]) == factors
+                if is_same and isinstance(own, str) and isinstance(size, str):
+                    first, second = (self.shared(item.removeprefix("dim:")) for item in (own, size))
+                    self.same |= {second: first} if first != second else {}
+
+    def shared(self, name: str) -> str:
+        """The name of a size that states need to be equal to others."""
+        while name in self.same:
+            name = self.same[name]
+        return name
 
     def _factors(self, value: str, axis: int) -> Axis:
         """What an axis of a value is made of, divided only where the sizes of the parts are known, too."""
@@ -92,6 +111,8 @@ class SizeNames:
         found: list[int | str] = []
         for place in range(rank):
             size = steps if place == axis else self.size(value, place)
+            if place != axis:
+                self.unify(value, place)
             if isinstance(size, tuple):
                 raise unknown(op, "its earlier steps have a size that is a product of open ones")
             found.append(self.named(op, size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 
@@ -13,6 +14,12 @@ from onegru.dataflow.table.cutting import Slice
 from onegru.formats.graph import Graph
 from onegru.timeline.analysis import MOVES
 from onegru.timeline.read import read_timeline
+
+# Layers of an IR that read positions, and that may come before them.
+_CUTTING = {b"Gather", b"Slice", b"StridedSlice"}
+_PASSING = {b"Transpose", b"Convert", b"Squeeze", b"Unsqueeze"}
+_LAYER = re.compile(rb'<layer\s+id="(\d+)"[^>]*?\stype="(\w+)"')
+_EDGE = re.compile(rb'<edge\s+from-layer="(\d+)"[^>]*?\sto-layer="(\d+)"')
 
 
 def warn_of_unread(graph: Graph) -> None:
@@ -29,7 +36,8 @@ def warn_of_unread(graph: Graph) -> None:
 
 def find_unread(graph: Graph) -> Iterator[str]:
     """Such axes, in words."""
-    timeline = read_timeline(graph)
+    is_open = any(not isinstance(size, int) for info in graph.inputs for size in info.shape or ())
+    timeline = read_timeline(graph) if is_open and _may_cut(graph) else None
     for info in graph.inputs if timeline is not None else ():
         for axis, size in enumerate(info.shape or ()):
             if timeline is None or isinstance(size, int):
@@ -47,6 +55,24 @@ def find_unread(graph: Graph) -> Iterator[str]:
                     f"of {info.name!r} along its open axis {axis} {what} read: the model ignores the rest; "
                     f"was it exported for {steps}?"
                 )
+
+
+def _may_cut(graph: Graph) -> bool:
+    """Whether a file may read fixed positions of an input, as its text tells without being parsed again."""
+    outline = graph.outline
+    if outline is None or outline.weights is None:
+        return outline is not None and any(kind in outline.text for kind in (b"Gather", b"Slice"))
+    kinds, takers = dict(_LAYER.findall(outline.text)), dict[bytes, list[bytes]]()
+    for source, target in _EDGE.findall(outline.text):
+        takers.setdefault(source, []).append(target)
+    waiting, seen = [layer for layer, kind in kinds.items() if kind == b"Parameter"], set[bytes]()
+    while waiting:
+        for layer in takers.get(waiting.pop(), ()):
+            if kinds.get(layer) in _CUTTING:
+                return True
+            waiting += [layer] if kinds.get(layer) in _PASSING and layer not in seen else []
+            seen.add(layer)
+    return False
 
 
 def _reads(flow: Flow, name: str, axis: int, found: set[int]) -> bool:
