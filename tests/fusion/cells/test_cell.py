@@ -60,6 +60,31 @@ def test_blends(name: str, after: bool) -> None:
     assert directions(model) == 1
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_each_unit_may_have_its_own_sense_of_the_update_gate(after: bool) -> None:
+    def sense(net: Net, z: str, h: str, n: str) -> str:
+        kept = net("Add", net.const([0.0, 1.0]), net("Mul", net.const([1.0, -1.0]), z))
+        return blend(net, kept, h, n)
+
+    step = Step(after=after)
+    step.blend = sense  # type: ignore[assignment,method-assign]
+    net = one_step(step)
+    _, search = check_fused(net.model(), net.feeds)
+    assert [item.form for item in search.fused] == ["cell"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kept", [[0.0, 1.0], [0.0, 0.5], [1.0, 1.0]])
+def test_a_unit_that_shares_its_state_by_other_numbers_is_no_gru(kept: list[float]) -> None:
+    def blended(net: Net, z: str, h: str, n: str) -> str:
+        return blend(net, net("Add", net.const(kept), net("Mul", net.const([1.0, 0.25]), z)), h, n)
+
+    step = Step()
+    step.blend = blended  # type: ignore[assignment,method-assign]
+    assert len(reasons(one_step(step).model())) == 1
+
+
 ACTIVATIONS = {
     "Sigmoid": plain("Sigmoid"),
     "Tanh": plain("Tanh"),
@@ -279,6 +304,12 @@ MISSES = {
     "its activations have different bounds (clip)": Step(f=clips(-1, 1, "Sigmoid"), g=clips(-2, 2, "Tanh")),
     "what it adds to the old state is not (1 - z) times one candidate": Odd(
         blend=lambda net, z, h, n: net("Add", net("Mul", z, h), n)
+    ),
+    "it multiplies its old state by itself": Odd(
+        blend=lambda net, z, h, n: blend(net, z, net("Mul", h, h), n)
+    ),
+    "it multiplies its old state by itself ": Odd(
+        blend=lambda net, z, h, n: net("Add", blend(net, z, h, n), net("Mul", z, net("Mul", h, h)))
     ),
     "its update gate is not one of the eleven activations": Step(f=plain("Exp")),
     "the candidate is not one of the eleven activations": Step(g=plain("Exp")),

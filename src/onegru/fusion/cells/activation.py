@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onegru.core.activations import ACTIVATIONS, Activation
-from onegru.core.dtypes import to_float32
+from onegru.core.dtypes import Array, to_float32
 from onegru.fusion.cells.polynomial import Algebra, Atom, Monomial, Polynomial, add, constant, scalar, scale
+
+_ROUNDED = 2e-7  # of numbers that files have in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,9 @@ class Activations:
     def find(self, p: Polynomial) -> Act | None:
         """The activation that a polynomial is; None if it is not one."""
         terms = [(m, scalar(item)) for m, item in p.terms.items() if m]
+        if (signs := self._signs(p)) is not None:  # sigmoid(-q) is 1 - sigmoid(q)
+            (number,) = p.atoms()
+            return Act(Activation("Sigmoid"), scale(self.algebra.atoms[number].arguments[0], signs))
         if len(terms) != 1 or len(terms[0][0]) != 1 or terms[0][1] is None:
             return self._affine(p)
         atom, k = self.algebra.atoms[terms[0][0][0]], terms[0][1]
@@ -42,6 +47,15 @@ class Activations:
             return self._affine(p)
         found = self._of_atom(atom, k, base)
         return None if found is None else self._clipped(found)
+
+    def _signs(self, p: Polynomial) -> Array | None:
+        """1 for units that have z, and -1 for those that have 1 - z, if a polynomial chooses so by unit."""
+        terms = [(m, item) for m, item in p.terms.items() if m]
+        if len(terms) != 1 or len(terms[0][0]) != 1 or scalar(terms[0][1]) is not None:
+            return None
+        k, base = terms[0][1], p.constant
+        is_choice = np.allclose(np.abs(k), 1, 0, _ROUNDED) and np.allclose(base, (1 - k) / 2, 0, _ROUNDED)
+        return np.sign(k) if is_choice and self.algebra.atoms[terms[0][0][0]].kind == "Sigmoid" else None
 
     def _of_atom(self, atom: Atom, k: float, base: float) -> Act | None:
         q = atom.arguments[0] if atom.arguments else constant(0)
@@ -143,7 +157,7 @@ def is_like(a: Activation, b: Activation) -> bool:
 
 
 def _near(a: float, b: float) -> bool:
-    return a == b or abs(a - b) <= 2e-7 * max(abs(a), abs(b)) < np.inf  # a missing bound is near no other
+    return a == b or abs(a - b) <= _ROUNDED * max(abs(a), abs(b)) < np.inf  # a missing bound is near no other
 
 
 def _near_or_none(a: float | None, b: float | None) -> bool:

@@ -16,13 +16,13 @@ from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.layer import layer_cell
 from onegru.fusion.cells.parts import GatePart, join_inputs
 from onegru.fusion.cells.polynomial import (
-    CONSTANT,
     Algebra,
     Atom,
     Monomial,
     Polynomial,
     add,
     constant,
+    divided,
     drop,
     quotient,
     same,
@@ -109,7 +109,7 @@ class _Matcher:
         if n.clip != z.clip:
             raise MissError("its activations have different bounds (clip)")
         after = n_parts[0].after
-        inputs, W = join_inputs(self.algebra, self.width, parts)
+        inputs, W, shared = join_inputs(self.algebra, self.width, parts)
         R = np.concatenate([part.R for part in parts])
         B = np.concatenate([*(part.bias for part in parts), np.zeros(2 * self.width), n_parts[1].inner])
         return Cell(
@@ -126,35 +126,35 @@ class _Matcher:
             keeps,
             masks,
             attention_kind=kind,
+            shared=shared,
         )
 
     def _blend(self, p: Polynomial) -> tuple[Polynomial, Polynomial] | None:
         """What the old state is multiplied by, and the candidate: p = keep∘h + (1 - keep)∘candidate."""
-        number = self.state.number
-        keep = {
-            drop(monomial, number): coefficient
-            for monomial, coefficient in p.terms.items()
-            if number in monomial
-        }
+        number, algebra = self.state.number, self.algebra
         rest = Polynomial({m: item for m, item in p.terms.items() if number not in m})
-        kept = Polynomial(keep)
-        if kept.is_constant or number in kept.atoms():
+        kept = quotient(Polynomial({m: item for m, item in p.terms.items() if number in m}), number)
+        if kept is not None and kept.is_constant:
+            return None
+        if kept is None:
+            if any(n != number and self.depends(n) for m in p.terms if number in m for n in m):
+                raise MissError("it multiplies its old state by itself")
             return None
         if not any(map(self.depends, kept.atoms() | rest.atoms())):
             return None
         share = add(constant(1), kept, -1.0)
         gates = kept.atoms()
-        lead = CONSTANT if np.all(np.abs(share.constant) > _CLOSE) else min(share.terms, key=len)
+        leads = [m for m in sorted(share.terms, key=len) if np.all(np.abs(share.terms[m]) > _CLOSE)]
         found: dict[Monomial, Array] = {}
-        for monomial, coefficient in rest.terms.items():
-            left = list(monomial)
-            if all(item in left and not left.remove(item) for item in lead) and not gates & set(left):  # type: ignore[func-returns-value]
-                found[tuple(left)] = coefficient / share.terms[lead]
+        for monomial, coefficient in rest.terms.items() if leads else ():
+            left = divided(monomial, leads[0])
+            if left is not None and not gates & set(left):
+                found[left] = coefficient / share.terms[leads[0]]
         candidate = Polynomial(found)
-        if not found or not same(rest, self.algebra.multiply(share, candidate)):
-            if not any(
-                self.algebra.atoms[item].kind == "dot" for item in self.algebra.inner_atoms(kept, rest)
-            ):
+        both = add(algebra.multiply(kept, self.h), algebra.multiply(share, candidate))
+        if not found or not same(p, both):
+            inner = algebra.inner_atoms(p)
+            if not any(algebra.atoms[item].kind == "dot" for item in inner):
                 return None
             raise MissError("what it adds to the old state is not (1 - z) times one candidate")
         return kept, candidate

@@ -147,6 +147,16 @@ def drop(monomial: Monomial, number: int) -> Monomial:
     return tuple(item for item in monomial if item != number)
 
 
+def divided(monomial: Monomial, factor: Monomial) -> Monomial | None:
+    """A monomial divided by another; None if that is no factor of it."""
+    left = list(monomial)
+    for number in factor:
+        if number not in left:
+            return None
+        left.remove(number)
+    return tuple(left)
+
+
 def quotient(p: Polynomial, number: int) -> Polynomial | None:
     """P / atom; None if a term does not have the atom just once."""
     if any(monomial.count(number) != 1 for monomial in p.terms):
