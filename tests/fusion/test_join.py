@@ -111,6 +111,49 @@ def test_directions_of_different_kinds_stay_two_nodes() -> None:
     assert len(nodes(model)) == 2
 
 
+def both_ways(net: Net, x: str, h: tuple[str, str]) -> tuple[list[str], list[str]]:
+    """A chain in each direction; all states of each, and the last state of each."""
+    wholes, ends = [], []
+    for order, state in zip((range(T), range(T)[::-1]), h, strict=True):
+        net.prefix = f"{x}{order[0]}_"
+        found, last = steps(net, Step(), order, h=state or ends[0])
+        wholes.append(stack(net, [found[t] for t in range(T)]))
+        ends.append(last)
+    return wholes, ends
+
+
+def test_a_direction_that_starts_from_the_other_stays_a_node_of_its_own() -> None:
+    net = Net()
+    net.input("x", T, B, I)
+    net.input("h", B, H)
+    wholes, _ = both_ways(net, "x", ("h", ""))
+    net("Concat", *wholes, axis=2, output="Y")
+    net.output("Y", (T, B, 2 * H))
+    model, search = check_fused(net.model(), net.feeds)
+    assert len(nodes(model)) == 2 and not search.missed
+
+
+def test_pairs_of_directions_that_start_from_each_other_are_not_all_merged() -> None:
+    """The first pair may be merged, or the second, but not both: each would depend on the other."""
+    net = Net()
+    net.input("x", T, B, I)
+    net.input("h", B, H)
+    (one, other), (first, second) = both_ways(net, "x", ("h", "h"))
+    (late, early), _ = both_ways(net, "x", (first, "h"))
+    net.prefix = "again"
+    found, last = steps(net, Step(), range(T)[::-1], h=net("Neg", second))
+    later = stack(net, [found[t] for t in range(T)])
+    net("Concat", one, later, axis=2, output="Y")
+    net("Concat", late, other, axis=2, output="Z")
+    net("Identity", early, output="E")
+    net("Identity", last, output="y")
+    for name, width in (("Y", 2 * H), ("Z", 2 * H), ("E", H)):
+        net.output(name, (T, B, width))
+    net.output("y", (B, H))
+    model, search = check_fused(net.model(), net.feeds)
+    assert len(nodes(model)) == 4 and directions(model) == 5 and not search.missed
+
+
 def test_reversals_cancel() -> None:
     net = Net()
     net.input("x", T, B, I)

@@ -55,17 +55,25 @@ def _leading_to(outputs: Iterable[str], producers: Mapping[str, Op]) -> dict[int
 
 
 def _sorted(order: Iterable[int], waits: Mapping[int, set[int]]) -> Iterator[int]:
-    """Numbers in an order in which each comes behind those that it waits for, and else as given."""
+    """Numbers in an order in which each follows those that it waits for, and else as given.
+
+    Raises:
+        ValueError: some of them wait for each other.
+    """
     done: set[int] = set()
+    opened: set[int] = set()
     for first in order:
         waiting = [first]
         while waiting:
             last = waiting[-1]
-            before = [number for number in waits[last] if number not in done]
-            if last in done or not before:
+            before = [] if last in done else [number for number in waits[last] if number not in done]
+            if not before:
                 waiting.pop()
                 if last not in done:
                     done.add(last)
                     yield last
+            elif last in opened:  # what it waits for has been visited, and waits for it
+                raise ValueError("operators depend on each other, so that none of them can run first")
             else:
+                opened.add(last)
                 waiting += before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -16,29 +16,22 @@ from onegru.dataflow.table import Call
 from onegru.dataflow.table.cutting import Slice, reversed_axis
 from onegru.dataflow.table.moving import AXIS_MOVES, moved_axes
 from onegru.fusion.nodes.emit import Emitter
-from onegru.fusion.search import STUMBLES, broken_words
+from onegru.fusion.search import Search
 
 _DEFAULT = ["Sigmoid", "Tanh"]
 
 
-def join(flow: Flow, names: set[str], miss: Callable[[str, str], None]) -> None:
-    """Simplify a graph that has new nodes.
-
-    Args:
-        flow: the graph.
-        names: all names in use, to which new ones are added.
-        miss: told of an operator that cannot be followed, which is left as it is, and why.
-    """
-    for step in (_without_reversals, _last_states, partial(_both_directions, set())):
-        emitter = Emitter(flow, "onegru", names, "float32")
+def join(flow: Flow, search: Search) -> None:
+    """Simplify a graph that has new nodes."""
+    for step in (_without_reversals, _last_states, partial(_both_directions, {})):
+        emitter = Emitter(flow, "onegru", search.names, "float32")
         for op in flow.ops:
             done = len(emitter.ops)
-            try:
+            with search.guarded(next(filter(None, op.outputs), op.kind)):
                 step(flow, emitter, op)
-            except STUMBLES as error:
-                miss(next(filter(None, op.outputs), op.kind), broken_words(error))
-                del emitter.ops[done:]
-                emitter.known.clear()  # it may know of those
+                continue
+            del emitter.ops[done:]
+            emitter.known.clear()  # it may know of those
         if emitter.ops:
             replace_ops(flow, emitter.ops, emitter.constants)
     _without_copies(flow)
@@ -163,16 +156,32 @@ def _takes_last(flow: Flow, op: Op, name: str) -> bool:
 # Directions
 
 
-def _both_directions(done: set[int], flow: Flow, emitter: Emitter, op: Op) -> None:
-    """One bidirectional node for two of one direction each, where their outputs are joined."""
+def _both_directions(merged: dict[int, Op], flow: Flow, emitter: Emitter, op: Op) -> None:
+    """One bidirectional node for two of one direction each, where their outputs are joined.
+
+    `merged` has the other direction of each node that is merged already, by the node's identity.
+    """
     if op.kind != "Concat" or len(op.inputs) != 2:
         return
     first, second = (_node_behind(flow, name) for name in op.inputs)
-    if first is None or second is None or {id(first), id(second)} & done or first is second:
+    if first is None or second is None or {id(first), id(second)} & merged.keys() or first is second:
         return
-    if _fit(flow, first, second):
-        done |= {id(first), id(second)}
+    if _fit(flow, first, second) and not _is_below(merged, flow, first, second):
+        merged |= {id(first): second, id(second): first}
         _merge(flow, emitter, first, second)
+
+
+def _is_below(merged: Mapping[int, Op], flow: Flow, first: Op, second: Op) -> bool:
+    """Whether one of two operators depends on the other, in a graph where merged nodes are one."""
+    waiting, seen = [*first.taken(), *second.taken()], set[int]()
+    while waiting:
+        op = flow.producers.get(waiting.pop())
+        if op is first or op is second:
+            return True
+        if op is not None and id(op) not in seen:
+            seen.add(id(op))
+            waiting += [*op.taken(), *(merged[id(op)].taken() if id(op) in merged else ())]
+    return False
 
 
 def _node_behind(flow: Flow, name: str) -> Op | None:
