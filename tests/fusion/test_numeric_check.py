@@ -98,6 +98,20 @@ def test_other_operators_differ() -> None:
     assert "'y' would differ by 2" in compare(given, new, ONE).difference
 
 
+@pytest.mark.parametrize("size", [1e-3, 1e-7, 1e-30])
+@pytest.mark.parametrize("off", [1e-4, 1e-6])
+def test_small_outputs_are_compared_by_their_own_size(size: float, off: float) -> None:
+    net = Net()
+    net.input("x", "B", 3)
+    net("Mul", net("Add", "x", net.const(1.0)), net.const(size, "float64"), output="y")
+    net.output("y", ("B", 3))
+    given = flow(net.model())
+    (first,) = [op for op in given.ops if op.kind == "Add"]
+    new = [Op("Mul", (first.outputs[0], "new/size"), ("y",))]
+    found = compare(given, new, {"new/size": np.array(size * (1 + off))})
+    assert ("'y' would differ by" in found.difference) == (off > 1e-5)
+
+
 def test_rounding_passes() -> None:
     given, new = adding("Add")
     assert compare(given, new, {"new/one": np.array(1 + 1e-7)}).difference == ""

@@ -9,17 +9,9 @@ import numpy as np
 from onegru.conformance.case import Case
 from onegru.conformance.results import Outcome
 from onegru.core.arguments import shown
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import LARGEST, Array
 from onegru.core.errors import SpecError
 from onegru.core.wording import printable
-
-#: The largest number of each type.
-LARGEST: Mapping[str, float] = {
-    "float64": float(np.finfo(np.float64).max),
-    "float32": float(np.finfo(np.float32).max),
-    "float16": float(np.finfo(np.float16).max),
-    "bfloat16": (2.0 - 2.0**-7) * 2.0**127,
-}
 
 
 def judge(case: Case, outputs: Mapping[str, Array]) -> Outcome:

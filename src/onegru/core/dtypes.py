@@ -19,6 +19,12 @@ Array = npt.NDArray[Any]
 #: Every element type that an operator computes on, by its name in NumPy (or ml_dtypes).
 ELEMENT_TYPES = ("float16", "bfloat16", "float32", "float64")
 
+#: The largest number of each.
+LARGEST: Mapping[str, float] = {
+    **{name: float(np.finfo(name).max) for name in ("float16", "float32", "float64")},
+    "bfloat16": (2.0 - 2.0**-7) * 2.0**127,
+}
+
 
 class Storage(NamedTuple):
     """A type that the matrices of a float32 layer can be kept in.

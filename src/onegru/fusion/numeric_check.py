@@ -14,7 +14,7 @@ from onegru.core.errors import BROKEN, SpecError, SpecWarning
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.kinks import Kinks, Side
 from onegru.dataflow.operator import LoopIndex, Op, Shape, Size
-from onegru.dataflow.table import Call, UnknownOpError, operator_of
+from onegru.dataflow.table import Call, LargeResultError, UnknownOpError, operator_of
 from onegru.dataflow.table import evaluate as value_of
 from onegru.dataflow.table.cutting import Slice
 from onegru.layers.gru import GRU, apply
@@ -23,7 +23,9 @@ from onegru.operators.openvino import CELLS
 from onegru.operators.schema import WEIGHTS, Port
 
 _STEPS = 4
-_TOLERANCE = 1e-5  # of the largest number: constants such as 1/6 are rounded in files, and steps add that up
+_TOLERANCE = (
+    1e-5  # of an output's largest number: constants such as 1/6 are rounded in files, and steps add that up
+)
 # What inputs and states are multiplied by in each of the runs. Zeros and tiny numbers show biases, large ones
 # what bounds there are, and those between every slope.
 _SCALES = (1.0, 0.0, 0.3, 3.0, 10.0, 30.0, 0.1, 1e-3)
@@ -33,6 +35,8 @@ _COARSE = 1e-12  # of results, likewise: large ones that cancel leave their roun
 _SHAKES = 4
 _MOST_ELEMENTS = 2**24
 _MOST_SEARCHED = 2**22  # numbers computed in the search for inputs beyond kinks
+_MOST_INFINITE = 4  # values of which infinite numbers are drawn
+_NODES, _INITIAL_H = ("GRU", "onegru::AUGRU"), 5
 _MOST_TRIES, _LEAST_TRIES = 48, 4
 
 
@@ -105,7 +109,7 @@ def compare(
     for equal in (False, True):  # sizes of different names may have to be the same
         try:
             runs.begin(equal)
-            difference = runs.at_all_scales() or runs.beyond_kinks()
+            difference = runs.at_all_scales() or runs.beyond_kinks() or runs.at_infinity()
         except UnknownError:
             if equal:
                 raise
@@ -179,6 +183,40 @@ class _Runs:
                 return difference
         return ""
 
+    def at_infinity(self) -> str:
+        """The same with an infinite number in each row of what steps take, as masks of gates have them."""
+        for name in self._leaves_of(0)[:_MOST_INFINITE]:
+            for sign in (np.inf, -np.inf):
+                given = self._draw(1.0, 0)
+                if given[name].dtype.kind != "f" or not given[name].ndim:
+                    break
+                rows = given[name].reshape(-1, given[name].shape[-1])
+                places = np.arange(len(rows))
+                rows[places, places % rows.shape[1]] = sign
+                given[name] = rows.reshape(given[name].shape)
+                if difference := self._difference(*self._both(given), given):
+                    return f"{difference} where {name!r} is infinite"
+        return ""
+
+    def _leaves_of(self, place: int) -> list[str]:
+        """The inputs that lead to this input of new nodes, and to no state before the first step."""
+        made = {name: op for op in self.new for name in op.outputs}
+        found: list[set[str]] = []
+        for number in (place, _INITIAL_H):
+            waiting = [
+                name for op in self.new if op.kind in _NODES for name in op.inputs[number : number + 1]
+            ]
+            seen: set[str] = set()
+            while waiting:
+                name = waiting.pop()
+                name = name if name in made else self.flow.resolve(name)
+                if name not in seen:
+                    seen.add(name)
+                    op = made.get(name) or (None if name in self.leaves else self.flow.producer(name))
+                    waiting += [] if op is None else op.taken()
+            found.append(seen.intersection(self.leaves))
+        return sorted(found[0] - found[1])
+
     def _draw(self, scale: float, iteration: int) -> Values:
         given = {name: _random(self.flow, name, self.sizes, self.rng, scale) for name in self.leaves}
         iterated = [name for name in self.leaves if name in self.indices]
@@ -201,26 +239,35 @@ class _Runs:
 
     def _compare(self, given: Values) -> str | None:
         """How old and new differ on inputs; "" if they agree, None if numbers overflow."""
-        before = self._run(self.old, Values(given, self.kinks), {})
-        derived = {name: before[name] for name in self.derived}
-        after = self._run(self.new, Values({**given, **derived}), self.constants)
+        before, after = self._both(given)
         self.nearest.update(dict.fromkeys(self.kinks.end(), given))
         self.cost = sum(array.size for array in before.values())
         if not all(map(_is_finite, (before[name] for name in self.wanted))):
             return None
-        size = max(map(_size, (np.ones(()), *given.values(), *(before[name] for name in self.wanted))))
-        for name in self.wanted:
-            a, b = before[name], after[name]
-            if a.shape != b.shape:
-                return f"{name!r} is {list(a.shape)} and would become {list(b.shape)}"
-            apart = _abs_error(a, b)
-            if np.any(apart > _TOLERANCE * size):  # rounding grows with what is added up
-                sure = apart * (self._rounding_sensitivity(name, a, given) <= 0.1 * _TOLERANCE * size)
-                if np.any(sure > _TOLERANCE * size):
-                    return f"{name!r} would differ by {np.max(sure):.3g}"
+        if difference := self._difference(before, after, given):
+            return difference
         self._note(
             np.concatenate([np.ravel(before[name]).astype(float) for name in self.wanted] or [np.zeros(0)])
         )
+        return ""
+
+    def _both(self, given: Values) -> tuple[Values, Values]:
+        """What the old and the new operators give."""
+        before = self._run(self.old, Values(given, self.kinks), {})
+        derived = {name: before[name] for name in self.derived}
+        return before, self._run(self.new, Values({**given, **derived}), self.constants)
+
+    def _difference(self, before: Values, after: Values, given: Values) -> str:
+        """How wanted values differ where the old ones are finite; "" if they agree."""
+        for name in self.wanted:
+            a, b, allowed = before[name], after[name], _TOLERANCE * _size(before[name])
+            if a.shape != b.shape:
+                return f"{name!r} is {list(a.shape)} and would become {list(b.shape)}"
+            apart = _abs_error(a, b)
+            if np.any(apart > allowed):  # rounding grows with what is added up
+                is_sure = self._rounding_sensitivity(name, a, given) <= 0.1 * allowed
+                if np.any(is_sure & (apart > allowed)):
+                    return f"{name!r} would differ by {np.max(apart[is_sure]):.3g}"
         return ""
 
     def _note(self, outputs: Array) -> None:
@@ -234,7 +281,7 @@ class _Runs:
         most = np.zeros(array.shape)
         for _ in range(_SHAKES):
             moves = {
-                name: self.rng.uniform(-_SHAKEN, _SHAKEN, item.shape) * max(1.0, _size(item))
+                name: self.rng.uniform(-_SHAKEN, _SHAKEN, item.shape) * _size(item)
                 for name, item in given.items()
                 if item.dtype.kind == "f"
             }
@@ -249,11 +296,11 @@ class _Runs:
 
 
 def _abs_error(a: Array, b: Array) -> Array:
-    """How far the finite numbers of two arrays are apart; 0 for others and for those that are no floats."""
+    """How far `b` is from the finite numbers of `a`; 0 for others and for those that are no floats."""
     if a.dtype.kind != "f":
         return np.zeros(a.shape)
     with np.errstate(invalid="ignore"):
-        return np.where(np.isfinite(a) & np.isfinite(b), np.abs(a - b), 0.0)
+        return np.where(np.isfinite(a), np.where(np.isfinite(b), np.abs(a - b), np.inf), 0.0)
 
 
 def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tuple[list[Op], list[str]]:
@@ -447,7 +494,7 @@ def evaluate(op: Op, inputs: list[Array | None], values: Values) -> None:
         first, last = op.attributes.get("start", 0), op.attributes.get("end")
         values[op.outputs[0]] = np.array(inputs[0].shape[first:last], np.int64)
         return
-    if op.kind in ("GRU", "onegru::AUGRU"):
+    if op.kind in _NODES:
         results: Sequence[Array] = _gru(op, inputs)
     elif op.kind in CELLS:
         results = [_cell(op, inputs, values)]
@@ -462,7 +509,7 @@ def evaluate(op: Op, inputs: list[Array | None], values: Values) -> None:
     elif operator_of(op.kind).computes:
         try:
             results = value_of(op.kind, op.attributes, inputs, len(op.outputs))
-        except Exception as error:
+        except (ArithmeticError, LargeResultError, LookupError, UnknownOpError, ValueError) as error:
             raise UnknownError(f"{op.kind}: {error}") from error
     else:
         raise UnknownError(f"{op.kind} is not a known operator")
@@ -489,7 +536,7 @@ def _cell(op: Op, inputs: list[Array | None], values: Values) -> Array:
         states = {name: array for name, array in given.items() if name not in WEIGHTS}
         return np.asarray(apply(layer, ports, states, {"Ho": None})["Ho"])
     except SpecError as error:
-        raise UnknownError(str(error)) from error.__cause__
+        raise UnknownError(str(error)) from error
 
 
 def _gru(op: Op, inputs: list[Array | None]) -> list[Array]:
@@ -517,5 +564,5 @@ def _gru(op: Op, inputs: list[Array | None]) -> list[Array]:
     try:
         Y, Y_h = layer(np.asarray(X, np.float64), state, sequence_lens=lengths, attention=attention)
     except SpecError as error:  # sizes that need not fit each other
-        raise UnknownError(str(error)) from error.__cause__
+        raise UnknownError(str(error)) from error
     return [np.asarray(Y), np.asarray(Y_h)]

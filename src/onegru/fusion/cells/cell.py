@@ -50,6 +50,8 @@ class Cell:
         masks: what switches steps off.
         name: of the layer that it is in the file; "" if it is made of other operators.
         attention_kind: what the score does; see `Spec`.
+        shared: for each of `inputs`, whether each unit of each gate takes all of it. What one does not take
+            has a weight of 0 in W, whose product with infinity is NaN. Empty where all are.
     """
 
     output: str
@@ -66,6 +68,7 @@ class Cell:
     masks: tuple[Mask, ...]
     name: str = ""
     attention_kind: Attention = "openvino"
+    shared: tuple[bool, ...] = ()
 
     @property
     def spec_attention(self) -> Attention | None:

@@ -23,11 +23,13 @@ class GatePart:
         self.after = False
 
 
-def join_inputs(algebra: Algebra, width: int, parts: Sequence[GatePart]) -> tuple[tuple[View, ...], Array]:
-    """The values that x is made of, and W."""
+def join_inputs(
+    algebra: Algebra, width: int, parts: Sequence[GatePart]
+) -> tuple[tuple[View, ...], Array, tuple[bool, ...]]:
+    """The values that x is made of, W, and for each value whether each unit of each gate takes all of it."""
     columns: dict[tuple[str, tuple[Role, ...]], dict[tuple[int, ...], int]] = {}
     places: dict[tuple[str, tuple[Role, ...]], View] = {}
-    entries: list[tuple[int, tuple[str, tuple[Role, ...]], Array, Array]] = []
+    entries: list[tuple[int, tuple[str, tuple[Role, ...]], Array, Array, bool]] = []
     taken: dict[bool, set[object]] = {False: set(), True: set()}  # columns, by whether a matrix takes them
     for gate, part in enumerate(parts):
         for monomial, coefficient in part.x.items():
@@ -44,12 +46,12 @@ def join_inputs(algebra: Algebra, width: int, parts: Sequence[GatePart]) -> tupl
                     weights = np.broadcast_to(coefficient, width)[None]
             key = view.name, view.roles
             places[key] = view
-            known = columns.setdefault(key, {})
+            known, is_product = columns.setdefault(key, {}), atom.kind == "dot" or not len(view.index)
             index = view.index if len(view.index) else np.zeros((0, 1), int)
             for column in map(tuple, index.T.tolist()):
                 known.setdefault(column, len(known))
-                taken[atom.kind == "dot" or not len(view.index)].add((key, column))
-            entries.append((gate, key, index, weights))
+                taken[is_product].add((key, column))
+            entries.append((gate, key, index, weights, is_product))
     if not entries:
         raise MissError("it takes no input x")
     if 1 < width <= len(taken[False] - taken[True]) / len(parts):  # a product that the model does without
@@ -61,8 +63,11 @@ def join_inputs(algebra: Algebra, width: int, parts: Sequence[GatePart]) -> tupl
         starts[key], total = total, total + len(order)
         index = np.array(order, np.int64).T.reshape(-1, len(order))
         views.append(View(places[key].name, places[key].roles, index))
-    W = np.zeros((3 * width, total))
-    for gate, key, index, weights in entries:
+    W, is_taken = np.zeros((3 * width, total)), np.zeros((3 * width, total), bool)
+    for gate, key, index, weights, is_product in entries:
         rows = [starts[key] + columns[key][column] for column in map(tuple, index.T.tolist())]
-        np.add.at(W[gate * width : (gate + 1) * width].T, rows, weights)
-    return tuple(views), W
+        units = slice(gate * width, (gate + 1) * width)
+        np.add.at(W[units].T, rows, weights)
+        is_taken[units, rows] |= is_product or np.eye(width, dtype=bool)
+    shared = [is_taken[:, start : start + len(columns[key])].all() for key, start in starts.items()]
+    return tuple(views), W, tuple(map(bool, shared))

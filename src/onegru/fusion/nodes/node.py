@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import LARGEST, Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.gru import add_gru, add_lengths, add_mask, mask_steps
-from onegru.fusion.nodes.sources import Source, Stacked
+from onegru.fusion.nodes.sources import Sliced, Source, Stacked
 
 
 @dataclass(eq=False, slots=True)
@@ -111,6 +111,7 @@ def add_node(
             shape = emitter.shape(value)
             value = emitter.op("Not", [value], "mask", shape) if is_off else value
             mask = emitter.op("And", [mask, value], "mask", shape) if mask else value
+        mask = _with_rows_of(emitter, mask, X, "mask")
         X, W = mask_steps(emitter, X, mask, cell)
     scores = ""
     if recurrence.attention is not None:
@@ -145,10 +146,31 @@ def add_node(
 def _input(made: NewOps, emitter: Emitter, recurrence: Recurrence) -> tuple[str, int]:
     """X as [time, rows, I], and I."""
     parts = [_sequence(made, emitter, source, "X", recurrence.reverse) for source in recurrence.inputs]
+    shared = recurrence.cell.shared or [True] * len(parts)
+    for place, source in enumerate(recurrence.inputs):
+        view = source.view if isinstance(source, Sliced) else source.views[0]
+        if emitter.flow.dtype(view.name) == "bool":
+            shape = emitter.shape(parts[place])
+            parts[place] = emitter.op("Cast", [parts[place]], "X", shape, dtype=emitter.dtype)
+        elif not shared[place]:
+            parts[place] = _finite(emitter, parts[place])
+    rows = next((part for part in parts if emitter.shape(part)[1] != 1), parts[0])
+    parts = [_with_rows_of(emitter, part, rows, "x") for part in parts]
     width = sum(int(emitter.shape(part)[2]) for part in parts)
     if len(parts) == 1:
         return parts[0], width
     return emitter.op("Concat", parts, "X", (*emitter.shape(parts[0])[:2], width), axis=2), width
+
+
+def _finite(emitter: Emitter, value: str) -> str:
+    """A value with the largest number of its type for infinity, which saturates the gates that take it.
+
+    Other gates have weights of 0 for it, and 0 times infinity would be NaN.
+    """
+    largest = LARGEST[emitter.dtype]
+    for kind, bound in (("Min", largest), ("Max", -largest)):
+        value = emitter.op(kind, [value, emitter.number(bound)], "X_finite", emitter.shape(value))
+    return value
 
 
 def _sequence(made: NewOps, emitter: Emitter, source: Source, what: str, reverse: bool) -> str:
