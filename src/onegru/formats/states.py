@@ -16,6 +16,7 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.nonempty import unguarded
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Elements, LargeResultError, UnknownOpError, evaluate, movers
 from onegru.formats.graph import GruStep, TensorInfo, gru_value
@@ -86,10 +87,16 @@ def find_states(
     return tuple((output, consumer) for consumer, output in found.items())
 
 
+def _producer(flow: Flow, name: str) -> Op | None:
+    """The operator that gives a value in a run that has steps."""
+    op = flow.producers.get(name)
+    return None if op is None else unguarded(flow, op)
+
+
 def _source(flow: Flow, name: str) -> str:
     """The value that another one is all or a part of."""
     for _ in range(_MOST_OPS):
-        op = flow.producers.get(name)
+        op = _producer(flow, name)
         if op is None or op.kind not in _MOVES | _CUTS:
             break
         name = op.inputs[0]
@@ -102,7 +109,7 @@ def _joined(flow: Flow, name: str, ends: Mapping[str, str]) -> set[str]:
     waiting, seen = [name], {name}
     while waiting and len(seen) < _MOST_OPS:
         value = waiting.pop()
-        op = flow.producers.get(value)
+        op = _producer(flow, value)
         if value in ends:
             found.add(value)
         elif op is not None and op.kind in _MOVES | _JOINS:
@@ -145,7 +152,7 @@ def _computed(flow: Flow, ends: Mapping[str, str], arrays: dict[str, Array], out
     waiting, seen = [output], set[int]()
     while output not in arrays:
         name = waiting[-1]
-        op = Op("Identity", (ends[name],), (name,)) if name in ends else flow.producers.get(name)
+        op = Op("Identity", (ends[name],), (name,)) if name in ends else _producer(flow, name)
         constant = None if name in ends else flow.constant(name)
         if constant is not None and constant.size <= _MOST_ELEMENTS:
             arrays[name] = constant

@@ -12,6 +12,7 @@ from onnx import ModelProto, TensorProto
 from onegru.core.errors import BROKEN, SpecError
 from onegru.dataflow.edit import Edit
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.nonempty import drop_guards
 from onegru.formats.graph import STREAM_KEY, Graph
 from onegru.formats.onnx.branches import inline_branches
 from onegru.formats.onnx.edit import apply_edit
@@ -200,6 +201,8 @@ def _folded(source: Source, model: ModelProto) -> Flow:
         flow = read()
         if not found.keys() - given:
             break
+    for op in drop_guards(flow):
+        op.origin.CopyFrom(onnx.helper.make_node(op.kind, op.inputs, op.outputs, name=op.name))
     return flow
 
 

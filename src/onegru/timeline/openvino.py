@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from onegru.core.errors import BROKEN, FormatError, SpecError
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.nonempty import drop_guards
 from onegru.dataflow.table.recurrences import recurrent
 from onegru.formats.graph import STREAM_KEY, Graph, kept_states
 from onegru.formats.stream_note import State, write_note
@@ -31,6 +32,7 @@ class _Ir(EditedIr):
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
         self.flow: Flow = self.graph.flow
+        drop_guards(self.flow)
         self.names = {value: name for name, value in (*self.inputs.items(), *self.outputs.items())}
         for name, value in self.inputs.items():
             shape = self.flow.shape(value)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onegru.core.errors import BROKEN, FormatError, needs_extra
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.nonempty import drop_guards
 from onegru.formats.graph import Graph, Outline
 
 
@@ -51,6 +52,7 @@ def _of_onnx(graph: Graph, outline: Outline) -> Timeline:
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
     if inline_branches(model, flow):
         flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
+    drop_guards(flow)
     inputs = {info.name: info.value for info in graph.inputs}
     flow.inputs = list(inputs.values())  # without those that stand for large constants
     outputs = {info.name: info.value for info in graph.outputs}
@@ -69,6 +71,7 @@ def _of_ir(graph: Graph, outline: Outline) -> Timeline:
     parser = AttributeParser(path)
     root = root_of(graph)
     read = IrReader(parser, Constants(parser, outline.weights)).read(parse_net(path, root), root)
+    drop_guards(read.flow)
     names = {f"{layer}:{port}": name for name, (layer, port) in read.native.items()}
     inputs = {info.name: names[info.value] for info in graph.inputs}
     outputs = {info.name: names[info.value] for info in graph.outputs}

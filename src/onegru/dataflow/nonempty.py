@@ -1,0 +1,30 @@
+"""Guards against runs without steps, which leave every other run as it is."""
+
+from __future__ import annotations
+
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op
+
+#: The comparisons with a number that hold for no size of at least 1, by that number.
+_NEVER = {("Less", 1), ("LessOrEqual", 0), ("Equal", 0)}
+
+
+def unguarded(flow: Flow, op: Op) -> Op:
+    """An operator; for a Where that chooses something else only where an axis is empty, an Identity."""
+    compared = flow.producers.get(op.inputs[0]) if op.kind == "Where" else None
+    if compared is None or len(compared.inputs) != 2:
+        return op
+    size, bound = (flow.sizes(name) for name in compared.inputs)
+    if size is None or bound is None or len(size) != 1 or len(bound) != 1:
+        return op
+    if not isinstance(size[0], str) or (compared.kind, bound[0]) not in _NEVER:
+        return op
+    return Op("Identity", op.inputs[2:], op.outputs, {}, {}, op.origin, op.name)
+
+
+def drop_guards(flow: Flow) -> list[Op]:
+    """Make each guard of a graph an Identity, as a chunk of a stream has steps; returns these."""
+    before = set(map(id, flow.ops))
+    flow.ops = [unguarded(flow, op) for op in flow.ops]
+    flow.index()
+    return [op for op in flow.ops if id(op) not in before]
