@@ -14,10 +14,12 @@ import onegru
 from onegru.formats.onnx.validate import Source
 from onegru.fusion.onnx.model import fuse_model
 from tests.support.fusing import (
+    BOUND,
     SIGMOID,
     Function,
     Net,
     Step,
+    blend,
     by_onnxruntime,
     check_fused,
     directions,
@@ -241,6 +243,45 @@ HOSTILE = [
     ("Tile", lambda net: net("Tile", net.const([[1.0]]), net.ints(2**31, 2**31))),
     ("grows", lambda net: grown(net)),
 ]
+
+
+class Scored(Step):
+    """A step with attention, as the paper on DIEN has it, that is switched off row by row."""
+
+    def blend(self, net: Net, z: str, h: str, n: str) -> str:
+        one = net.const(1.0)
+        z = net("Sub", one, net("Mul", "a_t", net("Sub", one, z)))
+        return net("Where", net("Less", "t", "lengths"), blend(net, z, h, n), h)
+
+
+I, H = 3, 2
+
+
+def test_outputs_of_a_body_whose_shapes_the_file_does_not_state() -> None:
+    """ONNX Runtime infers none after a function, and needs those that a Scan collects along another axis."""
+    net, body = Net(13), Net(13, seed=1)
+    body.prefix = "b"
+    for name, shape in (("x", ("T", "B", I)), ("a", ("T", "B", 1)), ("h", ("B", H)), ("lengths", ("B", 1))):
+        net.input(name, *shape, fill=3)
+    for name, width in (("h_old", H), ("t", 1), ("x_t", I), ("a_t", 1)):
+        body.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["B", width]))
+    state = Scored(I, H)(body, "x_t", "h_old")  # its steps are counted in a state, so that the loop stays
+    given = [body("Identity", state), body("Add", "t", body.const(1.0))]
+    given.append(body("Where", body("Less", "t", "lengths"), state, body.const(0.0)))
+    for name, shape in zip(given, (None, ("B", 1), None), strict=True):
+        body.output(name, shape)
+    scan = helper.make_node(
+        *("Scan", ["h", net("Sub", "lengths", "lengths"), "x", "a"], ["last", "t_last", "y"]),
+        num_scan_inputs=2,
+        scan_output_axes=[1],
+        body=body.graph("body"),
+    )
+    net.nodes.append(scan)
+    net.output("y", None)
+    model, search = fused(net.model())
+    assert [(item.form, item.operator) for item in search.fused] == [("cell", "AUGRU")]
+    found = by_onnxruntime(model, net.feeds)
+    assert error(found, by_onnxruntime(net.model(), net.feeds)) <= BOUND
 
 
 def grown(net: Net) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.dataflow.flow import Flow
@@ -26,7 +26,7 @@ def fuse_model(source: Source, model: ModelProto, progress: Progress | None = No
         FormatError: the model is broken.
     """
     opset = model_opset(source, model)
-    search = Search(names_in(model), progress=progress, opset=opset)
+    search = Search(names_in(model), source.name, progress=progress, opset=opset)
     if opset < OLDEST_OPSET:
         return search
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
@@ -67,6 +67,8 @@ class _Writer:
                 assert array is not None
                 early.append(self._constant(graph, name, _typed(flow, name, array)))
         replace_nodes(graph, [*(node for node in early if node.op_type), *nodes])
+        for value in graph.output if flow.outer is not None else ():
+            _state_shape(flow, value)
         inputs = {value.name for value in graph.input}
         for field in (graph.initializer, graph.value_info):
             for index in reversed(range(len(field))):
@@ -82,6 +84,18 @@ class _Writer:
         tensor.name = ""
         node: NodeProto = onnx.helper.make_node("Constant", [], [name], value=tensor)
         return node
+
+
+def _state_shape(flow: Flow, value: ValueInfoProto) -> None:
+    """State the rank and the fixed sizes of an output: ONNX Runtime infers no shapes behind new functions."""
+    shape = flow.shape(value.name)
+    stated = value.type.tensor_type.shape
+    if shape is not None and value.type.WhichOneof("value") == "tensor_type" and not stated.dim:
+        stated.SetInParent()
+        for size in shape:
+            dim = stated.dim.add()
+            if isinstance(size, int):
+                dim.dim_value = size
 
 
 def _typed(flow: Flow, name: str, array: Array) -> Array:
