@@ -1,4 +1,4 @@
-"""A place that cannot be followed is a near miss of its own: the rest of the model is searched."""
+"""A place whose search fails stays as it is: the rest of the model is searched."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ PLACES: dict[str, tuple[Any, str, Callable[..., bool], int]] = {
     "error", [IndexError("tuple index out of range"), MissError("no shape"), RecursionError()]
 )
 @pytest.mark.parametrize("place", PLACES)
-def test_the_search_goes_on(place: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_goes_on(
+    place: str, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     module, name, where, count = PLACES[place]
     net = model()
     _, whole = check_fused(net.model(), net.feeds)
@@ -88,10 +90,25 @@ def test_the_search_goes_on(place: str, error: Exception, monkeypatch: pytest.Mo
     monkeypatch.setattr(module, name, breaking(getattr(module, name), error, where))
     found, search = check_fused(net.model(), net.feeds)
     assert len(search.fused) == count and kinds(found).count("GRU") == count
-    assert any("cannot be followed" in miss.reason for miss in search.missed)
+    is_miss = isinstance(error, MissError)
+    assert [miss.reason for miss in search.missed] == ["no shape"] * is_miss
+    records = [record for record in caplog.records if "this is a bug in onegru" in record.getMessage()]
+    assert len(records) == (not is_miss)
+    assert all("model.onnx" in record.getMessage() and record.exc_info for record in records)
 
 
-def test_a_cell_that_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_a_lack_of_memory_ends_the_search(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, name, where, _ = PLACES[place]
+    net = model()
+    monkeypatch.setattr(module, name, breaking(getattr(module, name), MemoryError(), where))
+    with pytest.raises(MemoryError):
+        fused(net.model())
+
+
+def test_a_cell_that_cannot_be_followed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     broken: list[str] = []
 
     def where(at: Any, name: str) -> bool:
@@ -103,7 +120,8 @@ def test_a_cell_that_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None
     net = model()
     _, search = check_fused(net.model(), net.feeds)
     assert broken and len(search.fused) >= 2
-    assert "it cannot be followed (KeyError: 'axis')" in {miss.reason for miss in search.missed}
+    assert not search.missed
+    assert "KeyError: 'axis'" in caplog.text and repr(broken[0]) in caplog.text
 
 
 @pytest.mark.parametrize(("outputs", "count"), [(["scanned"], 1), (["first", "first_all"], 1), ([], 0)])

@@ -54,13 +54,14 @@ class FormatError(OneGRUError, ValueError):
 
 
 #: What may be raised while a file is read whose parts contradict each other, or are not what they should be.
+#: A lack of memory says nothing about the file, so MemoryError propagates.
 BROKEN = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError),
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError),
     *(TypeError, ValueError),
 )
 
 
-_MISTAKES = (*(kind for kind in BROKEN if kind not in (MemoryError, RecursionError)), NameError)
+_MISTAKES = (*(kind for kind in BROKEN if kind is not RecursionError), NameError)
 _PACKAGE = Path(__file__).parents[1]
 
 

@@ -20,7 +20,6 @@ from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.lengths import lengths_of
 from onegru.fusion.nodes.node import Recurrence, add_node, is_zero, place_stack
 from onegru.fusion.nodes.sources import Sliced, Source, before, over_time
-from onegru.fusion.search import STUMBLES, broken_words
 
 
 def replace_cells(graph: Graph) -> dict[str, str]:
@@ -28,10 +27,8 @@ def replace_cells(graph: Graph) -> dict[str, str]:
     cells = _Cells(graph)
     found, misses = cells.find()
     for chain in cells.chains(found):
-        try:
+        with graph.search.guarded(chain[-1]):
             cells.replace([found[output] for output in chain])
-        except STUMBLES as error:
-            graph.miss(chain[-1], broken_words(error))
     return misses
 
 
@@ -69,23 +66,14 @@ class _Cells:
         for op in self.graph.flow.ops:
             self.graph.search.count_visited()
             name = next(filter(None, op.outputs), "")
-            try:
-                if name not in needed:
-                    continue
-                cell = find_cell(self.graph.at, name) if self._may_blend(op) else None
-                if cell is None and (kind := self.quantized.product_of(op)):
-                    raise MissError(
-                        f"its products are quantized ({kind}); fuse the model before it is quantized"
-                    )
-                if cell is not None and (reason := self._why_not(cell)):
-                    raise MissError(reason)
-                if cell is not None:
-                    ops = self._region(cell)
-                    found[name] = _Found(cell, ops, self._zeroed(cell, ops))
-            except MissError as error:
-                misses[name] = str(error)
-            except STUMBLES as error:
-                misses[name] = broken_words(error)
+            if name not in needed:
+                continue
+            with self.graph.search.guarded(name):
+                try:
+                    if (item := self._find(op, name)) is not None:
+                        found[name] = item
+                except MissError as error:
+                    misses[name] = str(error)
         # What is a cell with a mask is one without, further inside.
         for output, item in list(found.items()):
             for name in {name for op in item.ops for name in op.outputs} - {output}:
@@ -96,6 +84,18 @@ class _Cells:
                 del found[output]
         inside = {name for item in found.values() for op in item.ops for name in op.outputs}
         return found, {name: reason for name, reason in misses.items() if name not in inside}
+
+    def _find(self, op: Op, name: str) -> _Found | None:
+        """The cell that an operator gives as `name`; None if nothing there looks like one."""
+        cell = find_cell(self.graph.at, name) if self._may_blend(op) else None
+        if cell is None and (kind := self.quantized.product_of(op)):
+            raise MissError(f"its products are quantized ({kind}); fuse the model before it is quantized")
+        if cell is None:
+            return None
+        if reason := self._why_not(cell):
+            raise MissError(reason)
+        ops = self._region(cell)
+        return _Found(cell, ops, self._zeroed(cell, ops))
 
     def _why_not(self, cell: Cell) -> str:
         """Why a cell does not become a node; empty if it does."""
@@ -245,26 +245,21 @@ class _Cells:
         first, last = chain[0].cell, chain[-1].cell
         removed = [op for item in chain for op in item.ops]
         emitter = self.graph.emitter(last.output, self.graph.dtype_of(last))
-        try:
+        with self.graph.search.guarded(last.output):
             change = _Chain(self.graph, emitter, chain, removed)
             if not change.taken:
                 return True
             width = change.emit()
-        except MissError as error:
-            self.graph.miss(last.output, str(error))
-            return False
-        except STUMBLES as error:
-            self.graph.miss(last.output, broken_words(error))
-            return False
-        check = self.graph.check_numerically(emitter, last.output)
-        if check is None:
-            return False
-        if change.Y:
-            self.graph.made.stacks[tuple(change.order)] = change.Y
-        form = "chain" if len(chain) > 1 else "cell"
-        steps, nodes = len(chain), len(removed)
-        self.graph.note(first, last.output, form, steps, nodes, change.reverse, width, check)
-        return True
+            check = self.graph.check_numerically(emitter, last.output)
+            if check is None:
+                return False
+            if change.Y:
+                self.graph.made.stacks[tuple(change.order)] = change.Y
+            form = "chain" if len(chain) > 1 else "cell"
+            steps, nodes = len(chain), len(removed)
+            self.graph.note(first, last.output, form, steps, nodes, change.reverse, width, check)
+            return True
+        return False
 
     def _with_step_from_zero(self, chain: list[_Found]) -> list[_Found] | None:
         """The chain and a step before it that an exporter has computed with zeros; None if there is none."""

@@ -14,7 +14,7 @@ from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.chain import replace_cells
 from onegru.fusion.graph import Graph
 from onegru.fusion.join import join
-from onegru.fusion.search import STUMBLES, Search, broken_words
+from onegru.fusion.search import Search
 from onegru.fusion.whole import replace_loop
 
 
@@ -40,14 +40,12 @@ def _fuse(graph: Graph) -> None:
     for op in graph.flow.ops:
         for body in () if alive.isdisjoint(op.outputs) else op.bodies.values():
             place = op.name or next(filter(None, op.outputs), op.kind)
-            try:
+            with graph.search.guarded(place):
                 _fuse_body(graph, op, body, place)
-            except STUMBLES as error:
-                graph.miss(place, broken_words(error))
     misses = {} if graph.search.only_layers else replace_cells(graph)
     if graph.made.added:
         replace_ops(graph.flow, graph.made.added, graph.made.constants)
-        join(graph.flow, graph.search.names, graph.miss)
+        join(graph.flow, graph.search)
     for name, reason in misses.items():
         now = graph.flow.producers.get(name)
         if now is not None and now.origin is not None:  # not a first step that has gone with the others

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import ChainMap
 
 from onegru.dataflow.flow import Flow
-from onegru.fusion.cells.cell import Cell
+from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.node import NewOps
 from onegru.fusion.numeric_check import Compared, RunLoop, UnknownError, compare
-from onegru.fusion.search import STUMBLES, Fused, NearMiss, Search, broken_words
+from onegru.fusion.search import Fused, NearMiss, Search
 
 
 class Graph:
@@ -59,13 +59,13 @@ class Graph:
             return Compared("")
         ops = self.made.leading_to(emitter.ops, self.flow)
         constants = ChainMap(emitter.constants, self.made.constants)
-        try:
-            found = compare(self.flow, ops, constants, run_loop, self.at.indices)
-        except UnknownError as error:
-            self.miss(place, f"it looks like a GRU, but the numeric check cannot run: {error}")
-            return None
-        except STUMBLES as error:
-            self.miss(place, broken_words(error))
+        found: Compared | None = None
+        with self.search.guarded(place):
+            try:
+                found = compare(self.flow, ops, constants, run_loop, self.at.indices)
+            except UnknownError as error:
+                raise MissError(f"it looks like a GRU, but the numeric check cannot run: {error}") from error
+        if found is None:
             return None
         if found.difference:
             self.search.refuted += 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import logging
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from onegru.core.errors import BROKEN
@@ -15,14 +17,7 @@ from onegru.fusion.cells.polynomial import Algebra
 Progress = Callable[[int, int], None]
 
 
-#: What a search raises where operators contradict each other.
-STUMBLES = (*BROKEN, MissError, UnknownOpError)
-
-
-def broken_words(error: Exception) -> str:
-    """What to say of a place where a search stumbled."""
-    said = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"it cannot be followed ({said[:200]})"
+_log = logging.getLogger("onegru")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +74,7 @@ class Search:
 
     Attributes:
         names: all names in use.
+        source: the model, for messages.
         dtype: the element type of what has none that is known.
         progress: called now and then.
         total: how many operators there are.
@@ -95,6 +91,7 @@ class Search:
     """
 
     names: set[str]
+    source: str = "the model"
     dtype: str = "float32"
     progress: Progress | None = None
     total: int = 0
@@ -108,6 +105,25 @@ class Search:
     writes: Collection[str] | None = None
     only_layers: bool = False
     allows: Callable[[Cell], str] = lambda cell: ""
+
+    @contextmanager
+    def guarded(self, place: str) -> Iterator[None]:
+        """Leave a place as it is where its search fails, so that the rest of the model is searched.
+
+        A near miss is noted. Any other error is a bug in onegru, unless the file contradicts itself. It is
+        logged with its traceback, because it says nothing about the user's GRU.
+        """
+        try:
+            yield
+        except (MissError, UnknownOpError) as error:
+            self.missed.append(NearMiss(place, str(error) or "onegru has no rule for one of its operators"))
+        except BROKEN:
+            _log.exception(
+                "%s: the search for decomposed GRUs failed at %r, which is left as it is. "
+                "Unless the file is broken, this is a bug in onegru: please report it.",
+                self.source,
+                place,
+            )
 
     def count_visited(self) -> None:
         """Count an operator."""

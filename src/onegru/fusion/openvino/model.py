@@ -48,6 +48,7 @@ def fuse_ir(
     # OpenVINO ignores lengths where sizes are open: see runtimes/known_issues.py.
     search = Search(
         reader.names,
+        str(path),
         progress=progress,
         allows=why_not,
         has_lengths=False,
