@@ -400,7 +400,8 @@ def test_rounding_is_allowed_and_faults_are_not(scale: float, tmp_path: Path) ->
     report = onegru.rewrite(
         source, tmp_path / "target.onnx", decompose=True, check=onegru.Check(inputs={"X": x})
     )
-    assert report.outputs[0].max_abs <= report.outputs[0].tolerance < 1e-4
+    (output, *_) = report.outputs
+    assert output.max_abs < output.tolerance < 1e-4  # what is allowed does not depend on what was found
     faults = {
         "a weight": known["W"] * (1 + 1e-3 * (np.arange(64) == 5)),
         "a gate": known["W"][:, np.r_[128:256, :128, 256:384]],

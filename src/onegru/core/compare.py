@@ -215,6 +215,12 @@ def largest_allowed(expected: Array, tolerance: float, is_given: bool = False) -
     return most if size > most or not size or is_given else size * min(1.0, tolerance) ** 0.5
 
 
+def largest_by_rounding(expected: Array, effect: float) -> float:
+    """The largest absolute difference that agrees with a result, by `rounding_effect` and `agreement`."""
+    numbers = np.abs(expected.astype(np.float64))
+    return effect * max(1.0, float(np.max(numbers, initial=0.0, where=np.isfinite(numbers))))
+
+
 def _ulps(a: Array, b: Array) -> Array:
     """For each pair, the number of steps between adjacent numbers of the type from a to b."""
     bits = 8 * a.dtype.itemsize

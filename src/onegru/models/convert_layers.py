@@ -18,6 +18,7 @@ from onegru.core.compare import (
     count_finite,
     difference,
     largest_allowed,
+    largest_by_rounding,
     nothing_compared,
     nudged,
     rounding_effect,
@@ -244,7 +245,8 @@ class _Comparison:
         most = largest_allowed(expected, TOLERANCE_CONVERTED[dtype])
         if not apart.max_abs <= most:
             effect = rounding_effect(expected, self._moved[slot])
-            most = apart.max_abs if agreement(expected, found, effect).agrees else most
+            if agreement(expected, found, effect).agrees:
+                most = largest_by_rounding(expected, effect)
         return OutputCheck(
             name, apart, most, count_finite(expected), len(self._inputs["X", 0]), self._in_float32
         )

@@ -14,6 +14,7 @@ from onegru.core.compare import (
     count_finite,
     difference,
     largest_allowed,
+    largest_by_rounding,
     nothing_compared,
     signal_to_noise,
 )
@@ -329,7 +330,7 @@ class Judge:
         if not (apart.max_abs if is_float else share) <= most and self._check.tolerance is None:
             effect = self._rounding.effect(name)
             if agreement(expected, found, effect, effect).agrees:
-                most = max(most, apart.max_abs if is_float else effect)
+                most = max(most, largest_by_rounding(expected, effect) if is_float else effect)
         if not (apart.max_abs if is_float else share) <= most:
             what = f"by {apart.max_abs:.3g} at {list(apart.where or ())}; at most {most:.3g} is allowed"
             if not is_float:
