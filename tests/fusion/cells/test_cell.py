@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 
 from tests.support.fusing import (
+    BOUND,
     SIGMOID,
     TANH,
     Net,
     Step,
     blend,
+    by_onegru,
+    by_onnxruntime,
     check_fused,
     directions,
+    error,
     fused,
     one_step,
     plain,
@@ -379,3 +383,40 @@ def test_parameters() -> None:
         np.testing.assert_array_equal(R.reshape(6, 2)[rows], weights[f"R{gate}"].reshape(2, 2).T)
         np.testing.assert_array_equal(B[rows], weights[f"b{gate}"])
     np.testing.assert_array_equal(B[10:], weights["Rbn"])
+
+
+def clipped(bound: float, kind: str) -> Callable[[Net, str], str]:
+    return lambda net, x: net(kind, net.clip(x, -bound, bound))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("number", [0.37, 0.375])
+@pytest.mark.parametrize("what", ["clip", "ScaledTanh", "HardSigmoid", "LeakyRelu"])
+def test_numbers_that_float32_does_not_hold(what: str, number: float, dtype: str) -> None:
+    """Those of a node are float32: a model in float64 is fused only where they are not rounded."""
+    step = {
+        "clip": lambda: Step(f=clipped(number, "Sigmoid"), g=clipped(number, "Tanh")),
+        "ScaledTanh": lambda: Step(
+            g=lambda net, x: net("Mul", net.const(number), net("Tanh", net("Mul", net.const(2 / 3), x)))
+        ),
+        "HardSigmoid": lambda: Step(
+            f=lambda net, x: net.clip(net("Add", net("Mul", x, net.const(number)), net.const(0.5)), 0, 1)
+        ),
+        "LeakyRelu": lambda: Step(
+            g=lambda net, x: net("Where", net("Less", x, net.const(0.0)), net("Mul", x, net.const(number)), x)
+        ),
+    }[what]()
+    net = one_step(step, dtype=dtype)
+    model, search = fused(net.model())
+    expected = by_onnxruntime(net.model(), net.feeds)
+    assert error(by_onegru(model, net.feeds), expected) <= (1e-14 if dtype == "float64" else BOUND)
+    is_rounded = dtype == "float64" and number == 0.37 and what != "HardSigmoid"  # which weights take up
+    assert len(search.fused) == (not is_rounded)
+    assert [f"{number!r} of its activations" in miss.reason for miss in search.missed] == [True] * is_rounded
+
+
+@pytest.mark.parametrize("kind", ["HardSigmoid", "LeakyRelu"])
+def test_defaults_of_operators_are_float32(kind: str) -> None:
+    step = Step(f=plain(kind)) if kind == "HardSigmoid" else Step(g=plain(kind))
+    _, search = fused(one_step(step, dtype="float64").model())
+    assert len(search.fused) == 1 and not search.missed

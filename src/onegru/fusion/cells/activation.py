@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -15,12 +16,26 @@ _ROUNDED = 2e-7  # of numbers that files have in float32
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """An activation found: the function, what it is taken of, what it is multiplied by, and the bound."""
+    """An activation found.
+
+    Attributes:
+        function: the function, whose parameters are rounded to float32.
+        argument: what it is computed from.
+        factor: what it is multiplied by.
+        clip: the bound on its argument; None for none.
+        numbers: its parameters as the model has them.
+    """
 
     function: Activation
     argument: Polynomial
     factor: float = 1.0
     clip: float | None = None
+    numbers: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, argument: Polynomial, *numbers: float) -> Self:
+        """An activation with parameters."""
+        return cls(Activation(name, *numbers), argument, numbers=numbers)
 
 
 class Activations:
@@ -67,10 +82,10 @@ class Activations:
             case "Sigmoid" if _near(k, -2 * base):
                 slope = self._slope(q)
                 if slope is not None and not _near(slope, 2):  # of a bound, which comes before it
-                    return Act(Activation("ScaledTanh", -base, slope / 2), scale(q, 1 / slope))
+                    return Act.of("ScaledTanh", scale(q, 1 / slope), -base, slope / 2)
                 if _near(abs(base), 1):
                     return Act(Activation("Tanh"), scale(q, -base / abs(base) / 2))
-                return Act(Activation("ScaledTanh", abs(base), 1.0), scale(q, -base / abs(base) / 2))
+                return Act.of("ScaledTanh", scale(q, -base / abs(base) / 2), abs(base), 1.0)
             case "Sigmoid" if _near(base, 0) and k > 0:
                 return Act(Activation("Sigmoid"), q, k)
             case "Clip" if (
@@ -84,13 +99,13 @@ class Activations:
             case "Clip" if atom.parameters[0] == 0 and _near(base, 0) and _near(k, 1):
                 return Act(Activation("Relu"), q, clip=atom.parameters[1])
             case "Clip" if _near(atom.parameters[0], -atom.parameters[1]):
-                return Act(Activation("Affine", k, base), self._once(atom))
+                return Act.of("Affine", self._once(atom), k, base)
             case "LeakyRelu" if _near(base, 0) and k > 0:
-                return Act(Activation("LeakyRelu", atom.parameters[0]), scale(q, k))
+                return Act.of("LeakyRelu", scale(q, k), atom.parameters[0])
         kind = ACTIVATIONS.get(atom.kind)
         if kind is None or not _near(base, 0) or not _near(abs(k) if kind.is_odd else k, 1):
             return None
-        return Act(Activation(kind.name, **dict(zip(kind.takes, atom.parameters, strict=True))), scale(q, k))
+        return Act.of(kind.name, scale(q, k), *atom.parameters)
 
     def _slope(self, q: Polynomial) -> float | None:
         """What a bounded argument is multiplied by; None if it is not bounded."""
@@ -112,7 +127,7 @@ class Activations:
             beta, bounded = scalar(q.constant), {m: item for m, item in q.terms.items() if m}
             if beta is not None and slopes[0]:
                 inner = scale(Polynomial(bounded), 1 / abs(slopes[0]))
-                return Act(Activation("HardSigmoid", abs(slopes[0]), beta), inner)
+                return Act.of("HardSigmoid", inner, abs(slopes[0]), beta)
         alpha = 1.0
         if slopes and slopes[0] and all(_near_or_none(slope, slopes[0]) for slope in slopes):
             alpha = to_float32(abs(slopes[0]))  # as files have it; what that loses goes to the weights
@@ -137,7 +152,7 @@ class Activations:
         bound = self._bound(found.argument)
         if found.clip is not None or single is None or bound is None or not _near(abs(single[1]), 1):
             return found
-        return Act(found.function, scale(single[0].arguments[0], single[1]), found.factor, bound)
+        return replace(found, argument=scale(single[0].arguments[0], single[1]), clip=bound)
 
     def fitted(self, act: Act, like: Act) -> Act:
         """An activation with the parameters of another, if it is the same or a hard sigmoid."""

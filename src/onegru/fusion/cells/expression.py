@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onegru.core.activations import ACTIVATIONS, AS_OPERATORS
+from onegru.core.activations import ACTIVATIONS, AS_OPERATORS, ActivationKind
 from onegru.core.dtypes import Array
 from onegru.dataflow.deep import answered_once
 from onegru.dataflow.flow import Flow
@@ -135,8 +135,13 @@ def _applied(function: Callable[[Algebra, Polynomial, Mapping[str, Any]], Polyno
     return rule
 
 
+def _numbers(kind: ActivationKind, attributes: Mapping[str, Any]) -> list[float]:
+    """The parameters of an activation's operator, which are float32 in a file."""
+    return [float(attributes.get(key, kind.default(key))) for key, _ in kind.defaults]
+
+
 def _hard_sigmoid(algebra: Algebra, p: Polynomial, attributes: Mapping[str, Any]) -> Polynomial:
-    alpha, beta = attributes.get("alpha", 0.2), attributes.get("beta", 0.5)
+    alpha, beta = _numbers(ACTIVATIONS["HardSigmoid"], attributes)
     return algebra.clip(add(scale(p, alpha), constant(beta)), 0.0, 1.0)
 
 
@@ -145,7 +150,7 @@ def _activation(name: str) -> Any:
     kind = ACTIVATIONS[name]
 
     def rule(algebra: Algebra, p: Polynomial, attributes: Mapping[str, Any]) -> Polynomial:
-        numbers = [float(attributes.get(key, default)) for key, default in kind.defaults]
+        numbers = _numbers(kind, attributes)
         return algebra.odd(name, p) if kind.is_odd else algebra.function(name, p, parameters=tuple(numbers))
 
     return rule

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import Array, to_float32
 from onegru.core.spec import Attention
 from onegru.dataflow.table import UnknownOpError
 from onegru.dataflow.view import View
@@ -75,6 +75,7 @@ class _Matcher:
         self.algebra: Algebra = at.algebra
         self.activations = Activations(at.algebra)
         self.name = name
+        self.is_float64 = at.flow.dtype(name) == "float64"
         self.width = width
         self.state = state
         self.h = Polynomial({(state.number,): np.ones(())})
@@ -108,6 +109,7 @@ class _Matcher:
                 raise MissError("its ThresholdedRelu is cut off just where it begins")
         if n.clip != z.clip:
             raise MissError("its activations have different bounds (clip)")
+        self._check_numbers(z, r, n)
         after = n_parts[0].after
         inputs, W, shared = join_inputs(self.algebra, self.width, parts)
         R = np.concatenate([part.R for part in parts])
@@ -128,6 +130,14 @@ class _Matcher:
             attention_kind=kind,
             shared=shared,
         )
+
+    def _check_numbers(self, *acts: Act) -> None:
+        """Refuse numbers of a model in float64 that a node's attributes, which are float32, would round."""
+        numbers = [number for act in acts for number in (*act.numbers, act.clip) if number is not None]
+        for number in numbers if self.is_float64 else ():
+            if to_float32(number) != number:
+                words = "which a node's attributes would round; its outputs are float64"
+                raise MissError(f"{number!r} of its activations is no float32 number, {words}")
 
     def _blend(self, p: Polynomial) -> tuple[Polynomial, Polynomial] | None:
         """What the old state is multiplied by, and the candidate: p = keep∘h + (1 - keep)∘candidate."""
