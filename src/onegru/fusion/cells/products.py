@@ -190,13 +190,19 @@ class Products(Views):
             row = np.broadcast_to(p.constant, view.width)
             return constant(row @ matrix.make())
         if nested:
-            p = self.atom(View(self.flow.resolve(view.name), view.roles, view.index))
+            p = self._as_atom(view)
         fixed = p.constant
         if np.any(fixed):  # the constant part is a bias
             rest = Polynomial({monomial: item for monomial, item in p.terms.items() if monomial})
+            found = self.algebra.atom_of(rest)
+            if not is_gated and (found is None or found[0].kind != "value"):  # stands nowhere in the model
+                return self._product_of(self._as_atom(view), matrix, view)
             bias = constant(np.broadcast_to(fixed, view.width) @ matrix.make())
             return add(self._product_of(rest, matrix, view, is_whole=False), bias)
         return self._product_of(p, matrix, view)
+
+    def _as_atom(self, view: View) -> Polynomial:
+        return self.atom(View(self.flow.resolve(view.name), view.roles, view.index))
 
     def of_rows(self, op: Op, view: View) -> Polynomial:
         """A view of products with rows of several axes that a Reshape puts together, and `op` takes apart."""
