@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from onegru.core.activations import ACTIVATIONS
 from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN, SpecError, SpecWarning
 from onegru.dataflow.flow import Flow
@@ -184,7 +185,14 @@ class _Runs:
         return ""
 
     def at_infinity(self) -> str:
-        """The same with an infinite number in each row of what steps take, as masks of gates have them."""
+        """The same with an infinite number in each row of what steps take, as masks of gates have them.
+
+        Functions without bounds give infinity, which any two forms of a cell turn into other numbers.
+        """
+        nodes = [op for op in self.new if op.kind in _NODES]
+        functions = {name for op in nodes for name in op.attributes.get("activations", ())}
+        if any(ACTIVATIONS[name].bounds is None for name in functions):
+            return ""
         for name in self._leaves_of(0)[:_MOST_INFINITE]:
             for sign in (np.inf, -np.inf):
                 given = self._draw(1.0, 0)
