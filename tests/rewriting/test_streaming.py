@@ -309,6 +309,79 @@ def lookahead_residual(net: Network) -> str:
     return net.add("Add", net.last, net.add("Tanh", lookahead(net)))
 
 
+def largest(net: Network, keep: int = 1) -> str:
+    """The place of the largest feature of each step."""
+    return net.add("ArgMax", net.last, axis=1, keepdims=keep)
+
+
+def ordered(net: Network, output: int) -> str:
+    """The features in descending order, or their places."""
+    values = net.add("TopK", net.last, net.constant([C], np.int64), outputs=2, axis=1)
+    return f"{values}.1" if output else values
+
+
+def looked_up(net: Network) -> str:
+    """A row of a table for each step."""
+    return net.swapped(net.add("Gather", net.weights(C, C), largest(net, 0)), (0, 2, 1))
+
+
+def bags_of_rows(net: Network) -> str:
+    """Sums of the rows that the features of each step name, [batch, C, time, C]."""
+    rows = net.add("Gather", net.weights(C, C), ordered(net, 1))
+    return net.swapped(net.add("ReduceSum", rows, net.constant([1], np.int64), keepdims=0), (0, 2, 1))
+
+
+def looked_up_by_lists(net: Network) -> str:
+    rows = net.add("GatherND", net.weights(C, C), net.swapped(largest(net), (0, 2, 1)))
+    return net.swapped(rows, (0, 2, 1))
+
+
+def one_hot(net: Network) -> str:
+    depth, numbers = net.constant(C, np.int64), net.constant([-0.5, 1.5])
+    return net.add("OneHot", largest(net, 0), depth, numbers, axis=1)
+
+
+def written_over(net: Network) -> str:
+    """Each feature where another one is, from place to place."""
+    return net.add("ScatterElements", net.last, ordered(net, 1), net.add("Tanh", net.last), axis=1)
+
+
+def each_step_by_its_number(net: Network) -> str:
+    """As PyTorch's exporter writes windows of features: Gather by 0, 1, 2 …"""
+    count = net.add("Squeeze", steps_of(net, net.last), net.constant([0], np.int64))
+    numbers = net.add("Range", net.constant(0, np.int64), count, net.constant(1, np.int64))
+    numbers = net.add("Unsqueeze", numbers, net.constant([0], np.int64))
+    numbers = net.add("Add", numbers, net.constant([[0]], np.int64))
+    steps = net.add("Gather", net.last, numbers, axis=2)
+    return net.add("Squeeze", steps, net.constant([2], np.int64))
+
+
+def resized_by_scales(net: Network) -> str:
+    """Twice as many features, of which a convolution makes as many as before: its cache has that size."""
+    twice = net.add("Resize", net.last, "", net.constant([1, 2, 1]), mode="nearest")
+    W = net.weights(C, 2 * C, 2)
+    return net.add("Conv", twice, W, kernel_shape=[2], pads=[1, 0])
+
+
+def across_features(net: Network) -> str:
+    """A GRU along the features of each step, all of them or as many as the step says."""
+    x = net.swapped(net.last, (0, 2, 1))
+    rows = net.add("Reshape", x, net.constant([-1, C, 1], np.int64))
+    if net.rng.integers(2):
+        count = net.add("Shape", rows)
+        count = net.add("Slice", count, *(net.constant([bound], np.int64) for bound in (0, 1, 0)))
+        lengths = net.add("Expand", net.constant([C], np.int64), count)
+    else:
+        places = net.add("ArgMax", x, axis=2, keepdims=0)
+        lengths = net.add("Reshape", places, net.constant([-1], np.int64))
+        lengths = net.add("Add", lengths, net.constant([1], np.int64))
+    lengths = net.add("Cast", lengths, to=onnx.TensorProto.INT32)
+    rows = net.swapped(rows, (1, 0, 2))
+    Y = net.add("GRU", rows, net.weights(1, 3, 1), net.weights(1, 3, 1), "", lengths, hidden_size=1)
+    Y = net.swapped(net.add("Squeeze", Y, net.constant([1], np.int64)), (1, 0, 2))
+    return net.swapped(net.add("Reshape", Y, net.add("Shape", x)), (0, 2, 1))
+
+
 CAUSAL: dict[str, Callable[[Network], str]] = {
     "GRU": Network.gru,
     "LSTM": lambda net: net.gru("LSTM"),
@@ -339,6 +412,16 @@ CAUSAL: dict[str, Callable[[Network], str]] = {
     "two shuffles of channels": shuffled_twice,
     "gate": gated,
     "kernel of 1": lambda net: net.conv(net.last, 1),
+    "a row for each step": looked_up,
+    "bags of rows": bags_of_rows,
+    "rows by lists of indices": looked_up_by_lists,
+    "one-hot classes": one_hot,
+    "ordered features": lambda net: ordered(net, 0),
+    "features written over": written_over,
+    "each step by its number": each_step_by_its_number,
+    "features resized by scales": resized_by_scales,
+    "a GRU across features": across_features,
+    "an axis of 100 parts": lambda net: net.add("Sum", *[net.last] * 100),
 }
 #: What OpenVINO's converter writes in a way that is not followed.
 OF_ONNX: dict[str, Callable[[Network], str]] = {

@@ -151,9 +151,9 @@ class CastLike(Pointwise):
         return call.shape()
 
     def along(self, call: Call) -> Iterator[Move]:
-        if call.rank(1) > call.rank():
-            raise UnknownOpError  # its output has the axes of its first input, whatever the other one has
-        return super().along(call)
+        """Of the other input, only the type counts."""
+        yield from (Move(0, axis, axis) for axis in range(call.rank()))
+        yield from (Move(1, axis, None) for axis in range(call.rank(1)))
 
 
 # Values
