@@ -154,6 +154,47 @@ class Drawn:
         name = self.ordered((x, order), "BIT")
         return self.net.op("InstanceNormalization", name, self.net.random(I), self.net.random(I)), "BIT"
 
+    def places(self, x: str, axis: int, keep: int = 1) -> str:
+        """The largest element's place along an axis."""
+        return self.net.op("ArgMax", x, axis=axis, keepdims=keep)
+
+    def do_looked_up_(self, x: str, order: str, axis: int) -> tuple[str, str]:
+        """Rows of a table by integers, of any axis: [batch, time] or [time, batch] ids are an embedding."""
+        if order[axis] != "I":
+            rows = self.net.op("Gather", self.net.random(12, 1), self.places(x, axis), axis=0)
+            return self.net.op("Add", x, self.net.op("Squeeze", rows, self.net.const([3]))), order
+        rest = order.replace("I", "")
+        return self.net.op("Gather", self.net.random(I, I), self.places(x, axis, 0)), rest + "I"
+
+    def do_one_hot_(self, x: str, order: str, axis: int) -> tuple[str, str]:
+        place, at = order.index("I"), int(self.rng.integers(3))
+        found = self.net.op(
+            "OneHot",
+            self.places(x, place, 0),
+            self.net.const(I),
+            self.net.const([0.0, 1.0], "float32"),
+            axis=at,
+        )
+        rest = order.replace("I", "")
+        return found, rest[:at] + "I" + rest[at:]
+
+    def do_by_elements(self, x: str, order: str, axis: int) -> tuple[str, str]:
+        """The largest element along an axis, taken by its place, or written there."""
+        place = self.places(x, axis)
+        if self.rng.random() < 0.5:
+            return self.net.op("Sub", x, self.net.op("GatherElements", x, place, axis=axis)), order
+        update = self.net.op("ReduceMean", x, axes=[axis], keepdims=1)
+        return self.net.op("ScatterElements", x, place, update, axis=axis), order
+
+    def do_by_numbers(self, x: str, order: str, axis: int) -> tuple[str, str]:
+        """Each by its number along an axis, or by the number before."""
+        count = self.net.op("Gather", self.net.op("Shape", x), self.net.const(axis), axis=0)
+        numbers = self.net.op("Range", self.net.const(0), count, self.net.const(1))
+        if self.rng.random() < 0.5:
+            before = self.net.op("Sub", numbers, self.net.const(1))
+            numbers = self.net.op("Max", before, self.net.const(0))
+        return self.net.op("Gather", x, numbers, axis=axis), order
+
     def do_newest(self, x: str, order: str, axis: int) -> tuple[str, str]:
         return self.net.op("Add", x, self.net.op("Gather", x, self.net.const([-1]), axis=axis)), order
 
