@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from onegru.scoring import Scorer, score  # noqa: E402
 from onegru.scoring.dataset import make_plan  # noqa: E402
+from onegru.scoring.reader import windows  # noqa: E402
 from tests.support.tables import column, read_results, sequences, table, write_files  # noqa: E402
 
 LEAST = 270 << 20  # of memory: parts are small then
@@ -193,13 +196,59 @@ def test_dictionaries_count_as_what_is_used_of_them(scorer: Scorer, tmp_path: Pa
     assert score(scorer, [tmp_path / "in"], tmp_path / "out", memory=LEAST).rows == 400
 
 
-def test_values_of_dictionaries_that_take_more_than_a_part(scorer: Scorer, tmp_path: Path) -> None:
+_KEPT = {
+    "strings that repeat": (pa.array([f"day {index % 28}" for index in range(600)]), 1024),
+    "strings that differ": (pa.array([f"{index:032d}" for index in range(600)]), 1024),
+    "large strings": (pa.array([f"day {index % 28}" for index in range(600)], pa.large_string()), 1024),
+    "bytes": (pa.array([b"%d" % index for index in range(600)]), 1024),
+    "UUIDs": (pa.array([b"%016d" % index for index in range(600)], pa.binary(16)), None),
+    "decimals": (pa.array([Decimal(index) / 100 for index in range(600)], pa.decimal128(30, 2)), None),
+    "sequences of float16": (pa.array([[np.float16(index)] for index in range(600)]), None),
+    "wide": (pa.array([b"%0100d" % index for index in range(600)], pa.binary(100)), 32),
+    "lists of strings": (pa.array([[str(index)] for index in range(600)]), 32),
+    "shared beginnings": (pa.array([f"day {index}" for index in range(600)]), 32),
+}
+
+
+@pytest.mark.parametrize(("kept", "most"), _KEPT.values(), ids=_KEPT)
+def test_columns_of_bytes_are_decoded_in_bounded_memory(
+    scorer: Scorer, tmp_path: Path, request: pytest.FixtureRequest, kept: pa.Array, most: int | None
+) -> None:
+    """Strings that can be there once are read so; those of a short fixed length are read as numbers are."""
+    (tmp_path / "in").mkdir()
+    rows = table(sequences(lengths=[1] * 600)).set_column(0, "id", kept)
+    is_prefix = "beginnings" in request.node.callspec.id
+    options = {"use_dictionary": False, "column_encoding": {"id": "DELTA_BYTE_ARRAY"}} if is_prefix else {}
+    pq.write_table(rows, tmp_path / "in" / "a.parquet", **options)
+    (block,) = make_plan(scorer, [tmp_path / "in" / "a.parquet"], 1 << 40).blocks
+    assert block.batch == min(600 // 16, most or 600)
+    assert bool(block.coded) == (most == 1024)
+    score(scorer, [tmp_path / "in"], tmp_path / "out", memory=LEAST)
+    found = read_results(tmp_path / "out")
+    assert found["id"].type == kept.type and found["id"].to_pylist() == kept.to_pylist()
+
+
+def test_encodings_that_the_footer_does_not_tell(scorer: Scorer, tmp_path: Path) -> None:
+    """Strings whose encoding Arrow cannot read as a dictionary are an error of the file."""
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "a.parquet"
+    kept = pa.array([f"day {index}" for index in range(600)])
+    rows = table(sequences(lengths=[1] * 600)).set_column(0, "id", kept)
+    pq.write_table(rows, path, use_dictionary=False, column_encoding={"id": "DELTA_BYTE_ARRAY"})
+    plan = make_plan(scorer, [path], 1 << 40)
+    plan = replace(plan, blocks=tuple(replace(block, coded=("id",)) for block in plan.blocks))
+    with pytest.raises(FormatError, match=r"a\.parquet: not a Parquet file, or broken"):
+        list(windows(scorer, plan, plan.blocks, (), 1 << 30))
+
+
+@pytest.mark.parametrize("form", ["dictionary", "strings"])
+def test_values_of_dictionaries_that_take_more_than_a_part(scorer: Scorer, tmp_path: Path, form: str) -> None:
     """A piece of them is split before its values are made, and those before it come first."""
     words = pa.array([letter * length for letter, length in zip("abc", (1, 90_000, 100_000), strict=True)])
     numbers = pa.array([0] * 200 + [1, 2] * 200 + [0] * 200, pa.int32())
-    rows = table(sequences(lengths=[1] * 800)).set_column(
-        0, "id", pa.DictionaryArray.from_arrays(numbers, words)
-    )
+    ids = pa.DictionaryArray.from_arrays(numbers, words)
+    rows = table(sequences(lengths=[1] * 800))
+    rows = rows.set_column(0, "id", ids if form == "dictionary" else ids.cast(pa.string()))
     (tmp_path / "in").mkdir()
     pq.write_table(rows, tmp_path / "in" / "a.parquet", row_group_size=190)
     score(scorer, [tmp_path / "in"], tmp_path / "out", memory=LEAST)

@@ -219,7 +219,7 @@ def test_items_have_each_part_once() -> None:
     blocks, number = [], 0
     for count in (1, 1, 1, 1, 40, 3, 1, 1):
         parts = tuple(Part(number + index, 10 * index, 10) for index in range(count))
-        blocks.append(Block("a", (0,), 0, 1, 1, parts))
+        blocks.append(Block("a", (0,), 0, 1, 1, (), parts))
         number += count
     done = {0, 7, 8, 48}
     for actors in (1, 2, 3, 100):

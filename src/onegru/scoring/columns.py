@@ -266,13 +266,14 @@ def bytes_of(rows: pa.Table) -> int:
     for column in rows.columns:
         for chunk in column.chunks:
             size += chunk.indices.nbytes if pa.types.is_dictionary(chunk.type) else chunk.nbytes
-            if pa.types.is_dictionary(chunk.type) and _is_text(chunk.type.value_type):
+            if pa.types.is_dictionary(chunk.type) and is_text(chunk.type.value_type):
                 lengths = pc.binary_length(chunk.dictionary).take(chunk.indices)
                 size += pc.sum(lengths.cast(pa.int64())).as_py() or 0
     return size
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values are strings of characters or bytes, of any length."""
     return any(
         test(kind)
         for test in (

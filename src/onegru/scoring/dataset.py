@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from onegru.core.arguments import shown
 from onegru.core.errors import FormatError, SpecError
+from onegru.scoring.columns import is_text
 from onegru.scoring.scorer import Scorer
 from onegru.system.bounded import check_regular
 
@@ -23,9 +24,12 @@ STEPS = 16
 # How many rows Arrow decodes at once where nothing says how much memory they take; and where it makes a copy
 # of a whole dictionary each time.
 _AT_ONCE, _CODED_AT_ONCE = 32, 1024
+# How strings are encoded that Arrow can read as a dictionary, so that one that is meant often is there once.
+_CODED = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}
 
 _MOST_PARTS = 10**6  # of a row group, whose size is what the file claims
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
+_WIDEST = 64  # of byte arrays of fixed length that are decoded as numbers are: float16, decimals, UUIDs
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class Block:
         first_row: the first row, counted from the first of the file.
         step: how many rows to look at at once.
         batch: how many of them Arrow decodes at once.
+        coded: the columns of strings that are read as dictionaries, though the file has none.
         parts: what they are divided into.
     """
 
@@ -71,6 +76,7 @@ class Block:
     first_row: int
     step: int
     batch: int
+    coded: tuple[str, ...]
     parts: tuple[Part, ...]
 
 
@@ -202,15 +208,15 @@ def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
             schema = own if schema is None else schema
             metadata = file.metadata
             files.append(File(str(path), status.st_size, status.st_mtime_ns, metadata.num_rows))
-            groups = [
-                _size_of(scorer, metadata.row_group(index), {name: own.field(name).type for name in columns})
-                for index in range(file.num_row_groups)
-            ]
-        for block in _blocks(str(path), groups, part_bytes, number):
+            types = {name: own.field(name).type for name in columns}
+            groups = [metadata.row_group(index) for index in range(file.num_row_groups)]
+            coded = tuple(name for name, kind in types.items() if _is_coded(name, kind, groups))
+            sizes = [_size_of(scorer, file.schema, group, types, coded) for group in groups]
+        for block in _blocks(str(path), sizes, part_bytes, number, coded):
             blocks.append(block)
             number += len(block.parts)
     if not blocks:
-        blocks.append(Block(str(paths[0]), (), 0, 1, 1, (Part(0, 0, 0),)))
+        blocks.append(Block(str(paths[0]), (), 0, 1, 1, (), (Part(0, 0, 0),)))
     assert schema is not None
     wanted = pa.schema([field_of_values(schema.field(name)) for name in columns])
     return Plan(tuple(files), tuple(blocks), wanted, part_bytes)
@@ -221,8 +227,8 @@ def field_of_values(field: pa.Field) -> pa.Field:
     return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
 
 
-def opened(path: str) -> Any:
-    """A Parquet file, opened.
+def opened(path: str, coded: Sequence[str] = ()) -> Any:
+    """A Parquet file, opened; the columns `coded` are read as dictionaries.
 
     Raises:
         FormatError: it is not one, or broken.
@@ -230,7 +236,7 @@ def opened(path: str) -> Any:
     """
     with naming(path):
         # Pages are read as they are needed: no row group is in memory as a whole.
-        return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+        return pq.ParquetFile(path, read_dictionary=coded, pre_buffer=False, buffer_size=1 << 20)
 
 
 def check_same(plan: Plan, path: str) -> None:
@@ -271,19 +277,33 @@ def _check_columns(scorer: Scorer, path: Path, own: pa.Schema, first: pa.Schema 
             raise FormatError(f"{path}: {name!r}: {what}; must be the same in all")
 
 
-def _size_of(scorer: Scorer, group: Any, columns: Mapping[str, pa.DataType]) -> _Group:
-    """What is known of a row group."""
+def _is_coded(name: str, kind: pa.DataType, groups: Iterable[Any]) -> bool:
+    """Whether a column holds strings that Arrow can read as a dictionary."""
+    chunks = (group.column(index) for group in groups for index in range(group.num_columns))
+    return is_text(kind) and all(
+        chunk.physical_type == "BYTE_ARRAY" and _CODED.issuperset(chunk.encodings)
+        for chunk in chunks
+        if chunk.path_in_schema == name
+    )
+
+
+def _size_of(
+    scorer: Scorer, schema: Any, group: Any, columns: Mapping[str, pa.DataType], coded: Collection[str]
+) -> _Group:
+    """What is known of a row group, and whether some of its columns are `coded`."""
     total, most = 0, None
     numbers = {name: 0 for name in columns}
     for index in range(group.num_columns):
         chunk = group.column(index)
         name = next((name for name in columns if f"{chunk.path_in_schema}.".startswith(f"{name}.")), None)
         if name is not None:
-            width = _WIDTHS.get(chunk.physical_type)
+            fixed = schema.column(index).length
+            width = _WIDTHS.get(chunk.physical_type, fixed if 0 < fixed <= _WIDEST else None)
             total += chunk.num_values * (8 if width is None else width)  # of bytes, their offsets
             total += chunk.total_uncompressed_size if width is None else 0
             if width is None:  # strings may be there once, and meant often; as a dictionary they come so
-                limit = _CODED_AT_ONCE if pa.types.is_dictionary(columns[name]) else _AT_ONCE
+                is_coded = name in coded or pa.types.is_dictionary(columns[name])
+                limit = _CODED_AT_ONCE if is_coded else _AT_ONCE
                 most = min(limit, most or limit)
             numbers[name] += chunk.num_values
     program = scorer.program
@@ -302,7 +322,9 @@ class _Group(NamedTuple):
     most: int | None
 
 
-def _blocks(path: str, groups: Sequence[_Group], part_bytes: int, number: int) -> Iterator[Block]:
+def _blocks(
+    path: str, groups: Sequence[_Group], part_bytes: int, number: int, coded: tuple[str, ...]
+) -> Iterator[Block]:
     """Blocks of a file: small row groups side by side, a large one by itself, in several parts."""
     first_row = 0
     chosen: list[int] = []
@@ -317,9 +339,9 @@ def _blocks(path: str, groups: Sequence[_Group], part_bytes: int, number: int) -
         step = max(1, each // STEPS)
         limits = [most for index in chosen if (most := groups[index].most) is not None]
         # Of a large group few rows at once, as all of them may be far longer than the average.
-        if size > 2 * part_bytes and not limits:
-            limits = [_AT_ONCE]
-        return Block(path, tuple(chosen), first_row, step, min([step, *limits]), parts)
+        if size > 2 * part_bytes:
+            limits.append(_AT_ONCE)
+        return Block(path, tuple(chosen), first_row, step, min([step, *limits]), coded, parts)
 
     for index, (more, bytes_more, _) in enumerate(groups):
         if not more:

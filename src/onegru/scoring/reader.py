@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from onegru.core.errors import FormatError
 from onegru.scoring.columns import Buffers, bytes_of
-from onegru.scoring.dataset import STEPS, Block, Part, Plan, check_same, field_of_values, naming, opened
+from onegru.scoring.dataset import STEPS, Block, Part, Plan, check_same, naming, opened
 from onegru.scoring.scorer import Gathering, Scorer
 
 
@@ -78,6 +78,7 @@ class _Rows:
         self._block = block
         self._largest_row = largest_row
         self._reading = _batches(plan, block, together)
+        self._schema = plan.schema
         self._rest = plan.schema.empty_table()
         self._at = 0  # the row that comes next
 
@@ -113,7 +114,7 @@ class _Rows:
             yield from self._split(table.slice(half), most, first + half)
             return
         self._check_rows(table, first)
-        yield _with_values(table)
+        yield _with_values(table, self._schema)
 
     def _check_rows(self, table: pa.Table, first: int) -> None:
         """Raise FormatError if a single row takes too much."""
@@ -132,7 +133,7 @@ class _Rows:
 def _batches(plan: Plan, block: Block, together: Sequence[str]) -> Iterator[pa.Table]:
     """The rows of a block, some at a time; the columns `together` in one piece each."""
     names = plan.schema.names
-    with opened(block.path) as file, naming(block.path):
+    with opened(block.path, block.coded) as file, naming(block.path):
         check_same(plan, block.path)
         held: list[pa.Table] = []
         # Group by group: Arrow does not put some types together beyond one.
@@ -148,7 +149,7 @@ def _batches(plan: Plan, block: Block, together: Sequence[str]) -> Iterator[pa.T
             if is_large and held:
                 yield _joined(held, together)
                 held = []
-            held.append(table if is_large else _with_values(table))
+            held.append(table if is_large else _with_values(table, plan.schema))
             if (
                 is_large
                 or sum(map(len, held)) >= block.step
@@ -160,11 +161,11 @@ def _batches(plan: Plan, block: Block, together: Sequence[str]) -> Iterator[pa.T
             yield _joined(held, together)
 
 
-def _with_values(table: pa.Table) -> pa.Table:
-    """A table with the values of dictionaries."""
+def _with_values(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A table of this schema, with the values of dictionaries."""
     for index, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
-            plain = field_of_values(field)
+            plain = field.with_type(schema.field(field.name).type)
             table = table.set_column(index, plain, table.column(index).cast(plain.type))
     return table
 
