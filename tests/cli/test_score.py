@@ -84,9 +84,20 @@ def test_a_run_and_the_same_again(cli: Cli, given: dict[str, Path]) -> None:
     )
 
 
+def test_a_run_that_goes_on_says_what_is_there(cli: Cli, given: dict[str, Path]) -> None:
+    command = ("score", given["model"], given["good"], "-o", given["out"], "-i", "X=events")
+    assert "earlier run" not in cli(*command).out
+    (given["out"] / "_SUCCESS").unlink()
+    assert cli(*command).out.splitlines()[0] == f"{given['out']} has 1 part of an earlier run, which goes on"
+    assert cli(*command).out == f"{given['out']} is complete: 8 rows; nothing to do\n"
+
+
 def test_rows_left_out_and_json(cli: Cli, given: dict[str, Path]) -> None:
     command = ("score", given["model"], given["bad"], "-o", given["out"], "-i", "X=events")
-    cli(*command).refused(f"{given['bad']}: row 8: 'events': empty; must have at least one step")
+    cli(*command).refused(
+        f"{given['bad']}: row 8: 'events': empty; must have at least one step; "
+        "on_error (--on-error) can skip such rows"
+    )
     done = cli(*command, "--on-error", "skip")  # as nothing was written
     assert done.out.splitlines()[-1] == f"1 row skipped: {given['out']}/_errors says which and why"
     cli(*command).refused("holds results of another run: on_error")

@@ -293,6 +293,7 @@ def test_a_row_on_which_the_model_fails(on_error: str, tmp_path: Path) -> None:
     found = scorer.run(data)
     good = [0, 2, 4]
     assert [item.row for item in found.left_out] == [1, 3, 5]
+    assert [item.kept for item in found.left_out] == [{"id": 1}, {"id": 3}, {"id": 5}]
     assert [item.column for item in found.left_out] == ["", "ids", ""]
     outputs = found.table["out"].to_pylist()
     alone = [scorer(data.slice(row, 1))["out"].to_pylist()[0] for row in good]

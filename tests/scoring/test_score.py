@@ -97,7 +97,7 @@ def test_bad_rows_are_named_by_file_and_row(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(rows.slice(0, 100), tmp_path / "in" / "a.parquet", row_group_size=30)
     pq.write_table(rows.slice(100), tmp_path / "in" / "b.parquet", row_group_size=30)
-    with pytest.raises(FormatError, match=r"a\.parquet: row 3: 'X': null$"):
+    with pytest.raises(FormatError, match=r"a\.parquet: row 3: 'X': null; on_error \(--on-error\)"):
         score(Scorer(make_gru()), [tmp_path / "in"], tmp_path / "out")
     for on_error, count in (("skip", 197), ("null", 200)):
         scorer, out = Scorer(make_gru(), keep=["id"], on_error=on_error), tmp_path / on_error
@@ -107,10 +107,11 @@ def test_bad_rows_are_named_by_file_and_row(tmp_path: Path) -> None:
         texts = "".join(path.read_text() for path in sorted((out / "_errors").glob("*.jsonl")))
         assert [json.loads(line) for line in texts.splitlines()] == [
             {"file": str(tmp_path / "in" / name), "row": row, "column": "X", "reason": reason}
-            for name, row, reason in (
-                ("a.parquet", 3, "null"),
-                ("b.parquet", 50, "empty; must have at least one step"),
-                ("b.parquet", 51, "step 0 has 4 numbers; must have 5"),
+            | {"kept": {"id": number}}
+            for name, row, reason, number in (
+                ("a.parquet", 3, "null", 3),
+                ("b.parquet", 50, "empty; must have at least one step", 150),
+                ("b.parquet", 51, "step 0 has 4 numbers; must have 5", 151),
             )
         ]
         again = score(scorer, [tmp_path / "in"], out)
@@ -204,8 +205,11 @@ def test_an_error_midway_leaves_whole_parts(data: Path, tmp_path: Path) -> None:
     parts = list((tmp_path / "out").glob("part-*.parquet"))
     assert parts and not (tmp_path / "out" / "_SUCCESS").exists()
     assert not list((tmp_path / "out").glob(".*"))
-    found = score(scorer, [data], tmp_path / "out", memory=LEAST)
+    before = sum(pq.read_metadata(path).num_rows for path in parts)
+    seen: list[tuple[int, int]] = []
+    found = score(scorer, [data], tmp_path / "out", memory=LEAST, progress=lambda *pair: seen.append(pair))
     assert found.parts_before == len(parts) < found.parts
+    assert seen[0] == (before, 3000) and seen[-1] == (3000, 3000) and found.rows_now == 3000 - before
     assert read_results(tmp_path / "out").equals(expected(data, scorer))
 
 

@@ -194,12 +194,12 @@ def test_bad_rows(name: str, fixed: bool) -> None:
     given = with_row(bad, pa.list_(pa.list_(pa.float32(), 5)) if fixed else None)
     with pytest.raises(onegru.FormatError, match=r"^row 2: 'X': ") as caught:
         Scorer(layer)(given)
-    assert str(caught.value) == f"row 2: 'X': {reason}"
+    assert str(caught.value) == f"row 2: 'X': {reason}; on_error (--on-error) can skip such rows"
     good = Scorer(layer, keep=["id"])(table(sequences()))
     for shift in (0, 1):  # the row's place in a slice
         skipped = Scorer(layer, keep=["id"], on_error="skip").run(given.slice(shift))
-        assert [(item.row, item.column, item.reason) for item in skipped.left_out] == [
-            (2 - shift, "X", reason)
+        assert [(item.row, item.column, item.reason, item.kept) for item in skipped.left_out] == [
+            (2 - shift, "X", reason, {"id": 2})
         ]
         assert skipped.table.equals(
             pa.concat_tables([good.slice(shift, 2 - shift), good.slice(3)]).combine_chunks()
@@ -215,17 +215,21 @@ def test_bad_rows_of_other_forms() -> None:
     rows = [row.ravel().tolist() for row in sequences()]
     rows[4] = rows[4][:-1]
     given = pa.table({"X": pa.array(rows, pa.list_(pa.float32()))})
-    with pytest.raises(onegru.FormatError, match=r"^row 4: 'X': 59 numbers; must be a multiple of 5$"):
+    with pytest.raises(
+        onegru.FormatError, match=r"^row 4: 'X': 59 numbers; must be a multiple of 5; on_error"
+    ):
         Scorer(make_gru())(given)
     fixed = column(sequences(lengths=(2, 2, 2)), "fixed").to_pylist()
     given = pa.table({"X": pa.array([fixed[0], None, fixed[2]], pa.list_(pa.float32(), 10))})
-    with pytest.raises(onegru.FormatError, match=r"^row 1: 'X': null$"):
+    with pytest.raises(onegru.FormatError, match=r"^row 1: 'X': null; on_error"):
         Scorer(make_gru())(given)
     for kind, number in (("int64", 2**24 + 1), ("float64", 1e300)):
         wide = pa.table(
             {"X": pa.array([[[1] * 5], [[1, 1, number, 1, 1]]], pa.list_(pa.list_(getattr(pa, kind)())))}
         )
-        with pytest.raises(onegru.FormatError, match=r"^row 1: 'X': .*, which float32 does not hold$"):
+        with pytest.raises(
+            onegru.FormatError, match=r"^row 1: 'X': .*, which float32 does not hold; on_error"
+        ):
             Scorer(make_gru())(wide)
 
 

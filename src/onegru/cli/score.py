@@ -159,6 +159,8 @@ def score_command(
         execute = on_ray(ray)
     with ProgressBar(f"loading {model.name}"):
         _ = scorer.program
+    if not as_json and not (output / "_SUCCESS").exists() and (parts := [*output.glob("part-*.parquet")]):
+        say(Screen(), f"{safe(str(output))} has {count(len(parts), 'part')} of an earlier run, which goes on")
     try:
         with CountingBar("rows", f"scoring with {model.name}") as bar:
             found = score(scorer, inputs, output, memory=size, progress=bar.progress, execute=execute)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ _MANIFEST = "_onegru.json"
 _LOCK = "_onegru.lock"
 _SUCCESS = "_SUCCESS"
 _ERRORS = "_errors"
+_LONGEST_VALUE = 200  # of a kept column in there, in characters
 _KEY = b"onegru"  # of the counts in a part's metadata
 _PART = re.compile(r"part-[0-9]{6,}\.parquet")
 # What is being written, and what notes that a worker began.
@@ -192,7 +194,16 @@ class Folder:
 
 def record(path: str, row: int, item: LeftOut) -> dict[str, object]:
     """What is recorded of a row left out."""
-    return {"file": path, "row": row, "column": item.column, "reason": item.reason}
+    kept = {"kept": {name: _in_json(value) for name, value in item.kept.items()}} if item.kept else {}
+    return {"file": path, "row": row, "column": item.column, "reason": item.reason} | kept
+
+
+def _in_json(value: object) -> object:
+    """A value as JSON has it, else as text; without the end of what is long."""
+    is_plain = (
+        value is None or isinstance(value, bool | int) or (type(value) is float and math.isfinite(value))
+    )
+    return value if is_plain else str(value)[:_LONGEST_VALUE]
 
 
 def _is_leftover(name: str) -> bool:

@@ -15,7 +15,7 @@ from onegru.core.errors import FormatError, SpecError
 from onegru.core.machine import memory_size
 from onegru.scoring.dataset import Block, Plan, find_files, make_plan
 from onegru.scoring.folder import Folder, refuse_differences
-from onegru.scoring.pipeline import Job, Progress, parts_of
+from onegru.scoring.pipeline import Job, Progress
 from onegru.scoring.scorer import Scorer
 from onegru.scoring.source import model_digest
 
@@ -148,8 +148,8 @@ def _run(
 ) -> int:
     """Do the parts that are not done, and return how many rows they have."""
     blocks = [block for block in plan.blocks if any(part.number not in done for part in block.parts)]
-    total = sum(part.rows for part in parts_of(blocks) if part.number not in done)
-    finished = 0
+    total = sum(part.rows for part in plan.parts())
+    finished = before = sum(part.rows for part in plan.parts() if part.number in done)
 
     def told(rows: int) -> None:
         nonlocal finished
@@ -158,13 +158,13 @@ def _run(
             progress(finished, total)
 
     if progress is not None:
-        progress(0, total)
+        progress(finished, total)
     job = Job(scorer, plan, str(folder.path), (memory - _BASE) // _LARGEST_ROW)
     if execute is None:
         job.run(blocks, done, told)
     else:
         execute(job, blocks, done, told)
-    return total
+    return total - before
 
 
 def _part_bytes(output: Path, memory: int, before: dict[str, Any] | None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as data_field
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,9 @@ from onegru.scoring.parallel import Workers
 from onegru.scoring.program import Program
 from onegru.scoring.source import open_program
 
+# What the error of a row says that you can do.
+_GOES_ON = "; on_error (--on-error) can skip such rows"
+
 #: What may happen to rows that cannot be run.
 ON_ERROR = ("raise", "skip", "null")
 
@@ -37,11 +41,13 @@ class LeftOut:
         row: its index in the table that the scorer was given.
         column: where the fault is; empty where the model fails on the row.
         reason: what is wrong.
+        kept: the row's values in the columns that are kept.
     """
 
     row: int
     column: str
     reason: str
+    kept: Mapping[str, Any] = data_field(default_factory=dict)
 
     __module__ = "onegru.scoring"
 
@@ -317,7 +323,8 @@ class Scorer:
                 if len(chosen) == 1:
                     failed[int(chosen[0])] = str(error)
                     if self._on_error == "raise":
-                        raise type(error)(f"{rows.place(int(chosen[0]))}: {error}") from error.__cause__
+                        words = f"{rows.place(int(chosen[0]))}: {error}{_GOES_ON}"
+                        raise type(error)(words) from error.__cause__
                     return error
                 middle = len(chosen) // 2
                 parts = [try_rows(part) for part in (chosen[:middle], chosen[middle:])]
@@ -384,20 +391,25 @@ class Gathering:
         bad = find_faults([item.field for item in self.fields], rows)
         if bad and self._scorer.on_error == "raise":
             fault = bad[min(bad)]
-            raise FormatError(f"{words}{first + fault.row}: {fault.column!r}: {fault.reason}")
+            raise FormatError(f"{words}{first + fault.row}: {fault.column!r}: {fault.reason}{_GOES_ON}")
         clean, good = rows, np.ones(len(rows), np.bool_)
+        keep = list(self._scorer.keep)
         if bad:
             good[list(bad)] = False
             clean, keeps = rows.filter(pa.array(good)), False
+            values = rows.select(keep).filter(pa.array(~good)).to_pylist() if keep else [{}] * len(bad)
+            self.left_out += [
+                LeftOut(self.rows + row, bad[row].column, bad[row].reason, own)
+                for row, own in zip(sorted(bad), values, strict=True)
+            ]
         self._origins.append((words, first, self.rows, np.flatnonzero(good)))
         steps = numbers = 0
         for item in self.fields:
             count = int(item.add(clean.column(item.field.column), keeps=keeps).sum())
             numbers += count * item.field.width * numpy_dtype(item.field.dtype).itemsize
             steps = count if item.field.is_sequence else steps
-        kept = (clean if self._scorer.on_error == "skip" else rows).select(list(self._scorer.keep))
+        kept = (clean if self._scorer.on_error == "skip" else rows).select(keep)
         self._kept.append(kept)
-        self.left_out += [LeftOut(self.rows + row, bad[row].column, bad[row].reason) for row in sorted(bad)]
         self.rows += len(rows)
         self.bytes += max(bytes_of(rows), bytes_of(kept) + numbers)
         self.bytes += len(rows) * self._bytes_per_row + steps * self._bytes_per_step
@@ -419,7 +431,15 @@ class Gathering:
         """The rows with these outputs; those that were left out, or on which the model failed, have none."""
         kept = pa.concat_tables(self._kept) if self._kept else self._schema.empty_table()
         not_run = {item.row for item in self.left_out}
-        rows = {self._find(index)[2]: reason for index, reason in failed.items()}
+        rows = {self._find(index)[2]: index for index in failed}
+        # Without rows that are skipped, a row's place among those kept is that among those that were run.
+        has_all = self._scorer.on_error == "null"
+        found = [
+            LeftOut(
+                row, "", failed[index], next(iter(kept.slice(row if has_all else index, 1).to_pylist()), {})
+            )
+            for row, index in rows.items()
+        ]
         if self._scorer.on_error == "null" and (not_run or rows):
             missing, empty = np.zeros(self.rows, np.bool_), np.zeros(self.rows, np.bool_)
             missing[list(not_run)] = True
@@ -431,10 +451,7 @@ class Gathering:
             good[list(failed)] = False
             outputs = [array.filter(pa.array(good)) for array in outputs]
             kept = kept.filter(pa.array(good)) if self._scorer.keep else kept
-        self.left_out = sorted(
-            [*self.left_out, *(LeftOut(row, "", reason) for row, reason in rows.items())],
-            key=lambda item: item.row,
-        )
+        self.left_out = sorted([*self.left_out, *found], key=lambda item: item.row)
         count = len(outputs[0])
         columns = [kept.column(name) for name in self._scorer.keep]
         assert all(len(column) == count for column in columns)
