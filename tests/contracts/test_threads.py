@@ -40,6 +40,11 @@ def output_of(program: str, **environment: str) -> str:
 # --- how many
 
 
+def test_a_number_of_threads_may_be_an_integer_of_numpy() -> None:
+    onegru.set_num_threads(np.int64(2))  # type: ignore[arg-type]
+    assert onegru.get_num_threads() == 2
+
+
 @pytest.mark.parametrize("n", [0, -1, 65, 2.0, "2", True, [1], np.float64(2)])
 def test_a_number_of_threads_must_be_one(n: Any) -> None:
     onegru.set_num_threads(3)

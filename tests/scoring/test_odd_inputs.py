@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from onegru import FormatError, SpecError
+from onegru.engines.native import asked_threads, get_num_threads, set_num_threads
 from onegru.layers.gru import GRU
 from tests.support.files import onnx_models as models
 from tests.support.layers import make_gru
@@ -21,7 +23,8 @@ pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 
 from onegru.scoring import Scorer, score  # noqa: E402
-from onegru.scoring.dataset import make_plan  # noqa: E402
+from onegru.scoring.dataset import check_same, make_plan  # noqa: E402
+from onegru.scoring.parallel import Workers  # noqa: E402
 from onegru.scoring.reader import windows  # noqa: E402
 from tests.support.tables import column, read_results, sequences, table, write_files  # noqa: E402
 
@@ -212,7 +215,7 @@ _KEPT = {
 
 @pytest.mark.parametrize(("kept", "most"), _KEPT.values(), ids=_KEPT)
 def test_columns_of_bytes_are_decoded_in_bounded_memory(
-    scorer: Scorer, tmp_path: Path, request: pytest.FixtureRequest, kept: pa.Array, most: int | None
+    scorer: Scorer, tmp_path: Path, request: pytest.FixtureRequest, kept: Any, most: int | None
 ) -> None:
     """Strings that can be there once are read so; those of a short fixed length are read as numbers are."""
     (tmp_path / "in").mkdir()
@@ -255,6 +258,29 @@ def test_values_of_dictionaries_that_take_more_than_a_part(scorer: Scorer, tmp_p
     found = read_results(tmp_path / "out")
     assert found["id"].to_pylist() == rows["id"].to_pylist()
     assert found["Y_h"].to_pylist() == scorer(rows)["Y_h"].to_pylist()
+
+
+def test_a_file_is_looked_up_and_not_searched(scorer: Scorer, tmp_path: Path) -> None:
+    write_files(tmp_path / "in", ROWS[:4], 1)
+    (path,) = (tmp_path / "in").iterdir()
+    plan = make_plan(scorer, [path], 1 << 20)
+    many = {f"{index}": plan.files[str(path)] for index in range(300_000)} | dict(plan.files)
+    plan, began = replace(plan, files=many), time.process_time()
+    for _ in range(1000):
+        check_same(plan, str(path))
+    assert time.process_time() - began < 2
+
+
+def test_threads_are_as_before(scorer: Scorer) -> None:
+    """Also where none was asked for, so that calls use fewer of the cores that others want."""
+    for asked, meanwhile, after in ((None, None, None), (4, None, 4), (4, 3, 3)):
+        set_num_threads(asked)
+        with Workers(parallel=True):
+            assert get_num_threads() == 1
+            if meanwhile is not None:
+                set_num_threads(meanwhile)
+        assert asked_threads() == after
+    set_num_threads(None)
 
 
 def test_arguments_that_are_refused() -> None:

@@ -260,6 +260,27 @@ def test_an_address_where_no_cluster_is() -> None:
         on_ray("127.0.0.1:99999")
 
 
+def test_a_cluster_with_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only Ray can talk to it; without the variable that tells Ray so, the error names it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def alert() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"\x15\x03\x03\x00\x02\x02\x16\x00\x00")
+
+        thread = threading.Thread(target=alert)
+        thread.start()
+        with pytest.raises(SpecError, match=r"a server with TLS; .* needs RAY_USE_TLS=1"):
+            on_ray(address)
+        thread.join()
+        monkeypatch.setenv("RAY_USE_TLS", "1")
+        assert callable(on_ray(address))
+    with pytest.raises(SpecError, match="no cluster answers there"):
+        on_ray(address)
+
+
 @pytest.mark.parametrize("package", ["ray", "pandas"])
 def test_without_ray(package: str) -> None:
     code = "from onegru.scoring.ray import on_ray\non_ray('auto')"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 import os
 import re
 import sys
@@ -27,6 +28,9 @@ _FUNCTIONS = {name: index for index, name in enumerate(ACTIVATIONS)}
 
 #: The most threads that a call may use.
 MOST_THREADS = 64
+
+# What `set_num_threads` was given last; 0 for the default.
+_asked = 0
 
 # Of _native.pyi.
 # table: native_digest
@@ -105,15 +109,23 @@ def set_num_threads(n: int | None) -> None:
         SpecError: n is not such a number.
     """
     _honour_environment()
-    if n is not None and (isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_THREADS):
+    if n is not None and (
+        isinstance(n, bool) or not isinstance(n, numbers.Integral) or not 1 <= n <= MOST_THREADS
+    ):
         raise SpecError.of("n", f"{shown(n)}; must be 1…{MOST_THREADS}, or None")
-    _set(n or 0)
+    _set(int(n or 0))
 
 
 def get_num_threads() -> int:
     """How many threads a call may use, its own included."""
     _honour_environment()
     return _native.num_threads()
+
+
+def asked_threads() -> int | None:
+    """What `set_num_threads` was given last: None for the default, in which a call may use fewer."""
+    _honour_environment()
+    return _asked or None
 
 
 def release_memory() -> int:
@@ -148,6 +160,8 @@ def _set(threads: int) -> None:
 
     OMP_NUM_THREADS may be a list, a number for each level; others refuse what is wrong in it.
     """
+    global _asked
+    _asked = threads
     first = re.match(r"\s*0*([1-9][0-9]*)\s*(,|$)", os.environ.get("OMP_NUM_THREADS", ""))
     if not threads and first:
         threads = int(first[1][:3])

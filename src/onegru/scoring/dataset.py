@@ -34,9 +34,8 @@ _WIDEST = 64  # of byte arrays of fixed length that are decoded as numbers are: 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of rows: its path, size and time, which show whether it has changed, and its rows."""
+    """A file of rows: its size and time, which show whether it has changed, and its rows."""
 
-    path: str
     size: int
     mtime_ns: int
     rows: int
@@ -85,13 +84,13 @@ class Plan:
     """All of a run's work.
 
     Attributes:
-        files: the files, in order.
+        files: the files by their paths, in order.
         blocks: their row groups, in order; one block without row groups if there is no row at all.
         schema: of the rows that are read: the first file's.
         part_bytes: how much memory the rows of a part and their outputs take, about.
     """
 
-    files: tuple[File, ...]
+    files: Mapping[str, File]
     blocks: tuple[Block, ...]
     schema: pa.Schema
     part_bytes: int
@@ -195,7 +194,7 @@ def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
         SpecError: a column is missing or does not fit.
         FormatError: a file is not Parquet, or not of the first one's kind.
     """
-    files: list[File] = []
+    files: dict[str, File] = {}
     blocks: list[Block] = []
     schema: pa.Schema | None = None
     number = 0
@@ -207,7 +206,7 @@ def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
             _check_columns(scorer, path, own, schema)
             schema = own if schema is None else schema
             metadata = file.metadata
-            files.append(File(str(path), status.st_size, status.st_mtime_ns, metadata.num_rows))
+            files[str(path)] = File(status.st_size, status.st_mtime_ns, metadata.num_rows)
             types = {name: own.field(name).type for name in columns}
             groups = [metadata.row_group(index) for index in range(file.num_row_groups)]
             coded = tuple(name for name, kind in types.items() if _is_coded(name, kind, groups))
@@ -219,7 +218,7 @@ def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
         blocks.append(Block(str(paths[0]), (), 0, 1, 1, (), (Part(0, 0, 0),)))
     assert schema is not None
     wanted = pa.schema([field_of_values(schema.field(name)) for name in columns])
-    return Plan(tuple(files), tuple(blocks), wanted, part_bytes)
+    return Plan(files, tuple(blocks), wanted, part_bytes)
 
 
 def field_of_values(field: pa.Field) -> pa.Field:
@@ -241,7 +240,7 @@ def opened(path: str, coded: Sequence[str] = ()) -> Any:
 
 def check_same(plan: Plan, path: str) -> None:
     """Raise FormatError if a file has changed since the plan was made."""
-    known = next(file for file in plan.files if file.path == path)
+    known = plan.files[path]
     status = os.stat(path)  # noqa: PTH116
     if (status.st_size, status.st_mtime_ns) != (known.size, known.mtime_ns):
         raise FormatError(f"{path}: has changed since the run began")

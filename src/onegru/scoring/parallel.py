@@ -8,14 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
-from onegru.engines.native import get_num_threads, set_num_threads
+from onegru.engines.native import asked_threads, get_num_threads, set_num_threads
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")
 
 _lock = threading.Lock()
 _running = 0
-_threads = 1  # as it was before the first of those that run
+# As it was before the first of those that run: how many threads, and what was asked for.
+_threads = 1
+_asked: int | None = None
 
 
 class Workers:
@@ -53,10 +55,10 @@ class Workers:
 @contextmanager
 def _one_thread_each() -> Iterator[int]:
     """Let each call of a layer have one thread; gives how many they had together."""
-    global _running, _threads
+    global _running, _threads, _asked
     with _lock:
         if not _running:
-            _threads = get_num_threads()
+            _threads, _asked = get_num_threads(), asked_threads()
             if _threads > 1:
                 set_num_threads(1)
         _running += 1
@@ -66,5 +68,5 @@ def _one_thread_each() -> Iterator[int]:
     finally:
         with _lock:
             _running -= 1
-            if not _running and threads > 1:
-                set_num_threads(threads)
+            if not _running and threads > 1 and asked_threads() == 1:  # else it was set meanwhile
+                set_num_threads(_asked)

@@ -29,6 +29,7 @@ _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:/\s]+)):(?P<port>[0-9]
 # What a client of HTTP/2 begins with, and the kind of the frame that a server answers with (RFC 9113, 3.4).
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _SETTINGS = b"\x04"
+_ALERT = b"\x15\x03"  # what a server with TLS answers to it (RFC 8446, 5.1)
 
 _PATIENCE = 5.0  # seconds that a cluster may take to answer
 _OBJECT_STORE = 128 << 20  # of a local cluster: only the numbers of items pass through it
@@ -91,7 +92,10 @@ def _ray() -> Any:
 
 
 def _check_answers(address: str) -> None:
-    """Raise SpecError if nothing answers, or another server than one of gRPC: Ray would wait for minutes."""
+    """Raise SpecError if nothing answers, or another server than one of gRPC: Ray would wait for minutes.
+
+    Of a cluster with TLS only Ray has the certificates; that something answers has to do.
+    """
     found = _ADDRESS.fullmatch(address)
     if found is None:
         return
@@ -99,9 +103,16 @@ def _check_answers(address: str) -> None:
         with socket.create_connection(
             (found["v6"] or found["host"], int(found["port"])), _PATIENCE
         ) as server:
+            if os.environ.get("RAY_USE_TLS", "").lower() in ("1", "true"):
+                return
             server.sendall(_HTTP2)
-            if server.recv(9, socket.MSG_WAITALL)[3:4] != _SETTINGS:
-                raise SpecError.of("ray", f"{address!r}: no cluster, but another server")
+            answer = server.recv(9, socket.MSG_WAITALL)
+            if answer[3:4] != _SETTINGS:
+                what = (
+                    "a server with TLS; a cluster with TLS needs RAY_USE_TLS=1 here, as its machines have it"
+                )
+                what = what if answer.startswith(_ALERT) else "no cluster, but another server"
+                raise SpecError.of("ray", f"{address!r}: {what}")
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise SpecError.of("ray", f"{address!r}: no cluster answers there ({why})") from error
@@ -136,7 +147,7 @@ def _connected(address: str) -> Iterator[Any]:
         except ConnectionError as error:
             what = "cannot connect; this machine must be in a cluster, and RAY_AUTH_MODE be as there"
             raise SpecError.of("ray", f"{address!r}: {what}") from error
-        except (RuntimeError, ValueError, TimeoutError) as error:
+        except Exception as error:  # Ray raises some that have no class of their own
             words = (str(error).splitlines() or [type(error).__name__])[0]
             raise SpecError.of("ray", f"{address!r}: cannot connect ({words})") from error
         try:

@@ -194,8 +194,8 @@ def _manifest(scorer: Scorer, plan: Plan) -> dict[str, Any]:
         **scorer.arguments(),
         "schema": scorer.schema(plan.schema).to_string(show_field_metadata=False, show_schema_metadata=False),
         "inputs": [
-            {"path": os.path.realpath(file.path), "size": file.size, "mtime_ns": file.mtime_ns}
-            for file in plan.files
+            {"path": os.path.realpath(path), "size": file.size, "mtime_ns": file.mtime_ns}
+            for path, file in plan.files.items()
         ],
         "part_bytes": plan.part_bytes,
     }
