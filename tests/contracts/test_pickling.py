@@ -46,7 +46,7 @@ def made_of(kind: Any, base: Any, *arguments: Any, **keywords: Any) -> Any:
 
 def layer_of(kind: type[Any]) -> Any:
     layer = make_gru(clip=0.5)
-    return kind.from_canonical(layer.spec, layer.weights, "auto", "int8", activation_storage="int8")
+    return kind.from_canonical(layer.spec, layer.weights, weight_storage="int8", activation_storage="int8")
 
 
 def describe(spec: onegru.Spec) -> dict[str, Any]:

@@ -40,7 +40,11 @@ def pair(
     """The layer in int8, native and by the reference."""
     native, reference = (
         onegru.GRU.from_canonical(
-            layer.spec, layer.weights, engine, weight_storage, activation_storage=activation_storage
+            layer.spec,
+            layer.weights,
+            engine=engine,
+            weight_storage=weight_storage,
+            activation_storage=activation_storage,
         )
         for engine in ("native", "reference")
     )
@@ -120,7 +124,7 @@ def test_groups_with_scales_of_their_own_keep_more() -> None:
     ratios = []
     for weights in ("int8", "int8_g128", "int8_g64", "int8_g32"):
         stored = layer.with_storage(weights)
-        again = onegru.GRU.from_canonical(stored.spec, stored.weights, "auto", weights)
+        again = onegru.GRU.from_canonical(stored.spec, stored.weights, weight_storage=weights)
         assert_bits(again(X)[0], stored(X)[0])
         assert stored.weight_storage == weights
         ratios.append(signal_to_noise(exact, stored(X)[0]) or 0)
@@ -169,7 +173,7 @@ def test_weights_are_whole_multiples_of_scales(after: bool) -> None:
     assert_bits(made.weights.R, again.R)
     X = draw(7, 3, 33)
     assert_bits(made(X)[0], stored(X)[0])
-    reference = made.from_canonical(made.spec, made.weights, "reference", "int8")
+    reference = made.from_canonical(made.spec, made.weights, engine="reference", weight_storage="int8")
     assert_bits(reference.weights.W, again.W)
 
 

@@ -101,7 +101,7 @@ def test_the_reference_engine(tmp_path: Path, storage: tuple[str, str | None]) -
     onegru.save_layers(LAYER, tmp_path / "m.onnx")
     options: Any = dict(zip(("weight_storage", "activation_storage"), storage, strict=True))
     model = onegru.load(tmp_path / "m.onnx", engine="reference", **options)
-    wanted = onegru.GRU.from_canonical(LAYER.spec, LAYER.weights, "reference", **options)(X)[0]
+    wanted = onegru.GRU.from_canonical(LAYER.spec, LAYER.weights, engine="reference", **options)(X)[0]
     assert_bits(next(iter(model.run(feed(port.name for port in model.inputs)).values())), wanted)
 
 

@@ -48,7 +48,7 @@ def test_one_node_has_the_bits_of_a_layer(case: Case, constant_weights: bool, en
     taken = {info.name for info in opened.get_inputs()}
     feeds = {name: array for name, array in case.inputs.items() if array is not None and name in taken}
     lowered = lower(AUGRU, case.attributes, *(case.inputs[name] for name in "WRB"))
-    layer = onegru.GRU.from_canonical(lowered.spec, lowered.weights, engine)
+    layer = onegru.GRU.from_canonical(lowered.spec, lowered.weights, engine=engine)
     given = {name: case.inputs[name] for name in ("X", "sequence_lens", "initial_h", "A")}
     wanted = layer._apply(lowered.ports, given, {"Y": None, "Y_h": None}).values()
     for got, want in zip(run(opened, feeds), wanted, strict=True):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -20,6 +23,7 @@ import onegru
 from onegru import execution_provider
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import gru_version
+from onegru.runtimes import execution_provider as own_module
 from tests.support.cases import Case, gru_cases, onnx_model
 from tests.support.comparison import same_bits
 from tests.support.files import onnx_models as m
@@ -77,7 +81,7 @@ def test_one_node_has_the_bits_of_the_function(case: Case, constant_weights: boo
         operator = gru_version(case.opset)
         assert operator is not None
         lowered = lower(operator, case.attributes, W, R, B)
-        layer = onegru.GRU.from_canonical(lowered.spec, lowered.weights, "reference")
+        layer = onegru.GRU.from_canonical(lowered.spec, lowered.weights, engine="reference")
         given = {name: case.inputs[name] for name in ("X", "sequence_lens", "initial_h")}
         wanted = tuple(layer._apply(lowered.ports, given, {"Y": None, "Y_h": None}).values())
     for got, want in zip(run(opened, feeds), wanted, strict=True):
@@ -367,8 +371,53 @@ def test_registering_twice_gives_one_device() -> None:
 
 def test_an_older_onnxruntime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnxruntime, "__version__", "1.24.4")
-    with pytest.raises(onegru.FormatError, match=r"onnxruntime 1\.24\.4; must be 1\.25 or newer"):
+    with pytest.raises(onegru.MissingExtraError) as caught:
         execution_provider.register()
+    assert str(caught.value) == (
+        "the execution provider (onnxruntime 1.24.4 is installed) needs onnxruntime>=1.25: "
+        "pip install 'onegru[onnxruntime]'"
+    )
+
+
+def test_a_refusal_of_onnxruntime_is_no_error_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str, path: str) -> None:
+        raise RuntimeError("no such version of the interface")
+
+    monkeypatch.setattr(onnxruntime, "get_ep_devices", list)
+    monkeypatch.setattr(onnxruntime, "register_execution_provider_library", refuse)
+    with pytest.raises(onegru.OneGRUError, match=r"refuses onegru \(no such version") as caught:
+        execution_provider.register()
+    assert not isinstance(caught.value, onegru.FormatError)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_threads_that_register_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One does, and the others find it."""
+    devices: list[Any] = []
+    calls: list[str] = []
+
+    def slow(name: str, path: str) -> None:
+        calls.append(name)
+        time.sleep(0.1)
+        devices.append(SimpleNamespace(ep_name=name))
+
+    monkeypatch.setattr(onnxruntime, "get_ep_devices", lambda: list(devices))
+    monkeypatch.setattr(onnxruntime, "register_execution_provider_library", slow)
+    with ThreadPoolExecutor(4) as pool:
+        names = list(pool.map(lambda _: execution_provider.register(), range(4)))
+    assert names == [execution_provider.get_ep_name()] * 4 and len(calls) == 1
+
+
+def test_an_observer_of_a_model_that_is_refused_goes(tmp_path: Path) -> None:
+    node = onnx.helper.make_node("Nonsense", ["Y"], ["Z"])
+    proto = plain_model()
+    proto.graph.node.append(node)
+    proto.graph.output.append(onnx.helper.make_empty_tensor_value_info("Z"))
+    path = m.save(tmp_path, proto)
+    before = len(own_module._observers)
+    with pytest.raises(onegru.FormatError):
+        onegru.load(path).trace({"X": X})
+    assert len(own_module._observers) == before
 
 
 def test_an_exception_in_a_callback_ends_the_run() -> None:

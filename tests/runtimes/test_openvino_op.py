@@ -343,10 +343,13 @@ def test_an_older_openvino_is_refused() -> None:
         import onegru
         try:
             onegru.openvino.extensions()
-        except onegru.FormatError as error:
+        except onegru.MissingExtraError as error:
             print(error)
     """)
-    assert result.stdout == "openvino 2024.6.0-17404; must be 2025.0 or newer\n", result.stderr
+    assert result.stdout == (
+        "onegru.openvino (openvino 2024.6.0-17404 is installed) needs openvino>=2025.0: "
+        "pip install 'onegru[openvino]'\n"
+    ), result.stderr
 
 
 def test_openvino_finds_numpy_while_one_thread_imports() -> None:

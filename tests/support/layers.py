@@ -75,7 +75,7 @@ def call(
 
 def reference(layers: GRU | Stack) -> GRU | Stack:
     """The same run by the float64 reference."""
-    made = [GRU.from_canonical(layer.spec, layer.weights, "reference") for layer in layers_of(layers)]
+    made = [GRU.from_canonical(layer.spec, layer.weights, engine="reference") for layer in layers_of(layers)]
     return Stack(made) if isinstance(layers, Stack) else made[0]
 
 

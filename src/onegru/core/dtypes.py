@@ -151,8 +151,8 @@ def convert(value: object, dtype: str) -> Array:
         if array.dtype.kind in "iu":
             fits = (array >= limits.min) & (array <= limits.max)
         else:
-            numbers = array.astype(np.float64)
-            fits = (numbers > limits.min - 1.0) & (numbers < limits.max + 1.0)
+            numbers = np.trunc(array.astype(np.float64))  # which has both ends exactly, of 64 bits too
+            fits = (numbers >= float(limits.min)) & (numbers < limits.max + 1.0)
         if not np.all(fits):
             raise SpecError(f"a number is not finite, or beyond {dtype}; must fit it")
     with default_float_mode(), np.errstate(over="ignore"):

@@ -83,7 +83,7 @@ def from_flax(
     elif reverse is not None and direction == "reverse":
         raise SpecError.of("direction", "'reverse'; must not be given, as the RNN says it itself")
     spec, weights = read(framework, cells, direction=way, activations=activations)
-    return GRU.from_canonical(spec, weights, engine)
+    return GRU.from_canonical(spec, weights, engine=engine)
 
 
 def _cell(

@@ -164,7 +164,7 @@ def _build(recurrent: Recurrent, arrays: list[object], engine: str, where: str) 
                 raise SpecError(
                     f"{place}units: {cell.units}; must be {spec.hidden_size}, as the arrays have it"
                 )
-        layers.append(GRU.from_canonical(spec, weights, engine))
+        layers.append(GRU.from_canonical(spec, weights, engine=engine))
     return layers[0] if len(layers) == 1 else Stack(layers)
 
 

@@ -412,7 +412,7 @@ def read_group(group: Group, *, engine: str = "auto", where: str = "", layout: i
         if form is not None:
             sizes = {name: getattr(spec, name) for name in ("input_size", "hidden_size", "dtype")}
             spec = replace(form, **sizes)
-        made.append(GRU.from_canonical(spec, weights, engine, layout=layout))
+        made.append(GRU.from_canonical(spec, weights, engine=engine, layout=layout))
     if len(made) == 1:
         return made[0]
     sizes_of_all = {layer.spec.hidden_size for layer in made}

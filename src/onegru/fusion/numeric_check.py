@@ -538,7 +538,7 @@ def _cell(op: Op, inputs: list[Array | None], values: Values) -> Array:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SpecWarning)
                 lowered = lower(operator, op.attributes, *map(given.get, WEIGHTS))
-                layer = GRU.from_canonical(lowered.spec, lowered.weights, "reference")
+                layer = GRU.from_canonical(lowered.spec, lowered.weights, engine="reference")
             values.layers[op] = layer, lowered.ports
         layer, ports = values.layers[op]
         states = {name: array for name, array in given.items() if name not in WEIGHTS}

@@ -358,5 +358,5 @@ def _call(
 ) -> dict[str, Array]:
     lowered = lower(operator, attributes, W, R, B)
     wanted = {port.name: None for port in operator.outputs}
-    layer = GRU.from_canonical(lowered.spec, lowered.weights, engine)
+    layer = GRU.from_canonical(lowered.spec, lowered.weights, engine=engine)
     return apply(layer, lowered.ports, inputs, wanted)

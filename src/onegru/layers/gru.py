@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -126,6 +127,7 @@ class GRU(_native.Caller):
         cls,
         spec: Spec,
         weights: Weights,
+        *,
         engine: str = "auto",
         weight_storage: str | None = None,
         layout: int = 0,
@@ -225,9 +227,8 @@ class GRU(_native.Caller):
         return state_of(self, ("_spec", "_options", "_engine", "_dtype", "_layout"))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        engine, weight_storage, activations = self._options
-        made_of = (self._spec, self.weights, engine, weight_storage, self._layout, activations)
-        return (type(self).from_canonical, made_of, self.__getstate__())
+        make = partial(type(self).from_canonical, layout=self._layout, **self._options._asdict())
+        return (make, (self._spec, self.weights), self.__getstate__())
 
     def run(
         self,

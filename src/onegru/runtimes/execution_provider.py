@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from onegru import _native
 from onegru.core.dtypes import Array, numpy_dtype
-from onegru.core.errors import FormatError, SpecWarning, callers_level, needs_extra
+from onegru.core.errors import MissingExtraError, OneGRUError, SpecWarning, callers_level, needs_extra
 from onegru.engines.native import get_num_threads
 from onegru.layers.gru import GRU, apply
 from onegru.operators.lowering import lower
@@ -21,6 +22,7 @@ from onegru.operators.schema import Operator
 
 _NAME = "OnegruExecutionProvider"
 _OLDEST = (1, 25)
+_registering = threading.Lock()  # a second registration would be refused
 
 
 def get_library_path() -> str:
@@ -46,23 +48,25 @@ def register() -> str:
 
     Raises:
         MissingExtraError: ONNX Runtime is not installed.
-        FormatError: it is older than 1.25, or newer than onegru supports.
+        MissingExtraError: it is older than 1.25, too.
+        OneGRUError: it refuses the provider, as one that is newer than onegru supports does.
     """
     with needs_extra("onnxruntime", "onnxruntime", "the execution provider"):
         import onnxruntime
     version = tuple(map(int, re.findall(r"\d+", onnxruntime.__version__)[:2]))
     if version < _OLDEST:
-        raise FormatError(
-            f"onnxruntime {onnxruntime.__version__}; must be {'.'.join(map(str, _OLDEST))} or newer, as its "
-            "execution providers cannot hold kernels before"
-        )
-    if _NAME not in {device.ep_name for device in onnxruntime.get_ep_devices()}:
-        get_num_threads()  # reads the environment
-        _native.observe(_see, _warn)
-        try:
-            onnxruntime.register_execution_provider_library(_NAME, get_library_path())
-        except Exception as error:  # its exceptions share no base class
-            raise FormatError(f"onnxruntime {onnxruntime.__version__} refuses onegru ({error})") from error
+        least = f"onnxruntime>={'.'.join(map(str, _OLDEST))}"  # before, providers cannot hold kernels
+        purpose = f"the execution provider (onnxruntime {onnxruntime.__version__} is installed)"
+        raise MissingExtraError(least, "onnxruntime", purpose)
+    with _registering:
+        if _NAME not in {device.ep_name for device in onnxruntime.get_ep_devices()}:
+            get_num_threads()  # reads the environment
+            _native.observe(_see, _warn)
+            try:
+                onnxruntime.register_execution_provider_library(_NAME, get_library_path())
+            except Exception as error:  # its exceptions share no base class
+                words = f"onnxruntime {onnxruntime.__version__} refuses onegru ({error})"
+                raise OneGRUError(words) from error
     return _NAME
 
 
@@ -121,6 +125,6 @@ def _compute(operator: Operator, attributes: Mapping[str, Any], arrays: Mapping[
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # given when the model was loaded
         lowered = lower(operator, attributes, arrays["W"], arrays["R"], arrays.get("B"))
-    layer = GRU.from_canonical(lowered.spec, lowered.weights, "reference")
+    layer = GRU.from_canonical(lowered.spec, lowered.weights, engine="reference")
     given = {name: arrays[name] for name in ("X", "sequence_lens", "initial_h", "A") if name in arrays}
     apply(layer, lowered.ports, given, {name: arrays[name] for name in ("Y", "Y_h") if name in arrays})

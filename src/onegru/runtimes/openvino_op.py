@@ -16,7 +16,7 @@ import numpy as np
 import openvino
 
 from onegru.core.dtypes import Array, as_array_of, as_float_array, bfloat16, contiguous
-from onegru.core.errors import FormatError, SpecError, SpecWarning
+from onegru.core.errors import MissingExtraError, SpecError, SpecWarning
 from onegru.core.shapes import check_shape
 from onegru.core.spec import reversed_directions
 from onegru.layers.gru import GRU, apply
@@ -30,7 +30,11 @@ from onegru.runtimes.openvino_graph import sizes_of
 RELEASE = tuple(map(int, openvino.__version__.split(".")[:2]))
 _OLDEST = (2025, 0)  # before, its Python has no name for the type of an operator
 if RELEASE < _OLDEST:
-    raise FormatError(f"openvino {openvino.__version__}; must be {'.'.join(map(str, _OLDEST))} or newer")
+    raise MissingExtraError(
+        f"openvino>={'.'.join(map(str, _OLDEST))}",
+        "openvino",
+        f"onegru.openvino (openvino {openvino.__version__} is installed)",
+    )
 # OpenVINO finds NumPy's interface with its first tensor, and two threads that are first wait for each other
 # for ever. An import is one thread's.
 openvino.Tensor(np.zeros(1, np.float32))

@@ -218,7 +218,7 @@ def _run_checkpoint(path: Path, layers: Sequence[GRU], timeout: float) -> tuple[
     if version is None or runtime.refuses(subject) is not None:
         return ()
     try:
-        stack = Stack([GRU.from_canonical(layer.spec, layer.weights, "reference") for layer in layers])
+        stack = Stack([GRU.from_canonical(layer.spec, layer.weights, engine="reference") for layer in layers])
     except SpecError:  # several GRUs that are no stack
         return ()
     X = on_random_inputs(of_layer(layers[0])).values["X"]

@@ -44,7 +44,7 @@ class Call:
         Raises:
             SpecError: an input does not fit.
         """
-        layer = GRU.from_canonical(self.spec, self.weights, "reference")
+        layer = GRU.from_canonical(self.spec, self.weights, engine="reference")
         return apply(layer, self.ports, self.values, dict.fromkeys(self.outputs))
 
     def tolerance(self, expected: Mapping[str, Array]) -> float:

@@ -69,3 +69,14 @@ def test_examples_bring_what_pictures_need() -> None:
 def test_the_documents_list_every_extra() -> None:
     table = (ROOT / "docs" / "install.md").read_text().split("| extra | brings | for |")[1].split("\n\n")[0]
     assert sorted(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == sorted(EXTRAS)
+
+
+def test_extras_bring_versions_that_are_supported() -> None:
+    """What the sources ask for is the least that the extra brings."""
+    for extra, module in (
+        ("onnxruntime", "runtimes/execution_provider.py"),
+        ("openvino", "runtimes/openvino_op.py"),
+    ):
+        text = (Path(onegru.__file__).parent / module).read_text()
+        oldest = re.search(r"^_OLDEST = \((\d+), (\d+)\)", text, re.MULTILINE)
+        assert oldest is not None and f"{extra}>={oldest[1]}.{oldest[2]}" in EXTRAS[extra]

@@ -50,7 +50,7 @@ class TorchGru(Runtime):
         with warnings.catch_warnings(action="ignore", category=SpecWarning):  # values left over
             lowered = lower(case.operator, case.attributes, *(inputs.get(name) for name in WEIGHTS))
         spec = lowered.spec
-        module = to_torch(GRU.from_canonical(spec, lowered.weights, "reference"), batch_first=False)
+        module = to_torch(GRU.from_canonical(spec, lowered.weights, engine="reference"), batch_first=False)
         given = {
             port.role: to_tensor(arrange(inputs[port.name], port.axes, CANONICAL_AXES[port.role]))
             for port in lowered.ports

@@ -56,6 +56,18 @@ class OnnxRuntimeModel(RuntimeModel):
             indices = {name: index for index, name in enumerate(self.names)}
             number = add_observer(lambda name, moment, arrays: observer(indices[name], moment, arrays))
             given["observer"] = str(number)
+        try:
+            run = self._opened(given)
+        except BaseException:
+            if observer is not None:
+                remove_observer(number)
+            raise
+        if observer is not None:
+            weakref.finalize(run, remove_observer, number)
+        return run
+
+    def _opened(self, given: Mapping[str, Any]) -> Run:
+        """The model, opened with these options of the provider."""
         model = str(self.source.file) if self.source.is_unchanged else self.data
 
         def session(model: bytes | str) -> Run:
@@ -67,16 +79,9 @@ class OnnxRuntimeModel(RuntimeModel):
             return lambda feeds: dict(zip(names, made.run(feeds), strict=True))
 
         if not self.defaults:
-            run = session(model)
-        else:
-            usual, others = session(self._without_inputs()), functools.cache(lambda: session(model))
-
-            def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
-                return usual(feeds) if self.defaults.isdisjoint(feeds) else others()(feeds)
-
-        if observer is not None:
-            weakref.finalize(run, remove_observer, number)
-        return run
+            return session(model)
+        usual, others = session(self._without_inputs()), functools.cache(lambda: session(model))
+        return lambda feeds: usual(feeds) if self.defaults.isdisjoint(feeds) else others()(feeds)
 
     def _without_inputs(self) -> bytes:
         """The model, its defaults plain constants."""

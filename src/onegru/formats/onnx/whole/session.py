@@ -40,7 +40,7 @@ def providers() -> list[str]:
 
     Raises:
         MissingExtraError: ONNX Runtime is not installed.
-        FormatError: it is older or newer than onegru's provider supports.
+        OneGRUError: it is older or newer than onegru's provider supports.
     """
     own = register()
     import onnxruntime
