@@ -161,6 +161,9 @@ REFUSED = {
     "onegru.readLayer(bytes, 0, { activation_bits: 8 })": "activation_bits: 8; must be 0",
     "make({ group: 32 })": "group: 32; must be 0",
     "layer.run(x, { T: 2 ** 30 })": "must be below 2^29",
+    "const gone = make({}); gone.destroy(); gone.destroy(); gone.run(x, { T: 1 })": "layer: was destroyed",
+    "const other = onegru.readLayer(bytes); other.destroy(); other.stream()": "layer: was destroyed",
+    "make({ flush_subnormals: 2 })": "flush_subnormals: 2",
     "const gone = layer.stream(); gone.destroy(); gone.destroy(); gone.step(x)": "stream: was destroyed",
 }
 
@@ -205,6 +208,73 @@ def test_memory_is_given_back(tmp_path: Path) -> None:
         "OnegruError: sequence_lens: 2; must be in 0…T = 0…1",
         "OnegruError: out of memory",
     ]
+
+
+def test_memory_is_used_again_after_a_burst(tmp_path: Path) -> None:
+    found = node(
+        tmp_path,
+        """
+        const numbers = (count) => Float32Array.from({ length: count }, (_, i) => Math.sin(i) / 10);
+        const spec = { input_size: 4, hidden_size: 16 };
+        const layer = onegru.createLayer(spec, { W: numbers(192), R: numbers(768) });
+        const streams = [];
+        for (let rows = 4e6; rows >= 1;) {
+          try { streams.push(layer.stream(Math.trunc(rows))); } catch { rows /= 2; }
+        }
+        for (const stream of streams) stream.destroy();
+        for (const T of [2, 100, 20000]) layer.run(new Float32Array(4 * T), { T });
+        layer.stream(1).destroy();
+        layer.stream(1e6).destroy();
+        return streams.length;
+        """,
+    )
+    assert found > 10
+
+
+def test_layers_share_an_instance(tmp_path: Path) -> None:
+    """A page has room for some 120."""
+    onegru.save_layers(onegru.Stack([normal_gru(3, 4), normal_gru(4, 2)]), tmp_path / "stack.safetensors")
+    found = node(
+        tmp_path,
+        """
+        const Own = WebAssembly.Instance;
+        let made = 0;
+        WebAssembly.Instance = class extends Own { constructor(...given) { super(...given); ++made; } };
+        const bytes = file("stack.safetensors"), layers = [];
+        for (let i = 0; i < 200; ++i) layers.push(...onegru.readLayers(bytes));
+        const X = new Float32Array(15).fill(0.5);
+        const Y = layers.slice(-2).reduce((x, layer) => layer.run(x, { T: 5 }).Y, X);
+        const stream = layers[0].stream();
+        for (const layer of layers) layer.destroy();
+        return { made, Y, y: stream.step(new Float32Array(3).fill(0.5)) };
+        """,
+    )
+    X = np.full((5, 1, 3), 0.5, np.float32)
+    first, second = normal_gru(3, 4), normal_gru(4, 2)
+    Y = first(X)[0][:, 0]
+    assert found["made"] == 1
+    compare(found["y"], Y[0], WITHOUT_FMA)
+    compare(found["Y"], second(Y)[0], WITHOUT_FMA)
+
+
+def test_missing_memory_is_an_error_of_ours(tmp_path: Path) -> None:
+    found = node(
+        tmp_path,
+        """
+        const spec = { input_size: 1, hidden_size: 1 };
+        const weights = { W: new Float32Array(3), R: new Float32Array(3) };
+        WebAssembly.Instance = class {
+          constructor() { throw new RangeError("Cannot allocate Wasm memory"); }
+        };
+        return refused(() => onegru.createLayer(spec, weights));
+        """,
+    )
+    assert found == "OnegruError: out of memory: Cannot allocate Wasm memory"
+
+
+def test_the_module_has_no_nul() -> None:
+    """Tools that pass text on as C strings end it there."""
+    assert b"\0" not in MODULE.read_bytes()
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):

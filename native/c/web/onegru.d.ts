@@ -1,5 +1,5 @@
 /** GRU layers and streams of float32 and int8, as WebAssembly: the functions of onegru.h. Arrays are flat, in the shapes
- * given here, the last axis the fastest: T steps, B rows, I input_size, H hidden_size, D directions. What is not legal
+ * given here, the last axis the fastest: T steps, B rows, I input_size, H hidden_size, D directions. What is not valid
  * throws an OnegruError, which names the argument. */
 
 export type ActivationName = "Relu" | "Tanh" | "Sigmoid" | "Affine" | "LeakyRelu" | "ThresholdedRelu" | "ScaledTanh"
@@ -17,7 +17,7 @@ export interface Storage {
 
 /** What a layer of a file gets instead of what the file says. Without weight_storage it keeps what the file has. */
 export interface Options extends Storage {
-  /** Whether states below 2^-100 become 0, so that silence stays fast. Default false. */
+  /** Whether states below 2^-100 become 0: subnormal states would make steps slow. Default false. */
   flush_subnormals?: boolean;
 }
 
@@ -55,8 +55,10 @@ export class Layer {
     T: number; B?: number; layout?: 0 | 1; sequence_lens?: Int32Array | null; initial_h?: Float32Array | null;
     attention?: Float32Array | null;
   }): { Y: Float32Array; Y_h: Float32Array };
-  /** Of a layer that runs forward; from zeros on. */
+  /** Of a layer that runs forward; from zeros on. It outlives the layer. */
   stream(rows?: number): Stream;
+  /** Frees its memory now, not when nobody has it any more. */
+  destroy(): void;
 }
 
 export class Stream {

@@ -9,7 +9,7 @@ const NAMES = {
   activations: ["Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu",
     "Softsign", "Softplus"],
 };
-const FLOAT32 = 2, INT8 = 4, AS_STORED = -1, ALL_ROWS = 0xffffffff;
+const FLOAT32 = 2, INT8 = 4, AS_STORED = -1, ALL_ROWS = 0xffffffff, MAX_LAYERS = 256;
 // onegru_spec: twelve words, where clip is the last two, then four activations, and two words
 const SPEC_BYTES = 48 + 4 * 24 + 8, OPTIONS_BYTES = 24, CALL_BYTES = 40;
 
@@ -18,6 +18,17 @@ export class OnegruError extends Error {
 }
 
 function fail(name, what) { throw new OnegruError(`${name}: ${what}`); }
+
+// What make() makes. Without memory for it, engines throw a RangeError.
+function allocated(make) {
+  try {
+    return make();
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error;
+    throw new OnegruError(`out of memory: ${error.message}`, { cause: error });
+  }
+}
+function numbers(count) { return allocated(() => new Float32Array(count)); }
 
 let compiled = null;
 
@@ -31,15 +42,30 @@ function module() {
   return compiled;
 }
 
-// An instance, which a layer and its streams have for themselves: all of its memory goes with them.
+// Memory from which an instance that has thrown is not used for new layers: C++ frees nothing of a call that JavaScript
+// ends.
+const LARGE = 2 ** 26;
+let shared = null;
+
+// The instance for new layers and their streams: a page has room for some 120, so one serves all.
+function instance() {
+  if (shared === null || (shared.hasThrown && shared.buffer.byteLength > LARGE)) shared = new Instance();
+  return shared;
+}
+
 class Instance {
   constructor() {
+    this.hasThrown = false;
     const nothing = () => 52; // there is no system: nobody reads what is answered
     const wasi = Object.fromEntries(
       WebAssembly.Module.imports(module()).map(({ name }) => [name, nothing]));
     const words = (text) => text === "std::bad_alloc" ? "out of memory" : text;
-    const thrown = { fail: (message) => { throw new OnegruError(words(this.text(message))); } };
-    this.functions = new WebAssembly.Instance(module(), { wasi_snapshot_preview1: wasi, onegru: thrown }).exports;
+    const thrown = { fail: (message) => {
+      this.hasThrown = true;
+      throw new OnegruError(words(this.text(message)));
+    } };
+    const imports = { wasi_snapshot_preview1: wasi, onegru: thrown };
+    this.functions = allocated(() => new WebAssembly.Instance(module(), imports)).exports;
     this.functions._initialize();
   }
   get buffer() { return this.functions.memory.buffer; }
@@ -146,12 +172,13 @@ function specBytes(spec) {
   return new Uint8Array(view.buffer);
 }
 
-// A new layer in an instance of its own. use(address for it, addresses of the arrays): the call that makes it.
-function make(arrays, use) {
-  const instance = new Instance();
-  return instance.lend([new Uint32Array(1), ...arrays], (made, ...addresses) => {
-    instance.call(...use(made, ...addresses));
-    return new Layer(instance, instance.word(made));
+// New layers, at most `most`. use(address for them, address of their count, addresses of the arrays): the call that
+// makes them.
+function make(most, arrays, use) {
+  const made = instance();
+  return made.lend([new Uint32Array(most), Uint32Array.of(1), ...arrays], (layers, count, ...addresses) => {
+    made.call(...use(layers, count, ...addresses));
+    return Array.from({ length: made.word(count) }, (_, index) => new Layer(made, made.word(layers + 4 * index)));
   });
 }
 
@@ -159,38 +186,42 @@ export function createLayer(spec = {}, { W, R, B } = {}) {
   const given = specBytes(spec), I = spec.input_size, H = spec.hidden_size, D = spec.direction === "bidirectional" ? 2 : 1;
   const arrays = [checked("W", W, Float32Array, product(D, 3, H, I)), checked("R", R, Float32Array, product(D, 3, H, H)),
     optional("B", B, Float32Array, product(D, 6, H))];
-  return make([given, ...arrays], (made, ...addresses) => ["onegru_layer_create", ...addresses, made]);
+  return make(1, [given, ...arrays], (made, _, ...addresses) => ["onegru_layer_create", ...addresses, made])[0];
+}
+
+// The bytes of a file, and the words of its options.
+function fileArrays(file, options) {
+  const is_buffer = Object.prototype.toString.call(file) === "[object ArrayBuffer]";
+  const bytes = is_buffer ? new Uint8Array(file) : checked("file", file, Uint8Array, null);
+  return [bytes, options === null ? null : Int32Array.from(optionsWords(options))];
 }
 
 export function readLayer(file, index = 0, options = null) {
-  const is_buffer = Object.prototype.toString.call(file) === "[object ArrayBuffer]";
-  const bytes = is_buffer ? new Uint8Array(file) : checked("file", file, Uint8Array, null);
-  const words = options === null ? null : Int32Array.from(optionsWords(options));
+  const arrays = fileArrays(file, options), size = arrays[0].length;
   whole("index", index, 0);
-  return make([bytes, words], (made, at, given) => ["onegru_layer_read", at, bytes.length, index, given, made]);
+  return make(1, arrays, (made, _, at, given) => ["onegru_layer_read", at, size, index, given, made])[0];
 }
 
 export function readLayers(file, options = null) {
-  const layers = [readLayer(file, 0, options)];
-  for (;;) {
-    try {
-      layers.push(readLayer(file, layers.length, options));
-    } catch (error) {
-      if (!String(error.message).startsWith("index: ")) throw error;
-      return layers;
-    }
-  }
+  const arrays = fileArrays(file, options), size = arrays[0].length;
+  return make(MAX_LAYERS, arrays, (made, count, at, given) => ["onegru_layers_read", at, size, given, MAX_LAYERS, made, count]);
 }
+
+// Frees the memory of layers and streams that nobody has any more.
+const dropped = new FinalizationRegistry((free) => free());
 
 // Made by the functions above.
 export class Layer {
   #instance;
   #handle;
+  #free;
 
   constructor(instance, handle) {
     if (!(instance instanceof Instance)) fail("Layer", "made by createLayer or readLayer alone");
     this.#instance = instance;
     this.#handle = handle;
+    this.#free = () => instance.functions.onegru_layer_destroy(handle);
+    dropped.register(this, this.#free, this);
     const spec = instance.lend([Uint32Array.of(SPEC_BYTES, ...Array(SPEC_BYTES / 4 - 1).fill(0))], (at) => {
       instance.call("onegru_layer_spec", handle, at);
       return new DataView(instance.buffer.slice(at, at + SPEC_BYTES));
@@ -206,6 +237,18 @@ export class Layer {
     });
   }
 
+  destroy() {
+    if (this.#handle === 0) return;
+    dropped.unregister(this);
+    this.#free();
+    this.#handle = 0; // which every function refuses
+  }
+
+  #call(name, ...parameters) {
+    if (this.#handle === 0) fail("layer", "was destroyed");
+    this.#instance.call(name, this.#handle, ...parameters);
+  }
+
   run(X, { T, B = 1, layout = 0, sequence_lens, initial_h, attention } = {}) {
     const { input_size: I, hidden_size: H, direction, attention: attends } = this.spec, D = direction === "bidirectional" ? 2 : 1;
     whole("T", T, 0);
@@ -214,10 +257,10 @@ export class Layer {
     const inputs = [checked("X", X, Float32Array, product(T, B, I)), optional("sequence_lens", sequence_lens, Int32Array, B),
       optional("initial_h", initial_h, Float32Array, D * B * H),
       attends === null ? null : checked("attention", attention, Float32Array, T * B)];
-    const Y = new Float32Array(product(T, D, B, H)), Y_h = new Float32Array(D * B * H);
+    const Y = numbers(product(T, D, B, H)), Y_h = numbers(product(D, B, H));
     this.#instance.lend([...inputs, Y, Y_h], (...addresses) => {
       const call = Uint32Array.of(CALL_BYTES, whole("layout", layout, 0, 1), T, B, ...addresses);
-      this.#instance.lend([call], (at) => this.#instance.call("onegru_layer_run", this.#handle, at));
+      this.#instance.lend([call], (at) => this.#call("onegru_layer_run", at));
       for (const [array, at] of [[Y, addresses[4]], [Y_h, addresses[5]]]) {
         array.set(new Float32Array(this.#instance.buffer, at, array.length));
       }
@@ -228,15 +271,12 @@ export class Layer {
   stream(rows = 1) {
     whole("rows", rows, 1);
     const handle = this.#instance.lend([new Uint32Array(1)], (made) => {
-      this.#instance.call("onegru_stream_create", this.#handle, rows, made);
+      this.#call("onegru_stream_create", rows, made);
       return this.#instance.word(made);
     });
     return new Stream(this.#instance, handle, this.spec, rows);
   }
 }
-
-// Frees the memory of streams that nobody has any more.
-const dropped = new FinalizationRegistry((free) => free());
 
 // Made by Layer.stream. Its steps allocate nothing: X, attention, Y and h are its own memory.
 export class Stream {
@@ -304,7 +344,7 @@ export class Stream {
   get state() {
     const { h } = this.#memory;
     this.#instance.call("onegru_stream_get_state", this.#handle, this.#places[3].at);
-    return h.slice();
+    return allocated(() => h.slice());
   }
   set state(h) {
     this.#memory.h.set(checked("h", h, Float32Array, this.#places[3].count));

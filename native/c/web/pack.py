@@ -5,6 +5,7 @@ Usage: pack.py SIMD SCALAR FOLDER
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -19,7 +20,10 @@ def main() -> None:
     simd, scalar, folder = map(Path, sys.argv[1:])
     text = (HERE / "onegru.js").read_text(encoding="utf-8")
     for name, path in (("simd", simd), ("scalar", scalar)):
-        text = text.replace("{{" + name + "}}", path.read_bytes().decode("latin-1").translate(_ESCAPES))
+        content = path.read_bytes().decode("latin-1").translate(_ESCAPES)
+        # Tools that pass text on as C strings end it at a NUL. \0 before a digit would be another escape.
+        content = re.sub(r"\0(?=[0-9])", r"\\x00", content).replace("\0", r"\0")
+        text = text.replace("{{" + name + "}}", content)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "onegru.js").write_text(text, encoding="utf-8", newline="")
     shutil.copy(HERE / "onegru.d.ts", folder)
