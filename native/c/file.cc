@@ -218,7 +218,7 @@ void LayerFile::ReadTensors(const Json& header) {
   }
 }
 
-// Tensors fill the file behind its header, without holes and overlaps.
+// Tensors fill the rest of the file, without holes and overlaps.
 void LayerFile::CheckPlaces() const {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
   for (const auto& [name, tensor] : tensors_) places.emplace_back(tensor.begin, tensor.bytes);

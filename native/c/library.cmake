@@ -22,6 +22,10 @@ if(ONEGRU_SYSTEM STREQUAL "wasi")
 endif()
 
 # ---------------------------------------------------------------- shared and static
+set(ONEGRU_CXX_LIBRARY stdc++)
+if(APPLE)
+  set(ONEGRU_CXX_LIBRARY c++)
+endif()
 include(GNUInstallDirs)
 add_library(onegru SHARED ${ONEGRU_C_ON_DEMAND} ${ONEGRU_C_SOURCES})
 # One version for all: of the package, of onegru.h, and its first number of the shared library's name.
@@ -35,12 +39,14 @@ if(CMAKE_SYSTEM_NAME STREQUAL "Linux")  # nor what the C++ library has inline
   target_link_options(onegru PRIVATE "-Wl,--version-script=${CMAKE_CURRENT_BINARY_DIR}/onegru.map")
 endif()
 
-# With the kernels inside, and Highway where it was downloaded: one file to link.
-set(ONEGRU_STATIC_NEEDS hwy::hwy)
-set(ONEGRU_PRIVATE_LIBS "-lhwy")
+# With the kernels inside, and Highway where it was downloaded: one file to link. Its functions are hidden, so that a
+# plug-in does not export them and a host with another version does not take their place.
+option(ONEGRU_STATIC_EXPORTS "Let shared libraries export the functions of libonegru.a that they contain" OFF)
+set(ONEGRU_PRIVATE_LIBS "")
 if(highway_SOURCE_DIR)
   set(ONEGRU_HIGHWAY_INSIDE $<TARGET_OBJECTS:hwy>)
-  set(ONEGRU_PRIVATE_LIBS "")
+elseif(ONEGRU_NEEDS_HIGHWAY)
+  set(ONEGRU_PRIVATE_LIBS "-lhwy")
 endif()
 add_library(onegru_static STATIC ${ONEGRU_C_ON_DEMAND} ${ONEGRU_C_SOURCES} $<TARGET_OBJECTS:onegru_kernels>
             ${ONEGRU_HIGHWAY_INSIDE})
@@ -48,11 +54,14 @@ set_target_properties(onegru_static PROPERTIES OUTPUT_NAME $<IF:$<PLATFORM_ID:Wi
 target_include_directories(onegru_static PRIVATE $<TARGET_PROPERTY:onegru_kernels,INTERFACE_INCLUDE_DIRECTORIES>
                            $<TARGET_PROPERTY:hwy::hwy,INTERFACE_INCLUDE_DIRECTORIES>)
 target_compile_definitions(onegru_static PRIVATE $<TARGET_PROPERTY:onegru_kernels,INTERFACE_COMPILE_DEFINITIONS>)
+if(NOT ONEGRU_STATIC_EXPORTS)
+  target_compile_definitions(onegru_static PRIVATE ONEGRU_HIDDEN)
+endif()
 target_link_libraries(onegru_static INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
 if(NOT WIN32)  # what a program in C does not link to by itself
-  target_link_libraries(onegru_static INTERFACE $<$<LINK_LANGUAGE:C>:$<IF:$<PLATFORM_ID:Darwin>,c++,stdc++>> $<$<LINK_LANGUAGE:C>:m>)
+  target_link_libraries(onegru_static INTERFACE $<$<LINK_LANGUAGE:C>:${ONEGRU_CXX_LIBRARY}> $<$<LINK_LANGUAGE:C>:m>)
 endif()
-if(NOT highway_SOURCE_DIR)
+if(ONEGRU_PRIVATE_LIBS)
   target_link_libraries(onegru_static INTERFACE hwy::hwy)
 endif()
 foreach(library onegru onegru_static)
@@ -75,9 +84,9 @@ install(TARGETS onegru onegru_static EXPORT onegru COMPONENT c)
 install(FILES native/c/onegru.h native/c/onegru.hpp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT c)
 set(ONEGRU_PACKAGE "${CMAKE_INSTALL_LIBDIR}/cmake/onegru")
 install(EXPORT onegru NAMESPACE onegru:: FILE onegru-targets.cmake DESTINATION "${ONEGRU_PACKAGE}" COMPONENT c)
-set(ONEGRU_FIND_HIGHWAY "find_dependency(hwy)")
-if(highway_SOURCE_DIR)
-  set(ONEGRU_FIND_HIGHWAY "")
+set(ONEGRU_FIND_HIGHWAY "")
+if(ONEGRU_PRIVATE_LIBS)
+  set(ONEGRU_FIND_HIGHWAY "find_dependency(hwy)")
 endif()
 file(CONFIGURE OUTPUT onegru-config.cmake @ONLY CONTENT "\
 include(CMakeFindDependencyMacro)
@@ -96,7 +105,7 @@ Description: GRU layers and streams
 Version: @ONEGRU_RELEASE@
 Cflags: -I\${prefix}/@CMAKE_INSTALL_INCLUDEDIR@
 Libs: -L\${libdir} -lonegru
-Libs.private: @ONEGRU_PRIVATE_LIBS@ -lstdc++ -lm -ldl -pthread
+Libs.private: @ONEGRU_PRIVATE_LIBS@ -l@ONEGRU_CXX_LIBRARY@ -lm -ldl -pthread
 ")
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/onegru-config.cmake" "${CMAKE_CURRENT_BINARY_DIR}/onegru-config-version.cmake"
         DESTINATION "${ONEGRU_PACKAGE}" COMPONENT c)

@@ -146,6 +146,16 @@ onegru_status Check(const std::pair<Array, bool> (&inputs)[kInputs],
   return ONEGRU_OK;
 }
 
+onegru_status CheckLengths(const std::vector<std::int64_t>& lengths, std::size_t T) noexcept {
+  for (const std::int64_t length : lengths) {
+    if (length >= 0 && static_cast<std::uint64_t>(length) <= T) continue;
+    std::snprintf(t_message, sizeof(t_message), "sequence_lens: %d; must be in 0…T = 0…%zu", static_cast<int>(length),
+                  T);
+    return ONEGRU_INVALID_ARGUMENT;
+  }
+  return ONEGRU_OK;
+}
+
 void RequirePointer(const char* name, const void* pointer) {
   if (pointer == nullptr) throw IllegalGru(std::string(name) + ": null; must be given");
 }
@@ -320,14 +330,12 @@ onegru_status onegru_layer_run(const onegru_layer* layer, const onegru_call* pro
   const std::pair<Array, bool> outputs[] = {{{"Y", given->Y, Bytes(size, {T, D, B, spec.H}), size}, false},
                                             {Y_h, false}};
   if (const onegru_status status = Check(inputs, outputs); status != ONEGRU_OK) return status;
-  for (std::size_t b = 0; given->sequence_lens != nullptr && b < B; ++b) {
-    const std::int32_t length = given->sequence_lens[b];
-    if (length >= 0 && static_cast<std::uint64_t>(length) <= T) continue;
-    std::snprintf(t_message, sizeof(t_message), "sequence_lens: %d; must be in 0…T = 0…%zu", int{length}, T);
-    return ONEGRU_INVALID_ARGUMENT;
+  if (given->sequence_lens != nullptr && B > std::size_t{std::numeric_limits<std::int32_t>::max()}) {
+    return FailOf("B", "more than 2^31 - 1 rows, which have sequence_lens");
   }
-  // What is wrong was said: only memory can be missing now.
-  return Guarded([&] {
+  // What is wrong with the rest was said. Nothing that holds memory throws: in WebAssembly that would leak it.
+  onegru_status lengths_status = ONEGRU_OK;
+  const onegru_status ran = Guarded([&] {
     const bool batch_first = given->layout == 1;
     const char* const steps = batch_first ? "BT" : "TB";
     Call call{};
@@ -336,8 +344,10 @@ onegru_status onegru_layer_run(const onegru_layer* layer, const onegru_call* pro
     call.X = ContiguousRows(given->X, steps, T, D, B, spec.I * size);
     std::vector<std::int64_t> lengths;
     if (given->sequence_lens != nullptr) {
-      lengths.assign(given->sequence_lens, given->sequence_lens + B);
+      lengths.assign(given->sequence_lens, given->sequence_lens + B);  // another thread may change the program's
       call.lengths = lengths.data();
+      lengths_status = CheckLengths(lengths, T);
+      if (lengths_status != ONEGRU_OK) return;
     }
     const char* const states = batch_first ? "BD" : "DB";
     if (given->initial_h != nullptr) call.initial_h = ContiguousRows(given->initial_h, states, T, D, B, spec.H * size);
@@ -346,6 +356,7 @@ onegru_status onegru_layer_run(const onegru_layer* layer, const onegru_call* pro
     if (given->Y_h != nullptr) call.Y_h = ContiguousRows(given->Y_h, states, T, D, B, spec.H * size);
     onegru::Run(layer->packed, call);
   });
+  return lengths_status != ONEGRU_OK ? lengths_status : ran;
 }
 
 void onegru_layer_destroy(onegru_layer* layer) { delete layer; }
@@ -409,8 +420,7 @@ onegru_status onegru_stream_run(onegru_stream* stream, size_t T, const int32_t* 
   call.state_rows = row;
   call.wide_state = true;
   call.turn = stream->turn++;
-  onegru::RunAlone(*stream->packed, call, stream->memory.get());
-  return ONEGRU_OK;
+  return Guarded([&] { onegru::RunAlone(*stream->packed, call, stream->memory.get()); });
 }
 
 onegru_status onegru_stream_get_state(const onegru_stream* stream, void* h) {

@@ -21,6 +21,7 @@
 #include "onegru.h"
 
 namespace onegru {
+inline namespace api {  // the static library has other things of these names
 
 class Error : public std::runtime_error {
  public:
@@ -195,6 +196,7 @@ class Stream {
   std::size_t rows_;
 };
 
+}  // namespace api
 }  // namespace onegru
 
 #endif  // ONEGRU_HPP_

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <initializer_list>
 #include <stdexcept>
 
 #undef HWY_TARGET_INCLUDE
@@ -39,6 +40,9 @@ HWY_AFTER_NAMESPACE();
 #elif HWY_ARCH_X86
 #include <cpuid.h>
 #endif
+#if HWY_ARCH_ARM_A64 && defined(__linux__)
+#include <sys/auxv.h>
+#endif
 
 #include "native/system/system.h"
 #include "native/targets/target_list.h"
@@ -57,18 +61,64 @@ constexpr std::int64_t AllBits() {
 }
 static_assert((AllBits() & HWY_STATIC_TARGET) != 0, "target_list.h has to list at least the target every CPU can run");
 
+#if HWY_ARCH_X86
+// EAX, EBX, ECX, EDX.
+[[maybe_unused]] std::array<unsigned, 4> Cpuid(unsigned leaf, unsigned subleaf = 0) {
+  std::array<unsigned, 4> registers{};
+#if defined(_MSC_VER)
+  __cpuidex(reinterpret_cast<int*>(registers.data()), static_cast<int>(leaf), static_cast<int>(subleaf));
+#else
+  __get_cpuid_count(leaf, subleaf, &registers[0], &registers[1], &registers[2], &registers[3]);
+#endif
+  return registers;
+}
+#endif
+
+// On Linux as Highway's library answers, which distributions have as a shared one: a program would have to bring it for
+// this function. The rules are those of hwy/targets.cc.
+std::int64_t CpuTargets() {
+#if defined(__linux__) && HWY_ARCH_X86
+  const auto has = [](unsigned word, std::initializer_list<int> bits) {
+    return std::all_of(bits.begin(), bits.end(), [&](int bit) { return (word >> bit & 1) != 0; });
+  };
+  const unsigned first = Cpuid(1)[2], extended = Cpuid(0x80000001u)[2], seventh = Cpuid(7)[1];
+  std::int64_t found = 0;
+#if defined(HWY_SSE2)  // not in old versions of Highway
+  found = HWY_SSE2;
+#endif
+  if (!has(first, {0, 1, 9, 19, 20, 25})) return found;  // SSE3, CLMUL, SSSE3, SSE4.1, SSE4.2, AES
+  found |= HWY_SSE4;
+  if (!has(first, {26, 27})) return found;  // the system's registers can be asked for
+  unsigned saved, high;
+  asm volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+  // FMA, AVX, F16C; LZCNT; BMI, AVX2, BMI2
+  if (!has(saved, {1, 2}) || !has(first, {12, 28, 29}) || !has(extended, {5}) || !has(seventh, {3, 5, 8})) return found;
+  found |= HWY_AVX2;
+  if (has(saved, {5, 6, 7}) && has(seventh, {16, 17, 28, 30, 31})) found |= HWY_AVX3;  // F, DQ, CD, BW, VL
+  return found;
+#elif defined(__linux__) && HWY_ARCH_ARM_A64
+  constexpr unsigned long kAes = 1 << 3;
+  std::int64_t found = (getauxval(AT_HWCAP) & kAes) != 0 ? HWY_NEON : 0;
+#if defined(HWY_NEON_WITHOUT_AES)
+  found |= HWY_NEON_WITHOUT_AES;
+#endif
+  return found;
+#else
+  return hwy::SupportedTargets();
+#endif
+}
+
 // What follows is found by the first call that asks, without a lock: a child of a fork beside that call would inherit a
 // lock that nobody releases. It is not found by initialisers, because those of a program that links the static library
 // may run before ours, and make a layer.
 
 // Asked once: another library may change Highway's answer later, but the CPU stays the same. The static target of a
-// build for every target is what the rest of this file was compiled for. If it could not run, neither could we; a
-// libhwy built with another compiler may still not list it.
+// build for every target is what the rest of this file was compiled for. If it could not run, neither could we.
 std::int64_t SupportedBits() {
   static constinit std::atomic<std::int64_t> known{0};
   std::int64_t bits = known.load(std::memory_order_relaxed);
   if (bits == 0) {
-    bits = hwy::SupportedTargets() | (kIsNative ? 0 : HWY_STATIC_TARGET);
+    bits = CpuTargets() | (kIsNative ? 0 : HWY_STATIC_TARGET);
     known.store(bits, std::memory_order_relaxed);
   }
   return bits;
@@ -94,16 +144,7 @@ struct BitsOfInt8 {
 BitsOfInt8 FindBitsOfInt8() {
   BitsOfInt8 bits;
 #if HWY_ARCH_X86 && !ONEGRU_WITHOUT_VNNI
-  const auto leaf_7 = [](int subleaf) {
-    std::array<unsigned, 4> registers{};  // EAX, EBX, ECX, EDX
-#if defined(_MSC_VER)
-    __cpuidex(reinterpret_cast<int*>(registers.data()), 7, subleaf);
-#else
-    __get_cpuid_count(7, subleaf, &registers[0], &registers[1], &registers[2], &registers[3]);
-#endif
-    return registers;
-  };
-  const std::array<unsigned, 4> first = leaf_7(0);
+  const std::array<unsigned, 4> first = Cpuid(7);
   if ((first[2] >> 11 & 1) != 0) bits.vnni |= HWY_AVX3;
 #if ONEGRU_EMULATED_AMX
   bits.amx = bits.vnni;
@@ -113,7 +154,7 @@ BitsOfInt8 FindBitsOfInt8() {
 #if ONEGRU_VNNI_AS_EVEX
   if ((bits.vnni & SupportedBits()) != 0) bits.vnni |= HWY_AVX2;
 #elif ONEGRU_AVX_VNNI
-  if (first[0] >= 1 && (leaf_7(1)[0] >> 4 & 1) != 0) bits.vnni |= HWY_AVX2;
+  if (first[0] >= 1 && (Cpuid(7, 1)[0] >> 4 & 1) != 0) bits.vnni |= HWY_AVX2;
 #endif
 #endif
   return bits;

@@ -16,6 +16,7 @@
 #include <memory>
 #include <vector>
 
+#include "hwy/targets.h"
 #include "native/runtimes/onnx_gru.h"
 #include "native/targets/targets.h"
 #include "native/tests/check_gradients.h"
@@ -255,6 +256,14 @@ void CheckFlush(std::size_t target) {
   SetNumThreads(1);
 }
 
+// Where onegru looks for targets itself, it finds what Highway does.
+void CheckTargets() {
+  for (const Target& target : CompiledTargets()) {
+    const bool is_static = !kIsNative && (target.bit & HWY_STATIC_TARGET) != 0;
+    Check(IsAvailable(target) == (is_static || (hwy::SupportedTargets() & target.bit) != 0), "a target", target.bit);
+  }
+}
+
 // The memory of a stream is for any number of steps, however many rows it has.
 void CheckStreamScratch() {
   if (sizeof(std::size_t) < 8) return;
@@ -361,6 +370,7 @@ int Main(int argc, char** argv) {
   CheckPool();
   CheckHugeSizes();
   CheckStreamScratch();
+  CheckTargets();
   CheckFuzzed(problems);
   return !AllGood();
 }

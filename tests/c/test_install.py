@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -161,3 +162,27 @@ def test_steps_of_real_time(tmp_path: Path, sizes: tuple[int, int], options: dic
     path, built = tmp_path / "layer.safetensors", build_folder()
     onegru.save_layers(normal_gru(*sizes, **options), path)
     assert ": 0 allocations, 0 locks;" in run([built / "onegru_real_time", built / "libonegru.so", path, 300])
+
+
+def test_a_plug_in_with_the_static_library_is_closed_in_itself(prefix: Path, tmp_path: Path) -> None:
+    """It needs no library of ours at run time, and exports only its own function."""
+    (tmp_path / "plug_in.cc").write_text(
+        """
+        #include <onegru.hpp>
+        extern "C" __attribute__((visibility("default"))) unsigned entry(const char* path) {
+          return onegru::Layer::Open(path).spec().hidden_size;
+        }
+        """,
+        encoding="utf-8",
+    )
+    (header,) = prefix.rglob("onegru.h")
+    (archive,) = prefix.rglob("libonegru.a")
+    (shared,) = prefix.rglob("libonegru.so")
+    plug_in = tmp_path / "plug_in.so"
+    flags = ["-O1", "-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{header.parent}"]
+    run(["c++", *flags, tmp_path / "plug_in.cc", archive, "-pthread", "-Wl,--no-undefined", "-o", plug_in])
+    exported = run(["nm", "-D", "--defined-only", plug_in]).split()
+    assert "entry" in exported and not any("onegru" in name for name in exported)
+    for library in (plug_in, shared):
+        needed = re.findall(r"NEEDED.*\[(.*)\]", run(["readelf", "-d", library]))
+        assert needed and not any(name.startswith("libhwy") for name in needed)

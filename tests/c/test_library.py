@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import sys
 import threading
 import tomllib
 from ctypes import byref, c_void_p
@@ -23,7 +24,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import DIRECTIONS
 from tests.c import library
-from tests.c.library import LIBRARY, CSpec, Layer, StatusError, Stream, needs_library
+from tests.c.library import LIBRARY, CSpec, CStorage, Layer, StatusError, Stream, needs_library
 from tests.support.comparison import assert_bits
 from tests.support.layers import normal_gru
 from tests.support.machine.repository import ROOT
@@ -356,6 +357,76 @@ def test_files_of_integers(tmp_path: Path, storage: str, attention: object) -> N
     assert isinstance(numbers_of_python, onegru.GRU)
     want = numbers_of_python(X, attention=a)[0]
     assert_bits(Layer.open(path, 0, numbers).run(X, attention=a)[0], want)
+
+
+def test_all_layers_of_a_file(tmp_path: Path) -> None:
+    layers = [normal_gru(3, 4), normal_gru(4, 5), normal_gru(5, 2)]
+    path = saved(tmp_path, onegru.Stack(layers))
+    handles, count = (c_void_p * 4)(), ctypes.c_size_t(7)
+    arguments = str(path).encode(), None
+    first = ctypes.cast(handles, ctypes.POINTER(c_void_p))
+    with pytest.raises(StatusError, match="capacity: 2; must be at least 3"):
+        library.call("onegru_layers_open", *arguments, 2, first, byref(count))
+    assert count.value == 7 and not any(handles)
+    library.call("onegru_layers_open", *arguments, 4, first, byref(count))
+    opened = [Layer(c_void_p(handle)) for handle in handles[: count.value]]
+    for found in (opened, Layer.read_all(path.read_bytes())):
+        for mine, layer in zip(found, layers, strict=True):
+            X = draw(6, 2, layer.spec.input_size)
+            assert_bits(mine.run(X)[0], layer(X)[0])
+
+
+def test_options_of_a_file(tmp_path: Path) -> None:
+    path = saved(tmp_path, normal_gru(3, 4, weight_storage="int8"))
+    opened = Layer.open(path, 0, library.options_of(None, 1))
+    assert opened.spec.flush_subnormals == 1 and opened.spec.storage.weight_storage == 4
+    assert Layer.open(path, 0, library.options_of(None, -1)).spec.flush_subnormals == 0
+    for options, words in (
+        (library.options_of(None, 2), "flush_subnormals: 2; must be 0, 1 or ONEGRU_AS_STORED"),
+        (library.options_of(CStorage(-1, 8, 0)), "activation_bits: 8; must be 0 with ONEGRU_AS_STORED"),
+        (library.COptions(8), "options.size: 8; must be sizeof(onegru_options)"),
+    ):
+        with pytest.raises(StatusError, match=re.escape(words)) as caught:
+            Layer.open(path, 0, options)
+        assert caught.value.status == library.INVALID_ARGUMENT
+
+
+def test_subnormal_states_become_zero_on_request() -> None:
+    layer = normal_gru(1, 40)
+    weights = layer.weights
+    B = np.zeros_like(weights.B)
+    B[:, :40] = 3.0  # the update gate keeps the state; at rest it is zero
+    states = []
+    for flush in (0, 1):
+        given = library.c_spec(layer.spec)
+        given.flush_subnormals = flush
+        handle = c_void_p()
+        arrays = [library.at(array) for array in (weights.W, weights.R, B)]
+        library.call("onegru_layer_create", byref(given), *arrays, byref(handle))
+        stream = Stream(Layer(handle))
+        stream.run(draw(20, 1, 1))
+        stream.run(np.zeros((9000, 1, 1), np.float32))
+        states.append(np.abs(stream.state))
+    assert 0 < states[0].max() < np.finfo(np.float32).tiny and not states[1].any()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("storage", [None, "int8"])
+def test_a_stream_of_a_row_takes_little_memory(storage: str | None) -> None:
+    layer = normal_gru(1, 8)
+    mine = c_layer(layer if storage is None else layer.with_storage(storage))
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
+
+    streams = [Stream(mine) for _ in range(300)]
+    before = resident()
+    streams += [Stream(mine) for _ in range(1000)]
+    assert (resident() - before) / 1000 < 16_000
+    Y = [stream.run(draw(40, 1, 1))[-1] for stream in streams[::100]]
+    assert all(np.array_equal(Y[0], other) for other in Y)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
