@@ -36,7 +36,11 @@ def joined(header: Header | str, data: bytes) -> bytes:
 
 def files(folder: Path) -> list[bytes]:
     """Files of every kind: a layer, a stack, integers with scales of rows and of groups."""
-    odd = {"activations": ["HardSigmoid", "Elu"], "activation_alpha": [0.3, 0.9], "activation_beta": [0.4]}
+    odd: dict[str, Any] = {
+        "activations": ["HardSigmoid", "Elu"],
+        "activation_alpha": [0.3, 0.9],
+        "activation_beta": [0.4],
+    }
     layers: list[onegru.GRU | onegru.Stack] = [
         normal_gru(3, 4, **odd),
         onegru.Stack([normal_gru(3, 4, direction="bidirectional"), normal_gru(8, 3)]),
