@@ -67,8 +67,9 @@ std::size_t Preemptions() noexcept {
 
 void SetUpWorker() noexcept {
   pthread_setname_np(pthread_self(), "onegru");
+  const int policy = sched_getscheduler(0);
   const sched_param usual{};
-  if (sched_getscheduler(0) != SCHED_OTHER) sched_setscheduler(0, SCHED_OTHER, &usual);
+  if (policy == SCHED_FIFO || policy == SCHED_RR) sched_setscheduler(0, SCHED_OTHER, &usual);
   cpu_set_t cpus;
   if (sched_getaffinity(getpid(), sizeof(cpus), &cpus) == 0) sched_setaffinity(0, sizeof(cpus), &cpus);
 }
