@@ -12,6 +12,7 @@ from onegru.cli.model_changes import (
     AnySource,
     AnyTarget,
     AsJson,
+    CheckDefaultDim,
     CheckDims,
     CheckInputs,
     NoCheck,
@@ -38,6 +39,7 @@ def fuse_command(
     target: AnyTarget,
     inputs: CheckInputs = None,
     dims: CheckDims = None,
+    default_dim: CheckDefaultDim = None,
     tolerance: Tolerance = None,
     no_check: NoCheck = False,
     overwrite: Overwrite = False,
@@ -53,7 +55,7 @@ def fuse_command(
     Example: onegru fuse model.xml fused.xml --dim batch=4
     """
     file = opened(source, target, [".onnx", ".xml"], overwrite)
-    check = check_of(source, inputs, dims, tolerance, no_check)
+    check = check_of(source, inputs, dims, default_dim, tolerance, no_check)
     with ProgressBar(f"fusing {source.name}") as watch:
         report = fuse(file, target, check=check, progress=watch.progress)
     if as_json:

@@ -15,10 +15,12 @@ from onegru.cli.screen import Screen, safe, say
 from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError, SpecError, needs_extra
 from onegru.core.machine import memory_size
+from onegru.formats.format import format_of
 from onegru.formats.graph import TensorInfo, by_name
+from onegru.formats.opened import open_model
 from onegru.models.inputs import check_fit
 from onegru.models.model import Model, graph_in
-from onegru.models.random_inputs import pick_inputs
+from onegru.models.random_inputs import dimension_name, pick_inputs
 from onegru.models.stream import first_states
 from onegru.system.array_files import Header, read_npy, read_npz
 from onegru.system.bounded import check_regular
@@ -37,7 +39,10 @@ _MOST_DIGITS = 12  # of a size
 SeedOption = Annotated[
     int | None,
     typer.Option(
-        "--random", metavar="SEED", min=0, help="Seed for random values of the inputs that are not given."
+        "--random",
+        metavar="SEED",
+        min=0,
+        help="Seed for random values of the inputs that are not given; by default all are random, or none.",
     ),
 ]
 WeightStorage = Annotated[
@@ -131,6 +136,25 @@ def parse_dims(texts: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
     return sizes
 
 
+def open_sizes(
+    source: Path, texts: Sequence[str], default: int | None
+) -> dict[str, int | tuple[int, ...]] | None:
+    """Sizes of open dimensions as `parse_dims` reads them, and `default` for all others; None for none."""
+    sizes = parse_dims(texts)
+    if default is not None:
+        file = open_model("SOURCE", source)
+        open_names: dict[bool, set[str]] = {True: set(), False: set()}
+        for info in format_of(file).read_graph(file, again=True).inputs:
+            open_names[info.name in sizes] |= {
+                dimension_name(info, axis)
+                for axis, size in enumerate(info.shape or ())
+                if not isinstance(size, int)
+            }
+        # What --dim says of a whole input holds for its dimensions wherever they occur.
+        sizes = dict.fromkeys(open_names[False] - open_names[True], default) | sizes
+    return sizes or None
+
+
 def split_name(text: str, known: Container[str]) -> tuple[str | None, str]:
     """[NAME=]FILE as name and file: at the first '=' that ends a known name, else at the last one."""
     for match in re.finditer("=", text):
@@ -148,9 +172,9 @@ def gather_inputs(
     default: int | None = None,
     draws: bool = True,
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
-    """An array for each input: from files as far as they are given, else random if there is a seed.
+    """An array for each input: from files, else random if there is a seed or no file is given.
 
-    Without one, states that the file tells of are what it says they are at first.
+    Without a seed, states that the file tells of are what it says they are at first.
 
     Args:
         model: the model.
@@ -169,12 +193,14 @@ def gather_inputs(
         FormatError: a file is broken.
     """
     for option, given in (("--dim", bool(dims)), ("--dims", default is not None)):
-        if given and seed is None:
+        if given and seed is None and (texts or not draws):
             drawn = "inputs that --random draws" if draws else "random inputs; must be left out with -i"
             raise SpecError.of(option, f"has an effect only on {drawn}")
     sizes = parse_dims(dims)
     infos = by_name(model.inputs)
     values: dict[str, Array] = {}
+    if seed is None and draws and not texts:
+        seed = 0
     for text in texts:
         for name, array in _read(text, model, infos).items():
             info = infos[name]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from onegru.cli.inputs import gather_inputs, parse_dims
+from onegru.cli.inputs import gather_inputs, open_sizes
 from onegru.cli.outputs import check_not_read, model_files, print_json
 from onegru.cli.screen import Screen, ruled_table, safe, say
 from onegru.core.errors import SpecError
@@ -62,6 +62,16 @@ CheckDims = Annotated[
         rich_help_panel=CHECKING,
     ),
 ]
+CheckDefaultDim = Annotated[
+    int | None,
+    typer.Option(
+        "--dims",
+        metavar="SIZE",
+        min=1,
+        help="The size of every other open dimension, as for run.",
+        rich_help_panel=CHECKING,
+    ),
+]
 Tolerance = Annotated[
     float | None,
     typer.Option(
@@ -108,6 +118,7 @@ def check_of(
     source: Path,
     inputs: Sequence[str] | None,
     dims: Sequence[str] | None,
+    default_dim: int | None,
     tolerance: float | None,
     no_check: bool,
 ) -> bool | Check:
@@ -116,7 +127,7 @@ def check_of(
     Raises:
         OneGRUError: one is not legal, or has no effect.
     """
-    given = {"--input": inputs, "--dim": dims, "--tolerance": tolerance}
+    given = {"--input": inputs, "--dim": dims, "--dims": default_dim, "--tolerance": tolerance}
     if no_check:
         refuse(given, "with --no-check")
         return False
@@ -124,8 +135,8 @@ def check_of(
         return True
     values = None
     if inputs:
-        values, _ = gather_inputs(load(source), inputs, None, dims or [], draws=False)
-    return Check(inputs=values, dims=parse_dims(dims or []) or None, tolerance=tolerance)
+        values, _ = gather_inputs(load(source), inputs, None, dims or [], default_dim, draws=False)
+    return Check(inputs=values, dims=open_sizes(source, dims or [], default_dim), tolerance=tolerance)
 
 
 def refuse(options: Mapping[str, object], when: str) -> None:

@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from onegru.cli.inputs import AxesOption, gather_inputs, parse_axes, parse_dims, parse_pairs
+from onegru.cli.inputs import AxesOption, gather_inputs, open_sizes, parse_axes, parse_pairs
 from onegru.cli.model_changes import (
     AnySource,
     AnyTarget,
     AsJson,
+    CheckDefaultDim,
     CheckDims,
     GroupSize,
     Opset,
@@ -95,6 +96,7 @@ def quantize_command(
     axes: AxesOption = None,
     rows: _RowsOption = None,
     dims: CheckDims = None,
+    default_dim: CheckDefaultDim = None,
     tolerance: Tolerance = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -113,7 +115,7 @@ def quantize_command(
     given: list[dict[str, Array]] | None = None
     words = "random inputs, which say little: -i or --samples for your own"
     if inputs:
-        values, _ = gather_inputs(load(source), inputs, None, dims or [], draws=False)
+        values, _ = gather_inputs(load(source), inputs, None, dims or [], default_dim, draws=False)
         given, words = [values], "the inputs given"
     elif samples:
         given = _read(source, samples, columns, axes, rows)
@@ -127,7 +129,7 @@ def quantize_command(
             nodes=nodes or None,
             group_size=group_size,
             opset=opset,
-            dims=parse_dims(dims or []) or None,
+            dims=open_sizes(source, dims or [], default_dim),
             tolerance=tolerance,
             progress=watch.progress,
         )

@@ -8,6 +8,7 @@ import typer
 
 from onegru.cli.model_changes import (
     AsJson,
+    CheckDefaultDim,
     CheckDims,
     CheckInputs,
     NoCheck,
@@ -56,6 +57,7 @@ def rewrite_command(
     ] = None,
     inputs: CheckInputs = None,
     dims: CheckDims = None,
+    default_dim: CheckDefaultDim = None,
     tolerance: Tolerance = None,
     no_check: NoCheck = False,
     overwrite: Overwrite = False,
@@ -70,7 +72,7 @@ def rewrite_command(
     Example: onegru rewrite model.onnx other.onnx --for openvino
     """
     file = opened(source, target, [".onnx"], overwrite)
-    check = check_of(source, inputs, dims, tolerance, no_check)
+    check = check_of(source, inputs, dims, default_dim, tolerance, no_check)
     with ProgressBar(f"rewriting {source.name}"):
         report = rewrite(
             file,

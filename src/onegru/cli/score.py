@@ -47,6 +47,7 @@ _ColumnsOption = Annotated[
     typer.Option(
         "-i",
         "--input",
+        "--column",
         metavar="NAME=COLUMN",
         help="The column of one of the model's inputs, such as X=events; by default that of its name.",
     ),
@@ -55,6 +56,7 @@ _ResultsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--output",
+        "--result",
         metavar="NAME[=COLUMN]",
         help="An output to write, and what to call its column. By default all of a model; of layers Y_h, "
         "the last state. Layers also have Y, all states, and states, the last ones of all layers.",
@@ -133,7 +135,7 @@ def score_command(
     The results have the rows of the input, in the same order. A run that was stopped goes on where it was
     when the same command is given again.
 
-    Example: onegru score model.pt logs/ -o scores/ --input X=events --keep id,day
+    Example: onegru score model.pt logs/ -o scores/ --column X=events --keep id,day
     """
     from onegru.scoring import Scorer, score  # which need pyarrow
 

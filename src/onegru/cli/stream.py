@@ -10,6 +10,7 @@ from onegru.cli.model_changes import (
     AnySource,
     AnyTarget,
     AsJson,
+    CheckDefaultDim,
     CheckDims,
     CheckInputs,
     NoCheck,
@@ -77,6 +78,7 @@ def stream_command(
     opset: _OpsetOption = None,
     inputs: CheckInputs = None,
     dims: CheckDims = None,
+    default_dim: CheckDefaultDim = None,
     tolerance: Tolerance = None,
     no_check: NoCheck = False,
     overwrite: Overwrite = False,
@@ -94,7 +96,7 @@ def stream_command(
     if not quantize:
         refuse({"--node": nodes, "--group-size": group_size, "--opset": opset}, "without --quantize")
     file = opened(source, target, [".onnx", ".xml"], overwrite)
-    check = check_of(source, inputs, dims, tolerance, no_check)
+    check = check_of(source, inputs, dims, default_dim, tolerance, no_check)
     with ProgressBar(f"converting {source.name}"):
         report = make_streaming(
             file,
