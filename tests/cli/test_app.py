@@ -115,7 +115,6 @@ BAD_ARGUMENTS = {
     "a folder": (["run", "folder"], "folder: a folder; must be a file, and none in it"),
     "not a model": (["run", "text.onnx"], "text.onnx: not an ONNX model, or truncated"),
     "not an IR": (["inspect", "text.xml"], "text.xml: not well-formed XML"),
-    "no inputs": (["run", "gru.onnx"], "input 'X': missing; give it with -i X=FILE"),
     "missing file": (["run", "gru.onnx", "-i", "X=none.npy"], "none.npy: No such file or directory"),
     "missing npz": (["run", "gru.onnx", "-i", "none.npz"], "none.npz: No such file or directory"),
     "missing pb": (["run", "gru.onnx", "-i", "none.pb"], "none.pb: No such file or directory"),
@@ -135,7 +134,10 @@ BAD_ARGUMENTS = {
     ),
     "seed": (["run", "gru.onnx", "--random", "x"], "--random"),
     "negative seed": (["run", "gru.onnx", "--random", "-1"], "--random"),
-    "dim alone": (["run", "gru.onnx", "--dim", "seq=1"], "has an effect only on inputs that --random draws"),
+    "dim alone": (
+        ["run", "gru.onnx", "-i", "x.npy", "--dim", "seq=1"],
+        "has an effect only on inputs that --random draws",
+    ),
     "dim form": (["run", "gru.onnx", "--random", "0", "--dim", "seq"], "'seq'; must be NAME=SIZE"),
     "dim negative": (["run", "gru.onnx", "--random", "0", "--dim", "seq=-1"], "'seq=-1'; must be NAME=SIZE"),
     "dim not a number": (["run", "gru.onnx", "--random", "0", "--dim", "seq=two"], "must be NAME=SIZE"),
@@ -148,7 +150,10 @@ BAD_ARGUMENTS = {
         ["run", "gru.onnx", "--random", "0", "--dim", "seq=1", "--dim", "batch=1", "--dim", "time=2"],
         "'time'; must be an open dimension of an input: 'batch', 'seq'",
     ),
-    "dims alone": (["run", "gru.onnx", "--dims", "1"], "--dims: has an effect only on inputs that --random"),
+    "dims alone": (
+        ["run", "gru.onnx", "-i", "x.npy", "--dims", "1"],
+        "--dims: has an effect only on inputs that --random",
+    ),
     "dims negative": (["run", "gru.onnx", "--random", "0", "--dims", "-1"], "--dims"),
     "whole shape": (
         ["run", "gru.onnx", "--random", "0", "--dim", "X=2,3,8"],
@@ -185,10 +190,14 @@ BAD_ARGUMENTS = {
 BY_OPTION = {
     "runtime": (["rewrite", "--for", "other"], "--for: 'other'; must be"),
     "dims": (["rewrite", "--dim", "none=3"], "--dim: 'none'; must be an open dimension"),
+    "words of others": (
+        ["rewrite", "--dim", "must be None or None=3"],
+        "--dim: 'must be None or None'; must be",
+    ),
     "nodes": (["quantize", "--node", "none"], "--node: 'none'; must be"),
     "nodes of layers": (["convert", "--node", "none"], "--node: 'none'; no such GRU node"),
     "quantize": (["stream", "--quantize", "--node", "none"], "--node: no GRU node is called 'none'"),
-    "group_size": (["quantize", "--group-size", "5"], "--group-size: 5; must be 32, 64, 128, or left out"),
+    "group_size": (["quantize", "--group-size", "5"], "--group-size: 5; must be 32, 64, 128 or left out"),
     "keras_version": (["convert", "--keras-version", "2.3"], "--keras-version: '2.3'; must be left out, as"),
     "time": (["stream", "--time", "none=1"], "--time: 'none' is not an input; must be one of 'X'"),
 }

@@ -534,7 +534,7 @@ def test_what_a_checkpoint_holds_beside_its_grus_is_named(cli: Cli, suffix: str)
     others = {"lstm.weight_ih_l0", "lstm.weight_hh_l0", "out.weight"}
     for arguments in (["inspect", source], ["convert", source, "rnn.onnx", "--overwrite"]):
         said = cli(*arguments)
-        line = next(line for line in said.out.splitlines() if line.startswith("left out: "))
+        line = next(line for line in said.out.splitlines() if line.startswith("not part of a GRU here: "))
         assert set(line.partition(": ")[2].split(", ")) == others
         assert set(cli(*arguments, "--json").document()["left_out"]) == others
     assert cli("inspect", "rnn.onnx").code == 0
@@ -552,13 +552,15 @@ def test_what_a_keras_model_holds_beside_its_grus_is_named(cli: Cli) -> None:
     )
     cli("convert", "m.h5", "m.onnx").refused("by 'out', a Dense; say with nodes (--node NAME)")
     assert not Path("m.onnx").exists()
-    assert "left out: out\n" in cli("convert", "m.h5", "m.onnx", "--node", "rnn").out
+    assert "not part of a GRU here: out\n" in cli("convert", "m.h5", "m.onnx", "--node", "rnn").out
     asked = cli("convert", "m.h5", "m.onnx", "--node", "rnn", "--overwrite", "--json").document()
     assert asked["written"] and asked["left_out"] == ["out"]
-    assert "left out: out\n" in cli("inspect", "m.h5").out
+    said = cli("inspect", "m.h5").out
+    assert "not part of a GRU here: out\n" in said
+    assert "model.export('x.onnx', format='onnx') in Keras" in said and "`onegru fuse`" in said
     write_h5(Path("m.h5"), keras_model(entry("in", "InputLayer"), gru), tensors, "3.9.0")
     result = cli("convert", "m.h5", "m.onnx", "--overwrite")
-    assert result.code == 0 and "left out" not in result.out
+    assert result.code == 0 and "not part of a GRU" not in result.out
 
 
 def test_quantized_weights_of_one_node(convert: Cli) -> None:

@@ -361,3 +361,30 @@ def test_states_that_an_ir_keeps(cli: Cli) -> None:
     timed = cli("bench", "made.xml", "--random", 0, "--rounds", 1, "--json").document()["runtimes"]
     words = "made.xml: keeps states there, so that no two runs compute the same; not timed"
     assert [item["refuses"] for item in timed] == [None, words]
+
+
+@pytest.mark.parametrize("command", ["run", "bench --rounds 1", "trace", "verify"])
+def test_without_inputs_all_are_random(command: str, cli: Cli) -> None:
+    """As with --random 0; a forgotten one of several is an error."""
+    write_gru()
+    words = command.split()
+    result = cli(words[0], "gru.onnx", *words[1:], "--dims", 3)
+    assert result.code == 0, result.err
+    if command == "run":
+        assert (
+            cli("run", "gru.onnx", "--dims", 3, "--json").document()["outputs"]
+            == (cli("run", "gru.onnx", "--dims", 3, "--random", 0, "--json").document()["outputs"])
+        )
+
+
+@pytest.mark.parametrize(
+    "command", ["quantize", "stream", "rewrite --layout 1", "rewrite --decompose --dim X=2,3,5"]
+)
+def test_one_size_for_every_open_dimension(command: str, cli: Cli) -> None:
+    rng = np.random.default_rng(0)
+    onegru.save_layers(onegru.GRU(*(rng.standard_normal((1, 12, n), np.float32) for n in (5, 4))), "m.onnx")
+    words = command.split()
+    result = cli(words[0], "m.onnx", "t.onnx", *words[1:], "--dims", 3)
+    assert result.code == 0, result.err
+    assert f"over {2 if '--dim' in words else 3} steps" in result.out, result.out
+    assert "given with --no-check" in cli("rewrite", "m.onnx", "u.onnx", "--dims", 3, "--no-check").err

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from onegru.cli.screen import Screen, ruled_table, safe
 from tests.support.machine.processes import run_python
 
 SLOW = """
@@ -63,3 +64,14 @@ def test_no_bar_outside_a_terminal() -> None:
     for environment in (None, {"FORCE_COLOR": "1"}):
         result = run_python(SLOW, "0.1", environment=environment)
         assert (result.stdout, result.stderr) == ("done\n", "")
+
+
+def test_long_names_are_cut_in_front(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names of PyTorch's layers through OpenVINO or its exporters differ only at their ends."""
+    table = ruled_table(["GRU"], ["W8A8", "W8A16"])
+    for index in range(2):
+        table.add_row(safe(f"/encoder/recurrent/layers.{index}/rnn[a]/GRU"), "41.2 dB", "42.0 dB")
+    table.add_row("no name but words that fold", "", "")
+    Screen(width=40).print(table)
+    rows = [line.split("  ")[0].strip() for line in capsys.readouterr().out.splitlines()[3:]]
+    assert rows[:2] == ["…yers.0/rnn[a]/GRU", "…yers.1/rnn[a]/GRU"] and "…" not in "".join(rows[2:])

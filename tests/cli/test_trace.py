@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import onegru
+from tests.support.layers import make_gru
 from tests.support.machine.cli import Cli, files, write_gru
 from tests.support.machine.processes import run_python_without
 from tests.support.machine.repository import DIGITS
@@ -92,7 +93,6 @@ def test_bad_arguments(trace: Cli) -> None:
         (["--against", "none.npz"], "none.npz: No such file"),
     ):
         trace(name, *DIMS, *arguments).refused(message)
-    trace(name).refused("input 'X': missing")
     assert files() == before
 
 
@@ -110,3 +110,11 @@ def test_a_picture_without_matplotlib(cli: Cli) -> None:
     result = run_python_without("name == 'matplotlib'", code, "trace", name, *DIMS, "-o", "a.png")
     assert result.returncode == 2
     assert result.stderr == "onegru: a picture of gates needs matplotlib: pip install 'onegru[plot]'\n"
+
+
+def test_random_states_are_within_one(trace: Cli) -> None:
+    """As a GRU's states are: the scale of h in pictures then fits them."""
+    onegru.save_layers(make_gru(), "states.onnx")
+    (found,) = trace("states.onnx", "--random", 0, "--dims", 3, "--json").document()["directions"]
+    (h,) = (gate for gate in found["gates"] if gate["gate"] == "h")
+    assert -1 <= h["least"] < h["most"] <= 1

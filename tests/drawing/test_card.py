@@ -12,7 +12,7 @@ import pytest
 
 import onegru
 from onegru.drawing.card import card
-from onegru.verification.results import Fault, RuntimeResult, Verification
+from onegru.verification.results import Fault, OutputResult, RuntimeResult, Verification
 from tests.support.files.onnx_models import WEIGHTS, graph, gru, model, save, value
 from tests.support.layers import make_gru, make_stack
 from tests.support.machine.processes import run_python_without
@@ -94,6 +94,7 @@ def test_an_inspection_and_a_node() -> None:
     )
     words = harmless(found._repr_html_()).words
     assert words[0].startswith("Inspection · ") and "node_GRU_82" in words and "8 → 32" in words
+    assert [line for line in str(found).splitlines() if line.startswith("node_GRU_82   GRU-14    8 → 32 ")]
     words = harmless(onegru.load(DIGITS).gru_nodes[0]._repr_html_()).words
     assert words[0] == "GRU node · node_GRU_82" and "GRU 8 → 32" in words
 
@@ -101,13 +102,29 @@ def test_an_inspection_and_a_node() -> None:
 def test_a_verification() -> None:
     fault = Fault(HOSTILE, "GRU-14", "Y")
     runtimes = (
-        RuntimeResult("onegru", "0.1", "agrees"),
+        RuntimeResult("onegru", "0.1", "agrees", outputs=(OutputResult("Y", True, 1e-5, max_abs=2.5e-7),)),
         RuntimeResult("other", "2", "differs", HOSTILE, fault=fault),
     )
     found = Verification("gru.onnx", runtimes, absent=("third",))
     assert repr(found) == "Verification('gru.onnx', onegru agrees, other differs)"
     words = harmless(found._repr_html_()).words
-    assert words[0] == "Verification · gru.onnx" and {"no", "third", "differs"} <= set(words)
+    assert words[0] == "Verification · gru.onnx" and {"no", "third", "differs", "2.5e-07"} <= set(words)
+    assert "\nonegru   0.1      agrees   2.5e-07" in str(found) and "\x00" not in str(found)
+
+
+def test_an_inspection_of_a_decomposed_gru(tmp_path: Path) -> None:
+    file = tmp_path / "decomposed.onnx"
+    onegru.rewrite(DIGITS, file, decompose=True, check=False)
+    found = onegru.inspect(file)
+    words = harmless(found._repr_html_()).words
+    assert "GRU, decomposed" in words and f"onegru fuse {file} TARGET" in words
+    assert str(found).count("GRU, decomposed  8 → 32") == 2
+
+
+def test_printed_changes_have_their_outputs() -> None:
+    changed = onegru.rewrite(DIGITS, layout=1)
+    assert "logits by onegru" in str(changed) and "layout 0 became 1" in str(changed)
+    assert repr(changed).startswith("Rewriting(")
 
 
 def test_a_drawing_shows_itself() -> None:

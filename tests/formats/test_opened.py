@@ -161,6 +161,7 @@ def test_files_under_any_name(tmp_path: Path, name: str, end: str) -> None:
     assert str(caught.value) == (
         f"{path}: {kind.words}, which holds layers and no model that runs: read them with "
         "onegru.load_layers, or make a model of them with `onegru convert`"
+        + (f"; {kind.remedy}" if kind is Kind.KERAS else "")
     )
 
 

@@ -147,10 +147,13 @@ def _as_given(error: onegru.OneGRUError) -> str:
     given = {item.partition("=")[0] for item in sys.argv[1:]}
     for option in (*_OPTIONS.get(argument, ()), f"--{argument.replace('_', '-')}"):
         if option in given:
-            words = re.sub(rf"(^|: ){re.escape(argument)}:", rf"\g<1>{option}:", words, count=1)
+            # First, or after the names of a file and a node, which may hold any words.
+            split = words.partition if words.startswith(f"{argument}: ") else words.rpartition
+            place, found, said = split(f"{argument}: ")
+            what, must, wanted = said.rpartition("; must be ")
             # None is Python's word for an option that is not given.
-            words = re.sub("must be None(?=$|[,;])", "must be left out", words)
-            return re.sub(" or None(?=$|[,;])", ", or left out", words)
+            wanted = re.sub(r"^None\b|(?<= or )None\b", "left out", wanted)
+            return f"{place}{option}: {what}{must}{wanted}" if found else words
     return words
 
 
@@ -169,7 +172,7 @@ def _show_warning(message: Warning | str, *details: object, **more: object) -> N
     _fail(f"warning: {message}")
 
 
-@app.command("run", short_help="Run a model whole.")
+@app.command("run", short_help="Run a model whole.", cls=PlainHelp)
 def run_command(
     model: ModelPath,
     inputs: Annotated[
@@ -221,7 +224,7 @@ def run_command(
         show_fusing_hint(Screen(), loaded)
 
 
-@app.command("inspect", short_help="Describe the GRUs in a file.")
+@app.command("inspect", short_help="Describe the GRUs in a file.", cls=PlainHelp)
 def inspect_command(
     file: Annotated[
         Path,
@@ -241,7 +244,7 @@ def inspect_command(
         show_next_steps(Screen(), next_steps(found))
 
 
-@app.command("bench", short_help="Time a model.")
+@app.command("bench", short_help="Time a model.", cls=PlainHelp)
 def bench_command(
     model: ModelPath,
     inputs: InputOption = None,
@@ -282,23 +285,23 @@ def bench_command(
             say(Screen(), "GRUs of this file have weights in int8; --weight-storage int8 computes with them")
 
 
-app.command("trace", short_help="Show what the gates of a GRU do.")(trace_command)
 for _name, _help, _command in (
+    ("trace", "Show what the gates of a GRU do.", trace_command),
     ("convert", "Take GRUs out of a file, into one of another kind.", convert_command),
     ("rewrite", "Change the form of an ONNX model's GRUs.", rewrite_command),
     ("fuse", "Make GRUs of those that an exporter decomposed.", fuse_command),
     ("stream", "Make a model of whole sequences run in chunks.", stream_command),
     ("quantize", "Store a model's GRUs in int8, and measure it.", quantize_command),
+    ("score", "Run a model over the sequences of Parquet files.", score_command),
+    ("verify", "Check a model against every runtime that is installed.", verify_command),
 ):
     app.command(_name, short_help=_help, cls=PlainHelp)(_command)
-app.command("score", short_help="Run a model over the sequences of Parquet files.")(score_command)
-app.command("verify", short_help="Check a model against every runtime that is installed.")(verify_command)
 
 
 app.add_typer(conformance, name="conformance", short_help="Check runtimes against both specifications.")
 
 
-@app.command("targets", short_help="List the SIMD targets, and what runs GRUs in OpenVINO.")
+@app.command("targets", short_help="List the SIMD targets, and what runs GRUs in OpenVINO.", cls=PlainHelp)
 def targets_command(as_json: AsJson = False) -> None:
     """Tell which SIMD targets the native core has here, which it uses, and what runs GRUs in OpenVINO.
 

@@ -151,7 +151,7 @@ def open_sizes(
                 if not isinstance(size, int)
             }
         # What --dim says of a whole input holds for its dimensions wherever they occur.
-        sizes = dict.fromkeys(open_names[False] - open_names[True], default) | sizes
+        sizes = {**dict.fromkeys(open_names[False] - open_names[True], default), **sizes}
     return sizes or None
 
 

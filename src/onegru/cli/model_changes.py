@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,7 +59,7 @@ CheckDims = Annotated[
     typer.Option(
         "--dim",
         metavar="NAME=SIZE",
-        help="The size of an open dimension of random inputs, as for run.",
+        help="The size of an open dimension, as for run.",
         rich_help_panel=CHECKING,
     ),
 ]
@@ -68,7 +69,7 @@ CheckDefaultDim = Annotated[
         "--dims",
         metavar="SIZE",
         min=1,
-        help="The size of every other open dimension, as for run.",
+        help="The size of every other open dimension.",
         rich_help_panel=CHECKING,
     ),
 ]
@@ -207,7 +208,8 @@ class PlainHelp(typer.core.TyperCommand):
             if record is not None:
                 name = "Arguments" if param.param_type_name == "argument" else "Options"
                 name = getattr(param, "rich_help_panel", None) or name
-                groups.setdefault(name, []).append(record)
+                term, words = record
+                groups.setdefault(name, []).append((re.sub(r" <.*>", "", term), words))  # Python's types
         for name, records in groups.items():
             with formatter.section(name):
                 formatter.write_dl(records)

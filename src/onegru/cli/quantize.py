@@ -73,7 +73,7 @@ _ColumnsOption = Annotated[
     typer.Option(
         "--column",
         metavar="NAME=COLUMN",
-        help="The column of an input; by default that of its name.",
+        help="The column of an input; by default its name.",
         rich_help_panel=_SAMPLES,
     ),
 ]

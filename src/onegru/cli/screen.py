@@ -6,11 +6,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from typing import Self
+from typing import Any, Self
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -27,6 +28,7 @@ from rich.text import Text
 
 from onegru.core.wording import printable
 
+_SHORTEST = 12  # characters of a name that is cut
 _PATIENCE = 2.0  # seconds
 
 
@@ -49,9 +51,41 @@ def say(console: Console, *lines: str) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
+class FrontCut:
+    """A name in a table, cut in front where it is too long: names of nodes differ at their ends.
+
+    Args:
+        markup: the name, safe to print.
+    """
+
+    def __init__(self, markup: str) -> None:
+        self._text = Text.from_markup(markup)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        width = self._text.cell_len
+        return Measurement(min(width, _SHORTEST), width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        text = self._text
+        while text.cell_len > options.max_width:
+            text = Text("…") + text[-options.max_width + 1 :] if text is self._text else text[:1] + text[2:]
+        yield text
+
+
+class RuledTable(Table):
+    """A table whose first column has names."""
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        """Add a row; a name that is too long is cut in front, and several words are folded."""
+        name, *others = cells
+        if isinstance(name, str) and " " not in name.strip():
+            name = FrontCut(name)
+        super().add_row(name, *others, **options)
+
+
 def ruled_table(headings: Iterable[str], figures: Iterable[str]) -> Table:
     """A table with a line below its headings; columns of figures are aligned right."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = RuledTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
         table.add_column(heading)
     for heading in figures:

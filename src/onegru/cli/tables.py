@@ -18,6 +18,7 @@ from onegru.core.dtypes import Array
 from onegru.core.wording import count, duration, shape_words
 from onegru.engines.native import Targets
 from onegru.formats.graph import TensorInfo
+from onegru.formats.opened import Kind
 from onegru.models.inspect import Inspection
 from onegru.models.model import Model
 from onegru.models.report import GruReport
@@ -100,6 +101,8 @@ def show_report(console: Console, report: Inspection, *, as_json: bool) -> None:
     if report.left_out:
         console.print()
         say(console, left_out_words(report.left_out))
+        if report.kind == Kind.KERAS.words:
+            say(console, Kind.KERAS.remedy)
 
 
 def show_next_steps(console: Console, steps: Iterable[tuple[str, str]]) -> None:
@@ -165,7 +168,7 @@ def left_out_words(names: Sequence[str]) -> str:
     """The tensors or layers of a file that are no part of the GRUs shown or converted, in a line."""
     more = len(names) - _MOST_LEFT_OUT
     listed = ", ".join(map(safe, names[:_MOST_LEFT_OUT])) + (f" and {more} more" if more > 0 else "")
-    return f"left out: {listed}"
+    return f"not part of a GRU here: {listed}"
 
 
 def _show_gru(console: Console, item: GruReport) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
 
@@ -30,11 +31,12 @@ from onegru.core.errors import SpecError
 from onegru.core.wording import count
 from onegru.drawing import figure
 from onegru.drawing.page import page
+from onegru.formats.graph import initial_states
 from onegru.layers.gates import files
 from onegru.layers.gates.pictures import picture
 from onegru.layers.gates.summary import DirectionSummary, largest_differences
 from onegru.models.fusing import fusing_hint
-from onegru.models.model import Model, file_of
+from onegru.models.model import Model, file_of, graph_in
 from onegru.system.atomic_write import write_files
 
 _SUFFIXES = (".npz", ".png", ".html")
@@ -99,6 +101,8 @@ def trace_command(
     for path in targets:
         check_not_read(f"-o {path}", path, file_of(loaded), inputs=input_files(inputs or [], loaded))
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
+    for name_of_state in initial_states(graph_in(loaded)).intersection(random_names):
+        values[name_of_state] = np.tanh(values[name_of_state])  # as states are, or the scale of h is off
     with explained(loaded, random_names), ProgressBar(f"running {model.name}"):
         trace = loaded.trace(values, name)
     found = [item for item in trace.summary(row) if direction in (None, item.direction)]

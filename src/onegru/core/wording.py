@@ -29,6 +29,12 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 999.5 else f"{seconds:#.3g}".rstrip(".") + " s"
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows of a table as lines, their cells one below the other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
 def printable(text: str) -> str:
     """`text` without control characters: a name in a file may hold anything."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

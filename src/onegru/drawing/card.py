@@ -11,13 +11,16 @@ from html import escape
 import numpy as np
 import numpy.typing as npt
 
-from onegru.core.wording import printable
+from onegru.core.wording import aligned, printable
 from onegru.drawing.colours import colours
 from onegru.drawing.picture import Floats, View
 
 _LONGEST = 200  # characters of a text
 _MOST_ROWS = 50
 _SMALL = (64, 320)  # units and steps of a small map
+
+#: The title, the facts, and the headings and rows of a table, as of `card`.
+Card = tuple[str, Sequence[tuple[str, str]], Sequence[str], Sequence[Sequence[str]]]
 
 _BOX = (
     "display:inline-block;max-width:100%;box-sizing:border-box;padding:10px 14px;overflow-x:auto;"
@@ -29,6 +32,24 @@ _CELL = (
     "max-width:480px;overflow-wrap:break-word;white-space:normal"
 )
 _TABLE = "border-collapse:collapse;border:0;margin:6px 0 0;color:inherit;font-size:13px"
+
+
+class CardReport:
+    """A report that shows the same table in notebooks and where it is printed."""
+
+    __slots__ = ()
+
+    def _card(self) -> Card:
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return card(*self._card())
+
+    def __str__(self) -> str:
+        title, facts, headings, rows = self._card()
+        named = [[printable(label), printable(words)] for label, words in facts if words]
+        cells = [list(map(printable, row)) for row in (headings, *rows)] if rows else []
+        return "\n".join([printable(title), *aligned(named), *([""] if cells else []), *aligned(cells)])
 
 
 def card(

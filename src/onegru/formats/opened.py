@@ -21,13 +21,18 @@ from onegru.system.bounded import LARGEST_TEXT, check_regular, file_version
 
 
 class Kind(Enum):
-    """A kind of file: what to call it, what onegru finds in it, and if that is nothing, what to do."""
+    """A kind of file: what to call it, what onegru finds in it, and what to do for the whole model."""
 
     ONNX = "an ONNX model", "model"
     OPENVINO = "an OpenVINO IR", "model"
     PYTORCH = "a PyTorch checkpoint", "layers"
     SAFETENSORS = "a safetensors file", "layers"
-    KERAS = "a Keras model", "layers"
+    KERAS = (
+        "a Keras model",
+        "layers",
+        "for the whole model call model.export('x.onnx', format='onnx') in Keras with a fixed number of "
+        "steps, then `onegru fuse`",
+    )
     TORCHSCRIPT = (
         "a TorchScript program",
         "",
@@ -366,6 +371,7 @@ def open_model(argument: str, path: object) -> Opened:
         raise FormatError(
             f"{file}: {file.kind.words}, which holds layers and no model that runs: read them with "
             f"onegru.load_layers, or make a model of them with `onegru convert`"
+            f"{f'; {file.kind.remedy}' if file.kind.remedy else ''}"
         )
     return file
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from onegru.core.errors import FormatError
 from onegru.core.spec import attention_of
 from onegru.core.wording import count
-from onegru.drawing.card import card
+from onegru.drawing.card import Card, CardReport
 from onegru.engines.storage import lossless_storage
 from onegru.formats.format import format_of
 from onegru.formats.graph import TensorInfo, nested_words
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Inspection:
+class Inspection(CardReport):
     """What a file holds.
 
     Attributes:
@@ -70,7 +70,7 @@ class Inspection:
             parts.append(f"{len(self.decomposed)} decomposed into other operators")
         return f"Inspection({self.path!r}, {', '.join(parts)})"
 
-    def _repr_html_(self) -> str:
+    def _card(self) -> Card:
         rows = [
             (
                 gru.name,
@@ -82,16 +82,28 @@ class Inspection:
             )
             for gru in self.grus
         ]
+        rows += [
+            (
+                gru.place,
+                f"{gru.operator}, decomposed",
+                f"{gru.input_size} → {gru.hidden_size}",
+                gru.direction,
+                "after" if gru.linear_before_reset else "before",
+                ", ".join(gru.activations),
+            )
+            for gru in self.decomposed
+        ]
         facts = [("file", self.kind), ("GRUs", str(len(self.grus)))]
         if self.other_nodes is not None:
             facts.append(("other nodes", f"{self.other_nodes:,}"))
         if self.decomposed:
             facts.append(("decomposed into other operators", str(len(self.decomposed))))
+            facts.append(("to make GRU nodes of them", f"onegru fuse {self.path} TARGET"))
         headings = ("GRU", "operator", "input → hidden", "direction", "reset gate", "activations")
         if self.streaming:
             facts.append(("streaming", self.streaming))
         facts += [("ignored", words) for words in self.unread]
-        return card(f"Inspection · {self.path}", facts, headings, rows)
+        return f"Inspection · {self.path}", facts, headings, rows
 
 
 Inspection.__module__ = "onegru.reports"

@@ -43,7 +43,7 @@ Progress = Callable[[int, int], None]
 def quantize(
     source: str | os.PathLike[str] | GRU | Stack | Model,
     samples: object = None,
-    target: str | os.PathLike[str] | None = None,
+    target: object = None,
     *,
     mode: str | None = None,
     keep_snr: float | None = None,
@@ -62,10 +62,11 @@ def quantize(
         print(report)
         model = report.result
 
-        onegru.quantize("model.onnx", samples, "small.onnx")
+        onegru.quantize("model.onnx", "small.onnx", samples)
 
     Nothing is calibrated: scales come from the weights, and from each row of inputs as it is multiplied. The
-    samples only serve to measure, and should be inputs that the model is made for.
+    samples only serve to measure, and should be inputs that the model is made for. The target may come before
+    the samples, as `fuse` and `rewrite` take it, or after them.
 
     Args:
         source: a model, or its file; a layer or a stack of float32.
@@ -111,6 +112,10 @@ def quantize(
         OSError: a file cannot be read or written.
     """
     check_function("progress", progress)
+    if isinstance(samples, str | os.PathLike):
+        samples, target = target, samples
+    if target is not None and not isinstance(target, str | os.PathLike):
+        raise SpecError.of("target", f"{shown(target)}; must be the name of a file")
     if keep_snr is not None and not math.isfinite(number("keep_snr", keep_snr)):
         raise SpecError.of("keep_snr", f"{keep_snr}; must be finite")
     kept = tuple(MODES) if target is None else _OF_FILES

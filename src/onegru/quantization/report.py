@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from onegru.core.arguments import choice, integer, shown
 from onegru.core.dtypes import DEFAULT_ACTIVATION_STORAGE
 from onegru.core.errors import SpecError
-from onegru.core.wording import count
+from onegru.core.wording import aligned, count
 from onegru.drawing.card import card
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
@@ -158,13 +158,10 @@ class Quantization(Generic[Quantizable]):
         """A table: each GRU, then the whole."""
         rows = [("", *MODES, "kept in"), *table_rows(self)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = (
-            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:-1], widths[1:-1]), row[-1]])
-            for row in rows
-        )
+        rows = [(row[0], *map(str.rjust, row[1:-1], widths[1:-1]), row[-1]) for row in rows]
         words = f"{self.compared:,} numbers compared"
         words += "" if self.steps is None else f", over {count(self.steps, 'step')}"
-        return "\n".join([*map(str.rstrip, lines), words, *self.usage])
+        return "\n".join([*aligned(rows), words, *self.usage])
 
     @property
     def usage(self) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,6 +96,11 @@ class Check:
 
 #: What functions that take a `Check` once took by themselves: the name, and what to write instead.
 CHECKED = {name: f"check=onegru.Check({name}=…)" for name in ("inputs", "dims", "seed", "tolerance")}
+
+
+def output_facts(outputs: Iterable[OutputReport]) -> list[tuple[str, str]]:
+    """For each output, how far that of the target is from that of the source."""
+    return [(f"{item.name} by {item.runtime}", f"differs by {item.max_abs:.2g} at most") for item in outputs]
 
 
 def wanted_check(check: object) -> Check | None:

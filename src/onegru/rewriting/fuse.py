@@ -11,7 +11,7 @@ from onegru.core.arguments import check_function, renamed_arguments
 from onegru.core.compare import TOLERANCE_FUSED
 from onegru.core.errors import needs_extra
 from onegru.core.wording import count
-from onegru.drawing.card import card
+from onegru.drawing.card import Card, CardReport
 from onegru.formats.opened import Kind, Opened, open_model
 from onegru.models.fusing import (
     Decomposed,
@@ -20,7 +20,7 @@ from onegru.models.fusing import (
     nothing_found,
     replace_decomposed,
 )
-from onegru.rewriting.check import CHECKED, Check, OutputReport, as_target, wanted_check
+from onegru.rewriting.check import CHECKED, Check, OutputReport, as_target, output_facts, wanted_check
 from onegru.rewriting.compare import check_result
 from onegru.timeline.unread import warn_of_unread
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Fusion:
+class Fusion(CardReport):
     """What became of a model's decomposed GRUs.
 
     Attributes:
@@ -55,7 +55,7 @@ class Fusion:
         missed = f", {count(len(self.missed), 'near miss')}" if self.missed else ""
         return f"Fusion({self.source!r}: {count(len(self.fused), 'GRU')}, {old} nodes become {new}{missed})"
 
-    def _repr_html_(self) -> str:
+    def _card(self) -> Card:
         old, new = self.nodes
         facts = [("nodes", f"{old:,} become {new:,}"), *(("near miss", item.reason) for item in self.missed)]
         if self.target is not None:
@@ -64,7 +64,8 @@ class Fusion:
             (item.place, item.form, f"{item.input_size} → {item.hidden_size}", item.direction)
             for item in self.fused
         ]
-        return card(f"Fusion · {self.source}", facts, ("where", "form", "input → hidden", "direction"), rows)
+        headings = ("where", "form", "input → hidden", "direction")
+        return f"Fusion · {self.source}", [*facts, *output_facts(self.outputs)], headings, rows
 
 
 Fusion.__module__ = "onegru.reports"

@@ -10,9 +10,9 @@ from onegru.core.arguments import flag, renamed_arguments
 from onegru.core.compare import TOLERANCE_REWRITTEN
 from onegru.core.errors import FormatError, SpecError, needs_extra
 from onegru.core.wording import count
-from onegru.drawing.card import card
+from onegru.drawing.card import Card, CardReport
 from onegru.formats.opened import Kind, open_model
-from onegru.rewriting.check import CHECKED, Check, OutputReport, as_target, wanted_check
+from onegru.rewriting.check import CHECKED, Check, OutputReport, as_target, output_facts, wanted_check
 
 if TYPE_CHECKING:
     from onegru.formats.opened import Opened
@@ -40,7 +40,7 @@ NodeReport.__module__ = "onegru.reports"
 
 
 @dataclass(frozen=True, slots=True)
-class Rewriting:
+class Rewriting(CardReport):
     """What was done to a model.
 
     Attributes:
@@ -66,21 +66,22 @@ class Rewriting:
         opset = ", opset " + " → ".join(map(str, dict.fromkeys(self.opsets))) if self.opsets else ""
         return f"Rewriting({self.source!r}: {changed} of {count(len(self.nodes), 'GRU')} changed{opset})"
 
-    def _repr_html_(self) -> str:
+    def _card(self) -> Card:
         facts = [("opset", " → ".join(map(str, dict.fromkeys(self.opsets))))] if self.opsets else []
         if self.target is not None:
             facts.insert(0, ("written", self.target))
         facts += [("note", note) for note in self.notes]
         rows = [(node.name, "; ".join(node.done) or "unchanged") for node in self.nodes]
-        return card(f"Rewriting · {self.source}", facts, ("GRU", "what was done"), rows)
+        facts += output_facts(self.outputs)
+        return f"Rewriting · {self.source}", facts, ("GRU", "what was done"), rows
 
 
 Rewriting.__module__ = "onegru.reports"
 
 
 _NOW = {
-    "quantize": "onegru.quantize(source, samples, target)",
-    "group_size": "onegru.quantize(source, samples, target, group_size=…)",
+    "quantize": "onegru.quantize(source, target, samples)",
+    "group_size": "onegru.quantize(source, target, samples, group_size=…)",
     "fuse": "onegru.fuse(source, target), before it",
     "progress": "onegru.fuse(source, target, progress=…)",
     "streaming": "onegru.make_streaming(source, target)",

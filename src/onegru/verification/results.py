@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from onegru.drawing.card import card
+from onegru.drawing.card import Card, CardReport
 
 Status = Literal["agrees", "differs", "refuses", "failed", "crashed", "timed out"]
 
@@ -150,7 +151,7 @@ class ReferenceComparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(CardReport):
     """The result of a verification.
 
     Attributes:
@@ -182,10 +183,10 @@ class Verification:
             found.append(f"{self.against.reference!r} {'agrees' if self.against.agrees else 'differs'}")
         return f"Verification({self.model!r}, {', '.join(found)})"
 
-    def _repr_html_(self) -> str:
+    def _card(self) -> Card:
         faults = ["" if item.fault is None else item.fault.node for item in self.runtimes]
         rows = [
-            (item.runtime, item.version, item.status, fault, item.reason)
+            (item.runtime, item.version, item.status, _largest(item.outputs), fault, item.reason)
             for item, fault in zip(self.runtimes, faults, strict=True)
         ]
         facts = [("agrees", "yes" if self.agrees else "no")]
@@ -193,8 +194,14 @@ class Verification:
             facts.append(("against", self.against.reference))
         if self.absent:
             facts.append(("not installed", ", ".join(self.absent)))
-        headings = ("runtime", "version", "result", "first node that differs", "why")
-        return card(f"Verification · {self.model}", facts, headings, rows)
+        headings = ("runtime", "version", "result", "max abs", "first node that differs", "why")
+        return f"Verification · {self.model}", facts, headings, rows
+
+
+def _largest(outputs: Sequence[OutputResult]) -> str:
+    """The largest absolute difference of all outputs; empty where none is compared."""
+    found = [item.max_abs for item in outputs if item.max_abs is not None]
+    return f"{max(found):.3g}" if found else ""
 
 
 Verification.__module__ = "onegru.reports"
