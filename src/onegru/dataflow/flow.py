@@ -32,7 +32,6 @@ _MOVING = movers(
     casts=True,
     without=("Identity", "Flatten"),
 )
-_KEEPING = movers(Elements.KEPT, casts=True)
 _ANSWERS = ("first", "passing", "dtype", "shape", "sizes", "array")  # that are kept until something changes
 _MOST_FOLDED = 2**27  # elements of all constants that are computed ahead
 
@@ -315,28 +314,6 @@ class Flow:
             casts += [str(op.attributes.get("dtype"))] if op.kind == "Cast" else []
             name = op.inputs[0]
         return None
-
-    def counted(self, name: str) -> Size | None:
-        """How many integers a value has that are 0, 1, 2 and so on; None for other values."""
-        for _ in range(20):
-            op = self.producer(name := self._passing(name))
-            if op is None or self.dtype(name) not in ("int32", "int64"):
-                return None
-            if op.kind == "Range":
-                first, step, shape = *map(self.number, op.inputs[::2]), self.shape(name)
-                return shape[0] if (first, step) == (0, 1) and shape else None
-            zeros = [
-                place for place, item in enumerate(op.inputs) if op.kind == "Add" and self._is_zero(item)
-            ]
-            if not zeros and op.kind not in _KEEPING:
-                return None
-            name = op.inputs[1 - zeros[0] if zeros else 0]
-        return None
-
-    def _is_zero(self, name: str) -> bool:
-        """Whether a value is one zero, in any number of axes."""
-        shape = self.shape(name)
-        return self.fill(name) == 0 and shape is not None and all(size == 1 for size in shape)
 
     # Shapes
 

@@ -80,8 +80,8 @@ class Facts(Protocol):
     def fill(self, name: str) -> Size | float | None:
         """The number or size that every element of a value is; None if they differ or are not known."""
 
-    def counted(self, name: str) -> Size | None:
-        """How many integers a value has that are 0, 1, 2 and so on; None for other values."""
+    def producer(self, name: str) -> Op | None:
+        """The operator that gives a value."""
 
     def constant(self, name: str) -> Array | None:
         """The value of a constant; None for anything else."""

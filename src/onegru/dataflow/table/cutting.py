@@ -26,7 +26,7 @@ from onegru.dataflow.table.base import (
     operator_of,
     register,
 )
-from onegru.dataflow.table.lookups import BY_INDEX, looked_up
+from onegru.dataflow.table.lookups import BY_INDEX, counted, looked_up
 from onegru.dataflow.table.moving import Moving
 from onegru.dataflow.view import Role, View
 
@@ -282,7 +282,7 @@ class Gather(Turning):
         wide = [axis for axis, many in enumerate(sizes) if many != 1] or [*range(len(sizes))][-1:]
         to = taken + wide[0] if len(wide) == 1 else None
         if indices is None:
-            is_whole = to is not None and call.facts.counted(call.op.inputs[1]) == size
+            is_whole = to is not None and counted(call.facts, call.op.inputs[1]) == size
             return Move(0, taken, to) if is_whole else Move(0, taken, None, 0, "remembers", BY_INDEX)
         flat = indices.ravel()
         if (flat.size > 1 and np.all(np.diff(flat) < 0)) or self.reverses(call) == taken:

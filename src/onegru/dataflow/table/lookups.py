@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from onegru.dataflow.operator import Shape, Size
-from onegru.dataflow.table.base import Call, Move, Operator, UnknownOpError, register
+from onegru.dataflow.operator import Facts, Shape, Size
+from onegru.dataflow.table.base import (
+    Call,
+    Elements,
+    Move,
+    Operator,
+    UnknownOpError,
+    operator_of,
+    register,
+)
 
 BY_INDEX = "takes steps by their places in a run"
 _WRITES = "writes steps by their places in a run"
@@ -30,6 +38,28 @@ def looked_up(call: Call, first: int, count: int, rank: int, batch: int = 0) -> 
         else:
             yield Move(0, axis, axis - count + rank - batch)
     yield from (Move(1, axis, axis if axis < batch else first + axis - batch) for axis in range(rank))
+
+
+def counted(facts: Facts, name: str) -> Size | None:
+    """How many integers a value has that are 0, 1, 2 and so on; None for other values."""
+    for _ in range(20):
+        op = facts.producer(name := facts.resolve(name))
+        if op is None or facts.dtype(name) not in ("int32", "int64"):
+            return None
+        if op.kind == "Range":
+            ends, shape = [facts.fill(item) for item in op.inputs[::2]], facts.shape(name)
+            return shape[0] if ends == [0, 1] and shape else None
+        zeros = [place for place, item in enumerate(op.inputs) if op.kind == "Add" and _is_zero(facts, item)]
+        if not zeros and operator_of(op.kind).elements is not Elements.KEPT:
+            return None
+        name = op.inputs[1 - zeros[0] if zeros else 0]
+    return None
+
+
+def _is_zero(facts: Facts, name: str) -> bool:
+    """Whether a value is one zero, in any number of axes."""
+    shape = facts.shape(name)
+    return facts.fill(name) == 0 and shape is not None and all(size == 1 for size in shape)
 
 
 class Lookup(Operator):
