@@ -29,7 +29,7 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from onegru.scoring import Scorer, score  # noqa: E402
 from onegru.scoring.dataset import Block, Part  # noqa: E402
-from onegru.scoring.ray import divide, on_ray  # noqa: E402
+from onegru.scoring.ray import divide, on_ray, without_own_lines  # noqa: E402
 from tests.support.tables import sequences, table, write_files  # noqa: E402
 
 LEAST = 270 << 20  # of memory: parts are small then
@@ -258,6 +258,15 @@ def test_an_address_where_no_cluster_is() -> None:
         on_ray(f"127.0.0.1:{port}")
     with pytest.raises(SpecError, match="no cluster answers there"):
         on_ray("127.0.0.1:99999")
+
+
+def test_only_lines_of_ray_are_dropped(capfd: pytest.CaptureFixture[str]) -> None:
+    own = b"[2026-11-27 19:30:00,123 E 1 2] (gcs) x.cc:5: no\n2026-11-27 19:30:01,000\tINFO worker.py -- y\n"
+    with pytest.raises(KeyboardInterrupt), without_own_lines():
+        os.write(2, b"before\n" + own + b"2026-11-27 19:30:01,000 INFO of another logger\n")
+        raise KeyboardInterrupt
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == "before\n2026-11-27 19:30:01,000 INFO of another logger\nafter\n"
 
 
 def test_a_cluster_with_tls(monkeypatch: pytest.MonkeyPatch) -> None:

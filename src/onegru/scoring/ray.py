@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import socket
+import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -31,6 +32,10 @@ _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]
 _SETTINGS = b"\x04"
 _ALERT = b"\x15\x03"  # what a server with TLS answers to it (RFC 8446, 5.1)
 
+# How a line of its library begins, and one of its own logger in Python.
+_OWN_LINE = re.compile(rb"\[\d{4}-\d\d-\d\d [\d:,]+ \w |\d{4}-\d\d-\d\d [\d:,]+\t")
+
+_MOST_WRITTEN = 1 << 20  # bytes of what other threads write to stderr while Ray starts
 _PATIENCE = 5.0  # seconds that a cluster may take to answer
 _OBJECT_STORE = 128 << 20  # of a local cluster: only the numbers of items pass through it
 
@@ -136,13 +141,15 @@ def _connected(address: str) -> Iterator[Any]:
             yield ray
         return
     options: dict[str, Any] = {"address": address}
+    # Of each actor of Ray Data its library says that it may not start again, which is right after the run.
+    variables = {"RAY_BACKEND_LOG_LEVEL": "fatal"}
     if address == "local":
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        variables["RAY_USAGE_STATS_ENABLED"] = "0"
         cpus = usable_cpus()
         options |= {"num_cpus": cpus, "object_store_memory": _OBJECT_STORE, "include_dashboard": False}
-    with _quiet():
+    with _defaults(**variables), _quiet():
         try:
-            with _no_stderr():
+            with without_own_lines():
                 ray.init(**options, logging_level=logging.ERROR, log_to_driver=False)
         except ConnectionError as error:
             what = "cannot connect; this machine must be in a cluster, and RAY_AUTH_MODE be as there"
@@ -157,20 +164,32 @@ def _connected(address: str) -> Iterator[Any]:
 
 
 @contextmanager
-def _no_stderr() -> Iterator[None]:
-    """Drop what Ray's own library writes while it starts, and have it write no more than that later.
+def without_own_lines() -> Iterator[None]:
+    """Drop the lines that Ray writes to stderr while it starts; those of other threads come at the end."""
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as written:
+        try:
+            os.dup2(written.fileno(), 2)
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            written.seek(0)
+            for line in written.read(_MOST_WRITTEN).splitlines(keepends=True):
+                if not _OWN_LINE.match(line):
+                    os.write(2, line)
 
-    Of each actor of Ray Data it says that it may not be started again: that holds once the run has ended.
-    """
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+
+@contextmanager
+def _defaults(**variables: str) -> Iterator[None]:
+    """Set variables of the environment that are not set, for as long as Ray reads them."""
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
     try:
-        os.dup2(nowhere, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        for name in added:
+            os.environ.pop(name, None)
 
 
 @contextmanager
