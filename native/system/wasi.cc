@@ -1,4 +1,5 @@
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <typeinfo>
@@ -30,6 +31,7 @@ int __cxa_thread_atexit(void (*destroy)(void*), void* object, void* library) {
 namespace onegru::system {
 
 void* Allocate(std::size_t bytes, std::size_t alignment, std::size_t) noexcept {
+  if (bytes > PTRDIFF_MAX - alignment) return nullptr;  // the C library takes more for a negative number
   void* memory = nullptr;
   return posix_memalign(&memory, alignment, bytes) == 0 ? memory : nullptr;
 }

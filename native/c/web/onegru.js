@@ -87,7 +87,8 @@ class Instance {
 
   // Memory for so many bytes, freed by the caller.
   allocate(bytes) {
-    const at = this.functions.malloc(Math.max(bytes, 1)) >>> 0;
+    // The C library takes 2^31 and more for a negative number.
+    const at = bytes < 2 ** 31 ? this.functions.malloc(Math.max(bytes, 1)) >>> 0 : 0;
     if (at === 0) throw new OnegruError("out of memory");
     return at;
   }
