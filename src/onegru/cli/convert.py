@@ -195,7 +195,8 @@ def _show(console: Console, layers: GRU | Stack, target: Path, checks: Sequence[
     table = ruled_table(["output"], ["max abs", "max ULP", "allowed"])
     table.add_column("")
     for item in checks:
-        words = "agrees" if item.agrees else f"differs, most at {list(item.difference.where or ())}"
+        where = list(item.difference.where or ())
+        words = "[green]agrees[/]" if item.agrees else f"[red]differs[/], most at {where}"
         figures = (
             f"{item.difference.max_abs:.3g}",
             ulp_words(item.difference.max_ulp),

@@ -188,7 +188,7 @@ def _compared_lines(found: Verification) -> list[str]:
 
 def _add_rows(table: Table, name: str, outputs: Sequence[OutputResult], otherwise: str) -> None:
     for item in outputs:
-        verdict = "agrees" if item.agrees else "[red]differs[/]"
+        verdict = "[green]agrees[/]" if item.agrees else "[red]differs[/]"
         if item.agrees and item.reason:
             verdict = "not compared"
         table.add_row(name, safe(item.output), verdict, _figure(item.max_abs), ulp_words(item.max_ulp))

@@ -5,7 +5,9 @@ All public classes set `__module__` to onegru, so that pickles survive a move.
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,17 @@ class OneGRUError(Exception):
     """Base of every error that onegru raises on purpose."""
 
     __module__ = "onegru"
+
+    def _render_traceback_(self) -> list[str]:
+        """The lines that notebooks show: the caller's frames, not onegru's own, and the message."""
+        inner = (str(_PACKAGE), f"{os.sep}IPython{os.sep}")
+        frames = [
+            frame
+            for frame in traceback.extract_tb(self.__traceback__)
+            if not frame.filename.startswith(inner[0]) and inner[1] not in frame.filename
+        ]
+        lines = [*traceback.format_list(frames), *traceback.format_exception_only(self)]
+        return ["Traceback (most recent call last):", *(line.rstrip("\n") for line in lines)]
 
 
 class SpecError(OneGRUError, ValueError):
