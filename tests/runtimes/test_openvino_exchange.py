@@ -201,6 +201,40 @@ def test_a_cell_in_an_if(operator: str) -> None:
         assert same_bits(run(model, {"flag": np.array(value), "x": X, "h": state})[0], wanted)
 
 
+def both_directions(*pairs: list[str]) -> Any:
+    """A bidirectional layer for each list of activations, all over one x."""
+    x = ops.parameter([B, T, I], np.float32, name="x")
+    lengths, state = ops.constant(np.full(B, T)), ops.constant(draw(B, 2, H))
+    results = []
+    for place, names in enumerate(pairs):
+        weights = (ops.constant(draw(*shape)) for shape in ((2, 3 * H, I), (2, 3 * H, H), (2, 3 * H)))
+        layer = ops.gru_sequence(x, state, lengths, *weights, H, "bidirectional", activations=names)
+        layer.set_friendly_name(f"gru {place}")
+        results.append(ops.result(layer.output(0)))
+    return openvino.Model(results, [x], "m")
+
+
+def test_activations_of_both_directions(tmp_path: Path) -> None:
+    """OpenVINO's converter copies four names from a bidirectional ONNX node, and runs the first two."""
+    model = both_directions(["sigmoid", "tanh"], ["sigmoid", "relu", "sigmoid", "relu"])
+    X = {"x": draw(B, T, I)}
+    expected = run(model, X)
+    openvino.save_model(model, tmp_path / "m.xml", compress_to_fp16=False)
+    assert onegru.openvino.exchange(model) == 2
+    loaded = onegru.load(tmp_path / "m.xml").run(X)
+    for found in (run(model, X), list(loaded.values())):
+        for array, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(array, wanted, rtol=0, atol=1e-6)
+
+
+def test_a_refusal_names_the_layer_and_leaves_the_model_as_it_is() -> None:
+    model = both_directions(["sigmoid", "tanh"], ["sigmoid", "tanh", "sigmoid", "relu"])
+    with pytest.raises(SpecError, match=r"GRUSequence layer 'gru 1': activations: two pairs that differ, si"):
+        onegru.openvino.exchange(model)
+    kinds = [node.get_type_name() for node in model.get_ordered_ops()]
+    assert kinds.count("GRUSequence") == 2
+
+
 def test_it_must_be_a_model() -> None:
     with pytest.raises(SpecError, match=r"model: 3; must be an openvino\.Model"):
         onegru.openvino.exchange(3)

@@ -12,7 +12,7 @@ import numpy as np
 
 from onegru.core.activations import Activation
 from onegru.core.arguments import choice, flag, integer, number, shown
-from onegru.core.dtypes import ELEMENT_TYPES, Array, as_float_array
+from onegru.core.dtypes import ELEMENT_TYPES, Array, as_float_array, to_float32
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
 
@@ -69,7 +69,7 @@ class Spec:
         dtype: the element type of all tensors: float16, bfloat16, float32 or float64.
         direction: forward, reverse or bidirectional (then D = 2, else 1).
         linear_before_reset: whether the reset gate acts after the recurrent product.
-        clip: bound on the inputs of the activations, > 0; None for none.
+        clip: bound on the inputs of the activations, > 0, rounded to float32; None for none.
         activations: (f, g) for each direction.
         attention: what each step does with an attention score a: "openvino", as OpenVINO's AUGRUCell does
             (True stands for it), or "dien", as equation 16 of the paper on DIEN says, where 1 - z is the
@@ -101,8 +101,10 @@ class Spec:
             raise SpecError.of("input_size", f"{self.input_size}; must be at least 0")
         if self.hidden_size < 1:
             raise SpecError.of("hidden_size", f"{self.hidden_size}; must be at least 1")
-        if self.clip is not None and not 0 < self.clip < float("inf"):
-            raise SpecError.of("clip", f"{self.clip}; must be > 0 and finite, or None")
+        clip = cast(float | None, checked["clip"])
+        if clip is not None and not 0 < (rounded := to_float32(clip)) < float("inf"):
+            raise SpecError.of("clip", f"{self.clip}; must be > 0 and finite in float32, or None")
+        checked["clip"] = None if clip is None else rounded
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         pairs = self.activations

@@ -84,6 +84,8 @@ def _float(name: str, value: object) -> float:
     rounded = to_float32(read)
     if math.isinf(rounded) and not math.isinf(read):
         raise SpecError.of(name, f"{value!r}; must be within float32, in which files hold it")
+    if name == "clip" and read > 0 and not rounded:
+        raise SpecError.of(name, f"{value!r}; must not round to 0 in float32, in which files hold it")
     return rounded
 
 

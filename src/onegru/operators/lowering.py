@@ -221,6 +221,14 @@ def read_activations(
     names = values["activations"]
     if names is None:
         names = ("Sigmoid", "Tanh") * (wanted // 2)
+    if shared and num_directions == 2 and len(names) == 4:  # as OpenVINO's converter copies them from ONNX
+        if [name.lower() for name in names[:2]] != [name.lower() for name in names[2:]]:
+            raise SpecError.of(
+                "activations",
+                f"two pairs that differ, {', '.join(names)}; must be one pair: OpenVINO computes both "
+                "directions with the first",
+            )
+        names = names[:2]
     if len(names) != wanted:
         reason = "" if shared else f", 2 for each of {count(num_directions, 'direction')}"
         raise SpecError.of("activations", f"{len(names)} names; must be {wanted}{reason}")

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -36,6 +36,7 @@ from onegru.runtimes.openvino_op import (
     attribute_sizes,
     attributes_of,
     digest_of,
+    evaluated,
     same,
     set_outputs,
     warn_of_change,
@@ -91,50 +92,64 @@ def _given(node: Any, descriptions: Any, body: Any, outside: Mapping[str, Any]) 
 _kept: list[object] = []  # for models whose end cannot be observed
 
 
+class PreparedLayer(NamedTuple):
+    """A layer that was checked, with its GRU if its weights are constants."""
+
+    layer: Layer
+    operator: Operator
+    attributes: Mapping[str, Any]
+    options: EngineOptions
+    weights: Mapping[str, Array | None]
+    lowered: Lowered | None
+    made: GRU | None
+
+
+def prepare(
+    layer: Layer, operator: Operator, attributes: Mapping[str, Any], options: EngineOptions, where: str
+) -> PreparedLayer:
+    """Check a layer, and pack its weights if they are constants; the model stays as it is.
+
+    Raises:
+        SpecError: the layer is not legal; `where` is a prefix of the message.
+    """
+    check_attributes(operator, attributes, where)
+    with prefixed_errors(where):
+        options = options.for_node(layer.node.get_friendly_name())
+        weights = weights_in(layer, operator)
+        lowered = made = None
+        if all(array is not None for array in weights.values()):
+            lowered = lower(operator, attributes, *(weights.get(name) for name in WEIGHTS))
+            made = _made(lowered, options)
+        return PreparedLayer(layer, operator, attributes, options, weights, lowered, made)
+
+
 def exchange(
-    layer: Layer,
-    operator: Operator,
-    attributes: Mapping[str, Any],
+    ready: PreparedLayer,
     *,
-    options: EngineOptions = DEFAULT_OPTIONS,
     seen: Seen | None = None,
     all_steps: bool = False,
     is_watched: bool = False,
     keep: Callable[[object], None] = _kept.append,
-) -> GRU | None:
+) -> None:
     """Replace a layer by an operator of onegru's.
 
     Args:
-        layer: the layer.
-        operator: what it is.
-        attributes: its attributes, by the specification's names.
-        options: what runs it.
+        ready: the layer.
         seen: called after each run.
         all_steps: whether its lengths are known to be all steps, and need not be read.
         is_watched: whether whoever runs the model looks for failures; else those that OpenVINO would lose
             give NaN.
         keep: called with what must live as long as the model.
-
-    Returns:
-        the GRU that runs it; None if its weights are computed in each run.
-
-    Raises:
-        SpecError: the layer is not legal.
     """
-    node = layer.node
-    check_attributes(operator, attributes)
-    options = options.for_node(node.get_friendly_name())
+    operator, attributes, options, node = ready.operator, ready.attributes, ready.options, ready.layer.node
     names = [port.name for port in operator.inputs[: node.get_input_size()]]
     taken = {name: node.input_value(index) for index, name in enumerate(names)}
     lengths = operator.input("sequence_lens")
     if lengths is not None:
         taken[lengths.name] = _as_int(taken[lengths.name])
-    weights = weights_in(layer, operator)
-    made: GRU | None = None
     state = _State(operator, attributes, names, None, {}, options, seen, is_watched)
-    if all(array is not None for array in weights.values()):
-        lowered = lower(operator, attributes, *(weights.get(name) for name in WEIGHTS))
-        made = _made(lowered, options)
+    made, lowered = ready.made, ready.lowered
+    if made is not None and lowered is not None:
         if lengths is not None and all_steps:
             del taken[lengths.name]
         inputs = {name: value for name, value in taken.items() if name not in WEIGHTS}
@@ -144,7 +159,7 @@ def exchange(
         )
         new = None if seen is not None else _native_node(made, name, operator, inputs, is_watched)
         if new is None:
-            state = replace(state, names=list(inputs), layer=made, weights=weights)
+            state = replace(state, names=list(inputs), layer=made, weights=ready.weights)
             new = _PythonGru.make(state, name, inputs.values(), keep)
     elif seen is not None or options != DEFAULT_OPTIONS:
         new = _PythonGru.make(state, "", taken.values(), keep)
@@ -161,7 +176,6 @@ def exchange(
     nothing = openvino.op.Constant(np.zeros((), np.float32)).output(0)
     for port in node.inputs():  # OpenVINO never frees operators made in Python: let it hold nothing
         port.replace_source_output(nothing)
-    return made
 
 
 def _as_int(output: Any) -> Any:
@@ -226,27 +240,11 @@ def _constant(output: Any, outside: Mapping[str, Any]) -> Array | None:
             if array is None or list(tensors[-1].shape) != list(array.shape):
                 return None
             array_of(tensors[-1])[...] = array
-        found = _evaluated(openvino.Model([output], list(given.values()), "weights"), tensor, tensors)
+        found = evaluated(openvino.Model([output], list(given.values()), "weights"), tensor, tensors)
         if found is None:
             return None
         tensor = found
     return np.array(array_of(tensor))
-
-
-def _evaluated(model: Any, result: Any, inputs: list[Any]) -> Any:
-    """What a model gives, as a tensor, `result` if it can be; None if OpenVINO cannot compute it."""
-    try:
-        return result if model.evaluate([result], inputs) else None
-    except RuntimeError:  # of a few operators only its CPU knows how, such as opset 16's Identity
-        pass
-    try:
-        request = openvino.compile_model(
-            model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
-        ).create_infer_request()
-        request.infer(dict(enumerate(inputs)))
-    except RuntimeError:
-        return None
-    return request.get_output_tensor(0)
 
 
 # --- the operator in C++
@@ -438,8 +436,12 @@ def exchange_all(model: Any, options: EngineOptions) -> int:
     """Replace every GRU layer of a model; see `onegru.openvino.exchange`."""
     layers = list(layers_in(model))
     check_names(options, [layer.node.get_friendly_name() for layer in layers])
+    ready = []  # all are checked before the first is replaced, so that no model is left half exchanged
     for layer in layers:
         operator = OPERATORS[layer.node.get_type_name()]
-        exchange(layer, operator, attributes_of(layer.node, operator), options=options)
+        place = f"{operator.name} layer {layer.node.get_friendly_name()!r}: "
+        ready.append(prepare(layer, operator, attributes_of(layer.node, operator), options, place))
+    for item in ready:
+        exchange(item)
     model.validate_nodes_and_infer_types()
     return len(layers)

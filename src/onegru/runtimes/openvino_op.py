@@ -356,3 +356,19 @@ def _make_class(operator: Operator) -> type[GruOp]:
 
 #: A class for each operator.
 CLASSES: tuple[type[GruOp], ...] = tuple(_make_class(operator) for operator in OPERATORS.values())
+
+
+def evaluated(model: Any, result: Any, inputs: list[Any]) -> Any:
+    """What a model gives, as a tensor, `result` if it can be; None if OpenVINO cannot compute it."""
+    try:
+        return result if model.evaluate([result], inputs) else None
+    except RuntimeError:  # of a few operators only its CPU knows how, such as opset 16's Identity
+        pass
+    try:
+        request = openvino.compile_model(
+            model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+        ).create_infer_request()
+        request.infer(dict(enumerate(inputs)))
+    except RuntimeError:
+        return None
+    return request.get_output_tensor(0)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
-
-import numpy as np
 
 from onegru.core.activations import find_kind
 from onegru.core.errors import SpecError
@@ -20,7 +18,8 @@ from onegru.core.spec import (
     attention_of,
     reversed_directions,
 )
-from onegru.operators.lowering import read_activations
+from onegru.operators.attributes import read_attributes
+from onegru.operators.lowering import read_activations, read_clip
 from onegru.operators.onnx import NEWEST
 
 
@@ -66,27 +65,6 @@ class TorchGruConfig:
         return len(reversed_directions(self.direction))
 
 
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise SpecError.of(name, f"{value!r}; must be a number") from error
-
-
-def _check_list(name: str, values: Any, kind: type) -> None:
-    """Refuse what is neither None nor a list of texts or numbers."""
-    if values is None:
-        return
-    is_list = isinstance(values, Sequence) and not isinstance(values, str)
-    is_number = kind is float
-    if not is_list or not all(
-        isinstance(item, int | float | np.floating | np.integer) if is_number else isinstance(item, str)
-        for item in values
-    ):
-        words = "numbers" if is_number else "names of functions"
-        raise SpecError.of(name, f"{values!r}; must be None or a list of {words}")
-
-
 def form_of(
     direction: str,
     linear_before_reset: bool,
@@ -110,25 +88,34 @@ def form_of(
     ):
         if not isinstance(value, bool):
             raise SpecError.of(name, f"{value!r}; must be True or False")
-    _check_list("activations", activations, str)
-    for name, values in (("activation_alpha", activation_alpha), ("activation_beta", activation_beta)):
-        _check_list(name, values, float)
     count = len(reversed_directions(direction))
-    names = ("Sigmoid", "Tanh") * count if activations is None else activations
-    form = TorchGruConfig(
-        direction,
-        linear_before_reset,
-        0.0 if clip is None else _number("clip", clip),
-        tuple(find_kind(name).name for name in names),
-        tuple(map(float, activation_alpha or ())),
-        tuple(map(float, activation_beta or ())),
-        resets_to_initial,
-        must_have_attention(attention),
+    given = {
+        "clip": clip,
+        "activations": activations,
+        "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    options = _read_options(given, count) if given else (0.0, ("Sigmoid", "Tanh") * count, (), ())
+    kind = must_have_attention(attention)
+    return TorchGruConfig(direction, linear_before_reset, *options, resets_to_initial, kind)
+
+
+def _read_options(
+    given: Mapping[str, object], num_directions: int
+) -> tuple[float, tuple[str, ...], tuple[float, ...], tuple[float, ...]]:
+    """clip, activations, activation_alpha and activation_beta, read as attributes of ONNX's GRU.
+
+    Values that no function takes are left out, so that only this call warns of them.
+    """
+    values = read_attributes(NEWEST, given)
+    pairs = read_activations(NEWEST, values, num_directions)
+    names = tuple(function.name for pair in pairs for function in pair)
+    alpha, beta = (
+        tuple(values[f"activation_{kind}"] or ())[: sum(kind in find_kind(name).takes for name in names)]
+        for kind in ("alpha", "beta")
     )
-    if clip is not None and not form.clip > 0:
-        raise SpecError.of("clip", f"{clip}; must be > 0 and finite, or None")
-    spec_of(form, 1, 1, "float32", False)  # which says what is wrong
-    return form
+    return read_clip(NEWEST, values["clip"]) or 0.0, names, alpha, beta
 
 
 def must_have_attention(value: object) -> Attention:

@@ -15,7 +15,7 @@ import numpy as np
 
 from onegru import _native
 from onegru.core.dtypes import Array, bfloat16
-from onegru.core.errors import FormatError, SpecError, needs_extra, prefixed_errors
+from onegru.core.errors import FormatError, SpecError, needs_extra
 from onegru.core.machine import foreign_threads_run, memory_size
 from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.native import get_num_threads
@@ -95,24 +95,15 @@ class Network:
         self._sized: dict[_Sizes, _Compiled] = {}
 
     def _exchange(self, grus: Sequence[GruStep], options: EngineOptions, observer: Observer | None) -> None:
-        from onegru.runtimes.openvino_exchange import exchange, layers_in
+        from onegru.runtimes.openvino_exchange import exchange, layers_in, prepare
 
         for layer in list(layers_in(self._model)):
             number = _number_of(layer.node, self._place)
             gru = grus[number]
             layer.node.set_friendly_name(gru.name)
             seen = None if observer is None else functools.partial(observer, number, "done")
-            with prefixed_errors(f"{self._place}: {gru}: "):
-                exchange(
-                    layer,
-                    gru.operator,
-                    gru.attributes,
-                    options=options,
-                    seen=seen,
-                    all_steps=gru.full_length,
-                    is_watched=True,
-                    keep=self._kept.append,
-                )
+            ready = prepare(layer, gru.operator, gru.attributes, options, f"{self._place}: {gru}: ")
+            exchange(ready, seen=seen, all_steps=gru.full_length, is_watched=True, keep=self._kept.append)
         try:
             self._model.validate_nodes_and_infer_types()
         except Exception as error:  # whatever OpenVINO stumbles over
