@@ -130,6 +130,30 @@ def test_run_node_takes_lists() -> None:
     same(backend.run_node(gru("X", ["Y", "Y_h"]), [array.tolist() for array in arrays]), onegru.gru(*arrays))
 
 
+def test_run_node_of_one_array() -> None:
+    relu = node("Relu", ["X"], ["Z"])
+    for array in (X, X[0, 0]):
+        same(backend.run_node(relu, array, opset_version=14), [np.maximum(array, 0)])
+    with pytest.raises(SpecError, match="inputs: 'X'; must be an array or a list of arrays"):
+        backend.run_node(relu, "X")
+
+
+def test_outputs_of_another_shape_than_stated() -> None:
+    arrays = [X, weights()["W"], weights()["R"]]
+    Y = onegru.gru(*arrays)[0]
+    backend.run_node(gru("X", ["Y"]), arrays, outputs_info=[(Y.dtype, Y.shape)])
+    for wrong in ((np.float64, Y.shape), (Y.dtype, Y.shape[1:])):
+        with pytest.raises(SpecError, match=r"outputs_info: .*; must be \[\(dtype\('float32'\), "):
+            backend.run_node(gru("X", ["Y"]), arrays, outputs_info=[wrong])
+
+
+def test_a_hidden_size_that_contradicts_a_stated_shape() -> None:
+    for hidden, is_right in ((H, True), (H + 1, False)):
+        inputs = [value("X"), value("W", shape=[1, 3 * H, I]), value("R", shape=[1, 3 * H, H])]
+        proto = model(graph([gru("X", ["Y", "Y_h"], hidden_size=hidden)], inputs, ["Y", "Y_h"], {}))
+        assert backend.is_compatible(proto) is is_right
+
+
 def test_run_node_with_lengths() -> None:
     constants = weights()
     arrays = [X, constants["W"], constants["R"], np.array([T, 1], np.int32)]
@@ -250,7 +274,7 @@ def test_arguments_of_other_types() -> None:
     assert not onegru.backend.supports_device(3)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match=r"node: None; must be a NodeProto"):
         onegru.backend.run_node(None, [x])  # type: ignore[arg-type]
-    with pytest.raises(SpecError, match="inputs: 5; must be a list of arrays"):
+    with pytest.raises(SpecError, match="inputs: 5; must be an array or a list of arrays"):
         onegru.backend.run_node(node, 5)
     with pytest.raises(SpecError, match="device: 3; must be CPU"):
         onegru.backend.run_node(node, [x], device=3)  # type: ignore[arg-type]

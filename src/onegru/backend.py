@@ -119,16 +119,21 @@ class OneGRUBackend(Backend):
 
         Args:
             node: the node.
-            inputs: arrays for its inputs, in order, without those whose name is empty.
+            inputs: arrays for its inputs, in order, without those whose name is empty; one array for a node
+                of one input.
             device: must be CPU.
-            outputs_info: not needed; types and shapes follow from the inputs.
+            outputs_info: the type and the shape that each output must have; None if they are not known.
             kwargs: `opset_version` for the opset, by default the newest that onnx and ONNX Runtime know;
                 `engine` as for `prepare`.
+
+        Raises:
+            SpecError: an argument does not fit the node.
         """
         if not isinstance(node, NodeProto):
             raise SpecError.of("node", f"{shown(node)}; must be a NodeProto")
-        if not isinstance(inputs, Sequence | np.ndarray):
-            raise SpecError.of("inputs", f"{shown(inputs)}; must be a list of arrays")
+        inputs = [inputs] if isinstance(inputs, np.ndarray) else inputs
+        if not isinstance(inputs, Sequence) or isinstance(inputs, str | bytes):
+            raise SpecError.of("inputs", f"{shown(inputs)}; must be an array or a list of arrays")
         opset = kwargs.pop("opset_version", None)
         opset = node_opset(node) if opset is None else integer("opset_version", opset, 1)
         if opset >= 2**31:
@@ -143,7 +148,13 @@ class OneGRUBackend(Backend):
         ]
         outputs = [ValueInfoProto(name=name) for name in node.output if name]
         graph = helper.make_graph([node], "node", infos, outputs)
-        return cls.run_model(model_of(graph, opset), inputs, device, **kwargs)
+        results = cls.run_model(model_of(graph, opset), inputs, device, **kwargs)
+        if outputs_info is not None:
+            found = [(np.dtype(array.dtype), tuple(array.shape)) for array in results]
+            wanted = [(np.dtype(dtype), tuple(shape)) for dtype, shape in outputs_info]
+            if found != wanted:
+                raise SpecError.of("outputs_info", f"{wanted}; must be {found}, as the outputs are")
+        return results
 
     @classmethod
     def supports_device(cls, device: str) -> bool:

@@ -97,7 +97,7 @@ GRU_REFUSALS: list[tuple[str, dict[str, Any]]] = [
     # clip
     ("clip: 0; must be > 0", {"clip": 0.0}),
     ("clip: -1; must be > 0", {"clip": -1.0}),
-    ("clip: 0; must be > 0", {"clip": 1e-60}),
+    ("clip: 1e-60; must not round to 0 in float32", {"clip": 1e-60}),
     ("clip: -inf; must be > 0", {"clip": float("-inf")}),
     ("clip: NaN; must be a number", {"clip": float("nan")}),
     ("activations: unknown function 'Lea\u212ayRelu'", {"activations": ["Lea\u212ayRelu", "Tanh"]}),
@@ -204,6 +204,7 @@ OPENVINO_REFUSALS: list[tuple[str, str, dict[str, Any]]] = [
     ("gru_cell", "hidden_size: 0; must be at least 1", {"hidden_size": 0}),
     ("gru_cell", "hidden_size: missing; GRUCell-3 requires it", {"hidden_size": None}),
     ("gru_cell", "clip: -1; must be at least 0, where 0 is none", {"clip": -1}),
+    ("gru_cell", "clip: 1e-46; must not round to 0 in float32", {"clip": 1e-46}),
     (
         "gru_cell",
         "activations: unknown function 'elu'; must be one of Relu, Sigmoid, Tanh",

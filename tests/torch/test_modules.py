@@ -7,6 +7,7 @@ import io
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -496,3 +497,24 @@ def test_calls_use_no_more_threads_than_pytorch_may(monkeypatch: pytest.MonkeyPa
         limit(0)
         torch.set_num_threads(before)
         onegru.set_num_threads(mine)
+
+
+def test_options_are_read_as_everywhere_else() -> None:
+    """clip, alpha and beta are float32 numbers, and what onegru.GRU refuses is refused here."""
+    gru = ours.GRU(4, 4, dtype=torch.float64, clip=0.37)
+    layer = onegru.from_torch(gru)
+    assert layer.spec.clip == float(np.float32(0.37)) and gru.form.clip == layer.spec.clip
+    assert onegru.Spec(4, 4, "float64", clip=0.37).clip == float(np.float32(0.37))
+    assert ours.GRU(4, 4, clip=float("inf")).form.clip == 0.0
+    names = ["HardSigmoid", "Tanh"]
+    for name, value in (
+        *(("clip", value) for value in (True, "1", b"2", 1e39, 1e-50, 10**400, 0)),
+        *(("activation_alpha", [value]) for value in (True, 1e39, float("nan"))),
+        *(("activation_beta", [value]) for value in ("1", 1e300)),
+    ):
+        with pytest.raises(onegru.SpecError, match=f"^{name}: "):
+            ours.GRU(4, 4, activations=names, **{name: value})
+    for kind in (ours.GRU, ours.GRU, ours.GRUCell):
+        with pytest.warns(onegru.SpecWarning, match="activation_alpha: 1 value left over"):
+            module = kind(4, 4, activation_alpha=[0.125])
+        assert module.form.activation_alpha == ()

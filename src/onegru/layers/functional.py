@@ -97,7 +97,7 @@ def gru(
     )
     # These two have defaults in the signature, which a version that lacks the attribute must not see.
     for name, value in (("layout", layout), ("linear_before_reset", linear_before_reset)):
-        if name in operator.attributes or not _is_zero(value):
+        if value is not None and (name in operator.attributes or not _is_zero(value)):
             attributes[name] = value
     inputs = {"X": X, "sequence_lens": sequence_lens, "initial_h": initial_h}
     outputs = _call(operator, attributes, inputs, W, R, B, engine)

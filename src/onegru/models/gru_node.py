@@ -295,10 +295,13 @@ def check_stated(
     if node.bodies:
         return
     known = dict(sizes or {})
+    if not known and isinstance(hidden := node.attributes.get("hidden_size"), int):
+        known = {"H": hidden, "G": 3 * hidden}
     for port in node.ports[: len(node.operator.inputs)]:
         value = node.inputs.get(port.name)
         found: Any = next((info for info in graph.inputs if info.value == value), constants.get(value or ""))
-        if port.role in WEIGHTS or not isinstance(found, TensorInfo | np.ndarray):
+        is_constant = port.role in WEIGHTS and not isinstance(found, TensorInfo)  # checked with its layer
+        if is_constant or not isinstance(found, TensorInfo | np.ndarray):
             continue
         given = found.dtype if isinstance(found, TensorInfo) else found.dtype.name
         with prefixed_errors(f"{graph.path}: {node}: "):

@@ -88,9 +88,9 @@ class AttributeParser:
         return None if self.data(layer, name).strip() == "..." else self.items(layer, name, self.dimension)
 
     def integer(self, layer: Layer, name: str, text: str) -> int:
-        """A number, at least 0."""
+        """An integer of at least 0."""
         if re.fullmatch(r"\s*[0-9]{1,18}\s*", text) is None:
-            raise self.error(f"{layer}: {name}: {text!r}; must be a number, at least 0")
+            raise self.error(f"{layer}: {name}: {text!r}; must be an integer of at least 0")
         return int(text)
 
     def number(self, layer: Layer, name: str, text: str) -> float:
@@ -128,7 +128,9 @@ class AttributeParser:
             return text.strip()
         match attribute.kind:
             case "int":
-                return self.integer(layer, attribute.name, text)
+                if re.fullmatch(r"\s*[0-9]{1,18}\s*", text) is None:
+                    raise self.error(f"{layer}: {attribute.name}: {text!r}; must be an integer of at least 1")
+                return int(text)
             case "float":
                 return self.number(layer, attribute.name, text)
             case "flag":

@@ -256,7 +256,10 @@ class _Reader:
         for entry in layer.element.iterfind("port_map/*[@axis]"):
             self.parser.cut(layer, entry)
         if layer.type.startswith("OneGRU"):
-            raise self.parser.error(f"{layer}: is valid only in the process that created it")
+            raise self.parser.error(
+                f"{layer}: is valid only in the process that created it; save the model before "
+                "onegru.openvino.exchange"
+            )
 
     def taken(self, layer: Layer, index: int = 0) -> str:
         """The value that an input of a layer takes."""
