@@ -67,8 +67,18 @@ def own_lengths(net: Bent) -> str:
     return net.swapped(net.add("Squeeze", Y, net.ints(1)), (1, 2, 0))
 
 
+def halves_of_features(net: Bent) -> str:
+    """Rows of [batch * steps, C // 2, 2], as PyTorch's exporter writes sizes that it has not folded."""
+    rows, shape = net.rows(), net.add("Shape", net.rows())
+    batch, steps, features = (net.add("Gather", shape, net.ints(axis)) for axis in range(3))
+    half, two = net.add("Div", features, net.ints(2)), net.ints(2)
+    parts = net.add("Reshape", rows, net.add("Concat", net.add("Mul", batch, steps), half, two, axis=0))
+    turned = net.add("Softmax", parts, axis=1)
+    return net.back(net.add("Reshape", turned, net.add("Concat", batch, steps, features, axis=0)))
+
+
 @pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.parametrize("make", [spread_table, as_many_zeros, same_pads, own_lengths])
+@pytest.mark.parametrize("make", [spread_table, as_many_zeros, same_pads, own_lengths, halves_of_features])
 def test_what_streams(make: Callable[[Bent], str], fixed: bool, tmp_path: Path) -> None:
     net, proto = network(make, fixed)
     source, target = save(tmp_path, proto), tmp_path / "streaming.onnx"
@@ -87,6 +97,13 @@ def numbers(net: Bent, first: int, step: int, dtype: int) -> str:
 
 def running_mean(net: Bent) -> str:
     count = net.add("Cast", numbers(net, 1, 1, TensorProto.INT64), to=TensorProto.FLOAT)
+    return net.add("Div", net.add("CumSum", net.last, net.constant(-1, np.int64)), count)
+
+
+def mean_of_a_range_from_one(net: Bent) -> str:
+    """`torch.arange(1, steps + 1, dtype=torch.float)`, whose bounds are floats."""
+    last = net.add("Add", net.add("Squeeze", net.steps(), net.ints(0)), net.constant(1.0))
+    count = net.add("Range", net.constant(1.0), last, net.constant(1.0))
     return net.add("Div", net.add("CumSum", net.last, net.constant(-1, np.int64)), count)
 
 
@@ -147,6 +164,7 @@ def expanded(net: Bent) -> str:
     "make",
     [
         running_mean,
+        mean_of_a_range_from_one,
         mean_before,
         cumulative_norm,
         mean_by_ones,
@@ -412,3 +430,30 @@ def test_inputs_of_other_numbers_of_steps_are_refused(tmp_path: Path) -> None:
     path = save(tmp_path, model(graph(layers, infos, ["x_out", "y_out"], weights(I=4))))
     with pytest.raises(SpecError, match=r"^time: 'y' takes 3 steps, and another input 6; must be one number"):
         onegru.load(path).stream(rewrite=True, time={"x": 0, "y": 0})
+
+
+def half_of_the_steps(net: Bent) -> str:
+    """A number that a run of another length computes in another way."""
+    half = net.add("Div", steps_of(net, net.last), net.ints(2))
+    return net.add("Mul", net.last, net.add("Cast", half, to=TensorProto.FLOAT))
+
+
+def ones_for_half_of_the_steps(net: Bent) -> str:
+    half = net.add("Div", steps_of(net, net.last), net.ints(2))
+    count = net.add("ReduceSum", net.add("ConstantOfShape", half), net.ints(0))
+    return net.add("Add", net.last, net.add("Cos", count))
+
+
+def half_a_range(net: Bent) -> str:
+    """Numbers up to half of the steps are not those of the steps."""
+    last = net.add("Squeeze", net.add("Div", net.steps(), net.constant([0.5])), net.ints(0))
+    count = net.add("Range", net.constant(0.0), last, net.constant(2.0))
+    return net.add("Add", net.last, count)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("make", [half_of_the_steps, ones_for_half_of_the_steps, half_a_range])
+def test_a_share_of_the_steps_is_no_number(make: Callable[[Bent], str], fixed: bool, tmp_path: Path) -> None:
+    _, proto = network(make, fixed)
+    with pytest.raises(SpecError, match="cannot run in chunks, as"):
+        onegru.load(save(tmp_path, proto)).stream(rewrite=True, delay=True)

@@ -41,6 +41,7 @@ class TimeAnalysis:
         self.moves: dict[int, list[Move] | None] = {}  # None: an operator that no rule knows
         self.beside: dict[int, list[Move]] = {}  # of inputs that depend on no input of the model
         self.measured: dict[str, tuple[Axis, str]] = {}  # the sizes that Shape gives: of which axis and value
+        self.computed: dict[str, frozenset[str]] = {}  # sizes made of measured ones, by their own names
         self.sized: dict[str, tuple[Size, ...]] = {}  # integers, as far as they are numbers and such sizes
         self.numbered: dict[int, tuple[str, int]] = {}  # by `_number`
         self.lost: dict[int, set[int]] = {}  # factors that a Reshape cuts
@@ -136,17 +137,33 @@ class TimeAnalysis:
                 found = call.operator.sizes(call, known) if known and len(known) == len(parts) else None
             except (UnknownOpError, ArithmeticError, LookupError, ValueError):
                 return
+            if found is None and len(known) == len(parts):
+                found = self._computed_sizes(op, known)
         if found is not None and len(found) <= MOST_SIZES:
             self.sized[op.outputs[0]] = found
+
+    def _computed_sizes(self, op: Op, known: list[tuple[Size, ...]]) -> tuple[Size, ...] | None:
+        """Names for what is computed of fixed sizes in a way that these do not show, such as halves."""
+        numbers = self.flow.sizes(op.outputs[0])
+        if numbers is None or not all(isinstance(size, int) for size in numbers):
+            return None
+        parts = {part for sizes in known for size in sizes for part in str(size).split(TIMES)}
+        sources = {
+            source for part in parts for source in self.computed.get(part, {part} & self.measured.keys())
+        }
+        names = tuple(f"@{len(self.computed) + place}of" for place in range(len(numbers)))
+        self.computed |= dict.fromkeys(names, frozenset(sources))
+        return names
 
     def sizes_in(self, name: str) -> tuple[Size, ...] | None:
         """Integers, as far as they are numbers and measured sizes; None if they are not known."""
         if name in self.dynamic:
             return self.sized.get(name)
         array = self.flow.constant(name)
-        if array is None or array.dtype.kind not in "iub" or array.ndim > 1 or array.size > MOST_SIZES:
+        if array is None or array.dtype.kind not in "iubf" or array.ndim > 1 or array.size > MOST_SIZES:
             return None
-        return tuple(int(item) for item in array.ravel())
+        is_whole = bool(np.isfinite(array).all() and (array == np.floor(array)).all())
+        return tuple(int(item) for item in array.ravel()) if is_whole else None
 
     def _number(self, op: Op) -> tuple[str, int] | None:
         """The size of an axis that a Range numbers, as measured, and the whole number between its numbers."""

@@ -105,6 +105,14 @@ class PlanContext:
         ]
         return self.analysis.axes.find(large[0]) in self.time
 
+    def sizes_in(self, name: str) -> tuple[Size, ...] | None:
+        """As of the analysis; None if they are computed of the number of steps in an unknown way."""
+        sizes = self.analysis.sizes_in(name)
+        parts = {part for size in sizes or () for part in str(size).split(TIMES)}
+        sources = {source for part in parts for source in self.analysis.computed.get(part, ())}
+        is_along = any(self.goes_along(self.analysis.measured[source][0]) for source in sources)
+        return None if is_along else sizes
+
     def steps_in(self, sizes: tuple[Size, ...] | None) -> list[list[str]]:
         """For each integer that depends on the number of steps, the values of which it is a size."""
         found = [

@@ -98,7 +98,7 @@ class RecurrencesPlanner:
     def _is_full_length(self, op: Op, extent: TimeExtent) -> bool:
         """Whether the lengths that a recurrence takes are its number of steps, for all rows."""
         name = op.inputs[recurrent(op).lengths]
-        while (sizes := self.analysis.sizes_in(name)) is None:
+        while (sizes := self.context.sizes_in(name)) is None:
             before = self.flow.producer(name)
             if before is None or before.kind not in COPIES or len(before.inputs) < 1:
                 return False

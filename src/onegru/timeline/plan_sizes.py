@@ -30,9 +30,9 @@ class SizesPlanner:
             counts |= self.context.streamed.intersection(taken)
         if not counts:
             return
-        sizes = self.analysis.sized.get(op.outputs[0])
+        sizes = self.context.sizes_in(op.outputs[0])
         is_followed = op.kind == "Shape" or all(
-            map(self.context.steps_in, map(self.analysis.sizes_in, counts))
+            map(self.context.steps_in, map(self.context.sizes_in, counts))
         )
         if (
             sizes is not None
@@ -52,7 +52,7 @@ class SizesPlanner:
         filled_by = operator_of(op.kind).filled_by
         if filled_by is None or self.analysis.moves[id(op)] is None:
             return False
-        name, sizes = op.outputs[0], self.analysis.sized.get(op.inputs[filled_by])
+        name, sizes = op.outputs[0], self.context.sizes_in(op.inputs[filled_by])
         steps, axes = self.context.steps_in(sizes), self.analysis.known.get(name)
         extents = {self.context.extent(value) for values in steps for value in values}
         if sizes is None or axes is None or len(steps) != 1 or len(steps[0]) != 1 or len(extents) != 1:
@@ -88,7 +88,7 @@ class SizesPlanner:
             return
         sizes, counts = operator_of(op.kind).size_inputs, not self.context.places.isdisjoint(taken)
         others = {name for place, name in enumerate(op.inputs) if place not in sizes} - self.context.made
-        others = {name for name in others & self.analysis.dynamic if name not in self.analysis.sized}
+        others = {name for name in others & self.analysis.dynamic if self.context.sizes_in(name) is None}
         if not others:
             self.context.made.update(filter(None, op.outputs))
             self.context.places.update(filter(None, op.outputs if counts or op.kind == "CumSum" else ()))
@@ -119,7 +119,7 @@ class SizesPlanner:
     def _cuts_time_alone(self, op: Op, place: int, moves: list[Move], timed: Mapping[str, list[int]]) -> bool:
         """Whether the bounds of a Slice that count steps are those of time, which it keeps."""
         axes = self.flow.ints(op, "axes", 3)
-        sizes, rank = self.analysis.sized.get(op.inputs[place]), len(self.analysis.known[op.inputs[0]] or ())
+        sizes, rank = self.context.sizes_in(op.inputs[place]), len(self.analysis.known[op.inputs[0]] or ())
         if place > 2 or axes is None or any(move.to is None for move in moves):
             return False
         counted = [
@@ -143,7 +143,7 @@ class SizesPlanner:
                 item for item in places if not is_held or sizes.ravel()[item[1]] > 0
             ]
             return
-        wanted = self.analysis.sized.get(op.inputs[1])
+        wanted = self.context.sizes_in(op.inputs[1])
         if wanted is None:
             wanted = None if op.inputs[1] in self.context.counting else self.flow.sizes(op.inputs[1])
         if wanted is None:
@@ -165,7 +165,7 @@ class SizesPlanner:
         name = op.inputs[place] if len(op.inputs) > place else ""
         if not name:
             return
-        sizes, rank = self.analysis.sizes_in(name), len(self.analysis.known[op.outputs[0]] or ())
+        sizes, rank = self.context.sizes_in(name), len(self.analysis.known[op.outputs[0]] or ())
         if sizes is None:
             self.context.refuse("unknown", "has sizes that are computed in a way that is not known")
             return
