@@ -382,6 +382,55 @@ def across_features(net: Network) -> str:
     return net.swapped(net.add("Reshape", Y, net.add("Shape", x)), (0, 2, 1))
 
 
+def differences(net: Network) -> str:
+    """From the step before; the first one is zero."""
+    later, earlier = cut(net, net.last, 1, FAR), cut(net, net.last, 0, -1)
+    return padded(net, net.add("Sub", later, earlier), 1)
+
+
+def second_differences(net: Network) -> str:
+    net.last = net.add("Tanh", differences(net))
+    return net.conv(differences(net), 1)
+
+
+def with_a_number(net: Network, value: str, before: int, behind: int, number: float) -> str:
+    pads = net.constant([0, 0, before, 0, 0, behind], np.int64)
+    return net.add("Pad", value, pads, net.constant(number))
+
+
+def constant_in_front(net: Network) -> str:
+    return net.conv(with_a_number(net, net.last, 3, 0, 0.7), 4)
+
+
+def constant_in_front_of_an_activation(net: Network) -> str:
+    return net.conv(net.add("Tanh", with_a_number(net, net.last, 2, 0, -1.5)), 3)
+
+
+def shift_of_a_constant(net: Network) -> str:
+    """In one Pad, or by a Slice behind it; the other steps beside it come at once."""
+    if net.rng.integers(2):
+        moved = with_a_number(net, net.last, 2, -2, 0.7)
+    else:
+        moved = cut(net, with_a_number(net, net.last, 2, 0, 0.7), 0, -2)
+    return net.add("Add", net.last, moved)
+
+
+def constant_that_is_cut(net: Network) -> str:
+    """More steps than the run has, some of which a Slice drops again."""
+    moved = cut(net, with_a_number(net, net.last, 3, 0, 0.7), 1, FAR)
+    return net.conv(moved, 3)
+
+
+def maximum_behind_infinity(net: Network) -> str:
+    number = -np.inf if net.rng.integers(2) else float(np.finfo(np.float32).min)
+    return net.add("MaxPool", with_a_number(net, net.last, 2, 0, number), kernel_shape=[3])
+
+
+def maximum_with_pads(net: Network) -> str:
+    both = net.add("MaxPool", net.last, kernel_shape=[3], pads=[2, 0])
+    return net.add("MaxPool", net.add("Tanh", both), kernel_shape=[2], pads=[1, 0])
+
+
 CAUSAL: dict[str, Callable[[Network], str]] = {
     "GRU": Network.gru,
     "LSTM": lambda net: net.gru("LSTM"),
@@ -411,6 +460,14 @@ CAUSAL: dict[str, Callable[[Network], str]] = {
     "one padding for two sizes": one_padding_for_two_sizes,
     "two shuffles of channels": shuffled_twice,
     "gate": gated,
+    "differences": differences,
+    "second differences": second_differences,
+    "constant in front": constant_in_front,
+    "constant in front of an activation": constant_in_front_of_an_activation,
+    "shift of a constant": shift_of_a_constant,
+    "constant that is cut": constant_that_is_cut,
+    "maximum behind -inf": maximum_behind_infinity,
+    "maximum with pads": maximum_with_pads,
     "kernel of 1": lambda net: net.conv(net.last, 1),
     "a row for each step": looked_up,
     "bags of rows": bags_of_rows,
@@ -501,7 +558,7 @@ def test_drawn_networks(seed: int, tmp_path: Path) -> None:
         assert not target.exists()
         return
     if not set(names).isdisjoint(AHEAD):
-        with pytest.raises(SpecError, match=r"gives each step \d steps? later"):
+        with pytest.raises(SpecError, match=r"its output comes \d steps? later"):
             onegru.make_streaming(source, target)
         future = X.copy()
         future[:, :, -1] += 100.0

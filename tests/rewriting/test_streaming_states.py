@@ -537,3 +537,15 @@ def test_what_is_added_behind_a_gru_may_have_other_rows(rows: tuple[int, int], t
     parts = [stream.step({"X": X[:, :, a:b], "other": other[:, :, a:b]})["Z"] for a, b in pairwise([0, 9, T])]
     whole = onegru.load(source).run({"X": X, "other": other})["Z"]
     np.testing.assert_allclose(np.concatenate(parts, 2), whole, atol=1e-5)
+
+
+def test_an_infinite_start_in_onnx_runtime_by_the_metadata(tmp_path: Path) -> None:
+    net = Network(np.random.default_rng(1))
+    net.last = net.add("MaxPool", "X", kernel_shape=[3], pads=[2, 0])
+    net.last = net.gru()
+    source, target = save(tmp_path, net.proto()), tmp_path / "streaming.onnx"
+    onegru.make_streaming(source, target)
+    text = onnx.load(target).metadata_props[0].value
+    assert '"initial": [[["-inf"]]]' in text and "Infinity" not in text
+    X = sequence() - 9
+    np.testing.assert_allclose(in_onnx_runtime(target, X), onegru.load(source).run({"X": X})["Z"], atol=1e-5)

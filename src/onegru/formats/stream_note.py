@@ -59,7 +59,7 @@ def write_note(
     document: dict[str, Any] = {
         "states": [
             {"input": item.input, "output": item.output, "shape": item.first}
-            | ({"initial": initial[item.input].astype(float).tolist()} if item.input in initial else {})
+            | ({"initial": _as_json(initial[item.input])} if item.input in initial else {})
             for item in states
         ],
         "time": dict(time),
@@ -105,7 +105,8 @@ def read_note(
             is_sound = is_sound and all(have in (1, size) for have, size in sizes)
             with np.errstate(over="ignore"):
                 start = array.astype(numpy_dtype(str(takers[taken].dtype)))
-            is_sound = is_sound and bool(np.isfinite(start.astype(np.float64)).all())
+            same = np.isfinite(start.astype(np.float64)) == np.isfinite(array)
+            is_sound = is_sound and bool(same.all()) and not np.isnan(array).any()
         is_sound = is_sound and all(map(_is_size, (delay, *chain(*least.values()))))
         is_sound = is_sound and document.get("delays", {}).keys() <= givers
         ranks = {name: len(takers[name].shape or ()) or axis + 1 for name, (axis, _) in least.items()}
@@ -167,6 +168,12 @@ def named_sizes(text: str, inputs: Sequence[TensorInfo]) -> tuple[TensorInfo, ..
     except BROKEN:
         return None
     return tuple(found)
+
+
+def _as_json(array: Array) -> Any:
+    """Numbers as JSON has them, and infinite ones, which it lacks, as strings: "inf", "-inf"."""
+    numbers = array.astype(float)
+    return np.where(np.isfinite(numbers), numbers.astype(object), numbers.astype(str).astype(object)).tolist()
 
 
 def _is_size(number: object) -> bool:

@@ -64,7 +64,7 @@ class StreamingRewriter:
         self.edit = edit
         self.sizes = SizeNames(analysis)
         self.states: list[State] = []
-        self.joined: dict[tuple[str, int, int, bool], str] = {}
+        self.joined: dict[tuple[str, int, int, bool, float], str] = {}
         self.parts: dict[str, list[tuple[str, Op, int]]] = {}
         self.held: dict[str, str] = {}
 
@@ -181,10 +181,10 @@ class StreamingRewriter:
 
     def _add_cache(self, cache: Cache) -> None:
         """Put the last steps of a value in front of those of a chunk."""
-        op, place, axis, first, steps, waits = cache
+        op, place, axis, first, steps, waits, fill = cache
         edit = self.edit
         value, now = op.inputs[place], edit.input_of(op, place)
-        key = (now, first, steps, waits)
+        key = (now, first, steps, waits, fill)
         if key in self.joined:
             edit.take(op, place, self.joined[key])
             return
@@ -204,8 +204,9 @@ class StreamingRewriter:
             new = edit.slice(joined, axis, 0, -steps, f"{label}/waited", before=op)
         self.joined[key] = new
         edit.take(op, place, new)
-        edit.slice(joined, axis, -steps, END, f"{label}/last", output=given)
-        self.states.append(State(taken, given, label, shape, steps))
+        edit.slice(joined, axis, -steps if steps else END, END, f"{label}/last", output=given)
+        start = np.full([1] * len(shape), fill) if fill else None
+        self.states.append(State(taken, given, label, shape, steps, start))
 
     def _hold(self, name: str, steps: int) -> None:
         """Let the steps of an output wait for later ones."""

@@ -1,6 +1,7 @@
 """What makes a model of whole sequences run in chunks of time: the states that it needs, and where they go.
 
-After N steps of input, a value of the streaming model has N - delay steps; the others are still to come. A
+After N steps of input, a value of the streaming model has N - delay steps; the others are still to come. The
+delay is negative where the first chunk begins with steps that an operator has put in front. A
 whole run has `left_pad` more in front of them, zeros that an operator puts there: the streaming model has
 them only in the cache of the convolution that reads them first. And it has `right_pad` more behind them,
 where a convolution reads zeros behind the last step of its input, or less, if it cuts some off.
@@ -23,9 +24,10 @@ class Cache(NamedTuple):
         op: what takes them; the padding along time of a pooling or a convolution goes.
         place: the input of the operator.
         axis: the axis of the input that is time.
-        first: how many there are before the first chunk, all zero.
+        first: how many there are before the first chunk.
         steps: how many there are later.
         waits: whether each step only waits for so many later ones, as opposed to being read with them.
+        fill: the number that those before the first chunk are.
     """
 
     op: Op
@@ -34,6 +36,7 @@ class Cache(NamedTuple):
     first: int
     steps: int
     waits: bool = False
+    fill: float = 0.0
 
 
 @dataclass
@@ -117,7 +120,7 @@ class TimeExtent(NamedTuple):
     @property
     def to_hold(self) -> int:
         """How many steps may wait as zeros came in front: all if so many are late, else those cut off."""
-        return self.left_pad if self.delay else min(self.left_pad, -self.right_pad)
+        return self.left_pad if self.delay > 0 else min(self.left_pad, -self.right_pad)
 
     def held(self, steps: int) -> TimeExtent:
         """The same after so many steps of zeros, which are the first ones of a chunk."""

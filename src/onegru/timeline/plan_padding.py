@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from onegru.core.wording import count
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Move, operator_of
@@ -24,13 +26,39 @@ class PaddingPlanner:
         is_written = op.kind in ("Pad", "Slice") or isinstance(operator, Window)
         if move.pad_begin < 0 or (move.pad_end < 0 and op.kind != "Pad") or not is_written:
             self.context.refuse_ends(f"{move.message}, which a stream does not know the ends of")
-        elif not operator.pads_with_zeros(self.analysis.call(op)):
-            self.context.refuse_ends("pads time with other numbers than zeros")
+        elif (
+            not operator.pads_with_zeros(self.analysis.call(op)) or extent.delay == 1
+        ) and self._put_in_front(op, move, extent):
+            return
         left_pad = max(extent.left_pad + move.pad_begin, 0)
         self.context.extents[op.outputs[move.output]] = TimeExtent(
             extent.delay, left_pad, extent.right_pad + move.pad_end
         )
         self.context.changes.unpadded.append((op, move.axis))
+
+    def _put_in_front(self, op: Op, move: Move, extent: TimeExtent) -> bool:
+        """Let the first chunk begin with the steps that a Pad puts in front; whether that was done.
+
+        So a step that comes one later than in a whole run comes at once again, as in differences. To make
+        good two would need a first chunk of two steps.
+        """
+        call = self.analysis.call(op)
+        fill = self.flow.fill(op.inputs[2]) if call.is_given(2) else call.get("value", 0.0)
+        is_constant = op.kind == "Pad" and str(call.get("mode", "constant")).lower() == "constant"
+        if not is_constant or not isinstance(fill, int | float) or fill != fill or (extent.left_pad and fill):
+            self.context.refuse_ends("pads time with other numbers than one that is known")
+            return False
+        steps = move.pad_begin if fill else min(move.pad_begin, extent.delay)
+        right_pad, delay = extent.right_pad + move.pad_end, extent.delay - steps
+        held = min(-delay, -right_pad) if delay < 0 > right_pad else 0
+        if fill and extent.delay > 0:  # the first chunk may be no longer than the delay
+            held = steps
+        left_pad = extent.left_pad + move.pad_begin - steps
+        self.context.extents[op.outputs[move.output]] = TimeExtent(delay + held, left_pad, right_pad + held)
+        cache = Cache(op, 0, move.axis, steps, held, waits=held > 0, fill=float(fill))
+        self.context.changes.caches += [cache] if steps else []
+        self.context.changes.unpadded.append((op, move.axis))
+        return True
 
     def plan_window(self, op: Op, move: Move, extent: TimeExtent) -> None:
         """A convolution or a pooling along time reads earlier steps from a cache."""
@@ -39,20 +67,23 @@ class PaddingPlanner:
         pads_with_zeros = operator.pads_with_zeros(self.analysis.call(op))
         if operator.window == "conv" and first and not pads_with_zeros:
             self.context.refuse_ends("pads time with other numbers than zeros")
-        later = move.reach - first
+        later, fill = move.reach - first, 0.0
         self.context.extents[name] = TimeExtent(extent.delay + max(later, 0), max(-later, 0), right_pad)
         if later < 0 and not adds_no_bias(op, operator):
             self.context.refuse_ends(f"{move.message} and gives more than it takes")
-        elif later > 0 and not self.context.delay:
+        elif later > 0 and not self.context.delay and extent.delay + later > 0:
             self.context.extents[name] = TimeExtent()  # once is enough to say so
-            self.context.refuse_ends(f"{move.message}: {later_words(later)}")
+            self.context.refuse_ends(f"{move.message}: {later_words(extent.delay + later)}")
         elif operator.window == "pool" and move.pad_begin and not pads_with_zeros:
-            self.context.refuse_ends("pads the steps that it pools")
+            is_float = (self.flow.dtype(op.inputs[0]) or "").startswith("float")
+            if op.kind != "MaxPool" or extent.left_pad or not is_float:
+                self.context.refuse_ends("pads the steps that it pools")
+            fill = -math.inf  # which no maximum is, as a window reads one step of the run at least
         if move.pad_begin or move.pad_end:
             self.context.changes.unpadded.append((op, move.axis))
         if move.reach:
             self.context.changes.caches.append(
-                Cache(op, move.input, move.axis, min(first, move.reach), move.reach)
+                Cache(op, move.input, move.axis, min(first, move.reach), move.reach, fill=fill)
             )
 
     def zeros_in_front(self, op: Op, axis: int) -> str:

@@ -50,7 +50,7 @@ class RecurrencesPlanner:
         if not self.context.is_alone(sequence, place):
             self.context.refuse("unknown", NOT_ALONE)
             return
-        if extent.right_pad > 0 and not extent.delay:
+        if extent.right_pad > 0 and extent.delay <= 0:
             self.context.refuse_ends(
                 f"runs through {count(extent.right_pad, 'step')} behind the last one", "unknown"
             )
@@ -85,7 +85,7 @@ class RecurrencesPlanner:
                 if len(op.inputs) > first
                 else None
             )
-            if extent.delay and taken is not None and taken in self.analysis.states:
+            if extent.delay > 0 and taken is not None and taken in self.analysis.states:
                 given = self.analysis.states[taken]
                 self.context.changes.delays[given] = max(
                     extent.delay, self.context.changes.delays.get(given, 0)

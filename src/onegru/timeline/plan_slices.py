@@ -97,15 +97,18 @@ class SlicesPlanner:
         if (later or behind) and not self.context.delay and self._takes_steps_apart(op, move, extent):
             self.context.refuse_ends(ONE_BY_ONE)
             return
-        if later and not self.context.delay:
-            self.context.refuse_ends(f"drops {count(later, 'step')} in front: {later_words(later)}")
+        if later and not self.context.delay and extent.delay + later > 0:
+            words = later_words(extent.delay + later)
+            self.context.refuse_ends(f"drops {count(later, 'step')} in front: {words}")
         elif later:
             self.context.changes.caches.append(Cache(op, 0, move.axis, extent.left_pad, front))
             self.context.changes.dropped[id(op), move.axis] = front
         zeros = max(extent.left_pad - front, 0)
-        self.context.extents[op.outputs[0]] = TimeExtent(
-            extent.delay + later, zeros, extent.right_pad - behind
-        )
+        delay, right_pad = extent.delay + later, extent.right_pad - behind
+        held = min(-delay, -right_pad) if delay < 0 > right_pad else 0
+        if held:  # what the first chunk begins with is cut off behind
+            self.context.changes.caches.append(Cache(op, 0, move.axis, 0, held, waits=True))
+        self.context.extents[op.outputs[0]] = TimeExtent(delay + held, zeros, right_pad + held)
         self.context.changes.unpadded.append((op, move.axis))
 
     def _takes_steps_apart(self, op: Op, move: Move, extent: TimeExtent) -> bool:

@@ -47,6 +47,10 @@ def plan_streaming(
     states = {taken for _, taken in graph.states}
     example = next((info.name for info in graph.inputs if info.name not in states), "X")
     plan = Planner(analysis, find_time(analysis, time, example), delay).plan()
+    if plan.refusals and not delay:  # what comes later may be made good before it reaches an output
+        planner = Planner(analysis, find_time(analysis, time, example), True)
+        later = planner.plan()
+        plan = later if not later.refusals and planner.is_prompt(later) else plan
     if plan.refusals:
         named = list({item.message: item for item in reversed(plan.refusals)}.values())[::-1][:_MOST_NAMED]
         listed = "; ".join(map(str, named))
@@ -112,6 +116,12 @@ class Planner:
                 self._plan_output(plan, name)
         return plan
 
+    def is_prompt(self, plan: StreamingPlan) -> bool:
+        """Whether no output, and nothing that needs a step in each run, comes later than in a whole run."""
+        ops = [op for op in self.analysis.ops if operator_of(op.kind).states or operator_of(op.kind).window]
+        waiting = [name for op in ops for name in op.outputs if self.context.extent(name).delay > 0]
+        return not plan.delays and not waiting
+
     def _only_axis(self, name: str) -> int:
         axes = self.context.timed(name)
         if len(axes) > 1:
@@ -143,8 +153,9 @@ class Planner:
         elif steps > 0:
             plan.held[name] = steps
             extent = extent.held(steps)
-        if extent.left_pad or extent.right_pad < 0 or (extent.right_pad > 0 and not extent.delay):
-            steps = extent.left_pad + extent.right_pad
+        is_longer = extent.left_pad > 0 or extent.delay < 0 or (extent.right_pad > 0 and not extent.delay)
+        if is_longer or extent.right_pad < 0:
+            steps = extent.left_pad + extent.right_pad - min(extent.delay, 0)
             why = f"has {count(abs(steps), 'step')} {'more' if steps > 0 else 'less'} than the input"
             plan.refusals.append(Finding("unknown", "output", name, why))
         elif extent.delay:
@@ -302,7 +313,7 @@ class Planner:
         for place, item in zip(takes, before, strict=True):
             if item.right_pad - item.delay != latest.right_pad - latest.delay:
                 self.context.refuse_ends("takes inputs with different numbers of steps")
-            elif item.delay != latest.delay and not self.context.delay:
+            elif item.delay != latest.delay and not self.context.delay and latest.delay > 0:
                 self.context.refuse_ends("takes steps that come later than those of its other inputs")
             elif item.delay != latest.delay:
                 axis, steps = self.context.timed(op.inputs[place])[0], latest.delay - item.delay
