@@ -181,3 +181,15 @@ def test_help(cli: Cli) -> None:
         result = cli("conformance", *command, *(["--help"] if command else []))
         assert (result.code, result.err) == (0, "")
         assert not command or f"Example: onegru conformance {command[0]}" in result.out
+
+
+def test_a_function_as_a_runtime(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("import os\ndef run(case):\n    os.abort()\n")
+    result = run(cli, "--runtime", "mine.py:run", "--json")
+    (found,) = json.loads(result.out)["runtimes"]
+    assert result.code == 1 and found["runtime"] == "mine.py:run"
+    assert {item["reason"] for item in found["outcomes"]} == {"signal 6, SIGABRT"}
+    result = run(cli, "--runtime", "mine:run")  # the current folder is not where modules are looked for
+    assert result.code == 2
+    assert "runtime: 'mine:run': no such function; must be module:function of a module that" in result.err
