@@ -21,7 +21,7 @@ class Carried:
 
     Attributes:
         initial: the value before the first iteration, around the loop.
-        before: what the body calls it at the start of an iteration.
+        before: what the body calls it at the start of an iteration; "" if none reads it.
         after: what the body calls it at the end.
         last: its value after the last iteration, around the loop; "" if nobody takes it.
     """

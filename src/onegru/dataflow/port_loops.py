@@ -14,10 +14,11 @@ from onegru.dataflow.loop import (
     all_of,
     find_indices,
     goes_on,
+    limit,
     simplified,
     starts,
 )
-from onegru.dataflow.operator import Op, Shape, Size
+from onegru.dataflow.operator import LoopIndex, Op, Shape, Size
 
 TENSOR_ITERATOR, LOOP = "openvino::TensorIterator", "openvino::Loop"
 
@@ -83,9 +84,12 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
             return None
         slices[body.inputs[inner]] = Slices(name, cut.axis, step, True)
     last = {body.resolve(body.outputs[inner]): op.outputs[place] for place, inner in ports.last}
-    carried = []
+    carried, written = [], []
     for place, before, inner in ports.merged:
         after = body.outputs[inner]
+        if (update := _written(body, body.inputs[before], after)) is not None:
+            written.append((op.inputs[place], last.pop(body.resolve(after), ""), update))
+            continue
         shapes = flow.shape(op.inputs[place]), body.shape(body.inputs[before]), body.shape(after)
         if not all(_may_equal(a, b) for a, b in combinations(shapes, 2)):
             return None
@@ -104,23 +108,55 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
             continue
         collected.append(Collected(name, op.outputs[place], cut.axis, step, True))
     loop = simplified(flow, Loop(op, body, carried, slices, collected))
-    counts = _counts(flow, loop)
-    if op.kind == LOOP:
-        trips = flow.sizes(op.inputs[0])
-        if trips is None or len(trips) != 1 or (isinstance(trips[0], int) and trips[0] < 0):
-            return None
-        counts.append(trips[0])
-    if len(set(counts)) != 1:
-        return None
-    loop.count = counts[0]
     iteration = body.inputs[ports.iterations[0]] if ports.iterations else ""
     loop.indices = find_indices(loop, iteration)
     loop.body.set_indices(loop.indices)
+    counts: list[Size | None] = [*_counts(flow, loop)]
+    if op.kind == LOOP:
+        trips = flow.sizes(op.inputs[0])
+        if trips is None or len(trips) != 1 or ports.condition is None:
+            return None
+        is_open = isinstance(trips[0], int) and trips[0] < 0  # only the condition ends it
+        counts.append(limit(flow, loop, body.outputs[ports.condition]) if is_open else trips[0])
+    if len(set(counts)) != 1 or counts[0] is None:
+        return None
+    loop.count = counts[0]
+    for array, name, update in written:
+        axis, shape = update.attributes.get("axis", 0), flow.shape(array)
+        size = shape[axis] if shape is not None and axis < len(shape) else None
+        row, index = body.resolve(update.inputs[2]), body.resolve(update.inputs[1])
+        if size == loop.count and loop.indices.get(index) == LoopIndex(1, 0):
+            loop.collected.append(Collected(row, name, axis, 1, True))
+        elif size == 1 and body.sizes(index) == (0,):
+            loop.carried.append(Carried(array, "", row, name))
+        elif is_used(flow, name):
+            return None
     if op.kind == TENSOR_ITERATOR:
         return loop
     if ports.condition is None or not starts(flow, op.inputs[1], loop.count):
         return None
     return loop if _continues(loop, body.outputs[ports.condition]) else None
+
+
+def _written(body: Flow, before: str, after: str) -> Op | None:
+    """What writes one row into an array that iterations pass on, and that none of them reads otherwise.
+
+    OpenVINO's frontend for TensorFlow makes it of a TensorArray. The first array may have other sizes of 1,
+    and is expanded in each iteration.
+    """
+    update = body.producer(body.resolve(after))
+    if update is None or update.kind != "openvino::ScatterUpdate":
+        return None
+    base = body.resolve(update.inputs[0])
+    expand = body.producer(base)
+    if base != before and (
+        expand is None or expand.kind != "Expand" or body.resolve(expand.inputs[0]) != before
+    ):
+        return None
+    takers = [*body.consumers.get(before, ()), *body.consumers.get(base, ())]
+    is_row = (body.shape(update.inputs[2]) or ())[update.attributes.get("axis", 0) :][:1] == (1,)
+    is_read = any(op is not update and op is not expand and op.kind != "Shape" for op in takers)
+    return None if is_read or not is_row else update
 
 
 def takes_parts(flow: Flow, op: Op) -> bool:

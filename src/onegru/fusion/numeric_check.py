@@ -467,7 +467,7 @@ def _run(
     run_loop: RunLoop | None,
 ) -> Values:
     """Run operators."""
-    values = Values(given, given.kinks, given.rounding)
+    values = Values(given, given.kinks, given.rounding, given.layers)
 
     def value(name: str) -> Array:
         if name not in values:

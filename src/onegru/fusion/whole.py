@@ -139,9 +139,10 @@ class _Whole:
         loop, body = self.loop, self.loop.body
         for item in list(loop.carried):
             for other in loop.carried:
-                if item is not other and self._is_twin(item, other):
+                if item is not other and other.before and self._is_twin(item, other):
                     loop.carried.remove(item)
-                    body.set_alias(item.before, other.before)
+                    if item.before:
+                        body.set_alias(item.before, other.before)
                     self.twins[body.resolve(item.after)] = body.resolve(other.after)
                     if item.last and self._is_used(item.last):
                         self.lasts[other.before] = item
@@ -149,6 +150,8 @@ class _Whole:
 
     def _is_twin(self, item: Carried, other: Carried) -> bool:
         """Whether one value is another in each iteration, and the other leads the way."""
+        if not item.before:
+            return self._is_last(item, other)
         outer, body = self.graph.flow, self.loop.body
         equal = outer.resolve(item.initial) == outer.resolve(other.initial)
         if not equal and not (is_zero(outer, item.initial) and is_zero(outer, other.initial)):
@@ -165,6 +168,19 @@ class _Whole:
             numbers = tuple(sorted(after[0] if n == before[0] else n for n in monomial))
             renamed = add(renamed, Polynomial({numbers: coefficient}))
         return before[0] in first[1].atoms() and same(renamed, second[1])
+
+    def _is_last(self, item: Carried, other: Carried) -> bool:
+        """Whether a value that no iteration reads is the last one of another."""
+        outer, body, count = self.graph.flow, self.loop.body, self.loop.count
+        has_steps = isinstance(count, int) and count > 0
+        if not has_steps and not (is_zero(outer, item.initial) and is_zero(outer, other.initial)):
+            return False
+        view, after = self.at.whole(item.after), self.at.whole(other.after)
+        if view is None or after is None or view.width != after.width or other.before in self.lasts:
+            return False
+        places = path(self.at, view)
+        name = body.resolve(other.after)
+        return any(place.name == name and np.array_equal(place.index, after.index) for place in places)
 
     def _depends(self, p: Polynomial) -> frozenset[str]:
         return self.at.algebra.values([p])
@@ -204,7 +220,8 @@ class _Whole:
         )
         Y, Y_h, zeros, width = add_node(self.graph.made, emitter, recurrence, asked)
         for one in lasts:
-            emitter.shaped(Y_h, one.last, emitter.shape(one.initial))
+            shape = emitter.shape(one.initial) if one.before else self.at.flow.shape(one.after) or ()
+            emitter.shaped(Y_h, one.last, shape)
             self.given.add(one.last)
         for chosen, value in ((states, Y), (zeroed, zeros)):
             for entry in chosen:
