@@ -30,7 +30,9 @@ _MOVES = (
 )
 _PAIRS = ("Min", "Max", "Add", "Mul")
 #: What a value is bent by. No Floor: where a state is 1 but for a rounding, nobody can say what it gives.
-OPERATORS = (*_PAIRS, *_ALPHAS, *_ALONE, "Clip", "Where", "Min of two", "Max of two")
+#: Sums with another value make one GRU depend on the states of another.
+_OF_TWO = tuple(f"{kind} of two" for kind in ("Min", "Max", "Mul", "Add"))
+OPERATORS = (*_PAIRS, *_ALPHAS, *_ALONE, "Clip", "Where", *_OF_TWO, "Square", "Shrink")
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,10 @@ def _operator(rng: Generator, operator: str, name: str, others: list[str]) -> tu
         else:
             other = pick(rng, others)
             return [helper.make_node(operator[:3], [name, other], ["bent"])], f"{operator[:3]} with {other!r}"
+    if operator == "Square":
+        return [helper.make_node("Mul", [name, name], ["bent"])], operator
+    if operator == "Shrink":  # states in millionths
+        return [_constant("bend", 1e-6), helper.make_node("Mul", [name, "bend"], ["bent"])], operator
     if operator in _ALPHAS:
         values = dict(zip(("alpha", "beta"), (abs(c), 0.5), strict=True))
         chosen: dict[str, Any] = dict(list(values.items())[: _ALPHAS[operator]])
