@@ -113,7 +113,8 @@ def test_directions_of_different_kinds_stay_two_nodes() -> None:
 
 def both_ways(net: Net, x: str, h: tuple[str, str]) -> tuple[list[str], list[str]]:
     """A chain in each direction; all states of each, and the last state of each."""
-    wholes, ends = [], []
+    wholes: list[str] = []
+    ends: list[str] = []
     for order, state in zip((range(T), range(T)[::-1]), h, strict=True):
         net.prefix = f"{x}{order[0]}_"
         found, last = steps(net, Step(), order, h=state or ends[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +15,7 @@ import onegru
 pytest.importorskip("onnxruntime")
 
 I, H = 5, 4
-BETWEEN = {
+BETWEEN: dict[str, list[tuple[str, ...]]] = {
     "Tanh": [("Tanh", "r")],
     "Sigmoid": [("Sigmoid", "r")],
     "HardSigmoid": [("HardSigmoid", "r")],
@@ -27,7 +28,11 @@ BETWEEN = {
 def stack(path: Path, layers: int, between: str, sizes: list[int]) -> None:
     """Bidirectional GRUs, whose outputs are reshaped to these sizes."""
     rng, nodes, value = np.random.default_rng(0), [], "x"
-    given = {"sizes": np.array(sizes), "scale": np.float32(0.7), "shift": np.full(2 * H, 0.3, np.float32)}
+    given: dict[str, Any] = {
+        "sizes": np.array(sizes),
+        "scale": np.float32(0.7),
+        "shift": np.full(2 * H, 0.3, np.float32),
+    }
     for layer in range(layers):
         for name, shape in (
             ("W", (2, 3 * H, 2 * H if layer else I)),
@@ -36,7 +41,7 @@ def stack(path: Path, layers: int, between: str, sizes: list[int]) -> None:
         ):
             given[f"{name}{layer}"] = rng.standard_normal(shape).astype(np.float32) / 4
         weights = [f"{name}{layer}" for name in "WRB"]
-        attributes = {"hidden_size": H, "direction": "bidirectional"}
+        attributes: dict[str, Any] = {"hidden_size": H, "direction": "bidirectional"}
         nodes.append(helper.make_node("GRU", [value, *weights], [f"Y{layer}"], **attributes))
         nodes.append(helper.make_node("Transpose", [f"Y{layer}"], [f"t{layer}"], perm=[0, 2, 1, 3]))
         nodes.append(helper.make_node("Reshape", [f"t{layer}", "sizes"], [f"{layer}r"]))

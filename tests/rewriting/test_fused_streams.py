@@ -19,8 +19,9 @@ I, H = 4, 6
 def fused(folder: Path, *, states: int, layers: int) -> tuple[Path, Path]:
     """A model of GRUs with the states of the first ones outside; and the same, decomposed and fused again."""
     rng, nodes, given, value = np.random.default_rng(0), [], [], "x"
+    infos: list[tuple[str, list[str | int]]]
     infos = [("x", ["T", 1, I]), *((f"first_{layer}", [1, 1, H]) for layer in range(states))]
-    ends = [(f"final_{layer}", [1, 1, H]) for layer in range(states)]
+    ends: list[tuple[str, list[str | int]]] = [(f"final_{layer}", [1, 1, H]) for layer in range(states)]
     for layer in range(layers):
         for name, width in (("W", H if layer else I), ("R", H)):
             array = (rng.standard_normal((1, 3 * H, width)) / 2).astype(np.float32)
@@ -34,11 +35,11 @@ def fused(folder: Path, *, states: int, layers: int) -> tuple[Path, Path]:
         nodes.append(helper.make_node("Squeeze", [f"Y{layer}", "one"], [value]))
     nodes[-1].output[0] = "y"
     given.append(numpy_helper.from_array(np.array([1]), "one"))
-    inputs, outputs = (
+    takes, gives = (
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in each]
         for each in (infos, [("y", ["T", 1, H]), *ends])
     )
-    graph = helper.make_graph(nodes, "net", inputs, outputs, given)
+    graph = helper.make_graph(nodes, "net", takes, gives, given)
     source, loose, target = (folder / f"{name}.onnx" for name in ("source", "loose", "fused"))
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), source)
     onegru.rewrite(source, loose, decompose=True)

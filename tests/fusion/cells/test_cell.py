@@ -72,7 +72,7 @@ def test_each_unit_may_have_its_own_sense_of_the_update_gate(after: bool) -> Non
         return blend(net, kept, h, n)
 
     step = Step(after=after)
-    step.blend = sense  # type: ignore[assignment,method-assign]
+    step.blend = sense  # type: ignore[method-assign]
     net = one_step(step)
     _, search = check_fused(net.model(), net.feeds)
     assert [item.form for item in search.fused] == ["cell"]
@@ -85,7 +85,7 @@ def test_a_unit_that_shares_its_state_by_other_numbers_is_no_gru(kept: list[floa
         return blend(net, net("Add", net.const(kept), net("Mul", net.const([1.0, 0.25]), z)), h, n)
 
     step = Step()
-    step.blend = blended  # type: ignore[assignment,method-assign]
+    step.blend = blended  # type: ignore[method-assign]
     assert len(reasons(one_step(step).model())) == 1
 
 

@@ -268,8 +268,8 @@ def test_outputs_of_a_body_whose_shapes_the_file_does_not_state() -> None:
     state = Scored(I, H)(body, "x_t", "h_old")  # its steps are counted in a state, so that the loop stays
     given = [body("Identity", state), body("Add", "t", body.const(1.0))]
     given.append(body("Where", body("Less", "t", "lengths"), state, body.const(0.0)))
-    for name, shape in zip(given, (None, ("B", 1), None), strict=True):
-        body.output(name, shape)
+    for name, stated in zip(given, (None, ("B", 1), None), strict=True):
+        body.output(name, stated)
     scan = helper.make_node(
         *("Scan", ["h", net("Sub", "lengths", "lengths"), "x", "a"], ["last", "t_last", "y"]),
         num_scan_inputs=2,
