@@ -32,7 +32,7 @@ _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]
 _SETTINGS = b"\x04"
 _ALERT = b"\x15\x03"  # what a server with TLS answers to it (RFC 8446, 5.1)
 
-# How a line of its library begins, and one of its own logger in Python.
+# How a line of Ray's C++ library begins, and a line of Ray's logger in Python.
 _OWN_LINE = re.compile(rb"\[\d{4}-\d\d-\d\d [\d:,]+ \w |\d{4}-\d\d-\d\d [\d:,]+\t")
 
 _MOST_WRITTEN = 1 << 20  # bytes of what other threads write to stderr while Ray starts

@@ -199,8 +199,8 @@ def _awaited(
     """The exit code of a child; None if it takes too long. All that it started ends with it.
 
     Args:
-        number: that of its process and of its group.
-        code: waits for so many seconds; the exit code, None if it still runs.
+        number: the number of its process and of its group.
+        code: waits for a number of seconds, and returns the exit code, or None if the child still runs.
         seconds: the most that it may take.
         watch: called meanwhile.
     """
@@ -321,8 +321,8 @@ def read_answer(folder: Path, name: str = "answer") -> tuple[dict[str, Any], lis
 def _parsed(file: BinaryIO) -> tuple[dict[str, Any], list[Array]]:
     """What an answer holds. It may change meanwhile; only as many bytes are read as it had before."""
     status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:  # the other name may be somebody's file
-        raise ValueError("an answer that is no file of its own")
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:  # the other name may be another file's
+        raise ValueError("an answer that is not a regular file with one name")
     if status.st_size > memory_size() // 2:
         raise ValueError(f"an answer of {status.st_size} bytes; must fit into half of the memory")
     length = int.from_bytes(file.read(8), "little")

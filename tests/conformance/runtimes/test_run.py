@@ -103,7 +103,7 @@ def test_a_process_that_replaces_files_of_the_next() -> None:
     found = moody("pipe", "")
     assert [item.status for item in found.outcomes.values()] == ["crashes", "passes", "passes"]
     first = next(iter(found.outcomes.values()))
-    assert first.reason == "left no readable answer (an answer that is no file of its own)"
+    assert first.reason == "left no readable answer (an answer that is not a regular file with one name)"
 
 
 def test_a_process_that_removes_its_folder() -> None:

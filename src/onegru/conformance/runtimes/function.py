@@ -59,7 +59,7 @@ class FunctionRuntime(Runtime):
         case = subject.case
         try:
             found: object = self._called()(case)
-        except Exception as error:  # whatever a function raises
+        except Exception as error:  # a function may raise any
             raise RuntimeError(f"{type(error).__name__}: {_words(error)}".rstrip(": ")) from error
         if not isinstance(found, Mapping):
             raise MisfitError(f"gives {shown(found)}; must give arrays by name")
@@ -107,5 +107,5 @@ def _words(error: Exception) -> str:
     """What an error says, on one line."""
     try:
         return printable(" ".join(str(error).split()))
-    except Exception:  # of its own __str__
+    except Exception:  # from the __str__ of the error's class
         return ""
