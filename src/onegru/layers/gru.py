@@ -110,6 +110,8 @@ class GRU(_native.Caller):
         layout: int = 0,
     ) -> None:
         """Prepare the weights; see the class."""
+        if isinstance(W, int):
+            raise SpecError.of("W", f"{W}; must be an array of weights; onegru.torch.GRU takes sizes")
         attributes = present(
             direction=direction,
             linear_before_reset=linear_before_reset,
