@@ -52,9 +52,7 @@ def check_shape(
         if any(want is not None for want in wanted):
             must += f" = [{', '.join('any' if want is None else str(want) for want in wanted)}]"
         rank = "" if len(shape) == len(axes) else f"rank {len(shape)}, "
-        lacks_directions = axes[0] == "D" and fits(shape, wanted[1:])
-        remedy = f"; of one direction, give {name}[None]" if lacks_directions else ""
-        raise SpecError.of(name, f"{rank}shape {shape_words(shape)}; must be {must}{remedy}")
+        raise SpecError.of(name, f"{rank}shape {shape_words(shape)}; must be {must}")
     known = ((axis, have) for axis, have in zip(axes, shape, strict=True) if have is not None)
     sizes.update({axis: have for axis, have in known if axis != "1"})
 

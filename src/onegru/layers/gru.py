@@ -38,6 +38,9 @@ class _CallSignature:
         return signature(instance.__call__)  # type: ignore[operator]
 
 
+_RANKS = {"W": 3, "R": 3, "B": 2}  # the first axis is that of directions
+
+
 class GRU(_native.Caller):
     """A GRU layer: weights prepared once for many calls `layer(X, initial_h, …)`, as `run` describes.
 
@@ -120,7 +123,14 @@ class GRU(_native.Caller):
             activation_alpha=activation_alpha,
             activation_beta=activation_beta,
         )
-        lowered = lower(NEWEST, attributes, W, R, B, attention=attention_of(attention) or False)
+        try:
+            lowered = lower(NEWEST, attributes, W, R, B, attention=attention_of(attention) or False)
+        except SpecError as error:
+            if (name := error.argument) in _RANKS and str(error).startswith(
+                f"{name}: rank {_RANKS[name] - 1},"
+            ):
+                raise SpecError(f"{error}; of one direction, give {name}[None]", name) from None
+            raise
         options = engine_options(engine, weight_storage, activation_storage)
         self._prepare(lowered.spec, lowered.weights, options, layout)
 
