@@ -431,6 +431,17 @@ def maximum_with_pads(net: Network) -> str:
     return net.add("MaxPool", net.add("Tanh", both), kernel_shape=[2], pads=[1, 0])
 
 
+def branch_of_a_size(net: Network) -> str:
+    """As PyTorch's exporter writes what depends on a size: an If, of which one branch is always run."""
+    size = net.add("Gather", net.add("Shape", net.last), net.constant(1, np.int64), axis=0)
+    is_known = net.add("Equal", size, net.constant(C, np.int64))
+    branches = [
+        onnx.helper.make_graph([node(kind, [net.last], ["out"])], kind, [], [value("out", shape=None)])
+        for kind in ("Tanh", "Relu")
+    ]
+    return net.add("If", is_known, then_branch=branches[0], else_branch=branches[1])
+
+
 CAUSAL: dict[str, Callable[[Network], str]] = {
     "GRU": Network.gru,
     "LSTM": lambda net: net.gru("LSTM"),
@@ -485,6 +496,7 @@ OF_ONNX: dict[str, Callable[[Network], str]] = {
     "features resized to sizes": resized_features,
     "shift by zeros like steps": shifted_by_zeros_like,
     "shift by a Split": split_off,
+    "a branch of a size": branch_of_a_size,
 }
 AHEAD: dict[str, Callable[[Network], str]] = {
     "symmetric convolution": lookahead,
