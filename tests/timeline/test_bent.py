@@ -356,6 +356,13 @@ def table_of_each_step(net: Bent) -> str:
     return net.back(net.add("Add", net.rows(), rows))
 
 
+def expanded_to_written_steps(net: Bent) -> str:
+    """One number for each feature, and the largest feature of each step, as often as there are steps."""
+    scale = net.add("Expand", net.weights(1, C, 1), net.ints(B, C, T))
+    peak = net.add("ReduceMax", net.last, axes=[1], keepdims=1)
+    return net.add("Add", net.add("Mul", net.last, scale), net.add("Expand", peak, net.ints(B, C, T)))
+
+
 def largest_places(net: Bent, axis: int, keep: int = 1) -> str:
     return net.add("ArgMax", net.last, axis=axis, keepdims=keep)
 
@@ -740,6 +747,7 @@ BENDS: dict[str, Bend] = {
 }
 OF_FIXED: dict[str, Bend] = {
     "a table of each step": table_of_each_step,
+    "expanded to written steps": expanded_to_written_steps,
     "a norm of each step": norm_of_each_step,
     "a product of each step": product_of_each_step,
     "a product over steps": product_over_steps,
@@ -762,6 +770,7 @@ OF_FIXED: dict[str, Bend] = {
 _MAY_STREAM = (
     *("pads of the same size", "to written steps", "resized to what it is"),
     *("a sum from the first", "divided by running ones", "steps by their numbers"),
+    "expanded to written steps",
 )
 
 

@@ -102,6 +102,7 @@ BY_ONNX: list[Case] = [
     case("Pad", X, ints(2, 0), None, ints(2)),
     case("Resize", IMAGE, None, np.array([1, 1, 1, 2], np.float32), mode="nearest"),
     case("Resize", IMAGE, None, None, ints(2, 3, 6, 10), mode="nearest"),
+    case("Resize", IMAGE, None, np.array([2, 1], np.float32), mode="nearest", axes=[3, 1]),
     case("GRU", *recurrence(3), outputs=2, hidden_size=2),
     case("RNN", *recurrence(1), outputs=2, hidden_size=2),
     case("LSTM", *recurrence(4, 2), outputs=3, hidden_size=2),
