@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,9 +20,11 @@ I, H = 4, 6
 def fused(folder: Path, *, states: int, layers: int) -> tuple[Path, Path]:
     """A model of GRUs with the states of the first ones outside; and the same, decomposed and fused again."""
     rng, nodes, given, value = np.random.default_rng(0), [], [], "x"
-    infos: list[tuple[str, list[str | int]]]
-    infos = [("x", ["T", 1, I]), *((f"first_{layer}", [1, 1, H]) for layer in range(states))]
-    ends: list[tuple[str, list[str | int]]] = [(f"final_{layer}", [1, 1, H]) for layer in range(states)]
+    infos: list[tuple[str, Any]] = [
+        ("x", ["T", 1, I]),
+        *((f"first_{layer}", [1, 1, H]) for layer in range(states)),
+    ]
+    ends: list[tuple[str, Any]] = [(f"final_{layer}", [1, 1, H]) for layer in range(states)]
     for layer in range(layers):
         for name, width in (("W", H if layer else I), ("R", H)):
             array = (rng.standard_normal((1, 3 * H, width)) / 2).astype(np.float32)
