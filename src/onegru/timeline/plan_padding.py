@@ -76,7 +76,7 @@ class PaddingPlanner:
             self.context.refuse_ends(f"{move.message}: {later_words(extent.delay + later)}")
         elif operator.window == "pool" and move.pad_begin and not pads_with_zeros:
             is_float = (self.flow.dtype(op.inputs[0]) or "").startswith("float")
-            if op.kind != "MaxPool" or extent.left_pad or not is_float:
+            if op.label != "MaxPool" or extent.left_pad or not is_float:
                 self.context.refuse_ends("pads the steps that it pools")
             fill = -math.inf  # which no maximum is, as a window reads one step of the run at least
         if move.pad_begin or move.pad_end:
