@@ -39,6 +39,10 @@ def read_attributes(operator: Operator, given: Mapping[str, object]) -> dict[str
             raise SpecError.of(name, f"missing; {operator} requires it")
         else:
             values[name] = attribute.default
+    if operator.clip_zero_is_none and values.get("clip") == 0 and given.get("clip"):
+        raise SpecError.of(
+            "clip", f"{given['clip']!r}; must not round to 0 in float32, in which files hold it"
+        )
     if values.get("direction") == "foward":
         values["direction"] = "forward"
     return values
@@ -84,8 +88,6 @@ def _float(name: str, value: object) -> float:
     rounded = to_float32(read)
     if math.isinf(rounded) and not math.isinf(read):
         raise SpecError.of(name, f"{value!r}; must be within float32, in which files hold it")
-    if name == "clip" and read > 0 and not rounded:
-        raise SpecError.of(name, f"{value!r}; must not round to 0 in float32, in which files hold it")
     return rounded
 
 
