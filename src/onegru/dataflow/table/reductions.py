@@ -95,6 +95,10 @@ class GlobalPool(Operator):
 class ArgReduction(Operator):
     dtype: str | int | None = "int64"
 
+    def shape(self, call: Call, output: int) -> Shape | None:
+        shape, axis = call.shape(), call.axis(0)
+        return (*shape[:axis], *[1] * bool(call.get("keepdims", 1)), *shape[axis + 1 :])
+
     def along(self, call: Call) -> Iterable[Move]:
         return along(call, [call.axis(0)], message=_OVER, keeps=bool(call.get("keepdims", 1)))
 
