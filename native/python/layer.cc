@@ -64,11 +64,11 @@ void BindLayer(nb::module_& m) {
   ImportNumpy();
   nb::class_<Layer>(m, "Layer")
       .def(nb::init<std::size_t, std::size_t, nb::handle, bool, int, double, nb::handle, int, int, std::size_t,
-                    std::size_t, nb::object, nb::handle, nb::handle, nb::handle>(),
+                    std::size_t, bool, nb::object, nb::handle, nb::handle, nb::handle>(),
            nb::arg("input_size"), nb::arg("hidden_size"), nb::arg("reversed"), nb::arg("linear_before_reset"),
            nb::arg("attention"), nb::arg("clip"), nb::arg("activations"), nb::arg("type"), nb::arg("storage"),
-           nb::arg("planes"), nb::arg("group"), nb::arg("dtype"), nb::arg("W"), nb::arg("R"), nb::arg("B"),
-           "A layer, its weights packed.")
+           nb::arg("planes"), nb::arg("group"), nb::arg("flush_subnormals"), nb::arg("dtype"), nb::arg("W"),
+           nb::arg("R"), nb::arg("B"), "A layer, its weights packed.")
       .def("run",
            nb::overload_cast<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, bool, nb::handle>(
                &Layer::Run, nb::const_),

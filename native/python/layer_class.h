@@ -60,10 +60,10 @@ class Layer {
   // planes, group: as in Spec, 1 and 0 but for matrices in int8. W [D, 3H, I], R [D, 3H, H] and B [D, 6H] are
   // contiguous, of the type that is computed in.
   Layer(std::size_t I, std::size_t H, nb::handle reversed, bool linear_before_reset, int attention, double clip,
-        nb::handle activations, int type, int storage, std::size_t planes, std::size_t group, nb::object dtype,
-        nb::handle W, nb::handle R, nb::handle B)
-      : spec_(
-            MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, storage, planes, group)),
+        nb::handle activations, int type, int storage, std::size_t planes, std::size_t group, bool flush_subnormals,
+        nb::object dtype, nb::handle W, nb::handle R, nb::handle B)
+      : spec_(MakeSpec(I, H, reversed, linear_before_reset, attention, clip, activations, type, storage, planes, group,
+                       flush_subnormals)),
         dtype_(std::move(dtype)),
         descr_(reinterpret_cast<PyArray_Descr*>(dtype_.ptr())),
         packed_(std::make_shared<const Packed>(spec_, ChosenTargetIndex(), KernelFor(spec_, ChosenTargetIndex()).lanes,
@@ -237,8 +237,8 @@ class Layer {
 
  private:
   static Spec MakeSpec(std::size_t I, std::size_t H, nb::handle directions, bool linear_before_reset, int attention,
-                       double clip, nb::handle functions, int type, int storage, std::size_t planes,
-                       std::size_t group) {
+                       double clip, nb::handle functions, int type, int storage, std::size_t planes, std::size_t group,
+                       bool flush_subnormals = false) {
     const auto reversed = Items<bool>(directions);
     const Activations activations = Items<Activations::value_type>(functions);
     if (reversed.empty() || reversed.size() > 2 || activations.size() != 2 * reversed.size()) {
@@ -255,6 +255,7 @@ class Layer {
     const bool has_bits = storage == ONEGRU_INT8 || planes != 1;
     spec.storage = {storage, has_bits ? static_cast<std::int32_t>(8 * word(planes)) : 0, word(group)};
     spec.clip = clip;
+    spec.flush_subnormals = flush_subnormals ? 1 : 0;
     for (std::size_t i = 0; i < activations.size(); ++i) {
       const auto& [function, alpha, beta] = activations[i];
       spec.activations[i] = {function, 0, alpha, beta};

@@ -99,6 +99,7 @@ class Layer:
         storage: int,
         planes: int,
         group: int,
+        flush_subnormals: bool,
         dtype: dtype[Any],
         W: NDArray[Any],
         R: NDArray[Any],

@@ -244,6 +244,7 @@ def options(**changed: object) -> list[object]:
         "storage": 2,
         "planes": 1,
         "group": 0,
+        "flush_subnormals": False,
         "dtype": np.dtype(np.float32),
         **dict(zip("WRB", zeros, strict=True)),
     }

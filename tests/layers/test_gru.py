@@ -469,3 +469,19 @@ def test_weights_that_are_sizes_or_lack_the_directions() -> None:
     W, R = np.zeros((1, 12, 3), np.float32), np.zeros((1, 12, 4), np.float32)
     with pytest.raises(SpecError, match=r"^R: rank 2, .*; of one direction, give R\[None\]$"):
         onegru.GRU(W, R[0])
+
+
+@pytest.mark.parametrize("score", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("attention", ["openvino", "dien"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scores_that_are_not_finite(score: float, attention: Any, dtype: Any) -> None:
+    rng = np.random.default_rng(4)
+    W, R, X, h = (
+        rng.uniform(-1, 1, shape).astype(dtype) for shape in ((1, 63, 5), (1, 63, 21), (1, 3, 5), (1, 3, 21))
+    )
+    scores = np.full((1, 3), score, dtype)
+    native, reference = (
+        onegru.GRU(W, R, attention=attention, engine=engine)(X, h, attention=scores)[0]
+        for engine in ("native", "reference")
+    )
+    assert np.array_equal(native, reference, equal_nan=True)

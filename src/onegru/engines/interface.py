@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from onegru import _native
 from onegru.core.dtypes import DEFAULT_ACTIVATION_STORAGE, Array, is_int8
@@ -21,6 +21,7 @@ class EngineOptions(NamedTuple):
     engine: str = "auto"
     weight_storage: str | None = None
     activation_storage: str | None = None
+    flush_subnormals: bool = False
 
     @property
     def named(self) -> Mapping[str, frozenset[str]]:
@@ -28,12 +29,19 @@ class EngineOptions(NamedTuple):
         return {
             name: frozenset(line.rpartition("=")[0] for line in value.split("\n"))
             for name, value in self._asdict().items()
-            if value is not None and "=" in value
+            if isinstance(value, str) and "=" in value
         }
+
+    @property
+    def texts(self) -> dict[str, Any]:
+        """The options that are set, as ONNX Runtime hands them to its provider."""
+        return {name: "1" if value is True else value for name, value in self._asdict().items() if value}
 
     def for_node(self, name: str) -> Self:
         """The options of one GRU node of a model."""
-        weights, activations = (_told(value, name) for value in self[1:])
+        weights, activations = (
+            _told(value, name) for value in (self.weight_storage, self.activation_storage)
+        )
         if not is_int8(weights):
             activations = None
         elif activations is None:

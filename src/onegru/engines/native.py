@@ -34,7 +34,7 @@ _asked = 0
 
 # Of _native.pyi.
 # table: native_digest
-_DIGEST = "ccd7b2b097ff"
+_DIGEST = "3ab0be09da43"
 # end
 
 #: What the compiled module must be made for: its functions, by the digest, and the tables whose rows it is
@@ -205,6 +205,7 @@ class NativeEngine:
             _STORAGES.index((options.weight_storage or spec.dtype).partition("_")[0]),
             planes_of(options.activation_storage) or 1,
             group_size(options.weight_storage),
+            options.flush_subnormals,
             self._dtype,
             *(contiguous(a, self._compute) for a in (weights.W, weights.R, weights.B)),
         )

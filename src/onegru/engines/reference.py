@@ -29,6 +29,9 @@ from onegru.engines.storage import LEAST_RANGE, quantize_channels
 
 Float64 = npt.NDArray[np.float64]
 
+#: The least states that are not flushed, of layers that are computed in float32 and in float64.
+LEAST_STATES = 2.0**-100, 2.0**-1000
+
 # About what `trace` takes at once, in bytes.
 _TRACED_BYTES = 64 << 20
 
@@ -122,13 +125,14 @@ class ReferenceWeights:
         )
 
 
-def run(spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem) -> None:
+def run(spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem, least: float = 0.0) -> None:
     """Run every direction over every row, and write the outputs: zero past a row's end.
 
     Args:
         spec: what to compute.
         weights: one for each direction.
         problem: a call.
+        least: a new state below it counts as 0.
     """
     X, attention, Y = problem.X, problem.attention, problem.Y
     T, B, _ = X.shape
@@ -146,7 +150,8 @@ def run(spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem) -> 
                 rows = np.flatnonzero(taken < lengths)
                 t = lengths[rows] - 1 - taken if backwards else np.full(len(rows), taken)
                 a = None if attention is None else attention[t, rows].astype(np.float64)[:, None]
-                H[rows] = step(spec, weights[d], d, X[t, rows].astype(np.float64), H[rows], a).h
+                h = step(spec, weights[d], d, X[t, rows].astype(np.float64), H[rows], a).h
+                H[rows] = np.where(np.abs(h) < least, 0.0, h)
                 if Y is not None:
                     Y[t, d, rows] = H[rows]
             H[lengths == 0] = 0

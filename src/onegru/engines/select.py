@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from onegru.core.arguments import choice, shown
+from onegru.core.arguments import choice, flag, shown
 from onegru.core.dtypes import (
     ACTIVATION_STORAGES,
     DEFAULT_ACTIVATION_STORAGE,
@@ -39,10 +40,11 @@ class ReferenceEngine:
         self._weights = reference.ReferenceWeights.split(
             self.weights, planes_of(options.activation_storage), group_size(options.weight_storage)
         )
+        self._least = reference.LEAST_STATES[spec.dtype == "float64"] if options.flush_subnormals else 0.0
 
     def run(self, problem: Problem) -> None:
         """Write the outputs of `problem`."""
-        reference.run(self._spec, self._weights, problem)
+        reference.run(self._spec, self._weights, problem, self._least)
 
     def stream(self, state: Array) -> EngineStream:
         """Steps on `state`."""
@@ -75,12 +77,15 @@ ENGINES: Mapping[str, Callable[[Spec, Weights, EngineOptions], Engine]] = {
 }
 
 
-def engine_options(engine: object, weight_storage: object, activation_storage: object) -> EngineOptions:
+def engine_options(
+    engine: object, weight_storage: object, activation_storage: object, flush_subnormals: object = False
+) -> EngineOptions:
     """The checked options, as in the arguments of `onegru.GRU`.
 
     Raises:
         SpecError: there is no such engine or type, or activation_storage has no effect.
     """
+    flushes = flag("flush_subnormals", flush_subnormals)
     name = choice("engine", engine, ("auto", *ENGINES))
     storage = _among("weight_storage", weight_storage, tuple(WEIGHT_STORAGES))
     activations = _among("activation_storage", activation_storage, tuple(ACTIVATION_STORAGES))
@@ -89,10 +94,12 @@ def engine_options(engine: object, weight_storage: object, activation_storage: o
             "activation_storage", f"{activations!r}; must be None unless weight_storage is in int8"
         )
     default = DEFAULT_ACTIVATION_STORAGE if is_int8(storage) else None
-    return EngineOptions(name, storage, activations or default)
+    return EngineOptions(name, storage, activations or default, flushes)
 
 
-def model_options(engine: object, weight_storage: object, activation_storage: object) -> EngineOptions:
+def model_options(
+    engine: object, weight_storage: object, activation_storage: object, flush_subnormals: object = False
+) -> EngineOptions:
     """The checked options of a model, whose storages may also be mappings from the names of GRU nodes.
 
     Nodes that a mapping does not name keep float32, or int16 for activations.
@@ -104,7 +111,7 @@ def model_options(engine: object, weight_storage: object, activation_storage: ob
     activations = _by_node("activation_storage", activation_storage)
     named = [item for item in (weights, activations) if isinstance(item, dict)]
     if not named:
-        return engine_options(engine, weights, activations)
+        return engine_options(engine, weights, activations, flush_subnormals)
     for node in dict.fromkeys(node for item in named for node in item):
         own, its = (item.get(node) if isinstance(item, dict) else item for item in (weights, activations))
         engine_options(engine, own, its if is_int8(own) or isinstance(activations, dict) else None)
@@ -114,8 +121,8 @@ def model_options(engine: object, weight_storage: object, activation_storage: ob
         and not isinstance(activations, dict)
     ):
         engine_options(engine, None, activations)
-    name = engine_options(engine, None, None).engine
-    return EngineOptions(name, *map(_text, (weights, activations)))  # type: ignore[arg-type]
+    others = engine_options(engine, None, None, flush_subnormals)
+    return others._replace(weight_storage=_text(weights), activation_storage=_text(activations))
 
 
 def storage_text(name: str, value: object) -> object:
@@ -127,7 +134,7 @@ def storage_text(name: str, value: object) -> object:
     return _text(_by_node(name, value))
 
 
-def _text(value: object) -> object:
+def _text(value: object) -> Any:
     if not isinstance(value, dict):
         return value
     return "\n".join(f"{node}={storage}" for node, storage in value.items())
@@ -164,7 +171,7 @@ def make_engine(options: EngineOptions, spec: Spec, weights: Weights) -> Engine:
     Raises:
         SpecError: it cannot keep these weights in that type.
     """
-    name, storage, _ = options
+    name, storage, *_ = options
     if storage is not None and spec.dtype != "float32":
         raise SpecError.of("weight_storage", f"{storage!r}; must be None for a layer of {spec.dtype}")
     check_storage(weights, storage)

@@ -14,6 +14,7 @@ def exchange(
     *,
     weight_storage: str | Mapping[str, str] | None = None,
     activation_storage: str | Mapping[str, str] | None = None,
+    flush_subnormals: bool = False,
 ) -> int:
     """Replace the GRU layers of an OpenVINO model by onegru's.
 
@@ -41,6 +42,7 @@ def exchange(
         weight_storage: what layers of float32 keep their weights in, as in `onegru.GRU`: one type for all, or
             a mapping from their friendly names to types; None, or a layer left out, for float32.
         activation_storage: likewise.
+        flush_subnormals: whether states that are almost 0 count as 0, as in `onegru.GRU`.
 
     Returns:
         the number of layers replaced.
@@ -55,7 +57,7 @@ def exchange(
             run by way of Python (`onegru targets` says so).
         SpecWarning: when the model runs, once for each layer whose weights change from run to run.
     """
-    options = model_options("auto", weight_storage, activation_storage)
+    options = model_options("auto", weight_storage, activation_storage, flush_subnormals)
     with needs_extra("openvino", "openvino", "onegru.openvino.exchange"):
         from onegru.fusion.openvino.in_memory import add_sequences
         from onegru.runtimes.openvino_exchange import check_model, exchange_all

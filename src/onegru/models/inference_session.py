@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from onegru.core.arguments import shown
+from onegru.core.arguments import flag, shown
 from onegru.core.errors import SpecError, SpecWarning, needs_extra
 from onegru.core.pickling import state_of
 from onegru.engines.interface import EngineOptions
@@ -44,6 +44,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         weight_storage: what GRU nodes of float32 keep their weights in, as in `onegru.GRU`: one type for all,
             or a mapping from names of nodes to types; None, or a node left out, for float32.
         activation_storage: likewise.
+        flush_subnormals: whether states that are almost 0 count as 0, as in `onegru.GRU`.
         kwargs: as for ONNX Runtime; it falls back to its own GRU only if `enable_fallback` is 1.
 
     Raises:
@@ -68,6 +69,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         engine: str = "auto",
         weight_storage: str | Mapping[str, str] | None = None,
         activation_storage: str | Mapping[str, str] | None = None,
+        flush_subnormals: bool = False,
         **kwargs: Any,
     ) -> None:
         before = set(vars(self))
@@ -75,17 +77,18 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             engine,
             storage_text("weight_storage", weight_storage),  # type: ignore[arg-type]
             storage_text("activation_storage", activation_storage),  # type: ignore[arg-type]
+            flag("flush_subnormals", flush_subnormals),
         )
         self._made_with = (path_or_bytes, sess_options, providers, provider_options, asked, kwargs)
         chosen, chosen_options, self._engine_options = self._with_own(providers, provider_options, asked)
         for name, wanted in asked._asdict().items():
             found = getattr(self._engine_options, name)
-            if wanted not in (None, "auto", found):
+            if wanted not in (None, False, "auto", found):
                 raise SpecError.of(name, f"{wanted!r}; must be {found!r}, as the provider's options say")
-        if self._engine_options.engine == "reference" and self._engine_options.weight_storage is not None:
-            raise SpecError.of(
-                "weight_storage", f"{weight_storage!r}; must be None with the reference engine"
-            )
+        for name, without in (("weight_storage", None), ("flush_subnormals", False)):
+            found = getattr(self._engine_options, name)
+            if self._engine_options.engine == "reference" and found != without:
+                raise SpecError.of(name, f"{found!r}; must be {without} with the reference engine")
         kwargs.setdefault("enable_fallback", 0)
         model, folder, harmful = _prepared(path_or_bytes)
         if harmful:
@@ -130,13 +133,13 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             told = found[place]
         if not isinstance(told, Mapping):
             return chosen, found, model_options(*asked)  # ONNX Runtime will say what is wrong
-        given: dict[Any, Any] = {name: value for name, value in asked._asdict().items() if value is not None}
-        given |= told
+        given: dict[Any, Any] = {**asked.texts, **told}
         if found is None:
             chosen[place] = (own, given)
         elif place < len(found):
             found[place] = given
-        return chosen, found, model_options(*(given.get(name) or None for name in EngineOptions._fields))
+        engine, weights, activations, flushes = (given.get(name) or None for name in EngineOptions._fields)
+        return chosen, found, model_options(engine, weights, activations, flushes == "1")
 
     def set_providers(
         self,

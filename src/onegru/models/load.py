@@ -26,6 +26,7 @@ def load(
     engine: str = "auto",
     weight_storage: str | Mapping[str, str] | None = None,
     activation_storage: str | Mapping[str, str] | None = None,
+    flush_subnormals: bool = False,
     fuse: bool = False,
 ) -> Model:
     """Load a model that holds GRUs.
@@ -40,6 +41,7 @@ def load(
         weight_storage: what GRU nodes of float32 keep their weights in, as in `onegru.GRU`: one type for all,
             or a mapping from names of nodes to types; None, or a node left out, for float32.
         activation_storage: likewise.
+        flush_subnormals: whether states that are almost 0 count as 0, as in `onegru.GRU`.
         fuse: whether GRUs that a model, or an IR, has decomposed into other operators become GRU nodes in
             memory, as `onegru.fuse` makes them, but not checked on inputs. A model without any is loaded as
             it is.
@@ -56,7 +58,7 @@ def load(
     Warns:
         SpecWarning: a node holds something without effect.
     """
-    options = model_options(engine, weight_storage, activation_storage)
+    options = model_options(engine, weight_storage, activation_storage, flush_subnormals)
     return Model(graph_of(path, fuse=flag("fuse", fuse)), options)
 
 

@@ -50,7 +50,7 @@ class OnnxRuntimeModel(RuntimeModel):
 
     def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:
         """See `RuntimeModel`."""
-        given = {name: value for name, value in options._asdict().items() if value is not None}
+        given = options.texts
         number = 0
         if observer is not None:
             indices = {name: index for index, name in enumerate(self.names)}
