@@ -9,8 +9,8 @@ import pytest
 
 from onegru.conformance.case import Case, _Drawn
 from onegru.conformance.expect import Expectation
-from onegru.conformance.judge import LARGEST, judge
-from onegru.core.dtypes import numpy_dtype
+from onegru.conformance.judge import judge
+from onegru.core.dtypes import LARGEST, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.operators.onnx import GRU_VERSIONS
 from tests.support.comparison import Arrays

@@ -465,7 +465,7 @@ def test_what_a_tensor_raises_is_told_from_what_comes_from_elsewhere(
 
 def test_weights_that_are_sizes_or_lack_the_directions() -> None:
     with pytest.raises(SpecError, match=r"^W: 8; must be an array of weights; onegru.torch.GRU takes sizes$"):
-        onegru.GRU(8, 16)  # type: ignore[arg-type]
+        onegru.GRU(8, 16)
     W, R = np.zeros((1, 12, 3), np.float32), np.zeros((1, 12, 4), np.float32)
     with pytest.raises(SpecError, match=r"^R: rank 2, .*; of one direction, give R\[None\]$"):
         onegru.GRU(W, R[0])

@@ -448,7 +448,12 @@ def test_arrays_of_another_process_take_the_fast_path() -> None:
 def test_each_state_that_is_left_out_has_the_rows_of_its_gru(tmp_path: Path) -> None:
     layers = [gru(f"x{i}", ["", f"Y{i}"], name=f"gru{i}", initial_h=f"h{i}") for i in (1, 2)]
     ends = [node("Tanh", [f"Y{i}"], [f"y{i}"]) for i in (1, 2)]
-    sizes = {"x1": ["T", "a", I], "x2": ["T", "b", I], "h1": [1, "a", H], "h2": [1, "b", H]}
+    sizes: dict[str, list[int | str | None]] = {
+        "x1": ["T", "a", I],
+        "x2": ["T", "b", I],
+        "h1": [1, "a", H],
+        "h2": [1, "b", H],
+    }
     infos = [value(name, shape=shape) for name, shape in sizes.items()]
     path = save(tmp_path, model(graph([*layers, *ends], infos, ["y1", "y2"], WEIGHTS)))
     whole = graph_of(path)

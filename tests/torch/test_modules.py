@@ -503,6 +503,7 @@ def test_options_are_read_as_everywhere_else() -> None:
     """clip, alpha and beta are float32 numbers, and what onegru.GRU refuses is refused here."""
     gru = ours.GRU(4, 4, dtype=torch.float64, clip=0.37)
     layer = onegru.from_torch(gru)
+    assert isinstance(layer, onegru.GRU)
     assert layer.spec.clip == float(np.float32(0.37)) and gru.form.clip == layer.spec.clip
     assert onegru.Spec(4, 4, "float64", clip=0.37).clip == float(np.float32(0.37))
     assert ours.GRU(4, 4, clip=float("inf")).form.clip == 0.0
@@ -513,7 +514,7 @@ def test_options_are_read_as_everywhere_else() -> None:
         *(("activation_beta", [value]) for value in ("1", 1e300)),
     ):
         with pytest.raises(onegru.SpecError, match=f"^{name}: "):
-            ours.GRU(4, 4, activations=names, **{name: value})
+            ours.GRU(4, 4, activations=names, **{name: value})  # type: ignore[arg-type]
     for kind in (ours.GRU, ours.GRU, ours.GRUCell):
         with pytest.warns(onegru.SpecWarning, match="activation_alpha: 1 value left over"):
             module = kind(4, 4, activation_alpha=[0.125])

@@ -70,6 +70,7 @@ def test_activations_in_other_operators() -> None:
     for layer in found:
         name = layer.spec.activations[0][1].name
         own = onegru.from_keras(left.pop(name), reset_after=True, activation=names[name])
+        assert isinstance(own, GRU)
         np.testing.assert_allclose(run(layer, X)[1], run(own, X)[1], atol=BOUND, rtol=0)
     assert not left
 
