@@ -14,7 +14,8 @@ from onegru.dataflow.operator import Op
 from onegru.fusion import chain, whole
 from onegru.fusion.cells.cell import Cell
 from onegru.fusion.cells.match import find_cell
-from onegru.fusion.numeric_check import Sizes, UnknownError, Values, compare, evaluate
+from onegru.fusion.float64 import Sizes, UnknownError, Values, evaluate
+from onegru.fusion.numeric_check import compare
 from tests.support.fusing import DEFECT, Net, Step, check_fused, flow, fused, one_step
 
 # What a wrong match may have got wrong.

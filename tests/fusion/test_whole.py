@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onegru.dataflow.flow import Flow
-from onegru.fusion import numeric_check
+from onegru.fusion import float64, numeric_check
 from tests.support.fusing import (
     LOOPS,
     Array,
@@ -221,10 +221,10 @@ def test_what_all_iterations_have_is_found_once(monkeypatch: pytest.MonkeyPatch)
         return constant(flow, name)
 
     monkeypatch.setattr(Flow, "constant", noted)
-    monkeypatch.setattr(numeric_check, "_STEPS", 4)
+    monkeypatch.setattr(float64, "STEPS", 4)
     fused(both_directions().model())
     few = len(asked)
     asked.clear()
-    monkeypatch.setattr(numeric_check, "_STEPS", 40)
+    monkeypatch.setattr(float64, "STEPS", 40)
     _, search = fused(both_directions().model())
     assert len(search.fused) == 2 and len(asked) == few

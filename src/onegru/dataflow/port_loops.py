@@ -121,16 +121,8 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
     if len(set(counts)) != 1 or counts[0] is None:
         return None
     loop.count = counts[0]
-    for array, name, update in written:
-        axis, shape = update.attributes.get("axis", 0), flow.shape(array)
-        size = shape[axis] if shape is not None and axis < len(shape) else None
-        row, index = body.resolve(update.inputs[2]), body.resolve(update.inputs[1])
-        if size == loop.count and loop.indices.get(index) == LoopIndex(1, 0):
-            loop.collected.append(Collected(row, name, axis, 1, True))
-        elif size == 1 and body.sizes(index) == (0,):
-            loop.carried.append(Carried(array, "", row, name))
-        elif is_used(flow, name):
-            return None
+    if not all(_add_written(loop, flow, *item) for item in written):
+        return None
     if op.kind == TENSOR_ITERATOR:
         return loop
     if ports.condition is None or not starts(flow, op.inputs[1], loop.count):
@@ -157,6 +149,20 @@ def _written(body: Flow, before: str, after: str) -> Op | None:
     is_row = (body.shape(update.inputs[2]) or ())[update.attributes.get("axis", 0) :][:1] == (1,)
     is_read = any(op is not update and op is not expand and op.kind != "Shape" for op in takers)
     return None if is_read or not is_row else update
+
+
+def _add_written(loop: Loop, flow: Flow, array: str, name: str, update: Op) -> bool:
+    """Add the rows that a loop writes into an array, or its last one; False if others are read."""
+    axis, shape = update.attributes.get("axis", 0), flow.shape(array)
+    size = shape[axis] if shape is not None and axis < len(shape) else None
+    row, index = loop.body.resolve(update.inputs[2]), loop.body.resolve(update.inputs[1])
+    if size == loop.count and loop.indices.get(index) == LoopIndex(1, 0):
+        loop.collected.append(Collected(row, name, axis, 1, True))
+    elif size == 1 and loop.body.sizes(index) == (0,):
+        loop.carried.append(Carried(array, "", row, name))
+    else:
+        return not is_used(flow, name)
+    return True
 
 
 def takes_parts(flow: Flow, op: Op) -> bool:

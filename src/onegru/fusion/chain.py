@@ -11,7 +11,8 @@ from onegru.dataflow.operator import Op
 from onegru.dataflow.replace import needed_values
 from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell, MissError
-from onegru.fusion.cells.match import find_cell, zeroed_state
+from onegru.fusion.cells.masks import zeroed_state
+from onegru.fusion.cells.match import find_cell
 from onegru.fusion.cells.polynomial import same
 from onegru.fusion.cells.quantized import QuantizedCells
 from onegru.fusion.from_zero import is_step_from_zero

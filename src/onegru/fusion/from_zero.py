@@ -10,17 +10,10 @@ from onegru.core.dtypes import contiguous
 from onegru.dataflow.deep import answered_once
 from onegru.dataflow.table import UnknownOpError
 from onegru.dataflow.view import View
+from onegru.fusion.cells.algebra import Atom, Matrix
 from onegru.fusion.cells.cell import Cell
 from onegru.fusion.cells.expression import Expressions
-from onegru.fusion.cells.polynomial import (
-    Atom,
-    Matrix,
-    Polynomial,
-    add,
-    constant,
-    same,
-    scale,
-)
+from onegru.fusion.cells.polynomial import Polynomial, add, constant, same, scale
 from onegru.fusion.nodes.node import is_zero
 from onegru.fusion.nodes.sources import before, path
 

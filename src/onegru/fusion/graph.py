@@ -7,9 +7,10 @@ from collections import ChainMap
 from onegru.dataflow.flow import Flow
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.expression import Expressions
+from onegru.fusion.float64 import RunLoop, UnknownError
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.node import NewOps
-from onegru.fusion.numeric_check import Compared, RunLoop, UnknownError, compare
+from onegru.fusion.numeric_check import Compared, compare
 from onegru.fusion.search import Fused, NearMiss, Search
 
 

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from onegru.core.activations import ACTIVATIONS
 from onegru.core.dtypes import Array
-from onegru.core.errors import BROKEN, SpecError, SpecWarning
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.kinks import Kinks, Side
-from onegru.dataflow.operator import LoopIndex, Op, Shape, Size
-from onegru.dataflow.table import Call, LargeResultError, UnknownOpError, operator_of
-from onegru.dataflow.table import evaluate as value_of
-from onegru.dataflow.table.cutting import Slice
-from onegru.layers.gru import GRU, apply
-from onegru.operators.lowering import lower
-from onegru.operators.openvino import CELLS
-from onegru.operators.schema import WEIGHTS, Port
+from onegru.dataflow.operator import LoopIndex, Op
+from onegru.dataflow.table import operator_of
+from onegru.fusion.drawn_inputs import least_sizes, loop_index, random
+from onegru.fusion.float64 import NODES, RunLoop, Sizes, UnknownError, Values, run
 
-_STEPS = 4
 _TOLERANCE = (
     1e-5  # of an output's largest number: constants such as 1/6 are rounded in files, and steps add that up
 )
@@ -32,43 +24,11 @@ _TOLERANCE = (
 _SCALES = (1.0, 0.0, 0.3, 3.0, 10.0, 30.0, 0.1, 1e-3)
 _SMALLEST = 0.01  # of those that replace one with which numbers overflow
 _SHAKEN = 1e-11  # of inputs: what changes by more than it should where they change so little says nothing
-_COARSE = 1e-12  # of results, likewise: large ones that cancel leave their roundings, whatever the inputs
 _SHAKES = 4
-_MOST_ELEMENTS = 2**24
 _MOST_SEARCHED = 2**22  # numbers computed in the search for inputs beyond kinks
 _MOST_INFINITE = 4  # values of which infinite numbers are drawn
-_NODES, _INITIAL_H = ("GRU", "onegru::AUGRU"), 5
+_INITIAL_H = 5  # the place of this input of a node
 _MOST_TRIES, _LEAST_TRIES = 48, 4
-
-
-class Values(dict[str, Array]):
-    """Arrays by the names of values.
-
-    Args:
-        arrays: the first ones.
-        kinks: is told where operators are.
-        rounding: draws the errors of results that are rounded coarsely; None for results as they are.
-        layers: what computes the cells that a file has as layers, to be used again.
-    """
-
-    def __init__(
-        self,
-        arrays: Mapping[str, Array],
-        kinks: Kinks | None = None,
-        rounding: np.random.Generator | None = None,
-        layers: dict[Op, tuple[GRU, Sequence[Port]]] | None = None,
-    ) -> None:
-        super().__init__(arrays)
-        self.kinks = kinks
-        self.rounding = rounding
-        self.layers = {} if layers is None else layers
-
-
-RunLoop = Callable[[Op, Values, "Sizes"], None]
-
-
-class UnknownError(Exception):
-    """Something cannot be computed here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +101,7 @@ class _Runs:
         begin = taken.difference(self.derived)
         self.old, self.leaves = _leading(flow, [*self.wanted, *self.derived], begin)
         self.moving = _moving(flow, self.leaves, [*self.old, *new])
-        self.least = _least_sizes(flow, self.old)
+        self.least = least_sizes(flow, self.old)
 
     def begin(self, equal: bool) -> None:
         """Begin again."""
@@ -189,7 +149,7 @@ class _Runs:
 
         Functions without bounds give infinity, which any two forms of a cell turn into other numbers.
         """
-        nodes = [op for op in self.new if op.kind in _NODES]
+        nodes = [op for op in self.new if op.kind in NODES]
         functions = {name for op in nodes for name in op.attributes.get("activations", ())}
         if any(ACTIVATIONS[name].bounds is None for name in functions):
             return ""
@@ -211,9 +171,7 @@ class _Runs:
         made = {name: op for op in self.new for name in op.outputs}
         found: list[set[str]] = []
         for number in (place, _INITIAL_H):
-            waiting = [
-                name for op in self.new if op.kind in _NODES for name in op.inputs[number : number + 1]
-            ]
+            waiting = [name for op in self.new if op.kind in NODES for name in op.inputs[number : number + 1]]
             seen: set[str] = set()
             while waiting:
                 name = waiting.pop()
@@ -226,10 +184,10 @@ class _Runs:
         return sorted(found[0] - found[1])
 
     def _draw(self, scale: float, iteration: int) -> Values:
-        given = {name: _random(self.flow, name, self.sizes, self.rng, scale) for name in self.leaves}
+        given = {name: random(self.flow, name, self.sizes, self.rng, scale) for name in self.leaves}
         iterated = [name for name in self.leaves if name in self.indices]
         given.update(
-            (name, _index(self.flow, name, self.sizes, self.indices, iteration)) for name in iterated
+            (name, loop_index(self.flow, name, self.sizes, self.indices, iteration)) for name in iterated
         )
         return Values(given)
 
@@ -300,7 +258,7 @@ class _Runs:
         return most
 
     def _run(self, ops: Sequence[Op], given: Values, constants: Mapping[str, Array]) -> Values:
-        return _run(self.flow, ops, given, constants, self.sizes, self.run_loop)
+        return run(self.flow, ops, given, constants, self.sizes, self.run_loop)
 
 
 def _abs_error(a: Array, b: Array) -> Array:
@@ -382,195 +340,3 @@ def _size(array: Array) -> float:
     if array.dtype.kind != "f":
         return 0.0
     return float(np.max(np.abs(array), initial=0, where=np.isfinite(array)))
-
-
-class Sizes(dict[str, int]):
-    """A number for each size that has a name.
-
-    Args:
-        equal: whether all are the same.
-        least: how large some have to be.
-    """
-
-    def __init__(self, equal: bool = False, least: Mapping[Size, int] | None = None) -> None:
-        super().__init__()
-        self.equal = equal
-        self.least = least or {}
-
-    def of(self, size: Size) -> int:
-        """The number of a size."""
-        if isinstance(size, int):
-            return size
-        least = max(self.least.values(), default=0) if self.equal else self.least.get(size, 0)
-        return self.setdefault(size, max(least, _STEPS + (0 if self.equal else len(self) % 3)))
-
-    def shape(self, shape: Shape) -> tuple[int, ...]:
-        """The numbers of a shape."""
-        return tuple(map(self.of, shape))
-
-
-def _least_sizes(flow: Flow, ops: Iterable[Op]) -> dict[Size, int]:
-    """How large open axes are at least of which operators take the elements at certain places."""
-    least: dict[Size, int] = {}
-    for op in ops:
-        shape, call = flow.shape(op.inputs[0]) if op.inputs else None, Call(op, flow)
-        reach: dict[int, int] = {}
-        try:
-            if isinstance(call.operator, Slice):
-                cuts = {axis: cut for axis, cut in (call.operator.ranges(call) or {}).items() if cut}
-                reach = {axis: max(cut[0] + cut[1], -cut[0]) for axis, cut in cuts.items()}
-            elif op.kind == "Gather" and (index := call.constant(1)) is not None and index.size:
-                reach = {call.axis(0): max(int(index.max()) + 1, -int(index.min()))}
-        except (UnknownOpError, *BROKEN):
-            continue
-        for axis, size in reach.items():
-            if shape is not None and isinstance(shape[axis], str):
-                least[shape[axis]] = max(size, least.get(shape[axis], 0))
-    return least
-
-
-def _index(
-    flow: Flow, name: str, sizes: Sizes, indices: Mapping[str, LoopIndex] | None, iteration: int
-) -> Array:
-    """An index of one of the first iterations."""
-    index = (indices or {})[name]
-    number = index.base + index.sign * iteration + (sizes.of(index.size) if index.size != 0 else 0)
-    return np.full(sizes.shape(flow.shape(name) or ()), number, np.int64)
-
-
-def _random(flow: Flow, name: str, sizes: Sizes, rng: np.random.Generator, factor: float) -> Array:
-    array = flow.constant(name)
-    if array is not None:
-        return array.astype(np.float64) if array.dtype.kind == "f" else array
-    shape = flow.shape(name)
-    if shape is None:
-        raise UnknownError(f"the shape of {name!r} is not known")
-    numbers = sizes.shape(shape)
-    if np.prod(numbers, dtype=float) > _MOST_ELEMENTS:
-        raise UnknownError(f"{name!r} is too large")
-    dtype = flow.dtype(name)
-    if dtype == "bool":
-        return rng.random(numbers) < 0.6
-    if dtype in ("int32", "int64"):
-        return rng.integers(0, _STEPS + 2, numbers).astype(dtype)
-    values = rng.standard_normal(numbers) * factor
-    spread = rng.choice([1.0, 1.0, 0.1, 3.0, -1.0], numbers)
-    return np.asarray(values * spread)
-
-
-def _run(
-    flow: Flow,
-    ops: Sequence[Op],
-    given: Values,
-    constants: Mapping[str, Array],
-    sizes: Sizes,
-    run_loop: RunLoop | None,
-) -> Values:
-    """Run operators."""
-    values = Values(given, given.kinks, given.rounding, given.layers)
-
-    def value(name: str) -> Array:
-        if name not in values:
-            array = constants.get(name)
-            if array is None:
-                array = flow.constant(name)
-            if array is None and (resolved := flow.resolve(name)) in values:
-                array = values[resolved]
-            if array is None:
-                raise UnknownError(f"{name!r} is not known")
-            values[name] = array.astype(np.float64) if array.dtype.kind == "f" else array
-        return values[name]
-
-    with np.errstate(all="ignore"):
-        for op in ops:
-            if op.bodies and run_loop is not None:
-                run_loop(op, values, sizes)
-                continue
-            evaluate(op, [value(name) if name else None for name in op.inputs], values)
-    return values
-
-
-def evaluate(op: Op, inputs: list[Array | None], values: Values) -> None:
-    """Compute an operator in float64, and add what it gives to the values.
-
-    Raises:
-        UnknownError: it cannot be computed here.
-    """
-    if values.kinks is not None:
-        values.kinks.note(op, inputs)
-    if op.kind == "Shape" and inputs[0] is not None:
-        first, last = op.attributes.get("start", 0), op.attributes.get("end")
-        values[op.outputs[0]] = np.array(inputs[0].shape[first:last], np.int64)
-        return
-    if op.kind in _NODES:
-        results: Sequence[Array] = _gru(op, inputs)
-    elif op.kind in CELLS:
-        results = [_cell(op, inputs, values)]
-    elif op.kind == "Cast" and str(op.attributes.get("dtype")) in (
-        "float16",
-        "bfloat16",
-        "float32",
-        "float64",
-    ):
-        assert inputs[0] is not None
-        results = [inputs[0].astype(np.float64)]
-    elif operator_of(op.kind).computes:
-        try:
-            results = value_of(op.kind, op.attributes, inputs, len(op.outputs))
-        except (ArithmeticError, LargeResultError, LookupError, UnknownOpError, ValueError) as error:
-            raise UnknownError(f"{op.kind}: {error}") from error
-    else:
-        raise UnknownError(f"{op.kind} is not a known operator")
-    if (rng := values.rounding) is not None:
-        results = [
-            array * (1 + _COARSE * rng.uniform(-1, 1, array.shape)) if array.dtype.kind == "f" else array
-            for array in results
-        ]
-    values.update((name, array) for name, array in zip(op.outputs, results, strict=False) if name)
-
-
-def _cell(op: Op, inputs: list[Array | None], values: Values) -> Array:
-    """A layer of one step by the float64 reference."""
-    operator = CELLS[op.kind]
-    given = {port.name: np.asarray(array) for port, array in zip(operator.inputs, inputs, strict=False)}
-    try:
-        if op not in values.layers:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SpecWarning)
-                lowered = lower(operator, op.attributes, *map(given.get, WEIGHTS))
-                layer = GRU.from_canonical(lowered.spec, lowered.weights, engine="reference")
-            values.layers[op] = layer, lowered.ports
-        layer, ports = values.layers[op]
-        states = {name: array for name, array in given.items() if name not in WEIGHTS}
-        return np.asarray(apply(layer, ports, states, {"Ho": None})["Ho"])
-    except SpecError as error:
-        raise UnknownError(str(error)) from error
-
-
-def _gru(op: Op, inputs: list[Array | None]) -> list[Array]:
-    """A GRU by the float64 reference."""
-    given: list[Array | None] = [*inputs, *[None] * (7 - len(inputs))]
-    X, W, R, B, lengths, initial_h, A = given
-    options: dict[str, Any] = {
-        name: op.attributes[name]
-        for name in ("direction", "clip", "activations", "activation_alpha", "activation_beta")
-        if name in op.attributes
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SpecWarning)
-        layer = GRU(
-            np.asarray(W, np.float64),
-            np.asarray(R, np.float64),
-            None if B is None else np.asarray(B, np.float64),
-            linear_before_reset=bool(op.attributes.get("linear_before_reset", 0)),
-            attention=None if A is None else op.attributes.get("attention", True),
-            engine="reference",
-            **options,
-        )
-    state = None if initial_h is None else np.asarray(initial_h, np.float64)
-    attention = None if A is None else np.asarray(A, np.float64)[..., 0]
-    try:
-        Y, Y_h = layer(np.asarray(X, np.float64), state, sequence_lens=lengths, attention=attention)
-    except SpecError as error:  # sizes that need not fit each other
-        raise UnknownError(str(error)) from error
-    return [np.asarray(Y), np.asarray(Y_h)]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from onegru.core.errors import BROKEN
 from onegru.dataflow.operator import EVERY_OPSET
 from onegru.dataflow.table import UnknownOpError
+from onegru.fusion.cells.algebra import Algebra
 from onegru.fusion.cells.cell import Cell, MissError
-from onegru.fusion.cells.polynomial import Algebra
 
 #: Called with the number of operators looked at and of all.
 Progress = Callable[[int, int], None]

@@ -17,15 +17,16 @@ from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.layer import layer_cell
-from onegru.fusion.cells.match import find_cell, zeroed_state
+from onegru.fusion.cells.masks import zeroed_state
+from onegru.fusion.cells.match import find_cell
 from onegru.fusion.cells.polynomial import Polynomial, add, same
+from onegru.fusion.float64 import Sizes, UnknownError, Values, evaluate
 from onegru.fusion.graph import Graph
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.hoist import Hoist, computed_ahead
 from onegru.fusion.nodes.lengths import lengths_of
 from onegru.fusion.nodes.node import Recurrence, add_node, is_zero, place_stack
 from onegru.fusion.nodes.sources import Sliced, Source, in_loop, path
-from onegru.fusion.numeric_check import Sizes, UnknownError, Values, evaluate
 
 
 def replace_loop(graph: Graph, loop: Loop, at: Expressions, place: str) -> None:

@@ -11,8 +11,9 @@ from onegru.dataflow.operator import LoopIndex
 from onegru.dataflow.table import UnknownOpError
 from onegru.dataflow.table.cutting import backwards, reversed_axis
 from onegru.dataflow.view import View
+from onegru.fusion.cells.algebra import Algebra
 from onegru.fusion.cells.expression import Expressions
-from onegru.fusion.cells.polynomial import Algebra, Polynomial, same
+from onegru.fusion.cells.polynomial import Polynomial, same
 from onegru.fusion.cells.views import whole_view
 from tests.support.fusing import Net, flow
 

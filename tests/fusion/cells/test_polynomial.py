@@ -6,18 +6,8 @@ import numpy as np
 import pytest
 
 from onegru.dataflow.table import UnknownOpError
-from onegru.fusion.cells.polynomial import (
-    Algebra,
-    Matrix,
-    Polynomial,
-    add,
-    close,
-    constant,
-    ratio,
-    same,
-    scalar,
-    scale,
-)
+from onegru.fusion.cells.algebra import Algebra, Matrix
+from onegru.fusion.cells.polynomial import Polynomial, add, close, constant, ratio, same, scalar, scale
 
 
 def atom(algebra: Algebra, name: str, is_bool: bool = False) -> Polynomial:

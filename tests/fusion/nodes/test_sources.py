@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from onegru.dataflow.view import View
+from onegru.fusion.cells.algebra import Algebra
 from onegru.fusion.cells.expression import Expressions
-from onegru.fusion.cells.polynomial import Algebra
 from onegru.fusion.cells.views import whole_view
 from onegru.fusion.nodes.sources import Sliced, Stacked, before, over_time
 from tests.support.fusing import Net, flow

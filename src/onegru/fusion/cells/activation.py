@@ -9,7 +9,8 @@ import numpy as np
 
 from onegru.core.activations import ACTIVATIONS, Activation
 from onegru.core.dtypes import Array, to_float32
-from onegru.fusion.cells.polynomial import Algebra, Atom, Monomial, Polynomial, add, constant, scalar, scale
+from onegru.fusion.cells.algebra import Algebra, Atom
+from onegru.fusion.cells.polynomial import Monomial, Polynomial, add, constant, scalar, scale
 
 _ROUNDED = 2e-7  # of numbers that files have in float32
 

@@ -15,7 +15,8 @@ from onegru.dataflow.operator import LoopIndex, Op
 from onegru.dataflow.table import OPERATORS, UnknownOpError
 from onegru.dataflow.table.products import activation_numbers, einsum_terms
 from onegru.dataflow.view import View
-from onegru.fusion.cells.polynomial import Algebra, Polynomial, add, constant, same, scale
+from onegru.fusion.cells.algebra import Algebra
+from onegru.fusion.cells.polynomial import Polynomial, add, constant, same, scale
 from onegru.fusion.cells.products import Products
 from onegru.fusion.cells.views import whole_view
 

@@ -11,13 +11,13 @@ from onegru.core.spec import Attention
 from onegru.dataflow.table import UnknownOpError
 from onegru.dataflow.view import View
 from onegru.fusion.cells.activation import Act, Activations
-from onegru.fusion.cells.cell import Cell, Mask, MissError
+from onegru.fusion.cells.algebra import Algebra, Atom
+from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.cells.layer import layer_cell
+from onegru.fusion.cells.masks import split_masks
 from onegru.fusion.cells.parts import GatePart, join_inputs
 from onegru.fusion.cells.polynomial import (
-    Algebra,
-    Atom,
     Monomial,
     Polynomial,
     add,
@@ -89,7 +89,7 @@ class _Matcher:
         if blend is None:
             return None
         keep, candidate = blend
-        keep, masks = self._masks(keep)
+        keep, masks = split_masks(self.algebra, keep, self.state.place.name)
         z, attention, keeps, kind = self._update_gate(keep)
         n = self._activation(candidate, "the candidate")
         for act, what in ((z, "its update gate"), (n, "its candidate")):
@@ -168,27 +168,6 @@ class _Matcher:
                 return None
             raise MissError("what it adds to the old state is not (1 - z) times one candidate")
         return kept, candidate
-
-    def _masks(self, keep: Polynomial) -> tuple[Polynomial, tuple[Mask, ...]]:
-        """`keep` without Booleans that switch the whole step off, and those."""
-        share = add(constant(1), keep, -1.0)
-        masks: list[Mask] = []
-        for number in sorted(share.atoms()):
-            atom = self.algebra.atoms[number]
-            if not atom.is_bool or atom.kind != "value" or self.depends(number):
-                continue
-            without = Polynomial({m: item for m, item in share.terms.items() if number not in m})
-            with_it = without
-            for m, item in share.terms.items():
-                if number in m:
-                    with_it = add(with_it, Polynomial({drop(m, number): item}))
-            if not without.terms:
-                masks.append(Mask(atom.place, is_off=False))
-                share = with_it
-            elif all(not np.any(item) for item in with_it.terms.values()):
-                masks.append(Mask(atom.place, is_off=True))
-                share = without
-        return add(constant(1), share, -1.0), tuple(masks)
 
     def _update_gate(self, keep: Polynomial) -> tuple[Act, View | None, bool, Attention]:
         """The update gate, its attention, whether that is 1 - a, and what it does."""
@@ -390,18 +369,3 @@ def _is_small(coefficient: Array, reset: Polynomial, inner: Array) -> bool:
         np.max(np.abs(inner), initial=0)
     )
     return bool(np.all(np.abs(coefficient) <= _CLOSE * max(size, 1e-30)))
-
-
-def zeroed_state(at: Expressions, cell: Cell) -> Polynomial | None:
-    """A cell's new state, zero where the step is off."""
-    found = at.of(cell.output)
-    if found is None:
-        return None
-    result = found[1]
-    try:
-        for mask in cell.masks:
-            m = at.polynomial(mask.view)
-            result = at.algebra.multiply(add(constant(1), m, -1.0) if mask.is_off else m, result)
-    except UnknownOpError:
-        return None
-    return result

@@ -8,8 +8,9 @@ import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.dataflow.view import Role, View
+from onegru.fusion.cells.algebra import Algebra
 from onegru.fusion.cells.cell import MissError
-from onegru.fusion.cells.polynomial import Algebra, Monomial
+from onegru.fusion.cells.polynomial import Monomial
 
 
 class GatePart:

@@ -14,7 +14,8 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import LoopIndex, Op, Size
 from onegru.dataflow.table import Call, Elements, UnknownOpError, movers, operator_of
 from onegru.dataflow.view import Role, View
-from onegru.fusion.cells.polynomial import Algebra, Matrix, Polynomial, add, constant, scale
+from onegru.fusion.cells.algebra import Algebra, Matrix
+from onegru.fusion.cells.polynomial import Polynomial, add, constant, scale
 from onegru.fusion.cells.views import Views
 
 _GLUE = movers(Elements.KEPT | Elements.PERMUTED | Elements.CUT | Elements.JOINED, without=("Flatten",))

@@ -1,0 +1,344 @@
+"""What polynomials are made of, and their arithmetic: one form for each function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onegru.core.activations import ACTIVATIONS
+from onegru.core.dtypes import Array
+from onegru.core.elementary import NumpyElementary
+from onegru.dataflow.table.base import UnknownOpError
+from onegru.fusion.cells.polynomial import (
+    CLOSE,
+    CONSTANT,
+    MOST_TERMS,
+    Monomial,
+    Polynomial,
+    add,
+    constant,
+    ratio,
+    same,
+    scalar,
+    scale,
+)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Matrix:
+    """A constant matrix, made when it is first needed.
+
+    Attributes:
+        key: equal for equal matrices.
+        make: computes it, in float64.
+    """
+
+    key: Hashable
+    make: Callable[[], Array]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Atom:
+    """What products are made of.
+
+    Attributes:
+        number: tells atoms apart.
+        kind: "value", "dot", or the name of a function.
+        place: of a value or a product with a matrix: the view that is taken or multiplied.
+        arguments: of a function; of a product, the one row that is multiplied.
+        parameters: of a function.
+        matrix: of a product.
+        values: the names of all values that it depends on.
+        is_bool: whether it is 0 or 1.
+    """
+
+    number: int
+    kind: str
+    place: Any = None
+    arguments: tuple[Polynomial, ...] = ()
+    parameters: tuple[float, ...] = ()
+    matrix: Matrix | None = None
+    values: frozenset[str] = frozenset()
+    is_bool: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Algebra:
+    """The atoms of an analysis: equal ones are one.
+
+    Attributes:
+        atoms: all of them, by their numbers.
+        digests: what tells constants of other content apart, by their arrays' identities.
+    """
+
+    atoms: list[Atom] = field(default_factory=list)
+    digests: dict[int, tuple[Array, str]] = field(default_factory=dict)
+    _found: dict[Hashable, list[Atom]] = field(default_factory=dict)
+
+    def atom_of(self, p: Polynomial) -> tuple[Atom, float] | None:
+        """The atom that a polynomial is, and its coefficient."""
+        single = p.single()
+        return None if single is None else (self.atoms[single[0]], single[1])
+
+    def values(self, polynomials: Iterable[Polynomial]) -> frozenset[str]:
+        """The names of the values that polynomials depend on."""
+        numbers = {number for p in polynomials for number in p.atoms()}
+        return frozenset().union(*(self.atoms[number].values for number in numbers))
+
+    def value(self, key: Hashable, place: Any, name: str, is_bool: bool = False) -> Polynomial:
+        """Columns of a model's value."""
+        found = self._found.setdefault(("value", key), [])
+        if not found:
+            found.append(self._new("value", place=place, values=frozenset((name,)), is_bool=is_bool))
+        return Polynomial({(found[0].number,): np.ones(())})
+
+    def dot(self, operand: Polynomial, matrix: Matrix, place: Any) -> Polynomial:
+        """The product of a row, which stands at `place` in the model, with a constant matrix."""
+        key = ("dot", frozenset(operand.terms), matrix.key)
+        atom = self._search(key, (operand,))
+        if atom is None:
+            atom = self._new("dot", arguments=(operand,), matrix=matrix, place=place)
+            self._found[key].append(atom)
+        return Polynomial({(atom.number,): np.ones(())})
+
+    def function(self, name: str, *arguments: Polynomial, parameters: tuple[float, ...] = ()) -> Polynomial:
+        """A function that has no other form."""
+        key = (name, parameters, *(frozenset(argument.terms) for argument in arguments))
+        atom = self._search(key, arguments)
+        if atom is None:
+            atom = self._new(name, arguments=arguments, parameters=parameters)
+            self._found[key].append(atom)
+        return Polynomial({(atom.number,): np.ones(())})
+
+    def _search(self, key: Hashable, arguments: tuple[Polynomial, ...]) -> Atom | None:
+        for atom in self._found.setdefault(key, []):
+            if all(same(a, b) for a, b in zip(atom.arguments, arguments, strict=True)):
+                return atom
+        return None
+
+    def _new(self, kind: str, **details: Any) -> Atom:
+        details.setdefault("values", self.values(details.get("arguments", ())))
+        atom = Atom(len(self.atoms), kind, **details)
+        self.atoms.append(atom)
+        return atom
+
+    # Arithmetic
+
+    def multiply(self, p: Polynomial, q: Polynomial) -> Polynomial:
+        """p∘q."""
+        if p.is_constant or q.is_constant:
+            fixed, other = (p, q) if p.is_constant else (q, p)
+            return scale(other, fixed.constant)
+        for first, second in ((p, q), (q, p)):
+            if (found := self.atom_of(second)) is not None and found[0].kind == "Reciprocal":
+                quotient = self._softsign(first, found[0].arguments[0])
+                if quotient is not None:
+                    return scale(quotient, found[1])
+        if len(p.terms) * len(q.terms) > 4 * MOST_TERMS:
+            raise UnknownOpError
+        result = Polynomial({})
+        for a, x in p.terms.items():
+            for b, y in q.terms.items():
+                result = add(result, Polynomial({self._product(a, b): x * y}))
+        return result
+
+    def _product(self, a: Monomial, b: Monomial) -> Monomial:
+        numbers = sorted((*a, *b))
+        if len(numbers) > 8:
+            raise UnknownOpError
+        kept = [
+            number
+            for place, number in enumerate(numbers)
+            if not (place and numbers[place - 1] == number and self.atoms[number].is_bool)
+        ]
+        return tuple(kept)
+
+    def divide(self, p: Polynomial, q: Polynomial) -> Polynomial:
+        """P / q, element by element."""
+        if q.is_constant:
+            if not np.all(q.constant):
+                raise UnknownOpError
+            return scale(p, 1 / q.constant)
+        exponential = self._one_plus(q, "Exp")
+        if exponential is not None:
+            base, factor, atom = exponential
+            shift = constant(np.log(factor))
+            low = self.sigmoid(scale(add(atom.arguments[0], shift), -1.0))  # 1 / (1 + factor·e^x)
+            high = add(constant(1), low, -1.0)  # factor·e^x / (1 + factor·e^x)
+            result = Polynomial({})
+            for monomial, coefficient in p.terms.items():
+                rest = tuple(number for number in monomial if number != atom.number)
+                if len(monomial) - len(rest) > 1:
+                    raise UnknownOpError
+                part = scale(low, 1 / base) if len(rest) == len(monomial) else scale(high, 1 / base / factor)
+                result = add(result, self.multiply(Polynomial({rest: coefficient}), part))
+            return result
+        if (quotient := self._softsign(p, q)) is not None:
+            return quotient
+        return self.multiply(p, self.function("Reciprocal", q))
+
+    def _one_plus(self, q: Polynomial, kind: str) -> tuple[float, float, Atom] | None:
+        """(base, factor, atom) of base·(1 + factor·atom), both numbers positive."""
+        if len(q.terms) != 2 or CONSTANT not in q.terms:
+            return None
+        base = scalar(q.constant)
+        ((monomial, coefficient),) = (item for item in q.terms.items() if item[0])
+        factor = scalar(coefficient)
+        if base is None or factor is None or base <= 0 or factor <= 0 or len(monomial) != 1:
+            return None
+        atom = self.atoms[monomial[0]]
+        return (base, factor / base, atom) if atom.kind == kind else None
+
+    def _softsign(self, p: Polynomial, q: Polynomial) -> Polynomial | None:
+        """P / q, if that is k·x / (1 + |x|)."""
+        found = self._one_plus(q, "Abs")
+        if found is None or abs(found[1] - 1) > CLOSE:
+            return None
+        k = ratio(p, found[2].arguments[0])
+        return None if k is None else scale(self.odd("Softsign", found[2].arguments[0]), k / found[0])
+
+    # Functions
+
+    def sigmoid(self, p: Polynomial) -> Polynomial:
+        """1 / (1 + e^-p); the sigmoid of -p is 1 minus that of p."""
+        if p.is_constant:
+            return constant(NumpyElementary.sigmoid(p.constant))
+        if _is_negative(p):
+            return add(constant(1), self.function("Sigmoid", scale(p, -1.0)), -1.0)
+        return self.function("Sigmoid", p)
+
+    def tanh(self, p: Polynomial) -> Polynomial:
+        """2·sigmoid(2p) - 1."""
+        return add(scale(self.sigmoid(scale(p, 2.0)), 2.0), constant(1), -1.0)
+
+    def odd(self, name: str, p: Polynomial) -> Polynomial:
+        """A function f with f(-p) = -f(p)."""
+        if _is_negative(p):
+            return scale(self.function(name, scale(p, -1.0)), -1.0)
+        return self.function(name, p)
+
+    def absolute(self, p: Polynomial) -> Polynomial:
+        """|p|."""
+        if p.is_constant:
+            return constant(np.abs(p.constant))
+        return self.function("Abs", scale(p, -1.0) if _is_negative(p) else p)
+
+    def exp(self, p: Polynomial) -> Polynomial:
+        """e^p."""
+        return constant(np.exp(p.constant)) if p.is_constant else self.function("Exp", p)
+
+    def log(self, p: Polynomial) -> Polynomial:
+        """The natural logarithm; that of 1 + e^x is Softplus."""
+        if p.is_constant:
+            return constant(np.log(p.constant))
+        found = self._one_plus(p, "Exp")
+        if found is not None and abs(found[0] - 1) < CLOSE:
+            inner = add(found[2].arguments[0], constant(np.log(found[1])))
+            return self.function("Softplus", inner)
+        return self.function("Log", p)
+
+    def clip(self, p: Polynomial, low: float, high: float) -> Polynomial:
+        """min(max(p, low), high); one of a multiple of another is one."""
+        if low > high:
+            raise UnknownOpError
+        if low == -np.inf and high == np.inf:
+            return p
+        if p.is_constant:
+            return constant(np.clip(p.constant, low, high))
+        found = self.atom_of(p)
+        if found is not None and found[0].kind == "Clip" and found[1]:
+            inner, (before, after) = scale(found[0].arguments[0], found[1]), found[0].parameters
+            ends = sorted((before * found[1], after * found[1]))
+            return self.clip_once(inner, *(float(np.clip(end, low, high)) for end in ends))
+        return self.clip_once(p, low, high)
+
+    def clip_once(self, p: Polynomial, low: float, high: float) -> Polynomial:
+        """The same, as an atom."""
+        if low == high:
+            return constant(low)
+        return self.function("Clip", p, parameters=(low, high))
+
+    def larger(self, p: Polynomial, q: Polynomial) -> Polynomial:
+        """max(p, q); that of x and a part of x is LeakyRelu."""
+        for first, second in ((p, q), (q, p)):
+            if first.is_constant and (low := scalar(first.constant)) is not None:
+                return self.clip(second, low, np.inf)
+        for first, second in ((p, q), (q, p)):
+            alpha = ratio(second, first)
+            if alpha is not None and 0 < alpha < 1:
+                return self.function("LeakyRelu", first, parameters=(alpha,))
+        return self.function("Max", p, q)
+
+    def smaller(self, p: Polynomial, q: Polynomial) -> Polynomial:
+        """min(p, q)."""
+        for first, second in ((p, q), (q, p)):
+            if first.is_constant and (high := scalar(first.constant)) is not None:
+                return self.clip(second, -np.inf, high)
+        return scale(self.larger(scale(p, -1.0), scale(q, -1.0)), -1.0)
+
+    def applied(self, atom: Atom, arguments: Sequence[Polynomial]) -> Polynomial:
+        """An atom's function of other arguments.
+
+        Raises:
+            UnknownOpError: the atom is no function.
+        """
+        match atom.kind:
+            case "value" | "dot":
+                raise UnknownOpError
+            case "Sigmoid" | "Exp" | "Log":
+                return {"Sigmoid": self.sigmoid, "Exp": self.exp, "Log": self.log}[atom.kind](*arguments)
+            case "Abs":
+                return self.absolute(*arguments)
+            case kind if kind in ACTIVATIONS and ACTIVATIONS[kind].is_odd:
+                return self.odd(kind, *arguments)
+            case "Clip":
+                return self.clip(arguments[0], *atom.parameters)
+            case "Max":
+                return self.larger(*arguments)
+            case "Reciprocal":
+                return self.divide(constant(1), *arguments)
+            case _:
+                return self.function(atom.kind, *arguments, parameters=atom.parameters)
+
+    def positive(self, w: Polynomial, p: Polynomial, q: Polynomial, is_strict: bool) -> Polynomial:
+        """P where w > 0, or w ≥ 0 unless strict, else q, as Relu and others of its kind are written."""
+        for sign, above, below in ((1.0, p, q), (-1.0, q, p)):
+            x = scale(w, sign)
+            if below.terms == {} and above.terms:
+                threshold = add(above, x, -1.0)  # x + threshold > threshold
+                if threshold.is_constant and (t := scalar(threshold.constant)) is not None:
+                    if t == 0:
+                        return self.clip(above, 0.0, np.inf)
+                    if is_strict == (sign > 0):  # at the threshold it is 0, where the others are continuous
+                        return self.function("ThresholdedRelu", above, parameters=(t,))
+            if (k := ratio(above, x)) is None or abs(k - 1) > CLOSE:
+                continue
+            if (alpha := ratio(below, above)) is not None:
+                return self.function("LeakyRelu", above, parameters=(alpha,))
+            alpha = scalar(-below.constant)
+            if alpha and same(below, scale(add(self.exp(above), constant(1), -1.0), alpha)):
+                return self.function("Elu", above, parameters=(alpha,))
+        raise UnknownOpError
+
+    def inner_atoms(self, *polynomials: Polynomial) -> Iterable[int]:
+        """The atoms of polynomials and of what their functions are taken of."""
+        waiting = [number for p in polynomials for number in p.atoms()]
+        seen: set[int] = set()
+        while waiting:
+            number = waiting.pop()
+            if number not in seen:
+                seen.add(number)
+                yield number
+                waiting += [n for p in self.atoms[number].arguments for n in p.atoms()]
+
+
+def _is_negative(p: Polynomial) -> bool:
+    """Whether p is the one of p and -p that functions do not take."""
+    key = min((monomial for monomial in p.terms if monomial), default=CONSTANT)
+    if key not in p.terms:
+        return False
+    first = p.terms[key].ravel()
+    return bool(first[np.flatnonzero(first)[0]] < 0) if np.any(first) else False

@@ -1,0 +1,48 @@
+"""Booleans that switch steps off, and the states that are zero there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onegru.dataflow.table import UnknownOpError
+from onegru.fusion.cells.algebra import Algebra
+from onegru.fusion.cells.cell import Cell, Mask
+from onegru.fusion.cells.expression import Expressions
+from onegru.fusion.cells.polynomial import Polynomial, add, constant, drop
+
+
+def split_masks(algebra: Algebra, keep: Polynomial, state: str) -> tuple[Polynomial, tuple[Mask, ...]]:
+    """What the old state is multiplied by, without Booleans that switch the whole step off, and those."""
+    share = add(constant(1), keep, -1.0)
+    masks: list[Mask] = []
+    for number in sorted(share.atoms()):
+        atom = algebra.atoms[number]
+        if not atom.is_bool or atom.kind != "value" or state in atom.values:
+            continue
+        without = Polynomial({m: item for m, item in share.terms.items() if number not in m})
+        with_it = without
+        for m, item in share.terms.items():
+            if number in m:
+                with_it = add(with_it, Polynomial({drop(m, number): item}))
+        if not without.terms:
+            masks.append(Mask(atom.place, is_off=False))
+            share = with_it
+        elif all(not np.any(item) for item in with_it.terms.values()):
+            masks.append(Mask(atom.place, is_off=True))
+            share = without
+    return add(constant(1), share, -1.0), tuple(masks)
+
+
+def zeroed_state(at: Expressions, cell: Cell) -> Polynomial | None:
+    """A cell's new state, zero where the step is off."""
+    found = at.of(cell.output)
+    if found is None:
+        return None
+    result = found[1]
+    try:
+        for mask in cell.masks:
+            m = at.polynomial(mask.view)
+            result = at.algebra.multiply(add(constant(1), m, -1.0) if mask.is_off else m, result)
+    except UnknownOpError:
+        return None
+    return result

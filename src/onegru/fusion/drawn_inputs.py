@@ -1,0 +1,67 @@
+"""Numbers that operators are run with: random ones, in arrays of sizes that fit the operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from onegru.core.dtypes import Array
+from onegru.core.errors import BROKEN
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import LoopIndex, Op, Size
+from onegru.dataflow.table import Call, UnknownOpError
+from onegru.dataflow.table.cutting import Slice
+from onegru.fusion.float64 import STEPS, Sizes, UnknownError
+
+_MOST_ELEMENTS = 2**24
+
+
+def least_sizes(flow: Flow, ops: Iterable[Op]) -> dict[Size, int]:
+    """How large open axes are at least of which operators take the elements at certain places."""
+    least: dict[Size, int] = {}
+    for op in ops:
+        shape, call = flow.shape(op.inputs[0]) if op.inputs else None, Call(op, flow)
+        reach: dict[int, int] = {}
+        try:
+            if isinstance(call.operator, Slice):
+                cuts = {axis: cut for axis, cut in (call.operator.ranges(call) or {}).items() if cut}
+                reach = {axis: max(cut[0] + cut[1], -cut[0]) for axis, cut in cuts.items()}
+            elif op.kind == "Gather" and (index := call.constant(1)) is not None and index.size:
+                reach = {call.axis(0): max(int(index.max()) + 1, -int(index.min()))}
+        except (UnknownOpError, *BROKEN):
+            continue
+        for axis, size in reach.items():
+            if shape is not None and isinstance(shape[axis], str):
+                least[shape[axis]] = max(size, least.get(shape[axis], 0))
+    return least
+
+
+def random(flow: Flow, name: str, sizes: Sizes, rng: np.random.Generator, factor: float) -> Array:
+    """A constant as it is, or random numbers of a value's type and shape, about as large as `factor`."""
+    array = flow.constant(name)
+    if array is not None:
+        return array.astype(np.float64) if array.dtype.kind == "f" else array
+    shape = flow.shape(name)
+    if shape is None:
+        raise UnknownError(f"the shape of {name!r} is not known")
+    numbers = sizes.shape(shape)
+    if np.prod(numbers, dtype=float) > _MOST_ELEMENTS:
+        raise UnknownError(f"{name!r} is too large")
+    dtype = flow.dtype(name)
+    if dtype == "bool":
+        return rng.random(numbers) < 0.6
+    if dtype in ("int32", "int64"):
+        return rng.integers(0, STEPS + 2, numbers).astype(dtype)
+    values = rng.standard_normal(numbers) * factor
+    spread = rng.choice([1.0, 1.0, 0.1, 3.0, -1.0], numbers)
+    return np.asarray(values * spread)
+
+
+def loop_index(
+    flow: Flow, name: str, sizes: Sizes, indices: Mapping[str, LoopIndex] | None, iteration: int
+) -> Array:
+    """An index of one of the first iterations."""
+    index = (indices or {})[name]
+    number = index.base + index.sign * iteration + (sizes.of(index.size) if index.size != 0 else 0)
+    return np.full(sizes.shape(flow.shape(name) or ()), number, np.int64)
