@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import BROKEN
 from onegru.dataflow.deep import answered_once
 from onegru.dataflow.neutral import beside_ones, one_number
@@ -217,14 +217,27 @@ class Flow:
         op = self.producers.get(name)
         if op is None or not operator_of(op.kind).computes or op.bodies:
             return self._from_sizes(name)
-        if any(self.constant(item) is None for item in op.inputs if item):
-            return self._from_sizes(name)
-        self._evaluate(op)
+        arrays: list[Array | None] = []
+        for place, item in enumerate(op.inputs):
+            arrays.append(self._given(op, place))
+            if item and arrays[-1] is None:
+                return self._from_sizes(name)
+        self._evaluate(op, arrays)
         found: Array | None = self._arrays[name]
         return found
 
-    def _evaluate(self, op: Op) -> None:
-        arrays = [self.constant(item) if item else None for item in op.inputs]
+    def _given(self, op: Op, place: int) -> Array | None:
+        """An operator's input if it is constant; an empty array where only its element type counts."""
+        name = op.inputs[place]
+        if place not in operator_of(op.kind).type_inputs:
+            return self.constant(name) if name else None
+        dtype = self.dtype(name)
+        try:
+            return None if dtype is None else np.zeros(0, numpy_dtype(dtype))
+        except TypeError:  # a type that NumPy does not have
+            return None
+
+    def _evaluate(self, op: Op, arrays: Sequence[Array | None]) -> None:
         results: Sequence[Array]
         try:
             with np.errstate(all="ignore"):

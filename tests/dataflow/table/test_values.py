@@ -57,6 +57,7 @@ CASES: list[Case] = [
     *(case(kind, P, ~P[:1]) for kind in ("And", "Or")),
     case("Pow", np.abs(X), ints(2).astype(np.float64)),
     case("Not", P),
+    case("CastLike", X, LENGTHS),
     case("Div", N, ints(2)),
     case("DequantizeLinear", BYTES, SCALES, BYTES[0, :, 0], axis=-2),
     case("DequantizeLinear", BYTES, SCALES[0]),

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.inliner
 import pytest
 from onnx import TensorProto, helper
 
 import onegru
 from onegru.formats.onnx.validate import Source
 from onegru.fusion.onnx.model import fuse_model
+from tests.support.cases import Case, onnx_model
 from tests.support.fusing import (
     BOUND,
     SIGMOID,
@@ -31,6 +33,8 @@ from tests.support.fusing import (
 )
 
 onnxruntime = pytest.importorskip("onnxruntime")
+
+AUGRU_SHAPES = {"X": (4, 3, 2), "W": (1, 15, 2), "R": (1, 15, 5), "B": (1, 30), "initial_h": (1, 3, 5)}
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -150,6 +154,23 @@ def test_functions() -> None:
     found = onegru.load(model.SerializeToString(), fuse=True)
     assert len(found.gru_nodes) == 1
     assert error(found.run(net.feeds), by_onnxruntime(model, net.feeds)) <= 1e-6
+
+
+@pytest.mark.parametrize("attention", ["openvino", "dien"])
+@pytest.mark.parametrize("lengths", [False, True], ids=["whole", "lengths"])
+def test_an_augru_function_that_was_inlined(attention: str, lengths: bool) -> None:
+    """Its numbers have the type of X by CastLike."""
+    rng = np.random.default_rng(0)
+    given = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in AUGRU_SHAPES.items()}
+    given["A"] = rng.random((4, 3, 1)).astype(np.float32)
+    given |= {"sequence_lens": np.array([4, 1, 2], np.int32)} if lengths else {}
+    attributes = {"attention": attention, "linear_before_reset": 1}
+    model = onnx.inliner.inline_local_functions(onnx_model(Case("augru", given, attributes, 17)))
+    assert "AUGRU" not in kinds(model)
+    feeds = {item.name: given[item.name] for item in model.graph.input}
+    found = onegru.load(model.SerializeToString(), fuse=True)
+    assert [node.operator for node in found.gru_nodes] == ["AUGRU-1"]
+    assert error(found.run(feeds), by_onnxruntime(model, feeds)) <= 1e-6
 
 
 def test_two_side_by_side() -> None:

@@ -238,6 +238,7 @@ class Operator:
         max_inputs: how many inputs it has understood.
         parameters: what is an attribute in some opsets and an input in others.
         size_inputs: the inputs of which only the numbers count, as sizes and indices.
+        type_inputs: the inputs of which only the element type counts.
         elements: what becomes of the elements of its first input.
         casts: whether it changes their type, which may round them.
         pointwise: whether it works element by element, with broadcasting.
@@ -256,6 +257,7 @@ class Operator:
     max_inputs: int = ENDLESS
     parameters: Mapping[str, Parameter] = {}
     size_inputs: tuple[int, ...] = ()
+    type_inputs: tuple[int, ...] = ()
     elements: ClassVar[Elements] = Elements.NEW
     casts: ClassVar[bool] = False
     pointwise: ClassVar[bool] = False

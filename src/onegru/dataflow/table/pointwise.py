@@ -147,11 +147,12 @@ class PRelu(Pointwise):
 
 
 class CastLike(Pointwise):
+    type_inputs: tuple[int, ...] = (1,)
+
     def shape(self, call: Call, output: int) -> Shape | None:
         return call.shape()
 
     def along(self, call: Call) -> Iterator[Move]:
-        """Of the other input, only the type counts."""
         yield from (Move(0, axis, axis) for axis in range(call.rank()))
         yield from (Move(1, axis, None) for axis in range(call.rank(1)))
 
@@ -315,7 +316,7 @@ register(
     ),
     *(
         Pointwise("Xor", dtype="bool"),
-        CastLike("CastLike", None, "saturate", dtype=1),
+        CastLike("CastLike", lambda call: call.array().astype(call.array(1).dtype), "saturate", dtype=1),
     ),
     Pointwise("Add", _binary(np.add), of_sizes=lambda a, b: a + b, neutral=0),
     Pointwise("Sub", _binary(np.subtract), of_sizes=lambda a, b: a - b, neutral=0),
