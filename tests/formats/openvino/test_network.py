@@ -432,3 +432,38 @@ def test_inputs_that_are_outputs_as_they_are(tmp_path: Path) -> None:
         found = model.run(feeds)
         for name, array in (feeds | {"sum": np.maximum(feeds["x"] + feeds["z"], 0)}).items():
             np.testing.assert_array_equal(found[name], array)
+
+
+def _in_a_row(values: Any) -> Any:
+    return ops.reshape(values, ops.constant(np.int64([-1, 1])), False)
+
+
+def _largest(values: Any, axes: Any) -> Any:
+    return ops.reduce_max(values, ops.constant(np.int64(axes)), False)
+
+
+def _moved(values: Any) -> Any:
+    return ops.transpose(values, ops.constant(np.int64([0, 2, 1])))
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize(
+    ("sizes", "build", "expected"),
+    [
+        ((2, 1, 4, 1), lambda x: _moved(_largest(x, [1])), lambda x: x.max(1).swapaxes(1, 2)),
+        ((2, 3, 4, 1), lambda x: _moved(_largest(x, [1])), lambda x: x.max(1).swapaxes(1, 2)),
+        ((2, 3, 4), lambda x: _in_a_row(_largest(x, [1])), lambda x: x.max(1).reshape(-1, 1)),
+        ((2, 3, 4), lambda x: _in_a_row(_largest(x, [-2])), lambda x: x.max(1).reshape(-1, 1)),
+        ((2, 3, 4), lambda x: _in_a_row(_largest(x, 1)), lambda x: x.max(1).reshape(-1, 1)),
+    ],
+    ids=["axis of one", "moved axis of one", "in a row", "negative axis", "scalar axis"],
+)
+def test_what_follows_a_reduction(
+    tmp_path: Path, sizes: tuple[int, ...], build: Any, expected: Any, is_open: bool
+) -> None:
+    """OpenVINO drops a Transpose or a Reshape after a reduction that removes its axes."""
+    x = ops.parameter([-1] * len(sizes) if is_open else sizes, np.float32, name="x")
+    model = onegru.load(save(tmp_path / "reduced.xml", {"y": build(x).output(0)}, [x]))
+    for seed in range(3):  # from the second run on, the model is compiled for these sizes
+        x = draw(*sizes, seed=seed)
+        np.testing.assert_array_equal(model.run({"x": x})["y"], expected(x), strict=True)

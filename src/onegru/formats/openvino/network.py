@@ -84,6 +84,7 @@ class Network:
         self._place = place
         self._weights = weights  # which OpenVINO reads as long as it lives
         self._model = _read(text, weights, place, where)
+        _keep_reduced_axes(self._model)
         self._kept: list[object] = []
         self._operators = {gru.name: gru.operator.name for gru in grus}
         self._exchange(grus, options, observer)
@@ -387,6 +388,28 @@ def _check_gather(layer: Any, place: str) -> None:
     wrong = [index for index in np.ravel(indices.get_data()).tolist() if not -shape[0] <= index < shape[0]]
     if wrong:
         raise FormatError(f"{place}: index {wrong[0]}; must be within the {shape[0]} that there are")
+
+
+def _keep_reduced_axes(network: Any) -> None:
+    """Make each reduction keep its axes, which a Squeeze then removes.
+
+    Behind a reduction that removes axes, OpenVINO drops a Reshape, or a Transpose that moves only axes of
+    size 1, as if the axes were still there (OpenVINO's issues 37959 and 37962, seen on 2026.4).
+    """
+    from openvino import opset13
+
+    for layer in list(_layers(network)):
+        if layer.get_type_name().startswith("Reduce") and not layer.get_attributes()["keep_dims"]:
+            axes = layer.input_value(1)
+            sizes = sizes_of(axes.get_partial_shape())
+            if sizes is None or not all(sizes):
+                continue  # perhaps no axis is reduced, and a Squeeze without axes removes each of size 1
+            targets = list(layer.output(0).get_target_inputs())
+            layer.set_attribute("keep_dims", True)
+            layer.validate_and_infer_types()
+            squeezed = opset13.squeeze(layer, axes).output(0)
+            for target in targets:
+                target.replace_source_output(squeezed)
 
 
 def _rest() -> None:
