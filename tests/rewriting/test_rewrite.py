@@ -236,6 +236,25 @@ def test_two_grus_on_one_input_for_openvino(tmp_path: Path) -> None:
     assert_close(openvino_results(target, feeds), expected(tmp_path / "model.onnx", feeds), 1e-6)
 
 
+def test_a_clip_at_a_threshold_for_onnxruntime(tmp_path: Path) -> None:
+    """ONNX Runtime gives 0 where x equals alpha of ThresholdedRelu, as it does wherever clip cuts x off."""
+    options = {"activations": ["Sigmoid", "ThresholdedRelu"], "activation_alpha": [0.75], "clip": 0.75}
+    source = model(
+        graph(
+            [gru("X", ["Y"], name="gru", **options)],
+            [value("X", shape=["T", "N", I])],
+            [value("Y", shape=[None] * 4)],
+            weights(),
+        )
+    )
+    report, target = rewritten(tmp_path, source, runtime="onnxruntime")
+    assert "where x equals ThresholdedRelu's alpha" in report.nodes[0].reasons[0]
+    feeds = {"X": 3 * numbers(1, T, B, I)}
+    wanted = expected(tmp_path / "model.onnx", feeds)
+    assert np.count_nonzero(wanted["Y"]) > wanted["Y"].size / 4
+    assert_close(onnxruntime_results(target, feeds), wanted, 1e-6)
+
+
 def test_bfloat16(tmp_path: Path) -> None:
     pytest.importorskip("ml_dtypes")
     nodes = [gru("X", ["Y"], name="gru", direction="bidirectional")]

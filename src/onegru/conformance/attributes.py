@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from onegru.conformance.factors import POSITIONS
+from onegru.conformance.factors import AT_THRESHOLD, POSITIONS
 from onegru.core.activations import ACTIVATIONS
 from onegru.operators.schema import Operator
 
 #: What alpha and beta are where they are given: in order, over all functions that take them.
 ALPHA, BETA = (0.75, 0.375, 1.25, 0.5), (0.625, 0.25, 0.5, 0.875)
 
-_CLIPS = {"0": 0.0, "reached": 0.25, "unreached": 1e6}
+_CLIPS = {"0": 0.0, "reached": 0.25, "unreached": 1e6, AT_THRESHOLD: ALPHA[0]}
 _FLAGS = {"0": 0, "1": 1, "2": 2, "false": False, "true": True}
 
 Level = Callable[[str], str]

@@ -21,7 +21,7 @@ from itertools import product
 from onegru.conformance.attributes import lacks_parameters
 from onegru.conformance.case import Case
 from onegru.conformance.covering import pairwise
-from onegru.conformance.factors import APART, POSITIONS, factors_of
+from onegru.conformance.factors import APART, AT_THRESHOLD, POSITIONS, companions, factors_of
 from onegru.core.activations import ACTIVATIONS
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
@@ -172,11 +172,20 @@ def may_be(operator: Operator, choices: Choices) -> bool:
         if position.endswith("backward") and position in choices
     ):
         return False
+    if choices.get("clip") == AT_THRESHOLD and not _is_only_at_threshold(operator, choices):
+        return False
     # Scores beyond 1 let the state of DIEN's grow, in 16 bits beyond what can be told of it.
     grows = choices.get("attention") == "dien" and choices.get("A") == "beyond 0 and 1"
     if grows and choices.get("type") in ("float16", "bfloat16"):
         return False
     return _has_parameters(operator, choices) and _has_limits(choices)
+
+
+def _is_only_at_threshold(operator: Operator, choices: Choices) -> bool:
+    """Whether all other levels are the usual ones, but g, which must be the function that has a threshold."""
+    usual = {name: factor.usual for name, factor in factors_of(operator).items()}
+    usual |= {"clip": AT_THRESHOLD} | companions("clip", AT_THRESHOLD)
+    return choices.items() <= usual.items()
 
 
 def _has_parameters(operator: Operator, choices: Choices) -> bool:
@@ -197,7 +206,7 @@ def _choices(operator: Operator) -> Iterator[Choices]:
     factors = factors_of(operator)
     for factor in factors.values():
         for level in factor.levels:
-            yield {factor.name: level} | _second_direction(factor.name)
+            yield {factor.name: level} | companions(factor.name, level)
     yield from _activations(operator)
     for block in _IN_FULL.get(str(operator), ()):
         levels = {
@@ -206,15 +215,15 @@ def _choices(operator: Operator) -> Iterator[Choices]:
         }
         yield from (dict(zip(levels, row, strict=True)) for row in product(*levels.values()))
     covered = {
-        name: [level for level in factor.levels if level not in _NOT_COVERED or name not in APART]
+        name: [
+            level
+            for level in factor.levels
+            if level != AT_THRESHOLD and (level not in _NOT_COVERED or name not in APART)
+        ]
         for name, factor in factors.items()
         if name != "values"
     }
     yield from pairwise(covered, lambda row: may_be(operator, row))
-
-
-def _second_direction(name: str) -> dict[str, str]:
-    return {"direction": "bidirectional"} if name.endswith("backward") else {}
 
 
 def _activations(operator: Operator) -> Iterator[Choices]:
@@ -224,7 +233,7 @@ def _activations(operator: Operator) -> Iterator[Choices]:
         return
     for position in POSITIONS:
         for level in factors[position].levels:
-            given = {position: level} | _second_direction(position)
+            given = {position: level} | companions(position, level)
             for after, parameters in product(("none", "1"), ("given", "defaults")):
                 yield given | {"linear_before_reset": after, "parameters": parameters}
             for values in ("NaN", "infinite", "saturating"):

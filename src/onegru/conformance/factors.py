@@ -24,6 +24,9 @@ POSITIONS = ("f", "g", "f backward", "g backward")
 #: The factors whose usual cases need no others: they are varied one at a time, not with all others.
 APART = ("values", "seq_length", "batch_size")
 
+#: The level at which clip is ThresholdedRelu's alpha. It goes with no other unusual level.
+AT_THRESHOLD = "at threshold"
+
 
 @dataclass(frozen=True, slots=True)
 class Factor:
@@ -78,6 +81,7 @@ _CLIP = {
     "none": _USUAL,
     "reached": "Clip bounds what goes into all three activations, after the biases, and never the state.",
     "unreached": "A clip that is never reached changes nothing.",
+    AT_THRESHOLD: "ThresholdedRelu gives x, not 0, where x equals alpha, as wherever clip is alpha.",
 }
 _LENGTHS = {
     "full": "Lengths that are the number of steps change nothing.",
@@ -165,6 +169,13 @@ def factors_of(operator: Operator) -> Mapping[str, Factor]:
     if str(operator) not in _FACTORS:
         _FACTORS[str(operator)] = _factors(operator)
     return _FACTORS[str(operator)]
+
+
+def companions(name: str, level: str) -> dict[str, str]:
+    """The other levels that a level needs to have an effect."""
+    if level == AT_THRESHOLD:
+        return {"g": "ThresholdedRelu"}
+    return {"direction": "bidirectional"} if name.endswith("backward") else {}
 
 
 def all_factors_of(operator: Operator) -> Mapping[str, Factor]:
@@ -345,7 +356,7 @@ def _without_full() -> dict[str, str]:
 
 
 def _clip_words() -> dict[str, str]:
-    return {name: words for name, words in _CLIP.items() if name != "none"}
+    return {name: words for name, words in _CLIP.items() if name not in ("none", AT_THRESHOLD)}
 
 
 def _only(factor: Factor, levels: tuple[str, ...]) -> Factor:

@@ -119,6 +119,16 @@ def _has_no_alpha(function: str) -> Callable[[Facts], bool]:
     return applies
 
 
+def _clips_to_threshold(facts: Facts) -> bool:
+    """Whether many inputs of a ThresholdedRelu equal its alpha, because the clip cuts them off there."""
+    if not _is_clipped(facts):
+        return False
+    alphas = iter(facts.attributes.get("activation_alpha") or ())
+    takers = [(name, next(alphas, 1.0)) for name in _activations(facts) if name in _TAKES_ALPHA]
+    clip = float(facts.attributes["clip"])
+    return any(name == "thresholdedrelu" and abs(alpha) == clip for name, alpha in takers)
+
+
 def _turns_axes(facts: Facts) -> bool:
     return facts.attributes.get("direction", "forward") != "forward" or _is_batch_first(facts)
 
@@ -196,6 +206,10 @@ _ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callab
         (
             "takes 0, not 1, for an alpha of ThresholdedRelu that is not given",
             _has_no_alpha("thresholdedrelu"),
+        ),
+        (
+            "gives 0, not x, where x equals ThresholdedRelu's alpha, which a clip of that size causes",
+            _clips_to_threshold,
         ),
         ("overflows to infinity in Softplus where its input passes 88", _may_overflow_in_softplus),
     ),

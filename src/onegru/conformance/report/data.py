@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from onegru.conformance.case import Case
-from onegru.conformance.factors import all_factors_of
+from onegru.conformance.factors import all_factors_of, companions
 from onegru.conformance.results import Outcome, RuntimeResults
 from onegru.core.dtypes import Array, contiguous
 
@@ -83,10 +83,8 @@ def command(result: RuntimeResults) -> str:
 
 def alone(case: Case) -> tuple[str, str] | None:
     """The one unusual thing of a case, as factor and level; None where there are several, or none."""
-    choices = dict(case.choices)
-    if any(name.endswith("backward") for name in choices):  # which need a second direction
-        choices.pop("direction", None)
-    return next(iter(choices.items())) if len(choices) == 1 else None
+    choices = case.choices.items()
+    return next((item for item in choices if choices - companions(*item).items() == {item}), None)
 
 
 def _number_alone(case: Case, numbers: Mapping[tuple[str, str], int]) -> int:
