@@ -15,6 +15,7 @@ from onegru.engines.training import Call, DirectionWeights, Outputs, Resets, Tra
 from onegru.torch.arguments import TorchGruConfig, check_steps, spec_of
 from onegru.torch.few_steps import has_memory
 from onegru.torch.threads import with_threads
+from onegru.torch.watching import is_of_zeros
 
 TYPES = {torch.float32: "float32", torch.float64: "float64"}
 _DTYPES = {kind: np.dtype(name) for kind, name in TYPES.items()}
@@ -41,7 +42,7 @@ def _array(name: str, tensor: Tensor) -> Array:
         strides = tensor.stride()
     address = tensor.data_ptr()
     if not has_memory(tensor):
-        if tensor._is_zerotensor():
+        if is_of_zeros(tensor):
             return np.zeros(shape, _DTYPES[tensor.dtype])
         raise SpecError.of(name, "a tensor whose memory was freed; must have its numbers")
     return _native.array_at(tensor, address, shape, strides, _DTYPES[tensor.dtype])

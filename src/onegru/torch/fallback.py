@@ -12,6 +12,7 @@ from torch.nn import functional
 from onegru.core.activations import ACTIVATIONS, Activation
 from onegru.core.spec import attended
 from onegru.torch.arguments import TorchGruConfig, check_steps, spec_of
+from onegru.torch.watching import is_batched_gradient
 
 
 class _Elementary:
@@ -135,7 +136,7 @@ def gradients(
 
     chosen = [values[place] for place in places]
     results: Sequence[Tensor]
-    if any(dy is not None and torch._C._functorch.is_legacy_batchedtensor(dy) for dy in outputs):
+    if any(dy is not None and is_batched_gradient(dy) for dy in outputs):
         # `torch.func.vjp` does not take the batches of `is_grads_batched`, autograd does. Views, as one
         # tensor may be given twice.
         with torch.enable_grad():

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from onegru import _native
 from onegru.core.activations import ACTIVATIONS
 from onegru.torch.arguments import TorchGruConfig, spec_of
+from onegru.torch.watching import EXCHANGE, is_profiled
 
 _NUMBERS = {name: index for index, name in enumerate(ACTIVATIONS)}
 # An address, and strides along the first two axes in bytes.
@@ -23,8 +23,6 @@ _ABSENT: _Rows = (0, 0, 0)
 _Sizes = tuple[int, int, int, int, int]
 _TYPES = (torch.float32, torch.float64)
 _STRIDED, _INT64, _BOOL = torch.strided, torch.int64, torch.bool
-# How PyTorch shows the memory of its tensors, from 2.10 on.
-_EXCHANGE = getattr(Tensor, "__dlpack_c_exchange_api__", None)
 
 
 def are_few(T: int, B: int, H: int) -> bool:
@@ -128,9 +126,9 @@ def _rows_of(
     if found is None:
         return None
     room, storages = found
-    if _EXCHANGE is not None:
+    if EXCHANGE is not None:
         is_double = dtype is torch.float64
-        rows = _native.tensor_rows(_EXCHANGE, tuple(tensors), tuple(room), shapes, kinds, is_double)
+        rows = _native.tensor_rows(EXCHANGE, tuple(tensors), tuple(room), shapes, kinds, is_double)
         return None if rows is None else (rows, storages)
     read = [
         _rows_by_attributes(tensor, begin, end, shape, kind, dtype)
@@ -208,7 +206,7 @@ def run_few_steps(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tup
     X: Any = tensors[0]
     Y = X.new_empty((B, H) if len(X.shape) == 2 else (T, B, D * H))
     Y_h = Y if len(X.shape) == 2 else X.new_empty((D, B, H))
-    if torch.autograd._profiler_enabled():  # where autograd's function shows itself
+    if is_profiled():  # where autograd's function shows itself
         with torch.profiler.record_function("onegru::few_steps"):
             done = _run_tensors(form, *sized, Y, Y_h)
     else:
@@ -220,7 +218,7 @@ def _run_tensors(
     form: TorchGruConfig, sizes: _Sizes, tensors: Sequence[Tensor | None], Y: Tensor, Y_h: Tensor
 ) -> bool:
     """Compute a call without gradients; False if memory is not plain."""
-    if _EXCHANGE is None:
+    if EXCHANGE is None:
         memory = memory_of(form, tensors)
         if memory is not None:
             run_on_memory(form, memory, tensors[2] is not None, Y, Y_h)
@@ -233,7 +231,7 @@ def _run_tensors(
     is_cell, is_double = Y is Y_h, Y.dtype is torch.float64
     outputs = Y.data_ptr(), Y_h.data_ptr()
     done = _native.few_steps_of_tensors(
-        _EXCHANGE, tuple(tensors), tuple(room), sizes, forms, is_cell, is_double, *outputs
+        EXCHANGE, tuple(tensors), tuple(room), sizes, forms, is_cell, is_double, *outputs
     )
     del kept
     return done
@@ -344,11 +342,6 @@ def has_memory(tensor: Tensor) -> bool:
         span = sum((n - 1) * by for n, by in zip(tensor.shape, tensor.stride(), strict=True))
     last: int = (tensor.storage_offset() + span + 1) * tensor.element_size()
     return tensor.untyped_storage().nbytes() >= last and bool(tensor.data_ptr())
-
-
-def is_dual() -> bool:
-    """Whether derivatives in forward mode are computed, which reads of memory would lose."""
-    return bool(forward_ad._current_level >= 0)
 
 
 @functools.lru_cache(maxsize=256)

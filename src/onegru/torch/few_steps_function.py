@@ -18,14 +18,13 @@ from onegru.torch.few_steps import (
     are_few,
     are_few_trained,
     gradients_of_few_steps,
-    is_dual,
     memory_of,
     run_few_steps,
     run_on_memory,
 )
 from onegru.torch.operators import call_backward_operator
 from onegru.torch.saving import by_arguments, pulled, save
-from onegru.torch.watching import are_plain, has_modes, is_watched
+from onegru.torch.watching import are_plain, is_plain_call, is_watched
 
 
 def call_few_steps(
@@ -60,9 +59,9 @@ def _call(
 
 def _is_plain() -> bool:
     """Whether nothing has to see this call but autograd."""
-    if has_modes() or torch._C._are_functorch_transforms_active():
-        return False
-    return not (torch.is_autocast_enabled("cpu") or torch.jit.is_tracing() or is_exporting() or is_dual())
+    return is_plain_call() and not (
+        torch.is_autocast_enabled("cpu") or torch.jit.is_tracing() or is_exporting()
+    )
 
 
 def quick_call(

@@ -14,10 +14,10 @@ from onegru.core.errors import SpecError
 from onegru.core.spec import Weights
 from onegru.layers.gru import GRU as Layer
 from onegru.torch.arguments import TorchGruConfig
-from onegru.torch.few_steps import has_memory, is_dual
+from onegru.torch.few_steps import has_memory
 from onegru.torch.function import gru_layer
 from onegru.torch.threads import with_threads
-from onegru.torch.watching import is_watched
+from onegru.torch.watching import is_dual, is_known, is_transforming, is_watched
 
 
 class Freezable(nn.Module):
@@ -42,7 +42,7 @@ class Freezable(nn.Module):
         resets: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """A layer of checked arguments; see `onegru.torch.function.gru_layer`."""
-        if self.frozen_layers is None:
+        if self.frozen_layers is None or not is_known():
             return gru_layer(form, X, weights, initial_h, lengths, attention, resets)
         layer, given = self.frozen_layers[number], (X, initial_h, lengths, attention, resets)
         found: tuple[Tensor, Tensor] = _run(self, layer, *given)
@@ -118,7 +118,7 @@ def _run(
             or the call is recorded or transformed.
     """
     given = [tensor for tensor in (X, initial_h, attention) if tensor is not None]
-    if torch._C._are_functorch_transforms_active():
+    if is_transforming():
         raise _refusal("and torch.func transforms this call")
     if torch.jit.is_tracing() or is_dual() or is_watched(*given, lengths):
         raise _refusal("and something records this call, which would find numbers only")

@@ -13,11 +13,10 @@ from onegru.torch import fallback
 from onegru.torch.arguments import TorchGruConfig
 from onegru.torch.compute import TYPES, backward, forward, output_of
 from onegru.torch.export import export_layer, is_exporting
-from onegru.torch.few_steps import is_dual
 from onegru.torch.few_steps_function import call_few_steps
 from onegru.torch.operators import call_backward_operator, call_operator
 from onegru.torch.saving import by_arguments, pulled, save
-from onegru.torch.watching import is_functionalized, is_watched
+from onegru.torch.watching import is_dual, is_functionalized, is_transforming, is_watched
 
 
 def gru_layer(
@@ -67,12 +66,11 @@ def gru_layer(
     if is_functionalized():  # and transformed otherwise, which has no rule for an operator
         return fallback.forward(form, X, weights, initial_h, lengths, attention, resets)
     saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    is_transforming = torch._C._are_functorch_transforms_active()
-    if not is_transforming and not is_watched(*tensors):
+    kind = _TransformedOnegruGRU if is_transforming() else OnegruGRU
+    if kind is OnegruGRU and not is_watched(*tensors):
         few = call_few_steps(form, tensors, saves)
         if few is not None:
             return few
-    kind = _TransformedOnegruGRU if is_transforming else OnegruGRU
     found = kind.apply(form, saves, *tensors)
     return found[0], found[1]
 
