@@ -349,6 +349,10 @@ HOSTILE = {
     "a sparse file": "valid(); os.truncate('answer', 1 << 31)",
     "a lease": "valid(); escaped(lease)",
     "no folder": "os.rename(os.getcwd(), os.getcwd() + '-'); os.symlink('/etc', os.getcwd()[:-1])",
+    "another folder": (
+        "other = secret.with_name('other'); other.mkdir(); valid(other / 'answer'); "
+        "here = os.getcwd(); os.rename(here, here + '-'); os.symlink(other, here)"
+    ),
     "deep folders": "[(os.mkdir('d'), os.chdir('d')) for _ in range(3000)]",
     "stops": "os.kill(os.getpid(), signal.SIGSTOP)",
     "is traced": "escaped(trace); time.sleep(60)",

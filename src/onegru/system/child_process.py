@@ -281,9 +281,6 @@ def _limit(limits: Limits) -> None:
 # Answers
 
 
-# Where the system has them: a link is not followed, and opening a pipe does not wait for its other end.
-_NEITHER_LINK_NOR_PIPE = 0 if sys.platform == "win32" else os.O_NOFOLLOW | os.O_NONBLOCK
-
 _TEXT = re.compile(r"<U[0-9]{1,7}")
 
 
@@ -308,14 +305,24 @@ def read_answer(folder: Path, name: str = "answer") -> tuple[dict[str, Any], lis
         ValueError: it is malformed, no regular file, or takes more than half of the memory.
     """
     try:
-        with open(
-            folder / name, "rb", opener=lambda path, flags: os.open(path, flags | _NEITHER_LINK_NOR_PIPE)
-        ) as file:
+        with open(folder / name, "rb", opener=_opened) as file:
             return _parsed(file)
     except FileNotFoundError:
         raise
     except (OSError, MemoryError) as error:
         raise ValueError(f"no answer that could be read ({error})") from error
+
+
+def _opened(path: str, flags: int) -> int:
+    """A descriptor of a file in a child's folder. No link is followed, and opening a pipe does not wait."""
+    if sys.platform == "win32":
+        return os.open(path, flags)
+    # The child can replace its folder, too
+    folder = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        return os.open(Path(path).name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    finally:
+        os.close(folder)
 
 
 def _parsed(file: BinaryIO) -> tuple[dict[str, Any], list[Array]]:
