@@ -82,7 +82,6 @@ GRU_REFUSALS: list[tuple[str, dict[str, Any]]] = [
     ),
     ("activations: 1 names; must be 2", {"activations": ["Tanh"]}),
     ("activations: 3 names; must be 2", {"activations": ["Tanh"] * 3}),
-    ("activations: 0 names; must be 2", {"activations": []}),
     ("activations: 4 names; must be 2", {"activations": ["Tanh"] * 4}),
     (
         "activation_alpha: no value left for ScaledTanh, which has no default",

@@ -770,8 +770,10 @@ OF_FIXED: dict[str, Bend] = {
 _MAY_STREAM = (
     *("pads of the same size", "to written steps", "resized to what it is"),
     *("a sum from the first", "divided by running ones", "steps by their numbers"),
-    "expanded to written steps",
+    *("expanded to written steps", "beside itself", "padded with a number"),
 )
+#: What streams only where a run always has the same number of steps: 12 are more than 6 features, or than 7.
+_MAY_STREAM_FIXED = ("bands as long as steps", "a branch by steps")
 
 
 def positive(net: Bent) -> str:
@@ -846,7 +848,7 @@ def is_wrong(source: Path, target: Path, net: Bent, seed: int) -> bool:
 
 
 def verdict(seed: int, folder: Path, names: list[str]) -> tuple[str, str]:
-    """The part that is bent, and "refused", "equal" or "wrong"."""
+    """The part that is bent, and "refused", "equal", "wrong", or "equal by chance" if it must be refused."""
     name, net, proto = drawn(seed, names)
     source, target = save(folder, proto), folder / f"{seed}.onnx"
     try:
@@ -854,7 +856,9 @@ def verdict(seed: int, folder: Path, names: list[str]) -> tuple[str, str]:
     except SpecError as error:
         assert "cannot run in chunks, as" in str(error) or "has nothing to carry" in str(error), (name, error)
         return name, "refused"
-    found = "wrong" if is_wrong(source, target, net, seed) else "equal"
+    may_stream = not names or name in _MAY_STREAM or (net.fixed and name in _MAY_STREAM_FIXED)
+    found = "equal" if may_stream else "equal by chance"
+    found = "wrong" if is_wrong(source, target, net, seed) else found
     target.unlink()
     return name, found
 
@@ -867,7 +871,7 @@ ALL = [*BENDS, *OF_FIXED]
 def test_each_bend(name: str, tmp_path: Path) -> None:
     for seed in range(2):
         _, found = verdict(seed, tmp_path, [name])
-        assert found == "refused" or (found == "equal" and name in _MAY_STREAM), (seed, found)
+        assert found in ("refused", "equal"), (seed, found)
 
 
 def test_none_is_refused_that_is_not_bent(tmp_path: Path) -> None:
@@ -880,10 +884,9 @@ def test_none_is_accepted_that_cannot_stream(part: int, tmp_path: Path) -> None:
     seen = Counter[str]()
     for seed in range(100 * part, 100 * part + 100):
         name, found = verdict(seed, tmp_path, ALL)
-        assert found != "wrong", (seed, name)
-        assert found == "refused" or name in _MAY_STREAM, (seed, name)
+        assert found in ("refused", "equal"), (seed, name, found)
         seen[found] += 1
-    assert seen["refused"] > 90
+    assert seen["refused"] >= 100 - len(_MAY_STREAM) - len(_MAY_STREAM_FIXED)
 
 
 def with_own_state(name: str, behind: bool) -> ModelProto:

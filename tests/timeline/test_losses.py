@@ -428,9 +428,11 @@ def test_an_unknown_operator_before_the_only_gru() -> None:
         for kind in ("CumSum", "Tanh")
     ]
     branches[0].node[0].input.append(net.const(0))
-    yes = net.const(True, "bool")
+    flag = net.op(
+        "Less", net.op("ReduceMax", "h", keepdims=0), net.const(9.0, "float32")
+    )  # known in a run only
     net.nodes.append(
-        helper.make_node("If", [yes], ["chosen"], "If_0", then_branch=branches[0], else_branch=branches[1])
+        helper.make_node("If", [flag], ["chosen"], "If_0", then_branch=branches[0], else_branch=branches[1])
     )
     model = net.end(net.gru("chosen", "h", "h_out"))
     assert not chunks_agree(model, {"h_out": "h"})

@@ -219,7 +219,7 @@ def read_activations(
     shared = operator.activation_count == "shared"
     wanted = 2 if shared else 2 * num_directions
     names = values["activations"]
-    if names is None:
+    if not names and not shared:  # in ONNX, an empty list says no more than none
         names = ("Sigmoid", "Tanh") * (wanted // 2)
     if shared and num_directions == 2 and len(names) == 4:  # as OpenVINO's converter copies them from ONNX
         if [name.lower() for name in names[:2]] != [name.lower() for name in names[2:]]:

@@ -24,6 +24,7 @@ class PlanContext:
         time: the factors of axes that are time.
         alone: of these, those that are nothing else.
         delay: whether outputs may come later.
+        catches_up: whether a step that comes later may come at once again.
         extents: the steps of each value.
         counts: how many steps more than the input sizes of time are, by name.
         steps: how many a run always has; 0 if that is open.
@@ -37,10 +38,11 @@ class PlanContext:
         hazards: what forbids to stream it, and whether that is about steps at either end of a run.
     """
 
-    def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool) -> None:
+    def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool, catches_up: bool) -> None:
         self.analysis = analysis
         self.time, self.alone = analysis.axes.of_time(time)
         self.delay = delay
+        self.catches_up = catches_up
         self.extents: dict[str, TimeExtent] = {}
         self.counts: dict[Size, int] = {}
         self.steps = 0

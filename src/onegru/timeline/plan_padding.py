@@ -27,7 +27,8 @@ class PaddingPlanner:
         if move.pad_begin < 0 or (move.pad_end < 0 and op.kind != "Pad") or not is_written:
             self.context.refuse_ends(f"{move.message}, which a stream does not know the ends of")
         elif (
-            not operator.pads_with_zeros(self.analysis.call(op)) or extent.delay == 1
+            not operator.pads_with_zeros(self.analysis.call(op))
+            or (self.context.catches_up and extent.delay == 1)
         ) and self._put_in_front(op, move, extent):
             return
         left_pad = max(extent.left_pad + move.pad_begin, 0)

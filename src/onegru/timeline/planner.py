@@ -47,8 +47,8 @@ def plan_streaming(
     states = {taken for _, taken in graph.states}
     example = next((info.name for info in graph.inputs if info.name not in states), "X")
     plan = Planner(analysis, find_time(analysis, time, example), delay).plan()
-    if plan.refusals and not delay:  # what comes later may be made good before it reaches an output
-        planner = Planner(analysis, find_time(analysis, time, example), True)
+    if plan.refusals or plan.delays:  # what comes later may catch up before it reaches an output
+        planner = Planner(analysis, find_time(analysis, time, example), True, catches_up=True)
         later = planner.plan()
         plan = later if not later.refusals and planner.is_prompt(later) else plan
     if plan.refusals:
@@ -69,12 +69,14 @@ class Planner:
         analysis: the axes of its values.
         time: the factors of axes that are time.
         delay: whether outputs may come later.
+        catches_up: whether a step that comes later may come at once again after a Pad. The plan then works
+            only if `is_prompt`.
     """
 
-    def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool) -> None:
+    def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool, catches_up: bool = False) -> None:
         self.analysis = analysis
         self.flow = analysis.flow
-        self.context = PlanContext(analysis, time, delay)
+        self.context = PlanContext(analysis, time, delay, catches_up)
         self.padding = PaddingPlanner(self.context)
         self.sizes = SizesPlanner(self.context)
         self.slices = SlicesPlanner(self.context)

@@ -48,8 +48,7 @@ def node_attributes(source: Source, node: NodeProto, operator: Operator) -> dict
                 value = [item.decode() for item in value]
         except UnicodeDecodeError as error:
             raise source.error(f"{place} is not UTF-8") from error
-        if attribute.name != "activations" or value:  # an empty list says no more than none
-            values[attribute.name] = value
+        values[attribute.name] = value
     return values
 
 
