@@ -106,6 +106,8 @@ def layers_of_model(model: Model, nodes: Sequence[str] = ()) -> GRU | Stack:
                 )
     else:
         found = list(model.gru_nodes)
+        if all(gru.layer is None for gru in found):  # which a run could take much memory to compute
+            _layer(model, found[0])
         if reason := _why_no_chain(model):
             listed = ", ".join(map(repr, names))
             raise SpecError(

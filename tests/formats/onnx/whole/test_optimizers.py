@@ -9,9 +9,12 @@ import onnx
 import pytest
 from onnx import GraphProto, ModelProto, TensorProto
 
+import onegru
 from onegru.formats.onnx.whole.optimizers import harmful_optimizers
 from tests.support.files.onnx_models import I, graph, gru, model, node, numbers, save, tensor, value, weights
 from tests.support.machine.processes import run_python
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 FUSION = "MatmulTransposeFusion"
 
@@ -82,3 +85,39 @@ def test_other_models_keep_them() -> None:
 def test_grus_of_constants_are_not_folded() -> None:
     constants = {**weights(), "x": numbers(1, 4, 2, I)}
     assert harmful_optimizers(model(graph([gru("x", ["Y"])], (), ["Y"], constants))) == ("ConstantFolding",)
+
+
+MOVES = {
+    "Transpose": ([], {"perm": [1, 0, 2]}, (2, 4, I)),
+    "Reshape": (["shape"], {}, (8, I)),
+    "Slice": (["start", "end", "axes"], {}, (5, 2, I)),
+    "Unsqueeze": (["axes"], {}, (4, I)),
+}
+
+
+@pytest.mark.parametrize("states_dtype", (False, True))
+@pytest.mark.parametrize("kind", MOVES)
+def test_int8_activations_of_opset_21_run(kind: str, states_dtype: bool, tmp_path: Path) -> None:
+    """ONNX Runtime makes their zero points uint8, and then refuses the output_dtype that they had."""
+    taken, attributes, shape = MOVES[kind]
+    dtype = {"output_dtype": TensorProto.INT8} if states_dtype else {}
+    nodes = [
+        node("QuantizeLinear", ["x", "scale", "zero"], ["q"], **dtype),
+        node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+        node(kind, ["d", *taken], ["X"], **attributes),
+        gru("X", ["Y"]),
+    ]
+    constants = {
+        **weights(),
+        **{"scale": np.float32(0.05), "zero": np.int8(3), "shape": np.array([4, 2, I])},
+        **{"start": np.array([0]), "end": np.array([4]), "axes": np.array([0])},
+    }
+    made = graph(nodes, [value("x", shape=shape)], [value("Y", shape=[None] * 4)], constants)
+    path, feeds = save(tmp_path, model(made, opset=21)), {"x": numbers(1, *shape)}
+    plain = onnxruntime.SessionOptions()
+    plain.log_severity_level = 4
+    plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    wanted = onnxruntime.InferenceSession(path, plain).run(None, feeds)[0]
+    np.testing.assert_allclose(onegru.load(path).run(feeds)["Y"], wanted, atol=1e-6)
+    np.testing.assert_allclose(onegru.InferenceSession(path).run(None, feeds)[0], wanted, atol=1e-6)
+    assert harmful_optimizers(onnx.load(path)) == ("QDQS8ToU8Transformer",)

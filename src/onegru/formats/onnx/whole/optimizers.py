@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onegru.formats.onnx.functions.unfold import all_nodes
-from onegru.formats.onnx.validate import Source, all_tensors, attribute_graphs, is_ours
+from onegru.formats.onnx.validate import Source, all_tensors, attribute_graphs, is_onnx, is_ours
 from onegru.formats.onnx.values import Values, all_graphs
 
 # Computes a GRU node of nothing but constants with ONNX Runtime's own kernel, when a session is made and
@@ -17,6 +17,10 @@ _FOLDING = "ConstantFolding"
 # Makes products of float16 with a transposed operand into a node that has no kernel, at which another
 # optimizer, NchwcTransformer, ends the process (seen on 1.32).
 _FUSING_TRANSPOSES = "MatmulTransposeFusion"
+# Makes int8 zero points uint8, but not the output_dtype of their QuantizeLinear, which opset 21 added.
+# The node then contradicts itself, and ONNX Runtime refuses the model (seen on 1.32).
+_TO_UINT8 = "QDQS8ToU8Transformer"
+_OUTPUT_DTYPE = 21
 
 _SCALED = ("QuantizeLinear", "DequantizeLinear")
 # With products of integers, or what becomes one.
@@ -29,6 +33,15 @@ _INTEGERS = frozenset(
 
 
 def harmful_optimizers(model: ModelProto) -> tuple[str, ...]:
+    """The names of the optimizers with which ONNX Runtime gives no right result, or refuses the model."""
+    opsets = (item for owner in (model, *model.functions) for item in owner.opset_import)
+    is_new = any(is_onnx(item) and item.version >= _OUTPUT_DTYPE for item in opsets)
+    nodes = all_nodes(node for owner in (model.graph, *model.functions) for node in owner.node)
+    is_quantized = is_new and any(node.op_type == "QuantizeLinear" for node in nodes)
+    return crashing_optimizers(model) + ((_TO_UINT8,) if is_quantized else ())
+
+
+def crashing_optimizers(model: ModelProto) -> tuple[str, ...]:
     """The names of the optimizers that would compute GRU nodes themselves, or end the process."""
     found = (_FOLDING if has_constant_grus(model) else "", _FUSING_TRANSPOSES if _has_halves(model) else "")
     return tuple(filter(None, found))
