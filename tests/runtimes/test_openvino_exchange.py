@@ -235,6 +235,35 @@ def test_a_refusal_names_the_layer_and_leaves_the_model_as_it_is() -> None:
     assert kinds.count("GRUSequence") == 2
 
 
+def test_a_fixed_batch_of_0_is_refused() -> None:
+    """OpenVINO leaves the states unwritten, in a shape with a batch of 1."""
+    x, h = ops.parameter([0, 5, I], np.float32), ops.parameter([0, 1, H], np.float32)
+    lengths = ops.parameter([0], np.int32)
+    arrays = [ops.constant(array[None]) for array in WEIGHTS.values()]
+    made = ops.gru_sequence(x, h, lengths, *arrays, H, "forward")
+    model = openvino.Model([ops.result(output) for output in made.outputs()], [x, h, lengths], "m")
+    with pytest.raises(SpecError, match="a fixed batch of 0; must be open, or 1 or more"):
+        onegru.openvino.exchange(model)
+
+
+@pytest.mark.parametrize("writer", ["save_model", "export_model"])
+def test_what_reads_a_written_model_says_to_save_it_before(
+    operator: str, writer: str, tmp_path: Path
+) -> None:
+    """OpenVINO writes the layers as any other; the reader's error is the only place for a remedy."""
+    model = sequence_with_lengths([5, 5])
+    onegru.openvino.exchange(model)
+    path, core = tmp_path / "m.xml", openvino.Core()
+    with pytest.raises(RuntimeError, match=r"save the model before onegru\.openvino\.exchange"):
+        if writer == "save_model":
+            openvino.save_model(model, path)
+            core.read_model(path)
+        core.import_model(core.compile_model(model, "CPU").export_model(), "CPU")
+    if writer == "save_model":
+        with pytest.raises(onegru.FormatError, match="save the model before"):
+            onegru.load(path)
+
+
 def test_it_must_be_a_model() -> None:
     with pytest.raises(SpecError, match=r"model: 3; must be an openvino\.Model"):
         onegru.openvino.exchange(3)

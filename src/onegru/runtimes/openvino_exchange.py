@@ -24,7 +24,7 @@ from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.select import check_names
 from onegru.layers.gru import GRU, apply, native_of
 from onegru.operators.lowering import Lowered, check_attributes, lower
-from onegru.operators.openvino import OPERATORS, RANDOM
+from onegru.operators.openvino import ONLY_IN_MEMORY, OPERATORS, RANDOM
 from onegru.operators.schema import WEIGHTS, Operator
 from onegru.runtimes import openvino_failures
 from onegru.runtimes.openvino_graph import bodies_of, sizes_of
@@ -166,6 +166,8 @@ def exchange(
     else:
         new = next(c for c in CLASSES if c.operator is operator)(list(taken.values()), **attributes)
         new.is_watched = is_watched
+    if not isinstance(new, GruOp):
+        new.get_rt_info()["opset"] = f"none, as it is {ONLY_IN_MEMORY}"  # which errors of readers name
     new.set_friendly_name(node.get_friendly_name())
     for index in range(node.get_output_size()):
         given_by = new.output(min(index, new.get_output_size() - 1))
@@ -271,9 +273,7 @@ def load_operator() -> tuple[Any, str]:
     if not library.exists():
         if not sys.platform.startswith("linux"):
             return None, "onegru has an operator in C++ only on Linux"
-        others = sorted(
-            path.stem.removeprefix("_openvino_gru_") for path in folder.glob("_openvino_gru_*.so")
-        )
+        others = sorted(p.stem.removeprefix("_openvino_gru_") for p in folder.glob("_openvino_gru_*.so"))
         words = f"only for {', '.join(others).replace('_', '.')}" if others else "for no release"
         remedy = "to install onegru again beside it builds an operator for it"
         return None, f"onegru was built {words}, and OpenVINO is {release}; {remedy}"
@@ -368,9 +368,7 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
         state = _states[self._attributes["layer"]]
         sizes: dict[str, int | None] = {**attribute_sizes(state.attributes)}
         ports = {port.name: port for port in state.operator.inputs}
-        for place, name in enumerate(
-            state.names
-        ):  # the batch may be known from the state or the lengths only
+        for place, name in enumerate(state.names):  # the batch may be known only from the state or lengths
             shape, axes = sizes_of(self.get_input_partial_shape(place)), ports[name].axes
             if ports[name].role not in WEIGHTS and shape is not None and len(shape) == len(axes):
                 known = {axis: size for axis, size in zip(axes, shape, strict=True) if axis in "BT"}
@@ -440,6 +438,10 @@ def exchange_all(model: Any, options: EngineOptions) -> int:
     for layer in layers:
         operator = OPERATORS[layer.node.get_type_name()]
         place = f"{operator.name} layer {layer.node.get_friendly_name()!r}: "
+        if (sizes_of(layer.node.get_input_partial_shape(0)) or (None,))[0] == 0:
+            raise SpecError(
+                f"{place}a fixed batch of 0; must be open, or 1 or more: OpenVINO writes no states"
+            )
         ready.append(prepare(layer, operator, attributes_of(layer.node, operator), options, place))
     for item in ready:
         exchange(item)

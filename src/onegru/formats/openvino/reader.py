@@ -40,7 +40,7 @@ from onegru.formats.sizes import with_sizes
 from onegru.formats.states import find_states
 from onegru.formats.stream_note import named_sizes, named_states, read_note
 from onegru.operators.lowering import check_attributes
-from onegru.operators.openvino import OPERATORS
+from onegru.operators.openvino import ONLY_IN_MEMORY, OPERATORS
 
 
 def read_ir(file: Opened) -> Graph:
@@ -256,10 +256,7 @@ class _Reader:
         for entry in layer.element.iterfind("port_map/*[@axis]"):
             self.parser.cut(layer, entry)
         if layer.type.startswith("OneGRU"):
-            raise self.parser.error(
-                f"{layer}: is valid only in the process that created it; save the model before "
-                "onegru.openvino.exchange"
-            )
+            raise self.parser.error(f"{layer}: is {ONLY_IN_MEMORY}")
 
     def taken(self, layer: Layer, index: int = 0) -> str:
         """The value that an input of a layer takes."""
