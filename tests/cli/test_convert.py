@@ -381,6 +381,12 @@ def test_models_without_layers(convert: Cli) -> None:
     infos = [value("X", shape=[4, 2, I]), value("W", shape=[1, 9, I])]
     save_model(Path(), model(graph([gru("X", ["Y"], name="g")], infos, ["Y"], names)))
     convert("model.onnx", "m.xml").refused("the weights of 'g' are computed; must be constants")
+    # Too large to be computed, so nothing may run the model.
+    shapes = [node("ConstantOfShape", ["w"], ["W"]), node("ConstantOfShape", ["r"], ["R"])]
+    large = {"w": np.array([1, 3 * 2**21, I]), "r": np.array([1, 3 * 2**21, 2**21])}
+    nodes = [*shapes, gru("X", ["Y"], bias="", name="g", hidden_size=2**21)]
+    save_model(Path(), model(graph(nodes, infos[:1], [value("Y", shape=[4, 1, 2, None])], large)))
+    convert("model.onnx", "m.xml").refused("the weights of 'g' are computed; must be constants")
 
 
 # ---- arguments

@@ -18,6 +18,7 @@ from onegru.peers.base import ModelUnderTest
 from onegru.peers.onnx_reference import OnnxEvaluator
 from onegru.peers.onnxruntime import OnnxRuntime
 from onegru.peers.openvino import OpenVino
+from onegru.verification import probe
 from onegru.verification.compare_runtimes import compare_runtimes
 from onegru.verification.diagnose import diagnose
 from onegru.verification.gru_call import call_of, in_type
@@ -165,6 +166,22 @@ def test_external_data(tmp_path: Path) -> None:
     assert statuses == {"onegru": "agrees", "onnxruntime": "agrees", "openvino": "agrees", "onnx": "differs"}
     fault = found.runtimes[3].fault
     assert fault is not None and (fault.node, fault.diagnosis) == ("GRU_1", "clip were ignored")
+
+
+def test_large_external_data_are_read_by_the_runtimes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the file's folder, as no message of protobuf holds 2 GiB."""
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(probe, "_LARGE", 500)
+    path = tmp_path / "model.onnx"
+    onnx.save_model(chain(), path, save_as_external_data=True, location="weights.bin", size_threshold=100)
+    subject = subject_of(onegru.load(path))
+    assert subject.model is not None and b"weights.bin" in subject.model
+    statuses = {item.runtime: item.status for item in verified(path, feeds(), *REAL).runtimes}
+    # The others ignore lengths.
+    assert statuses == {"onegru": "agrees", "onnxruntime": "agrees", "openvino": "differs", "onnx": "differs"}
 
 
 # ---- what runtimes are given

@@ -34,7 +34,8 @@ class ModelUnderTest:
 
     Attributes:
         path: the file that it comes from; an OpenVINO IR is read from there.
-        model: a serialized ONNX model without external data; None for an IR.
+        model: a serialized ONNX model; its external data, which only large models have, lie in the file's
+            folder. None for an IR.
         outputs: the outputs wanted, by name, each with all its names.
         probes: for an IR, values wanted as well as the outputs.
         is_file: whether `model` is what the file holds, so that a runtime may read that instead.

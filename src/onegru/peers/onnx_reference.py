@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,9 @@ class OnnxEvaluator(Runtime):
         from onnx.reference import ReferenceEvaluator
 
         assert subject.model is not None, "refused before"
-        evaluator = ReferenceEvaluator(onnx.load_from_string(subject.model))
+        model = onnx.load_from_string(subject.model)
+        onnx.load_external_data_for_model(model, str(Path(subject.path).parent))
+        evaluator = ReferenceEvaluator(model)
         with np.errstate(all="ignore"):
             results = evaluator.run(None, dict(inputs))
         return dict(zip(evaluator.output_names, results, strict=True))

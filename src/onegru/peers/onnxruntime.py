@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from onegru.core.errors import FormatError
@@ -40,7 +41,7 @@ class OnnxRuntime(Runtime):
         from onegru.formats.onnx.whole.session import Session
 
         assert subject.model is not None, "refused before"
-        source = Source(subject.path)
+        source = Source.of_path(Path(subject.path))
         try:
             if subject.has_others and self.provider == get_ep_name():
                 disabled = harmful_optimizers(read_model(source, subject.model))

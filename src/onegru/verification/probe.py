@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -15,10 +15,20 @@ from onegru.formats.graph import GruStep
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.augru_body import CASTS_LIKE
 from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
-from onegru.formats.onnx.validate import Source, attribute_graphs, read_model, to_array
+from onegru.formats.onnx.validate import (
+    Source,
+    attribute_graphs,
+    external_place,
+    external_tensors,
+    read_model,
+    to_array,
+)
 from onegru.formats.onnx.whole.session import Session
 from onegru.formats.opened import Opened
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, OLDEST_OPSET
+
+#: With so many bytes of external data, a model is not copied: protobuf has no message of 2 GiB.
+_LARGE = 2**31 - 2**24
 
 
 @functools.cache
@@ -52,7 +62,7 @@ def node_opset(node: NodeProto) -> int:
 
 
 def whole_model(file: Opened, probes: Sequence[str] = ()) -> bytes:
-    """A serialized model that includes its external data.
+    """A serialized model. It includes its external data, unless it would be too large with them.
 
     Args:
         file: its file.
@@ -65,8 +75,9 @@ def whole_model(file: Opened, probes: Sequence[str] = ()) -> bytes:
     model = read_model(source, file.data)
     if probes:
         model = unfold_functions(source, model)
-    for tensor in _tensors(model.graph):
-        if tensor.data_location == TensorProto.EXTERNAL:
+    external = external_tensors(model)
+    if sum(external_place(source, tensor)[2] for tensor in external) < _LARGE:
+        for tensor in external:
             tensor.CopyFrom(onnx.numpy_helper.from_array(to_array(source, tensor), tensor.name))
     outputs = {value.name for value in model.graph.output}
     model.graph.output.extend(ValueInfoProto(name=name) for name in probes if name not in outputs)
@@ -133,14 +144,3 @@ def _serialize(source: Source, model: ModelProto) -> bytes:
         return bytes(model.SerializeToString())
     except Exception as error:  # protobuf's own, beyond 2 GiB
         raise source.error(f"too large to be handed to other runtimes ({error})") from error
-
-
-def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """The tensors that may be external."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-        for body in attribute_graphs(node):
-            yield from _tensors(body)
