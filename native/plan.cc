@@ -147,7 +147,7 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   };
   const std::size_t least = large ? kRowsOfLarge : rows <= kMinStepsAtOnce ? kMinStepsAtOnce : all_rows();
   const auto rows_that_fit = [&] { return std::min(kProjectionBytes / row_bytes, kMaxInputsAtOnce / (spec.I + 1)); };
-  // Without divisions, which small calls would notice. T may be so large that the product alone overflows.
+  // Without divisions, which small calls would notice. T may be so large that the product overflows.
   const bool fits = rows <= kMinStepsAtOnce && call.T <= kMinStepsAtOnce && rows * call.T <= kMinStepsAtOnce;
   const std::size_t fit = fits ? least : std::clamp<std::size_t>(rows_that_fit() / 8 * 8, least, 1024);
   plan.rows_at_once = std::min({rows, fit, kMaxRowsAtOnce});
@@ -218,7 +218,7 @@ Scratch::Scratch(const Packed& packed, const Plan& plan) {
 
 namespace {
 
-// The longest call of so many rows.
+// The longest call with this many rows.
 Call LongestCall(std::size_t rows) {
   Call call{};
   call.B = rows;

@@ -36,7 +36,7 @@ const Kernel& KernelFor(const Spec& spec, std::size_t target) {
       }
 #endif
 #if ONEGRU_ONLY_VNNI
-      throw Unsupported("this build has kernels for weights in int8 by VNNI alone, which this CPU does not have");
+      throw Unsupported("this build's kernels for int8 weights need VNNI, which this CPU does not have");
 #else
       return (spec.planes == 1 ? Int8Kernel : Int8By16Kernel)(linear_before_reset, target);
 #endif
@@ -337,7 +337,7 @@ std::size_t CallerBytes(const Packed& packed, const Plan& plan) {
       .bytes;
 }
 
-// memory: `each`, of CallerBytes, for each direction that runs at a time; `each` is for pairs alone.
+// memory: `each`, of CallerBytes, for each direction that runs at a time; only pairs use `each`.
 void RunAlone(const Packed& packed, const Call& call, const Plan& plan, const std::vector<std::int32_t>& order,
               unsigned char* memory, std::size_t each) {
   const DefaultFloatMode mode;

@@ -69,7 +69,7 @@ class LayerFile {
     std::vector<std::uint64_t> shape;
     std::uint64_t begin, bytes;
 
-    // Whether its data is that of its shape, of elements of so many bytes.
+    // Whether its data has the size of its shape, with elements of this many bytes.
     bool HasBytes(std::uint64_t each) const;
   };
   // Integers have scales: one for each `group` numbers of a row, or with 0 for all of them.

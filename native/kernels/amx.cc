@@ -1,6 +1,6 @@
 #include "native/kernels/amx.h"
 
-// This file must stay a unit of its own, without link-time optimisation. GCC's intrinsics for loading and storing tiles
+// This file must stay a separate unit, without link-time optimisation. GCC's intrinsics for loading and storing tiles
 // do not say that they access memory, so it could move them across the code of a caller that it has inlined them into.
 
 #if ONEGRU_AMX

@@ -10,7 +10,7 @@
 // Where pairs of words of 16 bits are multiplied in one instruction, and quads of bytes are not, q of two planes is a
 // word: one sum of q·w in 32 bits is that of both planes, and takes half the time. Of up to kMaxInWords inputs it is
 // |q·w·K| ≤ 127·128·127·1040 < 2^31, and each plane's sum ≤ 127·127·1040 < 2^24, which float32 has exactly, so that the
-// bits are the same. Where a sum has more inputs, hi and lo are words of their own.
+// bits are the same. Where a sum has more inputs, hi and lo are separate words.
 
 #include <cstring>
 #include <limits>

@@ -26,7 +26,7 @@ inline void Nap(std::chrono::microseconds) noexcept {}
 #else
 using Mutex = std::mutex;
 inline void Yield() noexcept { std::this_thread::yield(); }
-// Leaves the CPU to others, of whatever priority. A thread that sleeps can be cancelled, and this one must not be: it
+// Lets other threads of any priority have the CPU. A thread that sleeps can be cancelled, and this one must not be: it
 // is within functions that throw nothing, and others wait for it.
 inline void Nap(std::chrono::microseconds time) noexcept {
 #if !defined(_WIN32)

@@ -29,11 +29,11 @@ void OnThreads(std::size_t count, const std::function<void(std::size_t)>& body);
 // does not have. Where processes do not fork, runs nothing and is true.
 bool InChild(const std::function<bool()>& run, unsigned seconds = 60);
 
-// Makes this thread like one of an audio host: it runs on one CPU alone, with real-time priority where that is allowed.
+// Makes this thread like one of an audio host: it runs on one CPU, with real-time priority where that is allowed.
 // Linux only.
 void BecomeAudioThread();
 
-// Whether this thread is as a worker should be, whoever started it: all signals are blocked but those of crashes, the
+// Whether this thread is set up as a worker must be, no matter which thread started it: all signals are blocked but those of crashes, the
 // priority is the usual one, and the CPUs are those of the main thread. True elsewhere.
 bool IsUsualWorker();
 

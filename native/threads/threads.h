@@ -152,7 +152,7 @@ class ForkLock {
 };
 
 // Has the mutex of the memory pool locked while the process forks, too: after windows are closed, as a helper may
-// allocate in one. Handlers of its own would run in an order that only the linker knows.
+// allocate in one. Separate handlers would run in an order that only the linker knows.
 void LockWhileForking(system::Mutex& mutex);
 
 #if defined(ONEGRU_STALL)

@@ -25,7 +25,7 @@ Options, given as `("OnegruExecutionProvider", {"threads": "1"})`:
     activation_storage: "int16" (the default) or "int8", with weights in int8.
     flush_subnormals: "1" to have states that are almost 0 count as 0, as `onegru.GRU` describes.
 
-The storages may name nodes, each in a line of its own, as "first=int8" and "second=bfloat16"; the others keep
+The storages may name nodes, one per line, as "first=int8" and "second=bfloat16"; the others keep
 float32. Options and nodes that the provider does not know are refused.
 
 Weights are packed once where they do not change. Those that nodes make of constants are computed as the

@@ -24,8 +24,8 @@ PROGRAM = """
 static int failed(const char* name) { return printf("%s: %s\\n", name, onegru_error_message()), 1; }
 
 int main(void) {
-  struct { onegru_spec spec; unsigned char behind[64]; } first, second;
-  struct { onegru_call call; unsigned char behind[64]; } given;
+  struct { onegru_spec spec; unsigned char after[64]; } first, second;
+  struct { onegru_call call; unsigned char after[64]; } given;
   float W[36], R[48], X[6], Y[8];
   size_t i;
   onegru_layer* layer;
@@ -45,8 +45,8 @@ int main(void) {
   if (onegru_layer_spec(layer, &second.spec) != ONEGRU_OK) return failed("spec");
   if (onegru_layer_run(layer, &given.call) != ONEGRU_OK) return failed("run");
   if (memcmp(&first.spec, &second.spec, 40) != 0) return puts("another spec"), 1;
-  for (i = 0; i < sizeof(first.behind); ++i) {
-    if (first.behind[i] != 0xaa || second.behind[i] != 0xaa) return puts("written beyond the structure"), 1;
+  for (i = 0; i < sizeof(first.after); ++i) {
+    if (first.after[i] != 0xaa || second.after[i] != 0xaa) return puts("written beyond the structure"), 1;
   }
   printf("%.9g %.9g\\n", Y[0], Y[7]);
   return 0;

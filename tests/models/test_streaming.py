@@ -127,7 +127,7 @@ def test_a_file_that_is_fused_first(tmp_path: Path) -> None:
 
 
 def test_nothing_to_carry(tmp_path: Path) -> None:
-    """Each step is computed by itself, so a stream only has nothing to remember."""
+    """Each step depends on its own input only, so a stream has nothing to remember."""
     path = save(tmp_path, built([CAUSAL["kernel of 1"]], 4))
     model = onegru.load(path)
     stream = model.stream(rewrite=True, time={"X": 2})

@@ -432,7 +432,7 @@ def maximum_with_pads(net: Network) -> str:
 
 
 def branch_of_a_size(net: Network) -> str:
-    """As PyTorch's exporter writes what depends on a size: an If, of which one branch is always run."""
+    """As PyTorch's exporter writes what depends on a size: an If that always runs one branch."""
     size = net.add("Gather", net.add("Shape", net.last), net.constant(1, np.int64), axis=0)
     is_known = net.add("Equal", size, net.constant(C, np.int64))
     branches = [

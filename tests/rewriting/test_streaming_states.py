@@ -199,7 +199,7 @@ def cut_by_the_rows(net: Network, h: Array) -> str:
 
 
 def regrouped(net: Network, h: Array) -> str:
-    """Numbers that lie behind each other in the order of another shape."""
+    """Numbers that are contiguous in the order of another shape."""
     line = net.add("Reshape", spread(net, h), net.constant([-1], np.int64))
     sizes = net.add("Concat", net.constant([1, C], np.int64), rows_of(net), axis=0)
     return net.add("Transpose", net.add("Reshape", line, sizes), perm=[0, 2, 1])

@@ -1,4 +1,4 @@
-"""Inputs of open size of which a model reads fixed positions only: each command that takes one says so."""
+"""Each command warns of open input axes along which a model reads only fixed positions."""
 
 from __future__ import annotations
 

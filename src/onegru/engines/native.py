@@ -123,7 +123,7 @@ def get_num_threads() -> int:
 
 
 def asked_threads() -> int | None:
-    """What `set_num_threads` was given last: None for the default, in which a call may use fewer."""
+    """The last argument of `set_num_threads`. None is the default, and a call may then use fewer threads."""
     _honour_environment()
     return _asked or None
 

@@ -47,7 +47,7 @@ class Inspection(CardReport):
             operators of a TensorFlow Lite model that are not read.
         streaming: whether an ONNX model runs in chunks of time as it is, or rewritten, or why it cannot;
             empty where there is no GRU, and for other files.
-        unread: the open axes of inputs of which a model reads fixed positions only, in words.
+        unread: a sentence for each open input axis along which the model reads only fixed positions.
     """
 
     path: str

@@ -373,7 +373,7 @@ class Model:
             found = judge(self._graph)
             state = found.pairs
             if not state:
-                from onegru.models.streaming import streaming_words  # likewise
+                from onegru.models.streaming import streaming_words  # the same reason
 
                 words = streaming_words(self._graph)
                 own = "no input is the initial state of one GRU whose last one is an output, or is so named"

@@ -97,5 +97,5 @@ def read_result(folder: Path, name: str) -> RunResult:
         for name, array in zip(names, arrays, strict=True)
     }
     if status == "failed":
-        reason = f"could not be run: onegru failed ({reason}), which is a fault of its own"
+        reason = f"could not be run: onegru failed ({reason}), which is a bug in onegru"
     return RunResult(status, outputs, reason)

@@ -110,7 +110,7 @@ def prepare(
     """Check a layer, and pack its weights if they are constants; the model stays as it is.
 
     Raises:
-        SpecError: the layer is not legal; `where` is a prefix of the message.
+        SpecError: the layer breaks the specification; `where` is a prefix of the message.
     """
     check_attributes(operator, attributes, where)
     with prefixed_errors(where):

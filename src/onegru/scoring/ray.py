@@ -154,7 +154,7 @@ def _connected(address: str) -> Iterator[Any]:
         except ConnectionError as error:
             what = "cannot connect; this machine must be in a cluster, and RAY_AUTH_MODE be as there"
             raise SpecError.of("ray", f"{address!r}: {what}") from error
-        except Exception as error:  # Ray raises some that have no class of their own
+        except Exception as error:  # Ray raises some errors as plain Exception
             words = (str(error).splitlines() or [type(error).__name__])[0]
             raise SpecError.of("ray", f"{address!r}: cannot connect ({words})") from error
         try:

@@ -108,7 +108,7 @@ class Ended:
 _TURN = 0.05
 # The seconds that the system may take to end a killed child. A debugger that the child started can keep it.
 _END_SECONDS = 10.0
-# The bytes of stderr in which the last line is looked for.
+# Bytes at the end of stderr that are searched for the last line.
 _LAST_BYTES = 4096
 
 

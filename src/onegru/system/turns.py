@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 #: Seconds that a turn takes.
 TURN = 0.1
 
-#: Seconds from which a call is timed alone: reading the clock twice takes less than a hundredth of it.
+#: Calls of at least this many seconds are timed one at a time: reading the clock costs less than 1 % of that.
 _TIMED_ALONE = 20e-6
 
 _SETTLE = 0.02  # seconds, for another runtime's threads to fall asleep
@@ -48,7 +48,7 @@ def take_turns(
 
 
 def cpu_share(seconds: float = 0.05) -> float:
-    """The share of a busy wait in which this thread had its CPU: less than 1 where others compete for it."""
+    """The share of a busy wait that this thread spent on its CPU; other processes make it less than 1."""
     began, used = time.perf_counter(), time.thread_time()
     while (passed := time.perf_counter() - began) < seconds:
         pass

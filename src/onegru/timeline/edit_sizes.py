@@ -88,7 +88,7 @@ class SizesRewriter:
         """Add what computes a size of what a Reshape gives, which is open, from the sizes of inputs."""
         factors = self.sizes.sources(op.outputs[0], axis)
         if factors is None or any(self.plan.inputs.get(name) == place for name, place in factors[1]):
-            why = "its sizes have the number of steps written down, beside an open one that no input has"
+            why = "its sizes have the number of steps written down, next to an open size that no input has"
             raise unknown(op, why)
         number, places = factors
         edit, label = self.edit, label_of(op)

@@ -107,7 +107,7 @@ def _open_axes(shape: Shape) -> list[int]:
 
 
 def _fronts(shape: Shape) -> set[int]:
-    """How many elements lie in front of each open axis, as far as they are fixed."""
+    """The number of elements before each open axis, where the sizes are fixed."""
     sizes = [size if isinstance(size, int) else 1 for size in shape]
     return {math.prod(sizes[:axis]) for axis in _open_axes(shape)}
 

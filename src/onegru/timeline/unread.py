@@ -1,4 +1,4 @@
-"""Open axes of inputs of which a model reads fixed positions only."""
+"""Finds open input axes along which a model reads only fixed positions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EDGE = re.compile(rb'<edge\s+from-layer="(\d+)"[^>]*?\sto-layer="(\d+)"')
 
 
 def warn_of_unread(graph: Graph) -> None:
-    """Warn of each open axis of an input of which a model reads fixed positions only.
+    """Warn of each open input axis along which a model reads only fixed positions.
 
     Exporters that trace a model with one step write such files.
 
@@ -35,7 +35,7 @@ def warn_of_unread(graph: Graph) -> None:
 
 
 def find_unread(graph: Graph) -> Iterator[str]:
-    """Such axes, in words."""
+    """A sentence for each of these axes."""
     is_open = any(not isinstance(size, int) for info in graph.inputs for size in info.shape or ())
     timeline = read_timeline(graph) if is_open and _may_cut(graph) else None
     for info in graph.inputs if timeline is not None else ():

@@ -106,7 +106,7 @@ def _read_options(
 ) -> tuple[float, tuple[str, ...], tuple[float, ...], tuple[float, ...]]:
     """clip, activations, activation_alpha and activation_beta, read as attributes of ONNX's GRU.
 
-    Values that no function takes are left out, so that only this call warns of them.
+    Values that no function takes are dropped, so that only this call warns of them.
     """
     values = read_attributes(NEWEST, given)
     pairs = read_activations(NEWEST, values, num_directions)

@@ -19,7 +19,7 @@ _CLASSES = {Tensor, torch.nn.Parameter, type(None)}
 
 #: How PyTorch shows the memory of its tensors, from 2.10 on; None where it does not.
 EXCHANGE = getattr(Tensor, "__dlpack_c_exchange_api__", None)
-#: Whether a profiler runs, in which a call shows its name.
+#: Whether a profiler runs; a call then shows its name.
 is_profiled = getattr(torch.autograd, "_profiler_enabled", lambda: True)
 
 
@@ -93,7 +93,7 @@ def is_functionalized(alone: bool = False) -> bool:
 
 
 def _has_modes() -> bool:
-    """Whether a mode sees what runs: those that trace before autograd have a stack of their own."""
+    """Whether a mode sees what runs: modes that trace before autograd have a separate stack."""
     return bool(torch._C._len_torch_dispatch_stack() or torch._ops._len_torch_dispatch_stack_pre_dispatch())
 
 

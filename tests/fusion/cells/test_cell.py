@@ -309,10 +309,10 @@ MISSES = {
     "what it adds to the old state is not (1 - z) times one candidate": Odd(
         blend=lambda net, z, h, n: net("Add", net("Mul", z, h), n)
     ),
-    "it multiplies its old state by itself": Odd(
+    "it squares its old state": Odd(
         blend=lambda net, z, h, n: blend(net, z, net("Mul", h, h), n)
     ),
-    "it multiplies its old state by itself ": Odd(
+    "it squares its old state ": Odd(
         blend=lambda net, z, h, n: net("Add", blend(net, z, h, n), net("Mul", z, net("Mul", h, h)))
     ),
     "its update gate is not one of the eleven activations": Step(f=plain("Exp")),

@@ -81,7 +81,7 @@ class BatchGather(Lookup):
 
 class GatherND(Lookup):
     def _parts(self, call: Call) -> tuple[int, int, int]:
-        """How many first axes are in common, how many behind them are looked up, and the indices' rank."""
+        """How many leading axes are shared, how many axes after them are looked up, and the indices' rank."""
         count = call.shape(1)[-1]
         if not isinstance(count, int):
             raise UnknownOpError
@@ -210,7 +210,7 @@ class ScatterElements(Scatter):
 
 
 def _beside(index: int, axis: int, size: Size, wanted: Size, message: str) -> Move:
-    """The move of an axis of data of which indices may have fewer elements than the data has."""
+    """The move of an axis of the data; the indices may have fewer elements along it."""
     is_whole = size == wanted or (isinstance(size, str) and isinstance(wanted, str))
     return Move(index, axis, axis) if is_whole else Move(index, axis, axis, 0, "remembers", message)
 

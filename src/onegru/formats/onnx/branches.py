@@ -28,7 +28,7 @@ def inline_branches(model: ModelProto, flow: Flow) -> bool:
 
 
 def _branch(node: NodeProto, flow: Flow) -> GraphProto | None:
-    """The branch that an If always runs; None if that is not known, or the branch has bodies of its own."""
+    """The branch that an If always runs; None if that is not known, or the branch has nested bodies."""
     condition = flow.constant(node.input[0]) if len(node.input) == 1 else None
     if condition is None or condition.size != 1:
         return None

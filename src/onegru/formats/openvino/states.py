@@ -110,7 +110,7 @@ def hide_states(root: ET.Element, weights: Array) -> Array:
         weights: the content of its .bin.
 
     Returns:
-        the new content of its .bin, with the first values of the variables behind the rest.
+        the new content of its .bin, with the first values of the variables at its end.
     """
     states = kept_states_of(note_of(root, STREAM_KEY) or "")
     layers, edges = root.find("layers"), root.find("edges")

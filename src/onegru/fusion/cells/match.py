@@ -148,7 +148,7 @@ class _Matcher:
             return None
         if kept is None:
             if any(n != number and self.depends(n) for m in p.terms if number in m for n in m):
-                raise MissError("it multiplies its old state by itself")
+                raise MissError("it squares its old state")
             return None
         if not any(map(self.depends, kept.atoms() | rest.atoms())):
             return None
