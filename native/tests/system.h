@@ -33,8 +33,8 @@ bool InChild(const std::function<bool()>& run, unsigned seconds = 60);
 // Linux only.
 void BecomeAudioThread();
 
-// Whether this thread is set up as a worker must be, no matter which thread started it: all signals are blocked but those of crashes, the
-// priority is the usual one, and the CPUs are those of the main thread. True elsewhere.
+// Whether this thread is set up as a worker must be, no matter which thread started it: all signals are blocked but
+// those of crashes, the priority is the usual one, and the CPUs are those of the main thread. True elsewhere.
 bool IsUsualWorker();
 
 // ThreadSanitizer lets no child of a process with threads start any.
