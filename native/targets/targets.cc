@@ -250,7 +250,7 @@ Int8Products Int8ProductsOf(std::size_t target) {
 }
 
 void LimitInt8Products(Int8Products most) {
-  if (most < kMinInt8Products) throw std::invalid_argument("most: simd; this build has kernels by VNNI alone");
+  if (most < kMinInt8Products) throw std::invalid_argument("most: simd; this build has only kernels that need VNNI");
   g_most_int8_products.store(most, std::memory_order_relaxed);
 }
 

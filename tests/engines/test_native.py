@@ -39,7 +39,7 @@ def test_targets() -> None:
 def test_what_multiplies_in_int8(products: str) -> None:
     best = onegru.targets().int8
     if products == "simd" != best and _native.is_native():
-        with pytest.raises(ValueError, match=r"simd; this build has kernels by VNNI alone"):
+        with pytest.raises(ValueError, match=r"simd; this build has only kernels that need VNNI"):
             _native.limit_int8_products(products)
         return
     _native.limit_int8_products(products)

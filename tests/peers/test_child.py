@@ -41,7 +41,7 @@ def test_a_failure_of_our_own_is_no_refusal(tmp_path: Path) -> None:
     subject = ModelUnderTest(str(path), path.read_bytes(), {"Y": ("Y",)})
     result = run_apart(OpenVino(), subject, {}, 60)  # without any input
     assert result.status == "failed"
-    assert "onegru failed (input" in result.reason and "which is a fault of its own" in result.reason
+    assert "onegru failed (input" in result.reason and "which is a bug in onegru" in result.reason
     broken = ModelUnderTest(str(path), b"no model", {"Y": ("Y",)})
     assert run_apart(OpenVino(), broken, {}, 60).status == "refuses"
 
