@@ -113,6 +113,16 @@ std::vector<unsigned char> Bytes(const std::vector<T>& numbers) {
   return {begin, begin + numbers.size() * sizeof(T)};
 }
 
+// A path for a message. Of a long path it is the end, so that the message has room for the reason.
+std::string Shown(const char* path) {
+  constexpr std::size_t kMost = 400;
+  std::string shown = Quoted(path);
+  if (shown.size() <= kMost) return shown;
+  std::size_t begin = shown.size() - kMost;
+  while (begin < shown.size() && (shown[begin] & 0xc0) == 0x80) ++begin;  // not within a character of UTF-8
+  return "'…" + shown.substr(begin);
+}
+
 #if !defined(__wasm__)
 std::FILE* Open(const std::filesystem::path& path) {
 #if defined(_WIN32)
@@ -121,11 +131,20 @@ std::FILE* Open(const std::filesystem::path& path) {
   return std::fopen(path.c_str(), "rb");
 #endif
 }
-bool Seek(std::FILE* file, std::uint64_t at) {
+bool Seek(std::FILE* file, std::uint64_t at, int origin = SEEK_SET) {
 #if defined(_WIN32)
-  return _fseeki64(file, static_cast<std::int64_t>(at), SEEK_SET) == 0;
+  return _fseeki64(file, static_cast<std::int64_t>(at), origin) == 0;
 #else
-  return fseeko(file, static_cast<off_t>(at), SEEK_SET) == 0;
+  return fseeko(file, static_cast<off_t>(at), origin) == 0;
+#endif
+}
+// Of the file that is open: its name may be another file's by now. Negative if the system has no size.
+std::int64_t SizeOfFile(std::FILE* file) {
+  if (!Seek(file, 0, SEEK_END)) return -1;
+#if defined(_WIN32)
+  return _ftelli64(file);
+#else
+  return ftello(file);
 #endif
 }
 #endif
@@ -133,7 +152,8 @@ bool Seek(std::FILE* file, std::uint64_t at) {
 }  // namespace
 
 Source::Source(const char* path) {
-  const auto fail = [&](const std::string& why) -> void { throw CannotRead(Quoted(path) + ": " + why); };
+  name_ = Shown(path);
+  const auto fail = [&](const std::string& why) -> void { throw CannotRead(name_ + ": " + why); };
 #if defined(__wasm__)
   fail("there are no files here; read it, and call onegru_layer_read");
 #else
@@ -155,8 +175,9 @@ Source::Source(const char* path) {
   errno = 0;
   file_.reset(Open(place));
   if (file_ == nullptr) fail(std::generic_category().message(errno));
-  size_ = std::filesystem::file_size(place, error);
-  if (error) fail(error.message());
+  const std::int64_t size = SizeOfFile(file_.get());
+  if (size < 0) fail(std::generic_category().message(errno));
+  size_ = static_cast<std::uint64_t>(size);
 #endif
 }
 
@@ -170,7 +191,7 @@ void Source::Read(std::uint64_t at, std::size_t count, void* to) const {
   errno = 0;
   if (Seek(file_.get(), at) && std::fread(to, 1, count, file_.get()) == count) return;
 #endif
-  throw CannotRead("the file cannot be read to its end" +
+  throw CannotRead(name_ + ": cannot be read to its end" +
                    (errno == 0 ? std::string() : ": " + std::generic_category().message(errno)));
 }
 
@@ -202,6 +223,7 @@ LayerFile::LayerFile(Source&& source) : source_(std::move(source)) {
 }
 
 void LayerFile::ReadTensors(const Json& header) {
+  if (header.kind != Json::kObject) throw BadFile("its header must be a JSON object");
   for (std::size_t i = 0; i < header.items.size(); ++i) {
     const std::string& name = header.names[i];
     if (name == "__metadata__") continue;

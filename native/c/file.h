@@ -43,6 +43,7 @@ class Source {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
   const unsigned char* bytes_ = nullptr;
+  std::string name_;  // of the file, for messages
   std::unique_ptr<std::FILE, Close> file_;
   std::uint64_t size_ = 0;
 };

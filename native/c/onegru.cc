@@ -243,7 +243,9 @@ void(onegru_spec_init)(onegru_spec* spec, uint32_t input_size, uint32_t hidden_s
   made.dtype = made.storage.weight_storage = ONEGRU_FLOAT32;
   made.clip = std::numeric_limits<double>::infinity();
   for (int i = 0; i < 4; ++i) made.activations[i] = {i % 2 == 0 ? ONEGRU_SIGMOID : ONEGRU_TANH, 0, nan, nan};
-  std::memcpy(spec, &made, std::min<std::size_t>(made.size, sizeof(made)));
+  const std::size_t size = made.size, known = std::min(size, sizeof(made));
+  std::memcpy(spec, &made, known);
+  if (size <= onegru::kLargestSize) std::memset(reinterpret_cast<unsigned char*>(spec) + known, 0, size - known);
 }
 
 onegru_status onegru_layer_create(const onegru_spec* spec, const void* W, const void* R, const void* B,
@@ -296,7 +298,7 @@ onegru_status onegru_layer_spec(const onegru_layer* layer, onegru_spec* spec) {
     RequirePointer("layer", layer);
     RequirePointer("spec", spec);
     const std::uint32_t size = spec->size;
-    if (size < onegru::kSmallest<onegru_spec>)
+    if (size < onegru::kSmallest<onegru_spec> || size > onegru::kLargestSize)
       throw IllegalGru("spec.size: " + std::to_string(size) + "; must be sizeof(onegru_spec)");
     const std::size_t known = std::min<std::size_t>(size, sizeof(*spec));
     std::memcpy(spec, &layer->spec, known);

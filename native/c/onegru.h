@@ -83,7 +83,7 @@ typedef enum onegru_function {
   ONEGRU_SOFTPLUS = 10
 } onegru_function;
 
-/* alpha, beta: NaN for ONNX's defaults; ignored by functions that take none. */
+/* alpha, beta: rounded to float32; NaN for ONNX's defaults; ignored by functions that take none. */
 typedef struct onegru_activation {
   int32_t function; /* an onegru_function */
   int32_t reserved; /* 0 */
@@ -112,7 +112,7 @@ typedef struct onegru_spec {
   int32_t linear_before_reset;
   int32_t attention; /* an onegru_attention */
   onegru_storage storage;
-  double clip;                      /* > 0; infinity for none */
+  double clip;                      /* > 0, rounded to float32; infinity for none */
   onegru_activation activations[4]; /* f and g of the first direction, then those of the second */
   int32_t flush_subnormals;         /* 1: states below 2^-100, in float64 2^-1000, become 0; else 0 */
   int32_t reserved;                 /* 0 */

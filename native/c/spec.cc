@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <string>
 
+#include "native/float_mode.h"
 #include "native/packed.h"
 #include "native/runtimes/onnx_gru.h"
 #include "native/targets/targets.h"
@@ -22,6 +24,12 @@ void Require(bool holds, const char* name, std::int64_t number, const char* must
   if (!holds) throw IllegalGru(std::string(name) + ": " + std::to_string(number) + "; must be " + must);
 }
 
+// The nearest number of float32: files of ONNX and the Python package have no other parameters, whatever dtype is.
+double Rounded(double value) {
+  const DefaultFloatMode mode;  // numbers below 1.2e-38 stay
+  return static_cast<float>(value);
+}
+
 }  // namespace
 
 void CheckSize(const char* name, const void* given, std::uint32_t smallest, std::uint32_t known) {
@@ -29,7 +37,8 @@ void CheckSize(const char* name, const void* given, std::uint32_t smallest, std:
   std::uint32_t size = 0;
   std::memcpy(&size, given, sizeof(size));
   const std::string member = std::string(name) + ".size";
-  Require(size >= smallest, member.c_str(), size, ("sizeof(onegru_" + std::string(name) + ")").c_str());
+  Require(size >= smallest && size <= kLargestSize, member.c_str(), size,
+          ("sizeof(onegru_" + std::string(name) + ")").c_str());
   const auto* const bytes = static_cast<const unsigned char*>(given);
   const auto is_set = [](unsigned char byte) { return byte != 0; };
   if (size > known && std::any_of(bytes + known, bytes + size, is_set)) {
@@ -48,7 +57,7 @@ Activation CheckedActivation(const onegru_activation& given) {
     if (std::isnan(value)) value = otherwise;
     if (std::isnan(value))
       throw IllegalGru(std::string(name) + ": NaN; must be given, as " + facts.name + " has no default");
-    return value;
+    return Rounded(value);
   };
   return {static_cast<Function>(given.function), parameter("alpha", given.alpha, facts.alpha, facts.takes >= 1),
           parameter("beta", given.beta, facts.beta, facts.takes == 2)};
@@ -66,8 +75,12 @@ Spec CheckedSpec(const onegru_spec& given) {
           given.linear_before_reset, "0 or 1");
   Require(given.attention >= ONEGRU_NO_ATTENTION && given.attention <= ONEGRU_ATTENTION_DIEN, "attention",
           given.attention, "an onegru_attention, 0…2");
-  if (!(given.clip > 0))
-    throw IllegalGru("clip: " + std::to_string(given.clip) + "; must be > 0, or infinity for none");
+  const double clip = Rounded(given.clip);
+  if (!(clip > 0) || std::isinf(clip) != std::isinf(given.clip)) {
+    char text[32];
+    std::snprintf(text, sizeof(text), "%g", given.clip);
+    throw IllegalGru("clip: " + std::string(text) + "; must be > 0 and finite in float32, or infinity for none");
+  }
   Require(given.flush_subnormals == 0 || given.flush_subnormals == 1, "flush_subnormals", given.flush_subnormals,
           "0 or 1");
   Require(given.reserved == 0, "spec.reserved", given.reserved, "0");
@@ -93,7 +106,7 @@ Spec CheckedSpec(const onegru_spec& given) {
   spec.linear_before_reset = given.linear_before_reset != 0;
   spec.attention = given.attention != ONEGRU_NO_ATTENTION;
   spec.of_dien = given.attention == ONEGRU_ATTENTION_DIEN;
-  spec.clip = given.clip;
+  spec.clip = clip;
   spec.flush_subnormals = given.flush_subnormals != 0;
   spec.type = static_cast<ElementType>(given.dtype);
   spec.storage = static_cast<ElementType>(storage.weight_storage);

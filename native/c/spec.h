@@ -24,8 +24,11 @@ inline constexpr std::uint32_t kSmallest<onegru_options> = offsetof(onegru_optio
 template <>
 inline constexpr std::uint32_t kSmallest<onegru_call> = offsetof(onegru_call, Y_h) + sizeof(void*);
 
-// Throws IllegalGru if a structure is null or too small, and Unsupported if a newer program has set a field that this
-// library does not know.
+// No version's structure is larger, so that a size that was never set is refused before such memory is read.
+inline constexpr std::uint32_t kLargestSize = 4096;
+
+// Throws IllegalGru if a structure is null or has a wrong size, and Unsupported if a newer program has set a field that
+// this library does not know.
 void CheckSize(const char* name, const void* given, std::uint32_t smallest, std::uint32_t known);
 
 // A program's structure as this library knows it. Fields that the program does not know are 0.

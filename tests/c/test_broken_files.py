@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import pytest
 import onegru
 from tests.c import library
 from tests.c.library import Layer, StatusError, needs_library
+from tests.c.test_install import build_folder, run
 from tests.support.comparison import assert_bits
 from tests.support.layers import normal_gru
+from tests.support.machine.repository import ROOT
 
 pytestmark = needs_library
 
@@ -222,5 +225,50 @@ def test_broken_files_are_read_or_refused_as_in_python(tmp_path: Path, seed: int
 def test_parts_of_a_file_are_no_file(tmp_path: Path) -> None:
     whole = files(tmp_path)[0]
     cut = [whole[:size] for size in (*range(60), *range(60, len(whole), 37), len(whole) - 1)]
-    for content in (*cut, b"{}" * 20, b"\xff" * 8, whole[8:]):
+    others = [joined(text, b"1234") for text in ("[0]", '[{"dtype": "F32"}]', "[]", "0", "null", '"x"')]
+    for content in (*cut, *others, b"{}" * 20, b"\xff" * 8, whole[8:]):
         assert c_layers(content) is None
+
+
+REPLACED = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include "onegru.h"
+
+static const char* g_other;
+
+/* libonegru's fopen: another file gets the name as soon as the first one is open. */
+FILE* fopen(const char* path, const char* mode) {
+  FILE* (*next)(const char*, const char*);
+  FILE* file;
+  *(void**)&next = dlsym(RTLD_NEXT, "fopen");
+  file = next(path, mode);
+  rename(g_other, path);
+  return file;
+}
+
+int main(int count_of_words, char** words) {
+  onegru_layer* layers[ONEGRU_MAX_LAYERS];
+  size_t count = 0;
+  onegru_status status;
+  if (count_of_words != 3) return 1;
+  g_other = words[2];
+  status = onegru_layers_open(words[1], NULL, ONEGRU_MAX_LAYERS, layers, &count);
+  printf("%s%d", status == ONEGRU_OK ? "" : onegru_error_message(), (int)count);
+  return 0;
+}
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tried on Linux")
+def test_a_file_that_is_replaced_while_it_is_read(tmp_path: Path) -> None:
+    path, other = tmp_path / "layers.safetensors", tmp_path / "other.safetensors"
+    onegru.save_layers(onegru.Stack([normal_gru(3, 4), normal_gru(4, 5)]), path)
+    onegru.save_layers(normal_gru(3, 7), other)
+    (tmp_path / "program.c").write_text(REPLACED, encoding="utf-8")
+    shared = build_folder() / "libonegru.so"
+    flags = ["-std=c99", f"-I{ROOT / 'native' / 'c'}", f"-Wl,-rpath,{shared.parent}", "-rdynamic"]
+    run(["cc", *flags, tmp_path / "program.c", shared, "-ldl", "-o", tmp_path / "program"])
+    assert run([tmp_path / "program", path, other]) == "2"
+    assert not other.exists()

@@ -13,6 +13,7 @@ import threading
 import tomllib
 from ctypes import byref, c_void_p
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -170,6 +171,7 @@ INT8 = {"storage__weight_storage": 4, "storage__activation_bits": 16}
     ("changes", "words"),
     [
         ({"size": 8}, "spec.size: 8; must be sizeof(onegru_spec)"),
+        ({"size": 2**32 - 1}, "spec.size: 4294967295; must be sizeof(onegru_spec)"),
         ({"flush_subnormals": 2}, "flush_subnormals: 2; must be 0 or 1"),
         ({"reserved": 1}, "spec.reserved: 1; must be 0"),
         ({"hidden_size": 0}, "hidden_size: 0; must be 1"),
@@ -181,6 +183,8 @@ INT8 = {"storage__weight_storage": 4, "storage__activation_bits": 16}
         ({"attention": 3}, "attention: 3"),
         ({"clip": 0.0}, "clip: 0"),
         ({"clip": math.nan}, "clip: nan"),
+        ({"clip": 1e-60}, "clip: 1e-60; must be > 0 and finite in float32, or infinity for none"),
+        ({"clip": 1e60}, "clip: 1e+60; must be > 0 and finite in float32"),
         ({"storage__weight_storage": 3}, "weight_storage: 3"),
         ({"storage__weight_storage": 5}, "weight_storage: 5"),
         ({"dtype": 3}, "weight_storage: 2; must be dtype"),
@@ -391,6 +395,22 @@ def test_options_of_a_file(tmp_path: Path) -> None:
         assert caught.value.status == library.INVALID_ARGUMENT
 
 
+def test_parameters_are_rounded_to_float32_as_in_python() -> None:
+    odd: dict[str, Any] = {
+        "activations": ["HardSigmoid", "Elu"],
+        "activation_alpha": [0.3, 0.7],
+        "activation_beta": [0.4],
+    }
+    layer = normal_gru(3, 4, np.float64, clip=0.1, **odd)
+    given, handle, weights = library.c_spec(layer.spec), c_void_p(), layer.weights
+    given.clip = 0.1
+    given.activations[0].alpha, given.activations[0].beta, given.activations[1].alpha = 0.3, 0.4, 0.7
+    arrays = map(library.at, (weights.W, weights.R, weights.B))
+    library.call("onegru_layer_create", byref(given), *arrays, byref(handle))
+    X = draw(5, 2, 3, dtype=np.float64)
+    assert_bits(Layer(handle).run(X)[0], layer(X)[0])
+
+
 def test_subnormal_states_become_zero_on_request() -> None:
     layer = normal_gru(1, 40)
     weights = layer.weights
@@ -448,6 +468,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             Layer.open(path)
         assert caught.value.status == library.CANNOT_READ
         assert str(caught.value) == f"{str(path)!r}: {why}"
+    with pytest.raises(StatusError, match=r"^'…[é/]+/name': No such file or directory$"):
+        Layer.open(tmp_path / "/".join(["é" * 120] * 6) / "name")
 
 
 def test_integers_whose_scales_are_no_numbers(tmp_path: Path) -> None:

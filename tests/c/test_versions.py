@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.c.library import needs_library
+from tests.c.library import LIBRARY, CSpec, needs_library
 from tests.c.test_install import build_folder, run
 from tests.support.machine.repository import ROOT
 
@@ -108,3 +109,15 @@ def test_programs_with_a_newer_library(tmp_path: Path) -> None:
     found.append(program(tmp_path, "this", build_folder() / "libonegru.so"))
     assert [done.returncode for done in found] == [0] * 4
     assert len({done.stdout for done in found}) == 1
+
+
+def test_a_newer_structure_that_another_language_gives_is_cleared() -> None:
+    """Such a program sets the size, and has no macro that clears the rest."""
+    assert LIBRARY is not None
+    size, known = 200, ctypes.sizeof(CSpec)
+    memory = ctypes.create_string_buffer(b"\xaa" * 256, 256)
+    spec = CSpec.from_buffer(memory)
+    spec.size = size
+    LIBRARY.onegru_spec_init(ctypes.byref(spec), 3, 4)
+    assert (spec.size, spec.input_size) == (size, 3)
+    assert memory.raw[known:] == bytes(size - known) + b"\xaa" * (256 - size)
