@@ -12,6 +12,7 @@ import pytest
 
 import onegru
 from onegru import GRU, FormatError, Stack
+from onegru.formats import checkpoint
 from onegru.formats.safetensors import read_layers
 from onegru.layers.stack import layers_of
 from tests.support.cases import DTYPES
@@ -371,12 +372,23 @@ def test_tensors_that_a_model_shares(tmp_path: Path, sharded: bool) -> None:
     assert same_layers(onegru.load_layers(path, name="other")["other"], found["other"])
 
 
-def test_shared_tensors_that_are_missing_or_too_many(tmp_path: Path) -> None:
+def test_a_layer_with_twelve_names(tmp_path: Path) -> None:
+    layer = make_gru(linear_before_reset=True)
+    arrays = onegru.to_torch_state_dict(layer, prefix="a")
+    path = tmp_path / "model.safetensors"
+    save_file(arrays, path, {f"b{place}.{name[2:]}": name for place in range(11) for name in arrays})
+    found = onegru.load_layers(path)
+    assert len(found) == 12
+    assert all(same_layers(one, found["a"]) for one in found.values())
+
+
+def test_shared_tensors_that_are_missing_or_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = onegru.to_torch_state_dict(make_gru(linear_before_reset=True), prefix="a")
     path = tmp_path / "model.safetensors"
     save_file(arrays, path, {"a.weight_hh_l0_reverse": "b.weight_hh_l0"})
     with pytest.raises(FormatError, match=r"'a.weight_hh_l0_reverse' shares 'b.weight_hh_l0', which is miss"):
         onegru.load_layers(path)
+    monkeypatch.setattr(checkpoint, "_most_shared", lambda size: 4 * size)
     save_file(arrays, path, {f"b{place}.{name[2:]}": name for place in range(9) for name in arrays})
     with pytest.raises(FormatError, match="shared tensors come to more than four times the"):
         onegru.load_layers(path)

@@ -96,11 +96,18 @@ def read_safetensors(path: Opened, name: str | None = None) -> dict[str, GRU | S
             tensors |= {key: file.get_tensor(key) for key in names}
     held = sum(tensor.nbytes for tensor in tensors.values() if isinstance(tensor, np.ndarray))
     tensors |= {key: tensors[first] for key, first in shared.items()}
-    if sum(tensor.nbytes for tensor in tensors.values() if isinstance(tensor, np.ndarray)) > 4 * held:
+    named = sum(tensor.nbytes for tensor in tensors.values() if isinstance(tensor, np.ndarray))
+    if named > _most_shared(held):
         raise FormatError(
-            f"{path}: shared tensors come to more than four times the {held} bytes that it holds"
+            f"{path}: shared tensors come to more than four times the {held} bytes that it holds and 256 MiB;"
+            " write each shared layer once"
         )
     return _layers(path, tensors, name)
+
+
+def _most_shared(size: int) -> int:
+    """The most bytes of tensors of a file of this size. Several names may share one, as tied layers do."""
+    return 4 * size + (256 << 20)
 
 
 def _shared_names(
@@ -152,7 +159,7 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
     size = sum(size for _, size in contents)
     found: dict[str, Tensor | Array] = {}
     others: dict[str, object] = {}
-    left = 4 * size  # several names may share a tensor, as tied weights do
+    left = _most_shared(size)
     letters = 4 * size + LARGEST_TEXT // 16
     again: dict[str, str] = {}
     every = (item for content, _ in contents for item in _tensors(path, content, "", _DEPTH, {}))
@@ -171,7 +178,7 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
         assert isinstance(tensor, Tensor | np.ndarray), "the rest are forms, whose names are others"
         left -= tensor.nbytes
         if left < 0:
-            raise FormatError(f"{path}: tensors of more than four times the file's {size} bytes")
+            raise FormatError(f"{path}: tensors of more than four times the file's {size} bytes and 256 MiB")
         if found.setdefault(key, tensor) is not tensor:
             raise FormatError(f"{path}: two tensors called {key!r}")
     tensors = {key: _numbers(path, key, tensor) for key, tensor in found.items()}
