@@ -109,7 +109,7 @@ def test_int8_activations_of_opset_21_run(kind: str, states_dtype: bool, tmp_pat
     ]
     constants = {
         **weights(),
-        **{"scale": np.float32(0.05), "zero": np.int8(3), "shape": np.array([4, 2, I])},
+        **{"scale": np.array(0.05, np.float32), "zero": np.array(3, np.int8), "shape": np.array([4, 2, I])},
         **{"start": np.array([0]), "end": np.array([4]), "axes": np.array([0])},
     }
     made = graph(nodes, [value("x", shape=shape)], [value("Y", shape=[None] * 4)], constants)
