@@ -781,6 +781,17 @@ def test_a_body_that_reads_steps_is_refused_by_name(tmp_path: Path) -> None:
         onegru.load(source).stream(rewrite=True)
 
 
+@pytest.mark.parametrize("mode", ["edge", "reflect"])
+def test_pads_with_steps_of_the_run(mode: str, tmp_path: Path) -> None:
+    net = Network(np.random.default_rng(1))
+    net.last = net.add("Pad", net.last, net.constant([0, 0, 2, 0, 0, 0], np.int64), mode=mode)
+    net.last = net.conv(net.last, 3)
+    net.last = net.gru()
+    words = rf"Pad node 'pad\d' pads time with steps of the run \(mode '{mode}'\)"
+    with pytest.raises(SpecError, match=words):
+        onegru.make_streaming(save(tmp_path, net.proto()), tmp_path / "t.onnx", time={"X": 2})
+
+
 def test_a_convolution_that_waits_has_its_steps_in_the_first_chunk(tmp_path: Path) -> None:
     """A shift behind it may not take back its delay: the first chunk would be too short for its window."""
     net = Network(np.random.default_rng(1))

@@ -45,8 +45,17 @@ class PaddingPlanner:
         """
         call = self.analysis.call(op)
         fill = self.flow.fill(op.inputs[2]) if call.is_given(2) else call.get("value", 0.0)
-        is_constant = op.kind == "Pad" and str(call.get("mode", "constant")).lower() == "constant"
-        if not is_constant or not isinstance(fill, int | float) or fill != fill or (extent.left_pad and fill):
+        mode = str(call.get("mode", "constant")).lower()
+        if mode != "constant":
+            words = f"pads time with steps of the run (mode {mode!r}); a stream can pad with one number only"
+            self.context.refuse_ends(words)
+            return False
+        if (
+            op.kind != "Pad"
+            or not isinstance(fill, int | float)
+            or fill != fill
+            or (extent.left_pad and fill)
+        ):
             self.context.refuse_ends("pads time with other numbers than one that is known")
             return False
         steps = move.pad_begin if fill else min(move.pad_begin, extent.delay)
