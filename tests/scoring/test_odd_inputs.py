@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from dataclasses import replace
@@ -24,6 +25,7 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from onegru.scoring import Scorer, score  # noqa: E402
 from onegru.scoring.dataset import check_same, make_plan  # noqa: E402
+from onegru.scoring.footers import check_footers  # noqa: E402
 from onegru.scoring.parallel import Workers  # noqa: E402
 from onegru.scoring.reader import windows  # noqa: E402
 from tests.support.tables import column, read_results, sequences, table, write_files  # noqa: E402
@@ -242,6 +244,37 @@ def test_encodings_that_the_footer_does_not_tell(scorer: Scorer, tmp_path: Path)
     plan = replace(plan, blocks=tuple(replace(block, coded=("id",)) for block in plan.blocks))
     with pytest.raises(FormatError, match=r"a\.parquet: not a Parquet file, or broken"):
         list(windows(scorer, plan, plan.blocks, (), 1 << 30))
+
+
+def test_broken_footers(scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some end the process that reads them, in Arrow. The others are read, or are errors of their files."""
+    (tmp_path / "in").mkdir()
+    pq.write_table(table(ROWS), path := tmp_path / "whole.parquet", row_group_size=200)
+    whole = path.read_bytes()
+    end = len(whole) - 8
+    begin = end - int.from_bytes(whole[end : end + 4], "little")
+    paths = [tmp_path / "in" / f"{number:03}.parquet" for number in range(400)]
+    for number, path in enumerate(paths):
+        rng = np.random.default_rng(number)
+        broken = bytearray(whole)
+        for place in rng.integers(begin, end, rng.integers(1, 4)):
+            broken[place] = rng.choice([0, 1, 255, rng.integers(256)])
+        path.write_bytes(broken)
+    while True:  # one file less each time
+        try:
+            check_footers(paths)
+            break
+        except FormatError as error:
+            wrong = Path(str(error).partition(": not a Parquet file, or broken (its footer ends")[0])
+            with pytest.raises(FormatError, match=re.escape(str(error))):
+                score(scorer, [str(wrong)], tmp_path / "out")
+            paths.remove(wrong)
+    monkeypatch.setattr(
+        "onegru.scoring.dataset.check_footers", lambda paths: None
+    )  # a child for each is slow
+    for path in paths:
+        with contextlib.suppress(FormatError, SpecError):
+            make_plan(scorer, [path], 1 << 30)
 
 
 @pytest.mark.parametrize("form", ["dictionary", "strings"])

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from onegru.core.arguments import shown
 from onegru.core.errors import FormatError, SpecError
 from onegru.scoring.columns import is_text
+from onegru.scoring.footers import check_footers
 from onegru.scoring.scorer import Scorer
 from onegru.system.bounded import check_regular
 
@@ -194,6 +195,7 @@ def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
         SpecError: a column is missing or does not fit.
         FormatError: a file is not Parquet, or not of the first one's kind.
     """
+    check_footers(paths)
     files: dict[str, File] = {}
     blocks: list[Block] = []
     schema: pa.Schema | None = None
