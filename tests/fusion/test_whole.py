@@ -66,6 +66,7 @@ class Layer:
         last: whether its last output is taken.
         holds: whether its outputs are those of the step before where they are off.
         other: the mask of its outputs; empty for that of its states.
+        step: the class of its steps.
     """
 
     fill: float = 0.0
@@ -73,6 +74,7 @@ class Layer:
     last: bool = False
     holds: bool = False
     other: str = ""
+    step: type[Step] = Step
 
     def __call__(self, net: Net, x: str, mask: str) -> tuple[str, str]:
         """All outputs of [time, rows, I] and [time, rows, 1], and the last state, or the last output."""
@@ -96,7 +98,7 @@ class Layer:
         on = body("Gather", mask, t, axis=0)
         shown = body("Gather", self.other, t, axis=0) if self.other else on
         before = body("Add", h, body("Mul", out, body.const(0.5))) if self.reads else h
-        new = Step(after=True)(body, body("Gather", x, t, axis=0), before)
+        new = self.step(after=True)(body, body("Gather", x, t, axis=0), before)
         found = chosen(body, shown, new, out if self.holds else filled)
         after = body("Add", t, body.const(1, "int64"))
         goes = [body("Less", body("Cast", name, to=TensorProto.FLOAT), count) for name in (i, after)]
@@ -160,6 +162,22 @@ def test_the_last_output_of_a_layer_that_holds_its_outputs_is_its_state(mask: st
     """Keras passes on both."""
     net = both_directions(forward=Layer(last=True, holds=True))
     model, search = check_fused(net.model(), feeds(MASKS[mask]), BOUND)
+    assert directions(model) == 2 and not set(kinds(model)) & set(LOOPS) and not search.missed
+
+
+class Bilinear(Step):
+    """A step whose update gate takes a product of two values, which has to be computed before the loop."""
+
+    def of_x(self, net: Net, gate: str, x: str) -> str:
+        value = super().of_x(net, gate, x)
+        return net("Mul", value, super().of_x(net, "2z", x)) if gate == "z" else value
+
+
+@pytest.mark.parametrize("holds", [False, True], ids=["zeros", "held"])
+def test_masks_and_outputs_where_x_is_computed_before_the_loop(holds: bool) -> None:
+    """The search for the loop's cells is made twice."""
+    net = both_directions(forward=Layer(last=holds, holds=holds, step=Bilinear))
+    model, search = check_fused(net.model(), feeds(MASKS["in the middle"]), BOUND)
     assert directions(model) == 2 and not set(kinds(model)) & set(LOOPS) and not search.missed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -41,38 +41,39 @@ def replace_loop(graph: Graph, loop: Loop, at: Expressions, place: str) -> None:
     Raises:
         MissError: it holds more than cells, or none; then the message is empty.
     """
-    whole = _Whole(graph, loop, at, place)
     try:
-        whole.replace()
+        _Whole(graph, loop, at, place).replace()
     except MissError:
-        ahead = {name for name in computed_ahead(loop) if not _is_product(at, name)}
+        ahead = {name for name in computed_ahead(loop) if not _is_needed(at, name)}
         if ahead <= at.boundaries or graph.search.only_layers:
             raise
         # What needs no state may be anything, as it can be computed before: not to be looked into, unless
-        # W stands in it.
+        # W or a mask stands in it.
         less = Expressions(loop.body, graph.search.algebra, loop.indices, at.slices)
         less.boundaries |= ahead
-        again = _Whole(graph, loop, less, place)
-        again.twins = whole.twins
         with suppress(MissError):
-            again.replace()
+            _Whole(graph, loop, less, place).replace()
             return
         raise
 
 
-def _is_product(at: Expressions, name: str) -> bool:
-    """Whether a value is a sum of products of values with matrices."""
+def _is_needed(at: Expressions, name: str) -> bool:
+    """Whether a value is a sum of products of values with matrices, or is made of numbers and Booleans."""
     found = at.of(name)
-    kinds = {at.algebra.atoms[n].kind for m in found[1].terms for n in m} if found else set()
-    return "dot" in kinds <= {"dot", "value"}
+    if found is None:
+        return False
+    atoms = [at.algebra.atoms[number] for number in found[1].atoms()]
+    is_sum = all(len(monomial) <= 1 for monomial in found[1].terms)
+    kinds = {atom.kind for atom in atoms}
+    return (is_sum and "dot" in kinds <= {"dot", "value"}) or all(atom.is_bool for atom in atoms)
 
 
 class _Whole:
-    """A loop being replaced."""
+    """A loop being replaced; the caller's stays as it is."""
 
     def __init__(self, graph: Graph, loop: Loop, at: Expressions, place: str) -> None:
         self.graph = graph
-        self.loop = loop
+        self.loop = loop = replace(loop, carried=list(loop.carried))
         self.at = at
         self.place = place
         self.emitter: Emitter = graph.emitter(place, graph.search.dtype)
@@ -136,7 +137,10 @@ class _Whole:
         ]
 
     def _drop_twins(self) -> None:
-        """Merge values that iterations pass on twice: Keras holds its last output beside its state."""
+        """Merge values that iterations pass on twice: Keras passes its last output as well as its state.
+
+        That they are equal stays true of the body even if the loop is not replaced.
+        """
         loop, body = self.loop, self.loop.body
         for item in list(loop.carried):
             for other in loop.carried:
