@@ -11,7 +11,7 @@ from onegru.dataflow.operator import Op
 from onegru.dataflow.replace import needed_values
 from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell, MissError
-from onegru.fusion.cells.masks import zeroed_state
+from onegru.fusion.cells.masks import is_new_state, zeroed_state
 from onegru.fusion.cells.match import find_cell
 from onegru.fusion.cells.polynomial import same
 from onegru.fusion.cells.quantized import QuantizedCells
@@ -41,11 +41,13 @@ class _Found:
         cell: the cell.
         ops: the operators between its state and its new state, which it replaces.
         zeroed: values that are its new state, zero where the step is off.
+        twin: another value that is its new state, as Keras passes on its output as well; "" for none.
     """
 
     cell: Cell
     ops: list[Op]
     zeroed: list[str]
+    twin: str = ""
 
 
 class _Cells:
@@ -67,7 +69,7 @@ class _Cells:
         for op in self.graph.flow.ops:
             self.graph.search.count_visited()
             name = next(filter(None, op.outputs), "")
-            if name not in needed:
+            if name not in needed or name in self.graph.at.twins:
                 continue
             with self.graph.search.guarded(name):
                 try:
@@ -80,7 +82,7 @@ class _Cells:
             for name in {name for op in item.ops for name in op.outputs} - {output}:
                 found.pop(name, None)
         for output, item in list(found.items()):
-            if reason := self._looked_into(item.ops, {output, *item.zeroed}):
+            if reason := self._looked_into(item.ops, {output, *item.zeroed, item.twin}):
                 misses[output] = reason
                 del found[output]
         inside = {name for item in found.values() for op in item.ops for name in op.outputs}
@@ -96,7 +98,8 @@ class _Cells:
         if reason := self._why_not(cell):
             raise MissError(reason)
         ops = self._region(cell)
-        return _Found(cell, ops, self._zeroed(cell, ops))
+        twin = self._add_twin(cell, ops)
+        return _Found(cell, ops, self._zeroed(cell, ops), twin)
 
     def _why_not(self, cell: Cell) -> str:
         """Why a cell does not become a node; empty if it does."""
@@ -124,8 +127,8 @@ class _Cells:
         flow = self.graph.flow
         views = [cell.state, *cell.inputs, *(mask.view for mask in cell.masks)]
         views += [cell.attention] if cell.attention else []
-        leaves = {flow.resolve(view.name) for view in views}
-        state = flow.resolve(cell.state.name)
+        leaves = {self.graph.at.resolve(view.name) for view in views}
+        state = self.graph.at.resolve(cell.state.name)
         depends: dict[str, bool] = {}
         ops: dict[int, Op] = {}
         waiting: list[tuple[str, bool]] = [(cell.output, False)]
@@ -133,7 +136,7 @@ class _Cells:
             name, is_done = waiting.pop()
             if name in depends and not is_done:
                 continue
-            base = flow.resolve(name)
+            base = self.graph.at.resolve(name)
             op = flow.producers.get(name)
             if (name != cell.output and base in leaves) or op is None or flow.constant(name) is not None:
                 depends[name] = base == state and name != cell.output
@@ -165,6 +168,24 @@ class _Cells:
                     ops.append(consumer)
                     found.append(consumer.outputs[0])
         return found
+
+    def _add_twin(self, cell: Cell, ops: list[Op]) -> str:
+        """Another value that is the new state, and counts as it in later steps; it is added to `ops`."""
+        at, known = self.graph.at, set(map(id, ops))
+        near = [other for op in ops for other in self._consumers(op)] if cell.masks else []
+        near += [other for op in near if op.kind == "Mul" for other in self._consumers(op)]
+        for last in near:
+            if id(last) in known or last.kind not in ("Where", "Add"):
+                continue
+            if is_new_state(at, cell, last.outputs[0]):
+                taken = at.twins.keys() | {name for op in ops for name in op.outputs}
+                made = [self.graph.flow.producers.get(name) for name in last.inputs]
+                ops += [op for op in made if op and id(op) not in known and not taken.isdisjoint(op.inputs)]
+                ops.append(last)
+                at.twins[last.outputs[0]] = cell.output
+                at.boundaries.add(cell.output)  # which products may take under the other name
+                return last.outputs[0]
+        return ""
 
     def _consumers(self, op: Op) -> list[Op]:
         return [other for name in op.outputs for other in self.graph.flow.consumers.get(name, ())]
@@ -312,11 +333,14 @@ class _Chain:
         zeroed = [item.zeroed[-1] if item.zeroed else "" for item in chain]
         self.zeroed = zeroed[::-1] if self.reverse else zeroed
         self.states = self._used(self.order)
+        twins = [item.twin for item in chain]
+        self.twins = twins[::-1] if self.reverse else twins
+        self.doubles = self._used(list(filter(None, self.twins)))
         self.zeros = self._used(self.zeroed) if all(self.zeroed) else _Used([], [])
         for item in chain:
             if any(self._is_taken(name, set()) for name in item.zeroed[:-1]):
                 raise MissError("its states are zeroed in more ways than one")
-        self.taken = bool(self.states or self.zeros)
+        self.taken = bool(self.states or self.zeros or self.doubles)
         self.Y = ""
 
     def _source(self, views: Sequence[View]) -> Source:
@@ -340,7 +364,7 @@ class _Chain:
         first = replace(self.cells[-1], state=self.cells[0].state)
         last = self.outputs[-1]
         asked = set()
-        if self.states.stacks or set(self.states.single) - {last}:
+        if self.doubles or self.states.stacks or set(self.states.single) - {last}:
             asked.add("Y")
         if last in self.states.single:
             asked.add("Y_h")
@@ -362,6 +386,7 @@ class _Chain:
         if "Y" in asked:
             self.Y = Y
         self._give(self.order, self.states, Y, {last: Y_h})
+        self._give(self.twins, self.doubles, Y, {})
         self._give(self.zeroed, self.zeros, zeroed, {})
         return width
 

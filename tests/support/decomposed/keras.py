@@ -35,6 +35,7 @@ CASES = {
     "initial": 1,
     "masked_bidirectional": 2,
     "masked_zero": 1,
+    "masked_unrolled": 1,
 }
 
 
@@ -54,6 +55,7 @@ def model_of(name: str, keras: Any, steps: int) -> Any:
         "masked_zero": lambda: L.GRU(H, return_sequences=True, return_state=True, zero_output_for_mask=True)(
             L.Masking(0.0)(x)
         ),
+        "masked_unrolled": lambda: L.GRU(H, unroll=True, return_sequences=True)(L.Masking(0.0)(x)),
         "hard": lambda: L.GRU(H, recurrent_activation="hard_sigmoid", return_sequences=True)(x),
         "relu": lambda: L.GRU(H, activation="relu", use_bias=False)(x),
         "backwards": lambda: L.GRU(H, go_backwards=True, return_sequences=True)(x),

@@ -101,6 +101,24 @@ class Tile(Repeating):
         repeated = [axis for axis, count in enumerate(repeats.ravel()) if count != 1]
         yield from along(call, repeated, message="repeats steps of a run")
 
+    def source(self, call: Call, view: View) -> list[tuple[Array, View]]:
+        repeats, shape, whole = call.constant(1), call.shape(), call.facts.shape(call.op.outputs[0])
+        if repeats is None or whole is None or repeats.size != len(shape):
+            raise UnknownOpError
+        roles, index = list(view.roles), view.index.copy()
+        for axis, (count, size) in enumerate(zip(repeats.ravel(), shape, strict=True)):
+            role = roles[axis]
+            if 1 in (count, size):
+                continue
+            if not isinstance(size, int) or not (isinstance(role, int) or role == "F"):
+                raise UnknownOpError
+            if isinstance(role, int):
+                roles[axis] = role % size
+            else:
+                index[view.row(axis)] %= size
+        repeated = View(call.op.inputs[0], tuple(roles), index)
+        return [(view.columns, broadcast_view(repeated, repeated.name, shape, whole))]
+
 
 class Making(Operator):
     """One that makes numbers of sizes: nothing of it is along time."""

@@ -30,6 +30,9 @@ class Expressions(Products):
         indices: values that are indices of a loop's iteration.
         slices: for an input of a body that is a slice: the value, its axis of time, 1 or -1 for the
             direction, and whether the slice has that axis.
+
+    Attributes:
+        twins: values that the flow computes twice: one, and the other that it equals.
     """
 
     def __init__(
@@ -41,6 +44,12 @@ class Expressions(Products):
     ) -> None:
         super().__init__(flow, algebra, indices, slices)
         self._known: dict[Hashable, Polynomial] = {}
+        self.twins: dict[str, str] = {}
+
+    def resolve(self, name: str) -> str:
+        """The first name of a value that others only pass on, or compute again."""
+        first = self.flow.resolve(name)
+        return self.twins.get(first, first)
 
     def of(self, name: str) -> tuple[View, Polynomial] | None:
         """The polynomial of a value, looked into even if it is a boundary; None if it has none."""
@@ -54,7 +63,7 @@ class Expressions(Products):
 
     def polynomial(self, view: View) -> Polynomial:
         """The polynomial of a view; an atom if it can't be told."""
-        view = View(self.flow.resolve(view.name), view.roles, view.index)
+        view = View(self.resolve(view.name), view.roles, view.index)
         return self._find(view.key if len(view.index) else (*view.key, view.width), view)
 
     @answered_once("_known", lambda at, key, view: at.atom(view))

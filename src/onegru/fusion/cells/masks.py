@@ -8,7 +8,7 @@ from onegru.dataflow.table import UnknownOpError
 from onegru.fusion.cells.algebra import Algebra
 from onegru.fusion.cells.cell import Cell, Mask
 from onegru.fusion.cells.expression import Expressions
-from onegru.fusion.cells.polynomial import Polynomial, add, constant, drop
+from onegru.fusion.cells.polynomial import Monomial, Polynomial, add, constant, drop
 
 
 def split_masks(algebra: Algebra, keep: Polynomial, state: str) -> tuple[Polynomial, tuple[Mask, ...]]:
@@ -46,3 +46,17 @@ def zeroed_state(at: Expressions, cell: Cell) -> Polynomial | None:
     except UnknownOpError:
         return None
     return result
+
+
+def is_new_state(at: Expressions, cell: Cell, name: str) -> bool:
+    """Whether another value is a cell's new state, up to products with values that are known to be zero."""
+    first, second = at.of(cell.output), at.of(name)
+    if first is None or second is None:
+        return False
+    rest = add(first[1], second[1], -1.0).terms
+    return all(not np.any(item) or _has_zero(at, monomial) for monomial, item in rest.items())
+
+
+def _has_zero(at: Expressions, monomial: Monomial) -> bool:
+    atoms = (at.algebra.atoms[number] for number in monomial)
+    return any(atom.kind == "value" and at.flow.fill(atom.place.name) == 0 for atom in atoms)
