@@ -253,6 +253,42 @@ def test_a_loop_in_a_loop() -> None:
     assert kinds(model).count("Loop") == 1 and directions(model) == 1
 
 
+class Counted(Step):
+    """A step whose update gate takes the number of its iteration, or a number chosen by it."""
+
+    chooses = False
+
+    def bias(self, net: Net, gate: str) -> str:
+        if gate != "z":
+            return super().bias(net, gate)
+        if self.chooses:
+            return net("Where", net("Greater", "i_n", net.const(2, "int64")), net.const(2.0), net.const(0.0))
+        return net("Mul", net("Cast", "i_n", to=TensorProto.FLOAT), net.const(0.3))
+
+
+class Chosen(Counted):
+    chooses = True
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("kind", [Counted, Chosen])
+def test_the_number_of_the_iteration_in_a_gate(kind: type[Step], backwards: bool) -> None:
+    body = looped(kind(after=True), 5)
+    if backwards:
+        gather = next(node for node in body.nodes if node.op_type == "Gather")
+        gather.input[1] = "place"
+        body.nodes.insert(0, helper.make_node("Sub", [body.const(4, "int64"), "i_n"], ["place"]))
+    net = Net()
+    net.input("x", 5, 2, 3)
+    net.input("h", 2, 2)
+    trips, go = net.const(5, "int64"), net.const(True, "bool")
+    net("Loop", trips, go, "h", output="y", body=body.graph("body"))
+    net.output("y", (2, 2))
+    model, search = check_fused(net.model(), net.feeds)
+    assert [found.form for found in search.fused] == ["loop"] and not search.missed
+    assert directions(model) == 1 and "Loop" not in kinds(model)
+
+
 # Hostile files
 
 

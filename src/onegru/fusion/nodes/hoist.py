@@ -151,6 +151,8 @@ class Hoist:
             source = self.loop.slices[name]
             return self._taken(source.name, source.axis, source.step, source.is_kept), True
         op = self.body.producer(name)
+        if op is None and name in self.loop.indices:
+            return self._counted(name), True
         if op is None or op.bodies or not (operator_of(op.kind).computes or op.kind == "Shape"):
             raise MissError(f"{name!r} cannot be computed before the loop")
         if (found := self._index_of(op)) is not None:
@@ -189,6 +191,18 @@ class Hoist:
         value = self.emitter.transpose(name, (axis, *rest), "slices")
         value = self.emitter.unsqueeze(value, [axis + 1], "slices") if is_kept else value
         return value if step == self.step else self.emitter.reverse(value, 0, "slices")
+
+    def _counted(self, name: str) -> str:
+        """The index of every iteration."""
+        index, count = self.loop.indices[name], self.loop.count
+        if index.size != 0 or not isinstance(count, int):
+            raise MissError(f"{name!r} counts iterations whose number is not fixed")
+        self.step = self.step or 1
+        numbers = index.base + index.sign * np.arange(count)[:: self.step]
+        array = numbers.reshape(count, *[1] * self.rank(name)).astype(self.body.dtype(name) or "int64")
+        counted = self.emitter.constant("counts", array)
+        self.emitter.flow.set_shape(counted, array.shape)
+        return counted
 
     # New operators
 
