@@ -217,25 +217,11 @@ class Flow:
         op = self.producers.get(name)
         if op is None or not operator_of(op.kind).computes or op.bodies:
             return self._from_sizes(name)
-        arrays: list[Array | None] = []
-        for place, item in enumerate(op.inputs):
-            arrays.append(self._given(op, place))
-            if item and arrays[-1] is None:
-                return self._from_sizes(name)
+        if (arrays := _known_inputs(self, op)) is None:
+            return self._from_sizes(name)
         self._evaluate(op, arrays)
         found: Array | None = self._arrays[name]
         return found
-
-    def _given(self, op: Op, place: int) -> Array | None:
-        """An operator's input if it is constant; an empty array where only its element type counts."""
-        name = op.inputs[place]
-        if place not in operator_of(op.kind).type_inputs:
-            return self.constant(name) if name else None
-        dtype = self.dtype(name)
-        try:
-            return None if dtype is None else np.zeros(0, numpy_dtype(dtype))
-        except TypeError:  # a type that NumPy does not have
-            return None
 
     def _evaluate(self, op: Op, arrays: Sequence[Array | None]) -> None:
         results: Sequence[Array]
@@ -423,6 +409,28 @@ class _Read(dict[str, Op]):
     def get(self, name: str, default: Any = None) -> Any:
         """The operator; `default` if none gives it."""
         return self[name] if name in self._readers else default
+
+
+def _known_inputs(flow: Flow, op: Op) -> list[Array | None] | None:
+    """An operator's inputs, None for one that is not given; None if one is not known."""
+    arrays: list[Array | None] = []
+    for place, item in enumerate(op.inputs):
+        arrays.append(_known_input(flow, op, place))
+        if item and arrays[-1] is None:
+            return None
+    return arrays
+
+
+def _known_input(flow: Flow, op: Op, place: int) -> Array | None:
+    """An operator's input if it is constant; an empty array where only its element type counts."""
+    name = op.inputs[place]
+    if place not in operator_of(op.kind).type_inputs:
+        return flow.constant(name) if name else None
+    dtype = flow.dtype(name)
+    try:
+        return None if dtype is None else np.zeros(0, numpy_dtype(dtype))
+    except TypeError:  # a type that NumPy does not have
+        return None
 
 
 def _array_shape(array: Array | None) -> Shape | None:
