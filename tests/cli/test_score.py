@@ -113,8 +113,8 @@ def test_rows_left_out_and_json(cli: Cli, given: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["-i", "events"], "--input: 'events'; must be NAME=COLUMN"),
-        (["-i", "X=a", "-i", "X=b"], "--input: 'X' is given twice"),
+        (["--column", "events"], "--column: 'events'; must be NAME=COLUMN"),
+        (["-i", "X=a", "-i", "X=b"], "--column: 'X' is given twice"),
         (["--output", "=a"], "--output: '=a'; must be NAME=COLUMN or NAME"),
         (["--memory", "lots"], "--memory: 'lots'; must be a size, such as 500MB or 1GiB"),
         (["--memory", "1MB"], "--memory: 1 MB; must be at least "),

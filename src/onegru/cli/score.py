@@ -141,7 +141,7 @@ def score_command(
 
     scorer = Scorer(
         model,
-        inputs=parse_pairs("--input", columns or []),
+        inputs=parse_pairs("--column", columns or []),
         outputs=None if results is None else parse_pairs("--output", results, alone=True),
         keep=[name for name in keep.split(",") if name],
         nodes=nodes or [],
