@@ -37,7 +37,7 @@ extern "C" {
 #endif
 
 /* The version of onegru that this header belongs to. A program runs with every library of the same major version, older
- * or newer than its header. */
+ * or newer than its header, that has the functions it calls. */
 #define ONEGRU_VERSION_MAJOR 0
 #define ONEGRU_VERSION_MINOR 1
 
