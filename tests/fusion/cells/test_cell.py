@@ -415,6 +415,13 @@ def test_numbers_that_float32_does_not_hold(what: str, number: float, dtype: str
     assert [f"{number!r} of its activations" in miss.reason for miss in search.missed] == [True] * is_rounded
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_factor_that_float32_rounds_to_one(dtype: str) -> None:
+    step = Step(f=lambda net, x: net("Mul", net.const(1 + 1e-7), SIGMOID(net, x)))
+    _, search = fused(one_step(step, dtype=dtype).model())
+    assert len(search.fused) == (dtype == "float32")
+
+
 @pytest.mark.parametrize("kind", ["HardSigmoid", "LeakyRelu"])
 def test_defaults_of_operators_are_float32(kind: str) -> None:
     step = Step(f=plain(kind)) if kind == "HardSigmoid" else Step(g=plain(kind))

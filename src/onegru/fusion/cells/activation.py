@@ -12,7 +12,8 @@ from onegru.core.dtypes import Array, to_float32
 from onegru.fusion.cells.algebra import Algebra, Atom
 from onegru.fusion.cells.polynomial import Monomial, Polynomial, add, constant, scalar, scale
 
-_ROUNDED = 2e-7  # of numbers that files have in float32
+# The largest relative difference of two numbers that are the same except for rounding.
+_FLOAT32_ROUNDING, _FLOAT64_ROUNDING = 2e-7, 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,12 @@ class Activations:
 
     Args:
         algebra: the atoms.
+        is_float64: whether the model computes in float64.
     """
 
-    def __init__(self, algebra: Algebra) -> None:
+    def __init__(self, algebra: Algebra, is_float64: bool) -> None:
         self.algebra = algebra
+        self.rounding = _FLOAT64_ROUNDING if is_float64 else _FLOAT32_ROUNDING
 
     def find(self, p: Polynomial) -> Act | None:
         """The activation that a polynomial is; None if it is not one."""
@@ -70,41 +73,43 @@ class Activations:
         if len(terms) != 1 or len(terms[0][0]) != 1 or scalar(terms[0][1]) is not None:
             return None
         k, base = terms[0][1], p.constant
-        is_choice = np.allclose(np.abs(k), 1, 0, _ROUNDED) and np.allclose(base, (1 - k) / 2, 0, _ROUNDED)
+        pairs = ((np.abs(k), np.ones_like(k)), (base, (1 - k) / 2))
+        is_choice = all(np.allclose(a, b, 0, self.rounding) for a, b in pairs)
         return np.sign(k) if is_choice and self.algebra.atoms[terms[0][0][0]].kind == "Sigmoid" else None
 
     def _of_atom(self, atom: Atom, k: float, base: float) -> Act | None:
         q = atom.arguments[0] if atom.arguments else constant(0)
+        near = self._near
         match atom.kind:
-            case "Sigmoid" if _near(base, 0) and _near(k, 1):
+            case "Sigmoid" if near(base, 0) and near(k, 1):
                 return Act(Activation("Sigmoid"), q)
-            case "Sigmoid" if _near(base, 1) and _near(k, -1):
+            case "Sigmoid" if near(base, 1) and near(k, -1):
                 return Act(Activation("Sigmoid"), scale(q, -1.0))
-            case "Sigmoid" if _near(k, -2 * base):
+            case "Sigmoid" if near(k, -2 * base):
                 slope = self._slope(q)
-                if slope is not None and not _near(slope, 2):  # of a bound, which comes before it
+                if slope is not None and not near(slope, 2):  # of a bound, which comes before it
                     return Act.of("ScaledTanh", scale(q, 1 / slope), -base, slope / 2)
-                if _near(abs(base), 1):
+                if near(abs(base), 1):
                     return Act(Activation("Tanh"), scale(q, -base / abs(base) / 2))
                 return Act.of("ScaledTanh", scale(q, -base / abs(base) / 2), abs(base), 1.0)
-            case "Sigmoid" if _near(base, 0) and k > 0:
+            case "Sigmoid" if near(base, 0) and k > 0:
                 return Act(Activation("Sigmoid"), q, k)
             case "Clip" if (
-                atom.parameters[0] == 0 and atom.parameters[1] == np.inf and _near(base, 0) and k > 0
+                atom.parameters[0] == 0 and atom.parameters[1] == np.inf and near(base, 0) and k > 0
             ):
                 return Act(Activation("Relu"), scale(q, k))
-            case "Clip" if atom.parameters[0] == 0 and _near(base, 0) and _near(k * atom.parameters[1], 1):
+            case "Clip" if atom.parameters[0] == 0 and near(base, 0) and near(k * atom.parameters[1], 1):
                 return self._hard_sigmoid(scale(q, k))
-            case "Clip" if atom.parameters[0] == 0 and _near(base, 1) and _near(k * atom.parameters[1], -1):
+            case "Clip" if atom.parameters[0] == 0 and near(base, 1) and near(k * atom.parameters[1], -1):
                 return self._hard_sigmoid(add(constant(1), scale(q, k)))
-            case "Clip" if atom.parameters[0] == 0 and _near(base, 0) and _near(k, 1):
+            case "Clip" if atom.parameters[0] == 0 and near(base, 0) and near(k, 1):
                 return Act(Activation("Relu"), q, clip=atom.parameters[1])
-            case "Clip" if _near(atom.parameters[0], -atom.parameters[1]):
+            case "Clip" if near(atom.parameters[0], -atom.parameters[1]):
                 return Act.of("Affine", self._once(atom), k, base)
-            case "LeakyRelu" if _near(base, 0) and k > 0:
+            case "LeakyRelu" if near(base, 0) and k > 0:
                 return Act.of("LeakyRelu", scale(q, k), atom.parameters[0])
         kind = ACTIVATIONS.get(atom.kind)
-        if kind is None or not _near(base, 0) or not _near(abs(k) if kind.is_odd else k, 1):
+        if kind is None or not near(base, 0) or not near(abs(k) if kind.is_odd else k, 1):
             return None
         return Act.of(kind.name, scale(q, k), *atom.parameters)
 
@@ -130,7 +135,7 @@ class Activations:
                 inner = scale(Polynomial(bounded), 1 / abs(slopes[0]))
                 return Act.of("HardSigmoid", inner, abs(slopes[0]), beta)
         alpha = 1.0
-        if slopes and slopes[0] and all(_near_or_none(slope, slopes[0]) for slope in slopes):
+        if slopes and slopes[0] and all(item is not None and self._near(item, slopes[0]) for item in slopes):
             alpha = to_float32(abs(slopes[0]))  # as files have it; what that loses goes to the weights
         argument = scale(add(q, constant(0.5), -1.0), 1 / alpha)
         return Act(Activation("HardSigmoid", alpha, 0.5), argument)
@@ -144,20 +149,20 @@ class Activations:
         if len(terms) != 1 or len(terms[0]) != 1:
             return None
         atom = self.algebra.atoms[terms[0][0]]
-        symmetric = atom.kind == "Clip" and _near(atom.parameters[0], -atom.parameters[1])
+        symmetric = atom.kind == "Clip" and self._near(atom.parameters[0], -atom.parameters[1])
         return atom.parameters[1] if symmetric else None
 
     def _clipped(self, found: Act) -> Act:
         """The same activation, with the bound on its argument taken off."""
         single = self.algebra.atom_of(found.argument)
         bound = self._bound(found.argument)
-        if found.clip is not None or single is None or bound is None or not _near(abs(single[1]), 1):
+        if found.clip is not None or single is None or bound is None or not self._near(abs(single[1]), 1):
             return found
         return replace(found, argument=scale(single[0].arguments[0], single[1]), clip=bound)
 
     def fitted(self, act: Act, like: Act) -> Act:
         """An activation with the parameters of another, if it is the same or a hard sigmoid."""
-        if is_like(act.function, like.function):
+        if self._is_like(act.function, like.function):
             return replace(act, function=like.function)
         names = {act.function.name, like.function.name}
         if names != {"HardSigmoid"} or act.clip is not None or like.clip is not None:
@@ -166,15 +171,10 @@ class Activations:
         argument = add(scale(act.argument, alpha / wanted), constant((beta - middle) / wanted))
         return replace(act, function=like.function, argument=argument)
 
+    def _is_like(self, a: Activation, b: Activation) -> bool:
+        """Whether two functions are the same, except for the rounding of their parameters."""
+        return a.name == b.name and all(map(self._near, a.parameters, b.parameters))
 
-def is_like(a: Activation, b: Activation) -> bool:
-    """Whether two functions are one, but for the rounding of their parameters."""
-    return a.name == b.name and all(_near(x, y) for x, y in zip(a.parameters, b.parameters, strict=True))
-
-
-def _near(a: float, b: float) -> bool:
-    return a == b or abs(a - b) <= _ROUNDED * max(abs(a), abs(b)) < np.inf  # a missing bound is near no other
-
-
-def _near_or_none(a: float | None, b: float | None) -> bool:
-    return a is not None and b is not None and _near(a, b)
+    def _near(self, a: float, b: float) -> bool:
+        """Whether two numbers are the same, except for rounding; a missing bound is near no other."""
+        return a == b or abs(a - b) <= self.rounding * max(abs(a), abs(b)) < np.inf

@@ -73,9 +73,9 @@ class _Matcher:
 
     def __init__(self, at: Expressions, name: str, width: int, state: Atom) -> None:
         self.algebra: Algebra = at.algebra
-        self.activations = Activations(at.algebra)
         self.name = name
         self.is_float64 = at.flow.dtype(name) == "float64"
+        self.activations = Activations(at.algebra, self.is_float64)
         self.width = width
         self.state = state
         self.h = Polynomial({(state.number,): np.ones(())})
