@@ -133,7 +133,7 @@ class GRU(_native.Caller):
             if (name := error.argument) in _RANKS and str(error).startswith(
                 f"{name}: rank {_RANKS[name] - 1},"
             ):
-                raise SpecError(f"{error}; of one direction, give {name}[None]", name) from None
+                raise SpecError(f"{error}; of one direction, give {name}[None]", name) from error.__cause__
             raise
         options = engine_options(engine, weight_storage, activation_storage, flush_subnormals)
         self._prepare(lowered.spec, lowered.weights, options, layout)
