@@ -407,7 +407,7 @@ def test_parameters_are_rounded_to_float32_as_in_python() -> None:
     given.activations[0].alpha, given.activations[0].beta, given.activations[1].alpha = 0.3, 0.4, 0.7
     arrays = map(library.at, (weights.W, weights.R, weights.B))
     library.call("onegru_layer_create", byref(given), *arrays, byref(handle))
-    X = draw(5, 2, 3, dtype=np.float64)
+    X = draw(5, 2, 3, dtype="float64")
     assert_bits(Layer(handle).run(X)[0], layer(X)[0])
 
 

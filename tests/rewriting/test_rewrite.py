@@ -238,7 +238,11 @@ def test_two_grus_on_one_input_for_openvino(tmp_path: Path) -> None:
 
 def test_a_clip_at_a_threshold_for_onnxruntime(tmp_path: Path) -> None:
     """ONNX Runtime gives 0 where x equals alpha of ThresholdedRelu, as it does wherever clip cuts x off."""
-    options = {"activations": ["Sigmoid", "ThresholdedRelu"], "activation_alpha": [0.75], "clip": 0.75}
+    options: dict[str, Any] = {
+        "activations": ["Sigmoid", "ThresholdedRelu"],
+        "activation_alpha": [0.75],
+        "clip": 0.75,
+    }
     source = model(
         graph(
             [gru("X", ["Y"], name="gru", **options)],

@@ -258,7 +258,7 @@ def test_broken_footers(scorer: Scorer, tmp_path: Path, monkeypatch: pytest.Monk
         rng = np.random.default_rng(number)
         broken = bytearray(whole)
         for place in rng.integers(begin, end, rng.integers(1, 4)):
-            broken[place] = rng.choice([0, 1, 255, rng.integers(256)])
+            broken[place] = int(rng.choice([0, 1, 255, int(rng.integers(256))]))
         path.write_bytes(broken)
     while True:  # one file less each time
         try:

@@ -435,15 +435,15 @@ def test_inputs_that_are_outputs_as_they_are(tmp_path: Path) -> None:
 
 
 def _in_a_row(values: Any) -> Any:
-    return ops.reshape(values, ops.constant(np.int64([-1, 1])), False)
+    return ops.reshape(values, ops.constant(np.array([-1, 1])), False)
 
 
 def _largest(values: Any, axes: Any) -> Any:
-    return ops.reduce_max(values, ops.constant(np.int64(axes)), False)
+    return ops.reduce_max(values, ops.constant(np.array(axes)), False)
 
 
 def _moved(values: Any) -> Any:
-    return ops.transpose(values, ops.constant(np.int64([0, 2, 1])))
+    return ops.transpose(values, ops.constant(np.array([0, 2, 1])))
 
 
 @pytest.mark.parametrize("is_open", [False, True])

@@ -10,6 +10,7 @@ import pytest
 from onnx import GraphProto, ModelProto, TensorProto
 
 import onegru
+from onegru.core.dtypes import Array
 from onegru.formats.onnx.whole.optimizers import harmful_optimizers
 from tests.support.files.onnx_models import I, graph, gru, model, node, numbers, save, tensor, value, weights
 from tests.support.machine.processes import run_python
@@ -107,7 +108,7 @@ def test_int8_activations_of_opset_21_run(kind: str, states_dtype: bool, tmp_pat
         node(kind, ["d", *taken], ["X"], **attributes),
         gru("X", ["Y"]),
     ]
-    constants = {
+    constants: dict[str, Array] = {
         **weights(),
         **{"scale": np.array(0.05, np.float32), "zero": np.array(3, np.int8), "shape": np.array([4, 2, I])},
         **{"start": np.array([0]), "end": np.array([4]), "axes": np.array([0])},
