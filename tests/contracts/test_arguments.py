@@ -267,10 +267,8 @@ LEGAL_BY_ARGUMENTS: list[tuple[list[str], set[str]]] = [
     (["from_flax prefix", "from_torch prefix"], {"None", "''"}),
     (["from_keras bidirectional"], {"None", "False"}),
     (["from_keras reset_after"], {"None", "True"}),
-    (
-        ["gru activations", "GRU activations"],
-        {"None", "()", "[]"},
-    ),  # as in a file, where an empty list is none
+    # An empty list is none, as in a file.
+    (["gru activations", "GRU activations"], {"None", "()", "[]", "array([])"}),
     (["gru layout"], {"None", "0", "1", "array(1)"}),
     (["gru linear_before_reset"], {"None"} | _FLAGS | _INTEGERS),
     (["gru_cell clip", "gru_sequence clip"], {"None", "0", "0.0", "array(0.0)"} | _NUMBERS),
