@@ -143,3 +143,10 @@ def test_what_the_table_says_of_results(name: str) -> None:
         assert max(highest) - min(lowest) > 3
     else:
         np.testing.assert_allclose([min(lowest), max(highest)], kind.bounds, atol=1e-4)
+
+
+def test_parameters_are_float32_numbers() -> None:
+    """The reference and the kernels get the same numbers in float64, too."""
+    assert Activation("HardSigmoid", 0.3, 0.4).parameters == (float(np.float32(0.3)), float(np.float32(0.4)))
+    with pytest.raises(SpecError, match=r"^beta: 1e\+39; must be finite in float32$"):
+        Activation("Affine", 1.0, 1e39)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isinf
 from typing import Any
 
 from onegru.core.arguments import number, shown
@@ -182,7 +183,11 @@ class Activation:
                 verb = "needs" if parameter in kind.takes else "takes no"
                 raise SpecError.of("activations", f"{self.name} {verb} {parameter}")
             if value is not None:
-                object.__setattr__(self, parameter, number(parameter, value))
+                given = number(parameter, value)
+                rounded = to_float32(given)
+                if isinf(rounded) and not isinf(given):
+                    raise SpecError.of(parameter, f"{value!r}; must be finite in float32")
+                object.__setattr__(self, parameter, rounded)
 
     @property
     def parameters(self) -> tuple[float, float]:
