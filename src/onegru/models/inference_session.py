@@ -96,12 +96,12 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         if folder is not None:
             sess_options = sess_options or onnxruntime.SessionOptions()
             sess_options.add_session_config_entry(_FOLDER, folder)
-        super().__init__(model, sess_options, chosen, chosen_options, **kwargs)
         self._given, self._folder = path_or_bytes, _folder_of(sess_options)
         self._model: Model | None = None
-        self._made = {*vars(self), "_made"} - before  # what no pickle needs
         if self._engine_options.named:
             self.model  # noqa: B018  refuses names that no node has
+        super().__init__(model, sess_options, chosen, chosen_options, **kwargs)
+        self._made = {*vars(self), "_made"} - before  # what no pickle needs
 
     def _with_own(
         self,
