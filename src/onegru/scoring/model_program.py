@@ -166,14 +166,14 @@ class ModelProgram:
             padded, exact = self.run(arrays, lengths), self.run(alone, lengths[1:])
         except (OneGRUError, ValueError) as error:
             what = f"cannot be run on rows of different lengths ({error})"
-            raise SpecError.of("pad", f"{self._model.path}: {what}; call without `pad`") from error
+            raise SpecError.of("pad", f"{self._model.path}: {what}; must be left out") from error
         if why := nothing_compared(exact):
             what = f"{why} on random rows, so that nothing is known of padding"
-            raise SpecError.of("pad", f"{self._model.path}: {what}; call without `pad`")
+            raise SpecError.of("pad", f"{self._model.path}: {what}; must be left out")
         for result in self.results:
             far, near = padded[result.name], exact[result.name]
             far, near = (far[:steps, 1], near[:, 0]) if result.is_sequence else (far[1], near[0])
             far, near = far.astype(np.float64), near.astype(np.float64)
             if not np.allclose(far, near, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True):
                 what = f"output {result.name!r} of a row depends on how it is padded"
-                raise SpecError.of("pad", f"{self._model.path}: {what}; call without `pad`")
+                raise SpecError.of("pad", f"{self._model.path}: {what}; must be left out")
