@@ -21,7 +21,6 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import multiprocessing
 import os
 import re
 import shutil
@@ -174,6 +173,8 @@ def run_forked(
     Threads do not come along: what another library started before the copy is missing there. Windows has no
     such copies.
     """
+    import multiprocessing  # which only this function of the module needs
+
     process = multiprocessing.get_context("fork").Process(target=_forked, args=(work, folder, limits))
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of the missing threads
         process.start()
