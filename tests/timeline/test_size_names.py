@@ -87,7 +87,7 @@ def test_a_batch_that_may_go_with_another(tmp_path: Path) -> None:
     net.last = net.add("Add", net.last, "other")
     net.last = flat(net)
     net.last = net.gru()
-    with pytest.raises(SpecError, match="steps written down, beside an open one that no input has"):
+    with pytest.raises(SpecError, match="steps written down, next to an open size that no input has"):
         onegru.load(save(tmp_path, net.whole("batch", 17))).stream(rewrite=True, time={"X": 2, "other": 2})
 
 
