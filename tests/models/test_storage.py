@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import onegru
 from onegru import SpecError
@@ -145,10 +146,14 @@ def test_a_type_for_each_node(tmp_path: Path, way: str) -> None:
             run(tmp_path / name, wrong)
 
 
-def test_two_nodes_of_two_types() -> None:
-    """Each has its own, by the model's steps, by its session, and by the provider's option."""
+@pytest.mark.parametrize("other", [False, True])
+def test_two_nodes_of_two_types(other: bool) -> None:
+    """Each node has its own type by every way, with `other` nodes in the model and without."""
     nodes = [m.gru("X", [f"Y{i}", ""], bias="B", name=f"gru={i}", **ATTRIBUTES) for i in range(3)]
     infos = [m.value("X", shape=["T", "N", 5])], [m.value(f"Y{i}", shape=[None] * 4) for i in range(3)]
+    if other:
+        nodes.append(helper.make_node("Neg", ["X"], ["-X"]))
+        infos[1].append(m.value("-X", shape=["T", "N", 5]))
     data = m.model(
         m.graph(nodes, *infos, {name: getattr(LAYER.weights, name) for name in "WRB"})
     ).SerializeToString()
@@ -166,7 +171,7 @@ def test_two_nodes_of_two_types() -> None:
         onegru.InferenceSession(data, **options).run(None, {"X": X}),
         onegru.InferenceSession(data, providers=own, provider_options=[text]).run(None, {"X": X}),
     ):
-        for array, same in zip(outputs, wanted, strict=True):
+        for array, same in zip(outputs, [*wanted, *[-X] * other], strict=True):
             assert_bits(array, same)
 
 

@@ -242,6 +242,10 @@ class _OpenedModel(RuntimeModel):
         """The session's `run`; for an observer, another session's."""
         if observer is not None:
             return self.whole.open(options, observer)
-        session = self.session
-        names = [output.name for output in session.get_outputs()]
-        return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))
+        session = self.session  # not opened yet, if names of nodes have to be checked first
+
+        def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
+            names = [output.name for output in session.get_outputs()]
+            return dict(zip(names, session.run(names, feeds), strict=True))
+
+        return run
