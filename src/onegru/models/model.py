@@ -365,7 +365,9 @@ class Model:
                     name, "given without rewrite=True, where it has no effect; must be left out"
                 )
         if self._graph.starts and state is None:
-            return ModelStream(self._graph, self.run, dict(self._graph.states), {} if dims is None else dims)
+            state = dict(self._graph.states)
+            if not self._graph.keeps:  # checked when the file was written
+                return ModelStream(self._graph, self.run, state, {} if dims is None else dims)
         from onegru.timeline.check import check_time, judge  # which few need
 
         found = None

@@ -24,13 +24,15 @@ def streaming_words(graph: Graph) -> str:
     """Whether a model runs in chunks of time as it is, or rewritten, or why not; empty for other models."""
     if not _is_whole(graph):
         return ""
-    if states := kept_states(graph):
-        return f"yes, by the states that it keeps ({states}), which are inputs and outputs here"
-    if graph.starts:
+    states = kept_states(graph)
+    if graph.starts and not states:
         return "yes; the file says which output feeds which input"
     from onegru.timeline.check import judge
 
     found, why = judge(graph), ""
+    if states:
+        doubt = found.warning and f"; {found.warning}"
+        return f"yes, by the states that it keeps ({states}), which are inputs and outputs here{doubt}"
     if found.is_sound:
         single = "; a run takes one step" if found.is_single else ""
         return f"yes, by its own states ({found.states}){single}" if found.named else "yes"

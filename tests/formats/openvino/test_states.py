@@ -161,6 +161,29 @@ def test_steps_are_those_of_openvino(tmp_path: Path, kind: str, fuse: bool) -> N
                 assert all(np.array_equal(once[name], array) for name, array in found.items())
 
 
+def test_a_gru_that_starts_over_is_warned_of(tmp_path: Path) -> None:
+    """A variable for one of two layers: OpenVINO's next run starts the other from zeros."""
+    x = ops.parameter([1, -1, I], np.float32, name="x")
+    steps = ops.gather(ops.shape_of(x), ops.constant([1]), ops.constant(0))
+
+    def layer(inputs: Any, size: int, h: Any) -> Any:
+        return ops.gru_sequence(inputs, h, steps, *weights(size), H, "forward")
+
+    below = layer(x, I, ops.constant(np.zeros((1, 1, H), np.float32)))
+    h = variable("h", openvino.Type.f32, 1, 1, H)
+    above = layer(
+        ops.squeeze(below.output(0), ops.constant([1])), H, ops.read_value(ops.constant(draw(1, 1, H)), h)
+    )
+    sink = ops.assign(ops.relu(above.output(1)), h)
+    model = openvino.Model([ops.result(above.output(0))], [sink], [x], "test")
+    path = write(tmp_path / "model.xml", model)
+    with pytest.warns(
+        onegru.SpecWarning, match="chunks may not give what one run gives, as GRUSequence node"
+    ):
+        onegru.load(path).stream()
+    assert "starts from its initial state in each run" in onegru.inspect(path).streaming
+
+
 def test_what_commands_make_of_it(tmp_path: Path) -> None:
     path = made_stateful(tmp_path)
     found = onegru.inspect(path)
