@@ -251,7 +251,12 @@ class Solver {
       Activate(spec_.g[d], n);
       const C a = spec_.attention ? static_cast<C>(p_.attention.Get(t, 0, b, 0)) : C{0};
       for (std::size_t j = 0; j < H; ++j) {
-        const C update = spec_.of_dien ? MulAdd(a, z[j], C{1} - a) : spec_.attention ? (C{1} - a) * z[j] : z[j];
+        C update = z[j];
+        if (spec_.of_dien) {  // the sum of an infinite score's two parts would be NaN
+          update = std::isinf(a) ? MulAdd(-a, C{1} - z[j], C{1}) : MulAdd(a, z[j], C{1} - a);
+        } else if (spec_.attention) {
+          update = (C{1} - a) * z[j];
+        }
         h[j] = MulAdd(C{1} - update, n[j], update * h[j]);
         if (p_.wants_Y) Store(spec_.type, h[j], result.Y.At(t, d, b, j));
       }
