@@ -64,8 +64,9 @@ class Numbers {
 
 Activation DrawActivation(Bytes& bytes) {
   static constexpr double kUsual[] = {0, 0.01f, 0.2f, 0.5, 1, 2, -1};
-  const auto number = [&] {
-    return bytes.OneIn(4) ? static_cast<double>(bytes.Next<float>()) : kUsual[bytes.Below(std::size(kUsual))];
+  const auto number = [&] {  // nodes and layers with NaN are refused
+    const double any = bytes.OneIn(4) ? bytes.Next<float>() : std::numeric_limits<float>::quiet_NaN();
+    return std::isnan(any) ? kUsual[bytes.Below(std::size(kUsual))] : any;
   };
   Activation activation{static_cast<Function>(bytes.Below(kFunctions)), 0, 0};
   activation.alpha = number();
