@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,25 @@ def test_a_node_that_takes_constants_alone_is_not_computed_by_onnxruntime(tmp_pa
     np.testing.assert_array_equal(loaded.trace(feed)[0]["Y_h"], wanted)
     reference = onegru.load(path, engine="reference").run(feed)["Z"]
     np.testing.assert_allclose(reference, wanted, atol=1e-6)
+
+
+def test_a_copy_has_the_providers_that_were_set(tmp_path: Path) -> None:
+    path = streaming(tmp_path)
+    proto = onnx.load(path)
+    for node in proto.graph.node:
+        node.name = f"{node.op_type} of {node.output[0]}"
+    onnx.save(proto, path)
+    session = InferenceSession(path, weight_storage="bfloat16")
+    (gru,) = session.model.gru_nodes
+    chosen = ("OnegruExecutionProvider", {"weight_storage": f"{gru.name}=int8"})
+    session.set_providers([chosen, "CPUExecutionProvider"])
+    for made in (copy.copy(session), pickle.loads(pickle.dumps(session))):
+        assert made.get_provider_options() == session.get_provider_options()
+        assert made.model._options == session.model._options
+    before = session.model
+    with pytest.raises(SpecError, match="no GRU node is called 'other'"):
+        session.set_providers([("OnegruExecutionProvider", {"weight_storage": "other=int8"})])
+    assert session.model is before
 
 
 def test_other_providers_do_not_drop_onegru(tmp_path: Path) -> None:

@@ -162,6 +162,14 @@ def test_nothing_is_frozen_after_an_error() -> None:
         ours.freeze("model")
 
 
+def test_arguments_are_checked_where_nothing_is_packed() -> None:
+    model = nn.GRU(I, H, dtype=torch.bfloat16)
+    with pytest.raises(onegru.SpecError, match="weight_storage: 'int4'; must be"):
+        ours.freeze(model, weight_storage="int4")
+    with pytest.raises(onegru.SpecError, match="activation_storage: 'int8'; must be None unless"):
+        ours.freeze(model, activation_storage="int8")
+
+
 def test_compiled_programs_leave_a_gap() -> None:
     model = nn.Sequential(nn.Linear(I, I), ours.GRU(I, H, clip=2.0))
     ours.freeze(model)

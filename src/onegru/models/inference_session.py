@@ -98,6 +98,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             sess_options.add_session_config_entry(_FOLDER, folder)
         self._given, self._folder = path_or_bytes, _folder_of(sess_options)
         self._model: Model | None = None
+        self._set: tuple[Any, Any] | None = None  # the arguments of the last `set_providers`
         if self._engine_options.named:
             self.model  # noqa: B018  refuses names that no node has
         super().__init__(model, sess_options, chosen, chosen_options, **kwargs)
@@ -147,22 +148,32 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         provider_options: Sequence[Mapping[object, object]] | None = None,
     ) -> None:
         """Use other providers for the other nodes, as ONNX Runtime's method does."""
+        before = self._engine_options, self._model
         chosen, options, self._engine_options = self._with_own(
             providers, provider_options, self._made_with[4]
         )
-        super().set_providers(chosen, options)
         self._model = None
+        try:
+            if self._engine_options.named:
+                self.model  # noqa: B018  refuses names that no node has
+            super().set_providers(chosen, options)
+        except BaseException:
+            self._engine_options, self._model = before
+            raise
+        self._set = providers, provider_options
 
     @classmethod
-    def _of(cls, *made_with: Any) -> Self:
+    def _of(cls, providers: tuple[Any, Any] | None, *made_with: Any) -> Self:
         """A session of this class, made from one that was pickled or copied."""
         session = cls.__new__(cls)
         *arguments, options, kwargs = made_with
         InferenceSession.__init__(session, *arguments, **{**options._asdict(), **kwargs})
+        if providers is not None:
+            InferenceSession.set_providers(session, *providers)
         return session
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self)._of, self._made_with, state_of(self, self._made))
+        return (type(self)._of, (self._set, *self._made_with), state_of(self, self._made))
 
     def __repr__(self) -> str:
         given = "model in memory" if isinstance(self._given, bytes) else os.fspath(self._given)

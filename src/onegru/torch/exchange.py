@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from onegru.core.errors import SpecError
+from onegru.engines.select import engine_options
 from onegru.layers.gru import GRU as Layer
 from onegru.torch.arguments import form_of
 from onegru.torch.cells import GRUCell, TorchGRUCell
@@ -99,6 +100,7 @@ def freeze(
     Raises:
         SpecError: an argument is not legal, or a GRU cannot be packed; nothing is frozen then.
     """
+    engine_options("auto", weight_storage, activation_storage)  # checked where nothing is packed, too
     report = accelerate(model)
     left, packed = dict(report.left), dict[str, list[Layer]]()
     try:
