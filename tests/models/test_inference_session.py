@@ -182,7 +182,7 @@ def test_a_node_that_takes_constants_alone_is_not_computed_by_onnxruntime(tmp_pa
 def test_a_copy_has_the_providers_that_were_set(tmp_path: Path) -> None:
     path = streaming(tmp_path)
     proto = onnx.load(path)
-    for item in proto.graph.item:
+    for item in proto.graph.node:
         item.name = f"{item.op_type} of {item.output[0]}"
     onnx.save(proto, path)
     session = InferenceSession(path, weight_storage="bfloat16")
