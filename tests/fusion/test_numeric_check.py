@@ -76,6 +76,29 @@ def test_wrong_matches_are_refused(fault: Any, after: bool, monkeypatch: pytest.
     assert DEFECT in miss.reason and "would differ by" in miss.reason
 
 
+@pytest.mark.parametrize("dtype, by", [("float64", 1e-7), ("float64", 1e-10), ("float32", 1e-7)])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_matches_are_as_accurate_as_their_type(
+    after: bool, dtype: str, by: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nearly(*arguments: Any) -> Cell | None:
+        cell = find_cell(*arguments)
+        return None if cell is None else replace(cell, R=cell.R * (1 + by))
+
+    monkeypatch.setattr(chain, "find_cell", nearly)
+    _, search = fused(one_step(Step(after=after), dtype=dtype).model())
+    assert len(search.fused) == (dtype == "float32")
+    found = [DEFECT in miss.reason and "is float64 and would differ" in miss.reason for miss in search.missed]
+    assert found == [True] * (dtype == "float64")
+
+
+def test_large_layers_in_float64_pass() -> None:
+    """Their roundings add up."""
+    net = one_step(Step(300, 200, after=True), dtype="float64")
+    _, search = fused(net.model())
+    assert len(search.fused) == 1 and not search.missed
+
+
 def adding(kind: str) -> tuple[Flow, list[Op]]:
     """x + 1, and the same value computed again by another operator."""
     net = Net()

@@ -219,10 +219,12 @@ class _Cells:
             if len(after) != 1:
                 return None
             second = found[after[0]].cell
-            if second.computes_as(first):
+            is_float64 = self.graph.dtype_of(first) == "float64"
+            if second.computes_as(first, is_float64=is_float64):
                 return after[0]
             starts = is_zero(self.graph.flow, first.state.name)  # where exporters leave out products with h
-            return after[0] if starts and second.computes_as(first, from_zero=True) else None
+            is_next = starts and second.computes_as(first, is_float64=is_float64, from_zero=True)
+            return after[0] if is_next else None
 
         chains: list[list[str]] = []
         continued = {after for output in found if (after := follows(output)) is not None}

@@ -24,7 +24,6 @@ from onegru.operators.schema import WEIGHTS, Port
 NODES = ("GRU", "onegru::AUGRU")
 #: How large sizes are that a graph leaves open, at least.
 STEPS = 4
-_COARSE = 1e-12  # of results: large ones that cancel leave their roundings, whatever the inputs
 
 
 class Values(dict[str, Array]):
@@ -33,7 +32,7 @@ class Values(dict[str, Array]):
     Args:
         arrays: the first ones.
         kinks: is told where operators are.
-        rounding: draws the errors of results that are rounded coarsely; None for results as they are.
+        rounding: rounds the results of each operator; None for results as they are.
         layers: what computes the cells that a file has as layers, to be used again.
     """
 
@@ -41,7 +40,7 @@ class Values(dict[str, Array]):
         self,
         arrays: Mapping[str, Array],
         kinks: Kinks | None = None,
-        rounding: np.random.Generator | None = None,
+        rounding: Callable[[Array], Array] | None = None,
         layers: dict[Op, tuple[GRU, Sequence[Port]]] | None = None,
     ) -> None:
         super().__init__(arrays)
@@ -145,11 +144,8 @@ def evaluate(op: Op, inputs: list[Array | None], values: Values) -> None:
             raise UnknownError(f"{op.kind}: {error}") from error
     else:
         raise UnknownError(f"{op.kind} is not a known operator")
-    if (rng := values.rounding) is not None:
-        results = [
-            array * (1 + _COARSE * rng.uniform(-1, 1, array.shape)) if array.dtype.kind == "f" else array
-            for array in results
-        ]
+    if (rounding := values.rounding) is not None:
+        results = [rounding(array) if array.dtype.kind == "f" else array for array in results]
     values.update((name, array) for name, array in zip(op.outputs, results, strict=False) if name)
 
 

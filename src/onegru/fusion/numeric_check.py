@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +19,14 @@ from onegru.fusion.float64 import NODES, RunLoop, Sizes, UnknownError, Values, r
 _TOLERANCE = (
     1e-5  # of an output's largest number: constants such as 1/6 are rounded in files, and steps add that up
 )
+_TOLERANCE_FLOAT64 = 1e-12  # of an output in float64, whose file rounds nothing to float32
 # What inputs and states are multiplied by in each of the runs. Zeros and tiny numbers show biases, large ones
 # what bounds there are, and those between every slope.
 _SCALES = (1.0, 0.0, 0.3, 3.0, 10.0, 30.0, 0.1, 1e-3)
 _SMALLEST = 0.01  # of those that replace one with which numbers overflow
 _SHAKEN = 1e-11  # of inputs: what changes by more than it should where they change so little says nothing
+_COARSE = 1e-12  # of results: large ones that cancel leave their roundings, whatever the inputs
+_FINENESS = 1e-3  # of roundings in float64, relative to the coarse ones that stand for them
 _SHAKES = 4
 _MOST_SEARCHED = 2**22  # numbers computed in the search for inputs beyond kinks
 _MOST_INFINITE = 4  # values of which infinite numbers are drawn
@@ -234,6 +237,13 @@ class _Runs:
                 is_sure = self._rounding_sensitivity(name, a, given) <= 0.1 * allowed
                 if np.any(is_sure & (apart > allowed)):
                     return f"{name!r} would differ by {np.max(apart[is_sure]):.3g}"
+            is_fine = apart <= allowed
+            allowed = _TOLERANCE_FLOAT64 * _size(a)
+            if self.flow.dtype(name) == "float64" and np.any(is_fine & (apart > allowed)):
+                rounding = self._rounding_sensitivity(name, a, given, _FINENESS)
+                is_sure = is_fine & (apart > np.maximum(allowed, 10 * rounding))
+                if np.any(is_sure):
+                    return f"{name!r} is float64 and would differ by {np.max(apart[is_sure]):.3g}"
         return ""
 
     def _note(self, outputs: Array) -> None:
@@ -242,20 +252,25 @@ class _Runs:
             self.first, self.moved = outputs, np.zeros(outputs.shape, bool)
         self.moved |= outputs != self.first
 
-    def _rounding_sensitivity(self, name: str, array: Array, given: Values) -> Array:
+    def _rounding_sensitivity(self, name: str, array: Array, given: Values, fineness: float = 1.0) -> Array:
         """How far an output of the old operators moves where inputs and results hardly do, as by rounding."""
         most = np.zeros(array.shape)
         for _ in range(_SHAKES):
             moves = {
-                name: self.rng.uniform(-_SHAKEN, _SHAKEN, item.shape) * _size(item)
+                name: self.rng.uniform(-_SHAKEN, _SHAKEN, item.shape) * (fineness * _size(item))
                 for name, item in given.items()
                 if item.dtype.kind == "f"
             }
             for sign in (1, -1):
                 shaken = {key: item + sign * moves.get(key, 0) for key, item in given.items()}
-                found = self._run(self.old, Values(shaken, rounding=self.rng), {})
+                found = self._run(self.old, Values(shaken, rounding=self._rounded(fineness)), {})
                 most = np.maximum(most, _abs_error(found[name], array))
         return most
+
+    def _rounded(self, fineness: float) -> Callable[[Array], Array]:
+        """What rounds results coarsely, or as finely as float64."""
+        coarse = _COARSE * fineness
+        return lambda array: array * (1 + coarse * self.rng.uniform(-1, 1, array.shape))
 
     def _run(self, ops: Sequence[Op], given: Values, constants: Mapping[str, Array]) -> Values:
         return run(self.flow, ops, given, constants, self.sizes, self.run_loop)

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from tests.support.fusing import (
     BOUND,
     SIGMOID,
     TANH,
+    Function,
     Net,
     Step,
     blend,
@@ -415,11 +417,105 @@ def test_numbers_that_float32_does_not_hold(what: str, number: float, dtype: str
     assert [f"{number!r} of its activations" in miss.reason for miss in search.missed] == [True] * is_rounded
 
 
+def times(number: float, function: Function) -> Function:
+    return lambda net, x: net("Mul", net.const(number), function(net, x))
+
+
+NEARLY: dict[str, tuple[Callable[[float], Step], str]] = {
+    "update gate": (lambda k: Step(f=times(k, SIGMOID)), "its update gate is {} times Sigmoid"),
+    "candidate": (lambda k: Step(g=times(k, TANH)), "{} of its activations is no float32 number"),
+    "1 - z": (
+        lambda k: Odd(
+            blend=lambda net, z, h, n: net(
+                "Add", net("Mul", net("Sub", net.const(k), z), n), net("Mul", z, h)
+            )
+        ),
+        "what it adds to the old state is not (1 - z) times one candidate",
+    ),
+    "1 + e^-x": (
+        lambda k: Step(
+            f=lambda net, x: net("Reciprocal", net("Add", net.const(k), net("Exp", net("Neg", x))))
+        ),
+        "its update gate is {} times Sigmoid",
+    ),
+    "x / (1 + |x|)": (
+        lambda k: Step(g=lambda net, x: net("Div", x, net("Add", net.const(k), net("Abs", x)))),
+        "the candidate is not a function of a sum of products with x and r∘h",
+    ),
+    "2σ - 1": (
+        lambda k: Step(g=lambda net, x: net("Sub", times(2 * k, SIGMOID)(net, x), net.const(1.0))),
+        "the candidate is not one of the eleven activations",
+    ),
+    "one bound": (
+        lambda k: Step(f=clips(-0.5, 0.5 * k, "Sigmoid"), g=clips(-0.5, 0.5 * k, "Tanh")),
+        "the update gate is not a function of a sum of products with x and h",
+    ),
+    "bounds of the reset gate": (
+        lambda k: other_gate(clips(-k, k, "Sigmoid")),
+        "its activations have different bounds (clip)",
+    ),
+}
+
+
+@pytest.mark.parametrize("by", [1e-7, 1e-9, 1e-12])
+@pytest.mark.parametrize("what", NEARLY)
+def test_numbers_that_are_nearly_those_of_a_gru(what: str, by: float) -> None:
+    """In float64 they are no roundings."""
+    make, reason = NEARLY[what]
+    _, search = fused(one_step(make(1 + by), dtype="float64").model())
+    assert not search.fused and not search.refuted
+    number = 1 / (1 + by) if "e^-x" in what else 1 + by
+    assert [reason.format(f"{number:.15g}") in miss.reason for miss in search.missed] == [True]
+
+
+def test_a_factor_that_float32_rounds_to_one() -> None:
+    _, search = fused(one_step(Step(f=times(1 + 1e-7, SIGMOID))).model())
+    assert len(search.fused) == 1
+
+
+def two_steps(key: str, by: float, dtype: str, *, of: float | None = None) -> Net:
+    """Two steps in a row, the second with one weight, `of` for one drawn, that is larger by a part of it."""
+    net = Net(dtype=dtype)
+    X, h = net.input("X", 2, "B", 3), net.input("h", "B", 2)
+    first = Step(after=True)
+    h = first(net, net("Gather", X, net.const(0, "int64"), axis=0), h)
+    second = Step(after=True)
+    second.weights = dict(first.weights)
+    (tensor,) = (item for item in net.initializers if item.name == first.weights[key])
+    array = numpy_helper.to_array(tensor).copy()
+    array.flat[0] = of or array.flat[0]
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    array.flat[0] *= 1 + by
+    second.weights[key] = net.const(array)
+    h = second(net, net("Gather", X, net.const(1, "int64"), axis=0), h)
+    net("Identity", h, output="y")
+    net.output("y", ("B", 2))
+    return net
+
+
+@pytest.mark.parametrize("key", ["Wz", "Rr", "Rn", "bz", "Rbn"])
+def test_steps_of_nearly_the_same_weights(key: str) -> None:
+    """Rounding explains a difference of 1e-15 in float64, and one of 1e-8 in float32."""
+    for dtype, by, is_chain in (
+        ("float64", 1e-7, False),
+        ("float64", 1e-12, False),
+        ("float64", 1e-15, True),
+        ("float32", 1e-8, True),
+        ("float32", 1e-5, False),
+    ):
+        net = two_steps(key, by, dtype)
+        model, search = fused(net.model())
+        assert [item.steps for item in search.fused] == ([2] if is_chain else [1, 1]), (dtype, by)
+        expected = by_onnxruntime(net.model(), net.feeds)
+        assert error(by_onegru(model, net.feeds), expected) <= (1e-14 if dtype == "float64" else BOUND)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_factor_that_float32_rounds_to_one(dtype: str) -> None:
-    step = Step(f=lambda net, x: net("Mul", net.const(1 + 1e-7), SIGMOID(net, x)))
-    _, search = fused(one_step(step, dtype=dtype).model())
-    assert len(search.fused) == (dtype == "float32")
+def test_weights_are_compared_by_their_own_size(dtype: str) -> None:
+    """Inputs may be as large as weights are small."""
+    for by, steps in ((0.5, [1, 1]), (0.0, [2])):
+        _, search = fused(two_steps("Wz", by, dtype, of=1e-16).model())
+        assert [item.steps for item in search.fused] == steps
 
 
 @pytest.mark.parametrize("kind", ["HardSigmoid", "LeakyRelu"])
@@ -427,3 +523,24 @@ def test_defaults_of_operators_are_float32(kind: str) -> None:
     step = Step(f=plain(kind)) if kind == "HardSigmoid" else Step(g=plain(kind))
     _, search = fused(one_step(step, dtype="float64").model())
     assert len(search.fused) == 1 and not search.missed
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.2 + 1e-9])
+def test_a_slope_of_0_2_in_float64_goes_to_the_weights(alpha: float) -> None:
+    """It is not the default of HardSigmoid, which is a float32 number."""
+
+    def hard_sigmoid(net: Net, x: str) -> str:
+        return net.clip(net("Add", net("Mul", x, net.const(alpha)), net.const(0.5)), 0, 1)
+
+    step = Step(after=True, f=hard_sigmoid)
+    step.r = plain("HardSigmoid")
+    net = one_step(step, dtype="float64")
+    _, search = fused(net.model())
+    assert len(search.fused) == 1 and not search.missed
+    # Where a bound comes before the slope, no weight takes it up.
+    step = Step(
+        after=True, f=lambda net, x: hard_sigmoid(net, net.clip(x, -0.5, 0.5)), g=clipped(0.5, "Tanh")
+    )
+    _, search = fused(one_step(step, dtype="float64").model())
+    assert not search.fused
+    assert [f"{alpha!r} of its activations" in miss.reason for miss in search.missed] == [True]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tests.support.decomposed.draw import KINDS, Decomposed
 from tests.support.decomposed.graph import Array, Generator, chance, pick
@@ -33,6 +34,8 @@ _PAIRS = ("Min", "Max", "Add", "Mul")
 #: Sums with another value make one GRU depend on the states of another.
 _OF_TWO = tuple(f"{kind} of two" for kind in ("Min", "Max", "Mul", "Add"))
 OPERATORS = (*_PAIRS, *_ALPHAS, *_ALONE, "Clip", "Where", *_OF_TWO, "Square", "Shrink")
+# By how much a value of a model in float64 is bent. ONNX Runtime leaves out operators that change less.
+_HAIRS = (1e-6, 1e-7, 3e-8)
 
 
 @dataclass(frozen=True)
@@ -50,20 +53,28 @@ class Bent:
     words: str
 
 
-def draw_bent(rng: Generator, kind: str = "") -> Bent:
+def draw_bent(rng: Generator, kind: str = "", *, is_float64: bool = False) -> Bent:
     """A drawn model in which one value goes through one more operator, for all that use it or for one.
 
     Args:
         rng: draws everything.
         kind: a kind of `KINDS`; "" for any.
+        is_float64: whether the model computes in float64, and most bends are nearly too small for float32.
     """
     case = KINDS[kind or pick(rng, list(KINDS))](rng)
+    if is_float64:
+        case = in_float64(case)
     model = onnx.shape_inference.infer_shapes(case.model)
     places = [(graph, *place) for graph in _graphs(model.graph) for place in _floats(graph)]
     computed = [place for place in places if place[0].node[place[1]].op_type not in _MOVES]
     graph, at, name = pick(rng, computed if computed and chance(rng, 0.9) else places)
     operator = pick(rng, OPERATORS)
-    nodes, words = _operator(rng, operator, name, _alike(graph, at, name))
+    if is_float64 and chance(rng, 0.7):
+        nodes, words = _hair(rng, name)
+    else:
+        nodes, words = _operator(rng, operator, name, _alike(graph, at, name))
+    if is_float64:
+        _widen(nodes)
     users = [node for node in graph.node[at + 1 :] if name in _inputs(node)]
     shown = [output.name for output in graph.output]
     if users and chance(rng, 0.3):
@@ -82,6 +93,48 @@ def draw_bent(rng: Generator, kind: str = "") -> Bent:
         graph.node.insert(at + 1 + place, node)
     whole = f"{words} of {name!r} ({made}, node {at} of {len(graph.node)}) for {len(users) or 'all'}"
     return Bent(case, model, f"{whole}; {case.recipe}")
+
+
+def in_float64(case: Decomposed) -> Decomposed:
+    """The same model in float64."""
+    model = ModelProto()
+    model.CopyFrom(case.model)
+    for graph in _graphs(model.graph):
+        _widen(graph.node)
+        for tensor in graph.initializer:
+            tensor.CopyFrom(_wide(tensor))
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            if info.type.tensor_type.elem_type == TensorProto.FLOAT:
+                info.type.tensor_type.elem_type = TensorProto.DOUBLE
+    feeds = {
+        name: array.astype(np.float64) if array.dtype == np.float32 else array
+        for name, array in case.feeds.items()
+    }
+    return replace(case, model=model, feeds=feeds)
+
+
+def _widen(nodes: Sequence[NodeProto]) -> None:
+    """Turn the constants and casts of nodes into float64."""
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                attribute.t.CopyFrom(_wide(attribute.t))
+            elif node.op_type == "Cast" and attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+                attribute.i = TensorProto.DOUBLE
+
+
+def _wide(tensor: TensorProto) -> TensorProto:
+    if tensor.data_type != TensorProto.FLOAT:
+        return tensor
+    return numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name)
+
+
+def _hair(rng: Generator, name: str) -> tuple[list[NodeProto], str]:
+    """The nodes that bend a value by little more than roundings of float32, and words for them."""
+    operator, by = str(pick(rng, ["Add", "Mul"])), float(pick(rng, _HAIRS))
+    number = np.array(by + (operator == "Mul"))
+    constant = helper.make_node("Constant", [], ["bend"], value=numpy_helper.from_array(number))
+    return [constant, helper.make_node(operator, [name, "bend"], ["bent"])], f"{operator} {number}"
 
 
 def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
@@ -106,9 +159,10 @@ def _inputs(node: NodeProto) -> set[str]:
 
 
 def _floats(graph: GraphProto) -> Iterator[tuple[int, str]]:
-    """The values of a graph that may be bent: those of type float32 that its nodes give."""
+    """The values of a graph that may be bent: those of floats that its nodes give."""
     infos = (*graph.value_info, *graph.output)
-    floats = {info.name for info in infos if info.type.tensor_type.elem_type == TensorProto.FLOAT}
+    types = TensorProto.FLOAT, TensorProto.DOUBLE
+    floats = {info.name for info in infos if info.type.tensor_type.elem_type in types}
     for at, node in enumerate(graph.node):
         if node.op_type != "Constant":
             yield from ((at, name) for name in node.output if name in floats)

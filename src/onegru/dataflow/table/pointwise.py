@@ -259,7 +259,7 @@ def _activation(name: str) -> Pointwise:
     kind = ACTIVATIONS[name]
 
     def run(functions: NumpyElementary, call: Arrays) -> Array:
-        alpha, beta = (call.get(key, dict(kind.defaults).get(key, 0.0)) for key in ("alpha", "beta"))
+        alpha, beta = (call.get(key, kind.default(key) or 0.0) for key in ("alpha", "beta"))
         return np.asarray(kind.compute(functions, call.array(), alpha, beta))
 
     def kinks(call: Arrays) -> list[Array]:

@@ -10,10 +10,9 @@ import numpy as np
 from onegru.core.activations import ACTIVATIONS, Activation
 from onegru.core.dtypes import Array, to_float32
 from onegru.fusion.cells.algebra import Algebra, Atom
-from onegru.fusion.cells.polynomial import Monomial, Polynomial, add, constant, scalar, scale
+from onegru.fusion.cells.polynomial import CLOSE, Monomial, Polynomial, add, constant, scalar, scale
 
-# The largest relative difference of two numbers that are the same except for rounding.
-_FLOAT32_ROUNDING, _FLOAT64_ROUNDING = 2e-7, 1e-12
+_FLOAT32_ROUNDING = 2e-7  # the largest relative difference of numbers that are one, rounded to float32 twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Activations:
 
     def __init__(self, algebra: Algebra, is_float64: bool) -> None:
         self.algebra = algebra
-        self.rounding = _FLOAT64_ROUNDING if is_float64 else _FLOAT32_ROUNDING
+        self.rounding = CLOSE if is_float64 else _FLOAT32_ROUNDING
 
     def find(self, p: Polynomial) -> Act | None:
         """The activation that a polynomial is; None if it is not one."""

@@ -10,11 +10,9 @@ from onegru.core.activations import Activation
 from onegru.core.dtypes import Array
 from onegru.core.spec import Attention
 from onegru.dataflow.view import View
+from onegru.fusion.cells.polynomial import CLOSE
 
-_CLOSE, _TINY = 1e-9, 1e-13
-_ROUNDED = (
-    1e-7  # of parameters of two cells: a hard sigmoid's 1/6 is rounded once in one form, twice in another
-)
+_ROUNDED = 1e-7  # of float32 parameters: a hard sigmoid's 1/6 is rounded once in one form, twice in another
 _LINEAR = Activation("Affine", 1.0, 0.0)
 
 
@@ -85,9 +83,12 @@ class Cell:
         """Whether no product of the state is used: a GRU would not make such a recurrence faster."""
         return not self.R.any()
 
-    def computes_as(self, other: Cell, *, from_zero: bool = False) -> bool:
+    def computes_as(self, other: Cell, *, is_float64: bool, from_zero: bool = False) -> bool:
         """Whether it is the same function of x and h; with `from_zero`, of x where h is zero."""
-        forms = zip(self._normal(from_zero), other._normal(from_zero), strict=True)
+        rounding = CLOSE if is_float64 else _ROUNDED
+        shifts = [abs(item.parameters[1]) for item in self.activations if item.name == "HardSigmoid"]
+        slack = 0.0, 0.0, CLOSE * max(shifts, default=0.0), 0.0  # biases cancel what a hard sigmoid adds
+        forms = zip(self._normal(from_zero), other._normal(from_zero), slack, strict=True)
         return (
             [function.name for function in self.activations]
             == [function.name for function in other.activations]
@@ -96,7 +97,7 @@ class Cell:
             and self.spec_attention == other.spec_attention
             and self.keeps == other.keeps
             and [mask.is_off for mask in self.masks] == [mask.is_off for mask in other.masks]
-            and all(a.shape == b.shape and np.allclose(a, b, _ROUNDED, _TINY) for a, b in forms)
+            and all(a.shape == b.shape and np.allclose(a, b, rounding, c) for a, b, c in forms)
         )
 
     def _normal(self, from_zero: bool) -> list[Array]:

@@ -18,6 +18,7 @@ from onegru.fusion.cells.layer import layer_cell
 from onegru.fusion.cells.masks import split_masks
 from onegru.fusion.cells.parts import GatePart, join_inputs
 from onegru.fusion.cells.polynomial import (
+    CLOSE,
     Monomial,
     Polynomial,
     add,
@@ -29,8 +30,6 @@ from onegru.fusion.cells.polynomial import (
     scalar,
     scale,
 )
-
-_CLOSE = 1e-9
 
 
 def find_cell(at: Expressions, name: str) -> Cell | None:
@@ -94,11 +93,11 @@ class _Matcher:
         n = self._activation(candidate, "the candidate")
         for act, what in ((z, "its update gate"), (n, "its candidate")):
             if act.factor != 1.0:  # only the reset gate's goes into what it multiplies
-                raise MissError(f"{what} is {act.factor:.6g} times {act.function}")
+                raise MissError(f"{what} is {act.factor:.15g} times {act.function}")
         zx = self._linear(z.argument, "the update gate")
         r, n_parts = self._candidate(n.argument, z)
         parts = [zx, *n_parts]
-        if (r.function, r.clip) != (z.function, z.clip):
+        if r.function != z.function:
             raise MissError(f"its gates are {z.function} and {r.function}; must be the same function")
         for act in (z, n):
             if (
@@ -107,7 +106,7 @@ class _Matcher:
                 and act.clip == act.function.alpha
             ):
                 raise MissError("its ThresholdedRelu is cut off just where it begins")
-        if n.clip != z.clip:
+        if not r.clip == n.clip == z.clip:
             raise MissError("its activations have different bounds (clip)")
         self._check_numbers(z, r, n)
         after = n_parts[0].after
@@ -154,7 +153,7 @@ class _Matcher:
             return None
         share = add(constant(1), kept, -1.0)
         gates = kept.atoms()
-        leads = [m for m in sorted(share.terms, key=len) if np.all(np.abs(share.terms[m]) > _CLOSE)]
+        leads = [m for m in sorted(share.terms, key=len) if np.all(np.abs(share.terms[m]) > CLOSE)]
         found: dict[Monomial, Array] = {}
         for monomial, coefficient in rest.terms.items() if leads else ():
             left = divided(monomial, leads[0])
@@ -349,10 +348,6 @@ class _Matcher:
         if lead in rest.terms:
             inner = np.broadcast_to(rest.terms[lead] / reset.terms[lead], self.width)
             rest = add(rest, scale(reset, inner), -1.0)
-            kept = {
-                m: c for m, c in rest.terms.items() if not (set(m) & gates and _is_small(c, reset, inner))
-            }
-            rest = Polynomial(kept)
         part = GatePart(self.width)
         for monomial, coefficient in rest.terms.items():
             if any(map(self.depends, monomial)):
@@ -362,10 +357,3 @@ class _Matcher:
         gate_part = self._linear(r.argument, "the reset gate")
         gate_part.after = True
         return r, (gate_part, part)
-
-
-def _is_small(coefficient: Array, reset: Polynomial, inner: Array) -> bool:
-    size = max(float(np.max(np.abs(item))) for item in reset.terms.values()) * float(
-        np.max(np.abs(inner), initial=0)
-    )
-    return bool(np.all(np.abs(coefficient) <= _CLOSE * max(size, 1e-30)))

@@ -19,7 +19,7 @@ from onegru.dataflow.table.base import UnknownOpError
 #: How many terms a polynomial may have.
 MOST_TERMS = 48
 #: How far two coefficients are apart, at most, that are one number computed in two ways in float64.
-CLOSE = 1e-10
+CLOSE = 1e-13
 
 #: The atoms of a product, by their numbers, in ascending order.
 Monomial = tuple[int, ...]
@@ -72,8 +72,7 @@ def close(a: Array, b: Array) -> bool:
     """Whether two coefficients are the same number."""
     if a.shape and b.shape and a.shape != b.shape:
         return False
-    scale = max(float(np.max(np.abs(a), initial=0)), float(np.max(np.abs(b), initial=0)))
-    return bool(np.all(np.abs(a - b) <= CLOSE * scale))
+    return bool(np.all(np.abs(a - b) <= CLOSE * np.maximum(np.abs(a), np.abs(b))))
 
 
 def same(p: Polynomial, q: Polynomial) -> bool:
@@ -95,7 +94,7 @@ def add(p: Polynomial, q: Polynomial, factor: float = 1.0) -> Polynomial:
             terms[monomial] = coefficient * factor
             continue
         total = terms[monomial] + coefficient * factor
-        size = np.max(np.abs(terms[monomial]), initial=0) + np.max(np.abs(coefficient * factor), initial=0)
+        size = np.abs(terms[monomial]) + np.abs(coefficient * factor)
         if monomial and np.all(np.abs(total) <= CLOSE * size):
             del terms[monomial]
         else:
