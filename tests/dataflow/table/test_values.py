@@ -62,7 +62,7 @@ CASES: list[Case] = [
     case("Clip", X, None, np.array(0.25)),
     case("Clip", X, np.array(-0.5)),
     case("HardSigmoid", X, alpha=0.5, beta=0.25),
-    case("LeakyRelu", X, alpha=0.2),
+    case("LeakyRelu", X, alpha=0.25),
     case("PRelu", X, np.full(4, 0.3)),
     case("Elu", X, alpha=0.5),
     case("ThresholdedRelu", X, alpha=0.25),
