@@ -63,7 +63,7 @@ class Graph:
         found: Compared | None = None
         with self.search.guarded(place):
             try:
-                found = compare(self.flow, ops, constants, run_loop, self.at.indices)
+                found = compare(self.flow, ops, constants, run_loop, self.at.indices, emitter.dtype)
             except UnknownError as error:
                 raise MissError(f"it looks like a GRU, but the numeric check cannot run: {error}") from error
         if found is None:

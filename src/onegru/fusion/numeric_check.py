@@ -55,6 +55,7 @@ def compare(
     constants: Mapping[str, Array],
     run_loop: RunLoop | None = None,
     indices: Mapping[str, LoopIndex] | None = None,
+    dtype: str | None = None,
 ) -> Compared:
     """Compute values by a graph's own and by new operators, on numbers of all sizes and beyond every kink.
 
@@ -64,11 +65,12 @@ def compare(
         constants: new constants.
         run_loop: runs an operator with a body.
         indices: values that are indices of the loop around, of which the first iterations are computed.
+        dtype: the type of values whose type the graph does not say.
 
     Raises:
         UnknownError: they cannot be computed here, or no output depends on the inputs.
     """
-    runs = _Runs(flow, new, constants, run_loop, indices or {})
+    runs = _Runs(flow, new, constants, run_loop, indices or {}, dtype)
     difference = ""
     for equal in (False, True):  # sizes of different names may have to be the same
         try:
@@ -94,9 +96,10 @@ class _Runs:
         constants: Mapping[str, Array],
         run_loop: RunLoop | None,
         indices: Mapping[str, LoopIndex],
+        dtype: str | None,
     ) -> None:
         self.flow, self.new, self.constants = flow, new, constants
-        self.run_loop, self.indices = run_loop, indices
+        self.run_loop, self.indices, self.dtype = run_loop, indices, dtype
         given_anew = {name for op in new for name in op.outputs}
         self.wanted = [name for name in given_anew if name in flow.producers]
         taken = {name for op in new for name in op.inputs if name} - given_anew - constants.keys()
@@ -239,7 +242,7 @@ class _Runs:
                     return f"{name!r} would differ by {np.max(apart[is_sure]):.3g}"
             is_fine = apart <= allowed
             allowed = _TOLERANCE_FLOAT64 * _size(a)
-            if self.flow.dtype(name) == "float64" and np.any(is_fine & (apart > allowed)):
+            if (self.flow.dtype(name) or self.dtype) == "float64" and np.any(is_fine & (apart > allowed)):
                 rounding = self._rounding_sensitivity(name, a, given, _FINENESS)
                 is_sure = is_fine & (apart > np.maximum(allowed, 10 * rounding))
                 if np.any(is_sure):
