@@ -122,3 +122,19 @@ def test_int8_activations_of_opset_21_run(kind: str, states_dtype: bool, tmp_pat
     np.testing.assert_allclose(onegru.load(path).run(feeds)["Y"], wanted, atol=1e-6)
     np.testing.assert_allclose(onegru.InferenceSession(path).run(None, feeds)[0], wanted, atol=1e-6)
     assert harmful_optimizers(onnx.load(path)) == ("QDQS8ToU8Transformer",)
+
+
+@pytest.mark.parametrize(("kind", "number"), [("Mul", 1 + 3e-8), ("Div", 1 + 3e-8), ("Add", 1e-46)])
+def test_numbers_that_only_float32_rounds_away(kind: str, number: float, tmp_path: Path) -> None:
+    nodes = [node("Neg", ["X"], ["a"]), node(kind, ["a", "number"], ["b"]), node("Neg", ["b"], ["c"])]
+    nodes.append(gru("X", ["Y"]))
+    constants = {"number": np.array(number), **weights(dtype="float64")}
+    inputs = [value("X", "float64", [2, 1, I])]
+    path = save(
+        tmp_path, model(graph(nodes, inputs, [value("c", "float64"), value("Y", "float64")], constants))
+    )
+    x = np.zeros((2, 1, I)) if kind == "Add" else np.ones((2, 1, I))
+    wanted = {"Mul": x * number, "Div": x / number, "Add": x - number}[kind]
+    session = onegru.InferenceSession(path)
+    for found in (onegru.load(path).run({"X": x})["c"], session.run(["c"], {"X": x})[0]):
+        np.testing.assert_allclose(found, wanted, rtol=1e-15)

@@ -21,6 +21,9 @@ _FUSING_TRANSPOSES = "MatmulTransposeFusion"
 # The node then contradicts itself, and ONNX Runtime refuses the model (seen on 1.32).
 _TO_UINT8 = "QDQS8ToU8Transformer"
 _OUTPUT_DTYPE = 21
+# Removes products with numbers that float32 rounds to 1, and sums with those that it rounds to 0, in float64,
+# too (seen on 1.32).
+_REMOVING_NOOPS = "NoopElimination"
 
 _SCALED = ("QuantizeLinear", "DequantizeLinear")
 # With products of integers, or what becomes one.
@@ -38,7 +41,8 @@ def harmful_optimizers(model: ModelProto) -> tuple[str, ...]:
     is_new = any(is_onnx(item) and item.version >= _OUTPUT_DTYPE for item in opsets)
     nodes = all_nodes(node for owner in (model.graph, *model.functions) for node in owner.node)
     is_quantized = is_new and any(node.op_type == "QuantizeLinear" for node in nodes)
-    return crashing_optimizers(model) + ((_TO_UINT8,) if is_quantized else ())
+    wide = (_REMOVING_NOOPS,) if TensorProto.DOUBLE in _stated_types(model) else ()
+    return crashing_optimizers(model) + wide + ((_TO_UINT8,) if is_quantized else ())
 
 
 def crashing_optimizers(model: ModelProto) -> tuple[str, ...]:
