@@ -231,6 +231,22 @@ def resized_features(net: Network) -> str:
     return net.add("Conv", net.add("Squeeze", y, net.constant([1], np.int64)), net.weights(C, 2 * C, 1))
 
 
+def scaled_size(net: Network, value: str, axis: int, kind: str, factor: float) -> str:
+    """[1], a size times a factor, as PyTorch's exporter writes it for `recompute_scale_factor`."""
+    size = net.add("Gather", net.add("Shape", value), net.constant(axis, np.int64), axis=0)
+    size = net.add("Floor", net.add(kind, net.add("Cast", size, to=1), net.constant(factor)))
+    return net.add("Unsqueeze", net.add("Cast", size, to=7), net.constant([0], np.int64))
+
+
+def resized_by_a_factor(net: Network, kind: str, factor: float, rows: int) -> str:
+    """`F.interpolate(x, scale_factor=(0.5, 1), recompute_scale_factor=True)` of an image."""
+    y = net.add("Unsqueeze", net.last, net.constant([1], np.int64))
+    sizes = [net.add("Slice", net.add("Shape", y), *(net.constant([n], np.int64) for n in (0, 2)))]
+    sizes += [scaled_size(net, y, 2, kind, factor), scaled_size(net, y, 3, "Mul", 1.0)]
+    y = net.add("Resize", y, "", "", net.add("Concat", *sizes, axis=0), mode="linear")
+    return net.add("Conv", net.add("Squeeze", y, net.constant([1], np.int64)), net.weights(C, rows, 1))
+
+
 def split_off(net: Network) -> str:
     """The first of the parts, which is time without its last steps; and the first of features."""
     steps = int(net.rng.integers(1, 6))
@@ -393,6 +409,38 @@ def second_differences(net: Network) -> str:
     return net.conv(differences(net), 1)
 
 
+def edge_in_front(net: Network) -> str:
+    """Copies of the first step, for a convolution or a shift."""
+    steps, behind = int(net.rng.integers(1, 4)), int(net.rng.integers(2))
+    pads = net.constant([0, 0, steps, 0, 0, -steps * behind], np.int64)
+    y = net.add("Pad", net.last, pads, mode="edge")
+    return net.add("Sub", net.last, y) if behind else net.conv(net.add("Tanh", y), steps + 1)
+
+
+def differences_with_prepend(net: Network) -> str:
+    """`torch.diff(x, prepend=x[..., :1])`"""
+    y = net.add("Concat", cut(net, net.last, 0, 1), net.last, axis=2)
+    return net.add("Sub", cut(net, y, 1, FAR), cut(net, y, 0, -1))
+
+
+def differences_behind_first_steps(net: Network) -> str:
+    """`cat([x[..., :n], x[..., n:] - 0.97 * x[..., :-n]], -1)`, or the steps themselves, `x[..., :-n]`."""
+    x, steps = net.last, int(net.rng.integers(1, 4))
+    y = cut(net, x, 0, -steps)
+    if net.rng.integers(2):
+        y = net.add("Sub", cut(net, x, steps, FAR), net.add("Mul", y, net.constant(0.97)))
+    return net.add("Concat", cut(net, x, 0, steps), y, axis=2)
+
+
+def differences_over_steps(net: Network) -> str:
+    """From so many steps before; the first ones are zeros or a number, and there may be more of them."""
+    steps, more = int(net.rng.integers(2, 5)), int(net.rng.integers(3))
+    y = net.add("Tanh", net.add("Sub", cut(net, net.last, steps, FAR), cut(net, net.last, 0, -steps)))
+    if not more:
+        return with_a_number(net, y, steps, 0, 0.5)
+    return net.conv(padded(net, y, steps + more - 1), more)
+
+
 def with_a_number(net: Network, value: str, before: int, behind: int, number: float) -> str:
     pads = net.constant([0, 0, before, 0, 0, behind], np.int64)
     return net.add("Pad", value, pads, net.constant(number))
@@ -473,6 +521,10 @@ CAUSAL: dict[str, Callable[[Network], str]] = {
     "gate": gated,
     "differences": differences,
     "second differences": second_differences,
+    "copies of the first step": edge_in_front,
+    "differences with prepend": differences_with_prepend,
+    "differences behind first steps": differences_behind_first_steps,
+    "differences over steps": differences_over_steps,
     "constant in front": constant_in_front,
     "constant in front of an activation": constant_in_front_of_an_activation,
     "shift of a constant": shift_of_a_constant,
@@ -496,6 +548,10 @@ OF_ONNX: dict[str, Callable[[Network], str]] = {
     "features resized to sizes": resized_features,
     "shift by zeros like steps": shifted_by_zeros_like,
     "shift by a Split": split_off,
+    "twice as many features": lambda net: resized_by_a_factor(net, "Mul", 2.0, 12),
+    "half of the features": lambda net: resized_by_a_factor(net, "Mul", 0.5, 3),
+    "a share of features, rounded": lambda net: resized_by_a_factor(net, "Mul", 0.75, 4),
+    "a quarter of features, rounded": lambda net: resized_by_a_factor(net, "Div", 4.0, 1),
     "a branch of a size": branch_of_a_size,
 }
 AHEAD: dict[str, Callable[[Network], str]] = {
@@ -505,6 +561,9 @@ AHEAD: dict[str, Callable[[Network], str]] = {
     "cut in front": cut_in_front,
     "difference from the next step": step_ahead,
 }
+LOOKED_UP = ("a row for each step", "bags of rows", "rows by lists of indices")
+#: What may undo or hide that a network looks ahead.
+UNDOES = {"shift into a convolution", "differences behind first steps", "one-hot classes", *LOOKED_UP}
 NEVER: dict[str, Callable[[Network], str]] = {
     "reverse GRU": lambda net: net.gru(direction="reverse"),
     "bidirectional GRU": lambda net: net.gru(direction="bidirectional"),
@@ -569,15 +628,17 @@ def test_drawn_networks(seed: int, tmp_path: Path) -> None:
             onegru.make_streaming(source, target, delay=True)
         assert not target.exists()
         return
+    is_ahead = False
     if not set(names).isdisjoint(AHEAD):
-        with pytest.raises(SpecError, match=r"its output comes \d steps? later"):
-            onegru.make_streaming(source, target)
         future = X.copy()
         future[:, :, -1] += 100.0
         changed = onegru.load(source).run({"X": future})["Z"]
-        is_ahead = np.any(changed[:, :, :-1] != whole[:, :, :-1])
-        # Later steps may take back what earlier ones look ahead, and classes may stay as they are.
-        assert is_ahead or {"shift into a convolution", "one-hot classes"} & {*names}, "it did not look ahead"
+        is_ahead = bool(np.any(changed[:, :, :-1] != whole[:, :, :-1]))
+        # Later steps may undo what earlier ones look ahead, and classes may stay as they are.
+        assert is_ahead or UNDOES & {*names}, "it did not look ahead"
+    if is_ahead:
+        with pytest.raises(SpecError, match=r"its output comes \d steps? later"):
+            onegru.make_streaming(source, target)
     report = onegru.make_streaming(source, target, delay=True)
     assert report.outputs and report.outputs[0].max_abs <= report.outputs[0].tolerance
     onnx.checker.check_model(onnx.load(target), full_check=True)
@@ -586,7 +647,7 @@ def test_drawn_networks(seed: int, tmp_path: Path) -> None:
     found = run_in_chunks(target, X, chunks_of(rng, later + 1))
     assert found.shape[2] == T - later
     np.testing.assert_allclose(found, whole[:, :, : T - later], atol=2e-5)
-    assert (later > 0) == (not set(names).isdisjoint(AHEAD))
+    assert later > 0 if is_ahead else (later == 0 or not set(names).isdisjoint(AHEAD))
 
 
 @pytest.mark.parametrize("name", [*CAUSAL, *OF_ONNX])
@@ -781,15 +842,45 @@ def test_a_body_that_reads_steps_is_refused_by_name(tmp_path: Path) -> None:
         onegru.load(source).stream(rewrite=True)
 
 
-@pytest.mark.parametrize("mode", ["edge", "reflect"])
-def test_pads_with_steps_of_the_run(mode: str, tmp_path: Path) -> None:
+def test_pads_that_mirror_steps_of_the_run(tmp_path: Path) -> None:
     net = Network(np.random.default_rng(1))
-    net.last = net.add("Pad", net.last, net.constant([0, 0, 2, 0, 0, 0], np.int64), mode=mode)
+    net.last = net.add("Pad", net.last, net.constant([0, 0, 2, 0, 0, 0], np.int64), mode="reflect")
     net.last = net.conv(net.last, 3)
     net.last = net.gru()
-    words = rf"Pad node 'pad\d' pads time with steps of the run \(mode '{mode}'\)"
+    words = r"Pad node 'pad\d' pads time with steps of the run \(mode 'reflect'\); must be a number, or"
     with pytest.raises(SpecError, match=words):
         onegru.make_streaming(save(tmp_path, net.proto()), tmp_path / "t.onnx", time={"X": 2})
+
+
+def test_copies_of_a_step_that_comes_later(tmp_path: Path) -> None:
+    """The first chunks may have no step to copy."""
+    net = Network(np.random.default_rng(1))
+    y = net.add("Pad", lookahead(net), net.constant([0, 0, 2, 0, 0, 1], np.int64), mode="edge")
+    net.last = net.add("Add", net.last, net.conv(y, 4))
+    source, target = save(tmp_path, net.proto()), tmp_path / "t.onnx"
+    onegru.make_streaming(source, target, delay=True, time={"X": 2})
+    later = json.loads(onnx.load(target).metadata_props[0].value)["delays"]["Z"]
+    X = np.random.default_rng(2).standard_normal((B, C, T)).astype(np.float32)
+    Z = run_in_chunks(target, X, [1 + later, *[1] * (T - 1 - later)])
+    whole = onnxruntime.InferenceSession(source).run(None, {"X": X})[0]
+    np.testing.assert_allclose(Z, whole[:, :, : T - later], atol=1e-6)
+
+
+def test_first_steps_that_are_not_known_yet(tmp_path: Path) -> None:
+    """The second step would be an output of the first chunk, which may have one."""
+    net = Network(np.random.default_rng(1))
+    y = net.add("Concat", cut(net, net.last, 0, 2), net.last, axis=2)
+    net.last = net.add("Sub", cut(net, y, 2, FAR), cut(net, y, 0, -2))
+    words = r"Concat node 'concat\d' puts 2 steps of the run in front, which are not all known with the first"
+    with pytest.raises(SpecError, match=words):
+        onegru.make_streaming(save(tmp_path, net.proto()), tmp_path / "t.onnx", time={"X": 2})
+
+
+def test_first_steps_in_opset_9(tmp_path: Path) -> None:
+    net = Network(np.random.default_rng(1))
+    net.last = net.conv(net.add("Pad", net.last, pads=[0, 0, 2, 0, 0, 0], mode="edge"), 3)
+    with pytest.raises(SpecError, match="a Slice has no computed bounds before opset 10; convert the model"):
+        onegru.make_streaming(save(tmp_path, net.proto(9)), tmp_path / "t.onnx", time={"X": 2})
 
 
 def test_a_convolution_that_waits_has_its_steps_in_the_first_chunk(tmp_path: Path) -> None:

@@ -253,6 +253,7 @@ STREAMED = {
     "Swish": lambda op, x: op.swish(x),
     "MVN": lambda op, x: op.mvn(x, constant(2), True, 1e-5, "inside_sqrt"),
     "Pad": padded,
+    "Pad of copies": lambda op, x: padded(op, x, "edge"),
     "GroupConvolution": lambda op, x: across(
         op, x, lambda y: op.group_convolution(y, kernel(C, 1, 1, 3), [1], [2], [0], [1])
     ),
@@ -269,7 +270,6 @@ STREAMED = {
 }
 REFUSED = {
     "reflect": lambda op, x: padded(op, x, "reflect"),
-    "edge": lambda op, x: padded(op, x, "edge"),
     "Roll": lambda op, x: op.roll(x, constant(1), constant(1)),
     "AvgPool without its padding": lambda op, x: across(
         op, x, lambda y: op.avg_pool(y, [1], [2], [0], [3], True)
@@ -344,3 +344,28 @@ def test_a_broken_note(spoil: Any, written: Path, tmp_path: Path) -> None:
     tree.write(target)
     with pytest.raises(FormatError, match=r"its metadata 'onegru\.stream' do not fit its inputs and outputs"):
         onegru.load(target)
+
+
+@pytest.mark.parametrize("kind", ["gru_sequence", "rnn_sequence"])
+@pytest.mark.parametrize("way", ["added to zeros", "tiled"])
+def test_a_learned_start(kind: str, way: str, tmp_path: Path) -> None:
+    """The same row for all, however the layers make it."""
+    op = ov.opset13
+    X = op.parameter([-1, -1, C], np.float32)
+    X.output(0).set_names({"X"})
+    rows = op.gather(op.shape_of(X), constant(0), constant(0))
+    zeros = op.broadcast(op.constant(np.float32(0)), op.concat([rows, constant(1, C)], 0))
+    tiled = op.tile(kernel(1, 1, C), op.concat([rows, constant(1, 1)], 0))
+    h = tiled if way == "tiled" else op.add(zeros, kernel(1, 1, C))
+    W = kernel(1, C * (3 if kind == "gru_sequence" else 1), C)
+    run = getattr(op, kind)(X, h, op.broadcast(steps(op, X), rows), W, W, kernel(1, W.shape[1]), C, "forward")
+    Z = op.squeeze(run.output(0), constant(1))
+    Z.output(0).set_names({"Z"})
+    source, target = tmp_path / "model.xml", tmp_path / "streaming.xml"
+    ov.save_model(ov.Model([op.result(Z)], [X]), source, compress_to_fp16=False)
+    onegru.make_streaming(source, target)
+    x = np.random.default_rng(1).standard_normal((2, 9, C)).astype(np.float32)
+    stream = onegru.load(target).stream()
+    parts = [stream.step({"X": x[:, a:b]})["Z"] for a, b in ((0, 1), (1, 5), (5, 9))]
+    whole = ov.Core().compile_model(source, "CPU")({"X": x})["Z"]
+    np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=1e-6)

@@ -771,6 +771,7 @@ _MAY_STREAM = (
     *("pads of the same size", "to written steps", "resized to what it is"),
     *("a sum from the first", "divided by running ones", "steps by their numbers"),
     *("expanded to written steps", "beside itself", "padded with a number"),
+    "padded by edge",
 )
 #: What streams only where a run always has the same number of steps: 12 are more than 6 features, or than 7.
 _MAY_STREAM_FIXED = ("bands as long as steps", "a branch by steps")

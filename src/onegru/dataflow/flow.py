@@ -15,7 +15,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import BROKEN
 from onegru.dataflow.deep import answered_once
 from onegru.dataflow.neutral import beside_ones, one_number
-from onegru.dataflow.operator import MOST_SIZES, LoopIndex, Op, Shape, Size
+from onegru.dataflow.operator import MOST_SIZES, LoopIndex, Op, Shape, Size, as_sizes
 from onegru.dataflow.table import (
     Call,
     Elements,
@@ -271,12 +271,7 @@ class Flow:
         if name in self.aliases:
             return self.sizes(self.aliases[name])
         if name in self._constants:
-            array = self.constant(name)
-            if array is None or array.size > MOST_SIZES or array.ndim > 1:
-                return None
-            numbers = array.ravel().astype(np.float64)
-            whole = np.isfinite(numbers).all() and (numbers == np.floor(numbers)).all()
-            return tuple(int(item) for item in numbers) if whole else None
+            return as_sizes(self.constant(name))
         op = self.producers.get(name)
         if op is None:
             return None
@@ -287,9 +282,9 @@ class Flow:
         if not operator_of(op.kind).has_sizes or not op.inputs:
             return None
         parts = [self.sizes(item) for item in op.inputs if item]
-        if any(part is None for part in parts):
-            return None
         known = [part for part in parts if part is not None]
+        if len(known) < len(parts):  # such as halves of a known size
+            return as_sizes(self.constant(name)) if _is_short(self.shape(name)) else None
         try:
             found = operator_of(op.kind).sizes(Call(op, self, ()), known)
         except (UnknownOpError, *BROKEN):
@@ -409,6 +404,11 @@ class _Read(dict[str, Op]):
     def get(self, name: str, default: Any = None) -> Any:
         """The operator; `default` if none gives it."""
         return self[name] if name in self._readers else default
+
+
+def _is_short(shape: Shape | None) -> bool:
+    """Whether what has this shape may be a list of sizes."""
+    return shape is not None and len(shape) < 2 and all(isinstance(n, int) and n <= MOST_SIZES for n in shape)
 
 
 def _known_inputs(flow: Flow, op: Op) -> list[Array | None] | None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from onegru.core.dtypes import Array
 
 #: A size: fixed, or the name of one that is the same wherever the name stands.
@@ -91,3 +93,11 @@ class Facts(Protocol):
 
     def resolve(self, name: str) -> str:
         """The first name of a value that others only pass on."""
+
+
+def as_sizes(array: Array | None) -> Shape | None:
+    """The elements of a short list of whole numbers; None for another array."""
+    if array is None or array.dtype.kind not in "iubf" or array.ndim > 1 or array.size > MOST_SIZES:
+        return None
+    is_whole = bool(np.isfinite(array).all() and (array == np.floor(array)).all())
+    return tuple(int(item) for item in array.ravel()) if is_whole else None

@@ -11,7 +11,7 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.linear import as_linear
-from onegru.dataflow.operator import MOST_SIZES, TIMES, Op, Shape, Size
+from onegru.dataflow.operator import MOST_SIZES, TIMES, Op, Shape, Size, as_sizes
 from onegru.dataflow.table import Call, Elements, Move, UnknownOpError, movers, operator_of
 from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.timeline.axes import Axes, Axis
@@ -131,27 +131,30 @@ class TimeAnalysis:
         ):
             return
         else:
-            parts = [self.sizes_in(name) for name in op.inputs if name]
+            taken = [name for name in op.inputs if name]
+            parts = [self.sizes_in(name) for name in taken]
             try:
                 known, call = [part for part in parts if part is not None], Call(op, self.flow, ())
                 found = call.operator.sizes(call, known) if known and len(known) == len(parts) else None
             except (UnknownOpError, ArithmeticError, LookupError, ValueError):
                 return
-            if found is None and len(known) == len(parts):
+            if found is None and all(
+                part is not None or name not in self.dynamic for name, part in zip(taken, parts, strict=True)
+            ):
                 found = self._computed_sizes(op, known)
         if found is not None and len(found) <= MOST_SIZES:
             self.sized[op.outputs[0]] = found
 
     def _computed_sizes(self, op: Op, known: list[tuple[Size, ...]]) -> tuple[Size, ...] | None:
         """Names for what is computed of fixed sizes in a way that these do not show, such as halves."""
-        numbers = self.flow.sizes(op.outputs[0])
-        if numbers is None or not all(isinstance(size, int) for size in numbers):
+        numbers = self.flow.constant(op.outputs[0])
+        if numbers is None or numbers.ndim > 1 or numbers.size > MOST_SIZES:
             return None
         parts = {part for sizes in known for size in sizes for part in str(size).split(TIMES)}
         sources = {
             source for part in parts for source in self.computed.get(part, {part} & self.measured.keys())
         }
-        names = tuple(f"@{len(self.computed) + place}of" for place in range(len(numbers)))
+        names = tuple(f"@{len(self.computed) + place}of" for place in range(numbers.size))
         self.computed |= dict.fromkeys(names, frozenset(sources))
         return names
 
@@ -159,11 +162,7 @@ class TimeAnalysis:
         """Integers, as far as they are numbers and measured sizes; None if they are not known."""
         if name in self.dynamic:
             return self.sized.get(name)
-        array = self.flow.constant(name)
-        if array is None or array.dtype.kind not in "iubf" or array.ndim > 1 or array.size > MOST_SIZES:
-            return None
-        is_whole = bool(np.isfinite(array).all() and (array == np.floor(array)).all())
-        return tuple(int(item) for item in array.ravel()) if is_whole else None
+        return as_sizes(self.flow.constant(name))
 
     def _number(self, op: Op) -> tuple[str, int] | None:
         """The size of an axis that a Range numbers, as measured, and the whole number between its numbers."""

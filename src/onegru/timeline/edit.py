@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from onegru.dataflow.table.recurrences import recurrent
 from onegru.dataflow.table.windows import Window
 from onegru.formats.stream_note import State
 from onegru.timeline.analysis import TimeAnalysis
-from onegru.timeline.edit_counts import number_on, sum_on
+from onegru.timeline.edit_counts import new_state, number_on, size_of, sum_on, take_first
 from onegru.timeline.edit_sizes import SizesRewriter, with_equal_sizes
 from onegru.timeline.plan import Cache, StreamingPlan
 from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain, unknown
@@ -64,7 +64,7 @@ class StreamingRewriter:
         self.edit = edit
         self.sizes = SizeNames(analysis)
         self.states: list[State] = []
-        self.joined: dict[tuple[str, int, int, bool, float], str] = {}
+        self.joined: dict[tuple[str, int, int, bool, float, bool], str] = {}
         self.parts: dict[str, list[tuple[str, Op, int]]] = {}
         self.held: dict[str, str] = {}
 
@@ -72,8 +72,6 @@ class StreamingRewriter:
         """Make all changes."""
         plan, edit = self.plan, self.edit
         opened = SizesRewriter(self.analysis, plan, edit, self.sizes)
-        for op, axis in plan.unpadded:
-            self._unpad(op, axis)
         for op in plan.full_length:
             edit.take(op, recurrent(op).lengths, "")
         for op, place in plan.zero_states:
@@ -87,8 +85,12 @@ class StreamingRewriter:
                 opened.open_reshape(op, place)
             else:
                 opened.keep_place(op, place)
+        for first in plan.firsts:
+            self.states.append(take_first(edit, self.sizes, self.analysis.opset, first))
         for cache in plan.caches:
             self._add_cache(cache)
+        for op, axis in plan.unpadded:
+            self._unpad(op, axis)
         self.states += [sum_on(edit, self.sizes, op, axis) for op, axis in plan.summed]
         self.states += [number_on(edit, op, step) for op, step in plan.numbered]
         for op, index, axis in plan.resized:
@@ -137,7 +139,7 @@ class StreamingRewriter:
     def _unpad(self, op: Op, axis: int) -> None:
         """Let an operator no longer pad or cut time."""
         if op.kind in ("Pad", "Slice", "Split", "Concat"):
-            value = op.inputs[1] if op.kind == "Concat" else op.inputs[0]
+            value = self.edit.input_of(op, 1 if op.kind == "Concat" else 0)
             others = self._others(op, axis)
             if not others:
                 self.edit.become(op, "Identity", [value])
@@ -181,32 +183,32 @@ class StreamingRewriter:
 
     def _add_cache(self, cache: Cache) -> None:
         """Put the last steps of a value in front of those of a chunk."""
-        op, place, axis, first, steps, waits, fill = cache
+        op, place, axis, first, steps, waits, fill, is_paced = cache
         edit = self.edit
         value, now = op.inputs[place], edit.input_of(op, place)
-        key = (now, first, steps, waits, fill)
+        key = (now, first, steps, waits, fill, is_paced)
         if key in self.joined:
             edit.take(op, place, self.joined[key])
             return
         label = label_of(op)
-        taken, given = (edit.fresh(f"{plain(label)}_cache_{way}") for way in ("in", "out"))
         shape = self.sizes.first_shape(op, value, axis, first)
-        is_open = steps != first
-        declared, later = (
-            [f"{name}_frames" if is_open and item == axis else size for item, size in enumerate(shape)]
-            for name in (taken, given)
-        )
-        dtype = dtype_of(self.flow, op, value)
-        edit.input(taken, dtype, declared)
-        edit.output(given, dtype, later)
-        joined = new = edit.add("Concat", [taken, now], f"{label}/joined", before=op, axis=axis)
+        is_open = steps != first or is_paced
+        state = new_state(edit, op, "cache", dtype_of(self.flow, op, value), shape, axis if is_open else None)
+        joined = new = edit.add("Concat", [state.input, now], f"{label}/joined", before=op, axis=axis)
+        if is_paced:
+            source, time = next(iter(self.plan.inputs.items()))
+            size = size_of(edit, op, self.analysis.opset, source, time)
+            new = edit.add("Slice", [joined, edit.ints(0), size, edit.ints(axis)], f"{label}/now", before=op)
+            bounds = [size, edit.ints(END), edit.ints(axis)]
+            edit.add("Slice", [joined, *bounds], f"{label}/left", output=state.output)
+        else:
+            edit.slice(joined, axis, -steps if steps else END, END, f"{label}/last", output=state.output)
         if waits:
             new = edit.slice(joined, axis, 0, -steps, f"{label}/waited", before=op)
         self.joined[key] = new
         edit.take(op, place, new)
-        edit.slice(joined, axis, -steps if steps else END, END, f"{label}/last", output=given)
         start = np.full([1] * len(shape), fill) if fill else None
-        self.states.append(State(taken, given, label, shape, steps, start))
+        self.states.append(replace(state, steps=first if is_paced else steps, start=start))
 
     def _hold(self, name: str, steps: int) -> None:
         """Let the steps of an output wait for later ones."""

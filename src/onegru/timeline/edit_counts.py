@@ -1,4 +1,4 @@
-"""Sums and numbers that go on from chunk to chunk."""
+"""Sums, numbers and first steps that go on from chunk to chunk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from onegru.dataflow.edit import END, Edit
 from onegru.dataflow.operator import Op
 from onegru.formats.stream_note import State
-from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain
+from onegru.timeline.plan import FirstSteps
+from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain, unknown
+
+_COMPUTED_BOUNDS = 10  # the opset since which a Slice has them
 
 
 def sum_on(edit: Edit, sizes: SizeNames, op: Op, axis: int) -> State:
@@ -21,7 +24,7 @@ def sum_on(edit: Edit, sizes: SizeNames, op: Op, axis: int) -> State:
     """
     label = label_of(op)
     dtype = dtype_of(edit.flow, op, op.inputs[0])
-    state = _state(edit, op, "sum", dtype, sizes.first_shape(op, op.inputs[0], axis, 1))
+    state = new_state(edit, op, "sum", dtype, sizes.first_shape(op, op.inputs[0], axis, 1))
     parts = [state.input, edit.input_of(op, 0)]
     joined = edit.add("Concat", parts, f"{label}/joined", before=op, axis=axis)
     sums = edit.add("CumSum", [joined, edit.input_of(op, 1)], f"{label}/sums", before=op)
@@ -40,7 +43,7 @@ def number_on(edit: Edit, op: Op, step: int) -> State:
         step: what is between two numbers.
     """
     label, dtype = label_of(op), dtype_of(edit.flow, op, op.outputs[0])
-    state = _state(edit, op, "steps", "int64", (1,))
+    state = new_state(edit, op, "steps", "int64", (1,))
     own = edit.add("Range", op.inputs, f"{label}/own", before=op)
     edit.flow.set_dtype(own, dtype)
     count = edit.add("Shape", [own], f"{label}/shape", before=op)
@@ -54,10 +57,56 @@ def number_on(edit: Edit, op: Op, step: int) -> State:
     return state
 
 
-def _state(edit: Edit, op: Op, what: str, dtype: str, shape: Sequence[int | str]) -> State:
-    """Add a state that begins with zeros."""
+def take_first(edit: Edit, sizes: SizeNames, opset: int, first: FirstSteps) -> State:
+    """Let an operator have the first steps of a run only in the chunks where they are; a state holds them.
+
+    Args:
+        edit: takes the changes.
+        sizes: of the state.
+        opset: of ONNX's operators.
+        first: the operator and the steps.
+    """
+    op, axis, steps, copies = first
+    label, now = label_of(op), edit.input_of(op, 0)
+    shape = sizes.first_shape(op, op.inputs[0], axis, 0)
+    state = new_state(edit, op, "first", dtype_of(edit.flow, op, op.inputs[0]), shape, axis)
+    joined = edit.add("Concat", [state.input, now], f"{label}/all", before=op, axis=axis)
+    edit.slice(joined, axis, 0, steps, f"{label}/first", output=state.output)
+    bounds = [size_of(edit, op, opset, state.input, axis), edit.ints(steps), edit.ints(axis)]
+    if not copies:
+        edit.become(op, "Slice", [joined, *bounds])
+    else:
+        new = edit.add("Slice", [joined, *bounds], f"{label}/new", before=op)
+        parts = [*[new] * copies, now]
+        edit.take(op, 0, edit.add("Concat", parts, f"{label}/padded", before=op, axis=axis))
+    return state
+
+
+def size_of(edit: Edit, op: Op, opset: int, value: str, axis: int) -> str:
+    """Add what gives a size of a value in a run, as a bound of a Slice.
+
+    Raises:
+        SpecError: a Slice of this opset has no computed bounds.
+    """
+    if opset < _COMPUTED_BOUNDS:
+        raise unknown(
+            op, f"a Slice has no computed bounds before opset {_COMPUTED_BOUNDS}; convert the model"
+        )
+    shape = edit.add("Shape", [value], f"{label_of(op)}/shape", before=op)
+    edit.flow.set_dtype(shape, "int64")
+    return edit.slice(shape, 0, axis, axis + 1, f"{label_of(op)}/size", before=op)
+
+
+def new_state(
+    edit: Edit, op: Op, what: str, dtype: str, shape: Sequence[int | str], opened: int | None = None
+) -> State:
+    """Add a state that begins with zeros, and may have another number of steps later along an axis."""
     label = label_of(op)
     taken, given = (edit.fresh(f"{plain(label)}_{what}_{way}") for way in ("in", "out"))
-    edit.input(taken, dtype, shape)
-    edit.output(given, dtype, shape)
+    declared, later = (
+        [f"{name}_frames" if place == opened else size for place, size in enumerate(shape)]
+        for name in (taken, given)
+    )
+    edit.input(taken, dtype, declared)
+    edit.output(given, dtype, later)
     return State(taken, given, label, tuple(shape))

@@ -28,6 +28,7 @@ class Cache(NamedTuple):
         steps: how many there are later.
         waits: whether each step only waits for so many later ones, as opposed to being read with them.
         fill: the number that those before the first chunk are.
+        is_paced: whether each chunk gives as many steps as an input of the model has, and keeps the others.
     """
 
     op: Op
@@ -37,6 +38,23 @@ class Cache(NamedTuple):
     steps: int
     waits: bool = False
     fill: float = 0.0
+    is_paced: bool = False
+
+
+class FirstSteps(NamedTuple):
+    """The steps of a chunk that are among the first ones of the run.
+
+    Attributes:
+        op: a Slice that takes them, or a Pad that repeats the first one in front of time.
+        axis: the axis of its first input that is time.
+        steps: how many a run has.
+        copies: how often a Pad repeats them; 0 for a Slice.
+    """
+
+    op: Op
+    axis: int
+    steps: int
+    copies: int = 0
 
 
 @dataclass
@@ -51,6 +69,7 @@ class StreamingPlan:
         recurrent: operators whose states become inputs and outputs.
         full_length: recurrences that take lengths, which are all steps of the axis that they go along.
         zero_states: operators with steps as rows, and the inputs where they take a constant of zeros.
+        firsts: the operators that take the first steps of a run.
         caches: what is put in front of chunks.
         held: outputs whose steps wait for later ones, as a shift gives them, and for how many.
         unpadded: operators that no longer pad or cut time, along these axes of their first input.
@@ -74,6 +93,7 @@ class StreamingPlan:
     recurrent: list[Op] = field(default_factory=list)
     full_length: list[Op] = field(default_factory=list)
     zero_states: list[tuple[Op, int]] = field(default_factory=list)
+    firsts: list[FirstSteps] = field(default_factory=list)
     caches: list[Cache] = field(default_factory=list)
     held: dict[str, int] = field(default_factory=dict)
     unpadded: list[tuple[Op, int]] = field(default_factory=list)

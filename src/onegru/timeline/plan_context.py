@@ -32,6 +32,7 @@ class PlanContext:
         newest: of these, those without an axis for them.
         made: the values for each step that are computed from constants alone.
         places: of these, those that tell a step from others by its number.
+        firsts: the values that are the first steps of a run, and how many.
         counting: the values that depend on how many steps a run has.
         carried: the recurrences whose states are states already, by id.
         changes: what the operator at hand needs changed.
@@ -50,6 +51,7 @@ class PlanContext:
         self.newest: set[str] = set()
         self.made: set[str] = set()
         self.places: set[str] = set()
+        self.firsts: dict[str, int] = {}
         self.counting: set[str] = set()
         self.carried = {id(op) for op in analysis.recurrent if analysis.is_carried(op)}
         self.changes = StreamingPlan()

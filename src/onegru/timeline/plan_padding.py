@@ -8,7 +8,7 @@ from onegru.core.wording import count
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Move, operator_of
 from onegru.dataflow.table.windows import Window, adds_no_bias
-from onegru.timeline.plan import Cache, TimeExtent
+from onegru.timeline.plan import Cache, FirstSteps, TimeExtent
 from onegru.timeline.plan_context import NOT_ALONE, PlanContext, later_words
 
 
@@ -27,8 +27,7 @@ class PaddingPlanner:
         if move.pad_begin < 0 or (move.pad_end < 0 and op.kind != "Pad") or not is_written:
             self.context.refuse_ends(f"{move.message}, which a stream does not know the ends of")
         elif (
-            not operator.pads_with_zeros(self.analysis.call(op))
-            or (self.context.catches_up and extent.delay == 1)
+            not operator.pads_with_zeros(self.analysis.call(op)) or self.context.catches_up
         ) and self._put_in_front(op, move, extent):
             return
         left_pad = max(extent.left_pad + move.pad_begin, 0)
@@ -38,19 +37,17 @@ class PaddingPlanner:
         self.context.changes.unpadded.append((op, move.axis))
 
     def _put_in_front(self, op: Op, move: Move, extent: TimeExtent) -> bool:
-        """Let the first chunk begin with the steps that a Pad puts in front; whether that was done.
-
-        So a step that comes one later than in a whole run comes at once again, as in differences. To make
-        good two would need a first chunk of two steps.
-        """
+        """Let the first chunk begin with the steps that a Pad puts in front; whether that was planned."""
         call = self.analysis.call(op)
         fill = self.flow.fill(op.inputs[2]) if call.is_given(2) else call.get("value", 0.0)
         mode = str(call.get("mode", "constant")).lower()
-        if mode != "constant":
-            words = f"pads time with steps of the run (mode {mode!r}); a stream can pad with one number only"
+        if mode == "edge" and op.kind == "Pad":
+            fill = None
+        elif mode != "constant":
+            words = f"pads time with steps of the run (mode {mode!r}); must be a number, or mode 'edge'"
             self.context.refuse_ends(words)
             return False
-        if (
+        elif (
             op.kind != "Pad"
             or not isinstance(fill, int | float)
             or fill != fill
@@ -58,16 +55,33 @@ class PaddingPlanner:
         ):
             self.context.refuse_ends("pads time with other numbers than one that is known")
             return False
-        steps = move.pad_begin if fill else min(move.pad_begin, extent.delay)
+        return self._begin_with(op, 0, move, extent, fill)
+
+    def _begin_with(self, op: Op, place: int, move: Move, extent: TimeExtent, fill: float | None) -> bool:
+        """Let the first chunk of an input begin with steps of a number; None for copies of its first step.
+
+        So steps that come later than in a whole run come at once again, as in differences.
+        """
+        steps, is_late = move.pad_begin, extent.delay > 0
+        if fill == 0:
+            steps = min(steps, extent.delay)
+            if not self.context.catches_up or not is_late or steps < extent.delay:
+                return False
+        is_prompt = is_late and fill is not None and steps == extent.delay and self.context.catches_up
         right_pad, delay = extent.right_pad + move.pad_end, extent.delay - steps
         held = min(-delay, -right_pad) if delay < 0 > right_pad else 0
-        if fill and extent.delay > 0:  # the first chunk may be no longer than the delay
+        if is_late and fill != 0 and not is_prompt:  # the first chunk may be no longer than the delay
             held = steps
         left_pad = extent.left_pad + move.pad_begin - steps
         self.context.extents[op.outputs[move.output]] = TimeExtent(delay + held, left_pad, right_pad + held)
-        cache = Cache(op, 0, move.axis, steps, held, waits=held > 0, fill=float(fill))
-        self.context.changes.caches += [cache] if steps else []
-        self.context.changes.unpadded.append((op, move.axis))
+        first, changes = steps, self.context.changes
+        if fill is None and steps:
+            changes.firsts.append(FirstSteps(op, move.axis, 1, copies=steps))
+            first = 0
+        if first or held:
+            cache = Cache(op, place, move.axis, first, held, held > 0, fill or 0.0, is_prompt and steps > 1)
+            changes.caches.append(cache)
+        changes.unpadded.append((op, move.axis))
         return True
 
     def plan_window(self, op: Op, move: Move, extent: TimeExtent) -> None:
@@ -96,31 +110,48 @@ class PaddingPlanner:
                 Cache(op, move.input, move.axis, min(first, move.reach), move.reach, fill=fill)
             )
 
-    def zeros_in_front(self, op: Op, axis: int) -> str:
-        """The steps of zeros that a Concat puts in front of time, which it no longer takes; "" for none."""
+    def front(self, op: Op, axis: int) -> str:
+        """The zeros or first steps that a Concat puts in front of time, which are no steps; "" for none."""
         first, *others = op.inputs
         shape = self.flow.shape(first)
         is_front = len(others) == 1 and first not in others and axis in self.context.timed(others[0])
         is_fixed = shape is not None and axis < len(shape) and isinstance(shape[axis], int)
-        is_front = is_front and is_fixed and others[0] in self.context.streamed
-        return first if is_front and self.flow.fill(first) == 0 else ""
+        is_front = is_front and others[0] in self.context.streamed
+        is_known = first in self.context.firsts or (is_fixed and self.flow.fill(first) == 0)
+        return first if is_front and is_known else ""
 
     def plan_concat(self, op: Op, axis: int, extent: TimeExtent) -> None:
-        """A Concat along time: zeros may come first."""
+        """A Concat along time: a number or the first steps of a value may come first."""
         first = op.inputs[0]
         shape = self.flow.shape(first)
         steps = None if shape is None else shape[axis]
         is_front = (
             len(op.inputs) == 2
-            and (first not in self.context.streamed or first == self.zeros_in_front(op, axis))
+            and (first not in self.context.streamed or first == self.front(op, axis))
             and op.inputs[1] in self.context.streamed
         )
         if not self.context.is_alone(op.outputs[0], axis):
             self.context.refuse("unknown", NOT_ALONE)
+        elif is_front and first in self.context.firsts:
+            self._join_first(op, axis, extent)
         elif not is_front or not isinstance(steps, int) or first in self.analysis.states:
             self.context.refuse_ends("joins steps of a run with others")
         elif self.flow.fill(first) != 0:
             self.context.refuse_ends(f"puts {count(steps, 'step')} in front that are not zeros")
-        else:
+        elif not self._begin_with(op, 1, Move(1, axis, axis, pad_begin=steps), extent, 0.0):
             self.context.extents[op.outputs[0]] = extent._replace(left_pad=extent.left_pad + steps)
             self.context.changes.unpadded.append((op, axis))
+
+    def _join_first(self, op: Op, axis: int, extent: TimeExtent) -> None:
+        """The first steps of one value in front of another one, whose own come when those have come."""
+        steps, before = self.context.firsts[op.inputs[0]], self.context.extent(op.inputs[0])
+        held = max(min(steps - extent.delay, -extent.right_pad), 0)
+        delay = extent.delay + held
+        is_known = steps <= 1 - before.delay and delay <= 1  # with the first step of the run
+        if extent.left_pad or not (is_known or delay == before.delay + steps):
+            words = "which are not all known with the first step; change the model to repeat that one"
+            self.context.refuse_ends(f"puts {count(steps, 'step')} of the run in front, {words}")
+            return
+        if held:
+            self.context.changes.caches.append(Cache(op, 1, axis, 0, held, waits=True))
+        self.context.extents[op.outputs[0]] = TimeExtent(delay - steps, 0, extent.right_pad + held)

@@ -6,7 +6,8 @@ from onegru.core.wording import count
 from onegru.dataflow.linear import as_linear
 from onegru.dataflow.operator import TIMES, Op
 from onegru.dataflow.table import ENDLESS, Elements, Move, UnknownOpError, operator_of
-from onegru.timeline.plan import Cache, TimeExtent
+from onegru.dataflow.table.cutting import Slice
+from onegru.timeline.plan import Cache, FirstSteps, TimeExtent
 from onegru.timeline.plan_context import NOT_ALONE, ONE_BY_ONE, PlanContext, later_words
 
 
@@ -87,6 +88,27 @@ class SlicesPlanner:
         rank = len(self.analysis.known[op.inputs[0]] or ())
         index = axis if axes is None else [item % rank for item in axes].index(axis)
         return starts is not None and ends is not None and starts[index] == -1 and ends[index] >= ENDLESS
+
+    def plan_first(self, op: Op, axis: int, extent: TimeExtent) -> bool:
+        """Plan a Slice that takes the first steps of a run for Concats to put in front of others."""
+        call, output = self.analysis.call(op), op.outputs[0]
+        operator, takers = call.operator, self.flow.consumers.get(output, [])
+        if not isinstance(operator, Slice) or output in self.flow.outputs or extent.left_pad:
+            return False
+        bounds = [operator.bounds(call, item) for item in range(call.rank())]
+        first, steps, stride = bounds.pop(axis) or (0, None, 0)
+        if first or stride != 1 or steps is None or steps < 1 or {*bounds} - {(0, None, 1)}:
+            return False
+        is_front = all(
+            taker.kind == "Concat"
+            and taker.inputs.index(output) == 0
+            and taker.attributes.get("axis", 0) % call.rank() == axis
+            for taker in takers
+        )
+        if is_front:
+            self.context.firsts[output] = steps
+            self.context.changes.firsts.append(FirstSteps(op, axis, steps))
+        return is_front
 
     def plan(self, op: Op, move: Move, extent: TimeExtent, front: int, behind: int) -> None:
         """A Slice along time: zeros go, steps in front are waited for, and those behind are not known yet."""

@@ -175,8 +175,8 @@ class Planner:
         """What forbids to stream an operator; notes what has to change."""
         outputs = [name for name in op.outputs if name]
         kind, moves = op.kind, self.analysis.moves[id(op)]
-        zeros = self.padding.zeros_in_front(op, self._concat_axis(op)) if kind == "Concat" else ""
-        taken = [name for name in op.taken() if name != zeros]
+        front = self.padding.front(op, self._concat_axis(op)) if kind == "Concat" else ""
+        taken = [name for name in op.taken() if name != front]
         if kind in ("Shape", "Size") or not self.context.streamed.intersection(taken):
             self.sizes.count_steps(op, taken)
             return
@@ -327,6 +327,10 @@ class Planner:
         kind, operator = op.kind, operator_of(op.kind)
         if kind == "Split" and move.output and self.slices.cut(op, move.axis, extent) is not None:
             return  # nobody reads it
+        if kind == "Slice" and self.slices.plan_first(op, move.axis, extent):
+            if not self.context.is_alone(op.inputs[0], move.axis):
+                self.context.refuse("unknown", NOT_ALONE)
+            return
         if (
             kind in ("Slice", "Split")
             and move.to is not None

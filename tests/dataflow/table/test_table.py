@@ -351,10 +351,22 @@ def test_sizes_are_computed_as_values_are(kind: str) -> None:
     arrays = [ints(2, 3, 5, 7), ints(4, 3, 1, 2)]
     if kind == "Where":
         arrays = [ints(1, 0, 0, 1), *arrays]
-    call = Call(Op(kind, ("a", "b", "c")[: len(arrays)], ("y",)), Flow([], [], [], {}, {}), ())
+    elif kind in ("Floor", "Ceil"):
+        arrays = arrays[:1]
+    flow = Flow([], [], [], {}, {})
+    flow.set_dtype("a", "int64")
+    call = Call(Op(kind, ("a", "b", "c")[: len(arrays)], ("y",)), flow, ())
     found = call.operator.sizes(call, [tuple(array.tolist()) for array in arrays])
     (wanted,) = evaluate(kind, {}, arrays)
     assert found is not None and [*found] == wanted.astype(np.int64).tolist()
+
+
+def test_a_fraction_is_no_size() -> None:
+    flow = Flow([], [], [], {}, {})
+    flow.set_dtype("a", "float32")
+    call = Call(Op("Div", ("a", "b"), ("y",)), flow, ())
+    assert call.operator.sizes(call, [(6,), (4,)]) is None
+    assert call.operator.sizes(call, [(6,), (3,)]) == (2,)
 
 
 def test_sizes_that_are_taken() -> None:

@@ -46,6 +46,7 @@ CASES: list[Case] = [
         case(kind, X)
         for kind in ("Softplus", "HardSigmoid", "LeakyRelu", "Elu", "ThresholdedRelu", "Transpose")
     ),
+    *(case(kind, 3 * X) for kind in ("Floor", "Ceil")),
     *(case(kind, np.abs(X) + 0.5) for kind in ("Reciprocal", "Log", "Sqrt")),
     *(case(kind, X, Y) for kind in ("Add", "Sub", "Mul", "Div", "Max", "Min")),
     *(case(kind, X, Y, Y[0]) for kind in ("Max", "Min", "Sum")),

@@ -70,6 +70,8 @@ class Pointwise(Operator):
         return call.shape() if self.settings else broadcast([call.shape(k) for k in range(len(call.shapes))])
 
     def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+        if len(parts) == 1:  # rounded
+            return parts[0]
         first, second = same_length(parts)
         found = [self._of_sizes(a, b) for a, b in zip(first, second, strict=True)]
         known = [size for size in found if size is not None]
@@ -129,6 +131,15 @@ class Equal(Pointwise):
         if (len(numbers) == 1 and numbers[0] >= 0) or (not numbers and a != b):
             return None  # sizes of other names may be the same
         return int(a == b)
+
+
+class Div(Pointwise):
+    def sizes(self, call: Call, parts: list[Sizes]) -> Sizes | None:
+        is_whole = (call.facts.dtype(call.op.inputs[0]) or "").startswith(("int", "uint"))
+        pairs = zip(*same_length(parts), strict=True)
+        if not is_whole and any(isinstance(a, int) and isinstance(b, int) and a % b for a, b in pairs):
+            return None  # a fraction, which is no size
+        return super().sizes(call, parts)
 
 
 class Where(Pointwise):
@@ -227,6 +238,11 @@ def _compared(call: Arrays) -> list[Array]:
 _at_zero = _at(0.0)
 
 
+def _at_whole(call: Arrays) -> list[Array]:
+    x = call.array()
+    return [x - np.round(x)]
+
+
 class _Bends(NumpyElementary):
     """Notes the margins of every bend on the way."""
 
@@ -276,7 +292,7 @@ def _activation(name: str) -> Pointwise:
 
 _ALPHA = "alpha"
 _UNARY = (
-    *("Mish", "HardSwish", "Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
+    *("Mish", "HardSwish", "Sign", "Round", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
     *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Mean"),
 )
 
@@ -287,6 +303,8 @@ register(
     Pointwise("Log", _unary(np.log)),
     Pointwise("Abs", _unary(np.abs), keeps_zeros=True, kinks=_at_zero),
     Pointwise("Sqrt", _unary(np.sqrt), keeps_zeros=True),
+    Pointwise("Floor", _unary(np.floor), keeps_zeros=True, of_sizes=max, kinks=_at_whole),
+    Pointwise("Ceil", _unary(np.ceil), keeps_zeros=True, of_sizes=max, kinks=_at_whole),
     Pointwise("Not", _unary(np.logical_not), dtype="bool"),
     *map(_activation, AS_OPERATORS),
     Pointwise(
@@ -321,7 +339,7 @@ register(
     Pointwise("Add", _binary(np.add), of_sizes=lambda a, b: a + b, neutral=0),
     Pointwise("Sub", _binary(np.subtract), of_sizes=lambda a, b: a - b, neutral=0),
     Pointwise("Mul", _binary(np.multiply), of_sizes=lambda a, b: a * b, neutral=1, ones_at=(1, 0)),
-    Pointwise(
+    Div(
         "Div",
         _binary(_divide),
         of_sizes=lambda a, b: a // b if a * b >= 0 else -(-a // b),

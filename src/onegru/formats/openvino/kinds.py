@@ -482,7 +482,7 @@ def _einsum(place: LayerTranslation) -> Op:
 
 
 def _tile(place: LayerTranslation) -> Op:
-    if len(place.integers(1)) != place.rank(0):
+    if place.flow.shape(place.inputs[1]) != (place.rank(0),):
         raise UnknownLayerError  # the shorter of the two is filled up with ones
     return place.op("Tile")
 

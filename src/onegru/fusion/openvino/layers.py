@@ -254,13 +254,14 @@ def _with_list(kind: str, argument: str) -> Callable[[Flow, Op], NewLayer]:
 
 
 def _slice(flow: Flow, op: Op) -> NewLayer:
-    parts: list[Array] = []
-    for place, name in enumerate(("starts", "ends", "axes", "steps"), 1):
-        found = flow.ints(op, name, place)
-        if found is None:
-            found = list(range(len(parts[0]))) if name == "axes" else [1] * len(parts[0])
-        parts.append(_listed(*found))
-    starts, ends, axes, strides = parts
+    names = ("starts", "ends", "axes", "steps")
+    known = {name: flow.ints(op, name, place) for place, name in enumerate(names, 1)}
+    count = next(len(found) for found in known.values() if found is not None)
+    default = {"axes": list(range(count)), "steps": [1] * count}
+    starts, ends, axes, strides = (
+        op.inputs[place] if found is None and name not in default else _listed(*(found or default[name]))
+        for place, (name, found) in enumerate(known.items(), 1)
+    )
     return NewLayer("Slice", "opset8", {}, (op.inputs[0], starts, ends, strides, axes))
 
 
