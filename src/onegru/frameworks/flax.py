@@ -133,7 +133,7 @@ def _choose(argument: str, cells: Mapping[str, object], prefix: str | None, opti
                 f"missing; {argument} holds {len(cells)} GRUCells, of which it must name one: {there}",
             )
         if not cells:
-            raise SpecError.of(argument, "there is no GRUCell; there are none")
+            raise SpecError.of(argument, "there is no GRUCell; must be an nnx.GRUCell, or a module that holds one")
         return next(iter(cells))
     wanted = prefix.removesuffix(".") if isinstance(prefix, str) else None
     if wanted is not None and wanted not in cells:
@@ -221,8 +221,8 @@ def _function(function: object, argument: str) -> Activation:
     for name, activation in FLAX_NNX.activations.items():
         if getattr(own, name, None) is function:
             return activation
-    name = getattr(function, "__name__", repr(function))
-    return find_activation(FLAX_NNX, f"{name} (of its own)", argument)
+    name = getattr(function, "__name__", type(function).__name__)
+    return find_activation(FLAX_NNX, f"{name} (not Flax's)", argument)
 
 
 def _runs_in_reverse(argument: str, nnx: Any, module: Any, cell: Any) -> bool | None:
