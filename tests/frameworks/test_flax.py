@@ -228,7 +228,7 @@ def test_modules_that_hold_several() -> None:
 
 
 def test_other_modules() -> None:
-    with pytest.raises(SpecError, match=r"there is no GRUCell; must be an nnx\.GRUCell"):
+    with pytest.raises(SpecError, match=r"holds no GRUCell; must be an nnx\.GRUCell"):
         onegru.from_flax(nnx.OptimizedLSTMCell(I, H, rngs=nnx.Rngs(0)))
     with pytest.raises(SpecError, match="no parameters of a GRUCell"):
         onegru.from_flax(nnx.state(nnx.OptimizedLSTMCell(I, H, rngs=nnx.Rngs(0))))

@@ -133,7 +133,7 @@ def _choose(argument: str, cells: Mapping[str, object], prefix: str | None, opti
                 f"missing; {argument} holds {len(cells)} GRUCells, of which it must name one: {there}",
             )
         if not cells:
-            raise SpecError.of(argument, "there is no GRUCell; must be an nnx.GRUCell, or a module that holds one")
+            raise SpecError.of(argument, "holds no GRUCell; must be an nnx.GRUCell, or hold one")
         return next(iter(cells))
     wanted = prefix.removesuffix(".") if isinstance(prefix, str) else None
     if wanted is not None and wanted not in cells:
