@@ -64,6 +64,7 @@ OPTIONAL = {
         "runtimes.openvino_exchange",
         "runtimes.openvino_failures",
         "formats.openvino.network",
+        "formats.openvino.faults",
         "fusion.openvino.in_memory",
         "peers.openvino",
     ),

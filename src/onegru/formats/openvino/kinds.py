@@ -25,7 +25,7 @@ UNARY = {
     **{kind: layer for layer, kind in names_in("OpenVINO").items()},
 }
 #: The same of those that nothing new is written with.
-_MORE_UNARY = {
+MORE_UNARY = {
     **{"Ceil": "Ceiling", "HardSwish": "HSwish"},
     **{name: name for name in ("Erf", "Mish", "Sign", "Floor", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan")},
     **{name: name for name in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh")},
@@ -613,7 +613,7 @@ _RULES: Mapping[str, Rule] = {
     "ReverseSequence": _reverse_sequence,
     "Einsum": _einsum,
     "Pad": _pad,
-    **{layer: _same(kind) for kind, layer in _MORE_UNARY.items()},
+    **{layer: _same(kind) for kind, layer in MORE_UNARY.items()},
     **{"Tile": _tile, "Gelu": _gelu, "SquaredDifference": _squared_difference, "CumSum": _cumsum},
     **{"NotEqual": _not_equal, "LogicalXor": _binary("Xor"), "Mod": _mod},
     **{"FloorMod": _binary("openvino::FloorMod"), "Swish": _named()},

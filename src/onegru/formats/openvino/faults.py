@@ -1,0 +1,99 @@
+"""Networks that OpenVINO computes wrongly, rewritten so that it computes them right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from onegru.formats.openvino.kinds import MORE_UNARY, UNARY
+from onegru.runtimes.openvino_graph import bodies_of, sizes_of
+
+_CONVOLUTIONS = ("Convolution", "GroupConvolution")
+# Layers that compute each element from one element of one input, if their other inputs are single numbers.
+_ELEMENTWISE = frozenset(
+    {
+        *(*UNARY.values(), *MORE_UNARY.values()),
+        *("Relu", "Clamp", "Elu", "Gelu", "HSigmoid", "HardSigmoid", "Round", "Selu", "Swish"),
+        *("Add", "Subtract", "Multiply", "Divide", "Power", "Maximum", "Minimum"),
+    }
+)
+
+
+def layers_of(network: Any) -> Iterator[Any]:
+    """The layers of a network, those of bodies included."""
+    for layer in network.get_ordered_ops():
+        yield layer
+        for body, _ in bodies_of(layer):
+            yield from layers_of(body)
+
+
+def work_around_faults(network: Any) -> None:
+    """Rewrite what OpenVINO computes wrongly (seen on 2026.4); what the network means stays."""
+    for layer in list(layers_of(network)):
+        if layer.get_type_name().startswith("Reduce") and not layer.get_attributes()["keep_dims"]:
+            _keep_reduced_axes(layer)
+        elif _moves_a_convolution(layer):
+            _compute_before_transpose(layer)
+
+
+def _keep_reduced_axes(layer: Any) -> None:
+    """Make a reduction keep its axes, which a Squeeze then removes.
+
+    After a reduction that removes axes, OpenVINO drops a Reshape, or a Transpose that moves only axes of size
+    1, as if the axes were still there (OpenVINO's issues 37959 and 37962).
+    """
+    from openvino import opset13
+
+    axes = layer.input_value(1)
+    sizes = sizes_of(axes.get_partial_shape())
+    if sizes is None or not all(sizes):
+        return  # perhaps no axis is reduced, and a Squeeze without axes removes each of size 1
+    targets = list(layer.output(0).get_target_inputs())
+    layer.set_attribute("keep_dims", True)
+    layer.validate_and_infer_types()
+    squeezed = opset13.squeeze(layer, axes).output(0)
+    for target in targets:
+        target.replace_source_output(squeezed)
+
+
+def _compute_before_transpose(layer: Any) -> None:
+    """Swap an elementwise layer with the Transpose before it.
+
+    Between a Transpose of what a one-dimensional convolution gives and the Transpose back, OpenVINO computes
+    elementwise layers on the wrong elements where all sizes are fixed.
+    """
+    from openvino import opset13
+
+    place = _data_input(layer)
+    transpose = layer.input_value(place).get_node()
+    targets = list(layer.output(0).get_target_inputs())
+    layer.input(place).replace_source_output(transpose.input_value(0))
+    layer.validate_and_infer_types()
+    moved = opset13.transpose(layer, transpose.input_value(1)).output(0)
+    for target in targets:
+        target.replace_source_output(moved)
+
+
+def _data_input(layer: Any, *, single: bool = True) -> int | None:
+    """The only input of an elementwise layer that is no constant (of one element); None for another layer."""
+    if layer.get_type_name() not in _ELEMENTWISE:
+        return None
+    sources = [layer.input_value(at) for at in range(layer.get_input_size())]
+    places = [at for at, source in enumerate(sources) if not _is_constant(source, single)]
+    return places[0] if len(places) == 1 else None
+
+
+def _is_constant(source: Any, single: bool) -> bool:
+    sizes = sizes_of(source.get_partial_shape())
+    return source.get_node().get_type_name() == "Constant" and (not single or sizes in ((), (1,)))
+
+
+def _moves_a_convolution(layer: Any) -> bool:
+    """Whether an elementwise layer takes the Transpose of a convolution, with elementwise layers between."""
+    place = _data_input(layer)
+    if place is None or layer.input_value(place).get_node().get_type_name() != "Transpose":
+        return False
+    source = layer.input_value(place).get_node().input_value(0).get_node()
+    while (place := _data_input(source, single=False)) is not None:
+        source = source.input_value(place).get_node()
+    return source.get_type_name() in _CONVOLUTIONS
