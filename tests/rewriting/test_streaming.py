@@ -866,6 +866,19 @@ def test_copies_of_a_step_that_comes_later(tmp_path: Path) -> None:
     np.testing.assert_allclose(Z, whole[:, :, : T - later], atol=1e-6)
 
 
+def test_first_steps_of_what_comes_later(tmp_path: Path) -> None:
+    net = Network(np.random.default_rng(1))
+    net.last = lookahead(net)
+    net.last = differences_with_prepend(net)
+    source, target = save(tmp_path, net.proto()), tmp_path / "t.onnx"
+    onegru.make_streaming(source, target, delay=True, time={"X": 2})
+    later = json.loads(onnx.load(target).metadata_props[0].value)["delays"]["Z"]
+    X = np.random.default_rng(2).standard_normal((B, C, T)).astype(np.float32)
+    Z = run_in_chunks(target, X, [1 + later, *[1] * (T - 1 - later)])
+    whole = onnxruntime.InferenceSession(source).run(None, {"X": X})[0]
+    np.testing.assert_allclose(Z, whole[:, :, : T - later], atol=1e-6)
+
+
 def test_first_steps_that_are_not_known_yet(tmp_path: Path) -> None:
     """The second step would be an output of the first chunk, which may have one."""
     net = Network(np.random.default_rng(1))

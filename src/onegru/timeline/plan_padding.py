@@ -146,6 +146,8 @@ class PaddingPlanner:
         """The first steps of one value in front of another one, whose own come when those have come."""
         steps, before = self.context.firsts[op.inputs[0]], self.context.extent(op.inputs[0])
         held = max(min(steps - extent.delay, -extent.right_pad), 0)
+        if 0 < before.delay == extent.delay:  # the first chunks may have none of them yet
+            held = steps
         delay = extent.delay + held
         is_known = steps <= 1 - before.delay and delay <= 1  # with the first step of the run
         if extent.left_pad or not (is_known or delay == before.delay + steps):
