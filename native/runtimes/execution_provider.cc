@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "native/runtimes/augru_domains.h"
+#include "native/runtimes/graph_view.h"
 #include "native/runtimes/gru_kernel.h"
 #include "native/runtimes/observer.h"
 #include "native/runtimes/onnx_gru.h"
@@ -254,7 +255,10 @@ class Provider : public ort::Ep {
       api_.Check(ort::AddSingleNode(api_.ep, support, node));
       const char* name = "";
       api_.Check(ort::Node_GetName(api_.api, node, &name));
-      names_.insert(name);
+      std::vector<std::string> keys = NamesOf(api_, Outputs(api_, node));
+      keys.insert(keys.begin(), name);
+      const auto key = std::ranges::find_if(keys, [](const std::string& each) { return !each.empty(); });
+      names_.insert(key == keys.end() ? "" : *key);
     }
     for (const ort::Node* const node : constant_weights_.Add(graph, &IsGru))
       api_.Check(ort::AddSingleNode(api_.ep, support, node));

@@ -103,6 +103,14 @@ std::string PlaceOf(const Api& api, const OnnxOperator& kind, const ort::KernelI
   return node + ": ";
 }
 
+// The name by which options find a node: of one without a name, that of its first output.
+std::string KeyOf(const Api& api, const ort::KernelInfo* info, const std::string& name) {
+  if (!name.empty()) return name;
+  const std::vector<std::string> outputs = OutputNames(api, info);
+  const auto first = std::ranges::find_if(outputs, [](const std::string& output) { return !output.empty(); });
+  return first == outputs.end() ? name : *first;
+}
+
 // ONNX Runtime copies defaults of up to 127 bytes, which are compared in less than a look-up takes.
 constexpr std::size_t kSmall = 128;
 
@@ -142,7 +150,7 @@ struct Computed {
 class GruKernel : public ort::Kernel {
  public:
   GruKernel(const Api& api, const Options& options, const ConstantWeights& constant_weights, const OnnxOperator& kind,
-            const ort::KernelInfo* info, const std::string& name)
+            const ort::KernelInfo* info, const std::string& name, const std::string& key)
       : ort::Kernel{},
         api_(api),
         options_(options),
@@ -150,9 +158,9 @@ class GruKernel : public ort::Kernel {
         kind_(kind),
         name_(name),
         place_(PlaceOf(api, kind, info, name)),
-        weight_storage_(StorageOf(options, name)),
-        group_(GroupOf(options, name)),
-        planes_(options.activation_storage.Of(name) == NameOf(ElementType::kInt8) ? 1 : 2),
+        weight_storage_(StorageOf(options, key)),
+        group_(GroupOf(options, key)),
+        planes_(options.activation_storage.Of(key) == NameOf(ElementType::kInt8) ? 1 : 2),
         attributes_(ReadAttributes(api, info)),
         gru_(attributes_, kind) {
     version = api.version;
@@ -354,7 +362,9 @@ ort::Status* MakeGruKernel(const Api& api, const Options& options, const Constan
   const auto name = Text(api, [&](char* text, std::size_t* size) {
                       return ort::KernelInfo_GetNodeName(api.api, info, text, size);
                     }).value_or("");
-  const auto make = [&] { *kernel = new GruKernel(api, options, constant_weights, kind, info, name); };
+  const auto make = [&] {
+    *kernel = new GruKernel(api, options, constant_weights, kind, info, name, KeyOf(api, info, name));
+  };
   return api.Try(make, PlaceOf(api, kind, info, name));
 }
 

@@ -146,10 +146,12 @@ def test_a_type_for_each_node(tmp_path: Path, way: str) -> None:
             run(tmp_path / name, wrong)
 
 
+@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("other", [False, True])
-def test_two_nodes_of_two_types(other: bool) -> None:
-    """Each node has its own type by every way, with `other` nodes in the model and without."""
-    nodes = [m.gru("X", [f"Y{i}", ""], bias="B", name=f"gru={i}", **ATTRIBUTES) for i in range(3)]
+def test_two_nodes_of_two_types(other: bool, named: bool) -> None:
+    """Each node has its own type by every way; nodes without a name are known by their first output."""
+    nodes = [m.gru("X", [f"Y{i}", ""], bias="B", name=f"gru={i}" * named, **ATTRIBUTES) for i in range(3)]
+    keys = [f"gru={i}" if named else f"Y{i}" for i in range(3)]
     infos = [m.value("X", shape=["T", "N", 5])], [m.value(f"Y{i}", shape=[None] * 4) for i in range(3)]
     if other:
         nodes.append(helper.make_node("Neg", ["X"], ["-X"]))
@@ -157,13 +159,13 @@ def test_two_nodes_of_two_types(other: bool) -> None:
     data = m.model(
         m.graph(nodes, *infos, {name: getattr(LAYER.weights, name) for name in "WRB"})
     ).SerializeToString()
-    weights = {"gru=0": "int8", "gru=2": "bfloat16"}
+    weights = {keys[0]: "int8", keys[2]: "bfloat16"}
     kept = [("int8", "int8"), (None, None), ("bfloat16", None)]
     wanted = [LAYER.with_storage(*item)(X)[0] for item in kept]
-    options: Any = {"weight_storage": weights, "activation_storage": {"gru=0": "int8"}}
+    options: Any = {"weight_storage": weights, "activation_storage": {keys[0]: "int8"}}
     text: dict[Any, Any] = {
-        "weight_storage": "gru=0=int8\ngru=2=bfloat16",
-        "activation_storage": "gru=0=int8",
+        "weight_storage": f"{keys[0]}=int8\n{keys[2]}=bfloat16",
+        "activation_storage": f"{keys[0]}=int8",
     }
     own = ["OnegruExecutionProvider"]
     for outputs in (
