@@ -304,3 +304,11 @@ def test_open_axes_are_as_long_as_the_steps_that_are_taken(take: str) -> None:
     net.output("y", ("B", 2))
     _, search = check_fused(net.model(), net.feeds)
     assert sum(item.steps or 0 for item in search.fused) == 9 and not search.missed
+
+
+def test_a_difference_at_infinity_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = "'h' would differ by inf where 'x' is infinite"
+    monkeypatch.setattr("onegru.fusion.numeric_check._Runs.at_infinity", lambda self: found)
+    _, search = fused(one_step(Step()).model())
+    assert [miss.reason for miss in search.missed] == [f"it is a GRU for finite numbers only: {found}"]
+    assert not search.fused and not search.refuted

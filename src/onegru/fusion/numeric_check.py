@@ -13,6 +13,7 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.kinks import Kinks, Side
 from onegru.dataflow.operator import LoopIndex, Op
 from onegru.dataflow.table import operator_of
+from onegru.fusion.cells.cell import MissError
 from onegru.fusion.drawn_inputs import least_sizes, loop_index, random
 from onegru.fusion.float64 import NODES, RunLoop, Sizes, UnknownError, Values, run
 
@@ -69,18 +70,22 @@ def compare(
 
     Raises:
         UnknownError: they cannot be computed here, or no output depends on the inputs.
+        MissError: they agree on finite numbers only.
     """
     runs = _Runs(flow, new, constants, run_loop, indices or {}, dtype)
-    difference = ""
+    difference = at_infinity = ""
     for equal in (False, True):  # sizes of different names may have to be the same
         try:
             runs.begin(equal)
-            difference = runs.at_all_scales() or runs.beyond_kinks() or runs.at_infinity()
+            difference = runs.at_all_scales() or runs.beyond_kinks()
+            at_infinity = "" if difference else runs.at_infinity()
         except UnknownError:
             if equal:
                 raise
         else:
             break
+    if at_infinity:
+        raise MissError(f"it is a GRU for finite numbers only: {at_infinity}")
     if not difference and not runs.moved.any():
         raise UnknownError("no output changes with the inputs, or rounding decides them")
     return Compared(difference, runs.moved.size, int(runs.moved.sum()))
