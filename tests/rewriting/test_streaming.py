@@ -867,6 +867,18 @@ def test_copies_of_a_step_that_comes_later(tmp_path: Path) -> None:
     np.testing.assert_allclose(Z, whole[:, :, : T - later], atol=1e-6)
 
 
+def test_copies_of_zeros_that_wait(tmp_path: Path) -> None:
+    """The zeros in front of a Pad with copies come first, so the copies are zeros, too."""
+    names = ["GRU", "symmetric convolution", "differences over steps", "copies of the first step"]
+    parts = {**CAUSAL, **AHEAD}
+    source = save(tmp_path, built([parts[name] for name in names], 1))
+    onegru.make_streaming(source, tmp_path / "t.onnx", delay=True, check=False)
+    X = np.random.default_rng(1).standard_normal((B, C, T)).astype(np.float32)
+    found = run_in_chunks(tmp_path / "t.onnx", X, [9, 1, T - 10])
+    whole = onegru.load(source).run({"X": X})["Z"][:, :, : found.shape[2]]
+    np.testing.assert_allclose(found, whole, rtol=0, atol=1e-5)
+
+
 def test_first_steps_of_what_comes_later(tmp_path: Path) -> None:
     net = Network(np.random.default_rng(1))
     net.last = lookahead(net)

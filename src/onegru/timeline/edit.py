@@ -85,10 +85,17 @@ class StreamingRewriter:
                 opened.open_reshape(op, place)
             else:
                 opened.keep_place(op, place)
+        own = {
+            id(first.op): [cache for cache in plan.caches if cache.op is first.op] for first in plan.firsts
+        }
+        early = [cache for first in plan.firsts for cache in own[id(first.op)][: first.after]]
+        for cache in early:
+            self._add_cache(cache)
         for first in plan.firsts:
             self.states.append(take_first(edit, self.sizes, self.analysis.opset, first))
         for cache in plan.caches:
-            self._add_cache(cache)
+            if not any(cache is other for other in early):
+                self._add_cache(cache)
         for op, axis in plan.unpadded:
             self._unpad(op, axis)
         self.states += [sum_on(edit, self.sizes, op, axis) for op, axis in plan.summed]

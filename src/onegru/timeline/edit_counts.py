@@ -66,7 +66,7 @@ def take_first(edit: Edit, sizes: SizeNames, opset: int, first: FirstSteps) -> S
         opset: of ONNX's operators.
         first: the operator and the steps.
     """
-    op, axis, steps, copies = first
+    op, axis, steps, copies, _ = first
     label, now = label_of(op), edit.input_of(op, 0)
     shape = sizes.first_shape(op, op.inputs[0], axis, 0)
     state = new_state(edit, op, "first", dtype_of(edit.flow, op, op.inputs[0]), shape, axis)

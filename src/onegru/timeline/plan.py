@@ -49,12 +49,14 @@ class FirstSteps(NamedTuple):
         axis: the axis of its first input that is time.
         steps: how many a run has.
         copies: how often a Pad repeats them; 0 for a Slice.
+        after: how many caches of the operator come before them, as those for zeros in front of the run.
     """
 
     op: Op
     axis: int
     steps: int
     copies: int = 0
+    after: int = 0
 
 
 @dataclass

@@ -76,7 +76,7 @@ class PaddingPlanner:
         self.context.extents[op.outputs[move.output]] = TimeExtent(delay + held, left_pad, right_pad + held)
         first, changes = steps, self.context.changes
         if fill is None and steps:
-            changes.firsts.append(FirstSteps(op, move.axis, 1, copies=steps))
+            changes.firsts.append(FirstSteps(op, move.axis, 1, steps, len(changes.caches)))
             first = 0
         if first or held:
             cache = Cache(op, place, move.axis, first, held, held > 0, fill or 0.0, is_prompt and steps > 1)

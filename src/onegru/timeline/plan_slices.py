@@ -107,7 +107,8 @@ class SlicesPlanner:
         )
         if is_front:
             self.context.firsts[output] = steps
-            self.context.changes.firsts.append(FirstSteps(op, axis, steps))
+            changes = self.context.changes
+            changes.firsts.append(FirstSteps(op, axis, steps, after=len(changes.caches)))
         return is_front
 
     def plan(self, op: Op, move: Move, extent: TimeExtent, front: int, behind: int) -> None:
