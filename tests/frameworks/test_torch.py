@@ -258,7 +258,7 @@ class Harmful:
         return (Path.touch, (self.path,))
 
 
-class OtherGRU(torch.nn.GRU):  # type: ignore[name-defined]
+class OtherGRU(torch.nn.GRU):  # type: ignore[misc,name-defined]
     """A module that may compute something else than a GRU."""
 
 
