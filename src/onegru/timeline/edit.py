@@ -85,10 +85,9 @@ class StreamingRewriter:
                 opened.open_reshape(op, place)
             else:
                 opened.keep_place(op, place)
-        own = {
-            id(first.op): [cache for cache in plan.caches if cache.op is first.op] for first in plan.firsts
-        }
-        early = [cache for first in plan.firsts for cache in own[id(first.op)][: first.after]]
+        early: list[Cache] = []  # what the first steps of a run are taken from
+        for first in plan.firsts:
+            early += [cache for cache in plan.caches if cache.op is first.op][: first.after]
         for cache in early:
             self._add_cache(cache)
         for first in plan.firsts:

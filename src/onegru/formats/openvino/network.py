@@ -173,7 +173,7 @@ class Network:
             self._sized[sizes] = self._any
             try:
                 made = self._compiled(self._reshaped(sizes))
-                # OpenVINO has other optimizations for fixed sizes, some of which are wrong (seen on 2026.4).
+                # OpenVINO optimizes more where sizes are fixed, and sometimes wrongly (seen on 2026.4).
                 if all(map(_agree, made.run(given), self._any.run(given))):
                     self._sized[sizes] = made
             except Exception:  # the model may run these sizes only where sizes are open
