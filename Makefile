@@ -240,7 +240,7 @@ clean:  ## Release and clean: remove .venv and everything that was built or cach
 # --- stamps: each says when its step last succeeded
 
 # The build requirements are listed in pyproject.toml and nowhere else; cmake and ninja come from PyPI
-# because a distribution's may be too old.
+# because a distribution's may be too old. Python 3.11 brings a pip that needs twice the time for the packages.
 LIST_REQUIRES := import tomllib; \
   print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 
@@ -248,7 +248,7 @@ $(VENV)/.build: pyproject.toml
 	@.ci/system-packages $(PYTHON)
 	@echo "Preparing $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -c '$(LIST_REQUIRES)' | $(PIP) --requirement /dev/stdin cmake ninja
+	@$(BIN)/python -c '$(LIST_REQUIRES)' | $(PIP) --requirement /dev/stdin cmake ninja 'pip>=25'
 	@touch $@
 
 # For which targets the module in the environment is.
