@@ -89,7 +89,7 @@ def commands(folder: Path, **options: str) -> dict[str, str]:
         "ONEGRU_TARGETS": "native",
         "ONEGRU_PYTHON": "OFF",
         "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",
-        "CMAKE_MAKE_PROGRAM": CMAKE.with_name("ninja"),
+        "CMAKE_MAKE_PROGRAM": str(CMAKE.with_name("ninja")),
         **options,
     }
     run([CMAKE, "-S", ROOT, "-B", folder, "-G", "Ninja", *(f"-D{name}={defines[name]}" for name in defines)])
