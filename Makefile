@@ -39,7 +39,7 @@ IS_FIRST := $(if $(wildcard $(VENV)/.quick $(VENV)/.examples $(VENV)/.dev),,$(fi
 run: $(VENV)/$(if $(IS_FIRST),.quick,.examples)  ## Use onegru: build, then run the digits example
 	@$(BIN)/python examples/digits/run.py $(ARGS)
 	@echo "next: . $(BIN)/activate; onegru inspect examples/digits/digits.onnx"
-	@$(if $(IS_FIRST),echo "This first build has float32 kernels. \`make kernels\` compiles the others: one to three minutes.")
+	@$(if $(IS_FIRST),echo "This first build has only the float32 kernels. \`make kernels\` compiles the others: one to three minutes.")
 
 kernels: $(VENV)/.examples  ## Use onegru: compile every kernel; the first run needs only some
 
