@@ -25,7 +25,7 @@ require = $(BIN)/python .ci/extras $(1) | $(PIP) --requirement /dev/stdin
 BUILD_INPUTS := pyproject.toml CMakeLists.txt native/c/library.cmake $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py native/c/web/pack.py)
 
-.PHONY: help run example-train test test-targets test-one-cpu test-long coverage test-frameworks test-cluster bench conformance docs lint sanitize \
+.PHONY: help run kernels example-train test test-targets test-one-cpu test-long coverage test-frameworks test-cluster bench conformance docs lint sanitize \
   faults threads check-native tiles vnni amx neon ports wasm web test-web real-time accuracy fuzz fuzz-native near-misses wheel clean
 
 help:  ## Use onegru: list these commands
@@ -33,9 +33,15 @@ help:  ## Use onegru: list these commands
 	  text[group] = text[group] sprintf("  make %-15s %s\n", $$1, substr($$2, length(group) + 3))} \
 	  END {for (i = 1; i <= groups; i++) printf "%s%s\n%s", (i == 1 ? "" : "\n"), order[i], text[order[i]]}' $(MAKEFILE_LIST)
 
-run: $(VENV)/.examples  ## Use onegru: build, then run the digits example
+# The first build has the float32 kernels, so that a newcomer soon sees the example. All later builds have every kernel.
+IS_FIRST := $(if $(wildcard $(VENV)/.quick $(VENV)/.examples $(VENV)/.dev),,$(filter native,$(TARGETS)))
+
+run: $(VENV)/$(if $(IS_FIRST),.quick,.examples)  ## Use onegru: build, then run the digits example
 	@$(BIN)/python examples/digits/run.py $(ARGS)
 	@echo "next: . $(BIN)/activate; onegru inspect examples/digits/digits.onnx"
+	@$(if $(IS_FIRST),echo "This first build has only the float32 kernels. \`make kernels\` compiles the others: one to three minutes.")
+
+kernels: $(VENV)/.examples  ## Use onegru: compile every kernel; the first run needs only some
 
 example-train: $(VENV)/.torch  ## Use onegru: train four programs with PyTorch and onegru: minutes
 	@$(BIN)/python examples/training/train.py $(ARGS)
@@ -234,7 +240,7 @@ clean:  ## Release and clean: remove .venv and everything that was built or cach
 # --- stamps: each says when its step last succeeded
 
 # The build requirements are listed in pyproject.toml and nowhere else; cmake and ninja come from PyPI
-# because a distribution's may be too old.
+# because a distribution's may be too old. Python 3.11 brings a pip that needs twice the time for the packages.
 LIST_REQUIRES := import tomllib; \
   print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 
@@ -242,7 +248,7 @@ $(VENV)/.build: pyproject.toml
 	@.ci/system-packages $(PYTHON)
 	@echo "Preparing $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -c '$(LIST_REQUIRES)' | $(PIP) --requirement /dev/stdin cmake ninja
+	@$(BIN)/python -c '$(LIST_REQUIRES)' | $(PIP) --requirement /dev/stdin cmake ninja 'pip>=25'
 	@touch $@
 
 # For which targets the module in the environment is.
@@ -285,6 +291,10 @@ $(VENV)/.fuzz: $(VENV)/.dev
 $(VENV)/.cluster: $(VENV)/.dev
 	@echo "Installing Spark"
 	@$(PIP) pyspark
+	@touch $@
+
+$(VENV)/.quick: $(VENV)/.build $(VENV)/.targets-$(TARGETS)
+	@.ci/install quick examples
 	@touch $@
 
 # The lighter install, for people who only want to see the example. A full install contains it: where

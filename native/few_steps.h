@@ -53,6 +53,8 @@ struct FewStepsKernel {
   void (*gradients)(const FewStepsGradients& steps);
 };
 
+// Throws Unsupported if this build has none.
+const FewStepsKernel& FewStepsFor(ElementType type, std::size_t target);
 const FewStepsKernel& Float32FewSteps(std::size_t target);
 const FewStepsKernel& Float64FewSteps(std::size_t target);
 

@@ -24,11 +24,6 @@ constexpr std::size_t kMinRows = 256;
 constexpr double kFlopsToShare = 4.0e5;
 constexpr std::size_t kLine = 64;
 
-const GradientKernel& KernelOf(const Packed& packed) {
-  return packed.spec().type == ElementType::kFloat64 ? Float64GradientKernel(packed.target())
-                                                     : Float32GradientKernel(packed.target());
-}
-
 // Cuts memory into parts.
 class Parts {
  public:
@@ -47,7 +42,7 @@ class Direction {
       : packed_(packed),
         call_(call),
         spec_(packed.spec()),
-        kernel_(KernelOf(packed)),
+        kernel_(GradientKernelFor(spec_.type, packed.target())),
         d_(d),
         size_(ComputedSize(spec_.type)),
         lanes_(kernel_.lanes),

@@ -79,6 +79,8 @@ struct GradientKernel {
   void (*weights)(const GradientChunk& chunk, std::size_t first_panel, std::size_t last_panel, unsigned char* scratch);
 };
 
+// Throws Unsupported if this build has none.
+const GradientKernel& GradientKernelFor(ElementType type, std::size_t target);
 const GradientKernel& Float32GradientKernel(std::size_t target);
 const GradientKernel& Float64GradientKernel(std::size_t target);
 

@@ -45,7 +45,7 @@ struct Kernel {
   void (*activate)(const Activation& activation, std::size_t count, const void* x, void* y);
 };
 
-// The kernels for a layer, for each target of target_list.h.
+// The kernels for a layer, for each target of target_list.h. Throws Unsupported if this build has none.
 const Kernel& KernelFor(const Spec& spec, std::size_t target);
 const Kernel& Float32Kernel(bool linear_before_reset, std::size_t target);
 const Kernel& Float64Kernel(bool linear_before_reset, std::size_t target);

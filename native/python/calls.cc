@@ -137,7 +137,7 @@ PyObject* TryIfMade(PyObject* self, PyObject* const (&values)[kCallNames]) {
 nb::object RunOf(PyObject* self) { return nb::steal(PyObject_GetAttr(self, TheNames().run)); }
 
 // caller(…); else caller.run(…).
-PyObject* Call(PyObject* self, PyObject* args, PyObject* kwargs) {
+PyObject* CallByTuple(PyObject* self, PyObject* args, PyObject* kwargs) {
   PyObject* values[kCallNames] = {};
   if (PutAll(args, kwargs, values)) {
     PyObject* const result = TryIfMade(self, values);
@@ -156,7 +156,7 @@ PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags,
 #else
   const ternaryfunc call = Py_TYPE(self)->tp_call;
 #endif
-  if (call != Call) {  // the class was given another __call__ since: Python 3.11 still comes here
+  if (call != CallByTuple) {  // the class was given another __call__ since: Python 3.11 still comes here
     const nb::object all = nb::steal(PyTuple_New(given)), named = nb::steal(PyDict_New());
     if (!all.is_valid() || !named.is_valid()) return nullptr;
     for (Py_ssize_t i = 0; i < given; ++i) PyTuple_SetItem(all.ptr(), i, Py_NewRef(args[i]));
@@ -261,7 +261,7 @@ void BindCalls(nb::module_& m) {
   static PyMethodDef caller_methods[] = {{"try_call", Method(TryCallMethod), METH_FASTCALL | METH_KEYWORDS, kTryCall},
                                          {nullptr, nullptr, 0, nullptr}};
   static PyType_Slot caller[] = {
-      {Py_tp_call, reinterpret_cast<void*>(Call)}, {Py_tp_methods, caller_methods}, {0, nullptr}};
+      {Py_tp_call, reinterpret_cast<void*>(CallByTuple)}, {Py_tp_methods, caller_methods}, {0, nullptr}};
   nb::class_<Caller>(m, "Caller", nb::type_slots(caller))
       .def(nb::init<nb::object, int>(), nb::arg("native").none(), nb::arg("layout"),
            "An object whose plain calls go to a layer, if there is one, the others to its method `run`.");

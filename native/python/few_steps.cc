@@ -94,8 +94,7 @@ FewSteps CallOf(const nb::tuple& sizes, const nb::tuple& form, const nb::tuple& 
 }
 
 const FewStepsKernel& KernelOf(bool is_double) {
-  const std::size_t target = ChosenTargetIndex();
-  return is_double ? Float64FewSteps(target) : Float32FewSteps(target);
+  return FewStepsFor(is_double ? ElementType::kFloat64 : ElementType::kFloat32, ChosenTargetIndex());
 }
 
 // The inputs of a call, read from tensors. D directions, whose weights follow each other.
