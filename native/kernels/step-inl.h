@@ -297,11 +297,6 @@ ONEGRU_STAGES(2, hn::ScalableTag<ONEGRU_COMPUTED>)
 ONEGRU_STAGES(3, hn::ScalableTag<ONEGRU_COMPUTED>)
 ONEGRU_STAGES(4, hn::ScalableTag<ONEGRU_COMPUTED>)
 #endif
-#if HWY_TARGET == HWY_AVX3
-ONEGRU_STAGES(2, hn::Half<hn::ScalableTag<ONEGRU_COMPUTED>>)
-ONEGRU_STAGES(3, hn::Half<hn::ScalableTag<ONEGRU_COMPUTED>>)
-ONEGRU_STAGES(4, hn::Half<hn::ScalableTag<ONEGRU_COMPUTED>>)
-#endif
 #undef ONEGRU_STAGES
 
 template <bool kBesideAhead, class Op, class C, class S>

@@ -210,9 +210,8 @@ HWY_INLINE void FinishParts(Stages stages, const Tile& tile,
   }
 }
 
-// A tile that takes long enough for calls: several places need it.
 template <size_t kRows, size_t kPanels, class Op, class D, class Width>
-HWY_NOINLINE void DoApart(Op op, D d, size_t row, size_t panel, Width width) {
+HWY_NOINLINE void TileApart(Op op, D d, size_t row, size_t panel, Width width) {
   // With two rows a call and sums in memory would be too much of a short step.
   if constexpr (Op::kHasManyStages && kRows > 2) {
     constexpr size_t kVectors = kPanels * Op::kGates;
@@ -229,6 +228,13 @@ HWY_NOINLINE void DoApart(Op op, D d, size_t row, size_t panel, Width width) {
   } else {
     Do<kRows, kPanels>(op, d, row, panel, width);
   }
+}
+
+// A tile that takes long enough for calls: several places need it. The width of a single panel is a number, so that
+// whole panels and narrow ones share a function. That is as fast, as several rows wait for their multiply-adds.
+template <size_t kRows, size_t kPanels, class Op, class D, class Width>
+HWY_INLINE void DoApart(const Op& op, D d, size_t row, size_t panel, Width width) {
+  TileApart<kRows, kPanels, Op, D, std::conditional_t<kPanels == 1, size_t, Width>>(op, d, row, panel, width);
 }
 
 template <class Op, class D, class Width>
@@ -391,9 +397,6 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     if (kWideForOne != 0 || rows == 1) {
       WithTag(d, width, [&](auto tag) HWY_ATTR { Do<1, 1>(op, tag, 0, full, width); });
     } else if constexpr (kWideForOne == 0) {
-      if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<D>) >= 64) {
-        if (width <= hn::MaxLanes(d) / 2) return SweepRows<kMinOfMore>(op, hn::Half<D>(), rows, full, width);
-      }
       SweepRows<kMinOfMore>(op, d, rows, full, width);
     }
   };
