@@ -16,34 +16,33 @@
 namespace onegru {
 
 const Kernel& KernelFor(const Spec& spec, std::size_t target) {
-  const bool linear_before_reset = spec.linear_before_reset;
   switch (spec.storage) {
 #if defined(ONEGRU_SMALL)
     default:
       throw Unsupported("this build has kernels of float32 and int8 alone");
 #else
     case ElementType::kFloat64:
-      return Float64Kernel(linear_before_reset, target);
+      return Float64Kernel(target);
     case ElementType::kFloat16:
-      return Float16Kernel(linear_before_reset, target);
+      return Float16Kernel(target);
     case ElementType::kBFloat16:
-      return BFloat16Kernel(linear_before_reset, target);
+      return BFloat16Kernel(target);
 #endif
     case ElementType::kInt8:
 #if !ONEGRU_WITHOUT_VNNI
       if (Int8ProductsOf(target) != Int8Products::kSimd) {
-        return (spec.planes == 1 ? Int8VnniKernel : Int8By16VnniKernel)(linear_before_reset, target);
+        return (spec.planes == 1 ? Int8VnniKernel : Int8By16VnniKernel)(target);
       }
 #endif
 #if ONEGRU_ONLY_VNNI
       throw Unsupported("this build's kernels for int8 weights need VNNI, which this CPU does not have");
 #else
-      return (spec.planes == 1 ? Int8Kernel : Int8By16Kernel)(linear_before_reset, target);
+      return (spec.planes == 1 ? Int8Kernel : Int8By16Kernel)(target);
 #endif
     case ElementType::kFloat32:
       break;
   }
-  return Float32Kernel(linear_before_reset, target);
+  return Float32Kernel(target);
 }
 
 namespace {
