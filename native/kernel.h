@@ -47,14 +47,14 @@ struct Kernel {
 
 // The kernels for a layer, for each target of target_list.h. Throws Unsupported if this build has none.
 const Kernel& KernelFor(const Spec& spec, std::size_t target);
-const Kernel& Float32Kernel(bool linear_before_reset, std::size_t target);
-const Kernel& Float64Kernel(bool linear_before_reset, std::size_t target);
-const Kernel& Float16Kernel(bool linear_before_reset, std::size_t target);
-const Kernel& BFloat16Kernel(bool linear_before_reset, std::size_t target);
-const Kernel& Int8Kernel(bool linear_before_reset, std::size_t target);      // inputs of one plane
-const Kernel& Int8By16Kernel(bool linear_before_reset, std::size_t target);  // of two
-const Kernel& Int8VnniKernel(bool linear_before_reset, std::size_t target);  // the same by VNNI
-const Kernel& Int8By16VnniKernel(bool linear_before_reset, std::size_t target);
+const Kernel& Float32Kernel(std::size_t target);
+const Kernel& Float64Kernel(std::size_t target);
+const Kernel& Float16Kernel(std::size_t target);
+const Kernel& BFloat16Kernel(std::size_t target);
+const Kernel& Int8Kernel(std::size_t target);      // inputs of one plane
+const Kernel& Int8By16Kernel(std::size_t target);  // of two
+const Kernel& Int8VnniKernel(std::size_t target);  // the same by VNNI
+const Kernel& Int8By16VnniKernel(std::size_t target);
 
 // For how many steps of a single row the products with x are computed together, ahead of time.
 inline constexpr std::size_t kAheadRows = 8;

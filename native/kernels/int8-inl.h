@@ -277,6 +277,14 @@ HWY_INLINE void KeepInRegister([[maybe_unused]] V& sum) {
 #endif
 }
 
+// Keeps what was stored at `place` in memory: GCC would otherwise keep it in registers.
+template <class T>
+HWY_INLINE void KeepInMemory([[maybe_unused]] T*& place) {
+#if !defined(_MSC_VER)
+  asm("" : "+r"(place));
+#endif
+}
+
 // sums[row * kPlanes + plane][panel * kGates + gate] += the products of a plane of a row with a panel of that gate.
 //
 // quads: K / 4, rounded up. rows: the planes. panels, width: as for Multiply.

@@ -11,8 +11,7 @@ namespace onegru {
 namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 
-constexpr Kernel kKernels[2] = {MakeKernel<ONEGRU_COMPUTED, ONEGRU_STORED, false>(),
-                                MakeKernel<ONEGRU_COMPUTED, ONEGRU_STORED, true>()};
+constexpr Kernel kKernel = MakeKernel<ONEGRU_COMPUTED, ONEGRU_STORED>();
 
 }  // namespace ONEGRU_ARITHMETIC
 }  // namespace HWY_NAMESPACE
@@ -25,11 +24,11 @@ HWY_AFTER_NAMESPACE();
 
 namespace onegru {
 
-const Kernel& ONEGRU_KERNEL(bool linear_before_reset, std::size_t target) {
-#define ONEGRU_ENTRY(ns, bit, name) ns::kKernels,
+const Kernel& ONEGRU_KERNEL(std::size_t target) {
+#define ONEGRU_ENTRY(ns, bit, name) &ns::kKernel,
   static constexpr const Kernel* kTable[] = {ONEGRU_FOR_EACH_TARGET(ONEGRU_ENTRY)};
 #undef ONEGRU_ENTRY
-  return kTable[target][linear_before_reset];
+  return *kTable[target];
 }
 
 }  // namespace onegru

@@ -144,25 +144,31 @@ HWY_INLINE void AddGroup(const ItemState<C, S>& s, const void* matrix, const Cha
   }
 }
 
-// The products of groups, one after the other.
-template <class C, class S, class Tile>
-HWY_NOINLINE void AddGroups(const ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
-                            const unsigned char* rows, Tile& tile) {
-  const size_t groups = Groups(s.spec, K);
-  for (size_t group = 0; group < groups; ++group) {
-    AddGroup(s, matrix, channels, K, rows, tile, group, groups, [] {});
-  }
-}
-
-// start() sets the tile's sums; then the products are added of `rows` in int8 with a packed matrix of K inputs.
+// start() sets the tile's sums; then the products are added of `rows` in int8 with a packed matrix of K inputs. Between
+// two groups the sums are in memory, as registers are for the products.
 template <class C, class S, class Tile, class Start>
-HWY_INLINE void AddInt8(const ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
+HWY_INLINE void AddInt8(ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
                         const unsigned char* rows, Tile& tile, Start&& start) {
-  if (HWY_UNLIKELY(s.spec.group != 0)) {
-    start();
-    return AddGroups(s, matrix, channels, K, rows, tile);
+  constexpr size_t kVectors = Tile::kPanels * Tile::kGates;
+  static_assert(Tile::kRows * kVectors <= kMaxSums);
+  using D = std::remove_const_t<decltype(tile.d)>;
+  const size_t groups = HWY_LIKELY(s.spec.group == 0) ? 1 : Groups(s.spec, K);
+  C* stored = s.tile_sums;
+  for (size_t group = 0;;) {
+    AddGroup(s, matrix, channels, K, rows, tile, group, groups, [&]() HWY_ATTR {
+      if (HWY_LIKELY(group == 0)) return start();
+#pragma GCC unroll 32
+      for (size_t i = 0; i < Tile::kRows * kVectors; ++i) {
+        tile.sums[i / kVectors][i % kVectors] = hn::Load(tile.d, stored + i * hn::MaxLanes(D()));
+      }
+    });
+    if (HWY_LIKELY(++group == groups)) return;
+#pragma GCC unroll 32
+    for (size_t i = 0; i < Tile::kRows * kVectors; ++i) {
+      hn::Store(tile.sums[i / kVectors][i % kVectors], tile.d, stored + i * hn::MaxLanes(D()));
+    }
+    KeepInMemory(stored);
   }
-  AddGroup(s, matrix, channels, K, rows, tile, 0, 1, start);
 }
 
 // start() sets the tile's sums; then rows of h, or of r∘h, times a packed matrix are added, and beside it is done what

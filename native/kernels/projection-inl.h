@@ -144,7 +144,23 @@ void ProjectJoint(ItemState<C, S>& s, size_t rows) {
   for (size_t i = 0; i < 3 * width; ++i) {
     bias[i] = static_cast<const C*>(s.weights.bx)[panel * 3 * kLanesOf<C> + i / width * kLanesOf<C> + i % width];
   }
-  SweepRows<1>(JointOp<C, S, kVectors>{s, bias}, hn::ScalableTag<C>(), rows, panel, width);
+  // There are few shapes of tiles, so the last tile may compute some rows a second time.
+  constexpr size_t kMost = HWY_MIN(RowsOfSweep(kVectors), kMaxSums / kVectors), kSome = HWY_MIN(4, kMost);
+  for (size_t row = 0, count; row < rows; row += count) {
+    const size_t left = rows - row;
+    count = left > kSome && rows >= kMost ? kMost : left > 2 && rows >= kSome ? kSome : 2;
+    const size_t begin = HWY_MIN(row, rows - count);
+    const auto tile = [&](auto n) HWY_ATTR {
+      DoApart<n, 1>(JointOp<C, S, kVectors>{s, bias}, hn::ScalableTag<C>(), begin, panel, width);
+    };
+    if (count == kMost) {
+      tile(std::integral_constant<size_t, kMost>());
+    } else if (count == kSome) {
+      tile(std::integral_constant<size_t, kSome>());
+    } else {
+      tile(std::integral_constant<size_t, 2>());
+    }
+  }
 }
 
 // Whether the gates of our last panel are computed side by side: it is so narrow that they fill at most two vectors,

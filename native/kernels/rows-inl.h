@@ -308,11 +308,6 @@ struct ActiveRows {
                                              : call.Y.row * static_cast<std::ptrdiff_t>(item.stride);
   }
 
-  // Where one of several rows of Y goes in this step.
-  HWY_INLINE char* RowOfY(size_t slot) const {
-    return HWY_LIKELY(in_line) ? y_to + static_cast<std::ptrdiff_t>(slot) * y_pitch : PlaceOfY(slot);
-  }
-
   // Where a row of Y goes in this step.
   HWY_INLINE char* PlaceOfY(size_t slot) const {
     if (HWY_LIKELY(owner != ScratchOwner::kHelper)) return call.Y.at(TimeOf(slot, step), item.d, Row(slot));

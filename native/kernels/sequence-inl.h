@@ -19,8 +19,8 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// C: the type that is computed in. S: the type that matrices are stored in. kAfter: reset after.
-template <class C, class S, bool kAfter>
+// C: the type that is computed in. S: the type that matrices are stored in.
+template <class C, class S>
 class Sequence {
  public:
   Sequence(const WorkItem& item, ScratchOwner owner, unsigned char* own) : s_(item, owner, own) {}
@@ -211,7 +211,7 @@ class Sequence {
   template <bool kBesideAhead>
   HWY_INLINE bool StepWith() {
     if (s_.active > 1) s_.FindRowsOfY();
-    if constexpr (kAfter) {
+    if (s_.spec.linear_before_reset) {
       StepResetAfter<kBesideAhead>(s_);
     } else {
       GatesResetBefore<kBesideAhead>(s_);
@@ -232,25 +232,24 @@ class Sequence {
   int meetings_ = 0;                               // in it
 };
 
-template <class C, class S, bool kAfter>
+template <class C, class S>
 void LeadItem(const WorkItem& item) {
   const ScratchOwner owner = item.claim == nullptr ? ScratchOwner::kCaller : ScratchOwner::kHelper;
-  Sequence<C, S, kAfter> sequence(item, owner, item.scratch);
+  Sequence<C, S> sequence(item, owner, item.scratch);
   sequence.Lead();
   sequence.ReleaseTiles();
 }
 
-template <class C, class S, bool kAfter>
+template <class C, class S>
 void JoinItem(const WorkItem& item, Epoch& epoch, size_t member, unsigned char* scratch) {
-  Sequence<C, S, kAfter> sequence(item, ScratchOwner::kMember, scratch);
+  Sequence<C, S> sequence(item, ScratchOwner::kMember, scratch);
   sequence.Join(epoch, member);
   sequence.ReleaseTiles();
 }
 
-template <class C, class S, bool kAfter>
+template <class C, class S>
 void RunPair(const WorkItem& first, const WorkItem& second) {
-  Sequence<C, S, kAfter> a(first, ScratchOwner::kCaller, first.scratch),
-      b(second, ScratchOwner::kCaller, second.scratch);
+  Sequence<C, S> a(first, ScratchOwner::kCaller, first.scratch), b(second, ScratchOwner::kCaller, second.scratch);
   a.Begin(0);
   b.Begin(0);
   while (int{a.Advance()} | int{b.Advance()}) {  // both, always
@@ -269,10 +268,9 @@ void ActivateAll(const Activation& activation, size_t count, const void* x, void
   }
 }
 
-template <class C, class S, bool kAfter>
+template <class C, class S>
 constexpr Kernel MakeKernel() {
-  return {hn::MaxLanes(hn::ScalableTag<C>()), &LeadItem<C, S, kAfter>, &JoinItem<C, S, kAfter>, &RunPair<C, S, kAfter>,
-          &ActivateAll<C>};
+  return {hn::MaxLanes(hn::ScalableTag<C>()), &LeadItem<C, S>, &JoinItem<C, S>, &RunPair<C, S>, &ActivateAll<C>};
 }
 
 }  // namespace ONEGRU_ARITHMETIC

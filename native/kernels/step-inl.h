@@ -30,28 +30,51 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 enum Gate : size_t { kZ, kR, kN };
 
-template <class C, class At, class V>
-HWY_INLINE V F(const StepState<C>& s, const At& at, V x) {
-  if (HWY_LIKELY(s.is_default)) return Sigmoid(at.d, x);
-  return Activate(at.d, s.f, Clip(at.d, x, hn::Set(at.d, static_cast<C>(s.spec.clip))));
+// The units of one gate.
+template <Gate kGate, class At>
+HWY_INLINE auto& Of(const At& at) {
+  if constexpr (kGate == kZ) {
+    return at.z;
+  } else if constexpr (kGate == kR) {
+    return at.r;
+  } else {
+    return at.n;
+  }
 }
 
-template <class C, class At, class V>
-HWY_INLINE V G(const StepState<C>& s, const At& at, V x) {
-  if (HWY_LIKELY(s.is_default)) return Tanh(at.d, x);
-  return Activate(at.d, s.g, Clip(at.d, x, hn::Set(at.d, static_cast<C>(s.spec.clip))));
+// Any activation function after the bound: apart, as most layers have Sigmoid and Tanh without a bound.
+template <class D, class V>
+HWY_NOINLINE V ActivateBounded(D d, const Activation& activation, double clip, V x) {
+  return Activate(d, activation, Clip(d, x, hn::Set(d, static_cast<hn::TFromD<D>>(clip))));
+}
+
+template <Gate kGate, class C, class Rows>
+HWY_INLINE void ApplyF(const StepState<C>& s, Rows rows) {
+  if (HWY_LIKELY(s.is_default)) return rows.ForEach(ONEGRU_AT { Of<kGate>(at) = Sigmoid(at.d, Of<kGate>(at)); });
+  rows.ForEach(ONEGRU_AT { Of<kGate>(at) = ActivateBounded(at.d, s.f, s.spec.clip, Of<kGate>(at)); });
+}
+
+template <class C, class Rows>
+HWY_INLINE void ApplyG(const StepState<C>& s, Rows rows) {
+  if (HWY_LIKELY(s.is_default)) return rows.ForEach(ONEGRU_AT { at.n = Tanh(at.d, at.n); });
+  rows.ForEach(ONEGRU_AT { at.n = ActivateBounded(at.d, s.g, s.spec.clip, at.n); });
 }
 
 // (1 - a)·z, or 1 - a·(1 - z) = (1 - a) + a·z
-template <class C, class At, class V>
-HWY_INLINE V Attend(const StepState<C>& s, const At& at, V z) {
-  if (HWY_LIKELY(!s.spec.attention)) return z;
-  const C a = s.attention_step[at.row];
-  const auto one = hn::Set(at.d, C{1}), rest = hn::Set(at.d, C{1} - a);
-  if (!s.spec.of_dien) return hn::Mul(rest, z);
-  // The sum of an infinite score's two parts would be NaN.
-  if (HWY_UNLIKELY(std::isinf(a))) return NegMultiplyAdd(hn::Set(at.d, a), hn::Sub(one, z), one);
-  return MultiplyAdd(hn::Set(at.d, a), z, rest);
+template <class C, class Rows>
+HWY_INLINE void Attend(const StepState<C>& s, Rows rows) {
+  if (HWY_LIKELY(!s.spec.attention)) return;
+  rows.ForEach(ONEGRU_AT {
+    const C a = s.attention_step[at.row];
+    const auto one = hn::Set(at.d, C{1}), rest = hn::Set(at.d, C{1} - a);
+    if (!s.spec.of_dien) {
+      at.z = hn::Mul(rest, at.z);
+    } else if (HWY_UNLIKELY(std::isinf(a))) {  // the sum of its two parts would be NaN
+      at.z = NegMultiplyAdd(hn::Set(at.d, a), hn::Sub(one, at.z), one);
+    } else {
+      at.z = MultiplyAdd(hn::Set(at.d, a), at.z, rest);
+    }
+  });
 }
 
 template <class C, class At>
@@ -82,7 +105,10 @@ HWY_INLINE auto H(const StepState<C>& s, const At& at) {
 
 // The first `width` units of a vector, which are also in `stored`.
 template <class D, class V>
-HWY_INLINE void StorePart(D, V units, size_t width, const hn::TFromD<D>* stored, hn::TFromD<D>* to) {
+HWY_INLINE void StorePart(D d, V units, size_t width, [[maybe_unused]] const hn::TFromD<D>* stored, hn::TFromD<D>* to) {
+#if HWY_TARGET == HWY_AVX3
+  hn::BlendedStore(units, hn::FirstN(d, width), d, to);
+#else
   size_t done = 0;
   if constexpr (hn::MaxLanes(D()) * sizeof(hn::TFromD<D>) >= 32) {
     const hn::Half<D> half;
@@ -92,31 +118,35 @@ HWY_INLINE void StorePart(D, V units, size_t width, const hn::TFromD<D>* stored,
     }
   }
   for (; done < width; ++done) to[done] = stored[done];
+#endif
 }
 
-template <class C, class At>
-HWY_INLINE char* PlaceOfY(const StepState<C>& s, const At& at) {
-  return At::kIsOfOneRow ? s.PlaceOfY(at.row) : s.RowOfY(at.row);
-}
-
-// h = (1 - z)∘n + z∘h, to the next state and to Y.
-template <class C, class At, class V>
-HWY_INLINE void Blend(const StepState<C>& s, const At& at, V z, V n) {
-  const V next = MultiplyAdd(hn::Sub(hn::Set(at.d, C{1}), z), n, hn::Mul(z, H(s, at)));  // n comes last
-  C* const state = In(s, s.State(s.step + 1, 0), at);
-  hn::Store(next, at.d, state);
-  if (!s.io_is_compute_type || !s.y_by_tile) return;
-  C* const to = reinterpret_cast<C*>(PlaceOfY(s, at)) + at.panel * kLanesOf<C>;
-  if (HWY_LIKELY(at.width == hn::MaxLanes(at.d))) return hn::StoreU(next, at.d, to);
-  StorePart(at.d, next, at.width, state, to);
-}
-
-// Where the layer's type is of 16 bits, Y by itself, once no vector is under way.
-template <class C, class Rows>
-HWY_INLINE void NarrowToY(const StepState<C>& s, Rows rows) {
-  if (HWY_LIKELY(s.io_is_compute_type) || !s.y_by_tile) return;
+// n becomes h = (1 - z)∘n + z∘h: the next state, and Y. z(at): z of a row. What all rows need of s is read once,
+// because the compiler assumes that the store of a vector may change s.
+template <class C, class Rows, class Z>
+HWY_INLINE void Blend(const StepState<C>& s, Rows rows, const Z& z) {
+  const C* const before = s.State(s.step, 0);
+  C* const next = s.State(s.step + 1, 0);
+  const size_t padded = s.padded;
   rows.ForEach(ONEGRU_AT {
-    s.NarrowPanel(In(s, s.State(s.step + 1, 0), at), at.width, PlaceOfY(s, at) + 2 * at.panel * kLanesOf<C>);
+    const size_t place = at.row * padded + at.panel * kLanesOf<C>;
+    const auto z_of_row = z(at);
+    const auto kept = hn::Mul(z_of_row, hn::Load(at.d, before + place));
+    at.n = MultiplyAdd(hn::Sub(hn::Set(at.d, C{1}), z_of_row), at.n, kept);  // n comes last
+    hn::Store(at.n, at.d, next + place);
+  });
+  if (!s.y_by_tile) return;
+  const bool in_line = s.in_line, io_is_compute_type = s.io_is_compute_type;
+  char* const y_to = s.y_to;
+  const std::ptrdiff_t y_pitch = s.y_pitch;
+  rows.ForEach(ONEGRU_AT {
+    const bool is_near = !at.kIsOfOneRow && HWY_LIKELY(in_line);
+    char* const row = is_near ? y_to + static_cast<std::ptrdiff_t>(at.row) * y_pitch : s.PlaceOfY(at.row);
+    const C* const state = next + at.row * padded + at.panel * kLanesOf<C>;
+    if (HWY_UNLIKELY(!io_is_compute_type)) return s.NarrowPanel(state, at.width, row + 2 * at.panel * kLanesOf<C>);
+    C* const to = reinterpret_cast<C*>(row) + at.panel * kLanesOf<C>;
+    if (HWY_LIKELY(at.width == hn::MaxLanes(at.d))) return hn::StoreU(at.n, at.d, to);
+    StorePart(at.d, at.n, at.width, state, to);
   });
 }
 
@@ -145,20 +175,19 @@ struct AfterStages {
 
   template <class Rows>
   HWY_INLINE void Gates(Rows rows) const {
-    rows.ForEach(ONEGRU_AT { at.r = F(s, at, at.r); });
+    ApplyF<kR>(s, rows);
     if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedR, at.r), Save(s, at, kSavedQ, at.n); });
     rows.ForEach(ONEGRU_AT { at.n = MultiplyAdd(at.r, at.n, Xp(s, at, kN)); });
-    rows.ForEach(ONEGRU_AT { at.z = F(s, at, at.z); });
+    ApplyF<kZ>(s, rows);
     if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedZ, at.z); });
-    rows.ForEach(ONEGRU_AT { at.z = Attend(s, at, at.z); });
+    Attend(s, rows);
   }
 
   template <class Rows>
   HWY_INLINE void Finish(Rows rows) const {
-    rows.ForEach(ONEGRU_AT { at.n = G(s, at, at.n); });
+    ApplyG(s, rows);
     if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedN, at.n); });
-    rows.ForEach(ONEGRU_AT { Blend(s, at, at.z, at.n); });
-    NarrowToY(s, rows);
+    Blend(s, rows, ONEGRU_AT { return at.z; });
   }
 };
 
@@ -170,6 +199,7 @@ struct AfterOp {
   ItemState<C, S>& s;
 
   AfterStages<C> Stages() const { return {s}; }
+  AfterOp<C, S, false> NotBesideAhead() const { return {s}; }
 
   Int8Product Product() const
     requires kHasAmx<S>
@@ -198,11 +228,11 @@ struct GatesStages {
 
   template <class Rows>
   HWY_INLINE void Gates(Rows rows) const {
-    rows.ForEach(ONEGRU_AT { at.r = F(s, at, at.r); });
+    ApplyF<kR>(s, rows);
     rows.ForEach(ONEGRU_AT { Put(s, at, hn::Mul(at.r, H(s, at)), s.rh); });
-    rows.ForEach(ONEGRU_AT { at.z = F(s, at, at.z); });
+    ApplyF<kZ>(s, rows);
     if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedR, at.r), Save(s, at, kSavedZ, at.z); });
-    rows.ForEach(ONEGRU_AT { at.z = Attend(s, at, at.z); });
+    Attend(s, rows);
   }
 
   template <class Rows>
@@ -219,6 +249,7 @@ struct GatesOp {
   ItemState<C, S>& s;
 
   GatesStages<C> Stages() const { return {s}; }
+  GatesOp<C, S, false> NotBesideAhead() const { return {s}; }
 
   Int8Product Product() const
     requires kHasAmx<S>
@@ -250,10 +281,11 @@ struct StateStages {
 
   template <class Rows>
   HWY_INLINE void Finish(Rows rows) const {
-    rows.ForEach(ONEGRU_AT { at.n = G(s, at, at.n); });
+    ApplyG(s, rows);
     if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedN, at.n); });
-    rows.ForEach(ONEGRU_AT { Blend(s, at, Get(s, at, s.z), at.n); });
-    NarrowToY(s, rows);
+    const C* const z = s.z;
+    const size_t padded = s.padded;
+    Blend(s, rows, ONEGRU_AT { return hn::Load(at.d, z + at.row * padded + at.panel * kLanesOf<C>); });
   }
 };
 
@@ -265,6 +297,7 @@ struct StateOp {
   ItemState<C, S>& s;
 
   StateStages<C> Stages() const { return {s}; }
+  StateOp<C, S, false> NotBesideAhead() const { return {s}; }
 
   Int8Product Product() const
     requires kHasAmx<S>

@@ -17,6 +17,14 @@
 #undef ONEGRU_AT
 #define ONEGRU_AT [&](auto at) HWY_ATTR __attribute__((always_inline))
 
+// GCC must not copy a function for arguments that are often the same constants: compiling the copies takes long.
+#undef ONEGRU_NO_CLONES
+#if HWY_COMPILER_GCC_ACTUAL
+#define ONEGRU_NO_CLONES __attribute__((noclone))
+#else
+#define ONEGRU_NO_CLONES
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace onegru {
 namespace HWY_NAMESPACE {
@@ -136,13 +144,12 @@ HWY_INLINE void WithRows(size_t rows, F&& f) {
   f(std::integral_constant<size_t, kMin>());
 }
 
-// Calls f with the tag of the shortest vector that holds `width` units.
+// Calls f with the tag of a vector that holds `width` units: of half the length, where that is enough.
 template <class D, class F>
 HWY_INLINE void WithTag(D d, size_t width, F&& f) {
   constexpr size_t kLanes = hn::MaxLanes(D());
   constexpr size_t kBytes = kLanes * sizeof(hn::TFromD<D>);
-  if constexpr (kBytes >= 64) {  // shorter ones are as fast as halves of theirs
-    if (width <= kLanes / 4) return f(hn::Half<hn::Half<D>>());
+  if constexpr (kBytes >= 64) {  // a half of a shorter vector is no faster
     if (width <= kLanes / 2) return f(hn::Half<D>());
   }
   f(d);
@@ -179,12 +186,13 @@ HWY_INLINE void Do(const Op& op, D d, size_t row, size_t panel, Width width) {
 template <size_t kRows, class Stages, class D>
 HWY_NOINLINE void FinishStored(Stages stages, D d, const hn::TFromD<D>* sums, size_t stride, size_t row, size_t panel,
                                size_t width) {
+  constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<hn::TFromD<D>>());
   Tile<kRows, 1, Stages::kGates, D, size_t> tile(d, row, panel, width);
 #pragma GCC unroll 16
   for (size_t r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (size_t g = 0; g < Stages::kGates; ++g) {
-      tile.sums[r][g] = hn::Load(d, sums + (r * stride + g) * hn::MaxLanes(d));
+      tile.sums[r][g] = hn::Load(d, sums + (r * stride + g) * kLanes);
     }
   }
   const RowsOfTile<decltype(tile), 0, kRows> rows{tile};
@@ -192,43 +200,61 @@ HWY_NOINLINE void FinishStored(Stages stages, D d, const hn::TFromD<D>* sums, si
   stages.Finish(rows);
 }
 
-// The same for a tile of three rows or more: two to four rows of a panel at a time.
-template <size_t kFrom, size_t kPanel, class Stages, class Tile>
-HWY_INLINE void FinishParts(Stages stages, const Tile& tile,
-                            const hn::TFromD<std::remove_const_t<decltype(Tile::d)>>* sums) {
+// The same for all of a tile: two to four rows of a panel at a time, by vectors that may be shorter than the sums.
+template <size_t kFrom, size_t kPanel, class Tile, class Stages, class D>
+HWY_INLINE void FinishParts(Stages stages, D d, const Tile& tile, const hn::TFromD<D>* sums) {
   constexpr size_t kParts = (Tile::kRows + 3) / 4, kEach = (Tile::kRows + kParts - 1) / kParts;
   constexpr size_t kRows = HWY_MIN(kEach, Tile::kRows - kFrom), kStride = Tile::kPanels * Tile::kGates;
-  constexpr size_t kLanes = hn::MaxLanes(std::remove_const_t<decltype(Tile::d)>());
+  constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<hn::TFromD<D>>());
   constexpr bool kIsLast = kPanel + 1 == Tile::kPanels;
   static_assert(kRows >= 2);
-  FinishStored<kRows>(stages, tile.d, sums + (kFrom * kStride + kPanel * Tile::kGates) * kLanes, kStride,
-                      tile.row + kFrom, tile.panel + kPanel, kIsLast ? size_t{tile.width} : kLanes);
+  FinishStored<kRows>(stages, d, sums + (kFrom * kStride + kPanel * Tile::kGates) * kLanes, kStride, tile.row + kFrom,
+                      tile.panel + kPanel, kIsLast ? size_t{tile.width} : kLanes);
   if constexpr (!kIsLast) {
-    FinishParts<kFrom, kPanel + 1>(stages, tile, sums);
+    FinishParts<kFrom, kPanel + 1>(stages, d, tile, sums);
   } else if constexpr (kFrom + kRows < Tile::kRows) {
-    FinishParts<kFrom + kRows, 0>(stages, tile, sums);
+    FinishParts<kFrom + kRows, 0>(stages, d, tile, sums);
   }
 }
 
-// A tile that takes long enough for calls: several places need it.
 template <size_t kRows, size_t kPanels, class Op, class D, class Width>
-HWY_NOINLINE void DoApart(Op op, D d, size_t row, size_t panel, Width width) {
-  // With two rows a call and sums in memory would be too much of a short step.
-  if constexpr (Op::kHasManyStages && kRows > 2) {
-    constexpr size_t kVectors = kPanels * Op::kGates;
+HWY_NOINLINE ONEGRU_NO_CLONES void TileApart(Op op, D d, size_t row, size_t panel, Width width) {
+  if constexpr (Op::kHasManyStages && kRows > 1) {
+    constexpr size_t kVectors = kPanels * Op::kGates, kLanes = hn::MaxLanes(D());
     static_assert(kRows * kVectors <= kMaxSums);
+    constexpr bool kMayBeHalf = kPanels == 1 && kLanes * sizeof(hn::TFromD<D>) >= 64;
+    const bool is_half = kMayBeHalf && width <= kLanes / 2;
     Tile<kRows, kPanels, Op::kGates, D, Width> tile(d, row, panel, width);
     op.Sum(tile);
+    // With two rows a call and sums in memory would be too much of a short step. Divisions in whole vectors would be
+    // more.
+    if (kRows == 2 && !is_half) return FinishRows<0>(op, tile);
     hn::TFromD<D>* const sums = op.s.tile_sums;
 #pragma GCC unroll 16
     for (size_t r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-      for (size_t v = 0; v < kVectors; ++v) hn::Store(tile.sums[r][v], d, sums + (r * kVectors + v) * hn::MaxLanes(d));
+      for (size_t v = 0; v < kVectors; ++v) hn::Store(tile.sums[r][v], d, sums + (r * kVectors + v) * kLanes);
     }
-    FinishParts<0, 0>(op.Stages(), tile, sums);
+    if constexpr (kMayBeHalf) {
+      if (is_half) return FinishParts<0, 0>(op.Stages(), hn::Half<D>(), tile, sums);
+    }
+    if constexpr (kRows > 2) FinishParts<0, 0>(op.Stages(), d, tile, sums);
   } else {
     Do<kRows, kPanels>(op, d, row, panel, width);
   }
+}
+
+// A tile that takes long enough for calls: several places need it. The width of a single panel is a number, so that
+// whole panels and narrow ones share a function. That is as fast, as several rows wait for their multiply-adds.
+template <size_t kRows, size_t kPanels, class Op, class D, class Width>
+HWY_INLINE void DoApart(const Op& op, D d, size_t row, size_t panel, Width width) {
+  TileApart<kRows, kPanels, Op, D, std::conditional_t<kPanels == 1, size_t, Width>>(op, d, row, panel, width);
+}
+
+// A single row of a panel that may be narrow.
+template <class Op, class D>
+HWY_NOINLINE ONEGRU_NO_CLONES void DoRow(Op op, D d, size_t panel, size_t width) {
+  Do<1, 1>(op, d, 0, panel, width);
 }
 
 template <class Op, class D, class Width>
@@ -389,11 +415,14 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     const size_t width = geometry.width(full);
     // Short vectors are for the latency of a single row.
     if (kWideForOne != 0 || rows == 1) {
-      WithTag(d, width, [&](auto tag) HWY_ATTR { Do<1, 1>(op, tag, 0, full, width); });
+      WithTag(d, width, [&](auto tag) HWY_ATTR {
+        if constexpr (kWideForOne != 0) {
+          DoRow(op.NotBesideAhead(), tag, full, width);
+        } else {
+          DoRow(op, tag, full, width);
+        }
+      });
     } else if constexpr (kWideForOne == 0) {
-      if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<D>) >= 64) {
-        if (width <= hn::MaxLanes(d) / 2) return SweepRows<kMinOfMore>(op, hn::Half<D>(), rows, full, width);
-      }
       SweepRows<kMinOfMore>(op, d, rows, full, width);
     }
   };
@@ -469,19 +498,20 @@ HWY_INLINE void ForFew(D d, const Geometry& geometry, const Op& op) {
   constexpr size_t kLanes = hn::MaxLanes(D());
   const size_t panels = geometry.panels();
   const size_t width = geometry.width(panels - 1);
-  if (panels == 1) {
-    WithTag(d, width, [&](auto tag) HWY_ATTR { Do<1, 1>(op, tag, 0, 0, width); });
-  } else if (kLanes * sizeof(hn::TFromD<D>) >= 64 && width <= kLanes / 2) {
-    WithTag(d, width, [&](auto tag) HWY_ATTR {
-      if (panels == 2) return DoMixed<1>(op, d, tag, width);
+  if (panels == 1) return WithTag(d, width, [&](auto tag) HWY_ATTR { DoRow(op, tag, 0, width); });
+  if constexpr (kLanes * sizeof(hn::TFromD<D>) >= 64) {
+    if (width <= kLanes / 2) {
+      const hn::Half<D> half;
+      if (panels == 2) return DoMixed<1>(op, d, half, width);
       if constexpr (kFewPanels > 2) {
-        if (panels == 3) return DoMixed<2>(op, d, tag, width);
-        DoMixed<3>(op, d, tag, width);
+        if (panels == 3) return DoMixed<2>(op, d, half, width);
+        DoMixed<3>(op, d, half, width);
       }
-    });
-  } else if (panels == 2) {
-    Do<1, 2>(op, d, 0, 0, width);
-  } else if constexpr (kFewPanels > 2) {
+      return;
+    }
+  }
+  if (panels == 2) return Do<1, 2>(op, d, 0, 0, width);
+  if constexpr (kFewPanels > 2) {
     if (panels == 3) return Do<1, 3>(op, d, 0, 0, width);
     Do<1, 4>(op, d, 0, 0, width);
   }

@@ -41,7 +41,7 @@ namespace onegru {
 namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 
-constexpr Kernel kKernels[2] = {MakeKernel<float, ONEGRU_STORED, false>(), MakeKernel<float, ONEGRU_STORED, true>()};
+constexpr Kernel kKernel = MakeKernel<float, ONEGRU_STORED>();
 
 }  // namespace ONEGRU_ARITHMETIC
 }  // namespace HWY_NAMESPACE
@@ -56,17 +56,17 @@ HWY_AFTER_NAMESPACE();
 
 namespace onegru {
 
-const Kernel& ONEGRU_KERNEL(bool linear_before_reset, [[maybe_unused]] std::size_t target) {
+const Kernel& ONEGRU_KERNEL([[maybe_unused]] std::size_t target) {
 #if ONEGRU_ONLY_VNNI
-  return HWY_STATIC_DISPATCH(kKernels)[linear_before_reset];
+  return HWY_STATIC_DISPATCH(kKernel);
 #else
 #if HWY_TARGETS & HWY_AVX3
-  if (CompiledTargets()[target].bit == HWY_AVX3) return N_AVX3::kKernels[linear_before_reset];
+  if (CompiledTargets()[target].bit == HWY_AVX3) return N_AVX3::kKernel;
 #endif
 #if HWY_TARGETS & HWY_AVX2 && ONEGRU_AVX_VNNI
-  if (CompiledTargets()[target].bit == HWY_AVX2) return N_AVX2::kKernels[linear_before_reset];
+  if (CompiledTargets()[target].bit == HWY_AVX2) return N_AVX2::kKernel;
 #endif
-  return ONEGRU_ELSE(linear_before_reset, target);
+  return ONEGRU_ELSE(target);
 #endif
 }
 
