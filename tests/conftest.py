@@ -1,4 +1,4 @@
-"""`make test` runs a share of the long tests, another share for each commit; `make test-long` runs all of them."""
+"""`make test` runs a share of the long tests, another one for each commit; `make test-long` runs all."""
 
 from __future__ import annotations
 
