@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import share
+from tests.support.budget import Budget
 
 
 def _commit() -> str:
@@ -27,19 +28,22 @@ def _commit() -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --long and --seed."""
+    """Add the options."""
     parser.addoption("--long", action="store_true", help="run every case of the tests that are marked long")
     parser.addoption("--seed", type=int, help="choose the cases that are run; default: from the commit")
+    parser.addoption("--budget", action="store_true", help="fail where a file takes half as long again")
+    parser.addoption("--write-budget", action="store_true", help="store how long the files take")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Seed what is chosen by chance with the commit."""
+    """Seed what is chosen by chance with the commit, and measure the files."""
     if config.option.seed is None:
         config.option.seed = int(_commit()[:7], 16)
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(config.option.seed)
     share.runs_all = config.option.long
+    config.pluginmanager.register(Budget(config))
 
 
 def pytest_report_header(config: pytest.Config) -> str:
