@@ -9,7 +9,7 @@
 PYTHON ?= python3
 TARGETS ?= native
 ARGS ?=
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 --dist worksteal
 # The tests start hundreds of short processes: what they import is compiled once, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -25,7 +25,7 @@ require = $(BIN)/python .ci/extras $(1) | $(PIP) --requirement /dev/stdin
 BUILD_INPUTS := pyproject.toml CMakeLists.txt native/c/library.cmake $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py native/c/web/pack.py)
 
-.PHONY: help run kernels example-train test test-targets test-one-cpu test-long coverage test-frameworks test-cluster bench conformance docs lint sanitize \
+.PHONY: help run kernels example-train test test-torch test-c test-targets test-one-cpu test-long budget coverage test-frameworks test-cluster bench conformance docs lint sanitize \
   faults threads check-native tiles vnni amx neon ports wasm web test-web real-time accuracy fuzz fuzz-native near-misses wheel clean
 
 help:  ## Use onegru: list these commands
@@ -46,8 +46,17 @@ kernels: $(VENV)/.examples  ## Use onegru: compile every kernel; the first run n
 example-train: $(VENV)/.torch  ## Use onegru: train four programs with PyTorch and onegru: minutes
 	@$(BIN)/python examples/training/train.py $(ARGS)
 
-test: lint  ## Test: build, lint, then run the tests: minutes
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+# The lint runs while the tests do. Its output comes last.
+test: $(VENV)/.dev  ## Test: build, then lint and run the tests: minutes
+	@mkdir -p build/logs; $(MAKE) --no-print-directory lint >build/logs/lint.log 2>&1 & \
+	lint=$$!; $(BIN)/python -m pytest $(PYTEST_ARGS); tests=$$?; \
+	wait $$lint; status=$$?; cat build/logs/lint.log; exit $$((tests | status))
+
+test-torch: $(VENV)/.torch-tests  ## Test: with PyTorch, whose CPU build it installs (200 MB)
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) -q tests/torch tests/frameworks
+
+test-c: $(VENV)/.dev  ## Test: libonegru: every case from C, C++ and static programs
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) --long tests/c --ignore tests/c/test_web.py
 
 # What the quick build of `make test` leaves out. The module and the tests of the kernels are one build. The environment
 # has that until the next `make run` or `make test`.
@@ -65,6 +74,11 @@ test-one-cpu: $(VENV)/.dev  ## Test: threads, runtimes and promises on one CPU
 
 test-long: lint  ## Test: every case of every test: about three times as long
 	@$(BIN)/python -m pytest --long $(PYTEST_ARGS)
+
+# The longest of three shares of the cases.
+budget: $(VENV)/.dev  ## Test: store how long each file of tests may take
+	@rm -f tests/budget.json
+	@for seed in 0 1 2; do $(BIN)/python -m pytest $(PYTEST_ARGS) -q --seed=$$seed --write-budget || exit 1; done
 
 coverage: $(VENV)/.dev  ## Test: the share of src/onegru that tests run: twice as long
 	@$(PIP) 'pytest-cov>=6'  # coverage.py by its own plugin, which adds up what the processes of pytest-xdist ran
@@ -263,17 +277,21 @@ $(VENV)/.dev: $(VENV)/.build $(VENV)/.targets-$(TARGETS) $(BUILD_INPUTS)
 
 FOR_TESTS := onegru_execution_provider onegru onegru_static $(if $(filter Linux,$(shell uname)),onegru_real_time)
 
-# By itself: other packages would bring a newer one.
+# Before other packages, which would bring a build with CUDA.
 $(VENV)/.torch: $(VENV)/.examples
 	@echo "Installing PyTorch"
-	@$(PIP) torch==2.13.0
+	@.ci/torch $(BIN)/python
+	@touch $@
+
+# PyTorch's exporter needs onnxscript.
+$(VENV)/.torch-tests: $(VENV)/.dev $(VENV)/.torch
+	@$(PIP) onnxscript
 	@touch $@
 
 # Keras runs on PyTorch; Flax on JAX's CPU build.
-$(VENV)/.frameworks: $(VENV)/.dev $(VENV)/.torch
+$(VENV)/.frameworks: $(VENV)/.torch-tests
 	@echo "Installing Keras, Flax and TensorFlow"
 	@$(call require,torch keras flax safetensors)
-	@$(PIP) onnxscript  # torch's exporter needs it
 	@$(PIP) tensorflow-cpu tf2onnx  # which write Keras' GRUs out as loops, as most files of Keras have them
 	@touch $@
 

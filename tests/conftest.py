@@ -1,24 +1,76 @@
-"""`make test` runs a share of what takes long; `make test-long` all of it."""
+"""`make test` runs a share of the long tests, another one for each commit; `make test-long` runs all."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from tests.support import share
+from tests.support.budget import Budget
+
+
+def _commit() -> str:
+    """The commit that is tested, in hexadecimal; "0" where there is no repository."""
+    if given := os.environ.get("ONEGRU_COMMIT"):  # of the copy that continuous integration tests
+        return given
+    command = ["git", "rev-parse", "HEAD"]
+    try:
+        found = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return "0"
+    return found.stdout.strip() or "0"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --long."""
+    """Add the options."""
     parser.addoption("--long", action="store_true", help="run every case of the tests that are marked long")
+    parser.addoption("--seed", type=int, help="choose the cases that are run; default: from the commit")
+    parser.addoption("--budget", action="store_true", help="fail where a file takes half as long again")
+    parser.addoption("--write-budget", action="store_true", help="store how long the files take")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Seed what is chosen by chance with the commit, and measure the files."""
+    if config.option.seed is None:
+        config.option.seed = int(_commit()[:7], 16)
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(config.option.seed)
+    share.runs_all = config.option.long
+    config.pluginmanager.register(Budget(config))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Name the seed."""
+    return f"seed: {config.option.seed}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the command that repeats the failures."""
+    failed = [
+        report.nodeid for kind in ("failed", "error") for report in terminalreporter.stats.get(kind, [])
+    ]
+    if failed:
+        long = " --long" if config.option.long else ""
+        names = " ".join(f"'{name}'" for name in dict.fromkeys(failed[:5]))
+        terminalreporter.write_line(
+            f"Repeat: .venv/bin/python -m pytest{long} --seed={config.option.seed} {names}"
+        )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked `long`, but for every so many of its cases; a test that is named is run."""
+    """Deselect the cases of `long` tests that are another commit's turn. A test that is named is run."""
     if config.getoption("--long") or any("::" in argument for argument in config.args):
         return
     seen: Counter[str] = Counter()
     kept: list[pytest.Item] = []
-    left: list[pytest.Item] = []
+    deselected: list[pytest.Item] = []
     for item in items:
         mark = item.get_closest_marker("long")
         if mark is None:
@@ -26,7 +78,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         every = mark.kwargs.get("every")
         test = item.nodeid.partition("[")[0]
-        (kept if every is not None and seen[test] % every == 0 else left).append(item)
+        is_its_turn = every is not None and (seen[test] + config.option.seed) % every == 0
+        (kept if is_its_turn else deselected).append(item)
         seen[test] += 1
-    config.hook.pytest_deselected(items=left)
+    config.hook.pytest_deselected(items=deselected)
     items[:] = kept

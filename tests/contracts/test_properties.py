@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import onegru
@@ -26,6 +26,7 @@ from onegru.runtimes.known_issues import Facts, verdicts
 from tests.support import oracle
 from tests.support.cases import Case, gru_cases, onnx_model, openvino_cases
 from tests.support.files.ir_files import OPERATORS, write_case
+from tests.support.share import examples
 
 ORACLES: dict[str, Callable[..., Any]] = {
     "gru": oracle.onnx_gru,
@@ -42,8 +43,6 @@ SUM_TOLERANCE = 5e-14
 # where the reference is off by at most 1.7e-12 and the oracle by 1.5e-12 from the same in 300 bits.
 GROWN_TOLERANCE = 5e-12
 GROWING = {"affine", "relu", "leakyrelu", "thresholdedrelu", "elu", "softplus"}
-
-COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 
 
 def call(case: Case, engine: str = "auto") -> tuple[Array, ...]:
@@ -89,14 +88,14 @@ def grown(seed: int) -> Case:
 
 @given(case=gru_cases())
 @example(case=grown(7303))
-@settings(COMMON, max_examples=400)
+@examples(400)
 def test_gru_is_the_oracle(case: Case) -> None:
     for actual, expected in zip(call(case, "reference"), ORACLES["gru"](**arguments(case)), strict=True):
         assert_close(case, actual, expected)
 
 
 @given(case=openvino_cases())
-@settings(COMMON, max_examples=300)
+@examples(300)
 def test_openvino_operators_are_the_oracle(case: Case) -> None:
     expected = ORACLES[case.function](**arguments(case))
     expected = expected if isinstance(expected, tuple) else (expected,)
@@ -111,7 +110,7 @@ NATIVE_TOLERANCE = {"float64": 5e-13, "float32": 2e-4, "float16": 2.0**-10 + 2e-
 
 
 @given(case=st.one_of(gru_cases(), openvino_cases()))
-@settings(COMMON, max_examples=400)
+@examples(400)
 def test_native_is_the_reference_on_every_target(case: Case) -> None:
     if has_jump(case):
         return
@@ -148,7 +147,7 @@ def arguments(case: Case) -> dict[str, Any]:
 
 
 @given(case=gru_cases())
-@settings(COMMON, max_examples=200)
+@examples(200)
 def test_layer_is_the_function(case: Case) -> None:
     own = ("hidden_size", "layout", "output_sequence")
     attributes = {name: value for name, value in case.attributes.items() if name not in own}
@@ -161,7 +160,7 @@ def test_layer_is_the_function(case: Case) -> None:
 
 
 @given(case=openvino_cases("gru_sequence", "augru_sequence"))
-@settings(COMMON, max_examples=100)
+@examples(100)
 def test_layer_is_the_sequence_function(case: Case) -> None:
     """The layer takes biases apart: sums go into Wb, and into Rb what the reset gate multiplies."""
     inputs: Any = case.inputs
@@ -196,7 +195,7 @@ def test_layer_is_the_sequence_function(case: Case) -> None:
 
 @pytest.mark.parametrize("constant_weights", [True, False])
 @given(case=gru_cases())
-@settings(COMMON, max_examples=100)
+@examples(100)
 def test_onnx_file_is_the_function(constant_weights: bool, case: Case) -> None:
     weights = ("W", "R", "B") if constant_weights else ()
     feeds = {name: array for name, array in case.inputs.items() if array is not None and name not in weights}
@@ -209,7 +208,7 @@ def test_onnx_file_is_the_function(constant_weights: bool, case: Case) -> None:
 
 
 @given(case=openvino_cases())
-@settings(COMMON, max_examples=150)
+@examples(150)
 def test_ir_file_is_the_function(case: Case) -> None:
     feeds = {
         name: array
@@ -280,7 +279,7 @@ def has_jump(case: Case) -> bool:
 
 
 @given(case=gru_cases())
-@settings(COMMON, max_examples=300)
+@examples(300)
 def test_onnxruntime_agrees(case: Case) -> None:
     import onnxruntime
 
@@ -301,7 +300,7 @@ def test_onnxruntime_agrees(case: Case) -> None:
 
 
 @given(case=openvino_cases("gru_cell", "gru_sequence"))
-@settings(COMMON, max_examples=60)
+@examples(60)
 def test_openvino_agrees(case: Case) -> None:
     openvino = pytest.importorskip("openvino")
     kind, version = {"gru_cell": ("GRUCell", 3), "gru_sequence": ("GRUSequence", 5)}[case.function]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnxruntime import InferenceSession
 
 import onegru
 from onegru.core.errors import FormatError, SpecError
@@ -39,15 +40,24 @@ def test_a_chain_is_run_inspected_searched_and_streamed(kind: str, tmp_path: Pat
 
 def test_long_chains_are_rewritten(tmp_path: Path) -> None:
     path = save(tmp_path, chains.chain("flat", DEEP))
-    onegru.make_streaming(path, tmp_path / "new.onnx", time={"X": 0})
-    onegru.rewrite(path, tmp_path / "new.onnx", decompose=True, opset=18)
+    whole = onegru.load(path).run(FEEDS)
+    onegru.make_streaming(path, tmp_path / "streaming.onnx", time={"X": 0})
+    stream = onegru.load(tmp_path / "streaming.onnx").stream()
+    parts = [stream.step({"X": FEEDS["X"][part]})["Y"] for part in (slice(0, 1), slice(1, None))]
+    np.testing.assert_allclose(np.concatenate(parts), whole["Y"], rtol=0, atol=1e-5)
+    onegru.rewrite(path, tmp_path / "decomposed.onnx", decompose=True, opset=18)
+    rewritten = onegru.load(tmp_path / "decomposed.onnx").run(FEEDS)
+    for name, array in whole.items():
+        np.testing.assert_allclose(rewritten[name], array, rtol=0, atol=1e-5)
 
 
 def test_hundreds_of_grus(tmp_path: Path) -> None:
     path = save(tmp_path, chains.grus(250))
     model = onegru.load(path)
     assert len(model.gru_nodes) == 250
-    assert model.run({"X": FEEDS["X"]})["x250"].shape == (4, B, H)
+    found = model.run({"X": FEEDS["X"]})["x250"]
+    session = InferenceSession(path, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(found, session.run(None, {"X": FEEDS["X"]})[0], rtol=0, atol=1e-5)
     assert "250" in str(onegru.inspect(path))
     model.stream(rewrite=True)
 

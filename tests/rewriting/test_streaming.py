@@ -823,6 +823,9 @@ def test_opsets(opset: int, tmp_path: Path) -> None:
     net.last = net.swapped(net.add("Squeeze", Y, *more, **axes), (1, 2, 0))
     source = save(tmp_path, net.proto(opset))
     onegru.make_streaming(source, tmp_path / "t.onnx")
+    X = np.random.default_rng(2).standard_normal((B, C, T)).astype(np.float32)
+    whole = onegru.load(source).run({"X": X})["Z"]
+    np.testing.assert_allclose(run_in_chunks(tmp_path / "t.onnx", X, [9, 1, T - 10]), whole, atol=1e-5)
 
 
 def test_a_body_that_reads_steps_is_refused_by_name(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import onegru
@@ -23,6 +23,7 @@ from tests.runtimes.test_execution_provider import CPU, run, session
 from tests.support.cases import Case, augru_cases, onnx_model
 from tests.support.comparison import same_bits
 from tests.support.files import onnx_models as m
+from tests.support.share import examples
 
 A = m.numbers(7, m.T, m.B, 1)
 STATE = m.numbers(2, 1, m.B, m.H)
@@ -41,7 +42,7 @@ def node(attributes: Any = None, **inputs: str) -> onnx.NodeProto:
     return augru_node({"X": "X", **WEIGHTS, "A": "A", **inputs}, {"Y": "Y"}, attributes, "attention")
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(augru_cases((9, 14, 15, 22)), st.booleans(), st.sampled_from(["auto", "reference"]))
 def test_one_node_has_the_bits_of_a_layer(case: Case, constant_weights: bool, engine: Any) -> None:
     opened = session(onnx_model(case, constant_weights=constant_weights), engine=engine)

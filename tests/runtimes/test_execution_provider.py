@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import onegru
@@ -30,6 +30,7 @@ from tests.support.files import onnx_models as m
 from tests.support.machine.processes import run_python, run_threads
 from tests.support.machine.repository import ROOT
 from tests.support.machine.systems import linux, posix
+from tests.support.share import examples
 
 CPU = "CPUExecutionProvider"
 
@@ -66,7 +67,7 @@ def as_array(value: Any) -> Any:
     return np.frombuffer(data, m.numpy_type("bfloat16")).reshape(shape)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(gru_cases(), st.booleans(), st.sampled_from(["auto", "reference"]))
 def test_one_node_has_the_bits_of_the_function(case: Case, constant_weights: bool, engine: str) -> None:
     hypothesis.assume(case.opset <= 25)  # the newest that ONNX Runtime knows

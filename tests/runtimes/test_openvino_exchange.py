@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import openvino
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openvino import opset8 as ops
 from openvino import opset16
@@ -24,6 +24,7 @@ from tests.support.cases import Case, openvino_cases
 from tests.support.comparison import same_bits
 from tests.support.files import openvino_models as models
 from tests.support.machine.processes import run_python
+from tests.support.share import examples
 
 T, B, I, H = 5, 2, 3, 4
 SETTINGS = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
@@ -66,7 +67,7 @@ NODES: Mapping[str, Callable[..., Any]] = {"gru_cell": ops.gru_cell, "gru_sequen
 
 @pytest.mark.filterwarnings("ignore::onegru.SpecWarning")
 @pytest.mark.parametrize("native", [True, False])
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(openvino_cases(), st.booleans())
 def test_one_layer_has_the_bits_of_the_function(native: bool, case: Case, is_constant: bool) -> None:
     if case.dtype.name != "float32":

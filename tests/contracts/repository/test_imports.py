@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -105,10 +106,15 @@ def module_names() -> list[str]:
 MODULES = module_names()
 
 
+@cache
+def nodes_of(module: str) -> list[ast.AST]:
+    """All nodes of a module's syntax tree."""
+    return [*ast.walk(ast.parse((SOURCE / Path(*module.split("."))).with_suffix(".py").read_text()))]
+
+
 def imports(module: str) -> Iterator[Import]:
     """Everything that a module imports, within functions too; names under TYPE_CHECKING count as well."""
-    tree = ast.parse((SOURCE / Path(*module.split("."))).with_suffix(".py").read_text())
-    for node in ast.walk(tree):
+    for node in nodes_of(module):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield resolve(alias.name, node.lineno)
@@ -146,12 +152,16 @@ def row(module: str) -> float:
     return next(number for number, folders in enumerate(LAYERS) if folder in folders)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_go_one_way(module: str) -> None:
-    folder = module.partition(".")[0]
-    for item in imports(module):
-        if item.own and (item.name.partition(".")[0] != folder or module in PUBLIC):
-            assert row(item.name) < row(module), f"{module}:{item.line} imports {item.name}, which lies above"
+def test_imports_go_one_way() -> None:
+    wrong = [
+        f"{module}:{item.line} imports {item.name} of a higher layer"
+        for module in MODULES
+        for item in imports(module)
+        if item.own
+        and (item.name.partition(".")[0] != module.partition(".")[0] or module in PUBLIC)
+        and row(item.name) >= row(module)
+    ]
+    assert not wrong
 
 
 def test_every_folder_is_a_layer() -> None:
@@ -172,13 +182,17 @@ def test_every_folder_of_the_package_has_tests() -> None:
         assert any((ROOT / "tests" / folder).glob("test_*.py")), f"tests/{folder}: no tests"
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_other_packages_are_imported_where_they_belong(module: str) -> None:
-    for item in imports(module):
-        if item.own or item.name == "numpy" or item.name in sys.stdlib_module_names:
-            continue
-        allowed = OPTIONAL.get(item.name, ())
-        assert any(fnmatchcase(module, pattern) for pattern in allowed), f"{module}:{item.line}: {item.name}"
+def test_other_packages_are_imported_where_they_belong() -> None:
+    everywhere = {"numpy", *sys.stdlib_module_names}
+    wrong = [
+        f"{module}:{item.line}: {item.name}"
+        for module in MODULES
+        for item in imports(module)
+        if not item.own
+        and item.name not in everywhere
+        and not any(fnmatchcase(module, pattern) for pattern in OPTIONAL.get(item.name, ()))
+    ]
+    assert not wrong
 
 
 def test_numpy_is_enough() -> None:
@@ -306,11 +320,9 @@ OTHERS_PRIVATE = {
 }
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_no_module_reaches_into_anothers_private_names(module: str) -> None:
-    tree = ast.parse((SOURCE / Path(*module.split("."))).with_suffix(".py").read_text())
+def private_names_of_others(module: str) -> list[str]:
     own: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(module):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
             own.add(node.name)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -318,19 +330,22 @@ def test_no_module_reaches_into_anothers_private_names(module: str) -> None:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             own.add(node.id)
     used = [
-        f"line {node.lineno}: {ast.unparse(node)}"
-        for node in ast.walk(tree)
+        f"{module}:{node.lineno}: {ast.unparse(node)}"
+        for node in nodes_of(module)
         if isinstance(node, ast.Attribute)
         and node.attr.startswith("_")
         and not node.attr.startswith("__")
         and node.attr not in own | OTHERS_PRIVATE
         and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
     ]
-    used += [
-        f"line {node.lineno}: imports {alias.name}"
-        for node in ast.walk(tree)
+    return used + [
+        f"{module}:{node.lineno}: imports {alias.name}"
+        for node in nodes_of(module)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("onegru")
         for alias in node.names
         if alias.name.startswith("_") and alias.name not in ("_native", "__version__")
     ]
-    assert not used
+
+
+def test_no_module_reaches_into_anothers_private_names() -> None:
+    assert not [name for module in MODULES for name in private_names_of_others(module)]

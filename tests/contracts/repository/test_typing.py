@@ -3,61 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
-from mypy import api
 
 import onegru
 from onegru import _native
 from tests.support.layers import make_gru, make_stack
-from tests.support.machine.repository import ROOT
-
-PROGRAM = """
-import numpy as np
-import onegru
-
-W = R = X = np.zeros((1, 3, 1), np.float32)
-
-layer = onegru.GRU(W, R, direction="reverse")
-onegru.GRU(W, R, direction="forwards")  # direction
-onegru.gru(X, W, R, direction="foward", opset=1)
-onegru.gru(X, W, R, direction="backward")  # direction
-onegru.gru_sequence(X, X, [1], W, R, X, hidden_size=1, direction="foward")  # direction
-onegru.augru_sequence(X, X, [1], W, R, X, X, hidden_size=1, direction="reverse")  # direction
-onegru.GRU(None, R)  # Argument 1
-layer(object())  # Argument 1
-layer(X, sequence_lens=X.tolist(), layouts=1)  # layouts
-layer([[[1.0]]], None, sequence_lens=[1], layout=1, out=None)[0].shape
-stream = layer.stream(batch_size="2")  # batch_size
-stream.step([[1.0]], rows=[0], out=[[1.0]])  # out
-stack = onegru.Stack([layer, "layer"])  # List item 1
-size: str = stack[0].input_size  # "int"
-for each in stack:
-    each.hidden_sizes  # hidden_sizes
-onegru.Spec(1, 2, "float32", "up")  # Argument 4
-"""
-
-
-def test_mypy_finds_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    monkeypatch.chdir(ROOT)  # with the cache and the settings of `make lint`
-    found, problems, _ = api.run([str(program), "--hide-error-context", "--no-error-summary", "--no-pretty"])
-    assert problems == ""
-    errors = dict(re.findall(r"^.*program\.py:(\d+): error: (.*)$", found, re.MULTILINE))
-    wanted = {
-        str(number): line.partition("  # ")[2]
-        for number, line in enumerate(PROGRAM.splitlines(), start=1)
-        if "  # " in line
-    }
-    assert errors.keys() == wanted.keys(), found
-    for number, words in wanted.items():
-        assert words in errors[number]
 
 
 def test_dir_holds_what_users_need() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import onegru
 from onegru.core.compare import difference
@@ -16,6 +16,7 @@ from onegru.layers.gates.data import join_runs
 from tests.support.cases import DTYPES, Case, augru_cases, gru_cases
 from tests.support.layers import draw, make_gru, make_stack
 from tests.support.oracle import REVERSED, numbers, onnx_cells, rounded
+from tests.support.share import examples
 
 #: How far a gate may be from the oracle's, in units in the last place of all types but float64: both sides
 #: compute in float64 and round once. Measured over 3000 cases: 0; a sum in another order may tip a rounding.
@@ -147,13 +148,13 @@ def check(case: Case) -> None:
     assert not h[~inside].any()
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(gru_cases())
 def test_gates_are_the_equations(case: Case) -> None:
     check(case)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(augru_cases())
 def test_gates_with_attention(case: Case) -> None:
     check(case)

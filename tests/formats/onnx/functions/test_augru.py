@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from onnx.reference import ReferenceEvaluator
 
 import onegru
@@ -22,6 +22,7 @@ from tests.support.cases import Case, augru_cases, normal, onnx_model
 from tests.support.comparison import same_bits
 from tests.support.files import onnx_models as m
 from tests.support.oracle import onnx_gru
+from tests.support.share import examples
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 
@@ -92,7 +93,7 @@ def test_onnxruntime_runs_the_function(opset: int, direction: str, layout: int, 
             assert_near(opened.run(None, fed(case, opened)), case)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(augru_cases((9, 13, 15, 22)))
 def test_the_function_is_the_operator(case: Case) -> None:
     functions = map(str.lower, case.attributes.get("activations", ()))
