@@ -26,35 +26,34 @@ constexpr const char kAdvice[] =
 }  // namespace
 
 const Kernel& KernelFor(const Spec& spec, std::size_t target) {
-  const bool linear_before_reset = spec.linear_before_reset;
   switch (spec.storage) {
     case ElementType::kFloat64:
-      if constexpr (ONEGRU_HAS_FLOAT64) return Float64Kernel(linear_before_reset, target);
+      if constexpr (ONEGRU_HAS_FLOAT64) return Float64Kernel(target);
       ThrowMissing("float64");
     case ElementType::kFloat16:
-      if constexpr (ONEGRU_HAS_FLOAT16) return Float16Kernel(linear_before_reset, target);
+      if constexpr (ONEGRU_HAS_FLOAT16) return Float16Kernel(target);
       ThrowMissing("float16 weights");
     case ElementType::kBFloat16:
-      if constexpr (ONEGRU_HAS_BFLOAT16) return BFloat16Kernel(linear_before_reset, target);
+      if constexpr (ONEGRU_HAS_BFLOAT16) return BFloat16Kernel(target);
       ThrowMissing("bfloat16 weights");
     case ElementType::kInt8:
       if constexpr (ONEGRU_HAS_INT8) {
 #if !ONEGRU_WITHOUT_VNNI
         if (Int8ProductsOf(target) != Int8Products::kSimd) {
-          return (spec.planes == 1 ? Int8VnniKernel : Int8By16VnniKernel)(linear_before_reset, target);
+          return (spec.planes == 1 ? Int8VnniKernel : Int8By16VnniKernel)(target);
         }
 #endif
 #if ONEGRU_ONLY_VNNI
         throw Unsupported("this build's kernels for int8 weights need VNNI, which this CPU does not have");
 #else
-        return (spec.planes == 1 ? Int8Kernel : Int8By16Kernel)(linear_before_reset, target);
+        return (spec.planes == 1 ? Int8Kernel : Int8By16Kernel)(target);
 #endif
       }
       ThrowMissing("int8 weights");
     case ElementType::kFloat32:
       break;
   }
-  return Float32Kernel(linear_before_reset, target);
+  return Float32Kernel(target);
 }
 
 const GradientKernel& GradientKernelFor(ElementType type, std::size_t target) {
