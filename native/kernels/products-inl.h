@@ -153,6 +153,7 @@ HWY_INLINE void AddInt8(ItemState<C, S>& s, const void* matrix, const Channels& 
   static_assert(Tile::kRows * kVectors <= kMaxSums);
   using D = std::remove_const_t<decltype(tile.d)>;
   const size_t groups = HWY_LIKELY(s.spec.group == 0) ? 1 : Groups(s.spec, K);
+  if (HWY_UNLIKELY(groups == 0)) return start();  // no inputs
   C* stored = s.tile_sums;
   for (size_t group = 0;;) {
     AddGroup(s, matrix, channels, K, rows, tile, group, groups, [&]() HWY_ATTR {
