@@ -25,7 +25,7 @@ require = $(BIN)/python .ci/extras $(1) | $(PIP) --requirement /dev/stdin
 BUILD_INPUTS := pyproject.toml CMakeLists.txt native/c/library.cmake $(filter-out native/tests/%,$(wildcard native/*.h native/*.cc native/*/*.h native/*/*.cc))
 CODE := $(wildcard src tests docs examples benchmarks native/build_backend.py native/c/web/pack.py)
 
-.PHONY: help run kernels example-train test test-torch test-c test-targets test-one-cpu test-long budget coverage test-frameworks test-cluster bench conformance docs lint sanitize \
+.PHONY: help run kernels example-train test test-torch test-c test-targets test-one-cpu test-long durations coverage test-frameworks test-cluster bench conformance docs lint sanitize \
   faults threads check-native tiles vnni amx neon ports wasm web test-web real-time accuracy fuzz fuzz-native near-misses wheel clean
 
 help:  ## Use onegru: list these commands
@@ -75,10 +75,8 @@ test-one-cpu: $(VENV)/.dev  ## Test: threads, runtimes and promises on one CPU
 test-long: lint  ## Test: every case of every test: about three times as long
 	@$(BIN)/python -m pytest --long $(PYTEST_ARGS)
 
-# The longest of three shares of the cases.
-budget: $(VENV)/.dev  ## Test: store how long each file of tests may take
-	@rm -f tests/budget.json
-	@for seed in 0 1 2; do $(BIN)/python -m pytest $(PYTEST_ARGS) -q --seed=$$seed --write-budget || exit 1; done
+durations: $(VENV)/.dev  ## Test: store how long each test takes; ARGS=--long measures every case
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) -q --write-durations $(ARGS)
 
 coverage: $(VENV)/.dev  ## Test: the share of src/onegru that tests run: twice as long
 	@$(PIP) 'pytest-cov>=6'  # coverage.py by its own plugin, which adds up what the processes of pytest-xdist ran

@@ -1,4 +1,4 @@
-"""`make test` runs a share of the long tests, another one for each commit; `make test-long` runs all."""
+"""Chooses the cases that `make test` runs: another share for each commit. `make test-long` runs all."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import share
-from tests.support.budget import Budget
+from tests.support import selection
+from tests.support.durations import CASES, Durations
 
 
 def _commit() -> str:
@@ -29,21 +29,29 @@ def _commit() -> str:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
-    parser.addoption("--long", action="store_true", help="run every case of the tests that are marked long")
+    parser.addoption("--long", action="store_true", help="run every case, and the tests that are marked long")
+    parser.addoption(
+        "--seconds",
+        type=float,
+        default=selection.SECONDS,
+        help="CPU seconds of a test function; default: %(default)s",
+    )
     parser.addoption("--seed", type=int, help="choose the cases that are run; default: from the commit")
-    parser.addoption("--budget", action="store_true", help="fail where a file takes half as long again")
-    parser.addoption("--write-budget", action="store_true", help="store how long the files take")
+    parser.addoption(
+        "--budget", action="store_true", help="fail where a file takes half as long again as it did"
+    )
+    parser.addoption("--write-durations", action="store_true", help="store how long the tests take")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Seed what is chosen by chance with the commit, and measure the files."""
+    """Seed what is chosen by chance with the commit, and measure the tests."""
     if config.option.seed is None:
         config.option.seed = int(_commit()[:7], 16)
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(config.option.seed)
-    share.runs_all = config.option.long
-    config.pluginmanager.register(Budget(config))
+    selection.runs_all = config.option.long
+    config.pluginmanager.register(Durations(config))
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -65,21 +73,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the cases of `long` tests that are another commit's turn. A test that is named is run."""
-    if config.getoption("--long") or any("::" in argument for argument in config.args):
+    """Deselect long tests, and the cases of other commits. A test that is named is run."""
+    functions = [item.nodeid.partition("[")[0] for item in items]
+    cases = Counter(functions)
+    for item, function in zip(items, functions, strict=True):
+        item.stash[CASES] = cases[function]
+    if config.option.long or any("::" in argument for argument in config.args):
         return
+    durations = selection.stored_durations()
+    steps = {
+        function: selection.every(function, count, durations, config.option.seconds)
+        for function, count in cases.items()
+    }
     seen: Counter[str] = Counter()
     kept: list[pytest.Item] = []
     deselected: list[pytest.Item] = []
-    for item in items:
-        mark = item.get_closest_marker("long")
-        if mark is None:
-            kept.append(item)
-            continue
-        every = mark.kwargs.get("every")
-        test = item.nodeid.partition("[")[0]
-        is_its_turn = every is not None and (seen[test] + config.option.seed) % every == 0
-        (kept if is_its_turn else deselected).append(item)
-        seen[test] += 1
+    for item, function in zip(items, functions, strict=True):
+        is_long = item.get_closest_marker("long") is not None
+        is_turn = selection.is_turn(function, seen[function], steps[function], config.option.seed)
+        (kept if is_turn and not is_long else deselected).append(item)
+        seen[function] += 1
     config.hook.pytest_deselected(items=deselected)
     items[:] = kept

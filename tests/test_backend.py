@@ -47,7 +47,6 @@ class ProviderBackend(backend.OneGRUBackend):
         return ProviderRep(model)
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("which", [backend.OneGRUBackend, ProviderBackend])
 def test_onnx_own_cases(which: Any) -> None:
     """One test for all of them: onnx builds every case of every operator first, which takes seconds."""

@@ -197,7 +197,6 @@ def c_layers(content: bytes) -> list[Layer] | None:
     return layers
 
 
-@pytest.mark.long(every=12)
 @pytest.mark.parametrize("seed", range(60))
 def test_broken_files_are_read_or_refused_as_in_python(tmp_path: Path, seed: int) -> None:
     rng, path, read = random.Random(seed), tmp_path / "changed.safetensors", 0

@@ -50,7 +50,6 @@ def c_layer(layer: onegru.GRU) -> Layer:
     return Layer.create(layer.spec, layer.weights, weight_storage, activation)
 
 
-@pytest.mark.long(every=21)
 @pytest.mark.parametrize(("storage", "part"), itertools.product(STORAGES, range(20)), ids=str)
 def test_the_kits_cases_have_pythons_bits(storage: tuple[str | None, str | None], part: int) -> None:
     done = 0

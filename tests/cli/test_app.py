@@ -242,7 +242,6 @@ def test_script(cli: Cli) -> None:
     script("run", "none.onnx").refused("none.onnx: No such file or directory")
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("target", onegru.targets().available)
 def test_script_with_a_target(target: str) -> None:
     result = script("targets", "--json", ONEGRU_TARGET=target)
@@ -325,7 +324,6 @@ def test_script_in_a_terminal_without_arrows(cli: Cli) -> None:
     assert " us " in out and "\\x" not in out
 
 
-@pytest.mark.long(every=6)
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks at what a process has loaded")
 @pytest.mark.parametrize("loaded", ["/onnx/", "/onnxruntime/"])
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 3.0])

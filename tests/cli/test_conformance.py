@@ -38,7 +38,6 @@ def run(cli: Cli, *arguments: str) -> Any:
     return cli("conformance", "run", *FEW, *arguments)
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.usefixtures("fakes")
 @pytest.mark.parametrize(
     ("runtime", "options", "code", "words"),

@@ -84,7 +84,6 @@ def layers_for(kind: str, other: str) -> list[GRU | Stack]:
     return found
 
 
-@pytest.mark.long(every=16)
 @pytest.mark.parametrize("first", KINDS)
 @pytest.mark.parametrize("second", KINDS)
 def test_every_pair(tmp_path: Path, first: str, second: str) -> None:

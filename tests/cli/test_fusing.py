@@ -125,7 +125,6 @@ def test_what_does_not_go_together(source: Path, cli: Cli) -> None:
     assert "folder 'no' does not exist" in cli("fuse", source, "no/target.onnx").err
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("command", ["run", "bench"])
 def test_a_model_without_gru_nodes_may_have_grus_all_the_same(
     source: Path, missed: Path, cli: Cli, command: str

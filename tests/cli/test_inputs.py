@@ -155,7 +155,6 @@ def test_sizes_of_open_dimensions(cli: Cli) -> None:
         cli("run", name, "--random", 0, "--dim", dim).refused(f"--dim: {dim!r}; must be 999999999999 at most")
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("command", ["run", "bench", "verify"])
 def test_random_inputs_that_contradict_each_other(cli: Cli, command: str) -> None:
     """A number that a shape must equal cannot be drawn: the message says what to do."""

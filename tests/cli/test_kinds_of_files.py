@@ -148,7 +148,6 @@ def done(result: Result) -> Result:
 # ---- what works
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("name", working("run"))
 def test_run(name: str, folder: Path, cli: Cli) -> None:
     path = source(name, folder)
@@ -162,7 +161,6 @@ def test_run(name: str, folder: Path, cli: Cli) -> None:
         compare(dict(found), truth(path, given), bound_of(name))
 
 
-@pytest.mark.long(every=25)
 @pytest.mark.parametrize("name", working("verify"))
 def test_verify(name: str, folder: Path, cli: Cli) -> None:
     result = done(cli("verify", source(name, folder), "--dims", 3))
@@ -197,7 +195,6 @@ def subject(name: str, command: str, folder: Path, cli: Cli) -> Path:
     return fuse(path, cli) if FUSE in CELLS[name, command] else path
 
 
-@pytest.mark.long(every=5)
 @pytest.mark.parametrize("name", with_fused("stream"))
 def test_stream(name: str, folder: Path, cli: Cli) -> None:
     path = source(name, folder)
@@ -246,7 +243,6 @@ def perturbed(path: Path, steps: int) -> tuple[dict[str, Array], dict[str, Array
     return found[0], found[1]
 
 
-@pytest.mark.long(every=25)
 @pytest.mark.parametrize("name", with_fused("quantize"))
 def test_quantize(name: str, folder: Path, cli: Cli) -> None:
     path = source(name, folder)
@@ -258,7 +254,6 @@ def test_quantize(name: str, folder: Path, cli: Cli) -> None:
     assert layers and all(item is not None and lossless_storage(item.weights) == "int8" for item in layers)
 
 
-@pytest.mark.long(every=5)
 @pytest.mark.parametrize("name", [*working("convert", NAMED), *of("convert", FUSE)])
 def test_convert(name: str, folder: Path, cli: Cli) -> None:
     path = subject(name, "convert", folder, cli)
@@ -289,13 +284,11 @@ def refusals(slow: bool) -> Iterator[tuple[str, str]]:
     return (key for key, cell in CELLS.items() if cell and slow == (key[1] == "quantize" and FUSE in cell))
 
 
-@pytest.mark.long(every=6)
 @pytest.mark.parametrize(("name", "command"), refusals(slow=True))
 def test_refused_behind_measurements(name: str, command: str, folder: Path, cli: Cli) -> None:
     test_refused(name, command, folder, cli)
 
 
-@pytest.mark.long(every=5)
 @pytest.mark.parametrize(("name", "command"), refusals(slow=False))
 def test_refused(name: str, command: str, folder: Path, cli: Cli) -> None:
     path = source(name, folder)

@@ -117,7 +117,6 @@ def test_inputs_are_the_same_each_time() -> None:
     )
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("case", SOME, ids=lambda case: case.name)
 def test_expectation_is_the_oracles(case: Case) -> None:
     """Plain loops that share nothing with the package give the same numbers."""
@@ -153,7 +152,6 @@ def by_oracle(case: Case) -> Arrays:
 # ---- the tolerance
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("case", SOME, ids=lambda case: case.name)
 def test_layers_keep_within_the_tolerance(case: Case) -> None:
     layer = onegru.GRU.from_canonical(case.lowered.spec, case.lowered.weights)

@@ -147,7 +147,6 @@ def test_the_copy_without_a_fault_passes() -> None:
     assert all(is_right(case, reference) for case in all_cases()[::29])
 
 
-@pytest.mark.long(every=29)
 @pytest.mark.parametrize("faulty", FAULTS, indirect=True)
 def test_a_case_catches_it(faulty: ModuleType) -> None:
     """The cases that are simplest, and so say most about a fault, come first."""

@@ -31,7 +31,6 @@ SOME = [
 ]
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("case", SOME, ids=lambda case: case.name)
 def test_a_file_is_legal_and_right(case: Case, tmp_path: Path) -> None:
     files = case_files(case)

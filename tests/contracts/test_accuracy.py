@@ -118,7 +118,6 @@ def exact(activation: Activation, x: Array) -> Array:
 # ---- activations
 
 
-@pytest.mark.long(every=5)
 @needs_fma
 @pytest.mark.parametrize("activation", MEASURED, ids=ids)
 def test_float32(activation: Activation) -> None:
@@ -132,7 +131,6 @@ def test_default_activations_are_within_four_ulp() -> None:
     assert max(FLOAT32_BOUNDS["Sigmoid"], FLOAT32_BOUNDS["Tanh"]) <= 4
 
 
-@pytest.mark.long(every=5)
 @needs_fma
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="long double is no wider than double here")
 @pytest.mark.parametrize("activation", MEASURED, ids=ids)
@@ -290,7 +288,6 @@ STORAGE_BOUNDS = {
 }
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize(("H", "weights", "activations"), STORAGE_BOUNDS)
 def test_the_cost_of_storage(H: int, weights: str, activations: str | None) -> None:
     bound = STORAGE_BOUNDS[H, weights, activations]

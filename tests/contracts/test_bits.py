@@ -46,7 +46,6 @@ def draw(*shape: int, dtype: Any, seed: int = 3) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize(("kind", "size", "after"), itertools.product(KINDS, SIZES, [False, True]))
 def test_batches_and_places_in_them(kind: str, size: tuple[int, int], after: bool) -> None:
     dtype, options = KINDS[kind]
@@ -75,7 +74,6 @@ def test_scores_of_one_row_by_several_threads(kind: str, attention: str) -> None
             assert_bits(layer(X, attention=scores)[0], Y)
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize(("kind", "after"), itertools.product(KINDS, [False, True]))
 @pytest.mark.parametrize("size", [(3, 4), (70, 67), (64, 200)])
 def test_threads(kind: str, size: tuple[int, int], after: bool) -> None:

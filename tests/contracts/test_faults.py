@@ -23,7 +23,6 @@ def test_every_fault_of_training_ends_in_an_error_or_in_the_right_bits(library: 
     assert found["allocations"] > 40 and found["threads"] == 2
 
 
-@pytest.mark.long(every=4)
 @pytest.mark.parametrize("part", [part for part in PARTS if part != "training"])
 def test_every_fault_ends_in_an_error_or_in_the_right_bits(part: str, library: Path) -> None:
     if part == "OpenVINO" and len(os.sched_getaffinity(0)) == 1:

@@ -227,7 +227,6 @@ def test_public_classes_are_onegrus_own(name: str) -> None:
     assert CLASSES[name].__qualname__ == name
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", CLASSES)
 def test_objects_pickle_and_copy(name: str, way: str) -> None:
@@ -240,7 +239,6 @@ def test_objects_pickle_and_copy(name: str, way: str) -> None:
     np.testing.assert_equal(case.known_by(twin), case.known_by(item))
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", SUBCLASSES)
 def test_subclasses_pickle_and_copy(name: str, way: str) -> None:

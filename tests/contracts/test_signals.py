@@ -68,7 +68,6 @@ print("late" if min(late, default=0) > 0.2 else "in time", late)
 """
 
 
-@pytest.mark.long(every=6)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     ("direction", "I", "H", "T", "B"),
@@ -144,7 +143,6 @@ print(len(calls) > 3, all(same))
 """
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_handler_that_returns_lets_the_call_finish(threads: int) -> None:
     """It may call layers, the very one included, and change the rounding mode."""
@@ -218,7 +216,6 @@ atexit.register(time.sleep, 0.05)
 """
 
 
-@pytest.mark.long(every=5)
 @pytest.mark.parametrize("T", [1, 20, 200, 2000, 20000])
 def test_an_exit_while_a_daemon_thread_is_in_a_call_is_silent(T: int) -> None:
     for _ in range(4):

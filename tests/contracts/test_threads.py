@@ -68,7 +68,6 @@ def test_the_environment_sets_it(value: str) -> None:
     assert output_of(SHOW, ONEGRU_NUM_THREADS=value) == str(int(value))
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("value", ["0", "65", "-1", "2.0", " 2", "two", "1000", "²", "2\n"])
 def test_a_wrong_environment_is_refused(value: str) -> None:
     done = run(SHOW, ONEGRU_NUM_THREADS=value)
@@ -88,7 +87,6 @@ def test_by_default_as_many_as_the_process_may_use() -> None:
     assert output_of(f"{again}; {SHOW}", ONEGRU_NUM_THREADS="3") == usable
 
 
-@pytest.mark.long(every=5)
 @pytest.mark.parametrize(
     ("value", "count"),
     [("3", 3), ("007", 7), (" 4 , 3,2", 4), ("5\n", 5), ("64", 64), ("65", 64), ("9" * 5000, 64)],
@@ -100,7 +98,6 @@ def test_openmps_variable_is_the_default(value: str, count: int) -> None:
     assert output_of(f"{again}; {SHOW}", OMP_NUM_THREADS=value) == str(count)
 
 
-@pytest.mark.long(every=6)
 @pytest.mark.parametrize("value", ["", "0", "-1", "two", "2.5", ",2", "²", "4;3"])
 def test_what_openmp_would_refuse_is_ignored(value: str) -> None:
     assert output_of(SHOW, OMP_NUM_THREADS=value) == output_of(SHOW)

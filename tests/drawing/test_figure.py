@@ -59,7 +59,6 @@ def test_directions_and_comparisons_are_columns() -> None:
     np.testing.assert_array_equal(images["state h – difference"], difference)
 
 
-@pytest.mark.long(every=6)
 @pytest.mark.parametrize(
     ("made", "direction", "words"),
     [("forward", None, ""), ("reverse", None, "reverse, "), ("bidirectional", None, "")]
@@ -75,7 +74,6 @@ def test_one_direction_is_named(made: str, direction: str | None, words: str) ->
     assert all(expected in line for line in compared)
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize(("T", "other"), [(1, 1), (2, 3), (20, 12), (12, 20), (700, 7)])
 def test_steps_are_whole_and_compared_runs_share_them(T: int, other: int) -> None:
     figures = [trace_of(T=T).plot(), trace_of(T=T).plot(against=trace_of(T=other))]

@@ -125,7 +125,6 @@ def draw(seed: int, *, smooth: bool = False) -> Case:
     return Case(spec, weights, order, call, dY, dY_h)
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("seed", range(90))
 def test_gradients_are_differences(seed: int) -> None:
     case = draw(seed)
@@ -137,7 +136,6 @@ def test_gradients_are_differences(seed: int) -> None:
             assert np.vdot(gradient, step) == pytest.approx(difference, rel=1e-5, abs=2e-12), name
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("saves", [False, True])
 @pytest.mark.parametrize("seed", range(40))
 def test_float32_is_near_float64(seed: int, saves: bool) -> None:

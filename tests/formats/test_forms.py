@@ -11,7 +11,6 @@ from tests.support.forms import TARGETS, check_every_form
 pytest.importorskip("safetensors")
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_form(name: str, tmp_path: Path) -> None:
     check_every_form(TARGETS[name], tmp_path)

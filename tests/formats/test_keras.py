@@ -37,7 +37,6 @@ HOSTILE_JSON = {
 }
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("what", HOSTILE_JSON)
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
 def test_hostile_json(tmp_path: Path, what: str, suffix: str) -> None:

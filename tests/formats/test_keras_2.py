@@ -175,7 +175,6 @@ def test_where_weights_lie(tmp_path: Path, group: str) -> None:
     expect(onegru.load_layers(path)["gru_1"], loop(weights, X, sigmoid, reset_after=False))
 
 
-@pytest.mark.long(every=4)
 @pytest.mark.parametrize("separator", ["/", "\\"])
 @pytest.mark.parametrize("container", ["_layer_checkpoint_dependencies", "layers"])
 def test_2_13_archives(tmp_path: Path, container: str, separator: str) -> None:

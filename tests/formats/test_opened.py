@@ -140,7 +140,6 @@ def written(folder: Path, name: str, end: str = ".tar") -> Path:
     return path.rename(folder / f"y{end}")
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("end", [".tar", ".onnx", ".pt", ".xml", ""])
 @pytest.mark.parametrize("name", FILES)
 def test_files_under_any_name(tmp_path: Path, name: str, end: str) -> None:

@@ -168,7 +168,6 @@ HOSTILE: dict[str, bytes] = {
 }
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_pickles(tmp_path: Path, what: str) -> None:
     with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:

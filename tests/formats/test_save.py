@@ -220,7 +220,6 @@ def test_no_half_of_a_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exis
     assert failed and {item.name: item.read_bytes() for item in tmp_path.iterdir()} == before
 
 
-@pytest.mark.long(every=12)
 @posix
 @pytest.mark.parametrize("hidden", [H, H + 90, 1])
 @pytest.mark.parametrize("earlier", [(".xml", ".bin"), (".xml",), (".bin",), ()], ids=len)

@@ -222,7 +222,6 @@ def in_chunks(
     return parts
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("is_open", [True, False], ids=["open", "fixed"])
 @pytest.mark.parametrize("dynamo", [False, True], ids=["torchscript", "dynamo"])
 @pytest.mark.parametrize("name", NETWORKS)

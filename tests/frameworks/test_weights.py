@@ -39,7 +39,6 @@ def check_pair(pair: tuple[str, ...], source: onegru.Stack) -> None:
         assert largest_difference(run(onegru.Stack(made), X), run(source, X)) <= TOLERANCES[dtype]
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("pair", itertools.product(DIALECTS, DIALECTS), ids="-".join)
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -51,7 +50,6 @@ def test_every_pair_keeps_the_function(pair: tuple[str, str], direction: str, dt
     check_pair(pair, source)
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("pair", itertools.product(["onnx", "openvino", "keras"], repeat=2), ids="-".join)
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -12,7 +12,6 @@ from tests.support.fusing import SIGMOID, TANH, Function, Net, Step, check_fused
 pytest.importorskip("onnxruntime")
 
 
-@pytest.mark.long(every=12)
 @pytest.mark.parametrize("seed", range(6))
 def test_drawn_near_misses(seed: int) -> None:
     rng = np.random.default_rng(8000 + seed)
@@ -49,7 +48,6 @@ def from_zeros(after: bool, gate: str, at: int, kind: str, *bounds: float) -> Ne
     return net
 
 
-@pytest.mark.long(every=8)
 @pytest.mark.parametrize("bend", BENDS, ids=str)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_every_step_from_zeros_counts(after: bool, bend: tuple[str, *tuple[float, ...]]) -> None:

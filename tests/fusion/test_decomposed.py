@@ -73,7 +73,6 @@ def check_parameters(case: Decomposed) -> None:
         assert gru.clip is None or gru.clip > 0, case.recipe
 
 
-@pytest.mark.long(every=6)
 @pytest.mark.parametrize("seed", range(8))
 def test_models_that_hold_grus_compute_them(seed: int) -> None:
     rng: Generator = np.random.default_rng(1000 + seed)
@@ -84,7 +83,6 @@ def test_models_that_hold_grus_compute_them(seed: int) -> None:
         check_parameters(case)
 
 
-@pytest.mark.long(every=4)
 @pytest.mark.parametrize("name", NEAR_MISSES)
 def test_near_misses_compute_their_own_equations(name: str) -> None:
     rng: Generator = np.random.default_rng(list(NEAR_MISSES).index(name))
@@ -95,7 +93,6 @@ def test_near_misses_compute_their_own_equations(name: str) -> None:
         check_parameters(case)
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", KINDS)
 def test_models_of_a_kind_compute_their_grus(name: str) -> None:
     rng: Generator = np.random.default_rng(list(KINDS).index(name))

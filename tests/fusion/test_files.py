@@ -43,7 +43,6 @@ def test_there_are_files_of_each_exporter() -> None:
     assert all(path.stat().st_size < 20_000 for path in FILES)
 
 
-@pytest.mark.long(every=6)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_files_are_fused(path: Path) -> None:
     model = onnx.load(path)

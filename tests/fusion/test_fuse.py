@@ -75,7 +75,6 @@ PLACES: dict[str, tuple[Any, str, Callable[..., bool], int]] = {
 }
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize(
     "error", [IndexError("tuple index out of range"), MissError("no shape"), RecursionError()]
 )

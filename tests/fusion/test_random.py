@@ -217,7 +217,6 @@ def check_parameters(case: Decomposed, model: onnx.ModelProto) -> None:
 # Tests
 
 
-@pytest.mark.long(every=9)
 @pytest.mark.parametrize("seed", range(8))
 def test_drawn_models_are_fused(seed: int) -> None:
     rng: Generator = np.random.default_rng(5000 + seed)
@@ -225,7 +224,6 @@ def test_drawn_models_are_fused(seed: int) -> None:
     assert count >= 20
 
 
-@pytest.mark.long(every=4)
 @pytest.mark.parametrize("seed", range(4))
 def test_near_misses_compute_what_they_did(seed: int) -> None:
     rng: Generator = np.random.default_rng(6000 + seed)
@@ -233,7 +231,6 @@ def test_near_misses_compute_what_they_did(seed: int) -> None:
         check_near_miss(draw_near_miss(rng))
 
 
-@pytest.mark.long(every=18)
 @pytest.mark.parametrize("name", NEAR_MISSES)
 def test_no_near_miss_becomes_something_else(name: str) -> None:
     rng: Generator = np.random.default_rng(7000 + list(NEAR_MISSES).index(name))

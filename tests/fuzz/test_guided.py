@@ -20,7 +20,6 @@ def _of_bytes(data: bytes, most: int) -> bytes:
     return (data[::-1] + b"\0")[:most]
 
 
-@pytest.mark.long(every=9)
 @pytest.mark.parametrize("kind", KINDS)
 def test_inputs_are_read_or_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not corpus(kind):

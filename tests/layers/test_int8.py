@@ -51,7 +51,6 @@ def pair(
     return native, reference
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize(("storage", "after"), itertools.product(ACTIVATION_STORAGES, [False, True]))
 @pytest.mark.parametrize("options", FUNCTIONS, ids=lambda options: " ".join(map(str, options)) or "default")
 @pytest.mark.parametrize(

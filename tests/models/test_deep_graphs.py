@@ -22,7 +22,6 @@ DEEP = 1_100
 FEEDS = {"X": onnx_models.X, "h": np.zeros((1, B, H), np.float32)}
 
 
-@pytest.mark.long(every=8)
 @pytest.mark.parametrize("kind", chains.KINDS)
 def test_a_chain_is_run_inspected_searched_and_streamed(kind: str, tmp_path: Path) -> None:
     path = save(tmp_path, chains.chain(kind, DEEP))
@@ -62,7 +61,6 @@ def test_hundreds_of_grus(tmp_path: Path) -> None:
     model.stream(rewrite=True)
 
 
-@pytest.mark.long(every=6)
 @pytest.mark.parametrize("kind", chains.IR_KINDS)
 def test_a_chain_in_an_ir(kind: str, tmp_path: Path) -> None:
     path = chains.ir_chain(

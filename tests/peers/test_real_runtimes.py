@@ -17,7 +17,6 @@ from tests.support.files.onnx_models import graph, gru, model, node, save, value
 from tests.support.verify_cases import REAL, T, chain, fault_of, feeds, ir, only, verified
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("runtime", REAL, ids=lambda runtime: runtime.name)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_agreement(tmp_path: Path, runtime: Runtime, dtype: str) -> None:
@@ -43,7 +42,6 @@ KNOWN: list[tuple[Runtime, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.long(every=6)
 @pytest.mark.parametrize(("runtime", "attributes", "words"), KNOWN)
 def test_known_faults(tmp_path: Path, runtime: Runtime, attributes: dict[str, Any], words: str) -> None:
     pytest.importorskip(runtime.name)

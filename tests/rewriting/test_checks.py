@@ -108,7 +108,6 @@ def source_of(check: str) -> ModelProto:
     return decomposed("chain", np.random.default_rng(1)).model if check == "fuse" else plain()
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize(
     ("check", "plant"),
     [(check, plant) for check in CHECKS for plant in PLANTS if check == "rewrite" or " " not in plant],

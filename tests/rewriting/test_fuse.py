@@ -289,7 +289,6 @@ def test_broken_irs(tmp_path: Path) -> None:
     assert [item.name for item in tmp_path.iterdir()] == ["model.xml"]
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("form", ["TensorIterator", "Loop", "unrolled"])
 def test_irs(form: str, tmp_path: Path) -> None:
     pytest.importorskip("openvino")
@@ -318,7 +317,6 @@ def test_missing_files(tmp_path: Path) -> None:
         onegru.fuse(tmp_path / "nowhere.onnx", tmp_path / "target.onnx")
 
 
-@pytest.mark.long(every=4)
 @pytest.mark.parametrize("kind", ["cell", "chain", "Scan", "Loop"])
 def test_damaged_files(tmp_path: Path, kind: str) -> None:
     """A file with a few bytes changed is fused or refused, never anything else."""

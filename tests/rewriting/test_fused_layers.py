@@ -58,7 +58,6 @@ def stack(path: Path, layers: int, between: str, sizes: list[int]) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
-@pytest.mark.long(every=5)
 @pytest.mark.parametrize("sizes", [[0, 0, 2 * H], [0, -1, 2 * H], [0, 0, -1]], ids=str)
 @pytest.mark.parametrize(("layers", "between"), [(2, "Tanh"), *((3, between) for between in BETWEEN)])
 def test_every_layer_is_found_again(layers: int, between: str, sizes: list[int], tmp_path: Path) -> None:

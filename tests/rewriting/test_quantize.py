@@ -48,7 +48,6 @@ def in_int8(matrix: Array) -> Array:
     return np.asarray(q * scale)
 
 
-@pytest.mark.long(every=5)
 @pytest.mark.parametrize("case", cases())
 def test_every_kind_of_node(case: Case, tmp_path: Path) -> None:
     source = save(tmp_path, case.build())
@@ -75,7 +74,6 @@ def test_every_kind_of_node(case: Case, tmp_path: Path) -> None:
     assert not {"W", "R"} & types.keys()
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("group_size", [32, 64, 128])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_groups(group_size: int, direction: Any, tmp_path: Path) -> None:

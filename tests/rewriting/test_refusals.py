@@ -121,7 +121,6 @@ def test_broken_files(data: bytes, tmp_path: Path) -> None:
     assert not (tmp_path / "target.onnx").exists()
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("options", [{"opset": 22}, {"layout": 0}, {"decompose": True}, {"dtype": "float16"}])
 def test_damaged_files(options: dict[str, Any], tmp_path: Path) -> None:
     """A file with a few bytes changed is rewritten or refused, never anything else."""

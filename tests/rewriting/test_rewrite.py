@@ -57,7 +57,6 @@ def with_steps(case: Case, steps: int) -> ModelProto:
 # ---- each change alone
 
 
-@pytest.mark.long(every=9)
 @pytest.mark.parametrize("case", cases())
 def test_decompose(case: Case, tmp_path: Path) -> None:
     runtimes = ("onnxruntime",) if case.dtype == "float64" else ("onnxruntime", "openvino")
@@ -68,7 +67,6 @@ def test_decompose(case: Case, tmp_path: Path) -> None:
     assert target.opset_import[0].version == max(case.opset, DECOMPOSED_OPSET)
 
 
-@pytest.mark.long(every=5)
 @pytest.mark.parametrize("steps", [1, 4, 8])
 @pytest.mark.parametrize("case", cases())
 def test_decompose_few_steps(case: Case, steps: int, tmp_path: Path) -> None:
@@ -110,7 +108,6 @@ def test_a_wrong_number_of_steps_fails(tmp_path: Path) -> None:
         onnxruntime_results(target, {"x": numbers(50, 5, B, 2)})
 
 
-@pytest.mark.long(every=7)
 @pytest.mark.parametrize("layout", [0, 1])
 @pytest.mark.parametrize("case", cases())
 def test_layout(case: Case, layout: int, tmp_path: Path) -> None:
@@ -123,7 +120,6 @@ def test_layout(case: Case, layout: int, tmp_path: Path) -> None:
     assert len(transposes) == (len(moved) if layout != case.batch_first else 0)
 
 
-@pytest.mark.long(every=5)
 @pytest.mark.parametrize("case", cases())
 def test_float16(case: Case, tmp_path: Path) -> None:
     target = check(case, tmp_path, dtype="float16")
@@ -138,7 +134,6 @@ def test_float16(case: Case, tmp_path: Path) -> None:
     assert "W" not in tensors and "R" not in tensors
 
 
-@pytest.mark.long(every=5)
 @pytest.mark.parametrize("case", cases())
 def test_split(case: Case, tmp_path: Path) -> None:
     target = check(case, tmp_path, split=True)
@@ -151,7 +146,6 @@ def test_split(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*are not the same in each run:onegru.SpecWarning")
-@pytest.mark.long(every=9)
 @pytest.mark.parametrize("opset", [7, 13, 22])
 @pytest.mark.parametrize("case", cases())
 def test_opset(case: Case, opset: int, tmp_path: Path) -> None:
@@ -169,7 +163,6 @@ def test_everything_at_once(tmp_path: Path) -> None:
     assert len(grus(target)) == 2 and all(attributes(item)["layout"] == 1 for item in grus(target))
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("name", ["batch-first-both", "reset-after", "computed", "clip"])
 def test_decompose_in_float16(name: str, tmp_path: Path) -> None:
     """Numbers are rounded to float16 where the operator would round them; the rest is float32."""
@@ -181,7 +174,6 @@ def test_decompose_in_float16(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*are not the same in each run:onegru.SpecWarning")
-@pytest.mark.long(every=12)
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("case", cases())
 def test_for_a_runtime(case: Case, runtime: Any, tmp_path: Path) -> None:

@@ -615,7 +615,6 @@ def run_in_chunks(path: Path, X: Array, sizes: list[int]) -> Array:
     return np.concatenate(parts, 2)
 
 
-@pytest.mark.long(every=8)
 @pytest.mark.parametrize("seed", range(240))
 def test_drawn_networks(seed: int, tmp_path: Path) -> None:
     names, proto = drawn(seed)

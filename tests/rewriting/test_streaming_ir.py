@@ -72,13 +72,11 @@ def check(source: Path, seed: int, *, tolerance: float = 1e-5) -> onegru.reports
     return report
 
 
-@pytest.mark.long(every=20)
 @pytest.mark.parametrize("part", [*CAUSAL, *AHEAD])
 def test_each_part(part: str, tmp_path: Path) -> None:
     check(convert(tmp_path, built([{**CAUSAL, **AHEAD}[part], CAUSAL["GRU"]], 4)), 1)
 
 
-@pytest.mark.long(every=80)
 @pytest.mark.parametrize("seed", range(240))
 def test_drawn_networks(seed: int, tmp_path: Path) -> None:
     names, proto = drawn(seed)

@@ -62,7 +62,6 @@ def cases() -> list[tuple[str, str, dict[str, Any], str]]:
     ]
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize(("function", "message", "changes", "form"), cases())
 def test_all_refuse_alike(function: str, message: str, changes: dict[str, Any], form: str) -> None:
     arguments = {**ARGUMENTS[function](), **changes}

@@ -65,7 +65,6 @@ def refusal(call: Callable[[], object]) -> str:
 CHECKED_BEFORE = ("type ", "not an attribute of")
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("constants", ["WRB", ""], ids=["constants", "fed"])
 @pytest.mark.parametrize(("message", "changes"), GRU_REFUSALS)
 def test_all_refuse_alike(message: str, changes: dict[str, Any], constants: str, tmp_path: Path) -> None:

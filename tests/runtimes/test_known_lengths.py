@@ -110,7 +110,6 @@ def chain_file(chain: Chain) -> bytes:
     return bytes(model.SerializeToString())
 
 
-@pytest.mark.long(every=16)
 @pytest.mark.parametrize("chain", CHAINS, ids=[chain.name for chain in CHAINS])
 @pytest.mark.parametrize("suffix", [".xml", ".onnx"])
 def test_lengths_are_told_from_the_shapes_in_the_file(chain: Chain, suffix: str, tmp_path: Path) -> None:

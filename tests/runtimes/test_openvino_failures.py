@@ -16,7 +16,6 @@ pytest.importorskip("openvino")
 pytest.importorskip("pyarrow")
 
 
-@pytest.mark.long(every=10)
 @linux
 @pytest.mark.parametrize("operator", ["C++", "Python"])
 @pytest.mark.parametrize("cpus", [1, os.cpu_count()])

@@ -175,7 +175,6 @@ def test_more_memory_than_the_machine_has(scorer: Scorer, tmp_path: Path) -> Non
     assert ids(scorer, tmp_path / "out", tmp_path / "in", memory=10**20) == [0, 1, 2, 3]
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("form", ["list<fixed>", "list<list>", "large", "list", "tensor"])
 def test_large_row_groups_give_the_same(scorer: Scorer, tmp_path: Path, form: str) -> None:
     """Few rows of them are decoded at once, and put together again."""

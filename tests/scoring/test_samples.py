@@ -33,7 +33,6 @@ def files(tmp_path: Path) -> tuple[Path, list[Any]]:
     return tmp_path / "rows.parquet", rows
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("form", ["list<fixed>", "list<list>", "large", "list"])
 @pytest.mark.parametrize("layout", [0, 1])
 def test_each_row_is_a_sample(tmp_path: Path, form: str, layout: int) -> None:

@@ -30,7 +30,6 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-@pytest.mark.long(every=2)
 @posix
 @pytest.mark.parametrize("links", [True, False])
 def test_killed_at_each_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
@@ -251,7 +250,6 @@ WRITERS = {
 }
 
 
-@pytest.mark.long(every=4)
 @posix
 @pytest.mark.parametrize(("write", "suffix"), WRITERS.values(), ids=WRITERS)
 def test_every_writer(tmp_path: Path, write: Callable[[Path], object], suffix: str) -> None:

@@ -76,7 +76,6 @@ COMMANDS = (
 )
 
 
-@pytest.mark.long(every=10)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_import_nothing_of_the_current_folder(hostile: Path, command: str) -> None:
     pytest.importorskip("typer")
@@ -153,7 +152,6 @@ def child(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return "body_of_a_child"
 
 
-@pytest.mark.long(every=3)
 @linux
 @pytest.mark.parametrize(
     ("body", "limits", "code", "words"),
@@ -361,7 +359,6 @@ HOSTILE = {
 
 @linux
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a child that is traced
-@pytest.mark.long(every=4)
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
 def test_whatever_a_hostile_child_does_to_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
@@ -397,7 +394,6 @@ def test_what_a_child_started_ends_with_a_child_that_ended(
     assert is_gone(int((tmp_path / "pid").read_text()))
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize(
     "head",
     [

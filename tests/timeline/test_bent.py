@@ -867,7 +867,6 @@ def verdict(seed: int, folder: Path, names: list[str]) -> tuple[str, str]:
 ALL = [*BENDS, *OF_FIXED]
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", ALL)
 def test_each_bend(name: str, tmp_path: Path) -> None:
     for seed in range(2):
@@ -879,7 +878,6 @@ def test_none_is_refused_that_is_not_bent(tmp_path: Path) -> None:
     assert {verdict(seed, tmp_path, []) for seed in range(25)} == {("Identity", "equal")}
 
 
-@pytest.mark.long(every=25)
 @pytest.mark.parametrize("part", range(50))
 def test_none_is_accepted_that_cannot_stream(part: int, tmp_path: Path) -> None:
     seen = Counter[str]()

@@ -207,7 +207,6 @@ class Drawn:
         return self.net.op("Mul", x, value), order
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("part", range(4))
 def test_no_network_whose_chunks_differ_passes(part: int) -> None:
     """Of 1,000 that were drawn so, none did; 472 passed, and 14 were told of whose chunks were equal."""

@@ -204,7 +204,6 @@ def test_a_cell_opens_its_failing_cases(page: Path) -> None:
     assert dom.console == []
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("width", [400, 1280])
 def test_an_address_opens_a_case(page: Path, width: int) -> None:
     script = """

@@ -59,7 +59,6 @@ def having(language: str) -> list[Path]:
     return [path for path in (ROOT / "README.md", *PAGES) if blocks(path, language)]
 
 
-@pytest.mark.long(every=6)
 @pytest.mark.usefixtures("beside_examples")
 @pytest.mark.parametrize("path", having("python"), ids=named)
 def test_python_examples(path: Path) -> None:
@@ -82,7 +81,6 @@ def test_python_examples(path: Path) -> None:
         assert len(rest) == len(shown.splitlines()) and is_shown(shown, "\n".join(rest))
 
 
-@pytest.mark.long(every=6)
 @pytest.mark.usefixtures("beside_examples")
 @pytest.mark.parametrize("path", having("console"), ids=named)
 def test_console_examples(path: Path) -> None:
@@ -165,7 +163,6 @@ def test_the_digits_example(tmp_path: Path) -> None:
     assert (tmp_path / "digits.png").stat().st_size > 10_000
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize(
     ("name", "shown"),
     [

@@ -90,7 +90,6 @@ def theirs(proto: ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
     return [np.asarray(array) for array in session.run(None, dict(feeds))]
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("has_zero", [True, False])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16])
 @pytest.mark.parametrize("way", WAYS)

@@ -239,7 +239,6 @@ CASES: dict[str, Any] = {
 }
 
 
-@pytest.mark.long(every=6)
 @pytest.mark.parametrize(("opset", "ir", "shape"), [(1, 3, OPEN), (3, 4, FIXED), (5, 3, OPEN), (6, 4, OPEN)])
 @pytest.mark.parametrize("name", list(CASES))
 def test_nodes_that_are_lifted(tmp_path: Path, name: str, opset: int, ir: int, shape: Shape) -> None:

@@ -376,7 +376,6 @@ def test_every_truncation(which: int) -> None:
     assert not any(survives(data[:size], feeds) for size in range(len(data)))
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.filterwarnings("ignore::onegru.SpecWarning")
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_random_changes(which: int) -> None:

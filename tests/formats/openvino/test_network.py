@@ -86,7 +86,6 @@ def test_an_unrolled_loop_of_cells(tmp_path: Path) -> None:
     assert len({id(layer.layer) for layer in model.gru_nodes}) == 1  # shared weights, a shared layer
 
 
-@pytest.mark.long(every=12)
 @pytest.mark.parametrize("opset", [7, 14, 22])
 @pytest.mark.parametrize("after", [0, 1])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])

@@ -16,7 +16,6 @@ from tests.support.layers import H, call, draw, make_gru, make_stack, reference
 from tests.support.runtimes import openvino_results
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("directions", [("forward",), ("reverse",), ("bidirectional",), DIRECTIONS], ids=len)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -142,7 +142,6 @@ class Masked(Step):
         return super().of_h(net, gate, net("Mul", h, self.masks[f"h{gate}"]))
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("made", ["Expand", "ConstantOfShape", "Tile", "Cast"])
 @pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
 @forms
@@ -235,7 +234,6 @@ def of_rows(at: Looped, x: str) -> str:
     return at.body("Clip", at.body("Max", x, at.body.random(I)), at.body.const(-0.5), at.body.const(0.5))
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize(
     "ahead", [masked, dense, gemm, layer_norm, reduced, in_pieces, reshaped, of_rows, halves, zeros]
 )

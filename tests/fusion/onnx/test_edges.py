@@ -66,7 +66,6 @@ def test_vectors_without_a_batch() -> None:
 
 
 # 7 is the first that broadcasts, 24 the last that ONNX Runtime 1.31 runs.
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("opset", range(7, 25))
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_opsets(opset: int, after: bool) -> None:

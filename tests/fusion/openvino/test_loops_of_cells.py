@@ -84,7 +84,6 @@ def check(path: Path, given: Mapping[str, Array], wanted: Mapping[str, Array], g
     assert all(same_bits(found[name], array) for name, array in wanted.items())
 
 
-@pytest.mark.long(every=16)
 @pytest.mark.parametrize(
     ("form", "axis", "reverse", "outputs", "is_open", "moves", "after"),
     [
@@ -175,7 +174,6 @@ def test_two_directions_become_one_layer(is_open: bool, tmp_path: Path) -> None:
     check(path, arrays, {"both": np.concatenate([wanted["fall"], wanted["ball"]], 2)})
 
 
-@pytest.mark.long(every=3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_more_than_a_sequence_stays(fault: str, tmp_path: Path) -> None:
     """And `fuse`, which may compute before the loop what needs no state, changes no numbers."""
@@ -196,7 +194,6 @@ def test_what_is_more_than_a_sequence_stays(fault: str, tmp_path: Path) -> None:
                 np.testing.assert_allclose(after[name], array, rtol=0, atol=BOUND)
 
 
-@pytest.mark.long(every=2)
 @pytest.mark.parametrize("form", ["TensorIterator", "Loop"])
 @pytest.mark.parametrize(
     ("old", "new"),

@@ -76,7 +76,6 @@ def check(path: Path, arrays: Mapping[str, Array], *, in_openvino: bool = True) 
     return target, search
 
 
-@pytest.mark.long(every=10)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("outputs", ["last", "all", "both"])
 @pytest.mark.parametrize("reverse", [False, True])
@@ -95,7 +94,6 @@ def test_a_gru_becomes_one_layer(tmp_path: Path, form: str, outputs: str, revers
         assert node.layer is not None and node.layer.hidden_size == H
 
 
-@pytest.mark.long(every=6)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("ahead", ["ones", "dense"])
 @pytest.mark.parametrize("reverse", [False, True])
@@ -116,7 +114,6 @@ def test_nothing_but_the_gru_is_left(tmp_path: Path) -> None:
     assert sorted(types(target)) == ["GRUSequence", "Squeeze", "Unsqueeze"]
 
 
-@pytest.mark.long(every=4)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_attention(tmp_path: Path, form: str, reverse: bool) -> None:
@@ -298,7 +295,6 @@ def test_the_rest_of_a_model_stays(tmp_path: Path) -> None:
     assert left.count("GRUSequence") == 1 and 'direction="bidirectional"' in target.read_text()
 
 
-@pytest.mark.long(every=9)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "Scan" not in kind])
 def test_random_models_that_openvino_has_converted(tmp_path: Path, kind: str) -> None:
     rng = np.random.default_rng(list(KINDS).index(kind))
@@ -324,7 +320,6 @@ def test_random_models_that_openvino_has_converted(tmp_path: Path, kind: str) ->
             break
 
 
-@pytest.mark.long(every=12)
 @pytest.mark.parametrize("fault", NEAR_MISSES)
 def test_near_misses_that_openvino_has_converted(tmp_path: Path, fault: str) -> None:
     rng = np.random.default_rng(list(NEAR_MISSES).index(fault))

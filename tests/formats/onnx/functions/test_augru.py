@@ -22,7 +22,7 @@ from tests.support.cases import Case, augru_cases, normal, onnx_model
 from tests.support.comparison import same_bits
 from tests.support.files import onnx_models as m
 from tests.support.oracle import onnx_gru
-from tests.support.share import examples
+from tests.support.selection import examples
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 
@@ -74,7 +74,6 @@ def assert_near(got: Any, case: Case, factor: float = 1.0) -> None:
 # --- the function
 
 
-@pytest.mark.long(every=12)
 @pytest.mark.parametrize("opset", [9, 11, 13, 15, 18, 22])
 @pytest.mark.parametrize(("direction", "layout", "after"), itertools.product(DIRECTIONS, (0, 1), (0, 1)))
 def test_onnxruntime_runs_the_function(opset: int, direction: str, layout: int, after: int) -> None:

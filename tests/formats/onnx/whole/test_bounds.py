@@ -146,7 +146,6 @@ BOMBS: list[Callable[[], Parts]] = [
 ]
 
 
-@pytest.mark.long(every=4)
 @pytest.mark.parametrize("make", BOMBS, ids=lambda make: make.__name__)
 def test_large_constants_are_left_to_the_run(tmp_path: Path, make: Callable[[], Parts]) -> None:
     path = write(tmp_path / "m.onnx", make())

@@ -1,0 +1,89 @@
+"""Measures the CPU time of the tests, and compares it with the times in tests/durations.json.
+
+Times are those of the process and its children, so that a busy machine changes them little. A slower machine
+takes longer for all files, so the median over all files is the unit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Generator, Mapping
+from statistics import median
+
+import pytest
+
+from tests.support.selection import DURATIONS, stored_durations
+
+GROWTH, SLACK = 1.5, 3.0  # of a file's time; seconds more, for functions that are too fast to be stored
+LEAST = 0.2  # seconds of a function that is stored
+CASES = pytest.StashKey[int]()  # how many cases the function of an item has
+
+
+def exceeded(found: Mapping[str, float], expected: Mapping[str, float]) -> list[str]:
+    """Return the files that take longer than they may, one line each."""
+    common = [found[name] / expected[name] for name in found.keys() & expected.keys() if expected[name] >= 1]
+    unit = median(common) if common else 1.0
+    lines = []
+    for name, seconds in sorted(found.items()):
+        most = unit * (GROWTH * expected.get(name, 0.0) + SLACK)
+        if seconds > most:
+            lines.append(f"{name} took {seconds:.1f} s of CPU time; must take at most {most:.1f} s")
+    return lines
+
+
+class Durations:
+    """With `--budget`, files that take too long fail the run; `--write-durations` stores the times."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._stored = stored_durations()
+        self._before = os.times()
+        self._found: Counter[str] = Counter()  # seconds of files
+        self._expected: Counter[str] = Counter()
+        self._functions: Counter[str] = Counter()  # seconds of functions
+        self._run: Counter[str] = Counter()  # cases of functions
+        self._cases: dict[str, int] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Note the time of a phase; pytest-xdist passes attributes of reports on."""
+        report = yield
+        now = os.times()
+        report.__dict__["cpu"] = sum(now[:4]) - sum(self._before[:4])
+        report.__dict__["cases"] = item.stash.get(CASES, 1)
+        self._before = now
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add up the phases."""
+        file, function = report.nodeid.partition("::")[0], report.nodeid.partition("[")[0]
+        seconds, cases = getattr(report, "cpu", 0.0), getattr(report, "cases", 1)
+        self._found[file] += seconds
+        self._functions[function] += seconds
+        self._cases[function] = cases
+        if report.when == "teardown":
+            self._run[function] += 1
+            self._expected[file] += self._stored.get(function, 0.0) / cases
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Compare or store the times, where the reports come together."""
+        if hasattr(session.config, "workerinput"):
+            return
+        if self._config.option.write_durations:
+            self._write()
+        elif self._config.option.budget and (lines := exceeded(self._found, self._expected)):
+            print("", *lines, "Make the tests faster, or run `make durations` and commit it.", sep="\n")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _write(self) -> None:
+        """Store the times of all cases of each function, by the mean of those that ran."""
+        for function, run in self._run.items():
+            seconds = self._functions[function] / run * self._cases[function]
+            self._stored.pop(function, None)
+            if seconds >= LEAST:
+                self._stored[function] = round(seconds, 1)
+        DURATIONS.write_text(json.dumps(dict(sorted(self._stored.items())), indent=0) + "\n")
