@@ -75,7 +75,7 @@ test-one-cpu: $(VENV)/.dev  ## Test: threads, runtimes and promises on one CPU
 test-long: lint  ## Test: every case of every test: about three times as long
 	@$(BIN)/python -m pytest --long $(PYTEST_ARGS)
 
-durations: $(VENV)/.dev  ## Test: store how long each test takes; ARGS=--long measures every case
+durations: $(VENV)/.dev  ## Test: store how long each test takes; ARGS=--long
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) -q --write-durations $(ARGS)
 
 coverage: $(VENV)/.dev  ## Test: the share of src/onegru that tests run: twice as long

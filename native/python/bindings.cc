@@ -51,6 +51,9 @@ NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);  // an exit while a daemon thread is in a call leaves its objects behind
   m.doc() = "Compiled part of onegru; private. Use the functions of onegru instead.";
 
+  // What this build or this CPU does not have: the message names the remedy.
+  nb::exception<onegru::Unsupported>(m, "UnsupportedError", PyExc_RuntimeError);
+
   onegru::BindLayer(m);
   onegru::BindCalls(m);
   onegru::BindObserver(m);

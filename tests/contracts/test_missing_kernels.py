@@ -27,7 +27,7 @@ PROGRAM = """
 #include "native/kernel_table.cc"
 
 namespace onegru {
-const Kernel& Float32Kernel(bool, std::size_t) {
+const Kernel& Float32Kernel(std::size_t) {
   static const Kernel kernel{};
   return kernel;
 }

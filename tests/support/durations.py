@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Mapping
 from statistics import median
 
@@ -40,9 +40,9 @@ class Durations:
         self._config = config
         self._stored = stored_durations()
         self._before = os.times()
-        self._found: Counter[str] = Counter()  # seconds of files
-        self._expected: Counter[str] = Counter()
-        self._functions: Counter[str] = Counter()  # seconds of functions
+        self._found: defaultdict[str, float] = defaultdict(float)  # seconds of files
+        self._expected: defaultdict[str, float] = defaultdict(float)
+        self._functions: defaultdict[str, float] = defaultdict(float)  # seconds of functions
         self._run: Counter[str] = Counter()  # cases of functions
         self._cases: dict[str, int] = {}
 

@@ -15,6 +15,7 @@ from typing import Annotated, TextIO
 import typer
 
 import onegru
+from onegru._native import UnsupportedError
 from onegru.cli.bench import holds_int8, measure, set_threads
 from onegru.cli.conformance import conformance
 from onegru.cli.convert import MOVED, convert_command
@@ -106,6 +107,8 @@ def _run() -> int:
         return _fail("; ".join(["interrupted", *map(str, stop.args)]), _INTERRUPTED)
     except onegru.OneGRUError as error:
         return _fail(_as_given(error))
+    except UnsupportedError as error:  # this build has no kernels for it
+        return _fail(str(error))
     except MemoryError as error:
         return _fail(f"not enough memory ({error})")
     except OSError as error:
