@@ -255,10 +255,7 @@ class Provider : public ort::Ep {
       api_.Check(ort::AddSingleNode(api_.ep, support, node));
       const char* name = "";
       api_.Check(ort::Node_GetName(api_.api, node, &name));
-      std::vector<std::string> keys = NamesOf(api_, Outputs(api_, node));
-      keys.insert(keys.begin(), name);
-      const auto key = std::ranges::find_if(keys, [](const std::string& each) { return !each.empty(); });
-      names_.insert(key == keys.end() ? "" : *key);
+      names_.insert(NodeKey(name, NamesOf(api_, Outputs(api_, node))));
     }
     for (const ort::Node* const node : constant_weights_.Add(graph, &IsGru))
       api_.Check(ort::AddSingleNode(api_.ep, support, node));

@@ -103,14 +103,6 @@ std::string PlaceOf(const Api& api, const OnnxOperator& kind, const ort::KernelI
   return node + ": ";
 }
 
-// The name by which options find a node: of one without a name, that of its first output.
-std::string KeyOf(const Api& api, const ort::KernelInfo* info, const std::string& name) {
-  if (!name.empty()) return name;
-  const std::vector<std::string> outputs = OutputNames(api, info);
-  const auto first = std::ranges::find_if(outputs, [](const std::string& output) { return !output.empty(); });
-  return first == outputs.end() ? name : *first;
-}
-
 // ONNX Runtime copies defaults of up to 127 bytes, which are compared in less than a look-up takes.
 constexpr std::size_t kSmall = 128;
 
@@ -363,7 +355,7 @@ ort::Status* MakeGruKernel(const Api& api, const Options& options, const Constan
                       return ort::KernelInfo_GetNodeName(api.api, info, text, size);
                     }).value_or("");
   const auto make = [&] {
-    *kernel = new GruKernel(api, options, constant_weights, kind, info, name, KeyOf(api, info, name));
+    *kernel = new GruKernel(api, options, constant_weights, kind, info, name, NodeKey(name, OutputNames(api, info)));
   };
   return api.Try(make, PlaceOf(api, kind, info, name));
 }

@@ -85,6 +85,14 @@ inline std::vector<std::string> OutputNames(const Api& api, const ort::KernelInf
   return names;
 }
 
+// The name by which options find a node: its own, or that of its first output.
+inline std::string NodeKey(const std::string& name, const std::vector<std::string>& outputs) {
+  if (!name.empty()) return name;
+  for (const std::string& output : outputs)
+    if (!output.empty()) return output;
+  return name;
+}
+
 // Whether a domain is that of ONNX's own operators.
 inline bool IsOnnx(const char* domain) { return *domain == '\0' || std::strcmp(domain, "ai.onnx") == 0; }
 
