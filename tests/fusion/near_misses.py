@@ -8,14 +8,16 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx
+from onnx.reference import ReferenceEvaluator
 from rich.console import Console
 from rich.progress import Progress
 
 import onegru
-from tests.support.decomposed.bent import Bent, draw_bent
+from tests.support.decomposed.bent import Bent, draw_bent, in_float64
 from tests.support.fusing import Array, by_onnxruntime, error, fused
 
 # How far outputs of a model, and of it fused, lie apart: float32 roundings of long sums of large numbers,
@@ -45,7 +47,11 @@ def check(case: Bent) -> tuple[str, bool]:
         if all(np.isfinite(array).all() for array in expected.values()):
             apart = _error(_arrays(loaded.run(feeds)), expected)
             bound = _BOUND_FLOAT64 if _is_float64(feeds) else _BOUND
-            if apart > bound and apart > 10 * _rounding_sensitivity(case, feeds, expected):
+            if (
+                apart > bound
+                and apart > 10 * _rounding_sensitivity(case, feeds, expected)
+                and not _is_right(case, feeds, _arrays(loaded.run(feeds)), bound)
+            ):
                 return f"outputs {apart:.3g} apart: {case.words}", True
     if {name for item in search.fused for name in item.activations} <= _BOUNDED:
         for name in case.case.feeds:
@@ -96,6 +102,25 @@ def _rounding_sensitivity(case: Bent, feeds: Mapping[str, Array], expected: Mapp
         }
         most = max(most, _error(by_onnxruntime(case.model, shaken), expected))
     return most
+
+
+def _is_right(case: Bent, feeds: Mapping[str, Array], found: Mapping[str, Array], bound: float) -> bool:
+    """Whether outputs agree with the model in float64: in float32, cancellation makes tiny ones wrong."""
+    wide = in_float64(replace(case.case, model=case.model, feeds=dict(feeds)))
+    for run in (by_onnxruntime, _by_evaluator):
+        try:
+            exact = run(wide.model, wide.feeds)
+        except Exception:  # each lacks some operators in float64
+            continue
+        if all(exact[name].shape == found[name].shape for name in exact):
+            return _error(found, exact) <= bound
+    return False
+
+
+def _by_evaluator(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs of a model by onnx's evaluator."""
+    arrays = ReferenceEvaluator(model).run(None, dict(feeds))
+    return {output.name: array for output, array in zip(model.graph.output, arrays, strict=True)}
 
 
 def _arrays(found: Mapping[str, object]) -> dict[str, Array]:
