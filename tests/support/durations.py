@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.selection import DURATIONS, stored_durations
 
-GROWTH, SLACK = 1.5, 3.0  # of a file's time; seconds more, for functions that are too fast to be stored
+GROWTH, SLACK = 1.5, 5.0  # of a file's time; seconds more, for functions that are too fast to be stored
 LEAST = 0.2  # seconds of a function that is stored
 CASES = pytest.StashKey[int]()  # how many cases the function of an item has
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 
 DURATIONS = Path(__file__).parents[1] / "durations.json"
-SECONDS = 0.3
-RAREST = 4  # a function with a single case runs at least in every fourth commit
+SECONDS = 0.2
+RAREST = 6  # a function with a single case runs at least in every sixth commit
 
 runs_all = False  # set by conftest.py before tests are imported
 
