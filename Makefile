@@ -55,8 +55,8 @@ test: $(VENV)/.dev  ## Test: build, then lint and run the tests: minutes
 test-torch: $(VENV)/.torch-tests  ## Test: with PyTorch, whose CPU build it installs (200 MB)
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) -q tests/torch tests/frameworks
 
-test-c: $(VENV)/.dev  ## Test: libonegru: every case from C, C++ and static programs
-	@$(BIN)/python -m pytest $(PYTEST_ARGS) --long tests/c --ignore tests/c/test_web.py
+test-c: $(VENV)/.dev  ## Test: libonegru: ten times as many cases as `make test` runs
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) --seconds=2 tests/c --ignore tests/c/test_web.py
 
 # What the quick build of `make test` leaves out. The module and the tests of the kernels are one build. The environment
 # has that until the next `make run` or `make test`.

@@ -117,6 +117,6 @@ def test_continuous_integration_tests_in_an_odd_path(status: int, tmp_path: Path
     first, *others = (line for line in lines if line not in (folder, "a file"))
     assert first == "PYTEST_ARGS=-n 2 --dist worksteal --budget"
     web = "test-web" if shutil.which("node") else "Not tested here: JavaScript, as there is no Node"
-    targets = [".venv/.torch-tests", "test-torch", "test-c", web, "test-one-cpu", "test-targets"]
+    targets = [".venv/.torch-tests", "test-torch", web, "test-one-cpu", "test-targets"]
     assert others == ([] if status else targets)
     assert not Path(folder).exists() and not Path(folder).parents[1].exists()
