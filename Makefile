@@ -252,14 +252,16 @@ clean:  ## Release and clean: remove .venv and everything that was built or cach
 # --- stamps: each says when its step last succeeded
 
 # The build requirements are listed in pyproject.toml and nowhere else; cmake and ninja come from PyPI
-# because a distribution's may be too old. Python 3.11 brings a pip that needs twice the time for the packages.
+# because a distribution's may be too old. Python 3.11 brings a pip that needs twice the time for the packages, so the
+# environment gets a new one at once, where the interpreter has a pip that can install it.
+NEW_PIP := $(PYTHON) -m pip --disable-pip-version-check --python $(BIN)/python install --quiet --no-compile 'pip>=25'
 LIST_REQUIRES := import tomllib; \
   print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 
 $(VENV)/.build: pyproject.toml
 	@.ci/system-packages $(PYTHON)
 	@echo "Preparing $(VENV)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || { $(PYTHON) -m venv --without-pip $(VENV) && $(NEW_PIP) 2>/dev/null; } || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c '$(LIST_REQUIRES)' | $(PIP) --requirement /dev/stdin cmake ninja 'pip>=25'
 	@touch $@
 
