@@ -20,7 +20,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -93,6 +92,8 @@ def print_digits(reading: Reading, count: int, console: Console) -> None:
 
 def save_picture(reading: Reading, path: Path) -> None:
     """Save a grid of digits, the misread ones first and in red."""
+    from matplotlib.figure import Figure  # takes long, and the processes of the engines do not need it
+
     rows, columns = GRID
     figure = Figure(figsize=(columns, 1.25 * rows + 0.6), layout="constrained")
     figure.suptitle(f"{len(reading.truth)} digits never seen in training: {reading.accuracy:.2%} read right")
