@@ -39,6 +39,7 @@ Generator = np.random.Generator
 AFFINE_RESET = "its candidate takes no state"
 AT_ITS_BOUND = "its ThresholdedRelu is cut off just where it begins"
 NO_SWITCH = "steps are switched off that its update gate cannot switch off"
+NO_PRODUCT = "its gates take values that no matrix multiplies"
 #: What a cell's parts are told by where one of the above is not the first to be looked at.
 NO_BLEND = "what it adds to the old state is not"
 NO_RESET = "takes the state"
@@ -89,7 +90,7 @@ def known_limits(case: Decomposed) -> set[str]:
         if begins_at_its_bound(gru):
             found |= {AT_ITS_BOUND, NO_BLEND}
         if cannot_be_switched_off(gru, case):
-            found.add(NO_SWITCH)
+            found |= {NO_SWITCH, NO_PRODUCT}  # x may be multiplied before the loop, which stays
     return found
 
 

@@ -46,6 +46,11 @@ class Durations:
         self._run: Counter[str] = Counter()  # cases of functions
         self._cases: dict[str, int] = {}
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self) -> None:
+        """Leave out what came before a test, such as the collection."""
+        self._before = os.times()
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item

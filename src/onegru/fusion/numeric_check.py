@@ -20,6 +20,7 @@ from onegru.fusion.float64 import NODES, RunLoop, Sizes, UnknownError, Values, r
 _TOLERANCE = (
     1e-5  # of an output's largest number: constants such as 1/6 are rounded in files, and steps add that up
 )
+_TINY = float(np.finfo(np.float32).tiny)  # below, float32 numbers have fewer digits
 _TOLERANCE_FLOAT64 = 1e-12  # of an output in float64, whose file rounds nothing to float32
 # What inputs and states are multiplied by in each of the runs. Zeros and tiny numbers show biases, large ones
 # what bounds there are, and those between every slope.
@@ -237,9 +238,10 @@ class _Runs:
     def _difference(self, before: Values, after: Values, given: Values) -> str:
         """How wanted values differ where the old ones are finite; "" if they agree."""
         for name in self.wanted:
-            a, b, allowed = before[name], after[name], _TOLERANCE * _size(before[name])
+            a, b = before[name], after[name]
             if a.shape != b.shape:
                 return f"{name!r} is {list(a.shape)} and would become {list(b.shape)}"
+            allowed = max(_TOLERANCE * _size(a), _TINY)
             apart = _abs_error(a, b)
             if np.any(apart > allowed):  # rounding grows with what is added up
                 is_sure = self._rounding_sensitivity(name, a, given) <= 0.1 * allowed

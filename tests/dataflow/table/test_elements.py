@@ -10,9 +10,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from onegru.core.dtypes import Array
-from onegru.dataflow.table import Elements, UnknownOpError, evaluate, movers, operator_of
-from onegru.dataflow.table.making import broadcast_view
-from onegru.dataflow.view import View
+from onegru.dataflow.table import Elements, evaluate, movers, operator_of
 
 X = np.arange(1.0, 7.0, dtype=np.float32).reshape(1, 2, 3)
 
@@ -92,10 +90,3 @@ def test_every_mover_is_in_the_table_once() -> None:
     assert len(kinds) == len(set(kinds)) and set(kinds) == movers(ALL)
     assert {kind for kind in kinds if "::" not in kind} == set(CALLS)
     assert "Cast" not in kinds and "Cast" in movers(Elements.KEPT, casts=True)
-
-
-def test_sizes_that_do_not_broadcast_are_unknown() -> None:
-    view = View("y", ("R", "F"), np.arange(6)[None])
-    assert broadcast_view(view, "x", (1, 6), (2, 6)).roles == (0, "F")
-    with pytest.raises(UnknownOpError):
-        broadcast_view(view, "x", (6, 4), (2, 6))

@@ -218,3 +218,13 @@ def test_indices_backwards() -> None:
     assert backwards(LoopIndex(-1, -1, "T"), "T") == LoopIndex(1, 0)
     with pytest.raises(UnknownOpError):
         backwards("R", 5)
+
+
+def test_sizes_that_do_not_broadcast_are_unknown() -> None:
+    net = Net()
+    net.input("x", 1, 6)
+    net.input("y", 6, 4)
+    views, view = at(net), View("z", ("R", "F"), np.arange(6)[None])
+    assert views.input_view(view, "x", (2, 6)).roles == (0, "F")
+    with pytest.raises(UnknownOpError):
+        views.input_view(view, "y", (2, 6))

@@ -71,4 +71,8 @@ class Views:
 
     def input_view(self, view: View, name: str, output_shape: Shape) -> View:
         """The view of an input of an operator that works element by element, with broadcasting."""
-        return broadcast_view(view, name, self.shape(name), output_shape)
+        shape = self.shape(name)
+        for size, whole in zip(reversed(shape), reversed(output_shape), strict=False):
+            if isinstance(size, int) and isinstance(whole, int) and size not in (1, whole):
+                raise UnknownOpError  # a broken model
+        return broadcast_view(view, name, shape, output_shape)
