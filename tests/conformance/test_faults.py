@@ -31,6 +31,7 @@ AFTER = "clip(Xt @ w.Wh + rt * (H @ w.Rh + w.Rbh) + w.Wbh)"
 BEFORE = "clip(Xt @ w.Wh + (rt * H) @ w.Rh + w.Rbh + w.Wbh)"
 BLEND = "(1 - zt) * ht + zt * H"
 LINE = "f.add(f.mul(x, alpha), beta)"
+ATTENDED = "attended(spec.attention, zt, at)"
 
 #: What is in the reference, and what a fault makes of it.
 FAULTS = {
@@ -64,9 +65,9 @@ FAULTS = {
     "f for n, reset after": (f"activate(g, {AFTER})", f"activate(f, {AFTER})"),
     "the gate's other side": (BLEND, "zt * ht + (1 - zt) * H"),
     "the state clipped": (BLEND, f"clip({BLEND})"),
-    "no attention": ("zt = (1 - at) * zt", "pass"),
-    "attention's other side": ("zt = (1 - at) * zt", "zt = at * zt"),
-    "attention clamped": ("zt = (1 - at) * zt", "zt = (1 - np.clip(at, 0, 1)) * zt"),
+    "no attention": (ATTENDED, "zt"),
+    "attention's other side": (ATTENDED, "at * zt"),
+    "attention clamped": (ATTENDED, "attended(spec.attention, zt, np.clip(at, 0, 1))"),
     "first activations in both directions": ("spec.activations[d]", "spec.activations[0]"),
     "first weights in both directions": ("weights[d]", "weights[0]"),
     "no direction backwards": ("(spec.reversed_directions)", "([False] * spec.num_directions)"),

@@ -44,6 +44,8 @@ from tests.support.rewrite_cases import (
 )
 from tests.support.runtimes import onnxruntime_results, openvino_results
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*are not the same in each run:onegru.SpecWarning")
+
 LOOPS = {"Scan", "Shape", "Loop", "Range"}
 
 
@@ -145,7 +147,6 @@ def test_split(case: Case, tmp_path: Path) -> None:
         assert "W" not in tensors
 
 
-@pytest.mark.filterwarnings("ignore:.*are not the same in each run:onegru.SpecWarning")
 @pytest.mark.parametrize("opset", [7, 13, 22])
 @pytest.mark.parametrize("case", cases())
 def test_opset(case: Case, opset: int, tmp_path: Path) -> None:
@@ -173,7 +174,6 @@ def test_decompose_in_float16(name: str, tmp_path: Path) -> None:
     assert casts and not grus(target)
 
 
-@pytest.mark.filterwarnings("ignore:.*are not the same in each run:onegru.SpecWarning")
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("case", cases())
 def test_for_a_runtime(case: Case, runtime: Any, tmp_path: Path) -> None:

@@ -642,7 +642,11 @@ def test_drawn_networks(seed: int, tmp_path: Path) -> None:
     if is_ahead:
         with pytest.raises(SpecError, match=r"its output comes \d steps? later"):
             onegru.make_streaming(source, target)
-    report = onegru.make_streaming(source, target, delay=True)
+    try:
+        report = onegru.make_streaming(source, target, delay=True)
+    except FormatError as error:  # outputs are classes that random inputs do not change
+        assert ": not written: no output changes as the random inputs do" in str(error)
+        return
     assert report.outputs and report.outputs[0].max_abs <= report.outputs[0].tolerance
     onnx.checker.check_model(onnx.load(target), full_check=True)
     delays = json.loads(onnx.load(target).metadata_props[0].value)["delays"]
