@@ -874,6 +874,11 @@ def test_each_bend(name: str, tmp_path: Path) -> None:
         assert found in ("refused", "equal"), (seed, found)
 
 
+def test_a_delay_does_not_hide_that_an_output_is_longer(tmp_path: Path) -> None:
+    """The last steps of a deconvolution, behind a difference that comes one step later."""
+    assert verdict(2161, tmp_path, ALL) == ("a deconvolution that is not cut", "refused")
+
+
 def test_none_is_refused_that_is_not_bent(tmp_path: Path) -> None:
     assert {verdict(seed, tmp_path, []) for seed in range(25)} == {("Identity", "equal")}
 

@@ -155,9 +155,9 @@ class Planner:
         elif steps > 0:
             plan.held[name] = steps
             extent = extent.held(steps)
-        is_longer = extent.left_pad > 0 or extent.delay < 0 or (extent.right_pad > 0 and not extent.delay)
+        is_longer = extent.left_pad > 0 or extent.delay < 0 or extent.right_pad > extent.delay
         if is_longer or extent.right_pad < 0:
-            steps = extent.left_pad + extent.right_pad - min(extent.delay, 0)
+            steps = extent.extra
             why = f"has {count(abs(steps), 'step')} {'more' if steps > 0 else 'less'} than the input"
             plan.refusals.append(Finding("unknown", "output", name, why))
         elif extent.delay:

@@ -116,6 +116,7 @@ def test_continuous_integration_tests_in_an_odd_path(status: int, tmp_path: Path
     assert folder.endswith("/onegru") and " " in folder and not folder.isascii()
     first, *others = (line for line in lines if line not in (folder, "a file"))
     assert first == "test"
-    targets = ["test-one-cpu", "test-targets"]
+    web = ["test-web"] if shutil.which("node") else ["The JavaScript tests did not run: install Node."]
+    targets = [".venv/.torch", "test-torch", *web, "test-one-cpu", "test-targets"]
     assert others == ([] if status else targets)
     assert not Path(folder).exists() and not Path(folder).parents[1].exists()
