@@ -269,23 +269,6 @@ def test_help_fits_a_screen(cli: Cli, command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "command"),
-    [
-        ("--quantize", "quantize"),
-        ("--streaming", "stream"),
-        ("--fuse", "fuse"),
-        ("--for=openvino", "rewrite"),
-        ("--no-check", "rewrite"),
-    ],
-)
-def test_an_option_that_has_moved(cli: Cli, option: str, command: str) -> None:
-    name = option.partition("=")[0]
-    cli("convert", "a.onnx", "b.onnx", option).refused(
-        f"{name}: no longer an option of convert; now onegru {command} SOURCE TARGET"
-    )
-
-
-@pytest.mark.parametrize(
     "command",
     [
         "run",

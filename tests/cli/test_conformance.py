@@ -141,7 +141,7 @@ def test_list(cli: Cli) -> None:
         "file": "onnx",
         "type": "float32",
         "features": {"clip": "reached"},
-        "pins": case["pins"],
+        "checks": case["checks"],
         "source": "GRU-14: Attribute clip, sentences 2 and 3",
     }
 

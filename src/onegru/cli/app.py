@@ -18,7 +18,7 @@ import onegru
 from onegru._native import UnsupportedError
 from onegru.cli.bench import holds_int8, measure, set_threads
 from onegru.cli.conformance import conformance
-from onegru.cli.convert import MOVED, convert_command
+from onegru.cli.convert import convert_command
 from onegru.cli.fuse import fuse_command, show_decomposed, show_fusing_hint
 from onegru.cli.inputs import (
     ActivationStorage,
@@ -121,10 +121,6 @@ def _run() -> int:
         message = getattr(error, "format_message", None)
         if message is None:
             raise
-        option = getattr(error, "option_name", None)
-        if option in MOVED and sys.argv[1:2] == ["convert"]:
-            command = MOVED[option]
-            return _fail(f"{option}: no longer an option of convert; now onegru {command} SOURCE TARGET")
         return _fail(message())
 
 
@@ -132,6 +128,7 @@ def _run() -> int:
 _OPTIONS = {
     "dims": ("--dim", "--dims"),
     "dtype": ("--float16",),
+    "min_snr_db": ("--min-snr",),
     "nodes": ("--node",),
     "num_threads": ("--threads",),
     "quantize": ("--node",),

@@ -72,7 +72,7 @@ def _main(context: typer.Context) -> None:
 
 @conformance.command("list", short_help="List the cases.")
 def list_command(cases: CaseOption = None, operators: OperatorOption = None, as_json: AsJson = False) -> None:
-    """List the cases, each with what it pins and where the specification says so.
+    """List the cases, each with what it checks and where the specification says so.
 
     Example: onegru conformance list --operator GRU-14 --case "*lengths*"
     """
@@ -82,7 +82,7 @@ def list_command(cases: CaseOption = None, operators: OperatorOption = None, as_
         return
     screen = Screen()
     for case in chosen:
-        say(screen, f"[bold]{case.name}[/]", f"  {safe(case.pins)}", f"  {safe(case.source)}")
+        say(screen, f"[bold]{case.name}[/]", f"  {safe(case.checks)}", f"  {safe(case.source)}")
     say(screen, count(len(chosen), "case"))
 
 
@@ -93,7 +93,7 @@ def _case_json(case: Case) -> dict[str, object]:
         "file": kind_of_case(case),
         "type": case.dtype,
         "features": dict(case.choices),
-        "pins": case.pins,
+        "checks": case.checks,
         "source": case.source,
     }
 

@@ -31,17 +31,6 @@ from onegru.runtimes.known_issues import Verdict
 
 _OF_MODELS = "Of an ONNX or OpenVINO target"
 
-#: Options that this command had, and the command that has them now.
-MOVED = {
-    **dict.fromkeys(("--quantize", "--group-size", "--keep-snr"), "quantize"),
-    **dict.fromkeys(("--samples", "--column", "--axes", "--rows"), "quantize"),
-    **dict.fromkeys(("--streaming", "--time", "--delay"), "stream"),
-    "--fuse": "fuse",
-    **dict.fromkeys(("--float16", "--bidirectional-split", "--decompose", "--for"), "rewrite"),
-    **dict.fromkeys(("-i", "--input", "--dim", "--tolerance", "--no-check"), "rewrite"),
-}
-
-
 _SourceArgument = Annotated[
     Path,
     typer.Argument(

@@ -67,7 +67,7 @@ def fuse_command(
 def _show(console: Console, report: Fusion) -> None:
     """Lines for each GRU that was found, then a table of how far the outputs differ."""
     say(console, f"wrote {safe(report.target or '')}, {saving_words(report.nodes, report.fused)}")
-    say(console, *decomposed_words(report.fused), *near_miss_words(report.missed))
+    say(console, *decomposed_words(report.fused), *near_miss_words(report.near_misses))
     say(console, *map(safe, report.notes))
     show_outputs(console, report.outputs)
 
@@ -83,7 +83,7 @@ def decomposed_words(found: Iterable[Fused]) -> Iterator[str]:
             f"reset gate {reset} the recurrent product",
             ", ".join(item.activations),
             *(["steps may be switched off"] if item.masked else []),
-            f"checked with numbers that moved {item.moved:,} of {count(item.outputs, 'output')}",
+            f"checked with inputs that change {item.input_dependent:,} of {count(item.outputs, 'output')}",
         ]
         yield f"  {'; '.join(words)}"
 

@@ -172,8 +172,8 @@ def compared_words(outputs: Sequence[OutputReport]) -> str:
     words = f"{sum(item.compared for item in own):,} numbers compared"
     if steps := max((item.steps or 0 for item in own), default=0):
         words += f", over {count(steps, 'step')}"
-    if all(item.moved is not None for item in own):
-        words += f"; {sum(item.moved or 0 for item in own):,} change with the random inputs"
+    if all(item.input_dependent is not None for item in own):
+        words += f"; {sum(item.input_dependent or 0 for item in own):,} change with the random inputs"
     if left_out := sum(item.left_out for item in own):
         words += f"; {left_out:,} left out, as they are not finite in the source"
     return words

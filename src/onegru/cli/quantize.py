@@ -38,10 +38,10 @@ from onegru.quantization.subject import MODES
 _SAMPLES = "What to measure with"
 
 
-_KeepSnrOption = Annotated[
+_MinSnrOption = Annotated[
     float | None,
     typer.Option(
-        "--keep-snr",
+        "--min-snr",
         metavar="DB",
         help="Only those GRUs with which every output keeps this ratio of signal to noise.",
     ),
@@ -86,7 +86,7 @@ _RowsOption = Annotated[
 def quantize_command(
     source: AnySource,
     target: AnyTarget,
-    keep_snr: _KeepSnrOption = None,
+    min_snr_db: _MinSnrOption = None,
     nodes: _NodesOption = None,
     group_size: GroupSize = None,
     opset: Opset = None,
@@ -105,7 +105,7 @@ def quantize_command(
 
     Example: onegru quantize model.onnx small.onnx --samples logs/ --column X=events
 
-    Example: onegru quantize model.onnx small.onnx --keep-snr 40 -i x.npy
+    Example: onegru quantize model.onnx small.onnx --min-snr 40 -i x.npy
     """
     if not samples:
         refuse({"--column": columns, "--axes": axes, "--rows": rows}, "without --samples")
@@ -125,7 +125,7 @@ def quantize_command(
             source,
             given,
             target,
-            keep_snr=keep_snr,
+            min_snr_db=min_snr_db,
             nodes=nodes or None,
             group_size=group_size,
             opset=opset,
@@ -138,7 +138,7 @@ def quantize_command(
         print_json({**dataclasses.asdict(found.written), "quantization": _document(found)})
         return
     show_rewriting(found.written, as_json=False)
-    _show_measured(Screen(), found, words, keep_snr is not None)
+    _show_measured(Screen(), found, words, min_snr_db is not None)
 
 
 def _read(

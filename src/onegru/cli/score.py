@@ -184,8 +184,8 @@ def _show(screen: Console, found: Scoring, what: str) -> None:
         before = f", {found.parts_before} of them from an earlier run" if found.parts_before else ""
         say(screen, f"scored {count(found.rows_now, 'row')} in {duration(found.seconds)}{rate}")
         say(screen, f"wrote {folder}: {count(found.rows, 'row')} in {count(found.parts, 'file')}{before}")
-    if found.left_out:
-        say(screen, f"{count(found.left_out, 'row')} {what}: {folder}/_errors says which and why")
+    if found.skipped:
+        say(screen, f"{count(found.skipped, 'row')} {what}: {folder}/_errors says which and why")
 
 
 def parse_size(text: str) -> int:

@@ -140,7 +140,7 @@ def verify_command(
             progress=watch.progress,
         )
         moved = must_move(loaded, values, random_names, random or 0)
-    found = dataclasses.replace(found, moved=moved)
+    found = dataclasses.replace(found, input_dependent=moved)
     if as_json:
         print_json({**dataclasses.asdict(found), "agrees": found.agrees})
     else:
@@ -181,7 +181,9 @@ def _compared_lines(found: Verification) -> list[str]:
         return []
     words = f"{sum(item.compared for item in outputs):,} numbers compared"
     words += "" if found.steps is None else f", over {count(found.steps, 'step')}"
-    words += "" if found.moved is None else f"; {found.moved:,} change with the random inputs"
+    words += (
+        "" if found.input_dependent is None else f"; {found.input_dependent:,} change with the random inputs"
+    )
     left_out = sum(item.left_out for item in outputs)
     return [words + (f"; {left_out:,} left out, as they are not finite" if left_out else "")]
 

@@ -69,7 +69,7 @@ class Case:
         return self.level("type")
 
     @property
-    def pins(self) -> str:
+    def checks(self) -> str:
         """What a runtime must do to pass, in words."""
         return words_of(self.operator, self.choices)[0]
 

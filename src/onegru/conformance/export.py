@@ -7,7 +7,7 @@
     DIR/openvino/NAME/model.xml, model.bin
                      /inputs.npz              by the model's names; bfloat16 as float32, which holds it
     and in each folder
-      case.json                               what it pins, where the specification says so, types, shapes
+      case.json                               what it checks, where the specification says so, types, shapes
       expected.npz                            the outputs in float64
       tolerance.npz                           how far each number may be off
 
@@ -138,7 +138,7 @@ def _summary(case: Case) -> dict[str, Any]:
 def _details(case: Case) -> dict[str, Any]:
     dtype = case.dtype
     return {
-        "pins": case.pins,
+        "checks": case.checks,
         "source": case.source,
         "attributes": case.attributes,
         "constant_weights": case.has_constant_weights,

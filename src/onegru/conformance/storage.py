@@ -30,7 +30,7 @@ class Storage:
     """How W and R of a case are stored.
 
     Attributes:
-        pins: what a runtime must do to pass, in words.
+        checks: what a runtime must do to pass, in words.
         kind: the type of the integers.
         per: what has a scale of its own, and a zero point if there are any.
         zeros: the smallest and the largest zero point; None for no such input.
@@ -41,7 +41,7 @@ class Storage:
         shrinks_R: what R is multiplied by.
     """
 
-    pins: str
+    checks: str
     kind: str = "int8"
     per: Literal["tensor", "row", "block"] = "row"
     zeros: tuple[int, int] | None = None

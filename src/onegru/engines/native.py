@@ -128,7 +128,7 @@ def asked_threads() -> int | None:
     return _asked or None
 
 
-def release_memory() -> int:
+def empty_cache() -> int:
     """Release the memory that is kept for new outputs.
 
     New outputs of 64 KiB and more reuse the memory of earlier ones that are gone: fresh memory costs more

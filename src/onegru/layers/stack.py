@@ -229,7 +229,7 @@ class StackStream:
     threads at once.
     """
 
-    __module__ = "onegru"
+    __module__ = "onegru.reports"
 
     def __init__(self, streams: Sequence[Stream]) -> None:
         self._streams = tuple(streams)

@@ -38,7 +38,7 @@ class Stream(_native.Stepper):
     Ctrl-C, leaves the state as it was; what it was writing is unspecified.
     """
 
-    __module__ = "onegru"
+    __module__ = "onegru.reports"
 
     def __init__(self, layer: Layer, batch_size: int) -> None:
         """Begin with a state of zeros; see `GRU.stream`."""

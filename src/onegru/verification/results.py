@@ -160,8 +160,8 @@ class Verification(CardReport):
         absent: the runtimes that are not installed.
         against: how it compares with a reference; None if there is none.
         steps: how many steps the longest row of a GRU node took; None of a model without.
-        moved: how many numbers of the outputs change as inputs are drawn again, as the others say little;
-            None of inputs that were given.
+        input_dependent: how many numbers of the outputs change as inputs are drawn again, as the others say
+            little; None of inputs that were given.
     """
 
     model: str
@@ -169,7 +169,7 @@ class Verification(CardReport):
     absent: tuple[str, ...] = ()
     against: ReferenceComparison | None = None
     steps: int | None = None
-    moved: int | None = None
+    input_dependent: int | None = None
 
     @property
     def agrees(self) -> bool:

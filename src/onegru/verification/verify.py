@@ -106,7 +106,7 @@ def verify(
     found = compare_runtimes(
         model, inputs, runtimes=chosen, tolerance=tolerance, timeout=timeout, progress=progress
     )
-    return replace(found, against=compared, moved=must_move(model, inputs, drawn, seed))
+    return replace(found, against=compared, input_dependent=must_move(model, inputs, drawn, seed))
 
 
 def must_move(model: Model, inputs: Mapping[str, Any], drawn: Collection[str], seed: int) -> int | None:

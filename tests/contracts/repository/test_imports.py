@@ -62,7 +62,7 @@ OPTIONAL = {
     "openvino": (
         "cli.bench",
         "runtimes.openvino_op",
-        "runtimes.openvino_exchange",
+        "runtimes.openvino_replace",
         "runtimes.openvino_failures",
         "formats.openvino.network",
         "formats.openvino.faults",

@@ -55,14 +55,14 @@ def page_data(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> dict[
             for result in results
         ],
         "operators": list(dict.fromkeys(str(case.operator) for case in ran)),
-        "features": [[factor, level, pins] for (factor, level), pins in features.items()],
+        "features": [[factor, level, checks] for (factor, level), checks in features.items()],
         "cases": [
             [
                 case.name,
                 str(case.operator),
                 [numbers[item] for item in case.choices.items()],
                 _number_alone(case, numbers),
-                texts.number(case.pins),
+                texts.number(case.checks),
                 texts.number(case.source),
             ]
             for case in ran
@@ -100,7 +100,7 @@ def features_of(cases: Sequence[Case]) -> dict[tuple[str, str], str]:
         cases: the cases.
 
     Returns:
-        for each feature what it pins, in words.
+        for each feature what it checks, in words.
     """
     there = {item for case in cases for item in case.choices.items()}
     operators = {str(case.operator): case.operator for case in cases}
@@ -108,10 +108,10 @@ def features_of(cases: Sequence[Case]) -> dict[tuple[str, str], str]:
     for operator in operators.values():
         for name, factor in all_factors_of(operator).items():
             found = by_factor.setdefault(name, {})
-            for level, pins in factor.levels.items():
+            for level, checks in factor.levels.items():
                 if (name, level) in there:
-                    found.setdefault((name, level), pins)
-    return {feature: pins for found in by_factor.values() for feature, pins in found.items()}
+                    found.setdefault((name, level), checks)
+    return {feature: checks for found in by_factor.values() for feature, checks in found.items()}
 
 
 @dataclass

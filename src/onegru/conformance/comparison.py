@@ -14,7 +14,7 @@ from onegru.core.errors import SpecError
 from onegru.core.wording import printable
 
 
-def judge(case: Case, outputs: Mapping[str, Array]) -> Outcome:
+def compare(case: Case, outputs: Mapping[str, Array]) -> Outcome:
     """What comes of a case in a runtime that gave outputs.
 
     A number passes if it is off by no more than its tolerance; NaN equals NaN, and an infinity itself. Where
