@@ -1,6 +1,8 @@
 """Find unclear prose: dialect words, long sentences, paragraphs and table cells.
 
-`python -m tests.support.prose README.md src/onegru/layers/gru.py …` prints the findings and the measures of each file.
+    python -m tests.support.prose README.md src/onegru/layers/gru.py
+
+prints the findings and the measures of each file.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ WORDS = [
 ]
 #: Endings and phrases that leave open what a user must do.
 UNCLEAR_MESSAGES = [
-    (re.compile(r"; must(?: be(?: it| there| so| with it)?)?[.\"']*$"), "after 'must': a verb with an object"),
+    (re.compile(r"; must( be( it| there| so| with it)?)?[.\"']*$"), "after 'must': a verb with an object"),
     (re.compile(r"\bmust be left out\b"), "has no effect here; remove it"),
     (re.compile(r"\bis no\b(?! longer| more)"), "is not a ..."),
 ]

@@ -29,7 +29,6 @@ from onegru.cli.outputs import check_not_read, check_target, print_json
 from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
-from onegru.drawing import figure
 from onegru.drawing.page import page
 from onegru.formats.graph import initial_states
 from onegru.layers.gates import files
@@ -39,7 +38,7 @@ from onegru.models.fusing import fusing_hint
 from onegru.models.model import Model, file_of, graph_in
 from onegru.system.atomic_write import write_files
 
-_SUFFIXES = (".npz", ".png", ".html")
+_SUFFIXES = (".npz", ".html")
 _MOST_UNITS = 12
 
 
@@ -69,7 +68,7 @@ _OutputsOption = Annotated[
         "-o",
         "--output",
         metavar="FILE",
-        help="The file to write: .npz for the numbers, .png or .html for a picture.",
+        help="File to write: .npz with the values, or .html, a page that shows them.",
     ),
 ]
 
@@ -134,10 +133,8 @@ def _check_targets(texts: Sequence[str], against: Path | None) -> list[Path]:
     for text in texts:
         path = Path(text)
         if path.suffix.lower() not in _SUFFIXES:
-            raise SpecError(f"-o {text}: must end in .npz, .png or .html")
+            raise SpecError(f"-o {text}: must end in .npz or .html")
         check_target(f"-o {text}", path, [*targets, *filter(None, [against])])
-        if path.suffix.lower() == ".png":
-            figure.check_target(path)
         targets.append(path)
     return targets
 
@@ -163,13 +160,9 @@ def _writer(
     other: onegru.reports.GateTrace | None,
 ) -> Callable[[IO[bytes]], object]:
     """What writes a file."""
-    suffix = path.suffix.lower()
-    if suffix == ".npz":
+    if path.suffix.lower() == ".npz":
         return files.writer(trace)
-    shown = picture(trace, row, direction, other)
-    if suffix == ".png":
-        return figure.writer(figure.draw(shown), path)
-    text = page(shown).encode()
+    text = page(picture(trace, row, direction, other)).encode()
     return lambda file: file.write(text)
 
 

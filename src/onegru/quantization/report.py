@@ -113,7 +113,7 @@ class Quantization(Generic[Quantizable]):
     ) -> tuple[GateTrace, GateTrace]:
         """The gates of a GRU in float32, and with all GRUs in another mode.
 
-        The second one's `plot(against=…)` and `to_html(…, against=…)` draw how far they are apart over time.
+        The second one's `to_html(…, against=…)` shows how far they are apart over time.
 
         Args:
             node: the GRU's name, or its index.

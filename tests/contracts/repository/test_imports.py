@@ -81,7 +81,6 @@ OPTIONAL = {
         "peers.torch",
         "conformance.runtimes.torch",
     ),
-    "matplotlib": ("drawing.figure", "drawing.notebook_figure"),
     "pyarrow": ("scoring.*",),
     "ray": ("scoring.ray",),
     "typer": ("cli.*",),
