@@ -164,8 +164,6 @@ def show_verification(console: Console, found: Verification) -> None:
         name = safe(Path(found.against.reference).name)
         if found.against.outputs:
             _add_rows(table, f"against {name}", found.against.outputs, "")
-        for item in found.against.runtimes:
-            _add_rows(table, f"{item.runtime} {item.version}, {name}", item.outputs, item.status)
     console.print(table)
     say(console, *_compared_lines(found))
     for item in found.runtimes:

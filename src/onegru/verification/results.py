@@ -138,7 +138,6 @@ class ReferenceComparison:
         layers: how each GRU compares, in running order.
         first: the index in `layers` of the first that differs; None if none does.
         notes: what could not be compared, and why.
-        runtimes: the results of a checkpoint's own framework, against onegru's reading of it.
     """
 
     reference: str
@@ -147,7 +146,6 @@ class ReferenceComparison:
     layers: tuple[LayerResult, ...] = ()
     first: int | None = None
     notes: tuple[str, ...] = ()
-    runtimes: tuple[RuntimeResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

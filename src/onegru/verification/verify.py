@@ -102,7 +102,7 @@ def verify(
     compared = None
     if against is not None:
         other = file_path("against", against)
-        compared = compare_with(model, other, inputs, nodes=nodes, tolerance=tolerance, timeout=timeout)
+        compared = compare_with(model, other, inputs, nodes=nodes, tolerance=tolerance)
     found = compare_runtimes(
         model, inputs, runtimes=chosen, tolerance=tolerance, timeout=timeout, progress=progress
     )
