@@ -78,7 +78,6 @@ OPTIONAL = {
         "torch.*",
         "frameworks.pytorch",
         "frameworks.export",
-        "peers.torch",
         "conformance.runtimes.torch",
     ),
     "pyarrow": ("scoring.*",),
