@@ -181,7 +181,7 @@ BAD_ARGUMENTS = {
     "two into one": (["run", "gru.onnx", "-i", "x.npy", "-o", "out.npy"], "a .npy file holds one array"),
     "output twice": (
         ["run", "gru.onnx", "-i", "x.npy", "-o", "Y=o.npy", "-o", "Y_h=./o.npy"],
-        "the file is named twice",
+        "named twice; must be different files",
     ),
 }
 

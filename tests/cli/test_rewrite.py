@@ -133,7 +133,7 @@ def test_samples(source: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--rows", 3, "--axes", "X=time"], "--axes and --rows: given without --samples"),
-        (["--samples", "a", "-i", "b"], "--samples: given with --input; must be one of them"),
+        (["--samples", "a", "-i", "b"], "--samples: has no effect with --input; remove one of them"),
         (["--samples", "a", "--column", "X"], "--column: 'X'; must be NAME=COLUMN"),
         (["--samples", "a", "--axes", "X"], "--axes: 'X'; must be NAME=AXIS,..."),
         (["--min-snr", 150], "min_snr_db: 150.0 dB; no GRU node keeps as much in int8"),

@@ -52,7 +52,7 @@ def test_a_run_that_is_interrupted(cli: Cli, given: dict[str, Path], monkeypatch
     monkeypatch.setattr("onegru.scoring.score", stop)
     result = cli("score", given["model"], given["good"], "-o", given["out"], "-i", "X=events")
     assert (result.code, result.out) == (130, "")
-    assert result.err == "onegru: interrupted; the same command goes on where this one stopped\n"
+    assert result.err == "onegru: interrupted; run the same command again to resume\n"
 
 
 def test_a_run_and_the_same_again(cli: Cli, given: dict[str, Path]) -> None:
@@ -88,7 +88,7 @@ def test_a_run_that_goes_on_says_what_is_there(cli: Cli, given: dict[str, Path])
     command = ("score", given["model"], given["good"], "-o", given["out"], "-i", "X=events")
     assert "earlier run" not in cli(*command).out
     (given["out"] / "_SUCCESS").unlink()
-    assert cli(*command).out.splitlines()[0] == f"{given['out']} has 1 part of an earlier run, which goes on"
+    assert cli(*command).out.splitlines()[0] == f"{given['out']} has 1 part of an earlier run; resuming"
     assert cli(*command).out == f"{given['out']} is complete: 8 rows; nothing to do\n"
 
 

@@ -83,7 +83,7 @@ def test_bad_arguments(trace: Cli) -> None:
         (["-o", "a.pdf"], "-o a.pdf: must end in .npz or .html"),
         (["-o", "no/a.npz"], "-o no/a.npz: folder 'no' does not exist"),
         (["-o", "folder.npz"], "-o folder.npz: is a folder; must be a file"),
-        (["-o", "a.npz", "-o", "a.npz"], "the file is named twice"),
+        (["-o", "a.npz", "-o", "a.npz"], "named twice; must be different files"),
         (["--row", 2], "--row: 2; must be in 0…1"),
         (["--row", 2, "-o", "a.npz"], "--row: 2; must be in 0…1"),
         (["--direction", "up", "-o", "a.npz"], "--direction: 'up'; must be 'forward'"),

@@ -172,7 +172,7 @@ def test_a_model(tmp_path: Path) -> None:
         ["first", "size", "time", "second", "size", "time", "third", "all", "size", "time"]
     )
     total = sum(array.size for item in expected for array in item.values())
-    assert text.endswith(f"{total:,} numbers compared, over 9 steps")
+    assert text.endswith(f"{total:,} values compared, over 9 steps")
     sizes = [str(item.size) for item in report.grus[0].modes.values()]  # in bytes, as all are small
     assert lines[2][1::2] == [*sizes, sizes[1]]
 

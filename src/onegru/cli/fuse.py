@@ -1,4 +1,4 @@
-"""`onegru fuse`: decomposed GRUs made GRU nodes; and what it and `onegru inspect` say of them."""
+"""`onegru fuse`, and the lines about decomposed GRUs that `inspect` prints."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def fuse_command(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make GRU nodes of GRUs that an exporter has decomposed into other operators.
+    """Fuse GRUs that an exporter has decomposed into other operators into GRU nodes.
 
-    Each match is proved, then the target is compared with the source, and not written if they differ by more
-    than rounding.
+    onegru proves each match, and compares TARGET with SOURCE. It writes TARGET only if they agree up to
+    rounding.
 
     Example: onegru fuse model.onnx fused.onnx
 
@@ -82,7 +82,7 @@ def decomposed_words(found: Iterable[Fused]) -> Iterator[str]:
             item.direction,
             f"reset gate {reset} the recurrent product",
             ", ".join(item.activations),
-            *(["steps may be switched off"] if item.masked else []),
+            *(["steps can be masked"] if item.masked else []),
             f"checked with inputs that change {item.input_dependent:,} of {count(item.outputs, 'output')}",
         ]
         yield f"  {'; '.join(words)}"

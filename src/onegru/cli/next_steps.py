@@ -1,4 +1,4 @@
-"""What `onegru inspect` ends with: the commands that go with a file."""
+"""The next commands that `onegru inspect` suggests for a file."""
 
 from __future__ import annotations
 

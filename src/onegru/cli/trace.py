@@ -1,4 +1,4 @@
-"""The command that shows what the gates of a GRU node do."""
+"""`onegru trace`: the gate values of a GRU node."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _MOST_UNITS = 12
 
 _NodeOption = Annotated[
     str | None,
-    typer.Option("--node", metavar="NAME", help="The GRU node; needed if the model has several."),
+    typer.Option("--node", metavar="NAME", help="GRU node. Required if the model has several."),
 ]
 _RowOption = Annotated[
     int | None,
@@ -52,15 +52,15 @@ _RowOption = Annotated[
         "--row",
         metavar="N",
         min=0,
-        help="The row of the batch; by default row 0 is drawn, and statistics cover all rows.",
+        help="Row of the batch. Default: the page shows row 0, and statistics cover all rows.",
     ),
 ]
 _DirectionOption = Annotated[
-    str | None, typer.Option("--direction", help="forward or reverse; by default all directions.")
+    str | None, typer.Option("--direction", help="forward or reverse. Default: all directions.")
 ]
 _AgainstOption = Annotated[
     Path | None,
-    typer.Option("--against", metavar="FILE.npz", help="The trace of another run, to compare with."),
+    typer.Option("--against", metavar="FILE.npz", help="Trace of another run to compare with."),
 ]
 _OutputsOption = Annotated[
     list[str] | None,
@@ -88,7 +88,7 @@ def trace_command(
     activation_storage: ActivationStorage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute what the gates z, r, n and the state h of a GRU node do at each step, and draw it.
+    """Compute the gates z, r, n and the state h of a GRU node at each step.
 
     Example: onegru trace model.onnx -i x.npy -o gates.npz -o gates.html
     """
