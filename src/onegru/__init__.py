@@ -110,7 +110,7 @@ _LATER = {
     "verify": "onegru.verification.verify",
 }
 
-# Public modules, likewise: what the onnx package and ONNX Runtime are given, and what reads tables.
+# Public modules that are imported when they are first used.
 _MODULES = ("backend", "conformance", "execution_provider", "openvino", "reports", "scoring")
 
 

@@ -1,4 +1,4 @@
-"""What functions of onegru return beside arrays, layers and models: streams, and records to read or draw."""
+"""Streams and reports that functions of onegru return."""
 
 from onegru.engines.native import Targets
 from onegru.formats.graph import TensorInfo

@@ -1,4 +1,4 @@
-"""The command line: how it is called, how it refuses, and in a process of its own."""
+"""The command line: how it is called, how it refuses, and in a separate process."""
 
 from __future__ import annotations
 

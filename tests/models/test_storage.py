@@ -246,7 +246,7 @@ def test_refusals(tmp_path: Path) -> None:
     W[0, 0, 0] = np.nan
     onegru.save_layers(onegru.GRU(W, LAYER.weights.R, direction="bidirectional"), path)
     for call in calls[:2]:
-        with pytest.raises(Exception, match="W: holds NaN or infinity; must be finite to be kept in int8"):
+        with pytest.raises(Exception, match="W: contains NaN or infinity; must be finite for int8"):
             loaded = call(weight_storage="int8")
             loaded.run(None, feed(port.name for port in loaded.get_inputs()))
 

@@ -27,7 +27,7 @@ WORDS = [
 UNCLEAR_MESSAGES = [
     (re.compile(r"; must( be( it| there| so| with it)?)?[.\"']*$"), "after 'must': a verb with an object"),
     (re.compile(r"\bmust be left out\b"), "has no effect here; remove it"),
-    (re.compile(r"\bis no\b(?! longer| more)"), "is not a ..."),
+    (re.compile(r"(?<!there )\bis no\b(?! longer| more)"), "is not a ..."),
 ]
 
 

@@ -39,7 +39,7 @@ def set_threads(threads: int) -> None:
     """Set the threads of onegru and, in sessions made from now on, of ONNX Runtime.
 
     Raises:
-        SpecError: there cannot be so many.
+        SpecError: the number is out of range.
     """
     if threads > MOST_THREADS:
         raise SpecError.of("--threads", f"{threads}; must be between 1 and {MOST_THREADS}")
@@ -47,7 +47,7 @@ def set_threads(threads: int) -> None:
 
 
 def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timing]:
-    """Check the outputs of the file's own runtime against onegru's, then time both in turns.
+    """Check the outputs of the file's own runtime against onegru's, then time both, alternating.
 
     Both have as many threads.
 

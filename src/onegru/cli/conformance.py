@@ -43,7 +43,7 @@ conformance = typer.Typer(
 # What stands for a factor and its level, for cases without any unusual one and with several.
 _USUAL, _SEVERAL = ("no unusual feature", ""), ("several unusual features", "")
 
-# How many of a runtime's reasons are told below the table.
+# Number of reasons of a runtime below the table.
 _MOST_REASONS = 8
 
 CaseOption = Annotated[
@@ -236,7 +236,7 @@ def chosen_cases(patterns: Sequence[str], operators: Sequence[str]) -> list[Case
     """The cases whose names match any of the patterns, and that are of any of the operators; none for all.
 
     Raises:
-        SpecError: a pattern or an operator is no case's.
+        SpecError: a pattern or an operator matches no case.
     """
     found = list(kit_cases())
     known = {name.lower() for case in found for name in (str(case.operator), case.operator.name)}
@@ -260,7 +260,7 @@ def _later(progress: Callable[[int, int], None], before: int, total: int) -> Cal
 def show_results(console: Console, results: Sequence[RuntimeResults], cases: Sequence[Case]) -> None:
     """A table of features and runtimes, then the most frequent reasons."""
     left = results
-    while left:  # those that do not fit beside the others get a table of their own
+    while left:  # those that do not fit into the width get another table
         shown = next(n for n in range(len(left), 0, -1) if n == 1 or _fits(console, _table(left[:n], cases)))
         console.print(_table(left[:shown], cases))
         left = left[shown:]

@@ -173,7 +173,7 @@ def convert_command(
 
 
 def _show_others(console: Console, others: Sequence[str], verdicts: Sequence[Verdict]) -> None:
-    """What the source has beside, and how other runtimes fail on the target."""
+    """Print what else the source contains, and known problems with the target."""
     if others:
         say(console, left_out_words(others))
     for verdict in verdicts:

@@ -172,7 +172,7 @@ def gather_inputs(
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
     """An array for each input: from files, else random if there is a seed or no file is given.
 
-    Without a seed, states that the file tells of are what it says they are at first.
+    Without a seed, the states that the file describes have their initial values.
 
     Args:
         model: the model.

@@ -126,7 +126,7 @@ def check_of(
     """What the options of the check ask for.
 
     Raises:
-        OneGRUError: one is not legal, or has no effect.
+        OneGRUError: an option is invalid, or has no effect.
     """
     given = {"--input": inputs, "--dim": dims, "--dims": default_dim, "--tolerance": tolerance}
     if no_check:

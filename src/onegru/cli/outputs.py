@@ -92,12 +92,12 @@ def check_target(given: str, path: Path, others: Iterable[Path]) -> None:
 def check_not_read(
     given: str, path: Path, model: Opened | None, called: str = "the model", inputs: Iterable[Path] = ()
 ) -> None:
-    """Check that a file to write is not one of those that are read, by whatever name.
+    """Check that a file to write is not one of the files that are read, under any name.
 
     Args:
         given: the option and its value, for messages.
         path: the file.
-        model: a model, whose parts may be files of their own.
+        model: a model, which can consist of several files.
         called: what to call it.
         inputs: the files of its inputs.
 
@@ -113,12 +113,12 @@ def check_not_read(
 
 
 def model_files(model: Path) -> list[Path]:
-    """The files that are written for a model: an IR has its weights in a file of their own."""
+    """Return the files of a model: an IR stores its weights in a second file."""
     return [model.with_suffix(".bin"), model] if model.suffix.lower() == ".xml" else [model]
 
 
 def write_outputs(targets: Mapping[Path, Sequence[str]], results: Mapping[str, Array]) -> None:
-    """Write all files under temporary names, then rename them: each is written whole, or stays as it was.
+    """Write all files under temporary names, then rename them, so that each file is complete or unchanged.
 
     Raises:
         SpecError: an output is not a tensor.
@@ -179,7 +179,7 @@ def _outline(value: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """A value in types that JSON has."""
     if isinstance(value, np.ndarray | np.generic):
-        known = value.dtype.kind in "biufOUS"  # bfloat16 is a kind of its own
+        known = value.dtype.kind in "biufOUS"  # bfloat16 has another kind
         return _plain((value if known else value.astype(np.float32)).tolist())
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

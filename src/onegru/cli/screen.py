@@ -46,7 +46,7 @@ def safe(text: str) -> str:
 
 
 def say(console: Console, *lines: str) -> None:
-    """Print lines as they are, whatever their length."""
+    """Print lines without wrapping them."""
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
 
@@ -104,7 +104,7 @@ class ProgressBar:
         label_column = TextColumn("{task.description}", table_column=words)
         columns = (SpinnerColumn(), label_column, BarColumn(self._bar_width), *self._figures())
         console = Console(stderr=True)
-        # Only if a person watches: in a log a bar is noise, whatever FORCE_COLOR says.
+        # Only in a terminal: a log needs no bar, even with FORCE_COLOR.
         watched = console.is_interactive and sys.stderr.isatty()
         self._bar = Progress(*columns, console=console, transient=True, disable=not watched)
         self._task = self._bar.add_task(escape(label), total=None)

@@ -165,7 +165,7 @@ def ulp_words(number: int | None) -> str:
 
 
 def left_out_words(names: Sequence[str]) -> str:
-    """The tensors or layers of a file that are no part of the GRUs shown or converted, in a line."""
+    """List the tensors or layers of a file that do not belong to its GRUs, in one line."""
     more = len(names) - _MOST_LEFT_OUT
     listed = ", ".join(map(safe, names[:_MOST_LEFT_OUT])) + (f" and {more} more" if more > 0 else "")
     return f"not part of a GRU here: {listed}"

@@ -195,7 +195,7 @@ def _add_rows(table: Table, name: str, outputs: Sequence[OutputResult], otherwis
         table.add_row(name, "", otherwise, "", "")
 
 
-# ---- in words
+# ---- text
 
 
 def _runtime_lines(item: RuntimeResult) -> list[str]:

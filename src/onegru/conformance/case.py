@@ -70,7 +70,7 @@ class Case:
 
     @property
     def checks(self) -> str:
-        """What a runtime must do to pass, in words."""
+        """Requirement that a runtime must meet to pass."""
         return words_of(self.operator, self.choices)[0]
 
     @property

@@ -117,7 +117,7 @@ def rounded_outputs(case: Case) -> dict[str, Array]:
 
 
 def _one_tolerance(case: Case, rounded: Mapping[str, Array]) -> float:
-    """How far every number may be off from the rounded one: as far as the one that may be most."""
+    """Return one tolerance for all values: the largest."""
     most = 0.0
     for name, expected in case.expected.items():
         with np.errstate(invalid="ignore"):
@@ -163,7 +163,7 @@ def _json(value: object) -> bytes:
 
 
 def _npz(arrays: Mapping[str, Array]) -> bytes:
-    """An .npz; of bfloat16, which NumPy's files have not, as float32."""
+    """Write an .npz; bfloat16 becomes float32, because NumPy's files do not have it."""
     file = io.BytesIO()
     plain: dict[str, Any] = {
         name: array.astype(np.float32) if array.dtype.name == "bfloat16" else array

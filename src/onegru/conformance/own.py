@@ -1,4 +1,4 @@
-"""A runtime of one's own, compared with the cases of the kit."""
+"""Run the suite in a custom runtime."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def try_runtime(
         progress: called after each case with the number of those done and of all.
 
     Returns:
-        what came of each case; where it differs, the number that is off by the most, what it should be, and
+        the result of each case; if it differs, the worst value, the expected value, and
         how far it may be off.
 
     Raises:
-        SpecError: an argument is not legal, or no case has such a name.
+        SpecError: an argument is invalid, or no case has such a name.
     """
     if not (callable(run) or isinstance(run, str)):
         raise SpecError.of("run", f"{shown(run)}; must be a function of a case, or 'module:function'")

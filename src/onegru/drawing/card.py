@@ -1,4 +1,4 @@
-"""Cards for notebooks: a few facts as HTML, without scripts, in the colours of whatever is around them."""
+"""HTML cards for notebooks, without scripts, in the colours of the notebook."""
 
 from __future__ import annotations
 

@@ -72,9 +72,7 @@ def compare_with(
     first = next((index for index, item in enumerate(layers) if not item.agrees), None)
     same_outputs = all(item.agrees for item in outputs)
     if not same_outputs and first is None:
-        notes.append(
-            strict or "the GRUs agree as far as they were compared: the difference arises outside them"
-        )
+        notes.append(strict or "all compared GRUs agree, so the difference arises outside them")
     agrees = same_outputs and first is None
     return ReferenceComparison(str(path), agrees, outputs, tuple(layers), first, tuple(notes))
 
@@ -106,7 +104,7 @@ def _compare_layers(
     Args:
         ours: the GRUs of the model.
         theirs: those of the reference.
-        calls: the calls that both make in their models, as far as they were run.
+        calls: the calls of both in their models, if these were run.
         notes: what could not be compared; extended.
     """
     if not ours or not theirs:

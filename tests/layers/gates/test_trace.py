@@ -63,7 +63,7 @@ def step(gates: tuple[list[float], ...], h: list[float]) -> list[float]:
 
 
 def loop(case: Case, trace: onegru.reports.GateTrace) -> dict[str, Array]:
-    """The gates at each step, by plain loops from the trace's h; NaN past a row's end.
+    """The gates at each step, by plain loops from the trace's h; NaN in the padding.
 
     Layers of 16 bits carry h in float32. A trace shows it rounded, and the gates that follow from that;
     "moved" is how far the step's h is from the one that follows from the state as it is carried. Activations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class GateTrace(Gates):
     """The gates of one call of a GRU, made by `GRU.trace`, `Stack.trace` and `Model.trace`.
 
-    h has the bits of the call's Y. z, r and n are computed by the equations in float64, each step from x and
+    h is bitwise identical to Y. z, r and n are computed by the equations in float64, each step from x and
     the h before it, and rounded once to the element type.
 
     Attributes:
@@ -28,13 +28,13 @@ class GateTrace(Gates):
             row's end.
         r: the reset gate.
         n: the candidate.
-        h: the state; 0 past a row's end.
+        h: the state; 0 in the padding.
         initial_h: the state before the first step, [D, B, H].
         lengths: each row's length, [B].
         raw_z: z before attention; None without attention.
         name: of the node; empty for a layer.
         source: of the model; empty for a layer.
-        previous_h: h before each step, [T, D, B, H]; NaN past a row's end.
+        previous_h: h before each step, [T, D, B, H]; NaN in the padding.
         directions: the name of each direction, "forward" or "reverse".
     """
 
