@@ -23,7 +23,7 @@ from benchmarks.page.pictures import draw_page
 from benchmarks.training import best, machine, summary, write_page
 from onegru.core.compare import signal_to_noise
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "eight-bits-tables.md"
+PAGE = Path(__file__).with_name("results") / "eight_bits.md"
 
 INTRODUCTION = """# Eight bits, measured
 

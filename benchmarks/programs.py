@@ -1,6 +1,6 @@
 """Whole programs with GRUs, as people write them in PyTorch: all of a call is timed, not the GRU alone.
 
-`onegru.torch.accelerate` exchanges what they have of PyTorch's GRUs. Each runs, and takes a step of training.
+`onegru.torch.accelerate` replaces what they have of PyTorch's GRUs. Each runs, and takes a step of training.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
     python -m benchmarks.report [FILE…] [--to FOLDER]
 
 takes the files of results in build/benchmarks, or those given, into benchmarks/machines, where each machine
-has a file, and writes docs/performance.md, docs/performance-tables.md and their pictures, with a column or a
-section for each machine; and benchmarks/targets.md, which is for those who work on onegru. A case that was
-measured again replaces the earlier result.
+has a file. Writes docs/performance.md, the raw data benchmarks/results/performance.md and their pictures, with
+a column or a section for each machine, and benchmarks/targets.md. A new result of a case replaces the old one.
 """
 
 from __future__ import annotations
@@ -35,37 +34,39 @@ __all__ = ["write_report"]
 #: What profiles of the missed targets showed, and what was tried: written by hand.
 FOUND = Path(__file__).with_name("found.md")
 #: All targets, reached or missed: a page of development, which is no part of the documentation.
-TARGETS = "targets.md"
+TARGETS = "benchmarks/targets.md"
 
 
 def write_report(machines: Machines, folder: Path) -> None:
-    """Write both pages and their pictures, and print the targets that are missed."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the pages and pictures below `folder`, and print the targets that are missed."""
+    docs, results = folder / "docs", folder / "benchmarks" / "results"
+    for place in (docs, results):
+        place.mkdir(parents=True, exist_ok=True)
     for name, parts in machines.items():
         ratios = {threads: drawn_ratios(parts, threads) for threads in drawn_threads(parts)}
         draw_curves(
             {threads: found for threads, found in ratios.items() if found},
             {e["case"]: e["rates"] for e in of_kind(parts, "drawn", "rows")},
-            folder / _curves(name),
+            results / _curves(name),
         )
     shown = max(
         machines, key=lambda name: (len(rows_of(machines[name], "2")), _date(machines[name])), default=""
     )
     if shown:
         title = f"{labels(machines)[shown]}, two threads"
-        draw_rows(rows_of(machines[shown], "2"), title, folder / "performance.png")
+        draw_rows(rows_of(machines[shown], "2"), title, docs / "performance.png")
     for page, lines in (
-        ("performance.md", story(machines)),
-        ("performance-tables.md", _tables(machines, folder)),
+        (docs / "performance.md", story(machines)),
+        (results / "performance.md", _tables(machines, results)),
+        (folder / TARGETS, _targets(machines)),
     ):
-        (folder / page).write_text("\n".join(lines).rstrip() + "\n")
-    (folder / TARGETS).write_text("\n".join(_targets(machines)).rstrip() + "\n")
+        page.write_text("\n".join(lines).rstrip() + "\n")
     for name, parts in machines.items():
         for verdict in verdicts(parts):
             if not verdict.reached:
                 told = f"{verdict.what}, {verdict.threads}: {verdict.found:.4g}, not {verdict.words}"
                 print(f"missed on {name}: {told}")
-    print(f"wrote {folder / 'performance.md'}, {folder / 'performance-tables.md'} and their pictures")
+    print(f"wrote {docs / 'performance.md'}, {results / 'performance.md'} and their pictures")
 
 
 def _curves(name: str) -> str:
@@ -78,11 +79,11 @@ def _date(parts: Parts) -> str:
 
 def _tables(machines: Machines, folder: Path) -> list[str]:
     lines = [
-        "# Performance: every case",
+        "# Performance: raw data",
         "",
-        "The measurements behind [Performance](performance.md), by machine, made by `make bench`. Median "
-        "time of a call in µs; float32, both outputs, an initial state, biases. A ratio is a peer's time "
-        "over onegru's, the spread from the lowest to the highest of its turns.",
+        "These are the measurements of [Performance](../../docs/performance.md), written by `make bench`. The "
+        "tables show the median time of a call in µs, in float32 with both outputs, an initial state and biases. "
+        "A ratio is the other runtime's time divided by onegru's. The spread covers its measurements.",
         "",
     ]
     for name, parts in machines.items():
@@ -97,9 +98,9 @@ def _tables(machines: Machines, folder: Path) -> list[str]:
 
 def _targets(machines: Machines) -> list[str]:
     lines = [
-        "# What was to be reached",
+        "# Targets",
         "",
-        "Made by `python -m benchmarks.report`, for those who work on onegru.",
+        "`python -m benchmarks.report` writes this page for developers of onegru.",
         "",
     ]
     for name, parts in machines.items():
@@ -125,13 +126,12 @@ def _origin(parts: Parts) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="*", type=Path, help="default: all of build/benchmarks")
-    parser.add_argument("--to", type=Path, default=ROOT / "docs", help="default docs")
+    parser.add_argument("--to", type=Path, default=ROOT, help="folder of docs/ and benchmarks/; default: the repository")
     options = parser.parse_args()
     files = options.files or sorted((ROOT / "build" / "benchmarks").glob("*.json"))
     machines = read_machines([*sorted(FOLDER.glob("*.json")), *files])
     write_machines(machines)
     write_report(read_machines(sorted(FOLDER.glob("*.json"))), options.to)  # as rounded in the files
-    (options.to / TARGETS).replace(Path(__file__).with_name(TARGETS))
 
 
 if __name__ == "__main__":

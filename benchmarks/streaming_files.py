@@ -20,7 +20,7 @@ import onegru
 from benchmarks.training import best, machine, write_page
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "streaming-tables.md"
+PAGE = ROOT / "benchmarks" / "results" / "streaming_files.md"
 WINDOW, FRAMES = 100, 30
 
 INTRODUCTION = f"""# Streaming files, measured

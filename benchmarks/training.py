@@ -27,7 +27,7 @@ from benchmarks import programs
 from benchmarks.page.pictures import draw_page
 from benchmarks.processors import microarchitecture
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "training-tables.md"
+PAGE = Path(__file__).with_name("results") / "training.md"
 
 INTRODUCTION = """# Training, measured
 

@@ -39,7 +39,7 @@ AGAIN = 1.05  # a ratio below this is measured again, longer, before it counts
 SETTLE = 0.02  # seconds; so long no peer may use a core before the next one is timed
 LONGEST_SETTLE = 2.0
 TOLERANCE = 2e-4  # float32 over up to a thousand steps
-BFLOAT16_TOLERANCE = 0.2  # rounded weights; the cost is measured in docs/numerics.md
+BFLOAT16_TOLERANCE = 0.2  # rounded weights; the cost is measured in docs/accuracy.md
 
 
 def cpu_seconds(pid: int | str, leave_out: int = 0) -> float:

@@ -14,7 +14,7 @@ __all__ = ["WAYS", "measure_ways"]
 #: By form of file: the runtime alone, then onegru's ways to run it.
 WAYS: Mapping[str, tuple[str, ...]] = {
     "onnx": ("onnxruntime", "onegru provider", "onegru"),
-    "ir": ("openvino", "onegru exchange", "onegru"),
+    "ir": ("openvino", "onegru replace_grus", "onegru"),
 }
 MOST = 1000  # models of each form
 

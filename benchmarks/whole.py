@@ -120,9 +120,9 @@ def _session(path: Path, case: ModelFile, threads: int, providers: list[str]) ->
     return lambda: session.run(None, feed)
 
 
-def _exchange(case: ModelFile, threads: int) -> Run:
+def _replace_grus(case: ModelFile, threads: int) -> Run:
     onegru.set_num_threads(threads)
-    return _openvino(case, threads, onegru.openvino.exchange)
+    return _openvino(case, threads, onegru.openvino.replace_grus)
 
 
 def _openvino(case: ModelFile, threads: int, change: Callable[[Any], object] = id) -> Run:
@@ -138,7 +138,7 @@ def _openvino(case: ModelFile, threads: int, change: Callable[[Any], object] = i
     if case.form == "ir, reshaped":
         model.reshape({name: array.shape for name, array in feed.items()})
     if change(model) == 0:
-        raise ValueError("no layer was exchanged")
+        raise ValueError("no layer was replaced")
     request = core.compile_model(model, "CPU", settings).create_infer_request()
     tensors = {name: openvino.Tensor(array, shared_memory=True) for name, array in feed.items()}
     for name, tensor in tensors.items():
@@ -167,7 +167,7 @@ def _prepared(open_: Callable[[ModelFile, int], Run]) -> Callable[[ModelFile, in
 WHOLE: Mapping[str, Callable[[ModelFile, int], Prepared]] = {
     "onegru": _prepared(_onegru),
     "onegru provider": _prepared(_provider),
-    "onegru exchange": _prepared(_exchange),
+    "onegru replace_grus": _prepared(_replace_grus),
     "onnxruntime": _prepared(_onnxruntime),
     "openvino": _prepared(_openvino),
 }

@@ -232,7 +232,7 @@ def test_is_compatible() -> None:
 
 
 def test_options_are_refused() -> None:
-    message = "speed: not an option of this backend; must be left out"
+    message = "speed: not an option of this backend; remove it"
     calls = (
         lambda: backend.prepare(whole(), speed=1),
         lambda: backend.run_model(whole(), [X, X], speed=1),

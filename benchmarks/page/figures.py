@@ -90,7 +90,7 @@ def way_ratios(parts: Parts, threads: str) -> dict[tuple[str, str], list[tuple[f
 
 def way_words(form: str, name: str) -> str:
     """What `way_ratios` compares: "ONNX files, onegru.load"."""
-    ways = {"onegru provider": "a session with the provider", "onegru exchange": "openvino.exchange"}
+    ways = {"onegru provider": "a session with the provider", "onegru replace_grus": "openvino.replace_grus"}
     return f"{'ONNX files' if form == 'onnx' else 'IRs'}, {ways.get(name, 'onegru.load')}"
 
 

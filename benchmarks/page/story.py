@@ -61,14 +61,15 @@ def _paced(parts: Parts, threads: str) -> list[float]:
     return [ratio(entry) for entry in entries if entry["pace"] == "every 10 ms"]
 
 
-#: The rows of the first table and of the picture: what is compared, beside whom, and all ratios.
+_FASTEST = "fastest other runtime"
+#: The rows of the first table and of the picture: the baseline, and all ratios.
 ROWS: Mapping[str, tuple[str, Callable[[Parts, str], list[float]]]] = {
-    "one step of a small layer": ("fastest peer", _tables(is_small_step)),
-    "GRUs of real models": ("fastest peer", _tables()),
+    "one step of a small layer": (_FASTEST, _tables(is_small_step)),
+    "GRUs of real models": (_FASTEST, _tables()),
     "GRUs of random shapes": ("ONNX Runtime", drawn_ratios),
     "whole ONNX models": ("ONNX Runtime", _whole("onnx")),
     "whole OpenVINO models": ("OpenVINO", _whole(_IR)),
-    "a call every 10 ms": ("fastest peer", _paced),
+    "a call every 10 ms": (_FASTEST, _paced),
 }
 
 
@@ -89,31 +90,31 @@ def story(machines: Machines) -> list[str]:
     return [
         "# Performance",
         "",
-        "How many times as fast as other runtimes on the same CPU, in the same run: geometric means, on one "
-        "thread / on two.",
+        "This page shows how fast onegru is compared with other runtimes, and where it is not faster. The table "
+        "shows the geometric mean of the speed-up on one thread / on two threads, measured in the same run on the "
+        "same CPU.",
         "",
         *_first_table(machines),
         "",
-        "![How many times as fast as other runtimes](performance.png)",
+        "![Speed of onegru relative to other runtimes](performance.png)",
         "",
-        "A bar is the geometric mean on two threads, the line the lowest and the highest case. Below 1 "
-        "onegru is slower there: [where, and why](#where-it-is-not-faster).",
+        "Bars show the geometric mean on two threads, and lines show the range over all cases. Below 1, onegru "
+        "is slower: [Where it is not faster](#where-it-is-not-faster) explains these cases.",
         "",
-        "## What is compared, and how",
+        "## How it was measured",
         "",
-        "- **Peers at their best**: ONNX Runtime, OpenVINO and PyTorch with constant weights, fixed shapes, "
-        "bound outputs, inference mode, as many threads as onegru, pinned.",
-        "- **In turns**: A B C A B C …, each for a tenth of a second, seven rounds; medians count. Results "
-        "are checked against float64 before anything is timed.",
-        "- **Cases**: the GRUs of models that people run, on which the kernels were tuned, and 300 random "
-        "shapes, on which they were not; both places of the reset gate. The fastest peer is "
-        "chosen for each case. A drawn shape with a ratio below 1.05 was timed a second time, for "
-        "longer, and the second ratio counts. Low ratios are therefore more certain than the others, and on "
-        "average slightly higher than the first timing gave.",
-        "- **Whole models**: the file by `onegru.load` against its own runtime on the same file. OpenVINO "
-        "is given the sizes of the inputs beforehand (`reshape`), as it is mostly faster so.",
-        "- **Yours**: `make bench` measures this machine. [All cases](performance-tables.md) have times and "
-        "spreads.",
+        "- **Baselines**: ONNX Runtime, OpenVINO and PyTorch with constant weights, fixed shapes, bound outputs "
+        "and inference mode. All runtimes use the same number of pinned threads.",
+        "- **Order**: the runtimes alternate, each for a tenth of a second, in seven rounds. The table uses "
+        "medians. Results are checked against float64 first.",
+        "- **Cases**: the GRUs of real models, for which the kernels were tuned, and 300 random shapes, for "
+        "which they were not. Both reset modes are measured. The fastest other runtime is chosen for each case.",
+        "- **Second measurement**: random shapes with a ratio below 1.05 were measured again for longer. Low "
+        "ratios are therefore more reliable, and biased slightly upwards.",
+        "- **Whole models**: `onegru.load` compared with the file's own runtime. OpenVINO gets fixed sizes "
+        "(`reshape`), because it is usually faster with them.",
+        "- **Your machine**: run `make bench`. The [raw data](../benchmarks/results/performance.md) have all "
+        "times and spreads.",
         "",
         "## Where it is not faster",
         "",
@@ -121,8 +122,8 @@ def story(machines: Machines) -> list[str]:
         "",
         "## Whole models",
         "",
-        "Models of the kinds that people run, exported by PyTorch, on one thread: the ONNX file against ONNX "
-        "Runtime / the IR against OpenVINO.",
+        "The table shows the speed-up of models that were exported by PyTorch, on one thread: the ONNX file "
+        "compared with ONNX Runtime / the IR compared with OpenVINO.",
         "",
         *_table("model, frames in a call", machines, _models),
         "",
@@ -130,7 +131,7 @@ def story(machines: Machines) -> list[str]:
         "",
         *_machines(machines),
         "",
-        "All are virtual machines with two cores and neighbours: ratios count, not times.",
+        "All machines are virtual, with two cores and other tenants. Compare ratios, not times.",
     ]
 
 
@@ -144,7 +145,7 @@ def _first_table(machines: Machines) -> list[str]:
         for name, parts in machines.items()
     }
     heads = " | ".join(_columns(machines).values())
-    lines = [f"| | beside | {heads} |", "| --- | --- |" + " ---: |" * len(machines)]
+    lines = [f"| | baseline | {heads} |", "| --- | --- |" + " ---: |" * len(machines)]
     for row, (beside, _) in ROWS.items():
         cells = [
             " / ".join(f"{mean:.1f}×" if mean else "–" for mean in rows[row]) if any(rows[row]) else "–"
@@ -214,31 +215,28 @@ def _limits(machines: Machines) -> list[str]:
         for form in ("onnx", "ir")
     }
     lines = [
-        f"- **Large layers are near the limit of the machine.** A batch of a layer with H ≥ 256 is nearly "
-        f"all multiply-adds, of whose peak onegru reaches {_percent(shares)}; a single step of H ≥ 512 is "
-        f"the reading of its weights. The peers are not far from that: batches are {_span(batches)} times as "
-        f"fast as the fastest peer, single steps {_span(steps)} times.",
-        f"- **Small layers gain most because frameworks cost most there.** {_small(machines)} Of the ten "
-        f"times in the first row most is that; inside a model of many operators little of it is left.",
-        "- **Training of large layers** in PyTorch is done by oneDNN's kernels, which are as good: 1.05 to "
-        "1.3 times there, where small layers gain several times; single steps of large layers gain little. "
-        "[Training, measured](training-tables.md).",
-        f"- **Single shapes.** {_slower(real)} of the GRUs of real models are slower than the fastest peer. "
-        f"Of the random shapes, {_slower(drawn)} are slower than ONNX Runtime ({' and '.join(singly)}, where "
-        f"each shape is known).",
-        f"- **Opening a file** mostly takes longer than in its runtime, as weights are packed and the "
-        f"file is searched: {_span(opening['onnx'])} times as long for ONNX, {_span(opening[_IR])} times "
-        f"for IRs.",
-        f"- **OpenVINO's models of one small step.** `onegru.load` calls OpenVINO for all but the GRUs, from "
-        f"Python, some 8 µs a call: whole models are {_span(irs)} times as fast. Where the sizes of the file "
-        f"stay open, which `onegru.load` makes good by itself, {_span(open_irs)} times.",
-        f"- **Weights that nodes compute** from defaults of inputs are made again in each run of a session "
-        f"with the execution provider, and small single steps of IRs pay for Python. Over models drawn by "
-        f"the way in which they carry their weights: {_span(ways['onnx'])} times for ONNX, "
-        f"{_span(ways['ir'])} times for IRs.",
-        "- **Two threads after a pause.** Threads that sleep have to be woken, 50 to 100 µs on these "
-        "machines: a call of 0.3 ms gains little from the second one, where other runtimes keep theirs "
-        "spinning and use a whole CPU for it. onegru's idle threads use none.",
+        f"- **Large layers are near the limit of the machine.** In batches with H ≥ 256, onegru reaches "
+        f"{_percent(shares)} of the peak of multiply-adds. Single steps with H ≥ 512 are limited by reading the "
+        f"weights. Compared with the fastest other runtime, batches are {_span(batches)} times as fast, and "
+        f"single steps {_span(steps)} times.",
+        f"- **Small layers gain most, because other runtimes have more overhead.** {_small(machines)} In a "
+        f"model with many operators, this gain is small.",
+        "- **Training of large layers** is only 1.05 to 1.3 times as fast, because PyTorch uses oneDNN's "
+        "kernels. Small layers gain several times. See the "
+        "[raw data](../benchmarks/results/training.md).",
+        f"- **Single shapes.** Of the GRUs of real models, {_slower(real)} are slower than the fastest other "
+        f"runtime. Of the random shapes on {' and '.join(singly)}, {_slower(drawn)} are slower than ONNX "
+        f"Runtime.",
+        f"- **Loading a file** usually takes longer, because onegru checks the file and packs weights: "
+        f"{_span(opening['onnx'])} times as long for ONNX, and {_span(opening[_IR])} times for IRs.",
+        f"- **Small OpenVINO models.** `onegru.load` calls OpenVINO from Python, which costs about 8 µs per "
+        f"call. Whole models are {_span(irs)} times as fast. If the file has dynamic shapes, which "
+        f"`onegru.load` specializes, they are {_span(open_irs)} times as fast.",
+        f"- **Computed weights.** If nodes compute weights from default inputs, the execution provider packs "
+        f"them in each run. On random models with different weight encodings, onegru is "
+        f"{_span(ways['onnx'])} times as fast for ONNX, and {_span(ways['ir'])} times for IRs.",
+        "- **Two threads after a pause.** Waking a thread takes 50 to 100 µs on these machines, so a call of "
+        "0.3 ms gains little from a second thread. Other runtimes keep a whole CPU busy instead.",
     ]
     return lines
 

@@ -68,9 +68,9 @@ def _about(case: Case) -> list[str]:
     """What is stored as integers, what else is unusual, and the opset."""
     own = factors_of(case.operator)
     levels = all_factors_of(case.operator)
-    pins = (levels[name].levels[level] for name, level in case.choices.items() if name not in own)
+    checks = (levels[name].levels[level] for name, level in case.choices.items() if name not in own)
     beside = (f"{name} {level}" for name, level in case.choices.items() if name in own)
-    return [" ".join(pins), ", ".join(beside), str(case.opset)]
+    return [" ".join(checks), ", ".join(beside), str(case.opset)]
 
 
 def _row(cases: Sequence[Case]) -> list[str]:

@@ -19,11 +19,11 @@ GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
     ),
     "layers": (
         "Layers and streams",
-        ("GRU", "Stream", "Stack", "StackStream", "pad", "Spec", "Weights", "Activation"),
+        ("GRU", "reports.Stream", "Stack", "reports.StackStream", "pad", "Spec", "Weights", "Activation"),
     ),
     "models": (
         "Files and models",
-        ("load", "Model", "ModelStream", "load_layers", "save_layers", "scoring"),
+        ("load", "Model", "reports.ModelStream", "load_layers", "save_layers", "scoring"),
     ),
     "inspection": (
         "Inspection and verification",
@@ -35,7 +35,7 @@ GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
     ),
     "reports": (
         "Reports",
-        tuple(f"reports.{name}" for name in onegru.reports.__all__),
+        tuple(f"reports.{name}" for name in onegru.reports.__all__ if not name.endswith("Stream")),
     ),
     "frameworks": (
         "PyTorch, Keras, Flax",
@@ -70,7 +70,7 @@ GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
         (
             "InferenceSession",
             "execution_provider",
-            "openvino.exchange",
+            "openvino.replace_grus",
             "openvino.errors",
             "openvino.extensions",
             "backend",
@@ -78,7 +78,7 @@ GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
     ),
     "process": (
         "Threads, targets, memory",
-        ("set_num_threads", "get_num_threads", "targets", "release_memory", "__version__"),
+        ("set_num_threads", "get_num_threads", "targets", "empty_cache", "__version__"),
     ),
     "errors": (
         "Errors and warnings",

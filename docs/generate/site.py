@@ -22,10 +22,12 @@ DOCS = ROOT / "docs"
 BUILD = ROOT / "build"
 REPOSITORY = "https://github.com/onegru/onegru/blob/main"
 
+_PUBLIC = "|".join([*onegru.__all__, "__version__", "backend"])
+
 #: Whole blocks of code, headings and links, whose text stays as it is, or a public name as code.
 _NAMES = re.compile(
     r"^```.*?^```$|^#.*?$|\[[^\]]*\]\([^)]*\)"
-    rf"|`onegru\.((?:{'|'.join([*onegru.__all__, 'backend'])})\b(?:\.[A-Za-z]\w*)?)(?:\([^`]*\))?`",
+    rf"|`onegru\.((?:{_PUBLIC})\b(?:\.[A-Za-z]\w*)?)(?:\([^`]*\))?`",
     re.DOTALL | re.MULTILINE,
 )
 

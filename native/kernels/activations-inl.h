@@ -3,7 +3,7 @@
 // Everything is made of additions, multiplications, fused multiply-adds, divisions and operations on
 // bits, in one order, so every target with FMA gives the same bits. NaN passes through everything.
 // Largest errors over the whole float32 range, against float64, are measured by the tests and listed
-// in docs/numerics.md.
+// in docs/accuracy.md.
 
 #include "hwy/highway.h"
 #include "native/kernels/arithmetic-inl.h"

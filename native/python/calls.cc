@@ -1,6 +1,6 @@
-// The fast path of calls made once per frame: base classes of onegru.GRU and onegru.Stream. A call in Python's own way
-// costs as much as the step of a small layer: 0.4 µs for layer(X, initial_h, out=(Y, Y_h)), 0.1 µs for stream.step(x,
-// out=h). What the fast path declines goes to a method in Python.
+// The fast path of calls made once per frame: base classes of onegru.GRU and onegru.reports.Stream. A call in Python's
+// own way costs as much as the step of a small layer: 0.4 µs for layer(X, initial_h, out=(Y, Y_h)), 0.1 µs for
+// stream.step(x, out=h). What the fast path declines goes to a method in Python.
 
 #include <algorithm>
 #include <cstring>

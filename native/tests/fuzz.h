@@ -53,7 +53,7 @@ void Require(bool good, const char* what, const Problem& p, const char* target);
 std::size_t DrawTarget(Bytes& bytes);
 Problem DrawProblem(Bytes& bytes);
 
-// The solution in the order of operations that docs/numerics.md promises, so to the bit; the activations alone are the
+// The solution in the order of operations that docs/reproducibility.md guarantees, bit for bit; the activations alone are the
 // kernels' own.
 Result Exactly(const Problem& p, std::size_t target);
 

@@ -13,14 +13,12 @@ from onegru._native import version
 from onegru.core.activations import Activation
 from onegru.core.errors import FormatError, MissingExtraError, OneGRUError, SpecError, SpecWarning
 from onegru.core.spec import Spec, Weights
-from onegru.engines.native import get_num_threads, release_memory, set_num_threads, targets
+from onegru.engines.native import empty_cache, get_num_threads, set_num_threads, targets
 from onegru.layers.functional import augru_cell, augru_sequence, gru, gru_cell, gru_sequence
 from onegru.layers.gru import GRU
-from onegru.layers.stack import Stack, StackStream
-from onegru.layers.stream import Stream
+from onegru.layers.stack import Stack
 from onegru.models.load import load
 from onegru.models.model import Model
-from onegru.models.stream import ModelStream
 
 if TYPE_CHECKING:
     from onegru import conformance, execution_provider, openvino, reports, scoring
@@ -49,19 +47,16 @@ __all__ = [
     "InferenceSession",
     "MissingExtraError",
     "Model",
-    "ModelStream",
     "OneGRUError",
     "Spec",
     "SpecError",
     "SpecWarning",
     "Stack",
-    "StackStream",
-    "Stream",
     "Weights",
-    "__version__",
     "augru_cell",
     "augru_sequence",
     "conformance",
+    "empty_cache",
     "execution_provider",
     "from_flax",
     "from_keras",
@@ -78,7 +73,6 @@ __all__ = [
     "openvino",
     "pad",
     "quantize",
-    "release_memory",
     "reports",
     "rewrite",
     "save_layers",
@@ -116,31 +110,13 @@ _LATER = {
     "verify": "onegru.verification.verify",
 }
 
-# Names of before 0.1, and what replaces each; CHANGELOG.md has the same table.
-_RENAMED = {
-    "openvino_errors": "onegru.openvino.errors",
-    "openvino_exchange": "onegru.openvino.exchange",
-    "openvino_extensions": "onegru.openvino.extensions",
-    "save": "onegru.save_layers",
-    **{
-        name: f"onegru.reports.{name}"
-        for name in (
-            *("Fusion", "GateTrace", "GruNode", "GruReport", "Inspection", "Quantization", "Rewriting"),
-            *("Targets", "TensorInfo", "Verification"),
-        )
-    },
-}
-
-
-# Public modules, likewise: what the onnx package and ONNX Runtime are given, and what reads tables.
+# Public modules that are imported when they are first used.
 _MODULES = ("backend", "conformance", "execution_provider", "openvino", "reports", "scoring")
 
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
         return import_module(f"onegru.{name}")
-    if name in _RENAMED:
-        raise AttributeError(f"onegru.{name}: now {_RENAMED[name]}")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_LATER[name]), name)

@@ -87,7 +87,7 @@ class OneGRUBackend(Backend):
             kwargs: `engine` for what runs the GRU nodes, as in `onegru.GRU`; "auto" by default.
 
         Raises:
-            SpecError: the device is not the CPU, an option is unknown, or a GRU node is not legal.
+            SpecError: the device is not the CPU, an option is unknown, or a GRU node is invalid.
             FormatError: the model is broken or cannot be run.
         """
         engine = kwargs.pop("engine", "auto")
@@ -164,7 +164,7 @@ class OneGRUBackend(Backend):
 
 def _refuse_options(options: Mapping[str, object]) -> None:
     if options:
-        raise SpecError(f"{next(iter(options))}: not an option of this backend; must be left out")
+        raise SpecError(f"{next(iter(options))}: not an option of this backend; remove it")
 
 
 is_compatible = OneGRUBackend.is_compatible

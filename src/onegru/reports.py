@@ -1,12 +1,15 @@
-"""What the functions of onegru return beside arrays, layers and models: records to read, print or draw."""
+"""Streams and reports that functions of onegru return."""
 
 from onegru.engines.native import Targets
 from onegru.formats.graph import TensorInfo
 from onegru.layers.gates.trace import GateTrace
+from onegru.layers.stack import StackStream
+from onegru.layers.stream import Stream
 from onegru.models.gru_node import GruNode
 from onegru.models.inspect import Inspection
 from onegru.models.report import GruReport
-from onegru.quantization.report import Measured, Quantization, QuantizedGru
+from onegru.models.stream import ModelStream
+from onegru.quantization.report import ModeResult, Quantization, QuantizedGru
 from onegru.rewriting.check import OutputReport
 from onegru.rewriting.fuse import Fusion
 from onegru.rewriting.rewrite import NodeReport, Rewriting
@@ -18,12 +21,15 @@ __all__ = [
     "GruNode",
     "GruReport",
     "Inspection",
-    "Measured",
+    "ModeResult",
+    "ModelStream",
     "NodeReport",
     "OutputReport",
     "Quantization",
     "QuantizedGru",
     "Rewriting",
+    "StackStream",
+    "Stream",
     "Targets",
     "TensorInfo",
     "Verification",

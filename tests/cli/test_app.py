@@ -1,4 +1,4 @@
-"""The command line: how it is called, how it refuses, and in a process of its own."""
+"""The command line: how it is called, how it refuses, and in a separate process."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ BAD_ARGUMENTS = {
     "two into one": (["run", "gru.onnx", "-i", "x.npy", "-o", "out.npy"], "a .npy file holds one array"),
     "output twice": (
         ["run", "gru.onnx", "-i", "x.npy", "-o", "Y=o.npy", "-o", "Y_h=./o.npy"],
-        "the file is named twice",
+        "named twice; must be different files",
     ),
 }
 
@@ -266,23 +266,6 @@ def test_help_fits_a_screen(cli: Cli, command: str) -> None:
     assert len(lines) <= 40 and max(map(len, lines)) <= 80
     assert sum("Example: onegru" in line for line in lines) == 2
     assert "[default" not in "".join(lines)
-
-
-@pytest.mark.parametrize(
-    ("option", "command"),
-    [
-        ("--quantize", "quantize"),
-        ("--streaming", "stream"),
-        ("--fuse", "fuse"),
-        ("--for=openvino", "rewrite"),
-        ("--no-check", "rewrite"),
-    ],
-)
-def test_an_option_that_has_moved(cli: Cli, option: str, command: str) -> None:
-    name = option.partition("=")[0]
-    cli("convert", "a.onnx", "b.onnx", option).refused(
-        f"{name}: no longer an option of convert; now onegru {command} SOURCE TARGET"
-    )
 
 
 @pytest.mark.parametrize(

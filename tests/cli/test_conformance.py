@@ -104,9 +104,9 @@ def test_onegru_itself(cli: Cli) -> None:
         (("run", "-o", "no/r.json"), "-o no/r.json: folder 'no' does not exist"),
         (("run", "-o", "r.html"), "-o r.html: must end in .json"),
         (("run", "--html", "model.onnx"), "--html model.onnx: must end in .html"),
-        (("run", "--html", ""), "'' is not the name of a file or folder"),
-        (("run", "-o", ""), "'' is not the name of a file or folder"),
-        (("export", ""), "'' is not the name of a file or folder"),
+        (("run", "--html", ""), "'' is not a file or folder; must be a name"),
+        (("run", "-o", ""), "'' is not a file or folder; must be a name"),
+        (("export", ""), "'' is not a file or folder; must be a name"),
         (
             ("run", "--runtime", "onegru", "--precision", "default"),
             "--precision: 'default'; must be left out, as openvino is not among the runtimes",
@@ -141,7 +141,7 @@ def test_list(cli: Cli) -> None:
         "file": "onnx",
         "type": "float32",
         "features": {"clip": "reached"},
-        "pins": case["pins"],
+        "checks": case["checks"],
         "source": "GRU-14: Attribute clip, sentences 2 and 3",
     }
 
@@ -158,10 +158,10 @@ def test_chosen_cases() -> None:
 
 def test_features_are_in_the_order_of_the_factors() -> None:
     found = features(list(kit_cases()))
-    assert next(iter(found)) == ("everything as usual", "")
+    assert next(iter(found)) == ("no unusual feature", "")
     factors = list(dict.fromkeys(factor for factor, _ in found))
     assert factors.index("direction") < factors.index("sequence_lens") < factors.index("values")
-    assert USUAL in found["everything as usual", ""] and CLIP in found["clip", "reached"]
+    assert USUAL in found["no unusual feature", ""] and CLIP in found["clip", "reached"]
     backward = "gru_14__direction_bidirectional__f_backward_Relu"
     assert backward in found["f backward", "Relu"] and backward not in found["direction", "bidirectional"]
     assert all(found.values()) and sum(map(len, found.values())) == len(kit_cases())

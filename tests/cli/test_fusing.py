@@ -91,7 +91,7 @@ def test_fuse_as_json(source: Path, cli: Cli) -> None:
     result = cli("fuse", source, "target.onnx", "--json", "--no-check")
     report = json.loads(result.out)
     assert [item["form"] for item in report["fused"]] == ["chain", "chain"]
-    assert report["outputs"] == [] and report["missed"] == []
+    assert report["outputs"] == [] and report["near_misses"] == []
     assert report["nodes"][0] > report["nodes"][1]
 
 

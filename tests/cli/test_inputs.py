@@ -206,7 +206,7 @@ def test_bfloat16(cli: Cli) -> None:
         assert result["outputs"]["Y"]["dtype"] == "bfloat16"
         np.testing.assert_array_equal(result["outputs"]["Y"]["data"], wanted["Y"])
     cli("run", name, "-i", "x.npy").refused(
-        "'X': float32 values that bfloat16 does not have; round them first"
+        "'X': contains float32 values that bfloat16 cannot represent; round them first"
     )
     assert "bfloat16" in cli("run", name, "--random", 1, "--dim", "seq=2", "--dim", "batch=1").out
 
@@ -348,7 +348,7 @@ def test_a_file_larger_than_memory(cli: Cli) -> None:
             file.truncate(2**42 + 128)
         except OSError:
             pytest.skip("this file system has no files of that size")
-    cli("run", write_gru(), "-i", "x.npy").refused("more than this machine's memory")
+    cli("run", write_gru(), "-i", "x.npy").refused("more than the memory of this machine")
 
 
 def test_states_that_an_ir_keeps(cli: Cli) -> None:
@@ -356,9 +356,12 @@ def test_states_that_an_ir_keeps(cli: Cli) -> None:
     made_stateful(Path())
     np.save("x.npy", numbers(1, 1, 1, 4))
     said = cli("run", "made.xml", "-i", "x=x.npy", "-o", "out.npz")
-    assert (said.code, said.err) == (0, "hhn: as before the first run; Model.stream() carries states on\n")
+    assert (said.code, said.err) == (
+        0,
+        "hhn: initial states; use Model.stream() to carry states between runs\n",
+    )
     timed = cli("bench", "made.xml", "--random", 0, "--rounds", 1, "--json").document()["runtimes"]
-    words = "made.xml: keeps states there, so that no two runs compute the same; not timed"
+    words = "made.xml: not timed: OpenVINO keeps the states of this model, so repeated runs differ"
     assert [item["refuses"] for item in timed] == [None, words]
 
 

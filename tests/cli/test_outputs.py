@@ -75,7 +75,9 @@ def test_outputs_that_are_no_tensors(cli: Cli) -> None:
     nodes = [gru("X", ["Y", "Y_h"]), node("SequenceConstruct", ["Y", "Y_h"], ["S"])]
     outputs = [onnx.ValueInfoProto(name="S", type=kind)]
     save(Path(), model(graph(nodes, [value("X", shape=[2, 1, I])], outputs, WEIGHTS)))
-    cli("run", "model.onnx", "--random", 0, "-o", "out.npz").refused("'S': not a tensor; cannot be written")
+    cli("run", "model.onnx", "--random", 0, "-o", "out.npz").refused(
+        "'S': not a tensor, so it cannot be written"
+    )
     assert re.search(r"out +S +sequence +of 2", cli("run", "model.onnx", "--random", 0).out)
     item = cli("run", "model.onnx", "--random", 0, "--json").document()["outputs"]["S"]
     assert [np.shape(array) for array in item["data"]] == [(2, 1, 1, H), (1, 1, H)]

@@ -93,7 +93,7 @@ def test_a_ratio_of_signal_to_noise(source: Path, tmp_path: Path) -> None:
     """The modes and what they do, and a type for each GRU that keeps a ratio of signal to noise."""
     target, X = tmp_path / "small.onnx", numbers(1, 40, 2, I)
     np.save(tmp_path / "x.npy", X)
-    result = run("quantize", source, target, "-i", tmp_path / "x.npy", "--keep-snr", 30)
+    result = run("quantize", source, target, "-i", tmp_path / "x.npy", "--min-snr", 30)
     assert result.exit_code == 0, result.output
     lines = [line.split() for line in result.output.split("\n")]
     assert ["GRU", "W8A8", "W8A16", "bfloat16", "float16", "float32", "kept", "in"] in lines
@@ -133,10 +133,10 @@ def test_samples(source: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--rows", 3, "--axes", "X=time"], "--axes and --rows: given without --samples"),
-        (["--samples", "a", "-i", "b"], "--samples: given with --input; must be one of them"),
+        (["--samples", "a", "-i", "b"], "--samples: has no effect with --input; remove one of them"),
         (["--samples", "a", "--column", "X"], "--column: 'X'; must be NAME=COLUMN"),
         (["--samples", "a", "--axes", "X"], "--axes: 'X'; must be NAME=AXIS,..."),
-        (["--keep-snr", 150], "keep_snr: 150.0 dB; no GRU node keeps as much in int8"),
+        (["--min-snr", 150], "min_snr_db: 150.0 dB; no GRU node keeps as much in int8"),
         (["--node", "none"], "nodes: 'none'; must be among 'gru [1]'"),
         (["-i", "x.npy", "--dim", "T=3"], "--dim: has an effect only on random inputs"),
     ],
@@ -150,7 +150,7 @@ def test_refused_options(source: Path, tmp_path: Path, options: list[object], me
 
 def test_why_no_gru_can_be_kept_in_int8(tmp_path: Path) -> None:
     onegru.save_layers(make_gru(dtype="float64"), tmp_path / "m.onnx")
-    result = run("quantize", tmp_path / "m.onnx", tmp_path / "small.onnx", "--keep-snr", 30)
+    result = run("quantize", tmp_path / "m.onnx", tmp_path / "small.onnx", "--min-snr", 30)
     assert result.exit_code != 0 and not (tmp_path / "small.onnx").exists()
     words = str(result.exception) + " ".join(result.output.split())
     assert "source: no GRU node can be kept in int8: " in words and "is of float64" in words

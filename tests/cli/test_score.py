@@ -52,7 +52,7 @@ def test_a_run_that_is_interrupted(cli: Cli, given: dict[str, Path], monkeypatch
     monkeypatch.setattr("onegru.scoring.score", stop)
     result = cli("score", given["model"], given["good"], "-o", given["out"], "-i", "X=events")
     assert (result.code, result.out) == (130, "")
-    assert result.err == "onegru: interrupted; the same command goes on where this one stopped\n"
+    assert result.err == "onegru: interrupted; run the same command again to resume\n"
 
 
 def test_a_run_and_the_same_again(cli: Cli, given: dict[str, Path]) -> None:
@@ -88,11 +88,11 @@ def test_a_run_that_goes_on_says_what_is_there(cli: Cli, given: dict[str, Path])
     command = ("score", given["model"], given["good"], "-o", given["out"], "-i", "X=events")
     assert "earlier run" not in cli(*command).out
     (given["out"] / "_SUCCESS").unlink()
-    assert cli(*command).out.splitlines()[0] == f"{given['out']} has 1 part of an earlier run, which goes on"
+    assert cli(*command).out.splitlines()[0] == f"{given['out']} has 1 part of an earlier run; resuming"
     assert cli(*command).out == f"{given['out']} is complete: 8 rows; nothing to do\n"
 
 
-def test_rows_left_out_and_json(cli: Cli, given: dict[str, Path]) -> None:
+def test_skipped_rows_and_json(cli: Cli, given: dict[str, Path]) -> None:
     command = ("score", given["model"], given["bad"], "-o", given["out"], "-i", "X=events")
     cli(*command).refused(
         f"{given['bad']}: row 8: 'events': empty; must have at least one step; "
@@ -102,12 +102,12 @@ def test_rows_left_out_and_json(cli: Cli, given: dict[str, Path]) -> None:
     assert done.out.splitlines()[-1] == f"1 row skipped: {given['out']}/_errors says which and why"
     cli(*command).refused("holds results of another run: on_error")
     document = cli(*command, "--on-error", "skip", "--json").document()
-    assert {name: document[name] for name in ("rows", "left_out", "rows_now")} == {
+    assert {name: document[name] for name in ("rows", "skipped", "rows_now")} == {
         "rows": 8,
-        "left_out": 1,
+        "skipped": 1,
         "rows_now": 0,
     }
-    assert json.loads((given["out"] / "_SUCCESS").read_text()) == {"rows": 8, "left_out": 1, "parts": 1}
+    assert json.loads((given["out"] / "_SUCCESS").read_text()) == {"rows": 8, "skipped": 1, "parts": 1}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 import onegru
 from tests.support.layers import make_gru
 from tests.support.machine.cli import Cli, files, write_gru
-from tests.support.machine.processes import run_python_without
 from tests.support.machine.repository import DIGITS
 
 DIMS = ("--random", 0, "--dim", "seq=6", "--dim", "batch=2")
@@ -24,7 +23,7 @@ def trace(cli: Cli) -> Cli:
 
 def test_every_kind_of_output(trace: Cli) -> None:
     name = write_gru()
-    code, out, err = trace(name, *DIMS, "-o", "a.npz", "-o", "a.png", "-o", "a.html")
+    code, out, err = trace(name, *DIMS, "-o", "a.npz", "-o", "a.html")
     assert (code, err) == (0, "")
     assert out.startswith("the GRU of gru.onnx: 6 steps, 2 rows, 3 units, float32\n")
     for words in ("update gate z", "state h", "dead units: 0 of 3", "most active units", "wrote a.html"):
@@ -32,7 +31,6 @@ def test_every_kind_of_output(trace: Cli) -> None:
     assert max(map(len, out.split("most active")[0].splitlines())) <= 80
     saved = onegru.reports.GateTrace.load("a.npz")
     assert (saved.name, saved.source, saved.h.shape) == ("the GRU", "gru.onnx", (6, 1, 2, 3))
-    assert Path("a.png").read_bytes().startswith(b"\x89PNG")
     assert "<h1>gru.onnx · the GRU</h1>" in Path("a.html").read_text(encoding="utf-8")
 
 
@@ -82,10 +80,10 @@ def test_bad_arguments(trace: Cli) -> None:
     Path("folder.npz").mkdir()
     before = files()
     for arguments, message in (
-        (["-o", "a.pdf"], "-o a.pdf: must end in .npz, .png or .html"),
+        (["-o", "a.pdf"], "-o a.pdf: must end in .npz or .html"),
         (["-o", "no/a.npz"], "-o no/a.npz: folder 'no' does not exist"),
         (["-o", "folder.npz"], "-o folder.npz: is a folder; must be a file"),
-        (["-o", "a.npz", "-o", "a.npz"], "the file is named twice"),
+        (["-o", "a.npz", "-o", "a.npz"], "named twice; must be different files"),
         (["--row", 2], "--row: 2; must be in 0…1"),
         (["--row", 2, "-o", "a.npz"], "--row: 2; must be in 0…1"),
         (["--direction", "up", "-o", "a.npz"], "--direction: 'up'; must be 'forward'"),
@@ -102,14 +100,6 @@ def test_no_rows(trace: Cli) -> None:
     code, out, err = trace(name, *empty, "-o", "a.npz")
     assert (code, err) == (0, "") and "0 rows" in out and "nan" not in out
     trace(name, *empty, "-o", "a.html").refused("onegru: batch: empty; must have rows")
-
-
-def test_a_picture_without_matplotlib(cli: Cli) -> None:
-    name = write_gru()
-    code = "from onegru.cli import main\nmain()"
-    result = run_python_without("name == 'matplotlib'", code, "trace", name, *DIMS, "-o", "a.png")
-    assert result.returncode == 2
-    assert result.stderr == "onegru: a picture of gates needs matplotlib: pip install 'onegru[plot]'\n"
 
 
 def test_random_states_are_within_one(trace: Cli) -> None:

@@ -150,7 +150,11 @@ def test_what_a_case_says(kit: Path) -> None:
     case = next(case for case in CASES if case.choices and str(case.operator) == "GRU-14")
     (folder,) = (path for path in entries(kit, "onnx") if path.name == f"test_{case.name}")
     told = json.loads((folder / "case.json").read_text())
-    assert (told["pins"], told["source"], told["features"]) == (case.pins, case.source, dict(case.choices))
+    assert (told["checks"], told["source"], told["features"]) == (
+        case.checks,
+        case.source,
+        dict(case.choices),
+    )
     assert told["attributes"] == case.attributes and told["operator"] == "GRU-14"
     assert told["inputs"]["X"] == {"type": case.dtype, "shape": list(case.inputs["X"].shape)}
     assert {path.name for path in folder.iterdir()} == {

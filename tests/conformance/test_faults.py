@@ -75,7 +75,7 @@ FAULTS = {
     "backwards in the places of processing": ("Y[t, d, rows] = H[rows]", "Y[taken, d, rows] = H[rows]"),
     "lengths ignored": ("np.full(B, T) if problem.sequence_lens is None", "np.full(B, T) if True"),
     "a length of 0 keeps its first state": ("H[lengths == 0] = 0", "pass"),
-    "Y past a row's end": ("        Y[...] = 0", "        Y[...] = 1"),
+    "Y in the padding": ("        Y[...] = 0", "        Y[...] = 1"),
     "no first state": ("Y_h[...] = problem.initial_h", "pass"),
     "the first direction's first state in both": ("= problem.initial_h", "= problem.initial_h[0]"),
     "the state of the step before": ("H[rows], a).h", "H[rows] * 0, a).h"),

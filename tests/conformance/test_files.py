@@ -12,8 +12,8 @@ import pytest
 import onegru
 from onegru.conformance.case import Case
 from onegru.conformance.cases import all_cases
+from onegru.conformance.comparison import compare
 from onegru.conformance.files import case_files, fed_inputs, ir_files, kind_of_case, onnx_model
-from onegru.conformance.judge import judge
 
 pytestmark = pytest.mark.filterwarnings("ignore::onegru.SpecWarning")  # values left over
 onnx: Any = pytest.importorskip("onnx")
@@ -43,7 +43,7 @@ def test_a_file_is_legal_and_right(case: Case, tmp_path: Path) -> None:
             (tmp_path / name).write_bytes(content)
         model = onegru.load(tmp_path / "model.xml", engine="reference")
     assert tuple(info.name for info in model.inputs) == tuple(fed_inputs(case))
-    assert judge(case, model.run(fed_inputs(case))).status == "passes"
+    assert compare(case, model.run(fed_inputs(case))).status == "passes"
 
 
 def dims(value: Any) -> list[Any]:

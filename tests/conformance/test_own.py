@@ -1,4 +1,4 @@
-"""A runtime of one's own, judged in Python."""
+"""A runtime of one's own, compared in Python."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ import pytest
 import onegru
 from onegru.conformance.case import Case
 from onegru.conformance.cases import all_cases, kit_cases, quantized_cases
+from onegru.conformance.comparison import compare
 from onegru.conformance.expect import Expectation
 from onegru.conformance.files import case_files, fed_inputs, onnx_model
-from onegru.conformance.judge import judge
 from onegru.conformance.storage import STORAGES, expect_on_grid
 from onegru.core.dtypes import Array
 from tests.support.comparison import assert_bits
@@ -72,7 +72,7 @@ def test_a_file_is_legal_and_right(case: Case) -> None:
     for engine in ("reference", "native"):
         model = onegru.load(files["model.onnx"], engine=engine)
         assert tuple(info.name for info in model.inputs) == tuple(fed_inputs(case))
-        assert judge(case, model.run(fed_inputs(case))).status == "passes"
+        assert compare(case, model.run(fed_inputs(case))).status == "passes"
 
 
 @pytest.mark.parametrize("case", CASES, ids=ids)
@@ -210,7 +210,7 @@ def test_a_case_catches_it(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     else:
         monkeypatch.setattr(parse, "fold_dequantized", module.fold_dequantized)
     outcomes = {
-        judge(
+        compare(
             case, onegru.load(case_files(case)["model.onnx"], engine="reference").run(fed_inputs(case))
         ).status
         for case in CASES
@@ -233,8 +233,8 @@ def test_rounding_that_is_left_out_is_noticed(case: Case) -> None:
         got = gru_of(case, inputs)
         if "Y" in case.rounded and name != "Y":
             got["Y"] = rounded(got["Y"], 2.0**-7, 0, -128).astype(np.float32)
-        assert judge(case, got).status == "differs"
+        assert compare(case, got).status == "differs"
     got = gru_of(case, case.inputs)
     if "Y" in case.rounded:
         got["Y"] = rounded(got["Y"], 2.0**-7, 0, -128).astype(np.float32)
-    assert judge(case, got).status == "passes"
+    assert compare(case, got).status == "passes"

@@ -150,7 +150,7 @@ def _openvino() -> Work:
 
     def work() -> bytes:
         model = plain.clone()
-        onegru.openvino.exchange(model)
+        onegru.openvino.replace_grus(model)
         compiled = core.compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": 2})
         request = compiled.create_infer_request()
         request.infer({0: X})

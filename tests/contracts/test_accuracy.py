@@ -1,6 +1,6 @@
 """How far the native core is from exact: activations, rounding to 16 bits, whole layers.
 
-`make accuracy` does over all float32 numbers what is sampled here; docs/numerics.md has the figures of both.
+`make accuracy` does over all float32 numbers what is sampled here; docs/accuracy.md has the figures of both.
 """
 
 from __future__ import annotations

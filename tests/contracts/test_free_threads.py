@@ -134,7 +134,7 @@ def test_the_number_of_threads_and_collections_of_garbage() -> None:
             elif number == 1 and turn % 6 == 0:
                 gc.collect()
             elif number in (1, 2):
-                onegru.release_memory()
+                onegru.empty_cache()
             else:
                 np.testing.assert_array_equal(gru(X)[0], wanted)
 

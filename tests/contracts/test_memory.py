@@ -264,22 +264,22 @@ def test_new_outputs_may_go_to_other_threads() -> None:
 
 
 def test_memory_that_is_kept_is_bounded_and_given_back() -> None:
-    onegru.release_memory()
-    assert onegru.release_memory() == 0
+    onegru.empty_cache()
+    assert onegru.empty_cache() == 0
     layer, X = large_layer()
     Y = layer(X)[0]
-    assert onegru.release_memory() == 0  # arrays that are alive keep theirs
+    assert onegru.empty_cache() == 0  # arrays that are alive keep theirs
     size = Y.nbytes
     del Y
-    kept = onegru.release_memory()
+    kept = onegru.empty_cache()
     assert size <= kept < size + 8192
     narrow, long = onegru.GRU(*(np.zeros((1, 24, 8), np.float32) for _ in range(2))), np.zeros((9000, 64, 8))
     outputs = [narrow(long.astype(np.float32))[0] for _ in range(8)]  # of 17.6 MiB
     del outputs
-    assert 32 << 20 < onegru.release_memory() <= 64 << 20
+    assert 32 << 20 < onegru.empty_cache() <= 64 << 20
     small = layer(X[:1, :1])[0]
     del small
-    assert onegru.release_memory() == 0
+    assert onegru.empty_cache() == 0
 
 
 END = (
@@ -297,7 +297,7 @@ if child:
 else:
     kept.pop()
     again = layer(X)
-    assert np.array_equal(again[0], kept[0][0]) and onegru.release_memory() >= 0
+    assert np.array_equal(again[0], kept[0][0]) and onegru.empty_cache() >= 0
 started = threading.Event()
 def work():
     while True:

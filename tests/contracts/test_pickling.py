@@ -59,7 +59,7 @@ def error(message: str) -> Case:
 
 def model_stream(kind: type[Any]) -> Any:
     stream = onegru.load(DENOISER).stream()
-    return made_of(kind, onegru.ModelStream, stream._graph, stream._run, stream.pairs, {})
+    return made_of(kind, onegru.reports.ModelStream, stream._graph, stream._run, stream.pairs, {})
 
 
 @cache
@@ -128,7 +128,7 @@ CASES = {
         lambda trace: [repr(trace), *(getattr(trace, name) for name in trace.__dataclass_fields__)],
     ),
     "GruNode": Case(node_of, run_node),
-    "Measured": plain(lambda: quantization().chosen),
+    "ModeResult": plain(lambda: quantization().chosen),
     "NodeReport": plain(lambda: rewriting().nodes[0]),
     "OutputReport": plain(lambda: onegru.reports.OutputReport("Y", "onegru", 1e-7, 1, 1e-6)),
     "QuantizedGru": plain(lambda: quantization().grus[0]),
@@ -158,12 +158,12 @@ CASES = {
     "SpecWarning": error("B: without effect"),
     "Stack": Case(lambda kind: kind(make_stack(2).layers), lambda stack: (stack(X)[0], repr(stack))),
     "StackStream": Case(
-        lambda kind: made_of(kind, onegru.StackStream, [g.stream(B) for g in make_stack(2).layers]),
+        lambda kind: made_of(kind, onegru.reports.StackStream, [g.stream(B) for g in make_stack(2).layers]),
         lambda stream: (stream.step(X[1]), *stream.state),
         lambda stream: stream.step(X[0]),
     ),
     "Stream": Case(
-        lambda kind: made_of(kind, onegru.Stream, make_gru(), B),
+        lambda kind: made_of(kind, onegru.reports.Stream, make_gru(), B),
         lambda stream: (stream.step(X[1]), stream.state),
         lambda stream: stream.step(X[0]),
     ),

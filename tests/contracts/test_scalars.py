@@ -75,12 +75,12 @@ def test_in_an_ir(name: str, is_fixed: bool, tmp_path: Path) -> None:
     for options in ({}, {"engine": "reference"}):
         check(onegru.load(path, **options).run(feeds), feeds["s"])  # type: ignore[arg-type]
     core = openvino.Core()
-    exchanged = core.read_model(path)
-    onegru.openvino.exchange(exchanged)
+    replaced = core.read_model(path)
+    onegru.openvino.replace_grus(replaced)
     given = feeds["s"]
     if name == "bf16":  # whose arrays OpenVINO does not take as they are
         given = openvino.Tensor(given.view(np.uint16), openvino.Shape([]), kind)
-    found = np.array(core.compile_model(exchanged, "CPU")({"x": feeds["x"], "s": given})["t"])
+    found = np.array(core.compile_model(replaced, "CPU")({"x": feeds["x"], "s": given})["t"])
     check({"t": found.view(numpy_type("bfloat16")) if name == "bf16" else found}, feeds["s"])
 
 

@@ -129,7 +129,7 @@ def and_go(at: Looped) -> str:
 def test_while_loops_are_fused(T: int | str, go: Part) -> None:
     at = Looped(T=T, trips=lambda at: at.number(OPEN), begin=starts, go=go)
     model, search = check_fused(at.net.model(), at.net.feeds)
-    assert [found.form for found in search.fused] == ["loop"] and not search.missed
+    assert [found.form for found in search.fused] == ["loop"] and not search.near_misses
     assert "Loop" not in kinds(model) and directions(model) == 1
 
 
@@ -225,7 +225,7 @@ def test_x_taken_in_another_order_leaves_a_loop(index: str) -> None:
     model, search = check_fused(at.net.model(), at.net.feeds)
     assert {found.form for found in search.fused} <= {"cell"}
     assert kinds(model).count("Loop") == 1
-    assert any("no slice of one value for each iteration" in miss.reason for miss in search.missed)
+    assert any("no slice of one value for each iteration" in miss.reason for miss in search.near_misses)
 
 
 # Shapes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -125,16 +124,6 @@ def test_printed_changes_have_their_outputs() -> None:
     changed = onegru.rewrite(DIGITS, layout=1)
     assert "logits by onegru" in str(changed) and "layout 0 became 1" in str(changed)
     assert repr(changed).startswith("Rewriting(")
-
-
-def test_a_drawing_shows_itself() -> None:
-    pytest.importorskip("matplotlib")
-    from onegru.drawing.notebook_figure import NotebookFigure
-
-    figure = make_gru().trace(np.ones((3, 1, 5), np.float32)).plot()
-    assert isinstance(figure, NotebookFigure)
-    assert figure._repr_png_()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert type(pickle.loads(pickle.dumps(figure))) is type(figure)
 
 
 @pytest.mark.parametrize("clip", [None, 0.25])

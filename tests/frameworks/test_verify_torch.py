@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 import onegru
-from onegru.peers.base import ModelUnderTest
-from onegru.peers.torch import TorchCheckpoint
 from onegru.verification.compare_models import compare_with
 from tests.support.files.onnx_models import Arrays, graph, gru, model, node, save, value
 from tests.support.mutants import mutated
@@ -79,53 +77,9 @@ def test_an_export_against_its_checkpoint(tmp_path: Path, module: Any, checkpoin
     proto = exported(module)
     found = compare_with(onegru.load(save(tmp_path, proto)), checkpoint)
     assert found.agrees and [item.agrees for item in found.layers] == [True, True]
-    (result,) = found.runtimes
-    assert (result.runtime, result.version, result.status) == ("torch", torch.__version__, "agrees")
-    assert [item.output for item in result.outputs] == ["Y", "Y_h"]
-    assert all(item.max_abs is not None and item.max_abs < 1e-6 for item in result.outputs)
     for fault, words in (("z and r", "the gates z and r were swapped"), ("reset before", None)):
         wrong = onegru.load(save(tmp_path, mutated(proto, fault, "GRU_1"), "wrong.onnx"))
         found = compare_with(wrong, checkpoint)
         assert not found.agrees and found.first == 1
         assert found.layers[1].diagnosis == (words or "linear_before_reset were 0")
         assert found.layers[1].reference == "encoder, layer 1"
-
-
-def test_a_checkpoint_that_is_read_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, checkpoint: Path
-) -> None:
-    """PyTorch itself has the last word on what a checkpoint means."""
-    wrong = [
-        onegru.GRU(*layer_arrays(module, index).values(), direction="bidirectional") for index in range(2)
-    ]
-    read = {"encoder": onegru.Stack(wrong)}
-    monkeypatch.setattr("onegru.verification.compare_models.load_layers", lambda path: read)
-    found = compare_with(onegru.load(save(tmp_path, exported(module))), checkpoint)
-    (result,) = found.runtimes
-    assert result.status == "differs" and not found.agrees
-
-
-def test_what_the_runtime_gives(module: Any, checkpoint: Path) -> None:
-    X = np.random.default_rng(0).standard_normal((4, 2, I)).astype(np.float32)
-    found = TorchCheckpoint().run(ModelUnderTest(str(checkpoint), None, {}), {"X": X})
-    with torch.no_grad():
-        Y, Y_h = module(torch.from_numpy(X))
-    assert np.array_equal(found["Y"], Y.numpy()) and np.array_equal(found["Y_h"], Y_h.numpy())
-
-
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        ({}, "holds the tensors of 0 nn.GRU"),
-        ({"a.weight_ih_l0": 1, "b.weight_ih_l0": 1}, "holds the tensors of 2 nn.GRU"),
-        ([1], "holds a list; must be a state dict"),
-    ],
-)
-def test_checkpoints_that_it_refuses(tmp_path: Path, state: Any, message: str) -> None:
-    path = tmp_path / "checkpoint.pt"
-    torch.save(state, path)
-    with pytest.raises(ValueError, match=message):
-        TorchCheckpoint().run(ModelUnderTest(str(path), None, {}), {})
-    assert TorchCheckpoint().refuses(ModelUnderTest(str(path), None, {})) is None
-    path.write_bytes(b"PK")
-    assert TorchCheckpoint().refuses(ModelUnderTest(str(path), None, {})) is not None

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import onegru
-from tests.support.decomposed.bent import Bent, draw_bent, in_float64
+from tests.support.decomposed.bent import PerturbedModel, draw_bent, in_float64
 from tests.support.fusing import Array, by_onnxruntime, error, fused
 
 # How far outputs of a model, and of it fused, lie apart: float32 roundings of long sums of large numbers,
@@ -33,7 +33,7 @@ _SHAKEN, _SHAKEN_FLOAT64 = (
 )  # of inputs: where outputs jump for that, as those of Floor do, rounding decides them
 
 
-def check(case: Bent) -> tuple[str, bool]:
+def check(case: PerturbedModel) -> tuple[str, bool]:
     """What is wrong with the fused model, in words, "" if nothing; and whether anything was fused."""
     model, search = fused(case.model)
     if search.refuted:
@@ -60,7 +60,7 @@ def check(case: Bent) -> tuple[str, bool]:
     return "", True
 
 
-def _at_infinity(case: Bent, loaded: onegru.Model, name: str) -> str:
+def _at_infinity(case: PerturbedModel, loaded: onegru.Model, name: str) -> str:
     """Which numbers are lost where an input is infinite; "" if none.
 
     Rows in which the model itself has no number are not compared: a GRU makes one of them all of them.
@@ -89,7 +89,9 @@ def _is_float64(feeds: Mapping[str, Array]) -> bool:
     return any(array.dtype == np.float64 for array in feeds.values())
 
 
-def _rounding_sensitivity(case: Bent, feeds: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
+def _rounding_sensitivity(
+    case: PerturbedModel, feeds: Mapping[str, Array], expected: Mapping[str, Array]
+) -> float:
     """How far outputs move where inputs hardly do."""
     rng, most = np.random.default_rng(2), 0.0
     by = _SHAKEN_FLOAT64 if _is_float64(feeds) else _SHAKEN
@@ -104,7 +106,9 @@ def _rounding_sensitivity(case: Bent, feeds: Mapping[str, Array], expected: Mapp
     return most
 
 
-def _is_right(case: Bent, feeds: Mapping[str, Array], found: Mapping[str, Array], bound: float) -> bool:
+def _is_right(
+    case: PerturbedModel, feeds: Mapping[str, Array], found: Mapping[str, Array], bound: float
+) -> bool:
     """Whether outputs agree with the model in float64: in float32, cancellation makes tiny ones wrong."""
     wide = in_float64(replace(case.case, model=case.model, feeds=dict(feeds)))
     for run in (by_onnxruntime, _by_evaluator):

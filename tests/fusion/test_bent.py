@@ -88,11 +88,11 @@ def test_multiples_of_an_activation(gate: str) -> None:
     assert not search.refuted
     assert bool(search.fused) == (gate == "r")
     if gate != "r":
-        (miss,) = search.missed
+        (miss,) = search.near_misses
         assert "is 0.95238099563149 times Sigmoid" in miss.reason
     else:
         check_fused(net.model(), net.feeds)
-        assert search.fused[0].moved == search.fused[0].outputs
+        assert search.fused[0].input_dependent == search.fused[0].outputs
 
 
 @pytest.mark.parametrize("kind", ["Min", "Max"])

@@ -51,13 +51,13 @@ def test_outputs_that_are_held_are_the_states(state_first: bool, after: bool) ->
     net = unrolled(0.0, state_first=state_first, after=after)
     model, search = check_fused(net.model(), feeds(), BOUND)
     assert [(item.form, item.steps, item.masked) for item in search.fused] == [("chain", T, True)]
-    assert directions(model) == 1 and not search.missed and len(model.graph.node) < 20
+    assert directions(model) == 1 and not search.near_misses and len(model.graph.node) < 20
 
 
 def test_outputs_that_begin_with_another_number_are_no_states() -> None:
     net = unrolled(1.0, state_first=True, after=True)
     _, search = check_fused(net.model(), feeds(), BOUND)
     assert [(item.form, item.steps) for item in search.fused] == [("chain", T - 1), ("cell", 1)]
-    assert [item.reason for item in search.missed] == [
+    assert [item.reason for item in search.near_misses] == [
         "what it adds to the old state is not (1 - z) times one candidate"
     ] * T

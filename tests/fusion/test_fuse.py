@@ -85,12 +85,12 @@ def test_the_search_goes_on(
     module, name, where, count = PLACES[place]
     net = model()
     _, whole = check_fused(net.model(), net.feeds)
-    assert len(whole.fused) == 3 and not whole.missed
+    assert len(whole.fused) == 3 and not whole.near_misses
     monkeypatch.setattr(module, name, breaking(getattr(module, name), error, where))
     found, search = check_fused(net.model(), net.feeds)
     assert len(search.fused) == count and kinds(found).count("GRU") == count
     is_miss = isinstance(error, MissError)
-    assert [miss.reason for miss in search.missed] == ["no shape"] * is_miss
+    assert [miss.reason for miss in search.near_misses] == ["no shape"] * is_miss
     records = [record for record in caplog.records if "this is a bug in onegru" in record.getMessage()]
     assert len(records) == (not is_miss)
     assert all("model.onnx" in record.getMessage() and record.exc_info for record in records)
@@ -119,7 +119,7 @@ def test_a_cell_that_cannot_be_followed(
     net = model()
     _, search = check_fused(net.model(), net.feeds)
     assert broken and len(search.fused) >= 2
-    assert not search.missed
+    assert not search.near_misses
     assert "KeyError: 'axis'" in caplog.text and repr(broken[0]) in caplog.text
 
 
@@ -132,4 +132,4 @@ def test_only_what_an_output_depends_on_is_fused(outputs: list[str], count: int)
     net.outputs = [*kept, net.outputs[-1]]
     found, search = fused(net.model())
     assert len(search.fused) == kinds(found).count("GRU") == count
-    assert not search.missed
+    assert not search.near_misses

@@ -72,7 +72,7 @@ def test_wrong_matches_are_refused(fault: Any, after: bool, monkeypatch: pytest.
     found, search = fused(model)
     assert not search.fused
     assert found == model
-    (miss,) = search.missed
+    (miss,) = search.near_misses
     assert DEFECT in miss.reason and "would differ by" in miss.reason
 
 
@@ -88,7 +88,9 @@ def test_matches_are_as_accurate_as_their_type(
     monkeypatch.setattr(chain, "find_cell", nearly)
     _, search = fused(one_step(Step(after=after), dtype=dtype).model())
     assert len(search.fused) == (dtype == "float32")
-    found = [DEFECT in miss.reason and "is float64 and would differ" in miss.reason for miss in search.missed]
+    found = [
+        DEFECT in miss.reason and "is float64 and would differ" in miss.reason for miss in search.near_misses
+    ]
     assert found == [True] * (dtype == "float64")
 
 
@@ -96,7 +98,7 @@ def test_large_layers_in_float64_pass() -> None:
     """Their roundings add up."""
     net = one_step(Step(300, 200, after=True), dtype="float64")
     _, search = fused(net.model())
-    assert len(search.fused) == 1 and not search.missed
+    assert len(search.fused) == 1 and not search.near_misses
 
 
 def adding(kind: str) -> tuple[Flow, list[Op]]:
@@ -285,7 +287,7 @@ def test_what_is_behind_a_shape_need_not_be_computed() -> None:
     net("Identity", state, output="y")
     net.output("y", ("B", 2))
     _, search = check_fused(net.model(), net.feeds)
-    assert [(item.form, item.steps) for item in search.fused] == [("chain", 4)] and not search.missed
+    assert [(item.form, item.steps) for item in search.fused] == [("chain", 4)] and not search.near_misses
 
 
 @pytest.mark.parametrize("take", ["Gather", "Gather from the end", "Slice", "Slice from the end"])
@@ -304,12 +306,12 @@ def test_open_axes_are_as_long_as_the_steps_that_are_taken(take: str) -> None:
     net("Identity", state, output="y")
     net.output("y", ("B", 2))
     _, search = check_fused(net.model(), net.feeds)
-    assert sum(item.steps or 0 for item in search.fused) == 9 and not search.missed
+    assert sum(item.steps or 0 for item in search.fused) == 9 and not search.near_misses
 
 
 def test_a_difference_at_infinity_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
     found = "'h' would differ by inf where 'x' is infinite"
     monkeypatch.setattr("onegru.fusion.numeric_check._Runs.at_infinity", lambda self: found)
     _, search = fused(one_step(Step()).model())
-    assert [miss.reason for miss in search.missed] == [f"it is a GRU for finite numbers only: {found}"]
+    assert [miss.reason for miss in search.near_misses] == [f"it is a GRU for finite numbers only: {found}"]
     assert not search.fused and not search.refuted

@@ -101,7 +101,7 @@ def check_outputs(case: Decomposed, model: onnx.ModelProto) -> None:
 
 
 def check_words(case: Decomposed, search: Search) -> None:
-    for miss in search.missed:
+    for miss in search.near_misses:
         assert DEFECT not in miss.reason, f"{miss}: {case.recipe}"
         assert miss.place and " " in miss.reason and "\n" not in miss.reason, miss
 
@@ -132,7 +132,7 @@ def steps(case: Decomposed) -> int:
 def check_reasons(case: Decomposed, search: Search) -> None:
     """What is left is left for a known reason."""
     limits = known_limits(case)
-    for miss in search.missed:
+    for miss in search.near_misses:
         assert any(limit in miss.reason for limit in limits), f"{miss}: {case.recipe}"
 
 

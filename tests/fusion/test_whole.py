@@ -144,7 +144,7 @@ def feeds(mask: list[list[int]], dtype: str = "float32") -> dict[str, Array]:
 @pytest.mark.parametrize("mask", MASKS)
 def test_outputs_that_are_zero_where_steps_are_off(mask: str) -> None:
     model, search = check_fused(both_directions().model(), feeds(MASKS[mask]), BOUND)
-    assert directions(model) == 2 and not set(kinds(model)) & set(LOOPS) and not search.missed
+    assert directions(model) == 2 and not set(kinds(model)) & set(LOOPS) and not search.near_misses
     assert [(item.direction, item.masked) for item in search.fused] == [("forward", True), ("reverse", True)]
 
 
@@ -153,7 +153,7 @@ def test_float64(mask: str) -> None:
     """ONNX Runtime has no GRU of that type."""
     model, given = both_directions("float64").model(), feeds(MASKS[mask], "float64")
     found, search = fused(model)
-    assert directions(found) == 2 and not search.missed
+    assert directions(found) == 2 and not search.near_misses
     assert error(by_onegru(found, given), by_onnxruntime(model, given)) <= 1e-15
 
 
@@ -162,7 +162,7 @@ def test_the_last_output_of_a_layer_that_holds_its_outputs_is_its_state(mask: st
     """Keras passes on both."""
     net = both_directions(forward=Layer(last=True, holds=True))
     model, search = check_fused(net.model(), feeds(MASKS[mask]), BOUND)
-    assert directions(model) == 2 and not set(kinds(model)) & set(LOOPS) and not search.missed
+    assert directions(model) == 2 and not set(kinds(model)) & set(LOOPS) and not search.near_misses
 
 
 class Bilinear(Step):
@@ -178,7 +178,7 @@ def test_masks_and_outputs_where_x_is_computed_before_the_loop(holds: bool) -> N
     """The search for the loop's cells is made twice."""
     net = both_directions(forward=Layer(last=holds, holds=holds, step=Bilinear))
     model, search = check_fused(net.model(), feeds(MASKS["in the middle"]), BOUND)
-    assert directions(model) == 2 and not set(kinds(model)) & set(LOOPS) and not search.missed
+    assert directions(model) == 2 and not set(kinds(model)) & set(LOOPS) and not search.near_misses
 
 
 FAULTS = {
@@ -196,7 +196,7 @@ def test_other_outputs_stay_in_the_loop(fault: str) -> None:
     given = feeds(MASKS["in the middle"])
     given |= {"other": ~given["m"]} if "own" in fault else {}
     model, search = check_fused(net.model(), given)
-    assert kinds(model).count("Loop") == 1 and search.missed
+    assert kinds(model).count("Loop") == 1 and search.near_misses
     assert [item.direction for item in search.fused if item.form == "loop"] == ["reverse"]
 
 
@@ -213,7 +213,7 @@ def test_a_mask_that_may_be_longer_stays_in_the_loop() -> None:
     _, search = check_fused(net.model(), feeds(MASKS["in the middle"]))
     assert not [item for item in search.fused if item.form == "loop"]
     words = "the loop is not known to take as many as there are"
-    assert sum(words in item.reason for item in search.missed) == 2
+    assert sum(words in item.reason for item in search.near_misses) == 2
 
 
 def test_only_what_depends_on_inputs_is_searched_for_kinks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,6 @@ def test_models_of_openvino() -> None:
     content, inputs, flushed, kept = of_file()
     for flushes, wanted in ((True, flushed), (False, kept)):
         model = openvino.Core().read_model(content)
-        assert onegru.openvino.exchange(model, flush_subnormals=flushes) == 1
+        assert onegru.openvino.replace_grus(model, flush_subnormals=flushes) == 1
         compiled = openvino.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         assert same_bits(compiled(list(inputs.values()))[0], wanted)

@@ -239,7 +239,7 @@ def test_refusals(engine: str) -> None:
         for number in (np.nan, np.inf):
             wrong = matrix.copy()
             wrong[0, 3, 2] = number
-            message = f"{name}: holds NaN or infinity; must be finite to be kept in int8"
+            message = f"{name}: contains NaN or infinity; must be finite for int8"
             refuse(message, make, **{name: wrong}, weight_storage="int8")
     wide = np.zeros((1, 3, 131073), f32)
     refuse(

@@ -130,4 +130,4 @@ def test_paths(kind: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(FormatError, match="not a regular file"):
         stream.load(tmp_path / "fifo")
-    assert onegru.Stream.load.__doc__ and onegru.StackStream.load.__doc__
+    assert onegru.reports.Stream.load.__doc__ and onegru.reports.StackStream.load.__doc__

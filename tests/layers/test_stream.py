@@ -446,6 +446,6 @@ def test_a_step_is_taken_whichever_way_it_is_asked_for() -> None:
 
 @pytest.mark.filterwarnings("ignore:nanobind")
 def test_a_stream_that_was_never_made_says_so() -> None:
-    empty = onegru.Stream.__new__(onegru.Stream)
+    empty = onegru.reports.Stream.__new__(onegru.reports.Stream)
     with pytest.raises(AttributeError):
         empty.step(draw(B, I), out=draw(B, H))

@@ -108,7 +108,7 @@ def test_inspect(chain: Decomposed, tmp_path: Path) -> None:
     assert item.linear_before_reset == bool(gru_of_chain.linear_before_reset)
     assert tuple(words.partition("(")[0] for words in item.activations) == gru_of_chain.activations
     report = onegru.fuse(path, tmp_path / "target.onnx")
-    assert (report.fused, report.missed, report.nodes) == (
+    assert (report.fused, report.near_misses, report.nodes) == (
         found.decomposed,
         found.near_misses,
         found.fused_nodes,

@@ -49,7 +49,7 @@ def of_openvino(path: Path, options: dict[str, Any]) -> list[Array]:
     openvino = pytest.importorskip("openvino")
     core = openvino.Core()
     model = core.read_model(path)
-    assert onegru.openvino.exchange(model, **options) == 1
+    assert onegru.openvino.replace_grus(model, **options) == 1
     request = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}).create_infer_request()
     request.infer(feed(port.any_name for port in model.inputs))
     return [np.array(request.get_output_tensor(place).data) for place in range(len(model.outputs))]
@@ -77,7 +77,7 @@ WAYS: dict[str, tuple[str, Callable[[Path, dict[str, Any]], list[Array]]]] = {
     "load ONNX": ("m.onnx", of_model),
     "load an IR": ("m.xml", of_model),
     "InferenceSession": ("m.onnx", of_session),
-    "openvino_exchange": ("m.xml", of_openvino),
+    "openvino.replace_grus": ("m.xml", of_openvino),
 }
 
 
@@ -226,7 +226,7 @@ def test_refusals(tmp_path: Path) -> None:
     calls: list[Callable[..., Any]] = [
         lambda **options: onegru.load(path, **options),
         lambda **options: onegru.InferenceSession(path, **options),
-        lambda **options: onegru.openvino.exchange(object(), **options),
+        lambda **options: onegru.openvino.replace_grus(object(), **options),
     ]
     for call in calls:
         with pytest.raises(
@@ -246,7 +246,7 @@ def test_refusals(tmp_path: Path) -> None:
     W[0, 0, 0] = np.nan
     onegru.save_layers(onegru.GRU(W, LAYER.weights.R, direction="bidirectional"), path)
     for call in calls[:2]:
-        with pytest.raises(Exception, match="W: holds NaN or infinity; must be finite to be kept in int8"):
+        with pytest.raises(Exception, match="W: contains NaN or infinity; must be finite for int8"):
             loaded = call(weight_storage="int8")
             loaded.run(None, feed(port.name for port in loaded.get_inputs()))
 

@@ -66,7 +66,7 @@ def test_a_stack_keeps_a_ratio() -> None:
     ratios = [onegru.quantize(stack, X, mode=mode).chosen.snr for mode in MODES]
     assert ratios == sorted(ratios)
     for keep in [ratio + shift for ratio in ratios[:-1] for shift in (-0.01, 0.01)]:
-        report = onegru.quantize(stack, X, keep_snr=keep)
+        report = onegru.quantize(stack, X, min_snr_db=keep)
         expected, found = stack(X), report.result(X)
         pairs = [(expected[0], found[0]), *zip(expected[1], found[1], strict=True)]
         assert min(decibels(*pair) for pair in pairs) == pytest.approx(report.chosen.snr)
@@ -108,7 +108,7 @@ def test_no_gru_could_have_fewer_bits() -> None:
     stack = onegru.Stack([make_gru(3, hidden=12), make_gru(4, inputs=12, hidden=20)])
     order = list(MODES)
     for keep in (36.0, 39.0, 42.0, 47.0, 55.0):
-        report = onegru.quantize(stack, X, keep_snr=keep)
+        report = onegru.quantize(stack, X, min_snr_db=keep)
         chosen = [gru.mode for gru in report.grus]
         assert report.chosen.snr >= keep
         for index, mode in enumerate(chosen):
@@ -118,7 +118,7 @@ def test_no_gru_could_have_fewer_bits() -> None:
                 expected, found = stack(X), onegru.Stack(layers)(X)
                 pairs = [(expected[0], found[0]), *zip(expected[1], found[1], strict=True)]
                 assert min(decibels(*pair) for pair in pairs) < keep
-    for item in onegru.quantize(stack, X, keep_snr=50, among=["W8A16"]).grus:
+    for item in onegru.quantize(stack, X, min_snr_db=50, modes=["W8A16"]).grus:
         assert item.mode in ("W8A16", "float32")
 
 
@@ -131,10 +131,10 @@ def test_a_ratio_is_not_kept_by_chance() -> None:
     layer, (few, more) = max(zip(layers, ratios, strict=True), key=lambda item: item[1][0] - item[1][1])
     keep = (few + more) / 2
     assert few > keep > more
-    assert onegru.quantize(layer, X[:3], keep_snr=keep).grus[0].mode == "bfloat16"
+    assert onegru.quantize(layer, X[:3], min_snr_db=keep).grus[0].mode == "bfloat16"
     files = ("W8A8", "W8A16", "float32")
-    assert onegru.quantize(layer, X[:3], keep_snr=keep, among=files).grus[0].mode == "float32"
-    assert onegru.quantize(layer, X[:3], keep_snr=keep, among=["W8A8"]).grus[0].mode == "W8A8"
+    assert onegru.quantize(layer, X[:3], min_snr_db=keep, modes=files).grus[0].mode == "float32"
+    assert onegru.quantize(layer, X[:3], min_snr_db=keep, modes=["W8A8"]).grus[0].mode == "W8A8"
 
 
 def test_a_model(tmp_path: Path) -> None:
@@ -172,14 +172,14 @@ def test_a_model(tmp_path: Path) -> None:
         ["first", "size", "time", "second", "size", "time", "third", "all", "size", "time"]
     )
     total = sum(array.size for item in expected for array in item.values())
-    assert text.endswith(f"{total:,} numbers compared, over 9 steps")
+    assert text.endswith(f"{total:,} values compared, over 9 steps")
     sizes = [str(item.size) for item in report.grus[0].modes.values()]  # in bytes, as all are small
     assert lines[2][1::2] == [*sizes, sizes[1]]
 
 
 @pytest.mark.parametrize("path", [DIGITS, DENOISER], ids=["digits", "denoiser"])
 def test_published_models(path: Path) -> None:
-    report = onegru.quantize(path, keep_snr=50)
+    report = onegru.quantize(path, min_snr_db=50)
     assert report.chosen.snr >= 50
     first, second = report.trace(0, "W8A8")
     assert first.h.shape == second.h.shape and 0 < np.abs(first.h - second.h).max() < 0.1
@@ -213,9 +213,9 @@ def test_numbers_that_are_not_finite() -> None:
     ("arguments", "message"),
     [
         ({"mode": "W4"}, "mode: 'W4'; must be one of"),
-        ({"mode": "W8A8", "keep_snr": 40}, "mode: 'W8A8'; must be None with keep_snr"),
-        ({"keep_snr": math.nan}, "keep_snr: NaN; must be"),
-        ({"keep_snr": "40"}, "keep_snr: "),
+        ({"mode": "W8A8", "min_snr_db": 40}, "mode: 'W8A8'; must be None with min_snr_db"),
+        ({"min_snr_db": math.nan}, "min_snr_db: NaN; must be"),
+        ({"min_snr_db": "40"}, "min_snr_db: "),
         ({"samples": []}, r"samples: \[\]; must be inputs of a run"),
         ({"samples": 3}, "samples: 3; must be inputs of a run"),
         ({"samples": "small.onnx"}, "target: given with a model or layers in memory"),
@@ -225,9 +225,9 @@ def test_numbers_that_are_not_finite() -> None:
         ({"dims": {"T": 3}}, "dims: given with a layer"),
         ({"seed": -1}, "seed: -1"),
         ({"mode": ""}, "mode: ''; must be one of"),
-        ({"keep_snr": 9, "among": ["W8A8", "W4"]}, "among: 'W4'; must be one of"),
-        ({"among": 3}, "among: 3; must be some of"),
-        ({"among": ["W8A8"]}, "among: given without keep_snr, where it has no effect"),
+        ({"min_snr_db": 9, "modes": ["W8A8", "W4"]}, "modes: 'W4'; must be one of"),
+        ({"modes": 3}, "modes: 3; must be some of"),
+        ({"modes": ["W8A8"]}, "modes: given without min_snr_db, where it has no effect"),
         ({"nodes": False}, "nodes: False; must be names of GRUs"),
         ({"samples": X * np.float32(np.nan)}, "samples: of output 'Y' 0 of .* numbers are finite"),
         ({"samples": X[:0, :0]}, "samples: no output holds a number"),
@@ -290,8 +290,8 @@ def test_a_file_holds_what_the_report_says(tmp_path: Path) -> None:
         SpecError, match=r"^source: no GRU node can be kept in int8: 'n' computes its weights"
     ):
         onegru.quantize(alone, samples, tmp_path / "none.onnx")
-    with pytest.raises(SpecError, match=r"^among: \['float32'\]; must have W8A8 or W8A16"):
-        onegru.quantize(source, samples, tmp_path / "none.onnx", keep_snr=1, among=["float32"])
+    with pytest.raises(SpecError, match=r"^modes: \['float32'\]; must have W8A8 or W8A16"):
+        onegru.quantize(source, samples, tmp_path / "none.onnx", min_snr_db=1, modes=["float32"])
     assert not (tmp_path / "none.onnx").exists()
 
 

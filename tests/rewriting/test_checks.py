@@ -70,7 +70,7 @@ def rewritten(source: Path, target: Path) -> tuple[int, int]:
 
 
 def told(outputs: Any) -> tuple[int, int]:
-    assert all(item.steps > 1 and item.moved > item.compared / 2 for item in outputs)
+    assert all(item.steps > 1 and item.input_dependent > item.compared / 2 for item in outputs)
     return sum(item.compared for item in outputs), sum(item.left_out for item in outputs)
 
 
@@ -90,7 +90,7 @@ def verified(source: Path, target: Path) -> tuple[int, int]:
 
 
 def quantized(source: Path, target: Path) -> tuple[int, int]:
-    report: Any = onegru.quantize(source, keep_snr=20)
+    report: Any = onegru.quantize(source, min_snr_db=20)
     assert 20 <= report.chosen.snr < 100
     return told(store_in_int8(source, target).outputs)
 
@@ -137,7 +137,7 @@ def test_outputs_that_do_not_change(tmp_path: Path) -> None:
     onegru.rewrite(source, tmp_path / "target.onnx", decompose=True, check=onegru.Check(inputs=given))
     with pytest.raises(FormatError, match=r"no output changes as the random inputs do, .* proves nothing"):
         onegru.verify(source)
-    assert onegru.verify(source, given, runtimes=["onnxruntime"]).moved is None
+    assert onegru.verify(source, given, runtimes=["onnxruntime"]).input_dependent is None
 
 
 def test_samples_that_show_nothing(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_samples_that_show_nothing(tmp_path: Path) -> None:
     info = value("X", "float32", ["time", "batch", I])
     source = save(tmp_path, model(graph(relu, [info], ["Z"], {**weights(), **ONE})))
     with pytest.raises(SpecError, match="samples: each output is zero, so that a comparison proves nothing"):
-        onegru.quantize(source, keep_snr=200)
+        onegru.quantize(source, min_snr_db=200)
     nodes = [gru("X", ["Y"], lens="l", name="g")]
     infos = [value("X", "float32", ["time", "batch", I]), value("l", "int32", ["batch"])]
     source = save(tmp_path, model(graph(nodes, infos, ["Y"], weights())))
@@ -156,7 +156,7 @@ def test_samples_that_show_nothing(tmp_path: Path) -> None:
         with (
             nullcontext() if any(lengths) else pytest.raises(SpecError, match="samples: no GRU takes a step")
         ):
-            onegru.quantize(source, sample, keep_snr=200)
+            onegru.quantize(source, sample, min_snr_db=200)
 
 
 # ---- lengths
@@ -432,7 +432,7 @@ def test_classes_are_judged_by_what_is_in_front(outputs: list[str], tmp_path: Pa
     report = store_in_int8(source, target, check=onegru.Check(inputs={"X": x}))
     assert [item.name for item in report.outputs] == outputs
     assert report.outputs[-1].max_abs > 0  # classes did change
-    kept: Any = onegru.quantize(source, {"X": x}, keep_snr=15)
+    kept: Any = onegru.quantize(source, {"X": x}, min_snr_db=15)
     assert 15 <= kept.chosen.snr < 100
     wrong = {**known, "R": (known["R"] * (1 + 1e-3)).astype(np.float32)}  # changes few classes, or none
     with pytest.raises(FormatError, match="output 'logits' in onegru differs"):

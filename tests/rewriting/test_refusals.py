@@ -44,12 +44,6 @@ from tests.support.rewrite_cases import Case
         ({"layout": True}, "layout: True; must be 0 or 1"),
         ({"source": 3}, "source: 3; must be the name of a file"),
         ({"target": 3}, "target: 3; must be the name of a file"),
-        ({"quantize": True}, "quantize: no longer an argument of rewrite; now onegru.quantize("),
-        ({"streaming": True}, "streaming: no longer an argument of rewrite; now onegru.make_streaming("),
-        (
-            {"tolerance": 0.1},
-            "tolerance: no longer an argument of rewrite; now check=onegru.Check(tolerance=…)",
-        ),
     ],
 )
 def test_illegal_arguments(options: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -1089,7 +1089,6 @@ def test_in_int8(tmp_path: Path) -> None:
         ({"opset": 15}, "opset: given without quantize"),
         ({"group_size": 32}, "group_size: given without quantize"),
         ({"delay": 2}, "delay: 2; must be True or False"),
-        ({"tolerance": 0.1}, "tolerance: no longer an argument of make_streaming; now check="),
         ({"quantize": 1}, "quantize: 1; must be True, False or names"),
     ],
 )

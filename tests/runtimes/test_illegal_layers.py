@@ -1,4 +1,4 @@
-"""Illegal layers in OpenVINO: functions, operators and exchanged layers refuse and warn in the same words."""
+"""Illegal layers in OpenVINO: functions, operators and replaced layers refuse and warn in the same words."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.refusals import OPENVINO_REFUSALS
 NAMES = {"gru_cell": "GRUCell", "gru_sequence": "GRUSequence", "augru_cell": "AUGRUCell"} | {
     "augru_sequence": "AUGRUSequence"
 }
-# "stated": the graph states all shapes; "open": only ranks; "exchanged": open, and exchanged.
-FORMS = ("stated", "open", "exchanged")
+# "stated": the graph states all shapes; "open": only ranks; "replaced": open, and replaced.
+FORMS = ("stated", "open", "replaced")
 
 
 def model_of(function: str, arguments: dict[str, Any], form: str) -> tuple[Any, dict[str, Any]]:
@@ -44,8 +44,8 @@ def model_of(function: str, arguments: dict[str, Any], form: str) -> tuple[Any, 
 def run(function: str, arguments: dict[str, Any], form: str) -> list[Any]:
     """The outputs of such a graph."""
     model, arrays = model_of(function, arguments, form)
-    if form == "exchanged":
-        assert onegru.openvino.exchange(model) == 1
+    if form == "replaced":
+        assert onegru.openvino.replace_grus(model) == 1
     results = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(arrays)
     if lost := onegru.openvino.errors():  # on one CPU
         raise RuntimeError(lost[0])

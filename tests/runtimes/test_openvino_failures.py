@@ -21,7 +21,7 @@ pytest.importorskip("pyarrow")
 @pytest.mark.parametrize("cpus", [1, os.cpu_count()])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_every_refusal_reaches_the_caller(tmp_path: Path, threads: int, cpus: int, operator: str) -> None:
-    """With one thread, one CPU, and more: loaded, traced, streamed, verified, scored, and exchanged."""
+    """With one thread, one CPU, and more: loaded, traced, streamed, verified, scored, and replaced."""
     program = [sys.executable, "-m", "tests.support.machine.openvino_refusals"]
     arguments = [str(tmp_path), str(threads), str(cpus), operator]
     done = subprocess.run([*program, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300)

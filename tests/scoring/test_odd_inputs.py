@@ -166,7 +166,7 @@ def test_integers_beyond_the_type(tmp_path: Path) -> None:
     layer = GRU(*(rng.standard_normal((1, 12, size)).astype(np.float16) for size in (5, 4)))
     rows = [np.array([[70000, 1, 1, 1, 1]]), np.array([[2049, 1, 1, 1, 1]]), np.ones((1, 5), np.int32)]
     found = Scorer(layer, on_error="skip").run(table([row.astype(np.int32) for row in rows]))
-    assert [item.row for item in found.left_out] == [0, 1] and len(found.table) == 1
+    assert [item.row for item in found.skipped] == [0, 1] and len(found.table) == 1
 
 
 def test_more_memory_than_the_machine_has(scorer: Scorer, tmp_path: Path) -> None:
@@ -350,9 +350,9 @@ def test_a_row_on_which_the_model_fails(on_error: str, tmp_path: Path) -> None:
         return
     found = scorer.run(data)
     good = [0, 2, 4]
-    assert [item.row for item in found.left_out] == [1, 3, 5]
-    assert [item.kept for item in found.left_out] == [{"id": 1}, {"id": 3}, {"id": 5}]
-    assert [item.column for item in found.left_out] == ["", "ids", ""]
+    assert [item.row for item in found.skipped] == [1, 3, 5]
+    assert [item.kept for item in found.skipped] == [{"id": 1}, {"id": 3}, {"id": 5}]
+    assert [item.column for item in found.skipped] == ["", "ids", ""]
     outputs = found.table["out"].to_pylist()
     alone = [scorer(data.slice(row, 1))["out"].to_pylist()[0] for row in good]
     if on_error == "skip":
@@ -411,8 +411,8 @@ def _check_middle_row(source: Path, data: Any, output: str, reason: str) -> None
     alone = Scorer(source, axes=axes)(data.take([0, 2]))[output].to_pylist()
     for on_error, expected in (("skip", alone), ("null", [alone[0], None, alone[1]])):
         found = Scorer(source, axes=axes, on_error=on_error).run(data)
-        assert [item.row for item in found.left_out] == [1]
-        assert re.search(reason, found.left_out[0].reason)
+        assert [item.row for item in found.skipped] == [1]
+        assert re.search(reason, found.skipped[0].reason)
         assert found.table[output].to_pylist() == expected
     with pytest.raises((FormatError, SpecError), match=rf"^row 1: .*{reason}"):
         Scorer(source, axes=axes)(data)

@@ -208,7 +208,7 @@ def test_ctrl_c_ends_a_local_cluster(data: Path, tmp_path: Path, expected: dict[
         process.send_signal(signal.SIGINT)
         assert (
             process.communicate(timeout=60)[1]
-            == "onegru: interrupted; the same command goes on where this one stopped\n"
+            == "onegru: interrupted; run the same command again to resume\n"
         )
     assert process.returncode == 130
     subprocess.run([*command, str(tmp_path / "out"), *options], check=True, stdout=subprocess.DEVNULL)

@@ -44,7 +44,7 @@ def test_all_rows_in_order(data: Path, tmp_path: Path) -> None:
     scorer = Scorer(make_gru(), keep=["id", "day"], outputs=["Y_h", "Y"])
     seen: list[tuple[int, int]] = []
     found = score(scorer, [data], tmp_path / "out", memory=LEAST, progress=lambda *pair: seen.append(pair))
-    assert (found.files, found.rows, found.left_out, found.parts_before) == (5, 3000, 0, 0)
+    assert (found.files, found.rows, found.skipped, found.parts_before) == (5, 3000, 0, 0)
     assert found.rows_now == 3000 and found.parts >= 4
     assert seen[0] == (0, 3000) and seen[-1] == (3000, 3000) and seen == sorted(seen)
     assert read_results(tmp_path / "out").equals(expected(data, scorer))
@@ -102,7 +102,7 @@ def test_bad_rows_are_named_by_file_and_row(tmp_path: Path) -> None:
     for on_error, count in (("skip", 197), ("null", 200)):
         scorer, out = Scorer(make_gru(), keep=["id"], on_error=on_error), tmp_path / on_error
         found = score(scorer, [tmp_path / "in"], out)
-        assert (found.rows, found.left_out) == (count, 3)
+        assert (found.rows, found.skipped) == (count, 3)
         assert read_results(out).equals(scorer(rows))
         texts = "".join(path.read_text() for path in sorted((out / "_errors").glob("*.jsonl")))
         assert [json.loads(line) for line in texts.splitlines()] == [
@@ -115,7 +115,7 @@ def test_bad_rows_are_named_by_file_and_row(tmp_path: Path) -> None:
             )
         ]
         again = score(scorer, [tmp_path / "in"], out)
-        assert (again.rows, again.left_out, again.rows_now) == (count, 3, 0)
+        assert (again.rows, again.skipped, again.rows_now) == (count, 3, 0)
 
 
 @pytest.mark.parametrize("row_group_size", [90, 2000])

@@ -197,11 +197,11 @@ def test_bad_rows(name: str, fixed: bool) -> None:
     assert str(caught.value) == f"row 2: 'X': {reason}; on_error (--on-error) can skip such rows"
     good = Scorer(layer, keep=["id"])(table(sequences()))
     for shift in (0, 1):  # the row's place in a slice
-        skipped = Scorer(layer, keep=["id"], on_error="skip").run(given.slice(shift))
-        assert [(item.row, item.column, item.reason, item.kept) for item in skipped.left_out] == [
+        scored = Scorer(layer, keep=["id"], on_error="skip").run(given.slice(shift))
+        assert [(item.row, item.column, item.reason, item.kept) for item in scored.skipped] == [
             (2 - shift, "X", reason, {"id": 2})
         ]
-        assert skipped.table.equals(
+        assert scored.table.equals(
             pa.concat_tables([good.slice(shift, 2 - shift), good.slice(3)]).combine_chunks()
         )
     kept = Scorer(layer, keep=["id"], on_error="null")(given)
@@ -241,7 +241,7 @@ def test_null_lists_that_cover_numbers() -> None:
     )
     lists = pa.ListArray.from_arrays(offsets, numbers, mask=pa.array([False, True, False]))
     found = Scorer(make_gru(), on_error="null").run(pa.table({"X": lists}))
-    assert [(item.row, item.reason) for item in found.left_out] == [(1, "null")]
+    assert [(item.row, item.reason) for item in found.skipped] == [(1, "null")]
     assert np.array_equal(
         values(found.table["Y_h"])[2], alone(make_gru(), np.full((2, 5), 0.25, np.float32))["Y_h"]
     )
@@ -252,8 +252,8 @@ def test_sequences_of_one_row_that_differ_in_length() -> None:
     scores: list[Any] = [[0.5] * len(row) for row in rows]
     scores[0], scores[5] = None, [0.5]
     given = table(rows).append_column("A", pa.array(scores, pa.list_(pa.float32())))
-    left_out = Scorer(layer, on_error="skip").run(given).left_out
-    assert [(item.row, item.column, item.reason) for item in left_out] == [
+    skipped = Scorer(layer, on_error="skip").run(given).skipped
+    assert [(item.row, item.column, item.reason) for item in skipped] == [
         (0, "A", "null"),
         (5, "A", "1 step; must be 2, as 'X'"),
     ]

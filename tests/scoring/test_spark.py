@@ -50,7 +50,7 @@ def test_map_in_arrow(spark: Any, tmp_path: Path) -> None:
         assert found[number] == (last, every)
 
 
-def test_rows_left_out(spark: Any, tmp_path: Path) -> None:
+def test_skipped_rows(spark: Any, tmp_path: Path) -> None:
     lists: list[Any] = [row.tolist() for row in sequences()]
     lists[2], lists[5] = None, []
     events = pa.array(lists, pa.list_(pa.list_(pa.float32())))

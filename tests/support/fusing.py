@@ -115,7 +115,7 @@ def reasons(model: ModelProto) -> set[str]:
     found, search = fused(model)
     assert not search.fused and directions(found) == 0
     assert found == model, "a model in which nothing is found stays as it is"
-    return {miss.reason for miss in search.missed}
+    return {miss.reason for miss in search.near_misses}
 
 
 def flow(model: ModelProto) -> Flow:

@@ -106,7 +106,7 @@ PLANTED: list[tuple[str, dict[str, Any], str]] = [
     ("r, h, z", {}, "the weights for z, r, h were those of r, h, z"),
     ("z and r of R", {}, "the gates z and r were swapped in R only"),
     ("R transposed", {}, "R were transposed"),
-    ("Wb and Rb", {}, "Wb and Rb were exchanged"),
+    ("Wb and Rb", {}, "Wb and Rb were swapped"),
 ]
 
 

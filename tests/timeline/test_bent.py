@@ -25,7 +25,7 @@ from tests.support.files.onnx_models import graph, model, node, save, value
 B, C, T = 2, 6, 12
 
 
-class Bent(Network):
+class PerturbedModel(Network):
     """A network one part of which is bent.
 
     Args:
@@ -84,10 +84,10 @@ class Bent(Network):
         return model(graph(self.nodes, [info, *self.inputs], outputs, self.constants), opset=opset)
 
 
-Bend = Callable[[Bent], str]
+Bend = Callable[[PerturbedModel], str]
 
 
-def of_lengths(net: Bent, lengths: str) -> str:
+def of_lengths(net: PerturbedModel, lengths: str) -> str:
     Y = net.add(
         "GRU", net.swapped(net.last), net.weights(1, 3 * C, C), net.weights(1, 3 * C, C), "", lengths,
         hidden_size=C,
@@ -95,116 +95,116 @@ def of_lengths(net: Bent, lengths: str) -> str:
     return net.swapped(net.add("Squeeze", Y, net.ints(1)), (1, 2, 0))
 
 
-def lengths_as_an_input(net: Bent) -> str:
+def lengths_as_an_input(net: PerturbedModel) -> str:
     net.inputs.append(helper.make_tensor_value_info("n", TensorProto.INT32, [B]))
     net.feeds["n"] = np.array([5, 3], np.int32)
     return of_lengths(net, "n")
 
 
-def lengths_of_another_input(net: Bent) -> str:
+def lengths_of_another_input(net: PerturbedModel) -> str:
     net.inputs.append(value("other", shape=["some"]))
     net.feeds["other"] = np.zeros(4, np.float32)
     return of_lengths(net, spread_lengths(net, net.add("Shape", "other")))
 
 
-def spread_lengths(net: Bent, count: str) -> str:
+def spread_lengths(net: PerturbedModel, count: str) -> str:
     return net.add("Cast", net.add("Expand", count, net.ints(B)), to=TensorProto.INT32)
 
 
-def lengths_that_stop(net: Bent) -> str:
+def lengths_that_stop(net: PerturbedModel) -> str:
     return of_lengths(net, spread_lengths(net, net.add("Min", steps_of(net, net.last), net.ints(4))))
 
 
-def lengths_one_less(net: Bent) -> str:
+def lengths_one_less(net: PerturbedModel) -> str:
     return of_lengths(net, spread_lengths(net, net.add("Sub", steps_of(net, net.last), net.ints(1))))
 
 
-def gru_along_rows(net: Bent) -> str:
+def gru_along_rows(net: PerturbedModel) -> str:
     x = net.add("Unsqueeze", net.merged(), net.ints(1))
     Y = net.add("GRU", x, net.weights(1, 3 * C, C), net.weights(1, 3 * C, C), hidden_size=C)
     return net.apart(net.add("Squeeze", Y, net.ints(1, 2)))
 
 
-def shift_along_rows(net: Bent) -> str:
+def shift_along_rows(net: PerturbedModel) -> str:
     back = net.add("Pad", net.merged(), net.ints(2, 0, 0, 0))
     return net.apart(net.add("Slice", back, net.ints(0), net.ints(-2), net.ints(0)))
 
 
-def convolution_along_rows(net: Bent) -> str:
+def convolution_along_rows(net: PerturbedModel) -> str:
     x = net.add("Transpose", net.add("Unsqueeze", net.merged(), net.ints(0)), perm=[0, 2, 1])
     y = net.add("Transpose", net.conv(x, 3, pads=(2, 0)), perm=[0, 2, 1])
     return net.apart(net.add("Squeeze", y, net.ints(0)))
 
 
-def zeros_along_rows(net: Bent) -> str:
+def zeros_along_rows(net: PerturbedModel) -> str:
     joined = net.add("Concat", net.constant(np.zeros((1, C))), net.merged(), axis=0)
     return net.apart(net.add("Slice", joined, net.ints(0), net.ints(-1), net.ints(0)))
 
 
-def newest_of_rows(net: Bent) -> str:
+def newest_of_rows(net: PerturbedModel) -> str:
     net.output(net.add("Gather", net.merged(), net.constant(-1, np.int64), axis=0))
     return net.last
 
 
-def rows_as_an_output(net: Bent) -> str:
+def rows_as_an_output(net: PerturbedModel) -> str:
     net.output(net.merged())
     return net.last
 
 
-def trained_norm(net: Bent) -> str:
+def trained_norm(net: PerturbedModel) -> str:
     numbers = [net.constant(net.rng.uniform(0.5, 1.5, C)) for _ in range(4)]
     return net.add("BatchNormalization", net.last, *numbers, outputs=3, training_mode=1)
 
 
-def trained_dropout(net: Bent) -> str:
+def trained_dropout(net: PerturbedModel) -> str:
     off = net.constant(True, np.bool_)
     return net.add("Dropout", net.last, net.constant(0.0), off)  # draws, though it drops nothing here
 
 
-def channels_that_are_time(net: Bent) -> str:
+def channels_that_are_time(net: PerturbedModel) -> str:
     return net.back(net.add("LRN", net.rows(), size=3, alpha=0.5))
 
 
-def norm_of_each_step(net: Bent) -> str:
+def norm_of_each_step(net: PerturbedModel) -> str:
     numbers = [net.constant(net.rng.uniform(0.5, 1.5, T)) for _ in range(4)]
     return net.back(net.add("BatchNormalization", net.rows(), *numbers))
 
 
-def product_of_each_step(net: Bent) -> str:
+def product_of_each_step(net: PerturbedModel) -> str:
     y = net.add("MatMul", net.add("Unsqueeze", net.rows(), net.ints(2)), net.weights(T, C, C))
     return net.back(net.add("Squeeze", y, net.ints(2)))
 
 
-def product_over_steps(net: Bent) -> str:
+def product_over_steps(net: PerturbedModel) -> str:
     return net.add("MatMul", net.last, net.weights(T, T))
 
 
-def sum_of_each_step(net: Bent) -> str:
+def sum_of_each_step(net: PerturbedModel) -> str:
     return net.add("Einsum", net.last, net.weights(T, C, C), equation="bct,tcd->bdt")
 
 
-def letters_of_each_step(net: Bent) -> str:
+def letters_of_each_step(net: PerturbedModel) -> str:
     return net.add("Einsum", net.last, net.weights(T), equation="bct,t->bct")
 
 
-def gemm_of_each_step(net: Bent) -> str:
+def gemm_of_each_step(net: PerturbedModel) -> str:
     row = net.add("Slice", net.rows(), net.ints(0), net.ints(1), net.ints(0))
     y = net.add("Gemm", net.add("Reshape", row, net.ints(-1, C)), net.weights(C, C), net.weights(T, C))
     return net.add("Add", net.last, net.back(net.add("Unsqueeze", y, net.ints(0))))
 
 
-def scales_of_each_step(net: Bent) -> str:
+def scales_of_each_step(net: PerturbedModel) -> str:
     q = net.add("QuantizeLinear", net.last, net.constant(0.05), net.constant(128, np.uint8))
     return net.add("DequantizeLinear", q, net.constant(net.rng.uniform(0.02, 0.1, T)), axis=2)
 
 
-def rounded_by_each_step(net: Bent) -> str:
+def rounded_by_each_step(net: PerturbedModel) -> str:
     scales, zero = net.constant(net.rng.uniform(0.02, 0.1, T)), net.constant(np.full(T, 128), np.uint8)
     q = net.add("QuantizeLinear", net.last, scales, zero, axis=-1)
     return net.add("DequantizeLinear", q, net.constant(0.05), net.constant(128, np.uint8))
 
 
-def joined_with_each_step(net: Bent) -> str:
+def joined_with_each_step(net: PerturbedModel) -> str:
     table = net.constant(net.rng.standard_normal((B, 2, T)))
     joined = net.add("Concat", net.last, table, axis=1)
     return net.add("Conv", joined, net.weights(C, C + 2, 1))
@@ -214,15 +214,15 @@ def beside_each_step(kind: str) -> Bend:
     return lambda net: net.add(kind, net.last, net.constant(net.rng.uniform(0.3, 1.0, (1, 1, T))))
 
 
-def chosen_at_each_step(net: Bent) -> str:
+def chosen_at_each_step(net: PerturbedModel) -> str:
     return net.add("Where", net.constant(np.arange(T) % 3 > 0, np.bool_), net.last, net.constant(0.5))
 
 
-def layer_norm_of_each_step(net: Bent) -> str:
+def layer_norm_of_each_step(net: PerturbedModel) -> str:
     return net.back(net.add("LayerNormalization", net.rows(), net.constant(net.rng.uniform(0.5, 1, (T, C)))))
 
 
-def start_of_each_step(net: Bent) -> str:
+def start_of_each_step(net: PerturbedModel) -> str:
     row = net.add("Slice", net.rows(), net.ints(0), net.ints(1), net.ints(0))
     x = net.add("Transpose", row, perm=[2, 1, 0])  # [C, T, 1]
     weights = [net.weights(1, 6, 1), net.weights(1, 6, 2)]
@@ -231,7 +231,7 @@ def start_of_each_step(net: Bent) -> str:
     return net.add("Add", net.last, net.add("Transpose", mean, perm=[2, 0, 1]))
 
 
-def same_pads(net: Bent) -> str:
+def same_pads(net: PerturbedModel) -> str:
     """Strides along features, whose pads TensorFlow's exporters leave to the runtime."""
     x = net.add("Unsqueeze", net.last, net.ints(1))
     size, stride = int(net.rng.integers(2, 6)), int(net.rng.integers(2, 4))
@@ -247,54 +247,54 @@ def divided_by(number: Bend) -> Bend:
     return lambda net: net.add("Div", net.last, number(net))
 
 
-def sum_of_ones(net: Bent) -> str:
+def sum_of_ones(net: PerturbedModel) -> str:
     return net.add("ReduceSum", net.ones(), net.ints(0), keepdims=0)
 
 
-def ones_found(net: Bent) -> str:
+def ones_found(net: PerturbedModel) -> str:
     found = net.add("NonZero", net.ones())
     return net.add("Cast", net.add("Gather", net.add("Shape", found), net.ints(1)), to=TensorProto.FLOAT)
 
 
-def size_of_all(net: Bent) -> str:
+def size_of_all(net: PerturbedModel) -> str:
     return net.add("Cast", net.add("Size", net.last), to=TensorProto.FLOAT)
 
 
-def letters_of_ones(net: Bent) -> str:
+def letters_of_ones(net: PerturbedModel) -> str:
     return net.add("Einsum", net.ones(), equation="t->")
 
 
-def product_of_ones(net: Bent) -> str:
+def product_of_ones(net: PerturbedModel) -> str:
     ones = net.ones()
     return net.add("MatMul", ones, ones)
 
 
-def places(net: Bent) -> str:
+def places(net: PerturbedModel) -> str:
     count = net.add("Squeeze", steps_of(net, net.last), net.ints(0))
     zero, one = (net.constant(number, np.int64) for number in (0, 1))
     return net.add("Range", zero, count, one)
 
 
-def numbered(net: Bent, first: str, last: str, step: int = 1) -> str:
+def numbered(net: PerturbedModel, first: str, last: str, step: int = 1) -> str:
     """Numbers from the first up to the last, as an axis of steps, beside what there is."""
     ends = [net.add("Squeeze", item, net.ints(0)) for item in (first, last)]
     numbers = net.add("Range", *ends, net.constant(step, np.int64))
     return net.add("Mul", net.last, net.add("Cast", numbers, to=TensorProto.FLOAT))
 
 
-def numbers_from_the_last(net: Bent) -> str:
+def numbers_from_the_last(net: PerturbedModel) -> str:
     """T - 1 - arange(T)"""
     last = net.add("Sub", net.add("Squeeze", steps_of(net, net.last), net.ints(0)), net.constant(1, np.int64))
     back = net.add("Sub", last, places(net))
     return net.add("Mul", net.last, net.add("Cast", back, to=TensorProto.FLOAT))
 
 
-def numbers_up_to_twice(net: Bent) -> str:
+def numbers_up_to_twice(net: PerturbedModel) -> str:
     count = steps_of(net, net.last)
     return numbered(net, count, net.add("Mul", count, net.ints(2)))
 
 
-def every_other_number(net: Bent) -> str:
+def every_other_number(net: PerturbedModel) -> str:
     """Half as many as steps, twice."""
     count = net.add("Mul", steps_of(net, net.last), net.ints(2))
     half = net.add("Range", *[net.add("Squeeze", x, net.ints(0)) for x in (net.ints(0), count, net.ints(4))])
@@ -303,7 +303,7 @@ def every_other_number(net: Bent) -> str:
     return net.add("Mul", net.last, net.add("Cast", both, to=TensorProto.FLOAT))
 
 
-def numbers_of_rows(net: Bent) -> str:
+def numbers_of_rows(net: PerturbedModel) -> str:
     rows = net.merged()
     count = net.add("Gather", net.add("Shape", rows), net.constant(0, np.int64))
     numbers = net.add("Range", net.constant(0, np.int64), count, net.constant(1, np.int64))
@@ -311,7 +311,7 @@ def numbers_of_rows(net: Bent) -> str:
     return net.apart(net.add("Mul", rows, numbers))
 
 
-def numbers_beside_lengths(net: Bent) -> str:
+def numbers_beside_lengths(net: PerturbedModel) -> str:
     """`arange(T) < lengths`, where whoever calls a chunk may say how long that is."""
     net.inputs.append(helper.make_tensor_value_info("n", TensorProto.INT64, [B, 1, 1]))
     net.feeds["n"] = np.array([5, 3], np.int64).reshape(B, 1, 1)
@@ -319,7 +319,7 @@ def numbers_beside_lengths(net: Bent) -> str:
     return net.add("Mul", net.last, is_within)
 
 
-def ones_beside_lengths(net: Bent) -> str:
+def ones_beside_lengths(net: PerturbedModel) -> str:
     """The same of a sum of ones."""
     net.inputs.append(value("n", shape=[B, 1, 1]))
     net.feeds["n"] = np.array([5, 3], np.float32).reshape(B, 1, 1)
@@ -327,7 +327,7 @@ def ones_beside_lengths(net: Bent) -> str:
     return net.add("Mul", net.last, net.add("Cast", is_within, to=TensorProto.FLOAT))
 
 
-def pairs_of_numbers(net: Bent) -> str:
+def pairs_of_numbers(net: PerturbedModel) -> str:
     """`tril(ones(T, T)) @ x`"""
     numbers = places(net)
     earlier = net.add("LessOrEqual", numbers, net.add("Unsqueeze", numbers, net.ints(1)))
@@ -335,50 +335,50 @@ def pairs_of_numbers(net: Bent) -> str:
     return net.back(x)
 
 
-def steps_by_numbers(net: Bent) -> str:
+def steps_by_numbers(net: PerturbedModel) -> str:
     return net.add("Gather", net.last, places(net), axis=2)
 
 
-def steps_by(bent: Callable[[Bent, str], str]) -> Bend:
+def steps_by(bent: Callable[[PerturbedModel, str], str]) -> Bend:
     """Steps by numbers that are not those of all steps, one after the other."""
     return lambda net: net.add("Gather", net.last, bent(net, places(net)), axis=2)
 
 
-def cut_numbers(net: Bent, numbers: str) -> str:
+def cut_numbers(net: PerturbedModel, numbers: str) -> str:
     """0, 0, 1, 2 …"""
     less = net.add("Sub", numbers, net.ints(1))
     return net.add("Max", less, net.ints(0))
 
 
-def table_of_each_step(net: Bent) -> str:
+def table_of_each_step(net: PerturbedModel) -> str:
     table = net.constant(net.rng.standard_normal((T, C)), np.float32)
     rows = net.add("Gather", table, net.constant(np.arange(T), np.int64), axis=0)
     return net.back(net.add("Add", net.rows(), rows))
 
 
-def expanded_to_written_steps(net: Bent) -> str:
+def expanded_to_written_steps(net: PerturbedModel) -> str:
     """One number for each feature, and the largest feature of each step, as often as there are steps."""
     scale = net.add("Expand", net.weights(1, C, 1), net.ints(B, C, T))
     peak = net.add("ReduceMax", net.last, axes=[1], keepdims=1)
     return net.add("Add", net.add("Mul", net.last, scale), net.add("Expand", peak, net.ints(B, C, T)))
 
 
-def largest_places(net: Bent, axis: int, keep: int = 1) -> str:
+def largest_places(net: PerturbedModel, axis: int, keep: int = 1) -> str:
     return net.add("ArgMax", net.last, axis=axis, keepdims=keep)
 
 
-def largest_step(net: Bent) -> str:
+def largest_step(net: PerturbedModel) -> str:
     """What a GatherElements takes from the largest of all steps."""
     return net.add("Mul", net.last, net.add("GatherElements", net.last, largest_places(net, 2), axis=2))
 
 
-def step_by_each(net: Bent) -> str:
+def step_by_each(net: PerturbedModel) -> str:
     """Each step names another one, by its largest feature."""
     places = net.add("Expand", largest_places(net, 1), net.add("Shape", net.last))
     return net.add("GatherElements", net.last, places, axis=2)
 
 
-def written_step(net: Bent) -> str:
+def written_step(net: PerturbedModel) -> str:
     """The first step is written over by the newest."""
     newest = net.add("Unsqueeze", net.newest(), net.ints(2))
     first = net.add("Mul", largest_places(net, 2), net.ints(0))
@@ -386,21 +386,21 @@ def written_step(net: Bent) -> str:
     return net.add("ScatterElements", net.last, first, newest, axis=2)
 
 
-def row_by_newest(net: Bent) -> str:
+def row_by_newest(net: PerturbedModel) -> str:
     """A row of a table for all steps, as the newest one says."""
     place = net.add("ArgMax", net.newest(), axis=1, keepdims=0)
     row = net.add("Gather", net.weights(C, C), place, axis=0)
     return net.add("Add", net.last, net.add("Unsqueeze", row, net.ints(2)))
 
 
-def one_hot_steps(net: Bent) -> str:
+def one_hot_steps(net: PerturbedModel) -> str:
     """As many classes as steps, of which all but the newest are none."""
     depth = net.add("Squeeze", steps_of(net, net.last), net.ints(0))
     found = net.add("OneHot", largest_places(net, 1, 0), depth, net.constant([0.0, 1.0]), axis=1)
     return net.add("Add", net.last, net.add("ReduceSum", found, net.ints(1), keepdims=1))
 
 
-def bands_as_long_as_steps(net: Bent) -> str:
+def bands_as_long_as_steps(net: PerturbedModel) -> str:
     """A GRU along the features, as many of them as there are steps."""
     rows = net.add("Reshape", net.swapped(net.last, (1, 0, 2)), net.ints(C, -1, 1))
     count = net.add("Min", steps_of(net, net.last), net.ints(C))
@@ -411,51 +411,51 @@ def bands_as_long_as_steps(net: Bent) -> str:
     return net.swapped(y, (1, 0, 2))
 
 
-def number_of_all(net: Bent) -> str:
+def number_of_all(net: PerturbedModel) -> str:
     share = net.add("Div", net.add("Cast", places(net), to=TensorProto.FLOAT), net.steps())
     return net.add("Mul", net.last, share)
 
 
-def sum_along_rows(net: Bent) -> str:
+def sum_along_rows(net: PerturbedModel) -> str:
     return net.apart(net.add("CumSum", net.merged(), net.constant(0, np.int64)))
 
 
-def written_ones(net: Bent) -> str:
+def written_ones(net: PerturbedModel) -> str:
     """As many steps as a list has elements, which are counted."""
     ones = net.add("ConstantOfShape", steps_of(net, net.last), value=helper.make_tensor("one", 7, [1], [1]))
     count = net.add("Cast", net.add("ReduceSum", ones, net.ints(0), keepdims=1), to=TensorProto.FLOAT)
     return net.add("Div", net.last, count)
 
 
-def size_of_places(net: Bent) -> str:
+def size_of_places(net: PerturbedModel) -> str:
     return net.add("Cast", net.add("Shape", places(net)), to=TensorProto.FLOAT)
 
 
-def last_place(net: Bent) -> str:
+def last_place(net: PerturbedModel) -> str:
     place = net.add("ReduceMax", net.add("Cast", places(net), to=TensorProto.FLOAT), axes=[0], keepdims=0)
     return net.add("Add", place, net.constant(1.0))
 
 
-def running_ones(net: Bent) -> str:
+def running_ones(net: PerturbedModel) -> str:
     return net.add("CumSum", net.ones(), net.constant(0, np.int64))
 
 
-def half_of_steps(net: Bent) -> str:
+def half_of_steps(net: PerturbedModel) -> str:
     half = net.add("Div", steps_of(net, net.last), net.ints(2))
     return net.add("Cast", net.add("Add", half, net.ints(1)), to=TensorProto.FLOAT)
 
 
-def many_steps(net: Bent) -> str:
+def many_steps(net: PerturbedModel) -> str:
     is_long = net.add("Greater", steps_of(net, net.last), net.ints(7))
     return net.add("Where", is_long, net.constant(2.0), net.constant(1.0))
 
 
-def sizes_of_rows(net: Bent) -> str:
+def sizes_of_rows(net: PerturbedModel) -> str:
     return net.add("Cast", net.add("Shape", net.merged(), start=0, end=1), to=TensorProto.FLOAT)
 
 
 NUMBERS: dict[str, Bend] = {
-    "steps": Bent.steps,
+    "steps": PerturbedModel.steps,
     "sum of ones": sum_of_ones,
     "ones that are found": ones_found,
     "size": size_of_all,
@@ -471,7 +471,7 @@ NUMBERS: dict[str, Bend] = {
 
 
 def newest_by(number: Bend) -> Bend:
-    def bend(net: Bent) -> str:
+    def bend(net: PerturbedModel) -> str:
         net.output(net.add("Div", net.newest(), number(net)))
         return net.last
 
@@ -479,21 +479,21 @@ def newest_by(number: Bend) -> Bend:
 
 
 def number_itself(number: Bend) -> Bend:
-    def bend(net: Bent) -> str:
+    def bend(net: PerturbedModel) -> str:
         net.output(number(net))
         return net.last
 
     return bend
 
 
-def state_by_steps(net: Bent) -> str:
+def state_by_steps(net: PerturbedModel) -> str:
     x = net.swapped(net.last)
     net.add("GRU", x, net.weights(1, 3 * C, C), net.weights(1, 3 * C, C), outputs=2, hidden_size=C)
     net.output(net.add("Mul", net.nodes[-1].output[1], net.steps()))
     return net.last
 
 
-def start_by_steps(net: Bent) -> str:
+def start_by_steps(net: PerturbedModel) -> str:
     h = net.add("Mul", net.constant(np.ones((1, B, C))), many_steps(net))
     Y = net.add(
         "GRU", net.swapped(net.last), net.weights(1, 3 * C, C), net.weights(1, 3 * C, C), "", "", h,
@@ -502,7 +502,7 @@ def start_by_steps(net: Bent) -> str:
     return net.swapped(net.add("Squeeze", Y, net.ints(1)), (1, 2, 0))
 
 
-def branch_by_steps(net: Bent) -> str:
+def branch_by_steps(net: PerturbedModel) -> str:
     bodies = {
         f"{way}_branch": graph(
             [node(kind, [net.last], [f"{way}_{len(net.nodes)}"])], [], [f"{way}_{len(net.nodes)}"]
@@ -514,7 +514,7 @@ def branch_by_steps(net: Bent) -> str:
 
 
 def as_long_as(kind: str) -> Bend:
-    def bend(net: Bent) -> str:
+    def bend(net: PerturbedModel) -> str:
         x = net.newest()
         x = net.add("Unsqueeze", x, net.ints(2))
         return net.add(kind, x, net.add("Concat", net.ints(1, 1), steps_of(net, net.last), axis=0))
@@ -522,20 +522,20 @@ def as_long_as(kind: str) -> Bend:
     return bend
 
 
-def to_written_steps(net: Bent) -> str:
+def to_written_steps(net: PerturbedModel) -> str:
     x = net.add("Slice", net.last, net.ints(-1), net.ints(FAR), net.ints(2))
     return net.add("Expand", x, net.ints(1, 1, T))
 
 
-def beside_itself(net: Bent) -> str:
+def beside_itself(net: PerturbedModel) -> str:
     return net.add("Expand", net.last, net.ints(1, 1, T))
 
 
-def resized_to(net: Bent) -> str:
+def resized_to(net: PerturbedModel) -> str:
     return net.add("Resize", net.last, "", "", net.ints(B, C, T), mode="linear")
 
 
-def resized_by_steps(net: Bent) -> str:
+def resized_by_steps(net: PerturbedModel) -> str:
     """Twice as long, and cut to what it was."""
     twice = net.add("Mul", steps_of(net, net.last), net.ints(2))
     sizes = net.add("Concat", net.ints(B, C), twice, axis=0)
@@ -543,122 +543,122 @@ def resized_by_steps(net: Bent) -> str:
     return cut(net, x, 0, steps_of(net, net.last))
 
 
-def resized_to_more(net: Bent) -> str:
+def resized_to_more(net: PerturbedModel) -> str:
     """To the steps that it has with zeros in front."""
     sizes = net.add("Shape", padded(net, net.last, 2))
     x = net.add("Resize", net.last, "", "", sizes, mode="linear")
     return cut(net, x, 0, steps_of(net, net.last))
 
 
-def first_step(net: Bent) -> str:
+def first_step(net: PerturbedModel) -> str:
     net.output(net.add("Gather", net.last, net.constant(-T if net.fixed else 0, np.int64), axis=2))
     return net.last
 
 
-def sum_behind_unknown(net: Bent) -> str:
+def sum_behind_unknown(net: PerturbedModel) -> str:
     return net.add("CumSum", net.of_unknown_rank(), net.constant(2, np.int64))
 
 
-def mean_behind_unknown(net: Bent) -> str:
+def mean_behind_unknown(net: PerturbedModel) -> str:
     x = net.of_unknown_rank()
     return net.add("Sub", x, net.add("ReduceMean", x, axes=[2]))
 
 
-def reversed_behind_unknown(net: Bent) -> str:
+def reversed_behind_unknown(net: PerturbedModel) -> str:
     x = net.of_unknown_rank()
     return net.add("Slice", x, net.ints(-1), net.ints(-FAR), net.ints(2), net.ints(-1))
 
 
-def table_behind_unknown(net: Bent) -> str:
+def table_behind_unknown(net: PerturbedModel) -> str:
     return net.add("Mul", net.of_unknown_rank(), net.constant(net.rng.uniform(0.3, 1, (1, 1, T))))
 
 
 def padded_by(mode: str) -> Bend:
-    def bend(net: Bent) -> str:
+    def bend(net: PerturbedModel) -> str:
         return net.conv(net.add("Pad", net.last, net.ints(0, 0, 2, 0, 0, 0), mode=mode), 3)
 
     return bend
 
 
 def padded_with(number: Bend) -> Bend:
-    def bend(net: Bent) -> str:
+    def bend(net: PerturbedModel) -> str:
         x = net.add("Pad", net.last, net.ints(0, 0, 2, 0, 0, 0), number(net))
         return net.conv(x, 3)
 
     return bend
 
 
-def padded_features(net: Bent) -> str:
+def padded_features(net: PerturbedModel) -> str:
     one = net.add("Reshape", net.add("Slice", net.newest(), *map(net.ints, (0, 1, 0))), net.ints(-1))
     number = net.add("Squeeze", net.add("Slice", one, net.ints(0), net.ints(1), net.ints(0)), net.ints(0))
     x = net.add("Pad", net.last, net.ints(0, 1, 0, 0, 0, 0), number)
     return net.add("Slice", x, net.ints(0), net.ints(C), net.ints(1))
 
 
-def cut_where_newest(net: Bent) -> str:
+def cut_where_newest(net: PerturbedModel) -> str:
     row = net.add("Slice", net.newest(), net.ints(0), net.ints(1), net.ints(0))
     first = net.add("Squeeze", net.add("ArgMax", row, axis=1, keepdims=1), net.ints(1))
     x = net.add("Slice", net.last, first, net.ints(FAR), net.ints(1))
     return net.add("Sub", net.last, net.add("ReduceSum", x, net.ints(1), keepdims=1))
 
 
-def cut_by_steps(net: Bent) -> str:
+def cut_by_steps(net: PerturbedModel) -> str:
     many = net.add("Min", net.add("Div", steps_of(net, net.last), net.ints(3)), net.ints(C))
     x = net.add("Slice", net.last, net.ints(0), many, net.ints(1))
     return net.add("Sub", net.last, net.add("ReduceSum", x, net.ints(1), keepdims=1))
 
 
-def repeated_by_steps(net: Bent) -> str:
+def repeated_by_steps(net: PerturbedModel) -> str:
     many = net.add("Div", steps_of(net, net.last), net.ints(T))
     many = net.add("Max", many, net.ints(1))
     x = net.add("Tile", net.last, net.add("Concat", net.ints(1), many, net.ints(1), axis=0))
     return net.add("Sub", net.last, net.add("ReduceSum", x, net.ints(1), keepdims=1))
 
 
-def folded_steps(net: Bent) -> str:
+def folded_steps(net: PerturbedModel) -> str:
     """The features of each step beside those of others."""
     x = net.add("Reshape", net.last, net.ints(0, -1, C))
     return net.add("Reshape", net.add("Softmax", x, axis=1), net.add("Shape", net.last))
 
 
-def flattened_steps(net: Bent) -> str:
+def flattened_steps(net: PerturbedModel) -> str:
     rows = net.add("Softmax", net.add("Flatten", net.last, axis=-1), axis=1)
     return net.add("Reshape", rows, net.add("Shape", net.last))
 
 
-def uncut(net: Bent) -> str:
+def uncut(net: PerturbedModel) -> str:
     """What a deconvolution gives behind the last step stays."""
     return net.add("ConvTranspose", net.last, net.weights(C, C, 3))
 
 
-def stretched(net: Bent) -> str:
+def stretched(net: PerturbedModel) -> str:
     x = net.add("ConvTranspose", net.last, net.weights(C, C, 3), strides=[2])
     return cut(net, x, 0, steps_of(net, net.last))
 
 
-def zeros_like_first(net: Bent) -> tuple[str, str]:
+def zeros_like_first(net: PerturbedModel) -> tuple[str, str]:
     """Steps with two zeros in front, and these."""
     zeros = net.add("ConstantOfShape", net.add("Shape", cut(net, net.last, 0, 2)))
     return net.add("Concat", zeros, cut(net, net.last, 0, -2), axis=2), zeros
 
 
-def counted_zeros(net: Bent) -> str:
+def counted_zeros(net: PerturbedModel) -> str:
     y, zeros = zeros_like_first(net)
     return net.add("Add", y, net.add("ReduceSum", net.add("Exp", zeros), net.ints(2), keepdims=1))
 
 
-def zeros_and_first(net: Bent) -> str:
+def zeros_and_first(net: PerturbedModel) -> str:
     y, _ = zeros_like_first(net)
     return net.add("Add", y, net.add("ReduceMax", cut(net, net.last, 0, 2), axes=[2], keepdims=1))
 
 
-def both_parts(net: Bent) -> str:
+def both_parts(net: PerturbedModel) -> str:
     sizes = net.add("Concat", steps_of(net, net.last), net.ints(2), axis=0)
     y = net.add("Split", padded(net, net.last, 2), sizes, outputs=2, axis=2)
     return net.add("Add", y, net.add("ReduceMax", net.nodes[-1].output[1], axes=[2], keepdims=1))
 
 
-def first_part(net: Bent) -> str:
+def first_part(net: PerturbedModel) -> str:
     """The first steps, as many as there are but for two."""
     rest = net.add("Sub", steps_of(net, net.last), net.ints(2))
     sizes = net.add("Concat", net.ints(2), rest, axis=0)
@@ -666,7 +666,7 @@ def first_part(net: Bent) -> str:
     return net.add("Sub", net.last, net.add("ReduceMax", first, axes=[2], keepdims=1))
 
 
-def two_by_two(net: Bent) -> str:
+def two_by_two(net: PerturbedModel) -> str:
     x = net.add("MaxPool", padded(net, net.last, 1), kernel_shape=[2], strides=[1], outputs=2)
     places = net.add("Cast", net.nodes[-1].output[1], to=TensorProto.FLOAT)
     return net.add("Add", x, net.add("Mul", places, net.constant(0.01)))
@@ -777,7 +777,7 @@ _MAY_STREAM = (
 _MAY_STREAM_FIXED = ("bands as long as steps", "a branch by steps")
 
 
-def positive(net: Bent) -> str:
+def positive(net: PerturbedModel) -> str:
     """Numbers of which only some have a logarithm, a root, a power."""
     kind = int(net.rng.integers(3))
     x = net.add("Abs", net.last) if kind else net.add("Exp", net.last)
@@ -788,12 +788,12 @@ def positive(net: Bent) -> str:
 PARTS = {**CAUSAL, "positive": positive}
 
 
-def drawn(seed: int, names: list[str]) -> tuple[str, Bent, ModelProto]:
+def drawn(seed: int, names: list[str]) -> tuple[str, PerturbedModel, ModelProto]:
     """A network with a GRU, and one part that is bent; without names, none is."""
     rng = np.random.default_rng(seed)
     name = names[seed % len(names)] if names else "Identity"
     fixed = name in OF_FIXED or bool(rng.integers(3) == 0)
-    net = Bent(rng, fixed)
+    net = PerturbedModel(rng, fixed)
     parts = [str(rng.choice(list(PARTS))) for _ in range(rng.integers(0, 4))] + ["GRU"]
     parts = [str(part) for part in rng.permutation(parts)]
     parts.insert(int(rng.integers(len(parts) + 1)), name)
@@ -828,7 +828,7 @@ def in_chunks(path: Path, feeds: dict[str, Array], steps: int, rng: np.random.Ge
     return {key: joined.get(key, array) for key, array in found[-1].items()}
 
 
-def is_wrong(source: Path, target: Path, net: Bent, seed: int) -> bool:
+def is_wrong(source: Path, target: Path, net: PerturbedModel, seed: int) -> bool:
     """Whether chunks give something else than the whole, for any number of steps."""
     rng = np.random.default_rng(seed)
     session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
@@ -895,7 +895,7 @@ def test_none_is_accepted_that_cannot_stream(part: int, tmp_path: Path) -> None:
 
 def with_own_state(name: str, behind: bool) -> ModelProto:
     """A GRU whose state is an input and an output, and a bend behind or before it."""
-    net = Bent(np.random.default_rng(0), fixed=False)
+    net = PerturbedModel(np.random.default_rng(0), fixed=False)
     net.last = "X"
 
     def gru() -> None:

@@ -26,17 +26,17 @@ from onegru.timeline.read import Timeline, read_timeline
 from tests.rewriting.test_streaming import steps_of
 from tests.support.files.onnx_models import graph, gru, model, save, value, weights
 from tests.support.streams import StreamNet
-from tests.timeline.test_bent import B, Bent, C, T, is_wrong
+from tests.timeline.test_bent import B, C, PerturbedModel, T, is_wrong
 
 
-def network(make: Callable[[Bent], str], fixed: bool) -> tuple[Bent, onnx.ModelProto]:
-    net = Bent(np.random.default_rng(1), fixed)
+def network(make: Callable[[PerturbedModel], str], fixed: bool) -> tuple[PerturbedModel, onnx.ModelProto]:
+    net = PerturbedModel(np.random.default_rng(1), fixed)
     net.last = make(net)
     net.last = net.gru()
     return net, net.whole(B if fixed else "batch", 17)
 
 
-def spread_table(net: Bent) -> str:
+def spread_table(net: PerturbedModel) -> str:
     """`table.expand(batch, steps, -1)`, as TorchScript writes it: each step has the same numbers."""
     rows = net.add("Gather", net.add("Shape", net.last), net.ints(0))
     sizes = net.add("Concat", rows, steps_of(net, net.last), net.ints(-1), axis=0)
@@ -46,11 +46,11 @@ def spread_table(net: Bent) -> str:
     return net.back(net.add("Add", net.rows(), net.add("Expand", net.weights(1, 1, C), sizes)))
 
 
-def as_many_zeros(net: Bent) -> str:
+def as_many_zeros(net: PerturbedModel) -> str:
     return net.add("Add", net.last, net.add("ConstantOfShape", net.add("Shape", net.last)))
 
 
-def same_pads(net: Bent) -> str:
+def same_pads(net: PerturbedModel) -> str:
     """Of five features, every second one with a window of 3: one zero in front, one behind."""
     five = net.add("Slice", net.last, net.ints(0), net.ints(5), net.ints(1))
     x = net.add("Unsqueeze", five, net.ints(1))
@@ -59,7 +59,7 @@ def same_pads(net: Bent) -> str:
     return net.add("Add", net.last, net.add("Unsqueeze", mean, net.ints(1)))
 
 
-def own_lengths(net: Bent) -> str:
+def own_lengths(net: PerturbedModel) -> str:
     lengths = net.add("Expand", steps_of(net, net.last), net.ints(B))
     lengths = net.add("Cast", lengths, to=TensorProto.INT32)
     W, R = net.weights(1, 3 * C, C), net.weights(1, 3 * C, C)
@@ -67,7 +67,7 @@ def own_lengths(net: Bent) -> str:
     return net.swapped(net.add("Squeeze", Y, net.ints(1)), (1, 2, 0))
 
 
-def halves_of_features(net: Bent) -> str:
+def halves_of_features(net: PerturbedModel) -> str:
     """Rows of [batch * steps, C // 2, 2], as PyTorch's exporter writes sizes that it has not folded."""
     rows, shape = net.rows(), net.add("Shape", net.rows())
     batch, steps, features = (net.add("Gather", shape, net.ints(axis)) for axis in range(3))
@@ -79,14 +79,14 @@ def halves_of_features(net: Bent) -> str:
 
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("make", [spread_table, as_many_zeros, same_pads, own_lengths, halves_of_features])
-def test_what_streams(make: Callable[[Bent], str], fixed: bool, tmp_path: Path) -> None:
+def test_what_streams(make: Callable[[PerturbedModel], str], fixed: bool, tmp_path: Path) -> None:
     net, proto = network(make, fixed)
     source, target = save(tmp_path, proto), tmp_path / "streaming.onnx"
     onegru.make_streaming(source, target, delay=True, check=False)
     assert not is_wrong(source, target, net, 1)
 
 
-def numbers(net: Bent, first: int, step: int, dtype: int) -> str:
+def numbers(net: PerturbedModel, first: int, step: int, dtype: int) -> str:
     """Numbers of steps, as `torch.arange(first, step * steps + first, step)` is written."""
     count = net.add("Squeeze", steps_of(net, net.last), net.ints(0))
     end = net.add("Mul", count, net.constant(step, np.int64))
@@ -95,25 +95,25 @@ def numbers(net: Bent, first: int, step: int, dtype: int) -> str:
     return net.add("Range", *(net.add("Cast", number, to=dtype) for number in ends))
 
 
-def running_mean(net: Bent) -> str:
+def running_mean(net: PerturbedModel) -> str:
     count = net.add("Cast", numbers(net, 1, 1, TensorProto.INT64), to=TensorProto.FLOAT)
     return net.add("Div", net.add("CumSum", net.last, net.constant(-1, np.int64)), count)
 
 
-def mean_of_a_range_from_one(net: Bent) -> str:
+def mean_of_a_range_from_one(net: PerturbedModel) -> str:
     """`torch.arange(1, steps + 1, dtype=torch.float)`, whose bounds are floats."""
     last = net.add("Add", net.add("Squeeze", net.steps(), net.ints(0)), net.constant(1.0))
     count = net.add("Range", net.constant(1.0), last, net.constant(1.0))
     return net.add("Div", net.add("CumSum", net.last, net.constant(-1, np.int64)), count)
 
 
-def mean_before(net: Bent) -> str:
+def mean_before(net: PerturbedModel) -> str:
     """Of all earlier steps."""
     sums = net.add("CumSum", net.last, net.constant(2, np.int64), exclusive=1)
     return net.add("Div", sums, net.add("Add", numbers(net, 0, 1, TensorProto.FLOAT), net.constant(1.0)))
 
 
-def cumulative_norm(net: Bent) -> str:
+def cumulative_norm(net: PerturbedModel) -> str:
     """Of all features of all steps so far."""
     count = net.add("Reshape", numbers(net, C, C, TensorProto.FLOAT), net.ints(1, 1, -1))
     sums = net.add("ReduceSum", net.last, net.ints(1), keepdims=1)
@@ -121,34 +121,34 @@ def cumulative_norm(net: Bent) -> str:
     return net.add("Sub", net.last, net.add("Expand", means, net.add("Shape", net.last)))
 
 
-def mean_by_ones(net: Bent) -> str:
+def mean_by_ones(net: PerturbedModel) -> str:
     one = helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])
     ones = net.add("ConstantOfShape", net.add("Shape", net.last), value=one)
     sums = [net.add("CumSum", x, net.constant(2, np.int64)) for x in (net.last, ones)]
     return net.add("Div", *sums)
 
 
-def sines(net: Bent) -> str:
+def sines(net: PerturbedModel) -> str:
     """Of the places of steps."""
     places = net.add("Unsqueeze", numbers(net, 0, 1, TensorProto.FLOAT), net.ints(1))
     sines = net.add("Sin", net.add("MatMul", places, net.weights(1, C)))
     return net.back(net.add("Add", net.rows(), sines))
 
 
-def sum_of_a_shift(net: Bent) -> str:
+def sum_of_a_shift(net: PerturbedModel) -> str:
     """Whose steps wait, as do their numbers."""
     x = net.add("Conv", net.last, net.weights(C, C, 3), pads=[1, 1])
     net.last = x
     return net.add("Add", running_mean(net), sines(net))
 
 
-def mean_behind_a_shift(net: Bent) -> str:
+def mean_behind_a_shift(net: PerturbedModel) -> str:
     """Whose steps are counted behind zeros in front."""
     net.last = net.add("Pad", net.last, net.ints(0, 0, 2, 0, 0, -2))
     return net.add("Add", net.add("Add", running_mean(net), mean_by_ones(net)), cumulative_norm(net))
 
 
-def expanded(net: Bent) -> str:
+def expanded(net: PerturbedModel) -> str:
     """`means.expand(-1, C, steps)`, as TorchScript writes it: ones in the places of -1 and less."""
     means = net.add("ReduceMean", net.last, axes=[1], keepdims=1)
     sizes = net.add("Concat", net.ints(-1), net.ints(C), steps_of(net, net.last), axis=0)
@@ -174,7 +174,7 @@ def expanded(net: Bent) -> str:
         expanded,
     ],
 )
-def test_what_counts_on_from_chunk_to_chunk(make: Callable[[Bent], str], tmp_path: Path) -> None:
+def test_what_counts_on_from_chunk_to_chunk(make: Callable[[PerturbedModel], str], tmp_path: Path) -> None:
     net, proto = network(make, fixed=False)
     source, target = save(tmp_path, proto), tmp_path / "streaming.onnx"
     onegru.make_streaming(source, target, delay=True, time={"X": 2})
@@ -183,9 +183,11 @@ def test_what_counts_on_from_chunk_to_chunk(make: Callable[[Bent], str], tmp_pat
 
 
 @pytest.mark.parametrize("make", [running_mean, mean_before, mean_by_ones])
-def test_sums_keep_their_bits_in_chunks_of_any_length(make: Callable[[Bent], str], tmp_path: Path) -> None:
+def test_sums_keep_their_bits_in_chunks_of_any_length(
+    make: Callable[[PerturbedModel], str], tmp_path: Path
+) -> None:
     """As each chunk adds to the last sum, step by step; a stream may start over, and be saved."""
-    net = Bent(np.random.default_rng(1), fixed=False)
+    net = PerturbedModel(np.random.default_rng(1), fixed=False)
     net.last = make(net)
     model = onegru.load(save(tmp_path, net.whole("batch", 17)))
     X, stream = (
@@ -203,7 +205,7 @@ def test_sums_keep_their_bits_in_chunks_of_any_length(make: Callable[[Bent], str
 def test_the_guide_feeds_states_of_any_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines of the guide that begin a stream without onegru, on a model whose state is an integer."""
     pytest.importorskip("onnxruntime")
-    net = Bent(np.random.default_rng(1), fixed=False)
+    net = PerturbedModel(np.random.default_rng(1), fixed=False)
     net.nodes.append(onnx.helper.make_node("Identity", [numbers(net, 3, 2, TensorProto.INT64)], ["n"]))
     net.output("n", TensorProto.INT64)
     source = save(tmp_path, net.whole("batch", 17))
@@ -220,7 +222,7 @@ def test_the_guide_feeds_states_of_any_type(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("done", [2**24 + 1, 2**40 + 3])
 def test_steps_are_counted_as_integers(done: int, tmp_path: Path) -> None:
     """Beyond what float32 can count, where `Cast` rounds each number by itself."""
-    net = Bent(np.random.default_rng(1), fixed=False)
+    net = PerturbedModel(np.random.default_rng(1), fixed=False)
     for name, dtype in (("n", TensorProto.INT64), ("f", TensorProto.FLOAT)):
         net.nodes.append(onnx.helper.make_node("Identity", [numbers(net, 3, 2, dtype)], [name]))
         net.output(name, dtype)
@@ -238,18 +240,18 @@ def test_steps_are_counted_as_integers(done: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", [-1, T - 1])
 def test_the_last_step_by_its_place(place: int, tmp_path: Path) -> None:
     """Which is known where the number of steps is fixed, and is the newest one of any chunk."""
-    net = Bent(np.random.default_rng(1), fixed=True)
+    net = PerturbedModel(np.random.default_rng(1), fixed=True)
     net.output(net.add("Gather", net.gru(), net.constant(place, np.int64), axis=2))
     source, target = save(tmp_path, net.whole(B, 17)), tmp_path / "streaming.onnx"
     onegru.make_streaming(source, target, check=False)
     assert not is_wrong(source, target, net, 1)
 
 
-def squeezed(net: Bent) -> str:
+def squeezed(net: PerturbedModel) -> str:
     return net.add("Squeeze", net.add("Unsqueeze", net.last, net.ints(3)))
 
 
-def divided(net: Bent) -> str:
+def divided(net: PerturbedModel) -> str:
     """Steps that were cut to what they were, and then set beside each other in twos."""
     x = net.add("Conv", net.last, net.weights(C, C, 3), pads=[2, 2])
     x = net.add("Slice", x, net.ints(0), net.ints(-2), net.ints(2))
@@ -257,7 +259,7 @@ def divided(net: Bent) -> str:
     return net.add("Reshape", y, net.add("Shape", x))
 
 
-def at_the_last_place(net: Bent) -> str:
+def at_the_last_place(net: PerturbedModel) -> str:
     ends = (net.ints(T - 1), net.ints(T), net.ints(2))
     net.output(net.add("Slice", net.last, *ends))
     return net.last
@@ -271,7 +273,9 @@ def at_the_last_place(net: Bent) -> str:
         (at_the_last_place, r"Slice node 'slice\d' takes the last step by its place in a run"),
     ],
 )
-def test_what_depends_on_a_fixed_number(make: Callable[[Bent], str], message: str, tmp_path: Path) -> None:
+def test_what_depends_on_a_fixed_number(
+    make: Callable[[PerturbedModel], str], message: str, tmp_path: Path
+) -> None:
     _, proto = network(make, fixed=True)
     with pytest.raises(SpecError, match=message):
         onegru.load(save(tmp_path, proto)).stream(rewrite=True, delay=True, time={"X": 2})
@@ -302,7 +306,7 @@ def test_more_than_a_rule_has_understood(way: str, tmp_path: Path) -> None:
 def test_an_axis_is_not_guessed(tmp_path: Path) -> None:
     """Where a rank is not known, by whatever name an operator goes."""
     for kind, attributes in (("CumSum", {}), ("LogSoftmax", {"axis": 2}), ("Relu", {})):
-        net = Bent(np.random.default_rng(1), fixed=False)
+        net = PerturbedModel(np.random.default_rng(1), fixed=False)
         x = net.of_unknown_rank()
         more = [net.constant(2, np.int64)] if kind == "CumSum" else []
         net.last = net.add(kind, x, *more, **attributes)
@@ -313,7 +317,7 @@ def test_an_axis_is_not_guessed(tmp_path: Path) -> None:
 
 
 def test_states_of_a_size_that_no_input_has(tmp_path: Path) -> None:
-    net = Bent(np.random.default_rng(1), fixed=False)
+    net = PerturbedModel(np.random.default_rng(1), fixed=False)
     net.last = net.add("Concat", net.last, net.last, axis=0)
     net.last = net.gru()
     with pytest.raises(SpecError, match="its state has a size that no input has"):
@@ -322,7 +326,7 @@ def test_states_of_a_size_that_no_input_has(tmp_path: Path) -> None:
 
 def test_sizes_behind_strides(tmp_path: Path) -> None:
     """Five features of ten and back to ten, of which the state behind them holds three steps."""
-    net = Bent(np.random.default_rng(1), fixed=False)
+    net = PerturbedModel(np.random.default_rng(1), fixed=False)
     x = net.add("Unsqueeze", net.add("Concat", net.last, net.last, axis=1), net.ints(1))
     y = net.add("Conv", x, net.weights(2, 1, 3, 1), strides=[2, 1], pads=[1, 0, 1, 0])
     up: dict[str, Any] = {"strides": [2, 1], "pads": [1, 0, 1, 0], "output_padding": [1, 0]}
@@ -339,7 +343,7 @@ def test_sizes_behind_strides(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [0.0, 0.5])
 def test_starts_of_rows_of_batch_and_time(order: tuple[int, int], number: float, tmp_path: Path) -> None:
     """A GRU over features, from as many rows as batch times time, in whatever order they are multiplied."""
-    net = Bent(np.random.default_rng(1), fixed=False)
+    net = PerturbedModel(np.random.default_rng(1), fixed=False)
     x = net.add("Reshape", net.rows(), net.ints(-1, C, 1))
     first, second = (net.add("Gather", net.add("Shape", net.last), net.ints(axis)) for axis in order)
     sizes = net.add("Concat", net.ints(1), net.add("Mul", first, second), net.ints(1), axis=0)
@@ -432,19 +436,19 @@ def test_inputs_of_other_numbers_of_steps_are_refused(tmp_path: Path) -> None:
         onegru.load(path).stream(rewrite=True, time={"x": 0, "y": 0})
 
 
-def half_of_the_steps(net: Bent) -> str:
+def half_of_the_steps(net: PerturbedModel) -> str:
     """A number that a run of another length computes in another way."""
     half = net.add("Div", steps_of(net, net.last), net.ints(2))
     return net.add("Mul", net.last, net.add("Cast", half, to=TensorProto.FLOAT))
 
 
-def ones_for_half_of_the_steps(net: Bent) -> str:
+def ones_for_half_of_the_steps(net: PerturbedModel) -> str:
     half = net.add("Div", steps_of(net, net.last), net.ints(2))
     count = net.add("ReduceSum", net.add("ConstantOfShape", half), net.ints(0))
     return net.add("Add", net.last, net.add("Cos", count))
 
 
-def half_a_range(net: Bent) -> str:
+def half_a_range(net: PerturbedModel) -> str:
     """Numbers up to half of the steps are not those of the steps."""
     last = net.add("Squeeze", net.add("Div", net.steps(), net.constant([0.5])), net.ints(0))
     count = net.add("Range", net.constant(0.0), last, net.constant(2.0))
@@ -453,7 +457,9 @@ def half_a_range(net: Bent) -> str:
 
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("make", [half_of_the_steps, ones_for_half_of_the_steps, half_a_range])
-def test_a_share_of_the_steps_is_no_number(make: Callable[[Bent], str], fixed: bool, tmp_path: Path) -> None:
+def test_a_share_of_the_steps_is_no_number(
+    make: Callable[[PerturbedModel], str], fixed: bool, tmp_path: Path
+) -> None:
     _, proto = network(make, fixed)
     with pytest.raises(SpecError, match="cannot run in chunks, as"):
         onegru.load(save(tmp_path, proto)).stream(rewrite=True, delay=True)

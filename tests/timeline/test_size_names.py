@@ -14,16 +14,16 @@ import pytest
 import onegru
 from onegru import FormatError, SpecError
 from tests.support.files.onnx_models import save, value
-from tests.timeline.test_bent import B, Bent, C, T
+from tests.timeline.test_bent import B, C, PerturbedModel, T
 
 
-def flat(net: Bent) -> str:
+def flat(net: PerturbedModel) -> str:
     """A linear layer over all steps of all rows, as PyTorch's default exporter writes it."""
     merged = net.add("Tanh", net.merged())
     return net.back(net.add("Reshape", merged, net.ints(-1, T, C)))
 
 
-def resized(net: Bent, x: str, *sizes: int, is_computed: bool) -> str:
+def resized(net: PerturbedModel, x: str, *sizes: int, is_computed: bool) -> str:
     """[batch·bands, T, 8], or [batch, …] of other sizes, of which the first is written as -1 or computed."""
     first = net.ints(-1)
     if is_computed:
@@ -32,7 +32,7 @@ def resized(net: Bent, x: str, *sizes: int, is_computed: bool) -> str:
     return net.add("Reshape", x, net.add("Concat", first, *map(net.ints, sizes), axis=0))
 
 
-def with_bands(net: Bent, is_computed: bool = False) -> str:
+def with_bands(net: PerturbedModel, is_computed: bool = False) -> str:
     """A GRU over features both ways, and one over time for each of them; some go with the others' sizes."""
     to = functools.partial(resized, net, is_computed=is_computed)
     x = net.add("Unsqueeze", net.rows(), net.ints(3))  # [batch, time, bands, 1]
@@ -57,13 +57,15 @@ def with_bands(net: Bent, is_computed: bool = False) -> str:
     return net.add("Mul", net.last, net.back(y))
 
 
-def computed(net: Bent) -> str:
+def computed(net: PerturbedModel) -> str:
     return with_bands(net, is_computed=True)
 
 
 @pytest.mark.parametrize("make", [flat, with_bands, computed])
-def test_a_fixed_number_of_steps_beside_an_open_batch(make: Callable[[Bent], str], tmp_path: Path) -> None:
-    net = Bent(np.random.default_rng(1), fixed=True)
+def test_a_fixed_number_of_steps_beside_an_open_batch(
+    make: Callable[[PerturbedModel], str], tmp_path: Path
+) -> None:
+    net = PerturbedModel(np.random.default_rng(1), fixed=True)
     net.last = make(net)
     net.last = net.gru()
     source, target = save(tmp_path, net.whole("batch", 17)), tmp_path / "streaming.onnx"
@@ -82,7 +84,7 @@ def test_a_fixed_number_of_steps_beside_an_open_batch(make: Callable[[Bent], str
 
 def test_a_batch_that_may_go_with_another(tmp_path: Path) -> None:
     """Of which either may be 1, so that none of them is certainly the size."""
-    net = Bent(np.random.default_rng(1), fixed=True)
+    net = PerturbedModel(np.random.default_rng(1), fixed=True)
     net.inputs.append(value("other", shape=["rows", C, T]))
     net.last = net.add("Add", net.last, "other")
     net.last = flat(net)
@@ -91,7 +93,7 @@ def test_a_batch_that_may_go_with_another(tmp_path: Path) -> None:
         onegru.load(save(tmp_path, net.whole("batch", 17))).stream(rewrite=True, time={"X": 2, "other": 2})
 
 
-def with_heads(net: Bent, declared: int = 0) -> onnx.ModelProto:
+def with_heads(net: PerturbedModel, declared: int = 0) -> onnx.ModelProto:
     """Heads of what a GRU gives, by sizes with the number of steps, which the file may declare, too."""
     net.last = net.gru()
     rows = net.rows()
@@ -108,7 +110,7 @@ def with_heads(net: Bent, declared: int = 0) -> onnx.ModelProto:
 @pytest.mark.parametrize("declared", [0, T])
 def test_a_number_of_steps_that_inputs_leave_open(declared: int, tmp_path: Path) -> None:
     """PyTorch's exporter writes one down where it has followed a GRU; only a caller knows which."""
-    net = Bent(np.random.default_rng(1), fixed=False)
+    net = PerturbedModel(np.random.default_rng(1), fixed=False)
     source = save(tmp_path, with_heads(net, declared))
     target = tmp_path / "streaming.onnx"
     refusal = r"cuts time into other axes; .* --dim time=N, or check="
@@ -132,7 +134,7 @@ def test_a_number_of_steps_that_inputs_leave_open(declared: int, tmp_path: Path)
 
 def test_blocks_of_time_are_no_number_of_steps(tmp_path: Path) -> None:
     """A GRU that begins afresh in each block gives as much for one block; the source takes several."""
-    net = Bent(np.random.default_rng(1), fixed=False)
+    net = PerturbedModel(np.random.default_rng(1), fixed=False)
     net.last = net.gru()
     rows, whole = net.rows(), net.last
     net.last = net.back(net.add("Reshape", rows, net.ints(-1, T, C)))
@@ -145,7 +147,7 @@ def test_blocks_of_time_are_no_number_of_steps(tmp_path: Path) -> None:
 
 def test_sizes_that_are_declared_for_one_number_of_steps(tmp_path: Path) -> None:
     """By which ONNX Runtime fails on others; the output's own are tried, or those that a caller says."""
-    net = Bent(np.random.default_rng(1), fixed=False)
+    net = PerturbedModel(np.random.default_rng(1), fixed=False)
     net.last = net.gru()
     rows = net.rows()
     net.last = net.back(net.add("Add", net.add("MatMul", rows, net.weights(C, C)), net.weights(C)))

@@ -64,7 +64,7 @@ def test_results_are_the_same_and_writes_do_not_show(name: str) -> None:
     kind = type(module)
     with torch.no_grad():
         wanted = tensors(module(*given))
-    assert ours.freeze(model).exchanged == ("rnn",)
+    assert ours.freeze(model).replaced == ("rnn",)
     with torch.no_grad():
         found = tensors(module(*given))
         for one, other in zip(found, wanted, strict=True):
@@ -114,7 +114,7 @@ def test_training_is_refused() -> None:
 def test_what_cannot_be_packed_is_left() -> None:
     model = nn.ModuleDict({"brief": nn.GRU(I, H).bfloat16(), "rnn": ours.GRU(I, H), "lstm": nn.LSTM(I, H)})
     report = ours.freeze(model)
-    assert report.exchanged == ("rnn",) and list(report.left) == ["brief"]
+    assert report.replaced == ("rnn",) and list(report.skipped) == ["brief"]
     assert ours.restore(model) == ("rnn",)
     assert type(model["brief"]) is nn.GRU and isinstance(model["rnn"], ours.GRU)
 
@@ -139,8 +139,8 @@ def test_weights_that_a_program_computes_are_left(kind: type[nn.Module], change:
     model = nn.Sequential(kind(I, H))
     change(model[0], "weight_hh_l0" if kind is nn.GRU else "weight_hh")
     report = ours.freeze(model)
-    assert report.exchanged == ()
-    assert report.left == {
+    assert report.replaced == ()
+    assert report.skipped == {
         "0": "some of its weights are no parameters: the program may compute them before each call"
     }
     x = torch.randn(3, 2, I) if kind is nn.GRU else torch.randn(2, I)

@@ -1,4 +1,4 @@
-"""DeepCTR-Torch's attention GRUs, exchanged for onegru's: classes of its names and equations stand in."""
+"""DeepCTR-Torch's attention GRUs, replaced by onegru's: classes of its names and equations stand in."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def packed(array: Any) -> Any:
 def test_numbers_and_gradients_are_theirs(cell: Any, bias: bool, dtype: Any) -> None:
     theirs = DynamicGRU(cell(6, 5, bias)).to(dtype)
     mine = copy.deepcopy(theirs)
-    assert ours.accelerate(mine).exchanged == ("",)
+    assert ours.accelerate(mine).replaced == ("",)
     assert isinstance(mine, DynamicGRU)
     x, a, h = (torch.randn(4, 9, 6), torch.rand(4, 9, 1), torch.randn(4, 5))
     for start in (None, h.to(dtype)):
@@ -134,7 +134,7 @@ def test_copies_files_and_back() -> None:
     for other in (copy.deepcopy(mine), torch.load(file, weights_only=False)):
         assert type(other) is kind
         assert torch.equal(other(*given).data, mine(*given).data)
-    assert ours.accelerate(mine).exchanged == ()
+    assert ours.accelerate(mine).replaced == ()
     assert ours.restore(mine) == ("",)
     assert type(mine) is DynamicGRU
 
@@ -142,7 +142,7 @@ def test_copies_files_and_back() -> None:
 def test_what_is_not_known_is_left() -> None:
     model = nn.ModuleDict({"other": DynamicGRU(Other(6, 5)), "gru": DynamicGRU(nn.GRUCell(6, 5))})
     report = ours.accelerate(model)
-    assert report.left["other"] == "it computes something else than onegru knows"
-    assert report.left["gru"] == "its cell is not known"
+    assert report.skipped["other"] == "it computes something else than onegru knows"
+    assert report.skipped["gru"] == "its cell is not known"
     half = DynamicGRU(AUGRUCell(6, 5)).bfloat16()
-    assert "float32" in ours.accelerate(half).left[""]
+    assert "float32" in ours.accelerate(half).skipped[""]

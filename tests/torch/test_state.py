@@ -216,7 +216,7 @@ def test_tensors_that_were_renamed_without_their_form(suffix: str, tmp_path: Pat
 
 
 def test_modules_are_used_as_before() -> None:
-    """Exchanged GRUs, and programs that copy, compile, average and call modules with other parameters."""
+    """Replaced GRUs, and programs that copy, compile, average and call modules with other parameters."""
     model = nn.Sequential(nn.GRU(I, H))
     names = list(model.state_dict())
     ours.accelerate(model)

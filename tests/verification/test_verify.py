@@ -40,7 +40,7 @@ def test_faults_of_a_runtime(tmp_path: Path, fault: str, attributes: dict[str, A
     if fault != "no layout":
         assert found.output == "Y" and found.where is not None and found.expected != found.got
         assert found.where == (found.step, found.direction, found.row, found.unit)
-        # Lengths matter past a row's end alone, which only the second row has.
+        # Lengths matter in the padding alone, which only the second row has.
         assert (found.step, found.row) == ((2, 1) if fault == "no lengths" else (found.step, found.row))
 
 

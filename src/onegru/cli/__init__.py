@@ -1,4 +1,4 @@
-"""The command line: `onegru run`, `onegru inspect`, `onegru convert` and others."""
+"""The command line `onegru`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands, their arguments and their errors."""
+"""The commands, and how their errors are printed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import onegru
 from onegru._native import UnsupportedError
 from onegru.cli.bench import holds_int8, measure, set_threads
 from onegru.cli.conformance import conformance
-from onegru.cli.convert import MOVED, convert_command
+from onegru.cli.convert import convert_command
 from onegru.cli.fuse import fuse_command, show_decomposed, show_fusing_hint
 from onegru.cli.inputs import (
     ActivationStorage,
@@ -51,24 +51,24 @@ from onegru.timeline.unread import warn_of_unread
 
 app = typer.Typer(
     name="onegru",
-    help="Every GRU, exact: run and inspect models that hold GRUs.",
+    help="Run, inspect and convert models with GRUs.",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 
-_INTERRUPTED = 130  # the shells' exit code for Ctrl-C, which typer uses as well
+_INTERRUPTED = 130  # the exit code of shells and typer for Ctrl-C
 
 
 def run() -> int:
     """Run the command line and return its exit code: 2, after one line, on bad input."""
-    if sys.stdout is None or sys.stderr is None:  # closed by whoever started this
+    if sys.stdout is None or sys.stderr is None:  # the calling process closed them
         sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="onegru")  # a terminal without "→" is no reason to fail
+            stream.reconfigure(errors="onegru")  # replace characters that the terminal does not have
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # those of other packages
+        warnings.simplefilter("ignore")  # warnings of other packages
         warnings.simplefilter("always", onegru.SpecWarning)
         warnings.filterwarnings("always", "GRU layers in OpenVINO", RuntimeWarning)
         warnings.showwarning = _show_warning
@@ -76,7 +76,7 @@ def run() -> int:
 
 
 def _plainer(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Replacements for characters that a terminal does not have."""
+    """Replace characters that a terminal does not have."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     plain = {"µ": "u", "→": "->", "…": "..."}
@@ -121,17 +121,14 @@ def _run() -> int:
         message = getattr(error, "format_message", None)
         if message is None:
             raise
-        option = getattr(error, "option_name", None)
-        if option in MOVED and sys.argv[1:2] == ["convert"]:
-            command = MOVED[option]
-            return _fail(f"{option}: no longer an option of convert; now onegru {command} SOURCE TARGET")
         return _fail(message())
 
 
-#: The options of arguments that go by other names, in the order in which one is looked for.
+#: Options whose names differ from the Python arguments, in order of preference.
 _OPTIONS = {
     "dims": ("--dim", "--dims"),
     "dtype": ("--float16",),
+    "min_snr_db": ("--min-snr",),
     "nodes": ("--node",),
     "num_threads": ("--threads",),
     "quantize": ("--node",),
@@ -143,26 +140,28 @@ _OPTIONS = {
 
 
 def _as_given(error: onegru.OneGRUError) -> str:
-    """A message about an argument, with the option that it was given by."""
+    """Name the option instead of the Python argument in a message."""
     argument, words = getattr(error, "argument", None), str(error)
     if argument is None:
         return words
     given = {item.partition("=")[0] for item in sys.argv[1:]}
     for option in (*_OPTIONS.get(argument, ()), f"--{argument.replace('_', '-')}"):
         if option in given:
-            # First, or after the names of a file and a node, which may hold any words.
+            # At the beginning, or after the names of a file and a node, which may contain any text.
             split = words.partition if words.startswith(f"{argument}: ") else words.rpartition
             place, found, said = split(f"{argument}: ")
             what, must, wanted = said.rpartition("; must be ")
-            # None is Python's word for an option that is not given.
+            # On the command line, None means that the option is not given.
             wanted = re.sub(r"^None\b|(?<= or )None\b", "left out", wanted)
             return f"{place}{option}: {what}{must}{wanted}" if found else words
     return words
 
 
 def _unread() -> int:
-    """The exit code if the reader of the output closes it early."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that exit does not write more
+    """Return the exit code if the reader of the output closes it early."""
+    os.dup2(
+        os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+    )  # so that Python writes nothing more at exit
     return 0
 
 
@@ -175,7 +174,7 @@ def _show_warning(message: Warning | str, *details: object, **more: object) -> N
     _fail(f"warning: {message}")
 
 
-@app.command("run", short_help="Run a model whole.", cls=PlainHelp)
+@app.command("run", short_help="Run a model.", cls=PlainHelp)
 def run_command(
     model: ModelPath,
     inputs: Annotated[
@@ -184,7 +183,7 @@ def run_command(
             "-i",
             "--input",
             metavar="[NAME=]FILE",
-            help="An input: NAME=x.npy, NAME=x.pb, or x.npz for several.",
+            help="Input: NAME=x.npy, NAME=x.pb, or x.npz for several inputs.",
         ),
     ] = None,
     random: SeedOption = None,
@@ -196,17 +195,17 @@ def run_command(
             "-o",
             "--output",
             metavar="[NAME=]FILE",
-            help="Where to write the outputs: out.npz for all, NAME=y.npy for one.",
+            help="File for the outputs: out.npz for all, NAME=y.npy for one.",
         ),
     ] = None,
     engine: Annotated[
-        str, typer.Option("--engine", help="What runs the GRUs: auto, native or reference.")
+        str, typer.Option("--engine", help="Engine for the GRUs: auto, native or reference.")
     ] = "auto",
     weight_storage: WeightStorage = None,
     activation_storage: ActivationStorage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a model whole: GRUs by onegru, everything between them by ONNX Runtime.
+    """Run a model: onegru runs the GRUs, ONNX Runtime or OpenVINO the other nodes.
 
     Example: onegru run model.onnx --random 0 --dim batch=4 -o out.npz
     """
@@ -231,11 +230,11 @@ def run_command(
 def inspect_command(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="A model (ONNX, OpenVINO IR), a checkpoint or a Keras model."),
+        typer.Argument(metavar="FILE", help="Model (ONNX, OpenVINO IR), checkpoint or Keras model."),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Tell what the GRUs of a file are, and which other runtimes are known to fail on them. Nothing is run.
+    """Describe the GRUs in a file, and list known problems in other runtimes. Does not run the model.
 
     Example: onegru inspect model.onnx
     """
@@ -256,19 +255,21 @@ def bench_command(
     default_dim: DimsOption = None,
     rounds: Annotated[
         int,
-        typer.Option("--rounds", metavar="N", min=1, max=1000, help="How many turns each runtime takes."),
+        typer.Option(
+            "--rounds", metavar="N", min=1, max=1000, help="Number of measurements of each runtime."
+        ),
     ] = 7,
     threads: Annotated[
         int | None,
         typer.Option(
-            "--threads", metavar="N", min=1, help="The threads that each computes with; by default all cores."
+            "--threads", metavar="N", min=1, help="Number of threads of each runtime. Default: all cores."
         ),
     ] = None,
     weight_storage: WeightStorage = None,
     activation_storage: ActivationStorage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time a model in onegru and, where that runs it, in ONNX Runtime or OpenVINO, in turns.
+    """Time a model in onegru and in its own runtime, alternating between them.
 
     Example: onegru bench model.onnx --random 0 --dim batch=1
     """
@@ -285,28 +286,31 @@ def bench_command(
     if not as_json:
         show_fusing_hint(Screen(), loaded)
         if weight_storage is None and holds_int8(loaded):
-            say(Screen(), "GRUs of this file have weights in int8; --weight-storage int8 computes with them")
+            say(
+                Screen(),
+                "GRUs of this file store int8 weights; add --weight-storage int8 to compute with them",
+            )
 
 
 for _name, _help, _command in (
-    ("trace", "Show what the gates of a GRU do.", trace_command),
-    ("convert", "Take GRUs out of a file, into one of another kind.", convert_command),
+    ("trace", "Show the gate values of a GRU.", trace_command),
+    ("convert", "Convert GRU layers to another file format.", convert_command),
     ("rewrite", "Change the form of an ONNX model's GRUs.", rewrite_command),
-    ("fuse", "Make GRUs of those that an exporter decomposed.", fuse_command),
-    ("stream", "Make a model of whole sequences run in chunks.", stream_command),
-    ("quantize", "Store a model's GRUs in int8, and measure it.", quantize_command),
+    ("fuse", "Fuse decomposed GRUs into GRU nodes.", fuse_command),
+    ("stream", "Make a model stream.", stream_command),
+    ("quantize", "Store GRU weights as int8, and measure the effect.", quantize_command),
     ("score", "Run a model over the sequences of Parquet files.", score_command),
-    ("verify", "Check a model against every runtime that is installed.", verify_command),
+    ("verify", "Compare a model in every installed runtime.", verify_command),
 ):
     app.command(_name, short_help=_help, cls=PlainHelp)(_command)
 
 
-app.add_typer(conformance, name="conformance", short_help="Check runtimes against both specifications.")
+app.add_typer(conformance, name="conformance", short_help="Test runtimes with the conformance suite.")
 
 
-@app.command("targets", short_help="List the SIMD targets, and what runs GRUs in OpenVINO.", cls=PlainHelp)
+@app.command("targets", short_help="List the SIMD targets and the OpenVINO operator.", cls=PlainHelp)
 def targets_command(as_json: AsJson = False) -> None:
-    """Tell which SIMD targets the native core has here, which it uses, and what runs GRUs in OpenVINO.
+    """List the available SIMD targets, the one in use, and the operator that runs GRUs in OpenVINO.
 
     Example: ONEGRU_TARGET=avx2 onegru targets
     """

@@ -1,4 +1,4 @@
-"""Timing a model in onegru, and in the runtime of its file, ONNX Runtime or OpenVINO, if that runs it."""
+"""Time a model in onegru and in ONNX Runtime or OpenVINO."""
 
 from __future__ import annotations
 
@@ -24,17 +24,7 @@ from onegru.system.turns import take_turns
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A runtime's times for a run, in seconds; or why there are none.
-
-    Attributes:
-        runtime: its name, and what is special about its session.
-        version: its version.
-        median: the median of the turns.
-        low: the fastest turn's median.
-        high: the slowest turn's median.
-        difference: the largest difference from onegru's outputs.
-        refuses: why there are no times.
-    """
+    """Run times of one runtime in seconds, or the reason why it was not timed."""
 
     runtime: str
     version: str
@@ -49,15 +39,15 @@ def set_threads(threads: int) -> None:
     """Set the threads of onegru and, in sessions made from now on, of ONNX Runtime.
 
     Raises:
-        SpecError: there cannot be so many.
+        SpecError: the number is out of range.
     """
     if threads > MOST_THREADS:
-        raise SpecError.of("--threads", f"{threads}; must be 1…{MOST_THREADS}")
+        raise SpecError.of("--threads", f"{threads}; must be between 1 and {MOST_THREADS}")
     set_num_threads(threads)
 
 
 def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timing]:
-    """Check the outputs of the file's own runtime against onegru's, then time both in turns.
+    """Check the outputs of the file's own runtime against onegru's, then time both, alternating.
 
     Both have as many threads.
 
@@ -73,7 +63,7 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
     file = file_of(model)
     runtime = format_of(file).runtime if file is not None else "onnxruntime"
     if any(array.size == 0 for array in inputs.values()):
-        refuses = "not run: it may crash on an empty input"
+        refuses = "not run, because it can crash on an empty input"
     elif file is not None:
         try:
             theirs = {runtime: (_openvino if runtime == "openvino" else _onnxruntime)(file, inputs)}
@@ -94,12 +84,12 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
 
 Call = Callable[[], Mapping[str, Array]]
 
-#: ONNX Runtime at its best on a file with weights in int8, as fast as on the source in float32.
+#: ONNX Runtime is faster on a file with int8 weights if they are dequantized before.
 _IN_FLOAT32 = "onnxruntime, float32 weights"
 
 
 def holds_int8(model: Model) -> bool:
-    """Whether the file of a model has weights of GRUs in int8."""
+    """Whether the file of a model stores int8 weights of GRUs."""
     return any(is_int8(item.lossless_storage) for item in report(model))
 
 
@@ -125,15 +115,19 @@ def _openvino(file: Opened, inputs: Mapping[str, Array]) -> Call:
         core = openvino.Core()
         model = core.read_model(str(file.path))
         if model.get_sinks():
-            raise FormatError(f"{file}: keeps states there, so that no two runs compute the same; not timed")
+            raise FormatError(
+                f"{file}: not timed: OpenVINO keeps the states of this model, so repeated runs differ"
+            )
         ports = {port: next(inputs[name] for name in _names(port) if name in inputs) for port in model.inputs}
         model.reshape({port: list(array.shape) for port, array in ports.items()})
         options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": get_num_threads()}
         compiled = core.compile_model(model, "CPU", options | {"PERFORMANCE_HINT": "LATENCY"})
     except FormatError:
         raise
-    except Exception as error:  # whatever OpenVINO stumbles over
-        raise FormatError(f"{file}: OpenVINO refuses it ({' '.join(str(error).split())[:200]})") from error
+    except Exception as error:  # OpenVINO raises errors of many classes
+        raise FormatError(
+            f"{file}: OpenVINO cannot load it ({' '.join(str(error).split())[:200]})"
+        ) from error
     feeds = [contiguous(ports[port]) for port in model.inputs]
     outputs = [(port, name) for port in compiled.outputs for name in _names(port)]
 

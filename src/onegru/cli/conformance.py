@@ -35,15 +35,15 @@ from onegru.core.wording import count
 from onegru.peers.registry import PRECISIONS
 
 conformance = typer.Typer(
-    help="Cases for both specifications of the GRU: how runtimes do on them.",
+    help="List, run and export the conformance suite.",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 # What stands for a factor and its level, for cases without any unusual one and with several.
-_USUAL, _SEVERAL = ("everything as usual", ""), ("several at once", "")
+_USUAL, _SEVERAL = ("no unusual feature", ""), ("several unusual features", "")
 
-# How many of a runtime's reasons are told below the table.
+# Number of reasons of a runtime below the table.
 _MOST_REASONS = 8
 
 CaseOption = Annotated[
@@ -51,7 +51,7 @@ CaseOption = Annotated[
     typer.Option(
         "--case",
         metavar="PATTERN",
-        help="Only cases with this name; may contain *, ? and [...]. Repeat for more.",
+        help="Only cases with this name; can contain *, ? and [...]. Repeat for more.",
     ),
 ]
 OperatorOption = Annotated[
@@ -59,7 +59,7 @@ OperatorOption = Annotated[
     typer.Option(
         "--operator",
         metavar="NAME",
-        help="The cases of this operator, such as GRU-14, or GRU for all versions.",
+        help="Only cases of this operator, such as GRU-14, or GRU for all versions.",
     ),
 ]
 
@@ -72,7 +72,7 @@ def _main(context: typer.Context) -> None:
 
 @conformance.command("list", short_help="List the cases.")
 def list_command(cases: CaseOption = None, operators: OperatorOption = None, as_json: AsJson = False) -> None:
-    """List the cases, each with what it pins and where the specification says so.
+    """List the cases with the feature that each one checks and its source in the specification.
 
     Example: onegru conformance list --operator GRU-14 --case "*lengths*"
     """
@@ -82,7 +82,7 @@ def list_command(cases: CaseOption = None, operators: OperatorOption = None, as_
         return
     screen = Screen()
     for case in chosen:
-        say(screen, f"[bold]{case.name}[/]", f"  {safe(case.pins)}", f"  {safe(case.source)}")
+        say(screen, f"[bold]{case.name}[/]", f"  {safe(case.checks)}", f"  {safe(case.source)}")
     say(screen, count(len(chosen), "case"))
 
 
@@ -93,7 +93,7 @@ def _case_json(case: Case) -> dict[str, object]:
         "file": kind_of_case(case),
         "type": case.dtype,
         "features": dict(case.choices),
-        "pins": case.pins,
+        "checks": case.checks,
         "source": case.source,
     }
 
@@ -103,8 +103,8 @@ _RuntimesOption = Annotated[
     typer.Option(
         "--runtime",
         metavar="NAME",
-        help=f"A runtime to run: {', '.join(RUNTIMES)}, or module:function or FILE.py:function for a "
-        "function of yours; repeat for several. Default: every one that is installed.",
+        help=f"Runtime to test: {', '.join(RUNTIMES)}, or module:function or FILE.py:function for your "
+        "function. Repeat for several. Default: all installed runtimes.",
     ),
 ]
 _ProvidersOption = Annotated[
@@ -112,8 +112,8 @@ _ProvidersOption = Annotated[
     typer.Option(
         "--provider",
         metavar="NAME",
-        help="An execution provider of ONNX Runtime, without the CPU's as a fallback. Repeat for "
-        "several. Default: the CPU's.",
+        help="Execution provider of ONNX Runtime, without the CPU provider as a fallback. Repeat for "
+        "several. Default: the CPU provider.",
     ),
 ]
 _EnginesOption = Annotated[
@@ -121,7 +121,7 @@ _EnginesOption = Annotated[
     typer.Option(
         "--engine",
         metavar=" or ".join(ENGINES),
-        help="onegru's engine; repeat for several. Default: native.",
+        help="Engine of onegru. Repeat for several. Default: native.",
     ),
 ]
 _PrecisionOption = Annotated[
@@ -129,7 +129,7 @@ _PrecisionOption = Annotated[
     typer.Option(
         "--precision",
         metavar=" or ".join(PRECISIONS),
-        help=f"The precision that OpenVINO computes in. Default: {PRECISIONS[0]}.",
+        help=f"Inference precision of OpenVINO. Default: {PRECISIONS[0]}.",
     ),
 ]
 _TimeoutOption = Annotated[
@@ -139,15 +139,15 @@ _TimeoutOption = Annotated[
     ),
 ]
 _NoRefusalsOption = Annotated[
-    bool, typer.Option("--no-refusals", help="Exit with 1 if a case is refused, too.")
+    bool, typer.Option("--no-refusals", help="Exit with code 1 if a runtime rejects a case.")
 ]
 _OutputOption = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="FILE", parser=named, help="Where to write all results as JSON."),
+    typer.Option("-o", "--output", metavar="FILE", parser=named, help="File for all results, as JSON."),
 ]
 _HtmlOption = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", parser=named, help="Where to write them as an HTML page."),
+    typer.Option("--html", metavar="FILE", parser=named, help="File for all results, as an HTML page."),
 ]
 
 
@@ -165,12 +165,13 @@ def run_command(
     html: _HtmlOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the cases in runtimes, and report which features they get right.
+    """Run the cases in each runtime, and report the features that it supports correctly.
 
-    Each runtime runs in processes of its own. A case passes, differs, is refused (by an error of the
-    runtime's own) or crashes (a signal, an exit, too long, no memory left).
+    Each runtime runs in separate processes. A case passes, differs, is refused (the runtime raises an error)
+    or crashes (signal, exit, timeout or out of memory).
 
-    The exit code is 1 if a case differs or crashes, else 0: a runtime may say that it does not do something.
+    The exit code is 1 if a case differs or crashes, else 0, because a runtime can reject what it does not
+    support.
 
     Example: onegru conformance run --runtime onnxruntime --operator GRU-14 --html report.html
     """
@@ -214,14 +215,14 @@ def run_command(
 @conformance.command("export", short_help="Write the cases as files.")
 def export_command(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", parser=named, help="The folder to write to: new or empty.")
+        Path, typer.Argument(metavar="DIR", parser=named, help="Target folder; must be new or empty.")
     ],
     cases: CaseOption = None,
     operators: OperatorOption = None,
 ) -> None:
-    """Write the cases as files: ONNX models as onnx's own backend tests have them, and OpenVINO IRs.
+    """Write the cases as files: ONNX backend tests and OpenVINO IRs.
 
-    Each has its inputs, its outputs in float64, and how far each number may be off. Read case.json first.
+    Each case has its inputs, its outputs in float64, and a tolerance for each value. Read case.json first.
 
     Example: onegru conformance export kit --operator GRU-22
     """
@@ -235,7 +236,7 @@ def chosen_cases(patterns: Sequence[str], operators: Sequence[str]) -> list[Case
     """The cases whose names match any of the patterns, and that are of any of the operators; none for all.
 
     Raises:
-        SpecError: a pattern or an operator is no case's.
+        SpecError: a pattern or an operator matches no case.
     """
     found = list(kit_cases())
     known = {name.lower() for case in found for name in (str(case.operator), case.operator.name)}
@@ -259,13 +260,13 @@ def _later(progress: Callable[[int, int], None], before: int, total: int) -> Cal
 def show_results(console: Console, results: Sequence[RuntimeResults], cases: Sequence[Case]) -> None:
     """A table of features and runtimes, then the most frequent reasons."""
     left = results
-    while left:  # those that do not fit beside the others get a table of their own
+    while left:  # those that do not fit into the width get another table
         shown = next(n for n in range(len(left), 0, -1) if n == 1 or _fits(console, _table(left[:n], cases)))
         console.print(_table(left[:shown], cases))
         left = left[shown:]
     say(
         console,
-        "Numbers of cases: passed, [red]d[/]iffered, [yellow]r[/]efused, [red]c[/]rashed.",
+        "Number of cases: passed, [red]d[/]iffered, [yellow]r[/]efused, [red]c[/]rashed.",
     )
     for result in results:
         say(console, "", f"[bold]{safe(result.label)}[/]: {result.summary()}", *_reasons(result))

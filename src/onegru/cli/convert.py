@@ -31,50 +31,49 @@ from onegru.runtimes.known_issues import Verdict
 
 _OF_MODELS = "Of an ONNX or OpenVINO target"
 
-#: Options that this command had, and the command that has them now.
-MOVED = {
-    **dict.fromkeys(("--quantize", "--group-size", "--keep-snr"), "quantize"),
-    **dict.fromkeys(("--samples", "--column", "--axes", "--rows"), "quantize"),
-    **dict.fromkeys(("--streaming", "--time", "--delay"), "stream"),
-    "--fuse": "fuse",
-    **dict.fromkeys(("--float16", "--bidirectional-split", "--decompose", "--for"), "rewrite"),
-    **dict.fromkeys(("-i", "--input", "--dim", "--tolerance", "--no-check"), "rewrite"),
-}
-
-
 _SourceArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="SOURCE", help="A model (.onnx, .xml) or a checkpoint (.safetensors, .pt, .keras, .tflite)."
+        metavar="SOURCE", help="Model (.onnx, .xml) or checkpoint (.safetensors, .pt, .keras, .tflite)."
     ),
 ]
 _NodesOption = Annotated[
     list[str] | None,
-    typer.Option("--node", metavar="NAME", help="The GRU to take; several make a stack, lowest first."),
+    typer.Option(
+        "--node", metavar="NAME", help="GRU to convert. Repeat for a stack, lowest layer first. Default: all."
+    ),
 ]
 _KerasVersionOption = Annotated[
     str | None,
     typer.Option(
-        "--keras-version", metavar="2.3", help="The Keras that saved SOURCE, if the file does not say."
+        "--keras-version",
+        metavar="2.3",
+        help="Version of Keras that saved SOURCE, if the file does not contain it.",
     ),
 ]
 _OpsetOption = Annotated[
     int | None,
-    typer.Option("--opset", metavar="N", help="ONNX: 1 to 22.", rich_help_panel=_OF_MODELS),
+    typer.Option(
+        "--opset", metavar="N", help="Opset of an ONNX target, 1 to 22.", rich_help_panel=_OF_MODELS
+    ),
 ]
 _LayoutOption = Annotated[
     int | None,
-    typer.Option("--layout", help="ONNX: 0 for time first, 1 for batch first.", rich_help_panel=_OF_MODELS),
+    typer.Option(
+        "--layout",
+        help="Layout of an ONNX target: 0 for time first, 1 for batch first.",
+        rich_help_panel=_OF_MODELS,
+    ),
 ]
 _CellOption = Annotated[
     bool | None,
-    typer.Option("--cell", help="IR: cells, which run a single step.", rich_help_panel=_OF_MODELS),
+    typer.Option("--cell", help="Write cells, which run one step, to an IR.", rich_help_panel=_OF_MODELS),
 ]
 _InitialHOption = Annotated[
     bool | None,
     typer.Option(
         "--initial-h/--no-initial-h",
-        help="Inputs for initial states; default yes.",
+        help="Add inputs for initial states. Default: yes.",
         rich_help_panel=_OF_MODELS,
     ),
 ]
@@ -82,7 +81,7 @@ _LengthsOption = Annotated[
     bool | None,
     typer.Option(
         "--lengths/--no-lengths",
-        help="An input for lengths; default no: OpenVINO ignores them where sizes are open.",
+        help="Add an input for sequence lengths (OpenVINO ignores it for dynamic shapes). Default: no.",
         rich_help_panel=_OF_MODELS,
     ),
 ]
@@ -91,7 +90,7 @@ _BatchSizeOption = Annotated[
     typer.Option(
         "--batch-size",
         metavar="SIZE",
-        help="A fixed batch size; default any.",
+        help="Fixed batch size. Default: dynamic.",
         rich_help_panel=_OF_MODELS,
     ),
 ]
@@ -100,7 +99,7 @@ _SeqLengthOption = Annotated[
     typer.Option(
         "--seq-length",
         metavar="SIZE",
-        help="A fixed number of steps; default any.",
+        help="Fixed number of steps. Default: dynamic.",
         rich_help_panel=_OF_MODELS,
     ),
 ]
@@ -108,7 +107,7 @@ _SeqLengthOption = Annotated[
 
 def convert_command(
     source: _SourceArgument,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help=f"Where to: {', '.join(SUFFIXES)}.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help=f"Target file: {', '.join(SUFFIXES)}.")],
     nodes: _NodesOption = None,
     keras_version: _KerasVersionOption = None,
     opset: _OpsetOption = None,
@@ -121,10 +120,11 @@ def convert_command(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take a GRU, or a stack of them, out of one file and write it to another, of any kind.
+    """Convert a GRU layer, or a stack of layers, to another file format.
 
-    Nothing is written if the two differ by more than rounding, on random inputs. A whole ONNX model is
-    changed by `onegru rewrite`, `fuse`, `stream` and `quantize`.
+    onegru compares both files on random inputs, and writes TARGET only if they agree up to rounding. To
+    change
+    a whole ONNX model, use `onegru rewrite`, `fuse`, `stream` or `quantize`.
 
     Example: onegru convert model.onnx model.xml
 
@@ -145,8 +145,8 @@ def convert_command(
     if is_whole and file.kind is Kind.ONNX and target.suffix.lower() == ".onnx":
         raise SpecError.of(
             "TARGET",
-            "an ONNX model, as SOURCE is: `onegru rewrite` changes a whole model; name a GRU to take "
-            "out with --node",
+            "SOURCE and TARGET are ONNX models; to change a whole model, use `onegru rewrite`; to extract a "
+            "GRU, name it with --node",
         )
     with ProgressBar(f"loading {source.name}"):
         layers = read_source(file, nodes or [], keras_version)
@@ -173,7 +173,7 @@ def convert_command(
 
 
 def _show_others(console: Console, others: Sequence[str], verdicts: Sequence[Verdict]) -> None:
-    """What the source has beside, and how other runtimes fail on the target."""
+    """Print what else the source contains, and known problems with the target."""
     if others:
         say(console, left_out_words(others))
     for verdict in verdicts:
@@ -207,9 +207,12 @@ def _show(console: Console, layers: GRU | Stack, target: Path, checks: Sequence[
     agrees = all(item.agrees for item in checks)
     steps = max((item.steps for item in checks), default=0)
     numbers = sum(item.compared for item in checks)
-    say(console, f"{numbers:,} numbers compared, over {count(steps, 'step')}")
+    say(console, f"{numbers:,} values compared, over {count(steps, 'step')}")
     if any(item.in_float32 for item in checks):
-        say(console, "OpenVINO computes float64 in float32 between the layers, which is allowed for")
-    say(console, f"{'wrote' if agrees else 'did not write'} {safe(str(target))}")
+        say(
+            console,
+            "OpenVINO computes float64 models in float32 between the layers; the tolerance allows for that",
+        )
+    say(console, f"{'wrote' if agrees else 'not written:'} {safe(str(target))}")
     if agrees and any(is_int8(lossless_storage(layer.weights)) for layer in layers_of(layers)):
-        say(console, "quantized weights were dequantized: the same numbers, in float32")
+        say(console, "quantized weights were dequantized to float32, without loss")

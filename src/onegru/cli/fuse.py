@@ -1,4 +1,4 @@
-"""`onegru fuse`: decomposed GRUs made GRU nodes; and what it and `onegru inspect` say of them."""
+"""`onegru fuse`, and the lines about decomposed GRUs that `inspect` prints."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def fuse_command(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make GRU nodes of GRUs that an exporter has decomposed into other operators.
+    """Fuse GRUs that an exporter has decomposed into other operators into GRU nodes.
 
-    Each match is proved, then the target is compared with the source, and not written if they differ by more
-    than rounding.
+    onegru proves each match, and compares TARGET with SOURCE. It writes TARGET only if they agree up to
+    rounding.
 
     Example: onegru fuse model.onnx fused.onnx
 
@@ -67,7 +67,7 @@ def fuse_command(
 def _show(console: Console, report: Fusion) -> None:
     """Lines for each GRU that was found, then a table of how far the outputs differ."""
     say(console, f"wrote {safe(report.target or '')}, {saving_words(report.nodes, report.fused)}")
-    say(console, *decomposed_words(report.fused), *near_miss_words(report.missed))
+    say(console, *decomposed_words(report.fused), *near_miss_words(report.near_misses))
     say(console, *map(safe, report.notes))
     show_outputs(console, report.outputs)
 
@@ -82,8 +82,8 @@ def decomposed_words(found: Iterable[Fused]) -> Iterator[str]:
             item.direction,
             f"reset gate {reset} the recurrent product",
             ", ".join(item.activations),
-            *(["steps may be switched off"] if item.masked else []),
-            f"checked with numbers that moved {item.moved:,} of {count(item.outputs, 'output')}",
+            *(["steps can be masked"] if item.masked else []),
+            f"checked with inputs that change {item.input_dependent:,} of {count(item.outputs, 'output')}",
         ]
         yield f"  {'; '.join(words)}"
 

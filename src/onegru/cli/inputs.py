@@ -1,4 +1,4 @@
-"""Inputs of a run: read from files, or random in the shapes of the model; and the options that they share."""
+"""Inputs of a run, from files or random, and the options for them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ from onegru.models.stream import first_states
 from onegru.system.array_files import Header, read_npy, read_npz
 from onegru.system.bounded import check_regular
 
-ModelPath = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="An ONNX model (.onnx) or OpenVINO IR (.xml).")
-]
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model (.onnx) or OpenVINO IR (.xml).")]
 InputOption = Annotated[
-    list[str] | None, typer.Option("-i", "--input", metavar="[NAME=]FILE", help="An input, as for run.")
+    list[str] | None, typer.Option("-i", "--input", metavar="[NAME=]FILE", help="Input, as for `onegru run`.")
 ]
 #: The most seconds that a runtime may be given: a day.
 LONGEST = 86_400.0
@@ -42,7 +40,7 @@ SeedOption = Annotated[
         "--random",
         metavar="SEED",
         min=0,
-        help="Seed for random values of the inputs that are not given; by default all are random, or none.",
+        help="Seed for random values of missing inputs. Without it, all inputs are random, or none.",
     ),
 ]
 WeightStorage = Annotated[
@@ -50,7 +48,7 @@ WeightStorage = Annotated[
     typer.Option(
         "--weight-storage",
         metavar="TYPE",
-        help="The type that float32 GRUs store their weights in: float16, bfloat16, int8, or in groups "
+        help="Storage type of the weights of float32 GRUs: float16, bfloat16, int8, or int8 in groups: "
         "int8_g32, int8_g64 or int8_g128.",
     ),
 ]
@@ -59,7 +57,7 @@ ActivationStorage = Annotated[
     typer.Option(
         "--activation-storage",
         metavar="TYPE",
-        help="The type that inputs of products with int8 weights are rounded to: int16 (default) or int8.",
+        help="Type of activations that are multiplied with int8 weights: int16 (default) or int8.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -68,7 +66,7 @@ DimOption = Annotated[
     typer.Option(
         "--dim",
         metavar="NAME=SIZE",
-        help="The size of an open dimension of random inputs, such as batch=4, or all sizes of an input, "
+        help="Size of a dynamic dimension of random inputs, such as batch=4, or all sizes of an input, "
         "such as X=2,3,8.",
     ),
 ]
@@ -78,7 +76,7 @@ DimsOption = Annotated[
         "--dims",
         metavar="SIZE",
         min=0,
-        help="The size of every other open dimension; by default sizes on which the model runs.",
+        help="Size of every other dynamic dimension. Default: sizes that the model accepts.",
     ),
 ]
 AxesOption = Annotated[
@@ -86,7 +84,7 @@ AxesOption = Annotated[
     typer.Option(
         "--axes",
         metavar="NAME=AXIS,...",
-        help="What the axes of a model's input are, where the file does not say: X=batch,time,feature.",
+        help="Axes of a model's input, if the file does not name them: X=batch,time,feature.",
     ),
 ]
 
@@ -174,7 +172,7 @@ def gather_inputs(
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
     """An array for each input: from files, else random if there is a seed or no file is given.
 
-    Without a seed, states that the file tells of are what it says they are at first.
+    Without a seed, the states that the file describes have their initial values.
 
     Args:
         model: the model.
@@ -194,8 +192,12 @@ def gather_inputs(
     """
     for option, given in (("--dim", bool(dims)), ("--dims", default is not None)):
         if given and seed is None and (texts or not draws):
-            drawn = "inputs that --random draws" if draws else "random inputs; must be left out with -i"
-            raise SpecError.of(option, f"has an effect only on {drawn}")
+            drawn = (
+                "inputs that --random draws"
+                if draws
+                else "random inputs; remove it, because -i gives the inputs"
+            )
+            raise SpecError.of(option, f"has no effect here; it applies to {drawn}")
     sizes = parse_dims(dims)
     infos = by_name(model.inputs)
     values: dict[str, Array] = {}
@@ -210,16 +212,16 @@ def gather_inputs(
     made, picked = ({}, {}) if seed is None else pick_inputs(model, values, seed, sizes, default, "--dim")
     if picked:
         listed = ", ".join(f"{safe(name)}={size}" for name, size in picked.items())
-        say(Screen(stderr=True), f"random inputs with {listed}; --dim NAME=SIZE for others")
+        say(Screen(stderr=True), f"random inputs with {listed}; to change a size, add --dim NAME=SIZE")
     first = first_states(graph_in(model), values) if seed is None else {}
     values |= first or made
     if first and graph_in(model).keeps:
         kept = ", ".join(map(safe, first))
-        say(Screen(stderr=True), f"{kept}: as before the first run; Model.stream() carries states on")
+        say(Screen(stderr=True), f"{kept}: initial states; use Model.stream() to carry states between runs")
     missing = [info for info in model.inputs if info.name not in values and not info.optional]
     if missing:
         names = ", ".join(repr(info.name) for info in missing)
-        otherwise = ", or draw it with --random SEED" if draws else ""
+        otherwise = ", or add --random SEED" if draws else ""
         raise SpecError(f"input {names}: missing; give it with -i {missing[0].name}=FILE{otherwise}")
     return values, tuple(made)
 
@@ -259,7 +261,7 @@ def _read(text: str, model: Model, known: Mapping[str, TensorInfo]) -> dict[str,
             if name is not None:
                 if name not in headers and len(headers) != 1:
                     held = ", ".join(map(repr, headers))
-                    raise SpecError(f"-i {text}: the file holds {held}, not {name!r}")
+                    raise SpecError(f"-i {text}: the file contains {held}, not {name!r}")
                 inputs = {name if name in headers else next(iter(headers)): name}
             _check_size(path, sum(headers[item].bytes for item in inputs))
             for item, taker in inputs.items():
@@ -302,12 +304,12 @@ def _check_header(info: TensorInfo, header: Header) -> None:
 
 def _check_size(path: Path, size: int) -> None:
     if size > memory_size():
-        raise FormatError(f"{path}: holds {size} bytes; more than this machine's memory")
+        raise FormatError(f"{path}: holds {size} bytes; more than the memory of this machine")
 
 
 def _only_input(text: str, model: Model) -> str:
     if len(model.inputs) != 1:
-        raise SpecError(f"-i {text}: which input? must be NAME=FILE, with one of {_names(model)}")
+        raise SpecError(f"-i {text}: ambiguous input; must be NAME=FILE with one of {_names(model)}")
     return model.inputs[0].name
 
 
@@ -318,7 +320,9 @@ def _as_bfloat16(info: TensorInfo, array: Array) -> Array:
     if array.dtype == np.float32:
         rounded = array.astype(bfloat16())
         if not np.array_equal(rounded.astype(np.float32), array, equal_nan=True):
-            raise SpecError(f"{info.name!r}: float32 values that bfloat16 does not have; round them first")
+            raise SpecError(
+                f"{info.name!r}: contains float32 values that bfloat16 cannot represent; round them first"
+            )
         return rounded
     return array
 
@@ -337,8 +341,8 @@ def explained(model: Model, random_names: Sequence[str]) -> Iterator[None]:
         whole = {info.name for info in model.inputs if info.dtype.startswith(("int", "uint"))}
         name = next((name for name in random_names if name in whole), random_names[0])
         names = f"{', '.join(map(repr, random_names))} {'was' if len(random_names) == 1 else 'were'}"
-        words = f"does not run on these inputs, of which {names} drawn ({error})"
+        words = f"does not run on these inputs; {names} random ({error})"
         raise type(error)(
-            f"{model.path}: {words}; values that must match others cannot be random: give them with "
-            f"-i {name}=FILE, or other sizes with --dim"
+            f"{model.path}: {words}; if inputs must match each other, pass them with -i {name}=FILE, "
+            "or change sizes with --dim"
         ) from error.__cause__

@@ -1,4 +1,4 @@
-"""What rewrite, fuse, stream and quantize share: their arguments, and the tables of what was done."""
+"""Arguments and result tables of rewrite, fuse, stream and quantize."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from onegru.models.load import load
 from onegru.rewriting.check import Check, OutputReport
 from onegru.rewriting.rewrite import Rewriting
 
-#: From so many dB on, a ratio of signal to noise says no more than rounding does.
+#: An SNR above this value, in dB, is only rounding.
 _NOISELESS = 100.0
 
 _ULP_SAYS = 1 << 12
 
 CHECKING, WRITING = "The check", "The target"
 
-Source = Annotated[Path, typer.Argument(metavar="SOURCE", help="An ONNX model (.onnx).")]
-Target = Annotated[Path, typer.Argument(metavar="TARGET", help="The file to write (.onnx).")]
+Source = Annotated[Path, typer.Argument(metavar="SOURCE", help="ONNX model (.onnx).")]
+Target = Annotated[Path, typer.Argument(metavar="TARGET", help="Target file (.onnx).")]
 AnySource = Annotated[
-    Path, typer.Argument(metavar="SOURCE", help="An ONNX model (.onnx) or an OpenVINO IR (.xml).")
+    Path, typer.Argument(metavar="SOURCE", help="ONNX model (.onnx) or OpenVINO IR (.xml).")
 ]
-AnyTarget = Annotated[Path, typer.Argument(metavar="TARGET", help="The file of the same kind to write.")]
+AnyTarget = Annotated[Path, typer.Argument(metavar="TARGET", help="Target file, of the same kind.")]
 Opset = Annotated[
     int | None,
-    typer.Option("--opset", metavar="N", help="The opset of the target: 1 to onnx's newest."),
+    typer.Option("--opset", metavar="N", help="Opset of TARGET, 1 to onnx's newest."),
 ]
 GroupSize = Annotated[
     int | None,
     typer.Option(
-        "--group-size", metavar="N", help="A scale for each 32, 64 or 128 weights, from opset 21 on."
+        "--group-size", metavar="N", help="One scale for every 32, 64 or 128 weights. Needs opset 21."
     ),
 ]
 CheckInputs = Annotated[
@@ -50,7 +50,7 @@ CheckInputs = Annotated[
         "-i",
         "--input",
         metavar="[NAME=]FILE",
-        help="An input to check with, as for run; random by default.",
+        help="Input for the check, as for `onegru run`. Default: random.",
         rich_help_panel=CHECKING,
     ),
 ]
@@ -59,7 +59,7 @@ CheckDims = Annotated[
     typer.Option(
         "--dim",
         metavar="NAME=SIZE",
-        help="The size of an open dimension, as for run.",
+        help="Size of a dynamic dimension, as for `onegru run`.",
         rich_help_panel=CHECKING,
     ),
 ]
@@ -69,22 +69,22 @@ CheckDefaultDim = Annotated[
         "--dims",
         metavar="SIZE",
         min=1,
-        help="The size of every other open dimension.",
+        help="Size of every other dynamic dimension.",
         rich_help_panel=CHECKING,
     ),
 ]
 Tolerance = Annotated[
     float | None,
-    typer.Option(
-        "--tolerance", metavar="X", help="The largest difference that is allowed.", rich_help_panel=CHECKING
-    ),
+    typer.Option("--tolerance", metavar="X", help="Largest difference to allow.", rich_help_panel=CHECKING),
 ]
 NoCheck = Annotated[
     bool,
-    typer.Option("--no-check", help="Write without running and comparing.", rich_help_panel=CHECKING),
+    typer.Option(
+        "--no-check", help="Write TARGET without comparing it with SOURCE.", rich_help_panel=CHECKING
+    ),
 ]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace a TARGET that exists.", rich_help_panel=WRITING)
+    bool, typer.Option("--overwrite", help="Replace TARGET if it exists.", rich_help_panel=WRITING)
 ]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON instead of a table.", rich_help_panel=WRITING)
@@ -111,7 +111,7 @@ def opened(source: Path, target: Path, suffixes: Sequence[str], overwrite: bool)
             raise SpecError.of("TARGET", f"{str(path)!r} exists; replace it with --overwrite")
     if len(suffixes) <= 2 and (suffix == ".xml") != (file.kind is Kind.OPENVINO):
         wanted = "an OpenVINO IR" if suffix == ".xml" else "an ONNX model"
-        raise SpecError.of("SOURCE", f"{str(source)!r} is {file.kind.words}; must be {wanted}, as TARGET is")
+        raise SpecError.of("SOURCE", f"{str(source)!r} is {file.kind.words}; must be {wanted}, like TARGET")
     return file
 
 
@@ -126,7 +126,7 @@ def check_of(
     """What the options of the check ask for.
 
     Raises:
-        OneGRUError: one is not legal, or has no effect.
+        OneGRUError: an option is invalid, or has no effect.
     """
     given = {"--input": inputs, "--dim": dims, "--dims": default_dim, "--tolerance": tolerance}
     if no_check:
@@ -144,7 +144,7 @@ def refuse(options: Mapping[str, object], when: str) -> None:
     """Raise SpecError if options are given that have no effect."""
     given = [name for name, value in options.items() if value not in (None, [], False)]
     if given:
-        raise SpecError(f"{' and '.join(given)}: given {when}, where it has no effect; must be left out")
+        raise SpecError(f"{' and '.join(given)}: has no effect {when}; remove it")
 
 
 def show_rewriting(report: Rewriting, *, as_json: bool) -> None:
@@ -169,13 +169,13 @@ def show_rewriting(report: Rewriting, *, as_json: bool) -> None:
 def compared_words(outputs: Sequence[OutputReport]) -> str:
     """How much was compared."""
     own = [item for item in outputs if item.runtime == outputs[0].runtime]
-    words = f"{sum(item.compared for item in own):,} numbers compared"
+    words = f"{sum(item.compared for item in own):,} values compared"
     if steps := max((item.steps or 0 for item in own), default=0):
         words += f", over {count(steps, 'step')}"
-    if all(item.moved is not None for item in own):
-        words += f"; {sum(item.moved or 0 for item in own):,} change with the random inputs"
+    if all(item.input_dependent is not None for item in own):
+        words += f"; {sum(item.input_dependent or 0 for item in own):,} change with the random inputs"
     if left_out := sum(item.left_out for item in own):
-        words += f"; {left_out:,} left out, as they are not finite in the source"
+        words += f"; {left_out:,} skipped, because they are not finite in the source"
     return words
 
 
@@ -187,18 +187,18 @@ def show_outputs(console: Console, outputs: Sequence[OutputReport]) -> None:
     is_noisy = any(item.snr is not None and item.snr < _NOISELESS for item in outputs)
     table = ruled_table(["output", "run by"], ["max abs", "max ULP", *["SNR"] * is_noisy])
     for item in outputs:
-        # Beyond so many numbers in between, how many there are says nothing.
+        # The distance in ULP says nothing above this value.
         figures = [f"{item.max_abs:.2g}", str(item.max_ulp) if item.max_ulp < _ULP_SAYS else "–"]
         if is_noisy:
             figures.append("" if item.snr is None else f"{item.snr:.1f} dB")
         table.add_row(safe(item.name), item.runtime, *figures)
     console.print(table)
-    console.print("differences are from the source, which onegru ran on the same inputs", highlight=False)
+    console.print("differences from the source, which onegru ran on the same inputs", highlight=False)
     say(console, compared_words(outputs))
 
 
 class PlainHelp(typer.core.TyperCommand):
-    """A command whose options are listed in groups, those of `rich_help_panel`."""
+    """A command that lists its options in groups."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the options by group, in the order of the function's parameters."""

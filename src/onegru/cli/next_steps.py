@@ -1,4 +1,4 @@
-"""What `onegru inspect` ends with: the commands that go with a file."""
+"""The next commands that `onegru inspect` suggests for a file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def next_steps(found: Inspection) -> Iterator[tuple[str, str]]:
         yield "weights in int8", f"onegru quantize {file} TARGET{opset}"
     fails = {verdict.runtime for gru in found.grus for verdict in gru.others}
     if any(gru.dtype == "float64" for gru in found.grus):
-        fails.discard("openvino")  # which computes it in float32, whatever is written
+        fails.discard("openvino")  # OpenVINO computes it in float32 in any case
     for runtime in RUNTIMES if is_onnx else ():
         if runtime in fails:
             yield f"right in {runtime} after", f"onegru rewrite {file} TARGET --for {runtime}"

@@ -1,4 +1,4 @@
-"""Outputs of a run: written to files, all or none, or printed as JSON."""
+"""Write the outputs of a run to files, or print them as JSON."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def check_targets(texts: Sequence[str], model: Model, inputs: Sequence[str]) -> 
             raise SpecError(f"-o {text}: must end in .npz or .npy")
         if path.suffix.lower() == ".npy" and len(wanted) != 1:
             raise SpecError(
-                f"-o {text}: a .npy file holds one array, the model has {len(names)}; use NAME=FILE or .npz"
+                f"-o {text}: a .npy file contains one array, but the model has {len(names)} outputs; use "
+                "NAME=FILE or .npz"
             )
         check_target(f"-o {text}", path, targets)
         check_not_read(f"-o {text}", path, file_of(model), inputs=input_files(inputs, model))
@@ -63,7 +64,7 @@ def named(text: str) -> Path:
         typer.BadParameter: it is that.
     """
     if not text:
-        raise typer.BadParameter("'' is not the name of a file or folder")
+        raise typer.BadParameter("'' is not a file or folder; must be a name")
     return Path(text)
 
 
@@ -83,20 +84,20 @@ def check_target(given: str, path: Path, others: Iterable[Path]) -> None:
     if path.is_dir():
         raise SpecError(f"{given}: is a folder; must be a file")
     if path.exists() and not path.is_file():
-        raise SpecError(f"{given}: is not a regular file; must be a file, or must not exist")
+        raise SpecError(f"{given}: is not a regular file; must be a regular file or not exist")
     if os.path.realpath(path) in map(os.path.realpath, others):
-        raise SpecError(f"{given}: the file is named twice")
+        raise SpecError(f"{given}: named twice; must be different files")
 
 
 def check_not_read(
     given: str, path: Path, model: Opened | None, called: str = "the model", inputs: Iterable[Path] = ()
 ) -> None:
-    """Check that a file to write is not one of those that are read, by whatever name.
+    """Check that a file to write is not one of the files that are read, under any name.
 
     Args:
         given: the option and its value, for messages.
         path: the file.
-        model: a model, whose parts may be files of their own.
+        model: a model, which can consist of several files.
         called: what to call it.
         inputs: the files of its inputs.
 
@@ -112,12 +113,12 @@ def check_not_read(
 
 
 def model_files(model: Path) -> list[Path]:
-    """The files that are written for a model: an IR has its weights in a file of their own."""
+    """Return the files of a model: an IR stores its weights in a second file."""
     return [model.with_suffix(".bin"), model] if model.suffix.lower() == ".xml" else [model]
 
 
 def write_outputs(targets: Mapping[Path, Sequence[str]], results: Mapping[str, Array]) -> None:
-    """Write all files under temporary names, then rename them: each is written whole, or stays as it was.
+    """Write all files under temporary names, then rename them, so that each file is complete or unchanged.
 
     Raises:
         SpecError: an output is not a tensor.
@@ -163,7 +164,7 @@ def print_json(document: Mapping[str, Any]) -> None:
 def _storable(name: str, value: Array) -> Array:
     """An output in a type that NumPy files can hold: bfloat16 as float32, which has its values."""
     if not isinstance(value, np.ndarray):
-        raise SpecError(f"output {name!r}: not a tensor; cannot be written")
+        raise SpecError(f"output {name!r}: not a tensor, so it cannot be written")
     if value.dtype.name == "bfloat16":
         return value.astype(np.float32)
     return as_text(value) if value.dtype.kind == "O" else value
@@ -178,7 +179,7 @@ def _outline(value: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """A value in types that JSON has."""
     if isinstance(value, np.ndarray | np.generic):
-        known = value.dtype.kind in "biufOUS"  # bfloat16 is a kind of its own
+        known = value.dtype.kind in "biufOUS"  # bfloat16 has another kind
         return _plain((value if known else value.astype(np.float32)).tolist())
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

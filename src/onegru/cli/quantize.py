@@ -1,4 +1,4 @@
-"""`onegru quantize`: a file with weights in int8, and what that costs and gains on one's own samples."""
+"""`onegru quantize`: int8 weights, with accuracy and speed measured on samples."""
 
 from __future__ import annotations
 
@@ -35,19 +35,20 @@ from onegru.quantization.quantize import quantize
 from onegru.quantization.report import Quantization, table_rows
 from onegru.quantization.subject import MODES
 
-_SAMPLES = "What to measure with"
+_SAMPLES = "Samples for the measurement"
 
 
-_KeepSnrOption = Annotated[
+_MinSnrOption = Annotated[
     float | None,
     typer.Option(
-        "--keep-snr",
+        "--min-snr",
         metavar="DB",
-        help="Only those GRUs with which every output keeps this ratio of signal to noise.",
+        help="Quantize only GRUs that keep the SNR of every output at or above this value, in dB.",
     ),
 ]
 _NodesOption = Annotated[
-    list[str] | None, typer.Option("--node", metavar="NAME", help="A GRU to quantize; all by default.")
+    list[str] | None,
+    typer.Option("--node", metavar="NAME", help="GRU to quantize. Repeat for several. Default: all."),
 ]
 _InputsOption = Annotated[
     list[str] | None,
@@ -55,7 +56,7 @@ _InputsOption = Annotated[
         "-i",
         "--input",
         metavar="[NAME=]FILE",
-        help="An input, as for run; random by default, which says little.",
+        help="Input, as for `onegru run`. Default: random, which is not representative.",
         rich_help_panel=_SAMPLES,
     ),
 ]
@@ -64,7 +65,7 @@ _SamplesOption = Annotated[
     typer.Option(
         "--samples",
         metavar="FILE",
-        help="Parquet files, a folder or a pattern: their rows, one by one.",
+        help="Parquet files, a folder or a pattern; each row is a sample.",
         rich_help_panel=_SAMPLES,
     ),
 ]
@@ -73,20 +74,22 @@ _ColumnsOption = Annotated[
     typer.Option(
         "--column",
         metavar="NAME=COLUMN",
-        help="The column of an input; by default its name.",
+        help="Column for an input. Default: the input's name.",
         rich_help_panel=_SAMPLES,
     ),
 ]
 _RowsOption = Annotated[
     int | None,
-    typer.Option("--rows", metavar="N", min=1, help="How many rows at most; 100.", rich_help_panel=_SAMPLES),
+    typer.Option(
+        "--rows", metavar="N", min=1, help="Maximum number of rows. Default: 100.", rich_help_panel=_SAMPLES
+    ),
 ]
 
 
 def quantize_command(
     source: AnySource,
     target: AnyTarget,
-    keep_snr: _KeepSnrOption = None,
+    min_snr_db: _MinSnrOption = None,
     nodes: _NodesOption = None,
     group_size: GroupSize = None,
     opset: Opset = None,
@@ -101,19 +104,19 @@ def quantize_command(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Store W and R of a model's GRUs in int8; tell what that costs and gains.
+    """Store the weights W and R of GRUs as int8, and measure accuracy and speed.
 
     Example: onegru quantize model.onnx small.onnx --samples logs/ --column X=events
 
-    Example: onegru quantize model.onnx small.onnx --keep-snr 40 -i x.npy
+    Example: onegru quantize model.onnx small.onnx --min-snr 40 -i x.npy
     """
     if not samples:
         refuse({"--column": columns, "--axes": axes, "--rows": rows}, "without --samples")
     elif inputs:
-        raise SpecError.of("--samples", "given with --input; must be one of them")
+        raise SpecError.of("--samples", "has no effect with --input; remove one of them")
     opened(source, target, [".onnx", ".xml"], overwrite)
     given: list[dict[str, Array]] | None = None
-    words = "random inputs, which say little: -i or --samples for your own"
+    words = "random inputs, which are not representative; pass your inputs with -i or --samples"
     if inputs:
         values, _ = gather_inputs(load(source), inputs, None, dims or [], default_dim, draws=False)
         given, words = [values], "the inputs given"
@@ -125,7 +128,7 @@ def quantize_command(
             source,
             given,
             target,
-            keep_snr=keep_snr,
+            min_snr_db=min_snr_db,
             nodes=nodes or None,
             group_size=group_size,
             opset=opset,
@@ -138,7 +141,7 @@ def quantize_command(
         print_json({**dataclasses.asdict(found.written), "quantization": _document(found)})
         return
     show_rewriting(found.written, as_json=False)
-    _show_measured(Screen(), found, words, keep_snr is not None)
+    _show_measured(Screen(), found, words, min_snr_db is not None)
 
 
 def _read(
@@ -179,5 +182,5 @@ def _show_measured(console: Console, measured: Quantization[Model], inputs: str,
             table.add_section()
         table.add_row(*map(safe, row if is_chosen else row[:-1]))
     console.print(table)
-    say(console, f"signal to noise in onegru, against float32, and the time of a pass, on {safe(inputs)}")
+    say(console, f"SNR in onegru compared with float32, and run time, on {safe(inputs)}")
     say(console, *map(safe, measured.usage))

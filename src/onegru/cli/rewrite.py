@@ -1,4 +1,4 @@
-"""`onegru rewrite`: the GRU nodes of an ONNX model in another form, for other opsets and runtimes."""
+"""`onegru rewrite`: change the opset, layout or form of the GRU nodes of an ONNX model."""
 
 from __future__ import annotations
 
@@ -35,16 +35,19 @@ def rewrite_command(
     opset: Opset = None,
     layout: Annotated[
         int | None,
-        typer.Option("--layout", help="The GRUs' layout: 0 for time first, 1 for batch first."),
+        typer.Option("--layout", help="Layout of the GRUs: 0 for time first, 1 for batch first."),
     ] = None,
     float16: Annotated[
-        bool, typer.Option("--float16", help="GRU nodes in float16, with Casts around them.")
+        bool, typer.Option("--float16", help="Convert GRU nodes to float16, with Casts around them.")
     ] = False,
     split: Annotated[
-        bool, typer.Option("--bidirectional-split", help="Bidirectional nodes as two of one direction each.")
+        bool,
+        typer.Option(
+            "--bidirectional-split", help="Split each bidirectional node into a forward and a reverse node."
+        ),
     ] = False,
     decompose: Annotated[
-        bool, typer.Option("--decompose", help="GRU and AUGRU nodes expressed with other operators.")
+        bool, typer.Option("--decompose", help="Replace GRU and AUGRU nodes with elementary operators.")
     ] = False,
     runtime: Annotated[
         str | None,
@@ -52,7 +55,7 @@ def rewrite_command(
             "--for",
             metavar="RUNTIME",
             autocompletion=_runtimes,
-            help="Change only what onnxruntime or openvino fails on.",
+            help="Change only nodes that onnxruntime or openvino gets wrong.",
         ),
     ] = None,
     inputs: CheckInputs = None,
@@ -65,7 +68,7 @@ def rewrite_command(
 ) -> None:
     """Rewrite the GRU nodes of an ONNX model; the rest of the model stays as it is.
 
-    The target is compared with the source, and not written if they differ by more than rounding.
+    onegru compares TARGET with SOURCE, and writes it only if they agree up to rounding.
 
     Example: onegru rewrite model.onnx other.onnx --opset 22 --layout 1
 

@@ -1,4 +1,4 @@
-"""The command that scores data sets: Parquet in, Parquet out."""
+"""`onegru score`: run a model over the rows of Parquet files."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _UNITS = {
 
 _ModelArgument = Annotated[
     Path,
-    typer.Argument(metavar="MODEL", help="A model (ONNX, OpenVINO IR), a checkpoint or a Keras model."),
+    typer.Argument(metavar="MODEL", help="Model (ONNX, OpenVINO IR), checkpoint or Keras model."),
 ]
 _InputsArgument = Annotated[
-    list[str], typer.Argument(metavar="INPUT...", help="Parquet files, folders of them, or patterns.")
+    list[str], typer.Argument(metavar="INPUT...", help="Parquet files, folders or patterns.")
 ]
 _OutputOption = Annotated[
     Path,
-    typer.Option("-o", "--out", metavar="FOLDER", parser=named, help="Where the results go, as Parquet."),
+    typer.Option("-o", "--out", metavar="FOLDER", parser=named, help="Folder for the results, as Parquet."),
 ]
 _ColumnsOption = Annotated[
     list[str] | None,
@@ -49,7 +49,7 @@ _ColumnsOption = Annotated[
         "--input",
         "--column",
         metavar="NAME=COLUMN",
-        help="The column of one of the model's inputs, such as X=events; by default that of its name.",
+        help="Column for an input of the model, such as X=events. Default: the input's name.",
     ),
 ]
 _ResultsOption = Annotated[
@@ -68,7 +68,11 @@ _KeepOption = Annotated[
 ]
 _NodesOption = Annotated[
     list[str] | None,
-    typer.Option("--node", metavar="NAME", help="A GRU of a file that holds several, the lowest first."),
+    typer.Option(
+        "--node",
+        metavar="NAME",
+        help="GRU to run, if the file has several. Repeat for a stack, lowest layer first.",
+    ),
 ]
 _OnErrorOption = Annotated[
     str,
@@ -79,9 +83,7 @@ _OnErrorOption = Annotated[
         "row, or a row without outputs.",
     ),
 ]
-_MemoryOption = Annotated[
-    str, typer.Option("--memory", metavar="SIZE", help="The memory limit, such as 500MB.")
-]
+_MemoryOption = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory limit, such as 500MB.")]
 _PadOption = Annotated[
     bool,
     typer.Option(
@@ -92,13 +94,11 @@ _PadOption = Annotated[
 ]
 _BatchOption = Annotated[
     int | None,
-    typer.Option("--batch", metavar="STEPS", min=1, help="The steps of a batch, padding included."),
+    typer.Option("--batch", metavar="STEPS", min=1, help="Steps of a batch, including padding."),
 ]
 _ThreadsOption = Annotated[
     int | None,
-    typer.Option(
-        "--threads", metavar="N", min=1, help="The number of threads that compute; by default all cores."
-    ),
+    typer.Option("--threads", metavar="N", min=1, help="Number of compute threads. Default: all cores."),
 ]
 _RayOption = Annotated[
     str | None,
@@ -130,10 +130,10 @@ def score_command(
     ray: _RayOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a model over sequences of any lengths in Parquet files, and write what it gives as Parquet.
+    """Run a model over the sequences in Parquet files, and write the results as Parquet.
 
-    The results have the rows of the input, in the same order. A run that was stopped goes on where it was
-    when the same command is given again.
+    Sequences can have different lengths. The results have the rows of the input, in the same order. If a run
+    was stopped, the same command resumes it.
 
     Example: onegru score model.pt logs/ -o scores/ --column X=events --keep id,day
     """
@@ -162,12 +162,12 @@ def score_command(
     with ProgressBar(f"loading {model.name}"):
         _ = scorer.program
     if not as_json and not (output / "_SUCCESS").exists() and (parts := [*output.glob("part-*.parquet")]):
-        say(Screen(), f"{safe(str(output))} has {count(len(parts), 'part')} of an earlier run, which goes on")
+        say(Screen(), f"{safe(str(output))} has {count(len(parts), 'part')} of an earlier run; resuming")
     try:
         with CountingBar("rows", f"scoring with {model.name}") as bar:
             found = score(scorer, inputs, output, memory=size, progress=bar.progress, execute=execute)
     except KeyboardInterrupt:
-        raise typer.Abort("the same command goes on where this one stopped") from None
+        raise typer.Abort("run the same command again to resume") from None
     if as_json:
         print_json(dataclasses.asdict(found))
     else:
@@ -184,8 +184,8 @@ def _show(screen: Console, found: Scoring, what: str) -> None:
         before = f", {found.parts_before} of them from an earlier run" if found.parts_before else ""
         say(screen, f"scored {count(found.rows_now, 'row')} in {duration(found.seconds)}{rate}")
         say(screen, f"wrote {folder}: {count(found.rows, 'row')} in {count(found.parts, 'file')}{before}")
-    if found.left_out:
-        say(screen, f"{count(found.left_out, 'row')} {what}: {folder}/_errors says which and why")
+    if found.skipped:
+        say(screen, f"{count(found.skipped, 'row')} {what}; {folder}/_errors lists the rows and reasons")
 
 
 def parse_size(text: str) -> int:

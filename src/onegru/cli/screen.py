@@ -33,7 +33,7 @@ _PATIENCE = 2.0  # seconds
 
 
 class Screen(Console):
-    """A console that leaves a broken pipe, which is no failure, to the caller."""
+    """A console that raises BrokenPipeError instead of ending the process."""
 
     def on_broken_pipe(self) -> None:
         """Raise, where Rich would end the process with exit code 1."""
@@ -46,13 +46,13 @@ def safe(text: str) -> str:
 
 
 def say(console: Console, *lines: str) -> None:
-    """Print lines as they are, whatever their length."""
+    """Print lines without wrapping them."""
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
 
 
 class FrontCut:
-    """A name in a table, cut in front where it is too long: names of nodes differ at their ends.
+    """A name in a table that is shortened at its beginning, because names of nodes differ at their ends.
 
     Args:
         markup: the name, safe to print.
@@ -94,7 +94,7 @@ def ruled_table(headings: Iterable[str], figures: Iterable[str]) -> Table:
 
 
 class ProgressBar:
-    """Measures the time that something takes, and shows a bar on stderr if that is long."""
+    """A progress bar on stderr, shown if the work takes longer than two seconds."""
 
     _most_words, _bar_width = 45, 20
 
@@ -104,7 +104,7 @@ class ProgressBar:
         label_column = TextColumn("{task.description}", table_column=words)
         columns = (SpinnerColumn(), label_column, BarColumn(self._bar_width), *self._figures())
         console = Console(stderr=True)
-        # Only if a person watches: in a log a bar is noise, whatever FORCE_COLOR says.
+        # Only in a terminal: a log needs no bar, even with FORCE_COLOR.
         watched = console.is_interactive and sys.stderr.isatty()
         self._bar = Progress(*columns, console=console, transient=True, disable=not watched)
         self._task = self._bar.add_task(escape(label), total=None)
@@ -134,7 +134,7 @@ class ProgressBar:
 
 
 class CountingBar(ProgressBar):
-    """Likewise for many things of a kind: how many are done, how many a second, and the time left."""
+    """A progress bar with the number of finished items, the rate and the remaining time."""
 
     _most_words, _bar_width = 24, 10
 

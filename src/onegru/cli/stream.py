@@ -1,4 +1,4 @@
-"""`onegru stream`: a model of whole sequences made one that runs in chunks."""
+"""`onegru stream`: make a model run in chunks."""
 
 from __future__ import annotations
 
@@ -32,19 +32,24 @@ _IN_INT8 = "Weights in int8"
 
 _TimeOption = Annotated[
     list[str] | None,
-    typer.Option("--time", metavar="INPUT=AXIS", help="The axis of time of an input, if not clear."),
+    typer.Option("--time", metavar="INPUT=AXIS", help="Time axis of an input, if it cannot be inferred."),
 ]
 _DelayOption = Annotated[
-    bool, typer.Option("--delay", help="Outputs may come later, where a node looks ahead.")
+    bool, typer.Option("--delay", help="Allow look-ahead: outputs can come some steps later.")
 ]
 _QuantizeOption = Annotated[
     bool,
-    typer.Option("--quantize", help="Store W and R of GRU nodes in int8, too.", rich_help_panel=_IN_INT8),
+    typer.Option(
+        "--quantize", help="Store the weights W and R of GRU nodes as int8.", rich_help_panel=_IN_INT8
+    ),
 ]
 _NodesOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--node", metavar="NAME", help="A GRU to store so; all by default.", rich_help_panel=_IN_INT8
+        "--node",
+        metavar="NAME",
+        help="GRU to quantize. Repeat for several. Default: all.",
+        rich_help_panel=_IN_INT8,
     ),
 ]
 _GroupSizeOption = Annotated[
@@ -52,7 +57,7 @@ _GroupSizeOption = Annotated[
     typer.Option(
         "--group-size",
         metavar="N",
-        help="A scale for each 32, 64 or 128 weights, from opset 21 on.",
+        help="One scale for every 32, 64 or 128 weights. Needs opset 21.",
         rich_help_panel=_IN_INT8,
     ),
 ]
@@ -61,7 +66,7 @@ _OpsetOption = Annotated[
     typer.Option(
         "--opset",
         metavar="N",
-        help="The opset of the target: 1 to onnx's newest.",
+        help="Opset of TARGET, 1 to onnx's newest.",
         rich_help_panel=_IN_INT8,
     ),
 ]
@@ -84,10 +89,11 @@ def stream_command(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a model of whole sequences run in chunks: states become inputs and outputs.
+    """Make a model stream: its states become inputs and outputs, so that it runs in chunks.
 
-    The target is written if its chunks give what the source gives for whole sequences, but for rounding.
-    `onegru.load(TARGET).stream()` carries the states.
+    onegru compares the chunks of TARGET with whole sequences in SOURCE, and writes TARGET only if they agree
+    up
+    to rounding. `onegru.load(TARGET).stream()` carries the states.
 
     Example: onegru stream model.onnx streaming.onnx
 

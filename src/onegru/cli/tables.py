@@ -1,4 +1,4 @@
-"""Output for people: tables and short paragraphs that fit 80 columns."""
+"""Tables and paragraphs that fit 80 columns."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def show_timings(
             subject = f"{name}'s time{' with' * bool(way)}{way}"
             say(console, f"{subject} is {item.median / first:.2f} times onegru's")
     if cpu_share < _BUSY:
-        words = f"this process had its CPU only {cpu_share:.0%} of the time, so that times are too long"
+        words = f"this process had its CPU only {cpu_share:.0%} of the time, so the times are too long"
         say(console, f"[yellow]{words}[/]; repeat it on an idle machine")
     say(console, f"each may use {count(threads, 'thread')}")
 
@@ -150,11 +150,11 @@ def show_targets(console: Console, targets: Targets, operator: OpenvinoOperator,
     for name in targets.available:
         console.print(f"{name}{'  in use' if name == targets.chosen else ''}", highlight=False)
     console.print(f"int8: by {targets.int8.upper()}", highlight=False)
-    scope = "one target alone; `pip install .` builds every one" if targets.is_native else "every target"
+    scope = "one target; `pip install .` builds all" if targets.is_native else "every target"
     console.print(f"built for: {scope}", highlight=False)
     words = "not installed"
     if operator.version is not None:
-        way = "the operator in C++" if operator.is_native else "way of Python"
+        way = "the operator in C++" if operator.is_native else "Python"
         words = f"{operator.version}, GRU layers by {way}"
     say(console, f"OpenVINO: {words}{f': {safe(operator.problem)}' if operator.problem else ''}")
 
@@ -165,7 +165,7 @@ def ulp_words(number: int | None) -> str:
 
 
 def left_out_words(names: Sequence[str]) -> str:
-    """The tensors or layers of a file that are no part of the GRUs shown or converted, in a line."""
+    """List the tensors or layers of a file that do not belong to its GRUs, in one line."""
     more = len(names) - _MOST_LEFT_OUT
     listed = ", ".join(map(safe, names[:_MOST_LEFT_OUT])) + (f" and {more} more" if more > 0 else "")
     return f"not part of a GRU here: {listed}"
@@ -174,7 +174,7 @@ def left_out_words(names: Sequence[str]) -> str:
 def _show_gru(console: Console, item: GruReport) -> None:
     console.print(f"[bold]{safe(item.name)}[/]  {item.operator}".rstrip(), highlight=False)
     if item.parameters is None or item.bytes is None:
-        size = "not known before a run, as its weights are computed"
+        size = "unknown before a run, because its weights are computed"
     else:
         size = f"{item.parameters:,} ({item.bytes:,} bytes)"
     table = _grid(2)
@@ -194,14 +194,14 @@ def _show_gru(console: Console, item: GruReport) -> None:
         table.add_row("attention", kinds[item.attention])
     table.add_row("parameters", size)
     if item.lossless_storage is not None:
-        table.add_row("W and R", f"nothing is lost with --weight-storage {item.lossless_storage}")
+        table.add_row("lossless", f"--weight-storage {item.lossless_storage}")
     if item.flops_per_step is not None:
         table.add_row("FLOPs a step", f"{item.flops_per_step:,} for each row")
     for verdict in item.others:
         words = f"[yellow]{verdict.runtime} {verdict.version} {verdict.effect} it[/]: {safe(verdict.reason)}"
         table.add_row("other runtimes", words)
     if item.operator and not item.others:
-        table.add_row("other runtimes", "no other runtime is known to fail on it")
+        table.add_row("other runtimes", "no known problems")
     console.print(table)
 
 

@@ -1,4 +1,4 @@
-"""The command that shows what the gates of a GRU node do."""
+"""`onegru trace`: the gate values of a GRU node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from onegru.cli.outputs import check_not_read, check_target, print_json
 from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
-from onegru.drawing import figure
 from onegru.drawing.page import page
 from onegru.formats.graph import initial_states
 from onegru.layers.gates import files
@@ -39,13 +38,13 @@ from onegru.models.fusing import fusing_hint
 from onegru.models.model import Model, file_of, graph_in
 from onegru.system.atomic_write import write_files
 
-_SUFFIXES = (".npz", ".png", ".html")
+_SUFFIXES = (".npz", ".html")
 _MOST_UNITS = 12
 
 
 _NodeOption = Annotated[
     str | None,
-    typer.Option("--node", metavar="NAME", help="The GRU node; needed if the model has several."),
+    typer.Option("--node", metavar="NAME", help="GRU node. Required if the model has several."),
 ]
 _RowOption = Annotated[
     int | None,
@@ -53,15 +52,15 @@ _RowOption = Annotated[
         "--row",
         metavar="N",
         min=0,
-        help="The row of the batch; by default row 0 is drawn, and statistics cover all rows.",
+        help="Row of the batch. Default: the page shows row 0, and statistics cover all rows.",
     ),
 ]
 _DirectionOption = Annotated[
-    str | None, typer.Option("--direction", help="forward or reverse; by default all directions.")
+    str | None, typer.Option("--direction", help="forward or reverse. Default: all directions.")
 ]
 _AgainstOption = Annotated[
     Path | None,
-    typer.Option("--against", metavar="FILE.npz", help="The trace of another run, to compare with."),
+    typer.Option("--against", metavar="FILE.npz", help="Trace of another run to compare with."),
 ]
 _OutputsOption = Annotated[
     list[str] | None,
@@ -69,7 +68,7 @@ _OutputsOption = Annotated[
         "-o",
         "--output",
         metavar="FILE",
-        help="The file to write: .npz for the numbers, .png or .html for a picture.",
+        help="File to write: .npz with the values, or .html, a page that shows them.",
     ),
 ]
 
@@ -89,7 +88,7 @@ def trace_command(
     activation_storage: ActivationStorage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute what the gates z, r, n and the state h of a GRU node do at each step, and draw it.
+    """Compute the gates z, r, n and the state h of a GRU node at each step.
 
     Example: onegru trace model.onnx -i x.npy -o gates.npz -o gates.html
     """
@@ -134,10 +133,8 @@ def _check_targets(texts: Sequence[str], against: Path | None) -> list[Path]:
     for text in texts:
         path = Path(text)
         if path.suffix.lower() not in _SUFFIXES:
-            raise SpecError(f"-o {text}: must end in .npz, .png or .html")
+            raise SpecError(f"-o {text}: must end in .npz or .html")
         check_target(f"-o {text}", path, [*targets, *filter(None, [against])])
-        if path.suffix.lower() == ".png":
-            figure.check_target(path)
         targets.append(path)
     return targets
 
@@ -163,13 +160,9 @@ def _writer(
     other: onegru.reports.GateTrace | None,
 ) -> Callable[[IO[bytes]], object]:
     """What writes a file."""
-    suffix = path.suffix.lower()
-    if suffix == ".npz":
+    if path.suffix.lower() == ".npz":
         return files.writer(trace)
-    shown = picture(trace, row, direction, other)
-    if suffix == ".png":
-        return figure.writer(figure.draw(shown), path)
-    text = page(shown).encode()
+    text = page(picture(trace, row, direction, other)).encode()
     return lambda file: file.write(text)
 
 

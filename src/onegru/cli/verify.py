@@ -1,4 +1,4 @@
-"""The command that checks a model against other runtimes and against a reference."""
+"""`onegru verify`: compare a model in all runtimes, or with a reference."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ _AgainstOption = Annotated[
     typer.Option(
         "--against",
         metavar="REFERENCE",
-        help="What to compare with: a model (.onnx, .xml), or a checkpoint with its GRUs "
-        "(.pt, .safetensors).",
+        help="Model (.onnx, .xml) or checkpoint (.pt, .safetensors) to compare with.",
     ),
 ]
 _NodesOption = Annotated[
@@ -57,7 +56,7 @@ _NodesOption = Annotated[
     typer.Option(
         "--node",
         metavar="NAME",
-        help="A GRU of REFERENCE to compare with; repeat for several, in the order of the model's.",
+        help="GRU of REFERENCE to compare with. Repeat for several, in the model's order.",
     ),
 ]
 _ToleranceOption = Annotated[
@@ -82,7 +81,7 @@ _RuntimesOption = Annotated[
     typer.Option(
         "--runtime",
         metavar="NAME",
-        help=f"A runtime to compare with: {', '.join(item.name for item in RUNTIMES)}; repeat "
+        help=f"Runtime to compare: {', '.join(item.name for item in RUNTIMES)}; repeat "
         "for several. Default: every one that is installed and reads such files.",
     ),
 ]
@@ -91,8 +90,7 @@ _PrecisionOption = Annotated[
     typer.Option(
         "--precision",
         metavar=" or ".join(PRECISIONS),
-        help="The precision that OpenVINO computes in: f32, or its default, which on some "
-        "processors is bfloat16.",
+        help="Inference precision of OpenVINO: f32, or default, which is bfloat16 on some processors.",
     ),
 ]
 
@@ -111,14 +109,14 @@ def verify_command(
     precision: _PrecisionOption = "f32",
     as_json: AsJson = False,
 ) -> None:
-    """Check a model: run it in onegru and in every runtime that is installed, and say where they differ.
+    """Run a model in onegru and in every installed runtime, and report where they differ.
 
-    Each runtime (ONNX Runtime, OpenVINO, ONNX's own evaluator) is compared with onegru's float64 reference on
-    the same inputs. Where one differs, the first GRU node that gives another result on equal inputs is named,
-    with the mistake that would explain it.
+    onegru compares each runtime (ONNX Runtime, OpenVINO, ONNX's evaluator) with its float64 reference on the
+    same inputs. If one differs, onegru names the first wrong GRU node, and the mistake that explains it.
 
-    The exit code is 1 if something differs, else 0: a runtime that refuses the model, crashes on it or takes
-    too long has nothing to compare, and does not make it 1.
+    The exit code is 1 if something differs, else 0. A runtime that rejects the model, crashes or times out
+    does
+    not change the exit code.
 
     Example: onegru verify model.onnx --dim batch=2 --against checkpoint.pt
     """
@@ -140,7 +138,7 @@ def verify_command(
             progress=watch.progress,
         )
         moved = must_move(loaded, values, random_names, random or 0)
-    found = dataclasses.replace(found, moved=moved)
+    found = dataclasses.replace(found, input_dependent=moved)
     if as_json:
         print_json({**dataclasses.asdict(found), "agrees": found.agrees})
     else:
@@ -164,8 +162,6 @@ def show_verification(console: Console, found: Verification) -> None:
         name = safe(Path(found.against.reference).name)
         if found.against.outputs:
             _add_rows(table, f"against {name}", found.against.outputs, "")
-        for item in found.against.runtimes:
-            _add_rows(table, f"{item.runtime} {item.version}, {name}", item.outputs, item.status)
     console.print(table)
     say(console, *_compared_lines(found))
     for item in found.runtimes:
@@ -179,11 +175,13 @@ def _compared_lines(found: Verification) -> list[str]:
     outputs = next((item.outputs for item in found.runtimes if item.outputs), ())
     if not outputs:
         return []
-    words = f"{sum(item.compared for item in outputs):,} numbers compared"
+    words = f"{sum(item.compared for item in outputs):,} values compared"
     words += "" if found.steps is None else f", over {count(found.steps, 'step')}"
-    words += "" if found.moved is None else f"; {found.moved:,} change with the random inputs"
+    words += (
+        "" if found.input_dependent is None else f"; {found.input_dependent:,} change with the random inputs"
+    )
     left_out = sum(item.left_out for item in outputs)
-    return [words + (f"; {left_out:,} left out, as they are not finite" if left_out else "")]
+    return [words + (f"; {left_out:,} skipped, because they are not finite" if left_out else "")]
 
 
 def _add_rows(table: Table, name: str, outputs: Sequence[OutputResult], otherwise: str) -> None:
@@ -197,7 +195,7 @@ def _add_rows(table: Table, name: str, outputs: Sequence[OutputResult], otherwis
         table.add_row(name, "", otherwise, "", "")
 
 
-# ---- in words
+# ---- text
 
 
 def _runtime_lines(item: RuntimeResult) -> list[str]:
@@ -212,7 +210,7 @@ def _runtime_lines(item: RuntimeResult) -> list[str]:
         lines.append(f"{name} differs first in {_fault_words(item.fault)}")
     if item.reason:
         lines.append(f"{name}: {safe(item.reason)}")
-    return lines or [f"{name} differs; no GRU node is known to be at fault"]
+    return lines or [f"{name} differs; no GRU node explains it"]
 
 
 def _fault_words(fault: Fault) -> str:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from onegru.conformance.case import Case
     from onegru.conformance.cases import kit_cases
+    from onegru.conformance.comparison import compare
     from onegru.conformance.files import ir_files, onnx_model
-    from onegru.conformance.judge import judge
     from onegru.conformance.own import try_runtime
     from onegru.conformance.results import Outcome, RuntimeResults
 
@@ -20,8 +20,8 @@ __all__ = [
     "Case",
     "Outcome",
     "RuntimeResults",
+    "compare",
     "ir_files",
-    "judge",
     "kit_cases",
     "onnx_model",
     "try_runtime",
@@ -32,8 +32,8 @@ _MODULES = {
     "Case": "case",
     "Outcome": "results",
     "RuntimeResults": "results",
+    "compare": "comparison",
     "ir_files": "files",
-    "judge": "judge",
     "kit_cases": "cases",
     "onnx_model": "files",
     "try_runtime": "own",

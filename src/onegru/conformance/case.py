@@ -69,8 +69,8 @@ class Case:
         return self.level("type")
 
     @property
-    def pins(self) -> str:
-        """What a runtime must do to pass, in words."""
+    def checks(self) -> str:
+        """Requirement that a runtime must meet to pass."""
         return words_of(self.operator, self.choices)[0]
 
     @property

@@ -1,14 +1,15 @@
-"""The cases of the kit: under a few thousand, and every level of every factor by itself at least once.
+"""The cases of the suite: every level of every factor occurs at least once.
 
 - One thing at a time: every level of every factor, with everything else as usual.
 - Every activation in every position, in both reset modes, with its parameters given and by default.
 - The heart of each operator in full: direction, layout, reset mode, lengths, first state, biases.
-- Any two levels of any two factors together, in each version, but for values and the sizes that runtimes end
-  their process on: covering arrays.
-- Edges: sizes of 0 and 1 with whatever turns axes. Extremes: infinities, NaN, huge and tiny numbers with
-  whatever bounds them. Long sequences in each type.
+- Any two levels of any two factors together, in each version, as covering arrays. Values and sizes that crash
+  runtimes are excluded.
+- Edges: sizes of 0 and 1 with everything that changes axes. Extremes: infinities, NaN, huge and tiny values
+with
+  everything that bounds them. Long sequences in each type.
 
-Quantized cases are by themselves: they are about how weights and inputs get to the node.
+Quantized cases are separate, because they test how weights and inputs reach the node.
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ def _has_parameters(operator: Operator, choices: Choices) -> bool:
 
 
 def _has_limits(choices: Choices) -> bool:
-    """Whether infinities and huge numbers have limits, whatever the order of operations."""
+    """Whether infinities and huge values have limits in any order of operations."""
     if choices.get("values") not in ("huge", "infinite") or choices.get("clip") == "reached":
         return True
     return _BOUNDED.issuperset(choices[position] for position in POSITIONS if position in choices)

@@ -1,6 +1,6 @@
 """Covering arrays: few rows in which every pair of levels of any two factors occurs.
 
-Written here because the rows name the cases of the kit, which have to stay the same whatever is installed.
+Written here because the rows name the cases of the kit, which must not depend on installed packages.
 
 Source: the greedy algorithm of D. M. Cohen et al., The AETG System, IEEE Transactions on Software Engineering
 23(7), 1997: each row is the best of some that are put together level by level.

@@ -34,7 +34,7 @@ from onegru.engines.interface import Problem
 from onegru.operators.lowering import Lowered
 from onegru.operators.schema import CANONICAL_AXES
 
-#: How far an activation may be off, in units roundoff of its range; of float32's for the 16-bit types.
+#: Tolerance of an activation, in unit roundoffs of its range; float32's for 16-bit types.
 ACTIVATION_ERROR = 16.0
 
 #: How often a sum, or an activation, may be rounded to the type on its way to the next.

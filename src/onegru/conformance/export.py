@@ -7,7 +7,7 @@
     DIR/openvino/NAME/model.xml, model.bin
                      /inputs.npz              by the model's names; bfloat16 as float32, which holds it
     and in each folder
-      case.json                               what it pins, where the specification says so, types, shapes
+      case.json                               what it checks, where the specification says so, types, shapes
       expected.npz                            the outputs in float64
       tolerance.npz                           how far each number may be off
 
@@ -117,7 +117,7 @@ def rounded_outputs(case: Case) -> dict[str, Array]:
 
 
 def _one_tolerance(case: Case, rounded: Mapping[str, Array]) -> float:
-    """How far every number may be off from the rounded one: as far as the one that may be most."""
+    """Return one tolerance for all values: the largest."""
     most = 0.0
     for name, expected in case.expected.items():
         with np.errstate(invalid="ignore"):
@@ -138,7 +138,7 @@ def _summary(case: Case) -> dict[str, Any]:
 def _details(case: Case) -> dict[str, Any]:
     dtype = case.dtype
     return {
-        "pins": case.pins,
+        "checks": case.checks,
         "source": case.source,
         "attributes": case.attributes,
         "constant_weights": case.has_constant_weights,
@@ -163,7 +163,7 @@ def _json(value: object) -> bytes:
 
 
 def _npz(arrays: Mapping[str, Array]) -> bytes:
-    """An .npz; of bfloat16, which NumPy's files have not, as float32."""
+    """Write an .npz; bfloat16 becomes float32, because NumPy's files do not have it."""
     file = io.BytesIO()
     plain: dict[str, Any] = {
         name: array.astype(np.float32) if array.dtype.name == "bfloat16" else array

@@ -1,4 +1,4 @@
-"""What varies between the cases of the kit: factors, their levels, and what each level pins, in words.
+"""The factors of the suite, their levels, and the requirement that each level checks.
 
 Sources: the published specifications, by the place and the sentence there that each factor names. Where they
 are silent, the rule is onegru's own, in docs/operators/index.md, and the source says so.
@@ -35,7 +35,7 @@ class Factor:
     Attributes:
         name: its name: an attribute, input or axis of the specification, where it is one.
         section: where the specification has it.
-        levels: what it may be, the usual one first, each with what it pins.
+        levels: what it may be, the usual one first, each with what it checks.
     """
 
     name: str
@@ -55,8 +55,8 @@ _DTYPE = Factor(
     "Type Constraints, T",
     {
         "float32": _USUAL,
-        "float16": "Tensors may be float16, whatever the sums are computed in.",
-        "bfloat16": "Tensors may be bfloat16, whatever the sums are computed in.",
+        "float16": "Tensors can be float16, with sums in any type.",
+        "bfloat16": "Tensors can be bfloat16, with sums in any type.",
         "float64": "Tensors may be float64, and results are as exact as that.",
     },
 )
@@ -93,7 +93,7 @@ _DIRECTIONS = {
     "forward": "The direction forward, written out, is the usual one.",
     "reverse": "Backwards, each row starts at its own last step; Y keeps the places of X; Y_h is the state "
     "after step 0.",
-    "bidirectional": "Two directions with weights of their own; the second goes backwards.",
+    "bidirectional": "Two directions with separate weights; the second runs backwards.",
 }
 _SIZE_LEVELS: Mapping[str, Mapping[str, str]] = {
     "seq_length": {
@@ -144,7 +144,7 @@ _SCORES = Factor(
 _STORED = Factor(
     "stored",
     "Operator DequantizeLinear",
-    {"plain": _USUAL, **{name: storage.pins for name, storage in STORAGES.items()}},
+    {"plain": _USUAL, **{name: storage.checks for name, storage in STORAGES.items()}},
 )
 _ROUNDED = Factor(
     "rounded",
@@ -224,7 +224,7 @@ def _later_attributes(operator: Operator) -> list[Factor]:
     if "output_sequence" in operator.attributes:
         levels = {
             "none": _USUAL,
-            "0": "Y is computed if the node names it, whatever output_sequence says.",
+            "0": "Y is computed if the node names it, regardless of output_sequence.",
             "1": "Y is computed.",
         }
         found.append(Factor("output_sequence", "Attribute output_sequence, sentence 1", levels))
@@ -394,7 +394,7 @@ _OWN_RULE = "where it is silent: docs/operators/index.md"
 
 
 def words_of(operator: Operator, choices: Mapping[str, Any]) -> tuple[str, str]:
-    """What a case pins and where the specification says so.
+    """What a case checks and where the specification says so.
 
     Args:
         operator: its operator.
@@ -402,9 +402,9 @@ def words_of(operator: Operator, choices: Mapping[str, Any]) -> tuple[str, str]:
     """
     factors = all_factors_of(operator)
     named = [factors[name] for name in choices]
-    pins = " ".join(factor.levels[choices[factor.name]] for factor in named)
+    checks = " ".join(factor.levels[choices[factor.name]] for factor in named)
     sections = list(dict.fromkeys(factor.section for factor in named)) or ["Equations, every line"]
     if operator is AUGRU or any(level in _SILENT.get(name, ()) for name, level in choices.items()):
         sections.append(_OWN_RULE)
     where = f"{operator}: {'; '.join(sections)}"
-    return pins or "The operator with everything as it is by default.", where
+    return checks or "The operator with everything as it is by default.", where

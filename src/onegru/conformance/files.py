@@ -101,7 +101,7 @@ def _inner(case: Case, name: str) -> str:
 
 
 def _quantizing(case: Case) -> tuple[list[NodeProto], list[NodeProto], list[TensorProto]]:
-    """The nodes before and behind a quantized case's node, and their constants."""
+    """The nodes around a quantized case's node, and their constants."""
     from onnx import TensorProto, helper, numpy_helper
 
     before: list[NodeProto] = []

@@ -1,4 +1,4 @@
-"""A runtime of one's own, judged by the cases of the kit."""
+"""Run the suite in a custom runtime."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from onegru.conformance.case import Case
 from onegru.conformance.cases import kit_cases, select_cases
+from onegru.conformance.comparison import compare
 from onegru.conformance.files import IR, ONNX
-from onegru.conformance.judge import judge
 from onegru.conformance.results import Outcome, RuntimeResults
 from onegru.conformance.runtimes.function import Function, FunctionRuntime, find_function
 from onegru.conformance.runtimes.registry import RuntimeConfig
@@ -29,7 +29,7 @@ def try_runtime(
     timeout: float | None = SECONDS,
     progress: Callable[[int, int], None] | None = None,
 ) -> RuntimeResults:
-    """Judge a runtime of your own by the cases of the kit, in processes that may crash or hang.
+    """Compare a runtime of your own with the cases of the kit, in processes that may crash or hang.
 
         results = onegru.conformance.try_runtime(my_gru, "gru_14__*")
         print(results.summary())  # 81 passed, 1 differed
@@ -49,11 +49,11 @@ def try_runtime(
         progress: called after each case with the number of those done and of all.
 
     Returns:
-        what came of each case; where it differs, the number that is off by the most, what it should be, and
+        the result of each case; if it differs, the worst value, the expected value, and
         how far it may be off.
 
     Raises:
-        SpecError: an argument is not legal, or no case has such a name.
+        SpecError: an argument is invalid, or no case has such a name.
     """
     if not (callable(run) or isinstance(run, str)):
         raise SpecError.of("run", f"{shown(run)}; must be a function of a case, or 'module:function'")
@@ -78,7 +78,7 @@ def try_runtime(
 def _run_here(
     runtime: FunctionRuntime, cases: Sequence[Case], progress: Callable[[int, int], None] | None
 ) -> RuntimeResults:
-    """Judge a runtime in this process, which ends where the runtime does."""
+    """Compare a runtime in this process, which ends where the runtime does."""
     outcomes: dict[str, Outcome] = {}
     outputs: dict[str, Mapping[str, Array]] = {}
     for done, case in enumerate(cases, start=1):
@@ -89,7 +89,7 @@ def _run_here(
         except RuntimeError as error:
             outcomes[case.name] = Outcome("refuses", str(error))
         else:
-            outcomes[case.name] = judge(case, found)
+            outcomes[case.name] = compare(case, found)
             if outcomes[case.name].status == "differs":
                 outputs[case.name] = found
         if progress is not None:

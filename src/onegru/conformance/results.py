@@ -32,7 +32,7 @@ PAST: Mapping[Status, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a case in a runtime.
+    """Result of a case in a runtime.
 
     Attributes:
         status: passes, differs, refuses (an error of the runtime's own) or crashes (a signal, an exit, a
@@ -56,12 +56,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeResults:
-    """What came of all cases in one runtime.
+    """Results of all cases in one runtime.
 
     Attributes:
         runtime: its name.
         version: its version.
-        options: what it was asked for beside that, such as its precision, provider, engine or SIMD target.
+        options: other settings, such as precision, provider, engine or SIMD target.
         outcomes: by the case's name, without cases that are not this runtime's, such as an IR for ONNX
             Runtime.
         outputs: what it gave in the cases where it differs, by the case's name and the output's.
@@ -84,7 +84,7 @@ class RuntimeResults:
         return {status: found[status] for status in STATUSES}
 
     def summary(self) -> str:
-        """Those counts in words, such as "81 passed, 1 differed"."""
+        """Summarize the counts, such as "81 passed, 1 differed"."""
         return ", ".join(f"{number} {PAST[status]}" for status, number in self.counts().items() if number)
 
 
@@ -122,10 +122,10 @@ def document(results: Sequence[RuntimeResults], *, figures: bool = True) -> dict
 def write_results(
     path: str | os.PathLike[str], results: Sequence[RuntimeResults], *, figures: bool = True
 ) -> None:
-    """Write results to a file, as `document` has them, whole or not at all.
+    """Write results to a file in the form of `document`, completely or not at all.
 
     Raises:
-        SpecError: path is no file's name.
+        SpecError: path is not a file name.
         OSError: it cannot be written.
     """
     found = document(results, figures=figures)
@@ -142,7 +142,7 @@ def read_results(path: str | os.PathLike[str]) -> list[RuntimeResults]:
     """The results in a file that `write_results` wrote.
 
     Raises:
-        SpecError: path is no file's name.
+        SpecError: path is not a file name.
         FormatError: it is another file.
         OSError: it cannot be opened.
     """

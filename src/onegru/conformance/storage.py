@@ -30,9 +30,9 @@ class Storage:
     """How W and R of a case are stored.
 
     Attributes:
-        pins: what a runtime must do to pass, in words.
+        checks: the requirement that a runtime must meet to pass.
         kind: the type of the integers.
-        per: what has a scale of its own, and a zero point if there are any.
+        per: the unit that has a scale, and a zero point if there are any.
         zeros: the smallest and the largest zero point; None for no such input.
         axis: the attribute; None for none. Along axis 0 go the rows of both directions, as one matrix.
         opset: the oldest of its models, which has what it needs.
@@ -41,7 +41,7 @@ class Storage:
         shrinks_R: what R is multiplied by.
     """
 
-    pins: str
+    checks: str
     kind: str = "int8"
     per: Literal["tensor", "row", "block"] = "row"
     zeros: tuple[int, int] | None = None
@@ -57,18 +57,18 @@ _BLOCKS = "for every two columns of a row"
 
 #: Every way in which the kit stores W and R, by name.
 STORAGES: Mapping[str, Storage] = {
-    "int8 by row": Storage("W and R are int8, each row with a scale of its own."),
+    "int8 by row": Storage("W and R are int8, with one scale for each row."),
     "int8 by tensor": Storage(f"W and R are int8, each {_ONE}.", "int8", "tensor", (-9, 9)),
     "int8 with -128": Storage("-128 is an integer like others.", has_lowest=True),
     "uint8 by row": Storage(
-        "W and R are uint8, each row with a zero point of its own; a negative axis counts from the end.",
+        "W and R are uint8, with one zero point for each row; a negative axis counts from the end.",
         *("uint8", "row", (96, 160)),
         axis=-2,
         opset=19,
     ),
     "uint8 by tensor": Storage(f"W and R are uint8, each {_ONE}.", "uint8", "tensor", (96, 160)),
     "int8 of both directions": Storage(
-        "The rows of both directions are one matrix of int8, behind whose DequantizeLinear is a Reshape.",
+        "The rows of both directions are one int8 matrix; a Reshape follows its DequantizeLinear.",
         axis=0,
     ),
     "int8 in blocks": Storage(
@@ -79,7 +79,7 @@ STORAGES: Mapping[str, Storage] = {
     ),
     "int8 with B in int32": Storage("B is stored as well: int32 with one scale.", bias="int32"),
     "W 128 times R": Storage(
-        "W and R have scales of their own, here a factor of 128 apart.", opset=21, shrinks_R=2.0**-7
+        "W and R have separate scales, here with a factor of 128 between them.", opset=21, shrinks_R=2.0**-7
     ),
     "int8 with float16": Storage("Scales in float16 make weights in float16.", opset=19),
     "int8 with output_dtype": Storage(
@@ -155,7 +155,7 @@ def _store(storage: Storage, array: Array, random: np.random.Generator, factor: 
     low, high = _INTEGERS[storage.kind]
     first, last = storage.zeros or (0, 0)
     zero_point = np.asarray(random.integers(first, last, shape, endpoint=True))
-    # The largest number is at most so many times the smallest scale.
+    # The largest value, in multiples of the smallest scale.
     reach = min(high - last, first - low)
     unit = 2.0 ** np.ceil(np.log2(np.abs(numbers).max() / reach))
     scale = np.asarray(unit * random.integers(8, 16, shape) / 8)

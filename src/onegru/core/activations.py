@@ -27,9 +27,9 @@ class ActivationKind:
         compute: the formula, written with elementary functions, of x, alpha and beta.
         takes: the parameters that the function takes, in order: "alpha", "beta" or both.
         defaults: the defaults of those parameters that have one.
-        bounds: the ends of its range, whatever the parameters; None if it has not two.
-        keeps_zero: whether it gives 0 for 0, whatever the parameters.
-        is_odd: whether f(-x) = -f(x), whatever the parameters.
+        bounds: the ends of its range for all parameters; None if it is unbounded.
+        keeps_zero: whether f(0) = 0 for all parameters.
+        is_odd: whether f(-x) = -f(x) for all parameters.
         is_operator: whether ONNX has an operator of this name.
         called: what others call it where it takes no parameters, by their names.
     """

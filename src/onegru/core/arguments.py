@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import numbers
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 import numpy as np
 
 from onegru.core.errors import SpecError
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _LONGEST = 100
 
@@ -116,22 +111,6 @@ def node_names(name: str, value: object) -> bool | frozenset[str]:
     if not isinstance(value, Collection) or not value or not all(isinstance(item, str) for item in value):
         raise SpecError.of(name, f"{shown(value)}; must be True, False or names of GRU nodes")
     return frozenset(value)
-
-
-def renamed_arguments(now: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A function that tells what replaces arguments that it had: old name → what to write instead."""
-
-    def of(function: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(function)
-        def told(*args: P.args, **kwargs: P.kwargs) -> R:
-            for name in kwargs:
-                if name in now:
-                    raise SpecError.of(name, f"no longer an argument of {function.__name__}; now {now[name]}")
-            return function(*args, **kwargs)
-
-        return told
-
-    return of
 
 
 def check_function(name: str, value: object) -> None:

@@ -22,7 +22,7 @@ TOLERANCE_CONVERTED: Mapping[str, float] = {
     "bfloat16": 6.5e-2,
 }
 
-#: What models with quantized weights have beside their element types in the tables below.
+#: Names of quantized models in the tables below.
 QUANTIZED = "quantized"
 
 #: For models whose GRU nodes were rewritten, in `largest_allowed`.
@@ -63,7 +63,7 @@ TOLERANCE_ACROSS_RUNTIMES: Mapping[str, float] = {
     "bfloat16": 5e-2,
 }
 
-#: How many times as far as one rounding of its inputs moves a model, rounding after every operation may.
+#: Error of rounding after each operation, in multiples of the effect of rounding the inputs once.
 SENSITIVITY_FACTOR = 16.0
 
 # But no further, relative to max(1, the absolute value): what a rounding moves by more than that cannot be
@@ -124,9 +124,9 @@ def arrays_in(output: Any) -> list[Array]:
 
 
 def nothing_compared(*runs: Mapping[str, Any]) -> str:
-    """Why a comparison with the outputs of these runs would prove nothing, in words; empty if it does not.
+    """Return why a comparison with these outputs is inconclusive; empty if it is conclusive.
 
-    NaN equals whatever is broken in the same way, so at least half of an output's numbers have to be finite.
+    NaN equals any other NaN, so at least half of an output's values must be finite.
     """
     sizes: dict[str, int] = {}
     counts: dict[str, int] = {}
@@ -251,7 +251,7 @@ class Agreement:
     Attributes:
         agrees: whether every element lies within the tolerance.
         max_abs: the largest absolute difference; None where the two cannot be compared element by element.
-        max_ulp: the largest difference in units in the last place, likewise.
+        max_ulp: the largest difference in units in the last place.
         where: the first index, in the order of the array, beyond the tolerance; None if there is none.
         expected: the element expected there.
         got: the element found there.

@@ -48,13 +48,13 @@ _STORAGES = (
 )
 WEIGHT_STORAGES: Mapping[str, Storage] = {storage.name: storage for storage in _STORAGES}
 
-#: What inputs of products with weights in int8 can be rounded to, and how many int8 hold one.
+#: Activation types for int8 weights, and the number of int8 values that store one.
 ACTIVATION_STORAGES: Mapping[str, int] = {"int16": 2, "int8": 1}
 DEFAULT_ACTIVATION_STORAGE = "int16"
 
 
 def is_int8(weight_storage: object) -> bool:
-    """Whether weights are kept in int8, with scales."""
+    """Whether weights are stored as int8 with scales."""
     return any(kept.is_int8 and kept.name == weight_storage for kept in _STORAGES)
 
 
@@ -131,7 +131,7 @@ def to_float32(value: float) -> float:
 
 
 def contiguous(value: object, dtype: npt.DTypeLike | None = None) -> Array:
-    """`value` as an array whose rows lie one behind the other, copied only if it has to be.
+    """Return a C-contiguous array; copy only if necessary.
 
     Unlike NumPy's `ascontiguousarray`, which makes [1] of arrays without axes, it keeps the shape.
     """

@@ -1,4 +1,4 @@
-"""The elementary functions that activation functions are written with, for whatever computes with them.
+"""The elementary functions of activation functions, for several kinds of numbers.
 
 NumPy's arrays are here; PyTorch's tensors and the nodes of an ONNX graph stand where they are needed.
 """
@@ -55,7 +55,7 @@ class Elementary(Protocol):
         """One value where x < 0, another where x > 0; they are equal at 0."""
 
     def finite(self, x: Any) -> Any:
-        """The same, with a large number in the place of infinity."""
+        """The same, with a large number instead of infinity."""
 
 
 class NumpyElementary:

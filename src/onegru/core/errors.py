@@ -58,7 +58,7 @@ class SpecError(OneGRUError, ValueError):
 
 
 class FormatError(OneGRUError, ValueError):
-    """A file that is broken, hostile, or holds something onegru does not read.
+    """Invalid or unsupported content of a file.
 
     The message names the file and the place in it.
     """
@@ -81,7 +81,7 @@ _PACKAGE = Path(__file__).parents[1]
 def is_own_mistake(error: Exception) -> bool:
     """Whether onegru's own lines raised an error of Python's, as wrong arguments of another package do.
 
-    Other packages in C++ raise RuntimeError, or classes of their own, from the line that calls them.
+    Other C++ packages raise RuntimeError or their own classes from the calling line.
     """
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
@@ -139,7 +139,7 @@ def prefixed_errors(place: str) -> Iterator[None]:
 
 
 class SpecWarning(UserWarning):
-    """Something that is legal but has no effect, or costs more than it need."""
+    """Valid input that has no effect, or is avoidably slow."""
 
     __module__ = "onegru"
 

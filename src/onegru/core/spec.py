@@ -1,6 +1,6 @@
 """The canonical form of a GRU, independent of any dialect.
 
-A `Spec` and its `Weights` exist only if they are legal, so nothing below checks them again.
+A `Spec` and its `Weights` exist only if they are valid, so lower layers do not check them again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def attention_of(value: object) -> Attention | None:
 
 
 def attended(attention: Attention | bool | None, z: Any, a: Any) -> Any:
-    """The update gate as a step uses it, of arrays or whatever else computes; see `Spec`."""
+    """The update gate with attention; see `Spec`. Arguments can be arrays or other numbers."""
     return 1 - a * (1 - z) if attention == "dien" else (1 - a) * z
 
 

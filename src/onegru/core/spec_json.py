@@ -46,7 +46,7 @@ def spec_from_json(item: object) -> Spec:
     """The `Spec` of such fields.
 
     Raises:
-        SpecError: one is missing, unknown or not legal.
+        SpecError: one is missing, unknown or invalid.
     """
     if not isinstance(item, dict) or item.keys() != _FIELDS.keys():
         raise SpecError(f"must be an object with {', '.join(_FIELDS)}")

@@ -12,7 +12,7 @@ from onegru.core.errors import SpecError
 
 
 def as_tensor(name: str, value: object, must_be: tuple[str, ...] = ()) -> Array:
-    """A tensor of any framework as an array of its own element type, bfloat16 included.
+    """Convert a tensor of any framework to an array of the same element type.
 
     Args:
         name: what to call it in errors.
@@ -26,7 +26,7 @@ def as_tensor(name: str, value: object, must_be: tuple[str, ...] = ()) -> Array:
         value = _plain(value)
     except SpecError:
         raise
-    except Exception as error:  # whatever a framework raises for a tensor without numbers
+    except Exception as error:  # frameworks raise various errors for a tensor without values
         raise SpecError.of(name, f"its values cannot be read ({error}); must be a dense array") from error
     return as_float_array(name, value, must_be) if must_be else as_float_array(name, value)
 

@@ -1,4 +1,4 @@
-"""Numbers, shapes and foreign names in words."""
+"""Numbers, shapes and names as text for messages."""
 
 from __future__ import annotations
 

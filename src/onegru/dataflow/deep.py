@@ -51,7 +51,7 @@ def answered_once(
 
     Args:
         memo: the attribute of its object that keeps the answers.
-        circle: gives the answer to a question that leads back to itself, of the same arguments.
+        circle: returns the answer to a question that depends on itself.
     """
 
     def decorate(

@@ -1,6 +1,6 @@
 """Changes of a graph, said once for every file format.
 
-An `Edit` stages changes: the flow stays as it was read, so that whatever was found out about it still holds.
+An `Edit` stages changes: the flow stays as it was read, so that results about it stay valid.
 A writer of each format then applies them to the file's own representation, and touches nothing else of it.
 Operators are said with ONNX's names in the form of its newest opset: lists of integers are inputs.
 """
@@ -232,10 +232,10 @@ class Edit:
         return [*(op for ops in self._before.values() for op in ops), *self._last]
 
     def around(self, items: Collection[tuple[Op | None, Any]]) -> Iterator[Any]:
-        """What stands for the file's operators, in order, and the new operators among and behind them.
+        """The operators of the file with their replacements, in order, and the new operators.
 
         Args:
-            items: operators, and what stands for each; None for what is no operator.
+            items: operators with their replacements; None for other items.
         """
         for op, item in items:
             yield from self._new_before(op)

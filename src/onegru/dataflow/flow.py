@@ -263,7 +263,7 @@ class Flow:
     # Sizes: integers that are computed from shapes
 
     def sizes(self, name: str) -> tuple[Size, ...] | None:
-        """The elements of a small tensor of integers, as far as they are sizes or known; None if not."""
+        """The elements of a small integer tensor, if they are sizes or constants; else None."""
         return self.owner(name)._find_sizes(name)
 
     @answered_once("_sizes")

@@ -38,9 +38,9 @@ class Slices:
 
     Attributes:
         name: the value.
-        axis: the axis of time.
+        axis: the time axis.
         step: 1, or -1 if the first iteration takes the last slice.
-        is_kept: whether the slice has the axis of time, of size 1.
+        is_kept: whether the slice keeps the time axis, with size 1.
     """
 
     name: str
@@ -56,9 +56,9 @@ class Collected:
     Attributes:
         inner: what the body calls it.
         name: what it is around the loop; "" if nobody takes it.
-        axis: the axis of time.
+        axis: the time axis.
         step: 1, or -1 if the first iteration gives the last slice.
-        is_kept: whether the slice has the axis of time, of size 1.
+        is_kept: whether the slice keeps the time axis, with size 1.
     """
 
     inner: str
@@ -70,7 +70,7 @@ class Collected:
 
 @dataclass(eq=False, slots=True)
 class Loop:
-    """A loop, whatever the format calls it.
+    """A loop of any format.
 
     Attributes:
         op: the operator.

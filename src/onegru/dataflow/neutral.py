@@ -18,7 +18,7 @@ def beside_ones(flow: Facts, op: Op) -> str | None:
 
     Keras multiplies by its dropout, which is a tensor of ones outside of training.
     """
-    # Not sums with zeros: these may be a first state, which a cell is told by.
+    # Not sums with zeros, because these can be an initial state, which identifies a cell.
     for place in operator_of(op.kind).ones_at if len(op.inputs) == 2 else ():
         name, other = op.inputs[1 - place], op.inputs[place]
         if flow.fill(other) == 1:

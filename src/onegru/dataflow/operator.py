@@ -74,7 +74,7 @@ class Facts(Protocol):
         """Integers that are an attribute of an operator, or else the constant input at this place."""
 
     def sizes(self, name: str) -> tuple[Size, ...] | None:
-        """The elements of a small tensor of integers, as far as they are sizes or known; None if not."""
+        """The elements of a small integer tensor, if they are sizes or constants; else None."""
 
     def shape(self, name: str) -> Shape | None:
         """A value's shape; None if even its rank is not known."""

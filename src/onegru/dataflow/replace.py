@@ -1,4 +1,4 @@
-"""Operators of a graph put in the place of others."""
+"""Replace operators of a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures as pages: one HTML file that loads nothing and draws by itself."""
+"""The HTML page of gate values: one file that loads nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def page(picture: Picture) -> str:
             "The .npz file has every step."
         )
     if not any(run.steps for view in picture.views for run in view.runs):
-        notes.append("This row has no steps, so there is nothing to see.")
+        notes.append("This row has no steps.")
     data = {
         "words": picture.words,
         "notes": notes,

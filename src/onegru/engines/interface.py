@@ -49,7 +49,7 @@ class EngineOptions(NamedTuple):
         return self._replace(weight_storage=weights, activation_storage=activations)
 
     def for_type(self, dtype: str) -> Self:
-        """The options for a GRU node of a model: only those of float32 keep their weights in another type."""
+        """The options for a GRU node of a model: only float32 nodes can store weights in another type."""
         return self if dtype == "float32" else self._replace(weight_storage=None, activation_storage=None)
 
 

@@ -68,7 +68,7 @@ class Targets:
         chosen: the one in use: the best, or what the environment variable ONEGRU_TARGET names.
         int8: what multiplies in int8 on it: "simd" for its usual instructions, "vnni" for AVX-512 VNNI or
             AVX-VNNI, "amx" for AMX where there are several rows and VNNI where there is one.
-        is_native: whether the build is for one target alone, as an editable install is for that of the
+        is_native: whether the build is for one target only, such as an editable install for the target of the
             machine that made it; `pip install .` and wheels have every target.
     """
 
@@ -85,7 +85,7 @@ def targets() -> Targets:
     """Which SIMD targets the native core has here, and which one it uses.
 
     Raises:
-        SpecError: ONEGRU_TARGET or ONEGRU_NUM_THREADS is not legal.
+        SpecError: ONEGRU_TARGET or ONEGRU_NUM_THREADS is invalid.
     """
     _honour_environment()
     return Targets(
@@ -128,7 +128,7 @@ def asked_threads() -> int | None:
     return _asked or None
 
 
-def release_memory() -> int:
+def empty_cache() -> int:
     """Release the memory that is kept for new outputs.
 
     New outputs of 64 KiB and more reuse the memory of earlier ones that are gone: fresh memory costs more
@@ -156,7 +156,7 @@ def _honour_environment() -> None:
 
 
 def _set(threads: int) -> None:
-    """Use so many threads; 0 for the default.
+    """Set the number of threads; 0 for the default.
 
     OMP_NUM_THREADS may be a list, a number for each level; others refuse what is wrong in it.
     """
@@ -171,7 +171,7 @@ def _set(threads: int) -> None:
 def layer_arguments(
     spec: Spec,
 ) -> tuple[int, int, list[bool], bool, int, float, list[tuple[int, float, float]]]:
-    """What a native layer is told of its specification, beside the type."""
+    """Translate a specification for the native core, without the type."""
     _honour_environment()
     return (
         spec.input_size,
@@ -190,7 +190,7 @@ class NativeEngine:
     Args:
         spec: what to compute.
         weights: its weights; kept only in packed form.
-        options: the types that W and R are kept in, and with int8 those of the inputs of products.
+        options: storage types of W and R, and with int8 of the activations.
     """
 
     name = "native"

@@ -44,7 +44,7 @@ def activate(activation: Activation, x: Float64) -> Float64:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedMatrix:
-    """A matrix of int8 weights, transposed, that rounds what it is multiplied with to integers as well.
+    """A transposed int8 weight matrix that also rounds its operand to integers.
 
     A row x becomes q = x/s, rounded to nearest even, in float32: |q| ≤ 127 for one plane, 127·128 for two.
     Its scale s follows from its largest |x|, or from 1 for a state within ±1. The product is
@@ -126,7 +126,7 @@ class ReferenceWeights:
 
 
 def run(spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem, least: float = 0.0) -> None:
-    """Run every direction over every row, and write the outputs: zero past a row's end.
+    """Run every direction over every row, and write the outputs: zero in the padding.
 
     Args:
         spec: what to compute.
@@ -186,7 +186,7 @@ def step(
         spec: what to compute.
         w: a direction's weights.
         d: which direction.
-        Xt: input rows [B, I]; any numbers that have the operators below, as arrays of float64 do.
+        Xt: input rows [B, I]; any numbers with the operators below, such as float64 arrays.
         H: the states before, [B, H].
         at: attention scores [B, 1]; None without attention.
         activate: the activation functions of such numbers.
@@ -210,14 +210,14 @@ def step(
 def trace(
     spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem, before: Array, found: Step
 ) -> None:
-    """Write the gates of a call whose states are known, each step by itself.
+    """Write the gates of a call with known states, step by step.
 
     Args:
         spec: what was computed.
         weights: one for each direction.
         problem: the call.
         before: the state before each step, [T, D, B, H].
-        found: arrays of that shape to write, of any type; steps past a row's end are left, and so is `h`.
+        found: arrays of that shape to write, of any type; steps in the padding are left, and so is `h`.
     """
     X, attention = problem.X, problem.attention
     T, B, I = X.shape

@@ -27,7 +27,7 @@ from onegru.engines.storage import check_storage, planes_of, stored
 class ReferenceEngine:
     """The NumPy float64 reference, its results rounded once to the element type.
 
-    W and R are first rounded to `weight_storage`; with int8, the inputs of products to `activation_storage`.
+    W and R are first rounded to `weight_storage`; with int8, activations are rounded to `activation_storage`.
     """
 
     name = "reference"

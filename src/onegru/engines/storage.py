@@ -25,7 +25,7 @@ _LARGEST_RANGE = np.float32(float.fromhex("0x1.fffffp127"))
 # What is rounded to infinity in a type of 16 bits, and all above.
 _INFINITE = {"float16": np.float32(65520), "bfloat16": np.float32(float.fromhex("0x1.ffp127"))}
 
-# A number of this size, and so many times larger than others of its row, switches a unit on or off.
+# A value of this size, and this many times larger than others of its row, masks a unit.
 _LEAST_SWITCH, _SWITCH_RATIO = np.float32(1e3), np.float32(1e3)
 
 
@@ -86,9 +86,9 @@ def storage_problem(matrix: Array, weight_storage: str | None) -> str:
         )
     if matrix.shape[-1] > _MOST_INPUTS:
         shape = list(matrix.shape)
-        return f"shape {shape}; its last axis must be at most {_MOST_INPUTS} to be kept in int8"
+        return f"shape {shape}; its last axis must be at most {_MOST_INPUTS} for int8"
     if not np.isfinite(matrix).all():
-        return "holds NaN or infinity; must be finite to be kept in int8"
+        return "contains NaN or infinity; must be finite for int8"
     if switch := _switch(matrix, group_size(weight_storage)):
         return (
             f"holds {switch:.3g} as a switch, as masked steps have it, beside which int8 makes zeros of the "
@@ -111,7 +111,7 @@ def _switch(matrix: Array, group: int) -> float:
 
 
 def _in_groups(matrix: Array, group: int) -> Array:
-    """[..., rows, groups, weights], with zeros behind the last weights of a row."""
+    """[..., rows, groups, weights], with zeros after the last weights of a row."""
     K = matrix.shape[-1]
     padded = np.pad(matrix, [(0, 0)] * (matrix.ndim - 1) + [(0, -K % group)])
     return padded.reshape(*matrix.shape[:-1], -(-K // group) or 1, -1)

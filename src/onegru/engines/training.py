@@ -41,7 +41,7 @@ class Outputs(NamedTuple):
 
     Attributes:
         Y: [T, D, B, H], zero past each row's end.
-        Y_h: [D, B, H], likewise.
+        Y_h: [D, B, H], the last state.
         gates: those of each step, [T, D, B, S], S being 4·H in whole vectors; None if none are kept.
     """
 
@@ -229,9 +229,9 @@ class TrainedLayer:
         Args:
             call: the call.
             Y: what `forward` gave for it.
-            gates: likewise; None to compute them again.
+            gates: the gates of the forward pass; None to compute them again.
             dY: the gradient by Y, its last axis contiguous; None for zeros.
-            dY_h: the gradient by Y_h, likewise.
+            dY_h: the gradient of the loss with respect to Y_h.
             wanted: by which inputs: "X", "initial_h", "attention".
             weights: by which weights of each direction: "W", "R", "Wb", "Rb".
             new: makes the array of a gradient, contiguous, of this shape; None for NumPy's.

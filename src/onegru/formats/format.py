@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # which import what reads each format
 
     Layers = dict[str, GRU | Stack]
 
-_MOST_BESIDE = 3  # as many layers a message names
+_MOST_NAMED = 3  # layers in a message
 
 
 class Format:
@@ -116,8 +116,7 @@ class KerasFormat(Format):
 
         model = read_keras(file, name, keras_version)
         if not model.layers:
-            beside = _beside(model.others) + _held(model.others, model.held)
-            raise FormatError(f"{file}: no GRU with weights of its own{beside}")
+            raise FormatError(f"{file}: {_without_gru(model.others)}")
         return dict(model.layers)
 
     def left_out(self, file: Opened, grus: Collection[str], keras_version: str | None) -> tuple[str, ...]:
@@ -212,26 +211,13 @@ def format_of(file: Opened) -> Format:
     return FORMATS.get(file.kind, Format())
 
 
-def _beside(others: Mapping[str, str]) -> str:
-    """What a Keras model without a GRU of its own holds, for a message."""
+def _without_gru(others: Mapping[str, str]) -> str:
+    """Describe a Keras model without a GRU that can be read, and say what to do."""
     if list(others) == [""]:
-        return f": a {others['']!r}, whose layers only its own program knows"
-    named = [f"{name!r}, a {kind}" for name, kind in others.items()]
-    return f": {_listed(named)}" if named else ""
-
-
-def _held(others: Mapping[str, str], held: Sequence[str]) -> str:
-    """Where it has GRUs all the same, and what to type."""
-    wrapped = [name for name, kind in others.items() if kind.endswith(")")]
-    if not (wrapped or held or list(others) == [""]):
-        return ""
-    layer = "model.layers[i]"
-    if wrapped:
-        layer = f"model{''.join(f'.get_layer({part!r})' for part in wrapped[0].split('/'))}.layer"
-    there = f"; its weights look like GRUs at {_listed(held)}" if held else ""
-    return f"{there}; load it with Keras and give the GRU layer: onegru.from_keras({layer})"
-
-
-def _listed(named: Sequence[str]) -> str:
-    more = f"; and {len(named) - _MOST_BESIDE} more" if len(named) > _MOST_BESIDE else ""
-    return "; ".join(named[:_MOST_BESIDE]) + more
+        listed = f": a {others['']!r}, whose layers only its program knows"
+    else:
+        named = [f"{name!r}, a {kind}" for name, kind in others.items()]
+        more = f"; and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+        listed = f": {'; '.join(named[:_MOST_NAMED])}{more}" if named else ""
+    remedy = "load the model with Keras and pass the GRU layer: onegru.from_keras(model.layers[i])"
+    return f"no GRU with its own weights{listed}; {remedy}"

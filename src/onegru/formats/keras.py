@@ -12,8 +12,8 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import count, pairwise
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +30,9 @@ from onegru.system.child_process import READING, write_answer
 _MODELS = ("Functional", "Sequential", "Model")
 _DEPTH = 16
 _MOST_GROUPS = 100_000
-_MOST_HELD = 1000  # GRUs that the weights have, and nothing else tells of
 
 # What holds a model's layers in an archive.
 _CONTAINERS = ("layers", "_layer_checkpoint_dependencies", "layer_checkpoint_dependencies")
-
-# What lies within a layer with the weights of a GRU.
-_CELL = re.compile("/(?:forward_layer|backward_layer|cell)(?:/|$)")
-
-# What ends the path of a GRU's arrays in an `.h5` file.
-_LEGACY_CELL = re.compile("(?:/(?:gru_cell|cell)(?:_[0-9]+)?)?(?:/|^)[^/]*$")
 
 # The groups at the root of what Keras writes.
 _OWN_GROUPS = {*_CONTAINERS, "vars", "model_weights", "top_level_model_weights"}
@@ -77,14 +70,12 @@ class _Collected:
         grus: the GRUs, by name, with their arrays.
         others: the names and classes of all other layers but inputs.
         is_chain: whether the model is its GRUs on top of each other, and nothing else.
-        held: of a model without GRUs that can be read, where its weights look like those of one.
     """
 
     version: str
     grus: list[tuple[str, _Found, list[Array]]]
     others: list[tuple[str, str]]
     is_chain: bool
-    held: Sequence[str] = ()
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -102,7 +93,7 @@ def main(arguments: Sequence[str]) -> None:
             raise FormatError(f"{shown}: layers that share their arrays; each must have its own")
         head = [(key, found.kind, found.config, len(own)) for key, found, own in collected.grus]
         facts = {"layers": head, "others": collected.others, "is_chain": collected.is_chain}
-        write_answer({"keras_version": collected.version, "held": collected.held, **facts}, arrays)
+        write_answer({"keras_version": collected.version, **facts}, arrays)
     except MemoryError:
         message = f"{shown}: takes over {READING.memory} bytes to read"
         write_answer({"error": "FormatError", "message": message})
@@ -125,8 +116,7 @@ def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -
                     raise FormatError(f"{path}: model.weights.h5 is packed; must be stored as it is")
                 with archive.open(info) as stream, h5py.File(stream, "r") as weights:
                     archived = _ArchivedWeights(path, h5py, weights)
-                    collected = _read(path, version, model, archived.of_layer, name)
-                    return collected if collected.grus else replace(collected, held=archived.held())
+                    return _read(path, version, model, archived.of_layer, name)
         with h5py.File(file_path, "r") as file:
             config = file.attrs.get("model_config")
             if config is None:
@@ -138,8 +128,7 @@ def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -
                 )
             version = _version(path, file.attrs.get("keras_version"), given)
             legacy = _LegacyWeights(path, h5py, file, joined=version.startswith("3"))
-            collected = _read(path, version, _json(path, config), legacy.of_layer, name)
-            return collected if collected.grus else replace(collected, held=legacy.held())
+            return _read(path, version, _json(path, config), legacy.of_layer, name)
 
 
 @contextmanager
@@ -277,13 +266,6 @@ class _Weights:
         link = group.get(name, getlink=True) if isinstance(group, self._h5py.Group) else None
         return isinstance(link, self._h5py.HardLink)
 
-    def _sizes(self, nodes: Sequence[Any]) -> str:
-        """The sizes of a GRU whose kernel and recurrent kernel these may be; empty if they are not."""
-        shapes = [node.shape for node in nodes if isinstance(node, self._h5py.Dataset)]
-        is_gru = [len(shape) for shape in shapes] == [2, 2]
-        is_gru = is_gru and shapes[0][1] == shapes[1][1] == 3 * shapes[1][0]
-        return f"{shapes[0][0]} → {shapes[1][0]}" if is_gru else ""
-
     def _array(self, node: Any) -> Array:
         """A dataset's numbers, if the file itself holds all of them."""
         plain = isinstance(node, self._h5py.Dataset) and not node.is_virtual and not node.external
@@ -327,16 +309,6 @@ class _ArchivedWeights(_Weights):
         for name, place in zip(found.path, found.places, strict=True):
             prefix = self._member(prefix, name, place)
         return list(self._of_kind(prefix, found.kind))
-
-    def held(self) -> list[str]:
-        """The places of layers whose weights have the shapes of a GRU's, and its sizes."""
-        found: dict[str, str] = {}
-        for path, variables in self._groups.items():
-            arrays = [variables[key] for key in ("0", "1") if self._has(variables, key)]
-            if sizes := self._sizes(arrays):
-                owner = _CELL.split(path)[0]
-                found.setdefault(owner, f"{owner[1:]} ({sizes})")
-        return [*found.values()][:_MOST_HELD]
 
     def _member(self, prefix: str, name: str, place: _Place) -> str:
         """The path of a layer: by the name that Keras 3 records, or by its place among its class."""
@@ -401,20 +373,6 @@ class _LegacyWeights(_Weights):
         inner = f"/{'/'.join(found.path if self._joined else found.path[-1:])}/"
         names = [name for name in self._names(group) if len(found.path) == 1 or inner in f"/{name}"]
         return [self._array(functools.reduce(self._child, name.split("/"), group)) for name in names]
-
-    def held(self) -> list[str]:
-        """The places of weights that have the shapes of a GRU's, and its sizes."""
-        root, found = self._root(), dict[str, str]()
-        for top in root:
-            group = self._child(root, top)
-            for name, recurrent in pairwise(self._names(group)):
-                owner = _LEGACY_CELL.split(name)[0]
-                if not recurrent.startswith(owner) or len(found) >= _MOST_HELD:
-                    continue
-                nodes = (functools.reduce(self._child, each.split("/"), group) for each in (name, recurrent))
-                if sizes := self._sizes([*nodes]):
-                    found.setdefault(f"{top}/{owner}", f"{owner or top} ({sizes})")
-        return [*found.values()]
 
     def _root(self) -> Any:
         return self._child(self._file, "model_weights") if "model_weights" in self._file else self._file

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -33,13 +33,11 @@ class KerasModel:
         layers: the GRUs, by name ("encoder/gru" within a model "encoder").
         others: the classes of all other layers but inputs, by name.
         is_chain: whether the model is its GRUs on top of each other, and nothing else.
-        held: of a model without GRUs that can be read, where its weights look like those of one.
     """
 
     layers: Mapping[str, GRU | Stack]
     others: Mapping[str, str]
     is_chain: bool
-    held: Sequence[str]
 
 
 def read_keras(path: Opened, name: str | None = None, keras_version: str | None = None) -> KerasModel:
@@ -86,8 +84,7 @@ def _model(path: Opened, name: str | None, keras_version: str | None) -> KerasMo
     for key, kind, config, count in described:
         own: list[object] = list(islice(rest, count))
         layers[key] = from_config(kind, config, own, generation=generation, where=f"{path}: {key}: ")
-    held = [str(place) for place in head["held"]]
-    return KerasModel(layers, others, head["is_chain"] is True, held)
+    return KerasModel(layers, others, head["is_chain"] is True)
 
 
 def _read(path: Opened, arguments: list[str]) -> tuple[dict[str, Any], list[Array]]:
@@ -112,7 +109,7 @@ def _layers(
     """For each layer its name, class, configuration and number of arrays, which must be all there are."""
     try:
         found = [(key, kind, config, count) for key, kind, config, count in head["layers"]]
-        _ = head["is_chain"], [(key, kind) for key, kind in head["others"]], [*head["held"]]
+        _ = head["is_chain"], [(key, kind) for key, kind in head["others"]]
     except (KeyError, TypeError, ValueError):
         found = [("", None, None, -1)]
     if any(

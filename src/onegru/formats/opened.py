@@ -42,18 +42,11 @@ class Kind(Enum):
     NPY = "an .npy array of NumPy", ""
     PICKLE = "a pickle, which could run code", ""
     TFLITE = "a TensorFlow Lite model", "layers"
-    ORT = "a model in ONNX Runtime's own format", ""
     GZIP = "a gzip file", ""
     ZIP = "a zip archive of another kind", ""
     LFS = "a pointer of Git LFS in place of the file itself", ""
     HTML = "a web page", ""
     JSON = "JSON text", ""
-    ONNX_TEXT = "an ONNX model as text", "", "onnx.load(…, format='onnxtxt') and onnx.save make one of it"
-    TEXT_PROTO = (
-        "an ONNX model as text of protobuf",
-        "",
-        "onnx.load(…, format='textproto') and onnx.save make one of it",
-    )
     EXPORTED = (
         "a program of torch.export",
         "",
@@ -64,21 +57,6 @@ class Kind(Enum):
         "",
         "`python -m tf2onnx.convert --saved-model FOLDER --output x.onnx` makes one of its folder",
     )
-    FROZEN = (
-        "a graph of TensorFlow",
-        "",
-        "`python -m tf2onnx.convert --graphdef FILE --inputs … --outputs … --output x.onnx` makes one of it",
-    )
-    PADDLE = "a Paddle model", "", "paddle2onnx makes one of it"
-    FLAX = (
-        "msgpack, as Flax saves parameters",
-        "",
-        "or give onegru.from_flax what flax.serialization.msgpack_restore reads",
-    )
-    CORE_ML = "a Core ML model", "", "give the model that it was made of"
-    TENSORRT = "a TensorRT engine", "", "give the ONNX model that it was built of"
-    NCNN = "an ncnn model", "", "give the model that it was made of"
-    GGUF = "a GGUF file", "", "give the checkpoint that it was made of"
     NUMBERS = "the numbers of a model alone", "", "of an OpenVINO IR give the .xml beside it"
     EMPTY = "an empty file", "", "download or export it again"
     UNKNOWN = "of an unknown kind", ""
@@ -98,33 +76,14 @@ _STARTS: tuple[tuple[int, bytes, Kind], ...] = (
     (0, LEGACY_PYTORCH, Kind.PYTORCH),
     (0, b"\x93NUMPY", Kind.NPY),
     (4, b"TFL3", Kind.TFLITE),
-    (4, b"ORTM", Kind.ORT),
     (0, b"\x1f\x8b", Kind.GZIP),
     (0, b"version https://git-lfs", Kind.LFS),
-    (0, b"GGUF", Kind.GGUF),
-    *((0, begin, Kind.TENSORRT) for begin in (b"ftrt", b"ptrt")),
-    *((0, begin, Kind.NCNN) for begin in (b"7767517", (7767517).to_bytes(4, "little"))),
     *((0, bytes((0x80, protocol)), Kind.PICKLE) for protocol in range(2, 6)),
 )
 
-# What they begin with where that has lengths in it: messages of protobuf, in which "~" stands for a length.
-_PATTERNS = tuple(
-    (re.compile(begin.replace(b"~", rb"[\x80-\xff]{0,4}[\0-\x7f]"), re.DOTALL), kind)
-    for begin, kind in (
-        # Its version, then a message whose first one has operators, tags or a version of TensorFlow.
-        (rb"\x08\x01\x12~\x0a~[\x12\x22\x2a]", Kind.SAVED_MODEL),
-        # Its version, then a description whose first one is an input with a name.
-        (rb"\x08[\x01-\x1f]\x12~\x0a~\x0a", Kind.CORE_ML),
-        # A node: its name, then its operator.
-        (rb"\x0a~\x0a~[\w.][\w./>-]*\x12~[A-Z_]\w", Kind.FROZEN),
-        (rb"node\s*\{\s*name\s*:", Kind.FROZEN),
-        # A block, which is the first and in none.
-        (rb"\x0a~\x08\0\x10\xff{9}\x01", Kind.PADDLE),
-        # An object whose first key is a text.
-        (rb"(?:[\x81-\x8f]|\xde..)(?:[\xa1-\xbf]|\xd9.)\w", Kind.FLAX),
-        (rb"\s*<\s*(?:ir_version|opset_import|producer_name|domain|model_version)\s*:", Kind.ONNX_TEXT),
-        (rb"(?:\s|#[^\n]*\n)*(?:ir_version|producer_name|opset_import|graph)\s*[:{]", Kind.TEXT_PROTO),
-    )
+# A SavedModel: its version, then a message whose first one has operators, tags or a version of TensorFlow.
+_SAVED_MODEL = re.compile(
+    rb"\x08\x01\x12~\x0a~[\x12\x22\x2a]".replace(b"~", rb"[\x80-\xff]{0,4}[\0-\x7f]"), re.DOTALL
 )
 
 # The keys of ModelProto's fields but ir_version: the names, model_version, graph, opset_import, …
@@ -140,11 +99,6 @@ _NAMES = {
     **dict.fromkeys((".pt", ".pth", ".ckpt"), Kind.PYTORCH),
     **dict.fromkeys((".keras", ".h5", ".hdf5"), Kind.KERAS),
     ".pt2": Kind.EXPORTED,
-    **dict.fromkeys((".pdmodel", ".pdiparams"), Kind.PADDLE),
-    ".msgpack": Kind.FLAX,
-    ".mlmodel": Kind.CORE_ML,
-    **dict.fromkeys((".engine", ".plan", ".trt"), Kind.TENSORRT),
-    ".param": Kind.NCNN,
     ".bin": Kind.NUMBERS,
     ".tflite": Kind.TFLITE,
 }
@@ -160,9 +114,8 @@ def kind_of_start(start: bytes, size: int) -> Kind:
     for place, begin, kind in _STARTS:
         if start.startswith(begin, place):
             return kind
-    for pattern, kind in _PATTERNS:
-        if pattern.match(start):
-            return kind
+    if _SAVED_MODEL.match(start):
+        return Kind.SAVED_MODEL
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if text.startswith((b"<!doctype html", b"<html")):
         return Kind.HTML

@@ -64,9 +64,9 @@ def _fuse_body(graph: Graph, op: Op, body: Flow, place: str) -> None:
     try:
         replace_loop(graph, loop, at, place)
     except MissError as error:
-        before, missed = len(graph.search.fused), len(graph.search.missed)
+        before, missed = len(graph.search.fused), len(graph.search.near_misses)
         _fuse(Graph(body, graph.search, Expressions(body, graph.search.algebra, loop.indices)))
-        reasons = {item.reason for item in graph.search.missed[missed:]}
+        reasons = {item.reason for item in graph.search.near_misses[missed:]}
         if str(error) and len(graph.search.fused) > before:
             graph.miss(place, f"only its cell was replaced, as {error}")
         elif str(error) and reasons and str(error) not in reasons:

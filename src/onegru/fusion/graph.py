@@ -31,7 +31,7 @@ class Graph:
 
     def miss(self, place: str, reason: str) -> None:
         """Note what was not fused."""
-        self.search.missed.append(NearMiss(place, reason))
+        self.search.near_misses.append(NearMiss(place, reason))
 
     def emitter(self, place: str, dtype: str) -> Emitter:
         """What new operators are made with."""
@@ -102,7 +102,7 @@ class Graph:
                 activations=(f, g),
                 masked=bool(cell.masks),
                 outputs=check.outputs,
-                moved=check.moved,
+                input_dependent=check.moved,
             )
         )
 

@@ -37,7 +37,7 @@ class Fused:
         activations: f and g, in words.
         masked: whether steps can be switched off.
         outputs: how many numbers the numeric check compared in each of its runs.
-        moved: how many of these changed with its inputs.
+        input_dependent: how many of these changed with its inputs.
     """
 
     place: str
@@ -52,7 +52,7 @@ class Fused:
     activations: tuple[str, str]
     masked: bool
     outputs: int
-    moved: int
+    input_dependent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Search:
         total: how many operators there are.
         algebra: the atoms.
         fused: the recurrences that were replaced.
-        missed: those that were not fused.
+        near_misses: those that were not fused.
         allows: why the format has no node for a cell; empty if it has one.
         refuted: how many matches numbers have refused, each of which the algebra should have refused.
         has_lengths: whether those who run the file honour the node's lengths.
@@ -98,7 +98,7 @@ class Search:
     seen: int = 0
     algebra: Algebra = field(default_factory=Algebra)
     fused: list[Fused] = field(default_factory=list)
-    missed: list[NearMiss] = field(default_factory=list)
+    near_misses: list[NearMiss] = field(default_factory=list)
     refuted: int = 0
     has_lengths: bool = True
     opset: int = EVERY_OPSET
@@ -116,7 +116,9 @@ class Search:
         try:
             yield
         except (MissError, UnknownOpError) as error:
-            self.missed.append(NearMiss(place, str(error) or "onegru has no rule for one of its operators"))
+            self.near_misses.append(
+                NearMiss(place, str(error) or "onegru has no rule for one of its operators")
+            )
         except BROKEN:
             _log.exception(
                 "%s: the search for decomposed GRUs failed at %r, which is left as it is. "

@@ -58,7 +58,7 @@ def gru(
             X's type.
         R: recurrence weights, [D, 3H, H].
         B: biases, [D, 6H] = Wb (z, r, h), then Rb (z, r, h); None for zeros.
-        sequence_lens: [B], any integers, each in 0…T; None for all T. Past a row's end Y is 0.
+        sequence_lens: [B], any integers, each in 0…T; None for all T. In the padding, Y is 0.
         initial_h: initial state, [D, B, H], or [B, D, H] under layout 1; None for zeros.
         hidden_size: H; None to take it from R.
         direction: "forward", "reverse" or "bidirectional"; at opsets 1 and 2 also "foward", as in files.
@@ -68,7 +68,7 @@ def gru(
         clip: bound > 0 on the inputs of the activations; None for none.
         activations: names of f and g, for each direction, ignoring case; None for Sigmoid and Tanh.
         activation_alpha: values for the functions that take alpha, in order; None for their defaults.
-        activation_beta: values for the functions that take beta, likewise.
+        activation_beta: values for the functions that have beta, in order. Default: None (ONNX's defaults).
         output_sequence: 0 or 1 (opsets below 7). Both outputs are returned in any case.
         opset: selects the newest version at or below it.
         engine: what computes, as in `onegru.GRU`.
@@ -139,7 +139,7 @@ def gru_cell(
         hidden_size: H, at least 1.
         activations: f and g, any of relu, sigmoid and tanh.
         activations_alpha: without effect, as none of the three takes a value.
-        activations_beta: likewise.
+        activations_beta: values of beta, in order.
         clip: bound on the inputs of the activations; None, 0 or infinity for none.
         linear_before_reset: whether the reset gate acts after the recurrent product.
         engine: what computes, as in `onegru.GRU`.
@@ -189,7 +189,7 @@ def gru_sequence(
     Args:
         X: input, [B, T, I]; float16, bfloat16, float32 or float64.
         initial_hidden_state: [B, D, H], D = 2 if bidirectional, else 1. All tensors share X's type.
-        sequence_lengths: [B], any integers, each in 0…T. Past a row's end Y is 0.
+        sequence_lengths: [B], any integers, each in 0…T. In the padding, Y is 0.
         W: input weights, [D, 3H, I], gate order z, r, h.
         R: recurrence weights, [D, 3H, H].
         B: biases, [D, 3H], or with linear_before_reset [D, 4H], as in `gru_cell`.
@@ -197,7 +197,7 @@ def gru_sequence(
         direction: "forward", "reverse" or "bidirectional".
         activations: f and g, any of relu, sigmoid and tanh, for both directions.
         activations_alpha: without effect, as none of the three takes a value.
-        activations_beta: likewise.
+        activations_beta: values of beta, in order.
         clip: bound on the inputs of the activations; None, 0 or infinity for none.
         linear_before_reset: whether the reset gate acts after the recurrent product.
         engine: what computes, as in `onegru.GRU`.
@@ -309,7 +309,7 @@ def augru_sequence(
     Args:
         X: input, [B, T, I]; float16, bfloat16, float32 or float64.
         H_t: initial state, [B, 1, H]. All tensors share X's type.
-        sequence_lengths: [B], any integers, each in 0…T. Past a row's end Y is 0.
+        sequence_lengths: [B], any integers, each in 0…T. In the padding, Y is 0.
         W: input weights, [1, 3H, I], gate order z, r, h.
         R: recurrence weights, [1, 3H, H].
         B: biases, [1, 3H], the sums of z, r and h.

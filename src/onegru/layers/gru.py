@@ -67,14 +67,15 @@ class GRU(_native.Caller):
         clip: bound > 0 on the inputs of all activations; None for none.
         activations: names of (f, g) for each direction, ignoring case; None for Sigmoid, Tanh.
         activation_alpha: values for the functions that take alpha, in order; None for their defaults.
-        activation_beta: values for the functions that take beta, likewise.
+        activation_beta: values for the functions that have beta, in order. Default: None (ONNX's defaults).
         attention: "openvino" or "dien" if each call takes attention scores a, and what they do: True stands
             for "openvino"; None (False) for none.
         engine: "auto" for the best, "native" for the SIMD kernels, "reference" for the float64 reference.
         weight_storage: "bfloat16" or "float16" to keep W and R of a float32 layer in 16 bits, which rounds
             the weights and halves what large layers read in each step; "int8" to keep them in 8 bits, with a
             scale for each row of W and R, and to multiply in integers; None to keep them as they are. Weights
-            that a type would make infinite are refused, and in int8 rows with one beside which others vanish.
+            that a type would make infinite are refused, and in int8 rows with an outlier that makes the
+            others vanish.
         activation_storage: what x, h and r∘h are rounded to as they are multiplied with weights in int8, each
             with a scale for its row of the batch: "int16", the default, or "int8", which is faster. None
             unless weight_storage is in int8.
@@ -91,7 +92,7 @@ class GRU(_native.Caller):
             is wrong, or takes the general path.
 
     Raises:
-        SpecError: an argument is not legal; the message says which, what it is and what it must be.
+        SpecError: an argument is invalid; the message says which, what it is and what it must be.
     """
 
     __module__ = "onegru"
@@ -153,7 +154,7 @@ class GRU(_native.Caller):
         """The layer of a Spec and its Weights.
 
         Raises:
-            SpecError: the weights do not fit the spec, or an argument is not legal.
+            SpecError: the weights do not fit the spec, or an argument is invalid.
         """
         if not isinstance(weights, Weights):
             raise SpecError.of("weights", f"{shown(weights)}; must be Weights")
@@ -201,7 +202,7 @@ class GRU(_native.Caller):
 
     @property
     def activation_storage(self) -> str | None:
-        """What the inputs of products with weights in int8 are rounded to; None with other weights."""
+        """Type that activations are rounded to with int8 weights; None with other weights."""
         return self._options.activation_storage
 
     @property
@@ -272,7 +273,7 @@ class GRU(_native.Caller):
         Args:
             X: [T, B, I], or [B, T, I] under layout 1; of the layer's type.
             initial_h: [D, B, H], or [B, D, H] under layout 1; None for zeros.
-            sequence_lens: [B], integers, each in 0…T; None for all T. Past a row's end Y is 0; Y_h is the
+            sequence_lens: [B], integers, each in 0…T; None for all T. In the padding, Y is 0; Y_h is the
                 row's own last state, 0 for a row of length 0.
             attention: [T, B] or [T, B, 1], batch first under layout 1; required if and only if the layer
                 has attention.
@@ -285,7 +286,7 @@ class GRU(_native.Caller):
             where given.
 
         Raises:
-            SpecError: an argument is not legal.
+            SpecError: an argument is invalid.
         """
         plain = self.try_call(
             X, initial_h, sequence_lens=sequence_lens, attention=attention, layout=layout, out=out
@@ -315,18 +316,18 @@ class GRU(_native.Caller):
     ) -> GateTrace:
         """The gates z, r, n and the state h at each step of a call.
 
-        h has the bits of the call's Y. The gates are computed by the class's equations in float64, each step
+        h is bitwise identical to Y. The gates are computed by the class's equations in float64, each step
         from the h before it, and rounded once. All have the axes [T, D, B, H], in either layout.
 
         Args:
             X: as for a call, like all arguments.
-            initial_h: likewise.
-            sequence_lens: likewise.
-            attention: likewise.
-            layout: likewise.
+            initial_h: as in `__call__`.
+            sequence_lens: as in `__call__`.
+            attention: as in `__call__`.
+            layout: as in `__call__`.
 
         Raises:
-            SpecError: an argument is not legal.
+            SpecError: an argument is invalid.
         """
         values = {"X": X, "initial_h": initial_h, "sequence_lens": sequence_lens, "attention": attention}
         return self._trace(self._ports(layout, attention), values)
@@ -359,10 +360,10 @@ class GRU(_native.Caller):
 
         Args:
             weight_storage: as of the class; None for the layer's own type.
-            activation_storage: likewise.
+            activation_storage: as in the constructor.
 
         Raises:
-            SpecError: an argument is not legal, or the layer is not of float32.
+            SpecError: an argument is invalid, or the layer is not of float32.
         """
         options = engine_options(
             self._options.engine, weight_storage, activation_storage, self.flush_subnormals
@@ -397,7 +398,7 @@ class GRU(_native.Caller):
             the wanted outputs, by name.
 
         Raises:
-            SpecError: an input is not legal.
+            SpecError: an input is invalid.
         """
         inputs, sizes = self._inputs(ports, values, strict_types)
         arrays: dict[str, Array] = {}

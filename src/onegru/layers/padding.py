@@ -33,7 +33,7 @@ def pad(sequences: Sequence[ArrayLike] | Any, *, layout: int = 0) -> tuple[Array
         sequence_lens [B], int32.
 
     Raises:
-        SpecError: an argument is not legal.
+        SpecError: an argument is invalid.
     """
     layout = check_layout(layout)
     X, lengths = _unpacked(sequences) if hasattr(sequences, "batch_sizes") else _side_by_side(sequences)

@@ -90,7 +90,7 @@ class Stack:
         """The same stack with the weights of all layers kept in another type, as `GRU.with_storage`.
 
         Raises:
-            SpecError: an argument is not legal, or the layers are not of float32.
+            SpecError: an argument is invalid, or the layers are not of float32.
         """
         layers = [layer.with_storage(weight_storage, activation_storage) for layer in self]
         return Stack(layers, layout=self._layout)
@@ -135,7 +135,7 @@ class Stack:
             Y of the last layer, [T, D, B, H] or [B, T, D, H], and Y_h of each layer, [D, B, H] or [B, D, H].
 
         Raises:
-            SpecError: an argument is not legal; the message names the layer.
+            SpecError: an argument is invalid; the message names the layer.
         """
         last: list[Array] = []
 
@@ -159,12 +159,12 @@ class Stack:
 
         Args:
             X: as for a call, like all arguments.
-            initial_h: likewise.
-            sequence_lens: likewise.
-            layout: likewise.
+            initial_h: as in `__call__`.
+            sequence_lens: as in `__call__`.
+            layout: as in `__call__`.
 
         Raises:
-            SpecError: an argument is not legal; the message names the layer.
+            SpecError: an argument is invalid; the message names the layer.
         """
         traces: list[GateTrace] = []
 
@@ -229,7 +229,7 @@ class StackStream:
     threads at once.
     """
 
-    __module__ = "onegru"
+    __module__ = "onegru.reports"
 
     def __init__(self, streams: Sequence[Stream]) -> None:
         self._streams = tuple(streams)
@@ -238,7 +238,7 @@ class StackStream:
         return f"StackStream({', '.join(map(repr, self._streams))})"
 
     def __getstate__(self) -> Any:
-        return state_of(self, _streams=tuple(map(copy, self._streams)))  # a copy has a state of its own
+        return state_of(self, _streams=tuple(map(copy, self._streams)))  # a copy has its own state
 
     @property
     def batch_size(self) -> int:
@@ -306,7 +306,7 @@ class StackStream:
             out: the array to write the state into; None for a new one.
 
         Raises:
-            SpecError: an argument is not legal. No layer has taken the step then.
+            SpecError: an argument is invalid. No layer has taken the step then.
         """
         return self._through(lambda stream, h: stream.step(h, rows=rows), x, out)
 
@@ -314,7 +314,7 @@ class StackStream:
         """Take the steps of X [T, B, I] and return the last layer's Y [T, B, H]. Always time first.
 
         Raises:
-            SpecError: an argument is not legal. No layer has taken a step then.
+            SpecError: an argument is invalid. No layer has taken a step then.
         """
         return self._through(lambda stream, Y: stream.run(Y), X, out)
 

@@ -38,7 +38,7 @@ class Stream(_native.Stepper):
     Ctrl-C, leaves the state as it was; what it was writing is unspecified.
     """
 
-    __module__ = "onegru"
+    __module__ = "onegru.reports"
 
     def __init__(self, layer: Layer, batch_size: int) -> None:
         """Begin with a state of zeros; see `GRU.stream`."""
@@ -154,10 +154,10 @@ class Stream(_native.Stepper):
         return h
 
     def run(self, X: ArrayLike, *, attention: ArrayLike | None = None, out: Array | None = None) -> Array:
-        """Take the steps of X; no steps leave the state as it is.
+        """Run the steps of X. An empty X leaves the state unchanged.
 
         Args:
-            X: [T, B, I], of the layer's type; time first, whatever the layer's layout.
+            X: [T, B, I], of the layer's type; time first, in any layout of the layer.
             attention: [T, B] or [T, B, 1]; required if and only if the layer has attention.
             out: the array to write Y into; None for a new one.
 
@@ -165,7 +165,7 @@ class Stream(_native.Stepper):
             Y, the state after each step, [T, B, H], of the layer's type.
 
         Raises:
-            SpecError: an argument is not legal.
+            SpecError: an argument is invalid.
         """
         if (plain := self.try_run(X, attention, out)) is not None:
             return plain

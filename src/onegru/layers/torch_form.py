@@ -33,11 +33,11 @@ _RESETS = "resets_to_initial"
 
 @dataclass(frozen=True, slots=True)
 class TorchForm:
-    """What a module computes, whatever its sizes and type.
+    """What a module computes, without its sizes and type.
 
     Attributes:
         spec: of any of its layers; its sizes and its type mean nothing.
-        resets_to_initial: whether a reset leads back to the initial state; else to zeros.
+        resets_to_initial: whether a reset restores the initial state; else it sets zeros.
     """
 
     spec: Spec
@@ -63,7 +63,7 @@ class TorchForm:
         return list(json.dumps(document | {_RESETS: self.resets_to_initial}).encode())
 
     def differences(self, other: TorchForm) -> list[str]:
-        """Where another form is not this one, each in words."""
+        """List the differences from another form."""
         return [
             f"{name} {theirs}; must be {own}"
             for (name, own), (_, theirs) in zip(self._facts(), other._facts(), strict=True)

@@ -40,13 +40,13 @@ class Decomposed:
     Attributes:
         model: the model, with a GRU node for each recurrence in `fused`.
         fused: the recurrences that were replaced.
-        missed: those that were not fused.
+        near_misses: those that were not fused.
         nodes: how many nodes the model had, those in bodies included, and how many it has now.
     """
 
     model: ModelProto
     fused: tuple[Fused, ...]
-    missed: tuple[NearMiss, ...]
+    near_misses: tuple[NearMiss, ...]
     nodes: tuple[int, int]
 
 
@@ -95,7 +95,7 @@ def replace_decomposed(source: Source, model: ModelProto, progress: Progress | N
             raise
         words = " ".join(f"{type(error).__name__}: {error}".split())
         raise source.error(f"cannot be searched for decomposed GRUs ({words[:_LONGEST]})") from error
-    return Decomposed(model, tuple(search.fused), tuple(search.missed), (before, size(model)))
+    return Decomposed(model, tuple(search.fused), tuple(search.near_misses), (before, size(model)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,12 @@ class DecomposedIr:
 
     Attributes:
         document: the IR, changed.
-        fused, missed, nodes: as of `Decomposed`.
+        fused, near_misses, nodes: as of `Decomposed`.
     """
 
     document: IrDocument
     fused: tuple[Fused, ...]
-    missed: tuple[NearMiss, ...]
+    near_misses: tuple[NearMiss, ...]
     nodes: tuple[int, int]
 
 
@@ -133,7 +133,9 @@ def find_in_ir(file: Opened, progress: Progress | None = None, *, only_layers: b
     before = _layer_count(root)
     weights, search = fuse_ir(file.path, root, file.weights, progress, only_layers=only_layers)
     nodes = before, _layer_count(root)
-    return DecomposedIr(IrDocument(root, lambda: weights), tuple(search.fused), tuple(search.missed), nodes)
+    return DecomposedIr(
+        IrDocument(root, lambda: weights), tuple(search.fused), tuple(search.near_misses), nodes
+    )
 
 
 def _layer_count(root: ET.Element) -> int:

@@ -129,7 +129,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     if kind.holds == "layers":
         layers = load_layers(file)
         grus = tuple(_report_of_layer(name, layer) for name, layer in named_layers(layers))
-        missed = file.once(tflite_graph)[1].missed if kind is Kind.TFLITE else ()
+        missed = file.once(tflite_graph)[1].near_misses if kind is Kind.TFLITE else ()
         rest = left_out(file, layers)
         return Inspection(str(file), kind.words, (), (), None, (), grus, near_misses=missed, left_out=rest)
     graph = format_of(file).read_graph(file, again=True)
@@ -157,7 +157,7 @@ def _described(file: Opened) -> dict[str, Any]:
         return {"near_misses": (NearMiss(str(file), str(error).removeprefix(f"{file}: ")),)}
     return {
         "decomposed": found.fused,
-        "near_misses": found.missed,
+        "near_misses": found.near_misses,
         "fused_nodes": found.nodes if found.fused else None,
     }
 

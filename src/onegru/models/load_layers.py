@@ -121,7 +121,7 @@ def _tflite_layers(file: Opened) -> dict[str, GRU | Stack]:
     layers = _layers_of(gru_nodes(graph))
     if masked := [item.place for item in found.fused if item.masked]:
         raise FormatError(f"{file}: {masked[0]!r} leaves out steps by a mask, which no layer has; not read")
-    near = [f"{miss.place!r}: {miss.reason}" for miss in found.missed]
+    near = [f"{miss.place!r}: {miss.reason}" for miss in found.near_misses]
     if unread := left_out(file):
         near.append(f"not read are {', '.join(unread[:10])}")
     if near and not layers:

@@ -29,7 +29,7 @@ class ModelStream:
     Not safe to call from several threads at once.
     """
 
-    __module__ = "onegru"
+    __module__ = "onegru.reports"
 
     def __init__(
         self,

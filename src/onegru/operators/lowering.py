@@ -54,8 +54,8 @@ def lower(
         operator: which version of which operator.
         attributes: those that are present, as the specification names them.
         W: input weights, of the operator's own shape.
-        R: recurrence weights, likewise.
-        B: biases, likewise; None if absent.
+        R: recurrence weights.
+        B: biases; None if absent.
         attention: as of `Spec`; None if the operator says.
         where: a prefix of warnings, such as a node's name.
 
@@ -192,7 +192,7 @@ def read_clip(operator: Operator, clip: float | None) -> float | None:
     """The bound that the attribute stands for; None for none.
 
     Raises:
-        SpecError: it is not a legal bound.
+        SpecError: it is not a valid bound.
     """
     if clip is None or clip == np.inf or (clip == 0 and operator.clip_zero_is_none):
         return None

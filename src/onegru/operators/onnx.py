@@ -122,7 +122,7 @@ NEWEST: Operator = GRU_VERSIONS[max(GRU_VERSIONS)]
 AUGRU_DOMAINS = ("onegru", *(f"onegru.{number}" for number in range(2, 9)))
 
 #: GRU-22 with attention scores as its last input, one for each step of each row.
-_OF_AUGRU = GRU_VERSIONS[22]  # whatever GRU becomes, this version of AUGRU stays
+_OF_AUGRU = GRU_VERSIONS[22]  # AUGRU keeps this version of GRU
 AUGRU: Operator = replace(
     _OF_AUGRU,
     name="AUGRU",

@@ -16,8 +16,10 @@ from onegru.operators.schema import Attribute, Operator, Port, by_name
 #: Types of layers whose results differ from run to run, which are never taken for constants.
 RANDOM = ("RandomUniform", "Multinomial", "DropOut")
 
-#: What to say of a file with a layer that only `onegru.openvino.exchange` makes.
-ONLY_IN_MEMORY = "valid only in the process that created it; save the model before onegru.openvino.exchange"
+#: What to say of a file with a layer that only `onegru.openvino.replace_grus` makes.
+ONLY_IN_MEMORY = (
+    "valid only in the process that created it; save the model before onegru.openvino.replace_grus"
+)
 
 GRU_CELL = Operator(
     name="GRUCell",

@@ -37,7 +37,7 @@ class Attribute:
         name: as the specification spells it.
         kind: its type; a flag is a boolean (an integer in ONNX, where every non-zero value is true).
         default: its value where it is absent.
-        choices: the only legal values, if the specification lists them.
+        choices: the valid values, if the specification lists them.
         required: whether it must be present.
     """
 
@@ -58,7 +58,7 @@ class Port:
         axes: its axes, by letter.
         batch_first: its axes under layout = 1, where they differ.
         required: whether it must be present.
-        types: the only legal types, if they are not the operator's element types.
+        types: the valid types, if they are not the operator's element types.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""Other runtimes, each run in a process of its own."""
+"""Other runtimes, each in a separate process."""

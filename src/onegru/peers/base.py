@@ -71,7 +71,7 @@ class Runtime(ABC):
         return "reads only ONNX models" if subject.model is None else None
 
     def start(self) -> None:
-        """Import what runs models: a runtime is called as its package is. It is no part of a run."""
+        """Import what runs models: a runtime has the name of its package. This is not part of a run."""
         with suppress(ImportError):
             importlib.import_module(self.name)
 
@@ -80,7 +80,7 @@ class Runtime(ABC):
         """The outputs wanted, by name. An exception counts as a refusal, except for a mistake of onegru's.
 
         Raises:
-            MisfitError: it gives something that is no output.
+            MisfitError: it returns something that is not an output.
         """
 
 

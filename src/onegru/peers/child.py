@@ -1,4 +1,4 @@
-"""Running a runtime in a process of its own, so that its crash or hang is a verdict and not the end of ours.
+"""Run a runtime in a separate process, so that its crash or hang is a result.
 
 The request is pickled in a private folder; the answer is untrusted, and checked.
 """
@@ -20,7 +20,7 @@ from onegru.system.child_process import child_folder, read_answer, run_child, ru
 #: The most characters of what an error says.
 LONGEST_REASON = 10_000
 
-#: The module that runs models in a process of its own.
+#: The module that runs models in a separate process.
 WORKER = "onegru.peers.worker"
 
 # What a worker says of a run, and what its end says.
@@ -70,7 +70,7 @@ def run_apart(
 
 
 def end_words(code: int) -> str:
-    """How a process ended, in words."""
+    """Describe how a process ended."""
     if code >= 0:
         return f"exit code {code}"
     try:

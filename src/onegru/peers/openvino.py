@@ -18,7 +18,7 @@ from onegru.runtimes.openvino_graph import infer
 # By default it computes in 16 bits where the processor is fast at that, which few comparisons survive.
 _OPTIONS = {"f32": {"INFERENCE_PRECISION_HINT": "f32"}, "default": {}}
 
-# Its messages begin with the places that they passed through, and call nodes by numbers of its own.
+# OpenVINO's messages begin with source locations, and name nodes by its own numbers.
 _PLACES = re.compile(
     r"Exception from src/\S+:\d+:\s*|Check '[^']*' failed at src/\S+:\d+:\s*"
     r"|\[\w+\] END: node: .*? CALLBACK HAS THROWN: |(?<=[A-Za-z])_\d+\b"

@@ -27,7 +27,7 @@ def chosen_runtimes(names: Sequence[str], precision: str = "f32") -> tuple[Runti
 
     Raises:
         SpecError: there is no such runtime or precision.
-        MissingExtraError: a runtime that is named is not installed.
+        MissingExtraError: a named runtime is not installed.
     """
     choice("precision", precision, PRECISIONS)
     chosen = (replace(item, precision=precision) if item.precision else item for item in RUNTIMES)

@@ -38,13 +38,15 @@ def answer_from(
 
 
 def _answer(runtime: Runtime, subject: ModelUnderTest, inputs: Mapping[str, Any], name: str) -> None:
-    """Run a model, and leave what came of it in a file of this name."""
+    """Run a model, and write the result to a file of this name."""
     outputs: dict[str, Any] = {}
     status: Status = "ran"
     reason = ""
     try:
         outputs = runtime.run(subject, inputs)
-    except Exception as error:  # whatever a runtime raises is its refusal; what onegru stumbles over is not
+    except (
+        Exception
+    ) as error:  # any error of a runtime means that it rejects the model; errors of onegru do not
         reason = " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
         is_misfit = isinstance(error, MisfitError)
         status = "differs" if is_misfit else "failed" if is_own_mistake(error) else "refuses"

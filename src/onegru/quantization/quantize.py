@@ -22,7 +22,7 @@ from onegru.layers.stack import Stack
 from onegru.models.load import load
 from onegru.models.model import Model
 from onegru.models.random_inputs import Dims, check_random_inputs
-from onegru.quantization.report import Measured, Quantization, QuantizedGru
+from onegru.quantization.report import ModeResult, Quantization, QuantizedGru
 from onegru.quantization.subject import EXACT, MODES, QuantizationTarget, quantization_target, storages_of
 from onegru.rewriting.check import Check, as_target
 from onegru.rewriting.int8_ir import quantize_ir
@@ -46,8 +46,8 @@ def quantize(
     target: object = None,
     *,
     mode: str | None = None,
-    keep_snr: float | None = None,
-    among: Collection[str] | None = None,
+    min_snr_db: float | None = None,
+    modes: Collection[str] | None = None,
     nodes: Collection[str] | None = None,
     group_size: int | None = None,
     opset: int | None = None,
@@ -58,7 +58,7 @@ def quantize(
 ) -> Quantization[Any]:
     """Keep the weights of GRUs in fewer bits, and measure what that costs and gains.
 
-        report = onegru.quantize("model.onnx", samples, keep_snr=40)
+        report = onegru.quantize("model.onnx", samples, min_snr_db=40)
         print(report)
         model = report.result
 
@@ -76,17 +76,17 @@ def quantize(
         target: an ONNX file or an OpenVINO IR to write, of a source that is the name of one of the same kind,
             which it may replace; None to write nothing. W and R of the GRU nodes are stored in it in int8, a
             scale for each row, with DequantizeLinear nodes, from opset 13 on, in an IR with Convert and
-            Multiply layers; biases, inputs and states stay float32, and so do nodes that `mode`, `keep_snr`
+            Multiply layers; biases, inputs and states stay float32, and so do nodes that `mode`, `min_snr_db`
             or `nodes` leave as they are.
             `onegru.load(target, weight_storage="int8")` computes with these integers, other runtimes with
             their values in float32. The file is compared with the source first, on the first sample.
         mode: what all GRUs are kept in: "W8A8" and "W8A16", the weights in int8 and the inputs of products in
             int8 or int16; "bfloat16" and "float16", the weights; or "float32". "W8A16" by default.
-        keep_snr: instead of `mode`, the ratio of signal to noise in dB that every output keeps on these
-            samples. Each GRU gets few bits: all begin with W8A8, and as long as the noise is too large, the
-            GRU that adds most of it gets more; then each gets fewer again if the ratio is kept. W8A8 counts
-            only where W8A16 keeps the ratio as well, if that is among the modes.
-        among: the modes that `keep_snr` may choose; float32 always is one. All by default, with `target`
+        min_snr_db: instead of `mode`, the least ratio of signal to noise in dB that every output keeps on
+            these samples. Each GRU gets few bits: all begin with W8A8, and as long as the noise is too large,
+            the GRU that adds most of it gets more; then each gets fewer again if the ratio is kept. W8A8
+            counts only where W8A16 keeps the ratio as well, if that is among the modes.
+        modes: those that `min_snr_db` may choose; float32 always is one. All by default, with `target`
             those that a file holds: W8A8, W8A16 and float32.
         nodes: the names of the GRUs that get fewer bits; all by default.
         group_size: 32, 64 or 128 for a scale for each so many weights of a row in int8, where one scale for
@@ -116,12 +116,12 @@ def quantize(
         samples, target = target, samples
     if target is not None and not isinstance(target, str | os.PathLike):
         raise SpecError.of("target", f"{shown(target)}; must be the name of a file")
-    if keep_snr is not None and not math.isfinite(number("keep_snr", keep_snr)):
-        raise SpecError.of("keep_snr", f"{keep_snr}; must be finite")
+    if min_snr_db is not None and not math.isfinite(number("min_snr_db", min_snr_db)):
+        raise SpecError.of("min_snr_db", f"{min_snr_db}; must be finite")
     kept = tuple(MODES) if target is None else _OF_FILES
-    among = _checked_modes(among, kept, keep_snr is not None, target is not None)
-    if mode is not None and keep_snr is not None:
-        raise SpecError.of("mode", f"{mode!r}; must be None with keep_snr, which chooses")
+    modes = _checked_modes(modes, kept, min_snr_db is not None, target is not None)
+    if mode is not None and min_snr_db is not None:
+        raise SpecError.of("mode", f"{mode!r}; must be None with min_snr_db, which chooses")
     mode = choice("mode", "W8A16" if mode is None else mode, kept if target is None else _OF_FILES[:-1])
     group = check_group_size(group_size)
     if not isinstance(source, str | os.PathLike | GRU | Stack | Model):
@@ -146,30 +146,30 @@ def quantize(
             raise SpecError.of("opset", f"{opset}, and {file} is an OpenVINO IR; must be left out")
         made = load(source)
     subject = quantization_target(made, samples, dims or {}, seed, group, wanted)
-    order = [word for word in MODES if word in among or word == EXACT]
-    report = Measurement(subject, progress).report(mode, keep_snr, order)
+    order = [word for word in MODES if word in modes or word == EXACT]
+    report = Measurement(subject, progress).report(mode, min_snr_db, order)
     if target is None:
         return report
     assert isinstance(source, str | os.PathLike)
     first = Check(subject.samples[0] if samples is not None else None, dims, seed, tolerance)
-    names = _names_in_int8(report, keep_snr) if report.grus else None
+    names = _names_in_int8(report, min_snr_db) if report.grus else None
     written = _written(open_model("source", source), target, first, opset, names, group)
     return dataclasses.replace(report, written=written)
 
 
 def _checked_modes(
-    among: Iterable[str] | None, kept: Sequence[str], is_chosen: bool, is_written: bool
+    modes: Iterable[str] | None, kept: Sequence[str], is_chosen: bool, is_written: bool
 ) -> Sequence[str]:
     """The modes that GRUs may be kept in, of those that there are."""
-    if not isinstance(among, Iterable | None):
-        raise SpecError.of("among", f"{shown(among)}; must be some of {', '.join(kept)}")
-    if among is not None and not is_chosen:
-        raise SpecError.of("among", "given without keep_snr, where it has no effect; must be left out")
-    found = kept if among is None else [among] if isinstance(among, str) else list(among)
+    if not isinstance(modes, Iterable | None):
+        raise SpecError.of("modes", f"{shown(modes)}; must be some of {', '.join(kept)}")
+    if modes is not None and not is_chosen:
+        raise SpecError.of("modes", "given without min_snr_db, where it has no effect; must be left out")
+    found = kept if modes is None else [modes] if isinstance(modes, str) else list(modes)
     for item in found:
-        choice("among", item, kept)
+        choice("modes", item, kept)
     if is_written and not any(is_int8(MODES[item][0]) for item in found):
-        raise SpecError.of("among", f"{shown(found)}; must have W8A8 or W8A16, with target")
+        raise SpecError.of("modes", f"{shown(found)}; must have W8A8 or W8A16, with target")
     return found
 
 
@@ -189,7 +189,7 @@ def _written(
     return rewrite_file(file, target, check, opset=opset, quantize=quantize, group_size=group)
 
 
-def _names_in_int8(report: Quantization[Any], keep_snr: float | None) -> frozenset[str]:
+def _names_in_int8(report: Quantization[Any], min_snr_db: float | None) -> frozenset[str]:
     """The GRU nodes that become int8.
 
     Raises:
@@ -202,7 +202,7 @@ def _names_in_int8(report: Quantization[Any], keep_snr: float | None) -> frozens
     if not names:
         most = report.modes["W8A16"].snr
         raise SpecError.of(
-            "keep_snr", f"{keep_snr} dB; no GRU node keeps as much in int8 (all in W8A16: {most:.1f} dB)"
+            "min_snr_db", f"{min_snr_db} dB; no GRU node keeps as much in int8 (all in W8A16: {most:.1f} dB)"
         )
     return names
 
@@ -228,12 +228,12 @@ class Measurement:
                 f"{why}, so that a comparison proves nothing; must be inputs for which it does (-i)",
             )
 
-    def report(self, mode: str, keep_snr: float | None, order: list[str]) -> Quantization[Any]:
+    def report(self, mode: str, min_snr_db: float | None, order: list[str]) -> Quantization[Any]:
         """All modes, and the result of one, or of those that keep a ratio of signal to noise."""
         subject = self.subject
         uniform = {word: dict.fromkeys(subject.layers, word) for word in MODES}
         ratios = {word: self._ratio(modes) for word, modes in uniform.items()}
-        chosen = uniform[mode] if keep_snr is None else self._choose(keep_snr, order)
+        chosen = uniform[mode] if min_snr_db is None else self._choose(min_snr_db, order)
         grus = []
         for index, name in enumerate(subject.names):
             measured = self._measure_gru(name) if name in subject.layers else {}
@@ -250,9 +250,10 @@ class Measurement:
             }
         )
         whole = {
-            word: Measured(ratio, self._size(uniform[word]), seconds[word]) for word, ratio in ratios.items()
+            word: ModeResult(ratio, self._size(uniform[word]), seconds[word])
+            for word, ratio in ratios.items()
         }
-        final = Measured(self._ratio(chosen), self._size(chosen), seconds["chosen"])
+        final = ModeResult(self._ratio(chosen), self._size(chosen), seconds["chosen"])
         arrays = [
             array for outputs in self._expected for output in outputs.values() for array in arrays_in(output)
         ]
@@ -276,15 +277,15 @@ class Measurement:
         self._progress(min(self._done, self._most), self._most)
         self._done += 1
 
-    def _choose(self, keep_snr: float, order: list[str]) -> dict[str, str]:
+    def _choose(self, min_snr_db: float, order: list[str]) -> dict[str, str]:
         """The modes that keep it: the GRU that adds most noise gets the next mode that adds less."""
 
         def keeps(modes: Mapping[str, str]) -> bool:
             """Whether they keep it, and not by chance: with inputs in 16 bits, too, as files are run."""
-            if self._ratio(modes) < keep_snr:
+            if self._ratio(modes) < min_snr_db:
                 return False
             wider = {name: "W8A16" if mode == "W8A8" else mode for name, mode in modes.items()}
-            return "W8A16" not in order or self._ratio(wider) >= keep_snr
+            return "W8A16" not in order or self._ratio(wider) >= min_snr_db
 
         modes = dict.fromkeys(self.subject.layers, order[0])
         while not keeps(modes):
@@ -298,7 +299,7 @@ class Measurement:
             modes = next((item for item in fewer if keeps(item)), modes)
         return modes
 
-    def _measure_gru(self, name: str) -> dict[str, Measured]:
+    def _measure_gru(self, name: str) -> dict[str, ModeResult]:
         """A GRU in every mode, each time given what the model in float32 gives it."""
         self._step()
         calls = self.subject.calls[name]
@@ -314,7 +315,7 @@ class Measurement:
             {mode: lambda runs=runs: [run() for run in runs] for mode, runs in ready.items()}  # type: ignore[misc]
         )
         return {
-            mode: Measured(ratios[mode], _size(layer.spec, mode, group), seconds[mode])
+            mode: ModeResult(ratios[mode], _size(layer.spec, mode, group), seconds[mode])
             for mode, layer in made.items()
         }
 

@@ -28,7 +28,7 @@ Quantizable = TypeVar("Quantizable", bound=GRU | Stack | Model, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ModeResult:
     """A GRU, or all of them, in one mode.
 
     Attributes:
@@ -45,7 +45,7 @@ class Measured:
     seconds: float
 
 
-Measured.__module__ = "onegru.reports"
+ModeResult.__module__ = "onegru.reports"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class QuantizedGru:
 
     name: str
     layer: str
-    modes: Mapping[str, Measured]
+    modes: Mapping[str, ModeResult]
     mode: str
     reason: str = ""
 
@@ -88,8 +88,8 @@ class Quantization(Generic[Quantizable]):
 
     result: Quantizable
     grus: tuple[QuantizedGru, ...]
-    modes: Mapping[str, Measured]
-    chosen: Measured
+    modes: Mapping[str, ModeResult]
+    chosen: ModeResult
     group_size: int | None
     compared: int
     steps: int | None
@@ -113,7 +113,7 @@ class Quantization(Generic[Quantizable]):
     ) -> tuple[GateTrace, GateTrace]:
         """The gates of a GRU in float32, and with all GRUs in another mode.
 
-        The second one's `plot(against=…)` and `to_html(…, against=…)` draw how far they are apart over time.
+        The second one's `to_html(…, against=…)` shows how far they are apart over time.
 
         Args:
             node: the GRU's name, or its index.
@@ -222,7 +222,7 @@ def _of_modes(gru: QuantizedGru) -> list[str]:
 
 
 def _three_rows(
-    name: str, modes: Mapping[str, Measured], kept: Measured, words: str
+    name: str, modes: Mapping[str, ModeResult], kept: ModeResult, words: str
 ) -> list[tuple[str, ...]]:
     items = list(modes.values())
     return [
@@ -232,13 +232,13 @@ def _three_rows(
     ]
 
 
-def _ratio_words(item: Measured) -> str:
+def _ratio_words(item: ModeResult) -> str:
     if item.snr == math.inf:
         return "exact"
     return "not finite" if item.snr == -math.inf else f"{item.snr:.1f} dB"
 
 
-def _sizes(items: Sequence[Measured]) -> list[str]:
+def _sizes(items: Sequence[ModeResult]) -> list[str]:
     """Sizes of weights, all in the unit of the largest."""
     unit, words = next(
         ((unit, words) for unit, words in _UNITS if max(item.size for item in items) >= unit), (1, "bytes")
@@ -246,7 +246,7 @@ def _sizes(items: Sequence[Measured]) -> list[str]:
     return [f"{item.size / unit:.{0 if unit == 1 else 1}f} {words}" for item in items]
 
 
-def _times(items: Sequence[Measured]) -> list[str]:
+def _times(items: Sequence[ModeResult]) -> list[str]:
     """Times, all in one unit, in which the shortest has three digits."""
     unit, words = (1e-3, "ms") if min(item.seconds for item in items) >= 1e-3 else (1e-6, "µs")
     return [f"{item.seconds / unit:{'.2f' if unit == 1e-3 else '.0f'}} {words}" for item in items]

@@ -29,8 +29,8 @@ class OutputReport:
         snr: the ratio of signal to noise in dB; None where nothing differs.
         compared: how many numbers were compared: those that are finite in the source.
         left_out: how many were not.
-        moved: how many of those compared change with the random inputs, as the others say little; None of
-            inputs that were given.
+        input_dependent: how many of those compared change with the random inputs, as the others say little;
+            None of inputs that were given.
         steps: how many steps the longest row of a GRU took.
     """
 
@@ -42,7 +42,7 @@ class OutputReport:
     snr: float | None = None
     compared: int = 0
     left_out: int = 0
-    moved: int | None = None
+    input_dependent: int | None = None
     steps: int | None = None
 
 
@@ -92,10 +92,6 @@ class Check:
         object.__setattr__(self, "dims", check_random_inputs(self.inputs, self.dims, self.seed))
         if self.tolerance is not None and not 0 <= number("tolerance", self.tolerance) < float("inf"):
             raise SpecError.of("tolerance", f"{self.tolerance}; must be at least 0 and finite")
-
-
-#: What functions that take a `Check` once took by themselves: the name, and what to write instead.
-CHECKED = {name: f"check=onegru.Check({name}=…)" for name in ("inputs", "dims", "seed", "tolerance")}
 
 
 def output_facts(outputs: Iterable[OutputReport]) -> list[tuple[str, str]]:

@@ -150,7 +150,7 @@ def _first_states(graph: Graph) -> dict[str, object]:
 
 def check_moved(target: Path, reports: Iterable[OutputReport]) -> None:
     """Raise FormatError if random inputs change no output, whatever they are."""
-    moved = [report.moved for report in reports]
+    moved = [report.input_dependent for report in reports]
     if moved and None not in moved and not any(moved):
         why = "no output changes as the random inputs do"
         raise FormatError(f"{target}: not written: {why}, {PROVES_NOTHING}")
@@ -163,7 +163,9 @@ def _both(one: OutputReport, other: OutputReport) -> OutputReport:
         worse,
         compared=one.compared + other.compared,
         left_out=one.left_out + other.left_out,
-        moved=None if one.moved is None or other.moved is None else one.moved + other.moved,
+        input_dependent=None
+        if one.input_dependent is None or other.input_dependent is None
+        else one.input_dependent + other.input_dependent,
     )
 
 
@@ -346,7 +348,7 @@ class Judge:
             *(name, runtime, apart.max_abs, apart.max_ulp, most, snr),
             compared=count,
             left_out=expected.size - count,
-            moved=moved,
+            input_dependent=moved,
         )
 
     def _base(self, name: str, runtime: str, expected: Array) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onegru.core.arguments import check_function, renamed_arguments
+from onegru.core.arguments import check_function
 from onegru.core.compare import TOLERANCE_FUSED
 from onegru.core.errors import needs_extra
 from onegru.core.wording import count
@@ -20,7 +20,7 @@ from onegru.models.fusing import (
     nothing_found,
     replace_decomposed,
 )
-from onegru.rewriting.check import CHECKED, Check, OutputReport, as_target, output_facts, wanted_check
+from onegru.rewriting.check import Check, OutputReport, as_target, output_facts, wanted_check
 from onegru.rewriting.compare import check_result
 from onegru.timeline.unread import warn_of_unread
 
@@ -36,7 +36,7 @@ class Fusion(CardReport):
         source: the file that was read.
         target: the file that was written; None where none was asked for.
         fused: the recurrences that became GRU nodes.
-        missed: near misses, each with the part that does not fit.
+        near_misses: recurrences that look like GRUs, each with the part that does not fit.
         nodes: how many nodes the source has, those in bodies included, and how many the target has.
         notes: what else there is to know.
         outputs: the results of the check; empty if it was not asked for.
@@ -45,19 +45,22 @@ class Fusion(CardReport):
     source: str
     target: str | None
     fused: tuple[Fused, ...]
-    missed: tuple[NearMiss, ...]
+    near_misses: tuple[NearMiss, ...]
     nodes: tuple[int, int]
     notes: tuple[str, ...]
     outputs: tuple[OutputReport, ...]
 
     def __repr__(self) -> str:
         old, new = self.nodes
-        missed = f", {count(len(self.missed), 'near miss')}" if self.missed else ""
+        missed = f", {count(len(self.near_misses), 'near miss')}" if self.near_misses else ""
         return f"Fusion({self.source!r}: {count(len(self.fused), 'GRU')}, {old} nodes become {new}{missed})"
 
     def _card(self) -> Card:
         old, new = self.nodes
-        facts = [("nodes", f"{old:,} become {new:,}"), *(("near miss", item.reason) for item in self.missed)]
+        facts = [
+            ("nodes", f"{old:,} become {new:,}"),
+            *(("near miss", item.reason) for item in self.near_misses),
+        ]
         if self.target is not None:
             facts.insert(0, ("written", self.target))
         rows = [
@@ -71,7 +74,6 @@ class Fusion(CardReport):
 Fusion.__module__ = "onegru.reports"
 
 
-@renamed_arguments(CHECKED)
 def fuse(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str] | None = None,
@@ -116,7 +118,7 @@ def fuse(
         source=str(file),
         target=None if path is None else str(path),
         fused=found.fused,
-        missed=found.missed,
+        near_misses=found.near_misses,
         nodes=found.nodes,
         notes=tuple(notes),
         outputs=outputs,
@@ -153,7 +155,7 @@ def _fuse_ir(
     graph = read_ir(file)  # first, as it refuses hostile files
     found = find_in_ir(file, progress)
     if not found.fused:
-        raise nothing_found(str(file), found.missed)
+        raise nothing_found(str(file), found.near_misses)
     warn_of_unread(graph)
     outputs, notes = check_result(lambda: graph, found.document.graph(named), named, wanted, TOLERANCE_FUSED)
     if target is not None:
@@ -176,7 +178,7 @@ def fuse_onnx(file: Opened, progress: Progress | None = None) -> tuple[Decompose
     notes = embed_external(place, model, len(file.data))
     found = replace_decomposed(place, model, progress)
     if not found.fused:
-        raise nothing_found(place.name, found.missed, model_opset(place, found.model))
+        raise nothing_found(place.name, found.near_misses, model_opset(place, found.model))
     if len(found.model.functions) < had:
         notes.append("functions that hold GRU nodes were inlined")
     return found, one_file(place, found.model), [*notes, *left_external(found.model)]

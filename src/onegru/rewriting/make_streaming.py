@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 
-from onegru.core.arguments import flag, node_names, renamed_arguments
+from onegru.core.arguments import flag, node_names
 from onegru.core.dtypes import check_group_size
 from onegru.core.errors import FormatError, SpecError, needs_extra
 from onegru.formats.opened import Kind, open_model
-from onegru.rewriting.check import CHECKED, Check, as_target, wanted_check
+from onegru.rewriting.check import Check, as_target, wanted_check
 from onegru.rewriting.rewrite import NodeReport, Rewriting
 from onegru.rewriting.streaming import words_of
 from onegru.rewriting.streaming_ir import rewrite_ir
 
 
-@renamed_arguments(CHECKED)
 def make_streaming(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str] | None = None,

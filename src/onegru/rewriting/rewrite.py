@@ -6,13 +6,13 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from onegru.core.arguments import flag, renamed_arguments
+from onegru.core.arguments import flag
 from onegru.core.compare import TOLERANCE_REWRITTEN
 from onegru.core.errors import FormatError, SpecError, needs_extra
 from onegru.core.wording import count
 from onegru.drawing.card import Card, CardReport
 from onegru.formats.opened import Kind, open_model
-from onegru.rewriting.check import CHECKED, Check, OutputReport, as_target, output_facts, wanted_check
+from onegru.rewriting.check import Check, OutputReport, as_target, output_facts, wanted_check
 
 if TYPE_CHECKING:
     from onegru.formats.opened import Opened
@@ -79,19 +79,6 @@ class Rewriting(CardReport):
 Rewriting.__module__ = "onegru.reports"
 
 
-_NOW = {
-    "quantize": "onegru.quantize(source, target, samples)",
-    "group_size": "onegru.quantize(source, target, samples, group_size=…)",
-    "fuse": "onegru.fuse(source, target), before it",
-    "progress": "onegru.fuse(source, target, progress=…)",
-    "streaming": "onegru.make_streaming(source, target)",
-    "time": "onegru.make_streaming(source, target, time=…)",
-    "delay": "onegru.make_streaming(source, target, delay=…)",
-    **CHECKED,
-}
-
-
-@renamed_arguments(_NOW)
 def rewrite(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str] | None = None,

@@ -77,7 +77,7 @@ def openvino_operator() -> OpenvinoOperator:
     """What runs GRU layers in OpenVINO here."""
     try:
         version = metadata.version("openvino")
-        from onegru.runtimes.openvino_exchange import load_operator
+        from onegru.runtimes.openvino_replace import load_operator
     except (metadata.PackageNotFoundError, ImportError):
         return OpenvinoOperator(None, False)
     factory, problem = load_operator()

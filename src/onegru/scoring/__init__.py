@@ -18,6 +18,6 @@ with needs_extra("pyarrow", "scoring", "onegru.scoring"):
 from onegru.scoring.ray import on_ray
 from onegru.scoring.samples import read_samples
 from onegru.scoring.score import Scoring, score
-from onegru.scoring.scorer import LeftOut, Scored, Scorer
+from onegru.scoring.scorer import Scored, Scorer, SkippedRow
 
-__all__ = ["LeftOut", "Scored", "Scorer", "Scoring", "on_ray", "read_samples", "score"]
+__all__ = ["Scored", "Scorer", "Scoring", "SkippedRow", "on_ray", "read_samples", "score"]

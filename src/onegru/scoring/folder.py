@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from onegru.core.errors import FormatError, SpecError
 from onegru.core.wording import count
 from onegru.scoring.dataset import naming
-from onegru.scoring.scorer import LeftOut
+from onegru.scoring.scorer import SkippedRow
 from onegru.system.atomic_write import write_files
 from onegru.system.bounded import parse_json
 from onegru.system.file_lock import try_lock
@@ -117,7 +117,7 @@ class Folder:
         Args:
             number: the part's.
             schema: of its rows.
-            windows: tables of its rows, each with what to record of the rows left out.
+            windows: tables of its rows, each with what to record of the skipped rows.
 
         Raises:
             OSError: it cannot be written.
@@ -126,16 +126,16 @@ class Folder:
         coded = [name for name in schema.names if name not in plain]
 
         def write(file: IO[bytes]) -> None:
-            left_out: list[dict[str, object]] = []
+            skipped: list[dict[str, object]] = []
             # Outputs do not repeat, so a dictionary of them would be made in vain.
             with pq.ParquetWriter(file, schema, use_dictionary=coded, write_statistics=coded) as writer:
                 for table, more in windows:
                     writer.write_table(table)
-                    left_out += more
-                writer.add_key_value_metadata({_KEY: json.dumps({"left_out": len(left_out)})})
-            if left_out:
+                    skipped += more
+                writer.add_key_value_metadata({_KEY: json.dumps({"skipped": len(skipped)})})
+            if skipped:
                 # In place before the part is: a part that is there has its errors.
-                lines = "".join(f"{json.dumps(item)}\n" for item in left_out).encode()
+                lines = "".join(f"{json.dumps(item)}\n" for item in skipped).encode()
                 (self.path / _ERRORS).mkdir(exist_ok=True)
                 target = self.path / _ERRORS / f"part-{number:06}.jsonl"
                 write_files([(target, lambda errors: errors.write(lines))])
@@ -143,12 +143,12 @@ class Folder:
         write_files([(self.part(number), write)])
 
     def counts(self, number: int, rows: int, skips: bool) -> tuple[int, int]:
-        """The rows of a part that is there, and how many were left out.
+        """The rows of a part that is there, and how many were skipped.
 
         Args:
             number: the part's.
             rows: how many rows of the input it is for.
-            skips: whether those left out have no row.
+            skips: whether those that were skipped have no row.
 
         Raises:
             FormatError: it is broken, or another part.
@@ -159,10 +159,10 @@ class Folder:
         told = (metadata.metadata or {}).get(_KEY)
         if told is None:
             raise FormatError(f"{path}: not a part of this run; remove it")
-        left_out = int(json.loads(told)["left_out"])
-        if metadata.num_rows != (must := rows - left_out if skips else rows):
+        skipped = int(json.loads(told)["skipped"])
+        if metadata.num_rows != (must := rows - skipped if skips else rows):
             raise FormatError(f"{path}: {count(metadata.num_rows, 'row')}; must be {must}; remove it")
-        return metadata.num_rows, left_out
+        return metadata.num_rows, skipped
 
     def success(self) -> dict[str, Any]:
         """What was recorded of a complete run.
@@ -173,7 +173,7 @@ class Folder:
         path = self.path / _SUCCESS
         try:
             found = parse_json(path.read_bytes())
-            return {"rows": int(found["rows"]), "left_out": int(found["left_out"])}
+            return {"rows": int(found["rows"]), "skipped": int(found["skipped"])}
         except (ValueError, KeyError, TypeError) as error:
             raise FormatError(f"{path}: not the record of a complete run ({error})") from error
 
@@ -192,8 +192,8 @@ class Folder:
         return (self.path / _SUCCESS).exists()
 
 
-def record(path: str, row: int, item: LeftOut) -> dict[str, object]:
-    """What is recorded of a row left out."""
+def record(path: str, row: int, item: SkippedRow) -> dict[str, object]:
+    """What is recorded of a skipped row."""
     kept = {"kept": {name: _in_json(value) for name, value in item.kept.items()}} if item.kept else {}
     return {"file": path, "row": row, "column": item.column, "reason": item.reason} | kept
 

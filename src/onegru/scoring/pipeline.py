@@ -92,11 +92,11 @@ def _one_ahead(items: Iterable[Item]) -> Iterator[Item]:
 def _rows_of(
     item: tuple[Window, Scored], source: _Channel[tuple[Window, Scored]]
 ) -> Iterator[tuple[pa.Table, list[dict[str, object]]]]:
-    """The rows of a part, whose first window is `item`, and what to record of those left out."""
+    """The rows of a part, whose first window is `item`, and what to record of those that were skipped."""
     while True:
         window, found = item
         path, first = window.path, window.first_row
-        yield found.table, [record(path, first + left.row, left) for left in found.left_out]
+        yield found.table, [record(path, first + row.row, row) for row in found.skipped]
         if window.is_last:
             return
         item = next(source)

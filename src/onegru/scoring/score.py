@@ -43,7 +43,7 @@ class Scoring:
         output: the folder of results.
         files: how many files were read.
         rows: how many rows the results have.
-        left_out: how many rows were skipped, or have null outputs; `_errors/` in the folder names them.
+        skipped: how many rows were skipped, or have null outputs; `_errors/` in the folder names them.
         parts: how many files the results have.
         parts_before: how many of them were there when the run began.
         rows_now: how many rows this run has scored.
@@ -53,7 +53,7 @@ class Scoring:
     output: str
     files: int
     rows: int
-    left_out: int
+    skipped: int
     parts: int
     parts_before: int
     rows_now: int
@@ -120,16 +120,16 @@ def score(
             folder.remove_success()
             rows_now = _run(scorer, plan, folder, memory, done, progress, execute)
             counts = [folder.counts(part.number, part.rows, scorer.on_error == "skip") for part in parts]
-            rows, left_out = (sum(column) for column in zip(*counts, strict=True))
-            folder.succeed({"rows": rows, "left_out": left_out, "parts": len(parts)})
+            rows, skipped = (sum(column) for column in zip(*counts, strict=True))
+            folder.succeed({"rows": rows, "skipped": skipped, "parts": len(parts)})
         else:
             told = folder.success()
-            rows, left_out = told["rows"], told["left_out"]
+            rows, skipped = told["rows"], told["skipped"]
     return Scoring(
         output=str(folder.path),
         files=len(paths),
         rows=rows,
-        left_out=left_out,
+        skipped=skipped,
         parts=len(parts),
         parts_before=len(done),
         rows_now=rows_now,

@@ -34,7 +34,7 @@ ON_ERROR = ("raise", "skip", "null")
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class SkippedRow:
     """A row that was not run.
 
     Attributes:
@@ -58,13 +58,13 @@ class Scored:
 
     Attributes:
         table: the rows, in the order of the input: the columns kept, then the outputs.
-        left_out: the rows that were not run, in the same order.
+        skipped: the rows that were not run, in the same order.
         steps: of all rows that were run.
         padding: steps that were only run because rows of a batch differ in length.
     """
 
     table: pa.Table
-    left_out: tuple[LeftOut, ...]
+    skipped: tuple[SkippedRow, ...]
     steps: int
     padding: int
 
@@ -272,7 +272,7 @@ class Scorer:
             yield from table.cast(plain_lists(table.schema)).to_batches()
 
     def run(self, rows: pa.Table | pa.RecordBatch) -> Scored:
-        """Score the rows of a table, as a call does, and say which were left out.
+        """Score the rows of a table, as a call does, and say which were skipped.
 
         Args:
             rows: as for a call.
@@ -346,7 +346,7 @@ class Scorer:
             for item in rows.fields:
                 item.release()
             table = rows.table(assembly.arrays(), failed)
-            return Scored(table, tuple(rows.left_out), steps, padding)
+            return Scored(table, tuple(rows.skipped), steps, padding)
 
         return end
 
@@ -372,7 +372,7 @@ class Gathering:
         # clean.
         self._origins: list[tuple[str, int, int, Array]] = []
         self.rows = 0
-        self.left_out: list[LeftOut] = []
+        self.skipped: list[SkippedRow] = []
         #: What the rows and their outputs take, about.
         self.bytes = 0
 
@@ -398,8 +398,8 @@ class Gathering:
             good[list(bad)] = False
             clean, keeps = rows.filter(pa.array(good)), False
             values = rows.select(keep).filter(pa.array(~good)).to_pylist() if keep else [{}] * len(bad)
-            self.left_out += [
-                LeftOut(self.rows + row, bad[row].column, bad[row].reason, own)
+            self.skipped += [
+                SkippedRow(self.rows + row, bad[row].column, bad[row].reason, own)
                 for row, own in zip(sorted(bad), values, strict=True)
             ]
         self._origins.append((words, first, self.rows, np.flatnonzero(good)))
@@ -430,12 +430,12 @@ class Gathering:
     def table(self, outputs: list[pa.Array], failed: Mapping[int, str]) -> pa.Table:
         """The rows with these outputs; those that were left out, or on which the model failed, have none."""
         kept = pa.concat_tables(self._kept) if self._kept else self._schema.empty_table()
-        not_run = {item.row for item in self.left_out}
+        not_run = {item.row for item in self.skipped}
         rows = {self._find(index)[2]: index for index in failed}
         # Without rows that are skipped, a row's place among those kept is that among those that were run.
         has_all = self._scorer.on_error == "null"
         found = [
-            LeftOut(
+            SkippedRow(
                 row, "", failed[index], next(iter(kept.slice(row if has_all else index, 1).to_pylist()), {})
             )
             for row, index in rows.items()
@@ -451,19 +451,19 @@ class Gathering:
             good[list(failed)] = False
             outputs = [array.filter(pa.array(good)) for array in outputs]
             kept = kept.filter(pa.array(good)) if self._scorer.keep else kept
-        self.left_out = sorted([*self.left_out, *found], key=lambda item: item.row)
+        self.skipped = sorted([*self.skipped, *found], key=lambda item: item.row)
         count = len(outputs[0])
         columns = [kept.column(name) for name in self._scorer.keep]
         assert all(len(column) == count for column in columns)
         return pa.table([*columns, *outputs], schema=self._schema)
 
 
-def find_faults(fields: Sequence[Field], rows: pa.Table) -> dict[int, LeftOut]:
+def find_faults(fields: Sequence[Field], rows: pa.Table) -> dict[int, SkippedRow]:
     """The rows that cannot be run, each with the first fault that was found."""
-    found: dict[int, LeftOut] = {}
+    found: dict[int, SkippedRow] = {}
     for field in fields:
         for row, reason in find_bad_rows(field, rows.column(field.column)).items():
-            found.setdefault(row, LeftOut(row, field.column, reason))
+            found.setdefault(row, SkippedRow(row, field.column, reason))
     sequences = [field for field in fields if field.is_sequence]
     if len(sequences) > 1:
         good = np.setdiff1d(np.arange(len(rows)), list(found))
@@ -476,7 +476,7 @@ def find_faults(fields: Sequence[Field], rows: pa.Table) -> dict[int, LeftOut]:
                 steps = count(own[index], "step")
                 reason = f"{steps}; must be {lengths[0][index]}, as {sequences[0].column!r}"
                 row = int(good[index])
-                found.setdefault(row, LeftOut(row, field.column, reason))
+                found.setdefault(row, SkippedRow(row, field.column, reason))
     return found
 
 

@@ -43,7 +43,7 @@ def read_npz(
         kind: what the file must be, for messages.
 
     Raises:
-        FormatError: it is another kind of file, broken or hostile; the message names it.
+        FormatError: it is another kind of file, or broken; the message names it.
         OSError: it cannot be opened.
     """
     with _naming(path, kind), path.open("rb") as file, zipfile.ZipFile(file) as archive:
@@ -66,7 +66,7 @@ def read_npy(path: Path, judge: Callable[[Header], object]) -> NDArray[Any]:
     """The array of a .npy, unless `judge` raises on its header.
 
     Raises:
-        FormatError: it is another kind of file, broken or hostile; the message names it.
+        FormatError: it is another kind of file, or broken; the message names it.
         OSError: it cannot be opened.
     """
     with _naming(path, "a .npy file"), path.open("rb") as file:

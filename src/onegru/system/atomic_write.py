@@ -1,4 +1,4 @@
-"""The one way to write files: each is written whole, or stays as it was."""
+"""Write files atomically: each is complete or unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import IO
 
 
 def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object] | Path]]) -> None:
-    """Write files under temporary names beside their targets, then rename them: all of them, or none.
+    """Write all files under temporary names, then rename them.
 
     A killed process, or a machine that stops, leaves each target as it was or with all of its new content;
     targets are replaced in order, and one may come several times. A symbolic link stays, and the file that it
@@ -97,7 +97,7 @@ def _write(name: Path, write: Callable[[IO[bytes]], object], before: os.stat_res
 
 
 def _link(place: Path, name: Path) -> bool:
-    """Give a file a second name, as its first will be replaced; False if there is no file."""
+    """Link a file to a second name; False if there is no file."""
     try:
         os.link(place, name)
     except FileNotFoundError:

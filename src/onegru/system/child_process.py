@@ -1,12 +1,12 @@
-"""Child processes, for whatever may crash, hang or run out of memory on a hostile file.
+"""Child processes for work that can crash, hang or exhaust memory on a malicious file.
 
 **What it imports.** The parent's packages and nothing from the current folder, whose files are untrusted.
-The interpreter ignores Python's environment variables (`-E`) and adds no folder by itself (`-P`). It then
+The interpreter ignores Python's environment variables (`-E`) and adds no folder to its path (`-P`). It then
 gets the parent's `sys.path` without entries that are empty, relative, or the current folder. If onegru
 itself lies in the current folder, that folder comes last, so that nothing there shadows another module. (The
 parent's own imports are not under its control: `python -P -m onegru` or the script `onegru` is clean too.)
 
-**What it may use.** As much as its `Limits` say. It works in a folder of its own, where it also leaves its
+**What it may use.** As much as its `Limits` say. It works in a separate folder, where it also leaves its
 answer; it has no input, prints nothing, and leaves no core dump. When it is killed, so is all it started.
 Systems have some of this only: macOS lets a program not limit its address space; Windows limits only wall
 time, counted by the parent, and kills only the child, not what it started.
@@ -133,7 +133,7 @@ def run_child(
     limits: Limits,
     watch: Callable[[], object] | None = None,
 ) -> Ended:
-    """Run `module.main(arguments)` in a process of its own.
+    """Run `module.main(arguments)` in a separate process.
 
     Args:
         module: one of onegru's modules.
@@ -286,7 +286,7 @@ _TEXT = re.compile(r"<U[0-9]{1,7}")
 
 
 def write_answer(head: Mapping[str, Any], arrays: Sequence[Array] = (), name: str = "answer") -> None:
-    """Leave an answer in the current folder, in a file of this name, whole or not at all."""
+    """Write an answer to a file in the current folder, completely or not at all."""
     types = [
         (array.dtype.str if array.dtype.kind == "U" else array.dtype.name, array.shape) for array in arrays
     ]

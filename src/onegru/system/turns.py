@@ -18,7 +18,7 @@ _SETTLE = 0.02  # seconds, for another runtime's threads to fall asleep
 def take_turns(
     calls: Mapping[str, Callable[[], object]], rounds: int, turn: float = TURN, settle: float = _SETTLE
 ) -> dict[str, list[float]]:
-    """Time calls in turns, so that whatever else the machine does meets all of them alike.
+    """Time calls alternately, so that other load on the machine affects all of them.
 
     Args:
         calls: what is timed, by its name.

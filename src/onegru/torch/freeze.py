@@ -28,7 +28,7 @@ class Freezable(nn.Module):
     #: The parameters that they were packed from.
     frozen_parameters: Sequence[Tensor] = ()
     #: Whether it was PyTorch's before.
-    exchanged_by_freeze = False
+    replaced_by_freeze = False
 
     def run_layer(
         self,

@@ -30,7 +30,7 @@ _MOST_APART = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 
 class InterestGRU(nn.Module):
-    """Stands before `DynamicGRU` among the classes of a module; see `exchanged_class`."""
+    """Stands before `DynamicGRU` among the classes of a module; see `replacement_class`."""
 
     def forward(self, inputs: Any, att_scores: Any = None, hx: Tensor | None = None) -> Any:
         """The states after all steps, as a PackedSequence; as `DynamicGRU` has its arguments."""
@@ -60,12 +60,12 @@ class InterestGRU(nn.Module):
 
 def _made(original: Any) -> Any:
     """A module of the class, for copies and pickles, which have its contents."""
-    kind = exchanged_class(original)
+    kind = replacement_class(original)
     return kind.__new__(kind)
 
 
 @functools.cache
-def exchanged_class(original: Any) -> Any:
+def replacement_class(original: Any) -> Any:
     """The class that runs `DynamicGRU` by onegru's kernels, and is one."""
     return type(original.__name__, (InterestGRU, original), {"__module__": original.__module__})
 
@@ -95,7 +95,7 @@ def is_dynamic_gru(module: nn.Module) -> bool:
     )
 
 
-def why_not_exchanged(module: nn.Module) -> str:
+def why_not_replaced(module: nn.Module) -> str:
     """Why a `DynamicGRU` is left as it is; "" if onegru computes the same, which is tried."""
     cell = getattr(module, "rnn", None)
     if type(cell).__module__ != _PACKAGE or type(cell).__name__ not in _CELLS:

@@ -1,4 +1,4 @@
-"""Comparing two GRUs that should compute the same, as calls, whatever operators they come from."""
+"""Compare two GRUs of any operators, as calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def of_layer(layer: GRU) -> Call:
 
 
 def on_random_inputs(call: Call) -> Call:
-    """The call on random inputs: the same for every call of the same sizes, whatever its axes."""
+    """The call on random inputs: equal for all calls of the same sizes, in any layout."""
     canonical = random_call(call.spec, _STEPS, _ROWS, np.random.default_rng(0))
     values: dict[str, Array] = {}
     for port in call.ports:
@@ -72,7 +72,7 @@ def compare_calls(
         name: the name of the second.
         call: the one that may be wrong.
         reference: what it should be.
-        as_stored: whether to compare the arrays as they are stored, whatever axes their operators give them.
+        as_stored: whether to compare the arrays as stored, regardless of the meaning of their axes.
     """
     words = _differences(call, reference)
     if not is_alike(call, reference):
@@ -115,7 +115,7 @@ def _by_names_of(
 
 
 def _differences(call: Call, reference: Call) -> tuple[str, ...]:
-    """What differs between two calls, in words."""
+    """Describe the differences between two calls."""
     words = [
         f"{name}: {_words(call.spec, name)}; {_words(reference.spec, name)} in the reference"
         for name in (field.name for field in fields(Spec))

@@ -6,26 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from onegru.core.compare import nudged, rounding_effect, tolerance_of
-from onegru.core.dtypes import Array
 from onegru.core.errors import OneGRUError, SpecError
-from onegru.core.shapes import side_by_side
 from onegru.core.wording import count
 from onegru.formats.opened import open_layers
-from onegru.layers.gru import GRU
-from onegru.layers.stack import Stack
 from onegru.models.load import load
 from onegru.models.load_layers import distinct_layers, load_layers, named_layers
 from onegru.models.model import Model
-from onegru.peers.base import ModelUnderTest
-from onegru.peers.child import run_apart
-from onegru.peers.torch import TorchCheckpoint
 from onegru.verification.compare_grus import compare_calls, is_alike, of_layer, on_random_inputs, trace_pair
 from onegru.verification.compare_runtimes import Tolerances, compare_outputs
 from onegru.verification.gru_call import Call, call_of
-from onegru.verification.results import LayerResult, OutputResult, ReferenceComparison, RuntimeResult
+from onegru.verification.results import LayerResult, OutputResult, ReferenceComparison
 from onegru.verification.trace import traced_run
 
 #: GRUs by name, in running order: with a node's own operator, or as layers.
@@ -39,7 +29,6 @@ def compare_with(
     *,
     nodes: Sequence[str] = (),
     tolerance: float | None = None,
-    timeout: float = 60.0,
 ) -> ReferenceComparison:
     """Compare a model with a reference.
 
@@ -52,7 +41,6 @@ def compare_with(
         inputs: the model's inputs, by name; None to compare only the GRUs.
         nodes: the GRUs of the reference to compare with, by name, in the order of the model's; empty for all.
         tolerance: as for `onegru.verification.compare_runtimes.compare_runtimes`, of the outputs.
-        timeout: the most seconds that PyTorch may take to run a checkpoint of its own.
 
     Raises:
         FormatError: the reference is broken.
@@ -63,15 +51,12 @@ def compare_with(
     outputs: tuple[OutputResult, ...] = ()
     calls: list[tuple[Call, Call]] = []
     strict = ""
-    runtimes: tuple[RuntimeResult, ...] = ()
     file = open_layers("against", path)
     if file.kind.holds == "layers":
         found = load_layers(file)
         names = [*(found if nodes else distinct_layers(found))]
         layers_there = named_layers({name: found[name] for name in _taken(path, names, nodes)})
         theirs = [(name, of_layer(layer)) for name, layer in layers_there]
-        if len(nodes or names) == len(names):
-            runtimes = _run_checkpoint(path, [layer for _, layer in layers_there], timeout)
     else:
         reference = load(file, engine="reference")
         theirs = _model_calls(reference)
@@ -87,11 +72,9 @@ def compare_with(
     first = next((index for index, item in enumerate(layers) if not item.agrees), None)
     same_outputs = all(item.agrees for item in outputs)
     if not same_outputs and first is None:
-        notes.append(
-            strict or "the GRUs agree as far as they were compared: the difference arises outside them"
-        )
-    agrees = same_outputs and first is None and all(item.status != "differs" for item in runtimes)
-    return ReferenceComparison(str(path), agrees, outputs, tuple(layers), first, tuple(notes), runtimes)
+        notes.append(strict or "all compared GRUs agree, so the difference arises outside them")
+    agrees = same_outputs and first is None
+    return ReferenceComparison(str(path), agrees, outputs, tuple(layers), first, tuple(notes))
 
 
 # ---- GRUs
@@ -121,7 +104,7 @@ def _compare_layers(
     Args:
         ours: the GRUs of the model.
         theirs: those of the reference.
-        calls: the calls that both make in their models, as far as they were run.
+        calls: the calls of both in their models, if these were run.
         notes: what could not be compared; extended.
     """
     if not ours or not theirs:
@@ -202,41 +185,3 @@ def _match(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str] | None:
     if len(ours) != len(theirs):
         return None
     return dict(zip(ours, ours if set(ours) == set(theirs) else theirs, strict=True))
-
-
-def _run_checkpoint(path: Path, layers: Sequence[GRU], timeout: float) -> tuple[RuntimeResult, ...]:
-    """Whether PyTorch, if it is installed, agrees with onegru's reading of its checkpoint.
-
-    Args:
-        path: the checkpoint.
-        layers: onegru's reading of it, the lowest first.
-        timeout: the most seconds that PyTorch may take.
-    """
-    runtime = TorchCheckpoint()
-    version = runtime.version()
-    subject = ModelUnderTest(str(path), None, {"Y": (), "Y_h": ()})
-    if version is None or runtime.refuses(subject) is not None:
-        return ()
-    try:
-        stack = Stack([GRU.from_canonical(layer.spec, layer.weights, engine="reference") for layer in layers])
-    except SpecError:  # several GRUs that are no stack
-        return ()
-    X = on_random_inputs(of_layer(layers[0])).values["X"]
-    expected, moved = _run_stack(stack, X), _run_stack(stack, nudged(X))
-    outcome = run_apart(runtime, subject, {"X": X}, timeout)
-    if outcome.status != "ran":
-        return (RuntimeResult(runtime.name, version, outcome.status, outcome.reason),)
-    allowed = {
-        name: max(tolerance_of(array.dtype.name), rounding_effect(array, moved[name]))
-        for name, array in expected.items()
-    }
-    outputs = compare_outputs(expected, outcome.outputs, allowed)
-    if all(item.agrees for item in outputs):
-        return (RuntimeResult(runtime.name, version, "agrees", outputs=outputs),)
-    return (RuntimeResult(runtime.name, version, "differs", "reads the checkpoint differently", outputs),)
-
-
-def _run_stack(stack: Stack, X: Array) -> dict[str, Array]:
-    """Y [T, B, D·H] and Y_h [L·D, B, H], as in PyTorch."""
-    Y, states = stack(X)
-    return {"Y": side_by_side(Y), "Y_h": np.concatenate(states)}

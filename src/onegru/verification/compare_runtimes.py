@@ -37,7 +37,7 @@ def compare_runtimes(
     """Run a model in every runtime that is installed, and compare with onegru's float64 reference.
 
     Each runtime runs the whole model, except that ONNX Runtime runs the other nodes for onegru. Each runs in
-    a process of its own, so that its crash is a verdict.
+    a separate process, so that its crash is a result.
 
     Args:
         model: the model, from a file that is still there.
@@ -53,7 +53,7 @@ def compare_runtimes(
         the result of each.
 
     Raises:
-        SpecError: an input does not fit the model, or an argument is not legal.
+        SpecError: an input does not fit the model, or an argument is invalid.
         FormatError: the model cannot be run, or its outputs are not finite, so that nothing can be compared.
     """
     if tolerance is not None and not tolerance >= 0:
@@ -86,7 +86,7 @@ class _Verifier:
         self.exact = traced_run(model, inputs, "reference")
         if why := nothing_compared(self.exact.outputs):
             raise FormatError(
-                f"{model.path}: {why}, so that a comparison proves nothing; give inputs for which it does "
+                f"{model.path}: {why}, so the comparison is inconclusive; pass inputs for which it does "
                 "(inputs, -i)"
             )
         self.tolerances = Tolerances(model, inputs, self.exact.outputs, tolerance)
@@ -192,5 +192,5 @@ def compare_outputs(
 
 
 def _share(tolerance: float) -> float:
-    """The share of integers that may differ: what is no share allows none."""
+    """The share of integers that can differ; other values allow none."""
     return tolerance if tolerance < 1.0 else 0.0

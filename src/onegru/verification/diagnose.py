@@ -17,7 +17,7 @@ from onegru.verification.weight_mistakes import GATE_ORDERS, Mistake
 
 
 def diagnose(call: Call, got: Mapping[str, Array]) -> str | None:
-    """The mistake that explains `got`, in words that follow "as if"; None if none of those tried does.
+    """Return the mistake that explains `got`, as text that follows "as if"; None if no known mistake does.
 
     If several single mistakes do, as the call does not tell them apart, all are named.
 

@@ -28,7 +28,7 @@ class Call:
         weights: its weights.
         ports: the inputs and outputs.
         values: the inputs that are given, without weights, by the ports' names.
-        outputs: the outputs that are wanted, likewise.
+        outputs: the requested outputs.
     """
 
     operator: Operator

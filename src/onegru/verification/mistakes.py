@@ -79,7 +79,7 @@ def _layout(other: int) -> Change:
 
 
 def _time_first(call: Call) -> Call | None:
-    """T and B exchanged, for an operator without a layout."""
+    """Swap T and B, for an operator without a layout."""
     if "layout" in call.operator.attributes or not any("T" in port.axes for port in call.ports):
         return None
     exchange = str.maketrans("TB", "BT")
@@ -88,7 +88,7 @@ def _time_first(call: Call) -> Call | None:
 
 
 def _both(first: Mistake, second: Mistake) -> Mistake:
-    """Two mistakes at once, of which each changes the call by itself."""
+    """Two mistakes together, each of which changes the call."""
 
     def make(call: Call) -> Call | None:
         one = first.make(call)
@@ -109,7 +109,7 @@ SINGLE_MISTAKES: tuple[Mistake, ...] = (
     Mistake("initial_h were ignored", _without("initial_h"), is_common=True),
     Mistake("layout were ignored: 0 in place of 1", _layout(0), is_common=True),
     Mistake("layout were 1 in place of 0", _layout(1)),
-    Mistake("time and batch were exchanged", _time_first),
+    Mistake("time and batch were swapped", _time_first),
     Mistake("attention were ignored", _without("A")),
     Mistake(
         "activations were ignored: Sigmoid and Tanh",
@@ -121,7 +121,7 @@ SINGLE_MISTAKES: tuple[Mistake, ...] = (
         _activations(lambda pairs: (pairs[0],) * len(pairs)),
     ),
     Mistake(
-        "the activations f and g were exchanged", _activations(lambda pairs: tuple((g, f) for f, g in pairs))
+        "the activations f and g were swapped", _activations(lambda pairs: tuple((g, f) for f, g in pairs))
     ),
     Mistake(
         "activation_alpha and activation_beta were ignored",

@@ -27,7 +27,8 @@ from onegru.formats.onnx.whole.session import Session
 from onegru.formats.opened import Opened
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, OLDEST_OPSET
 
-#: With so many bytes of external data, a model is not copied: protobuf has no message of 2 GiB.
+#: Above this size of external data, in bytes, a model is not copied, because protobuf messages are below 2
+#: GiB.
 _LARGE = 2**31 - 2**24
 
 
@@ -92,9 +93,9 @@ def one_node_model(
     Args:
         path: the file that the node comes from.
         node: the node.
-        opset: the model's opset; one that has the function of an AUGRU node is taken in its place.
+        opset: the model's opset; if it is too old for an AUGRU function, a newer one is used.
         constants: the inputs that are constants, by the operator's name for them.
-        inputs: the others, likewise.
+        inputs: the other inputs.
 
     Raises:
         FormatError: it is too large.

@@ -20,13 +20,13 @@ class OutputResult:
         agrees: whether every element lies within the tolerance.
         tolerance: the most that an element may be off, relative to max(1, its absolute value).
         max_abs: the largest absolute difference; None if the two cannot be compared element by element.
-        max_ulp: the largest difference in units in the last place, likewise.
+        max_ulp: the largest difference in units in the last place.
         where: the first index beyond the tolerance, in the order of the array; None if there is none.
         expected: the element expected there.
         got: the element found there.
         reason: why the two cannot be compared element by element; empty if they can.
         compared: how many elements were compared: those that are finite where they are expected.
-        left_out: how many were not, as NaN equals whatever is broken in the same way.
+        left_out: number of values that were not compared, because they are not finite.
     """
 
     output: str
@@ -52,14 +52,14 @@ class Fault:
         output: the output that differs: the operator's name for it.
         where: the index of the differing element that is computed first; None if shapes or types differ.
         step: its time step; None if the output has no such axis.
-        row: its row of the batch, likewise.
-        direction: its direction, 0 or 1, likewise.
-        unit: its hidden unit, likewise.
+        row: its row of the batch.
+        direction: its direction, 0 or 1.
+        unit: its hidden unit.
         expected: the element expected there.
         got: the element found there.
         max_abs: the largest absolute difference of that output.
         reason: what differs, if elements cannot be compared.
-        diagnosis: the mistake that explains this result, in words that follow "as if"; None if none is found.
+        diagnosis: the mistake that explains this result, as text that follows "as if"; None if unknown.
         known: known issues of this runtime with such a node, as in `onegru inspect`.
     """
 
@@ -86,9 +86,9 @@ class RuntimeResult:
     Attributes:
         runtime: its name.
         version: its version.
-        status: whether it agrees, or why there is no result; "failed" if that is onegru's own fault.
+        status: whether it agrees, or why there is no result; "failed" for an error in onegru.
         reason: details of a missing result, or of a difference beyond `fault`.
-        outputs: how each output compares; empty if there is no result.
+        outputs: how each output compares; empty without a result.
         fault: the GRU node at fault; None if none is located, or nothing differs.
         known: if it refuses, the GRU nodes that it is known to refuse, and why.
         precision: the precision set, "f32" or "default"; empty if it has no such option.
@@ -114,8 +114,8 @@ class LayerResult:
         agrees: whether the two compute the same.
         max_abs: the largest absolute difference on the inputs tried; None if they cannot be compared element
             by element.
-        differences: how the two differ, in words.
-        diagnosis: the mistake that turns the reference's GRU into the model's, in words that follow "as if";
+        differences: descriptions of the differences.
+        diagnosis: the mistake that turns the reference's GRU into the model's, as text that follows "as if";
             None if none is found.
     """
 
@@ -138,7 +138,6 @@ class ReferenceComparison:
         layers: how each GRU compares, in running order.
         first: the index in `layers` of the first that differs; None if none does.
         notes: what could not be compared, and why.
-        runtimes: the results of a checkpoint's own framework, against onegru's reading of it.
     """
 
     reference: str
@@ -147,7 +146,6 @@ class ReferenceComparison:
     layers: tuple[LayerResult, ...] = ()
     first: int | None = None
     notes: tuple[str, ...] = ()
-    runtimes: tuple[RuntimeResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +158,8 @@ class Verification(CardReport):
         absent: the runtimes that are not installed.
         against: how it compares with a reference; None if there is none.
         steps: how many steps the longest row of a GRU node took; None of a model without.
-        moved: how many numbers of the outputs change as inputs are drawn again, as the others say little;
-            None of inputs that were given.
+        input_dependent: how many numbers of the outputs change as inputs are drawn again, as the others say
+            little; None of inputs that were given.
     """
 
     model: str
@@ -169,7 +167,7 @@ class Verification(CardReport):
     absent: tuple[str, ...] = ()
     against: ReferenceComparison | None = None
     steps: int | None = None
-    moved: int | None = None
+    input_dependent: int | None = None
 
     @property
     def agrees(self) -> bool:

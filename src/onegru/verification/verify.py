@@ -63,7 +63,7 @@ def verify(
         the result of each runtime; `agrees` is False if anything differs.
 
     Raises:
-        SpecError: an argument is not legal, or an input does not fit the model.
+        SpecError: an argument is invalid, or an input does not fit the model.
         FormatError: a file is broken, the model cannot be run, or no output changes with random inputs.
         MissingExtraError: a runtime that is named, or a package that a file needs, is not installed.
     """
@@ -72,7 +72,7 @@ def verify(
     if not isinstance(nodes, list | tuple) or not all(isinstance(name, str) for name in nodes):
         raise SpecError.of("nodes", f"{shown(nodes)}; must be a list of names")
     if nodes and against is None:
-        raise SpecError.of("nodes", "given without against, where it has no effect; must be left out")
+        raise SpecError.of("nodes", "has no effect without against; remove it")
     chosen = chosen_runtimes(runtimes, precision)
     dims = check_random_inputs(inputs, dims, seed)
     if tolerance is not None and not number("tolerance", tolerance) >= 0:
@@ -102,11 +102,11 @@ def verify(
     compared = None
     if against is not None:
         other = file_path("against", against)
-        compared = compare_with(model, other, inputs, nodes=nodes, tolerance=tolerance, timeout=timeout)
+        compared = compare_with(model, other, inputs, nodes=nodes, tolerance=tolerance)
     found = compare_runtimes(
         model, inputs, runtimes=chosen, tolerance=tolerance, timeout=timeout, progress=progress
     )
-    return replace(found, against=compared, moved=must_move(model, inputs, drawn, seed))
+    return replace(found, against=compared, input_dependent=must_move(model, inputs, drawn, seed))
 
 
 def must_move(model: Model, inputs: Mapping[str, Any], drawn: Collection[str], seed: int) -> int | None:
@@ -114,7 +114,7 @@ def must_move(model: Model, inputs: Mapping[str, Any], drawn: Collection[str], s
     moved = count_moved(model, inputs, drawn, seed)
     if moved == 0 and len(drawn) == len(inputs):
         raise FormatError(
-            f"{model.path}: no output changes as the random inputs do, so that a comparison proves nothing; "
+            f"{model.path}: no output depends on the random inputs, so the comparison is inconclusive; "
             "give inputs for which it does (inputs, -i)"
         )
     return moved

@@ -1,4 +1,4 @@
-"""Common mistakes with the weights of a GRU: parts left out, exchanged, transposed or reordered."""
+"""Common mistakes with the weights of a GRU: missing, swapped, transposed or reordered parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Mistake:
     """A common mistake.
 
     Attributes:
-        words: what it is, in words that follow "as if".
+        words: the mistake, as text that follows "as if".
         make: makes it.
         is_common: whether it occurs together with others.
     """
@@ -54,7 +54,7 @@ def _biases(change: Callable[[Array, Array], tuple[Array, Array]]) -> Change:
 
 
 def _complement(spec: Spec, W: Array, R: Array, B: Array) -> _Arrays:
-    """As sigmoid(-x) = 1 - sigmoid(x), this exchanges z and 1 - z."""
+    """As sigmoid(-x) = 1 - sigmoid(x), this swaps z and 1 - z."""
     if any(f.name != "Sigmoid" for f, _ in spec.activations) or spec.attention:
         return W, R, B
     H = spec.hidden_size
@@ -91,7 +91,7 @@ _PARTS = (
     (" in W and B only", "WB"),
     (" in R and B only", "RB"),
 )
-# The likeliest first: the exchange of z and r, as PyTorch's order is r, z, n; then the other exchanges.
+# The most likely first: z and r swapped, because PyTorch's order is r, z, n; then other swaps.
 _ORDERS = sorted(
     (order for order in permutations(range(3)) if order != (0, 1, 2)),
     key=lambda order: (sum(place == gate for place, gate in enumerate(order)) != 1, order[2] != 2),
@@ -124,16 +124,16 @@ def _reordered(order: tuple[int, ...], parts: str) -> _OfArrays:
 #: Single mistakes with the weights.
 WEIGHT_MISTAKES = (
     Mistake(
-        "the weights of the two directions were exchanged",
+        "the weights of the two directions were swapped",
         _weights(lambda spec, W, R, B: (W[::-1], R[::-1], B[::-1])),
     ),
     Mistake("B were ignored", _weights(lambda spec, W, R, B: (W, R, np.zeros_like(B))), is_common=True),
     Mistake("Wb were ignored", _biases(lambda Wb, Rb: (np.zeros_like(Wb), Rb))),
     Mistake("Rb were ignored", _biases(lambda Wb, Rb: (Wb, np.zeros_like(Rb)))),
-    Mistake("Wb and Rb were exchanged", _biases(lambda Wb, Rb: (Rb, Wb))),
+    Mistake("Wb and Rb were swapped", _biases(lambda Wb, Rb: (Rb, Wb))),
     # Right if the reset gate acts before the product, wrong after it.
     Mistake("Rb were added to Wb", _biases(lambda Wb, Rb: (Wb + Rb, np.zeros_like(Rb)))),
-    Mistake("z and 1 - z were exchanged", _weights(_complement), is_common=True),
+    Mistake("z and 1 - z were swapped", _weights(_complement), is_common=True),
     Mistake("R were transposed", _weights(lambda spec, W, R, B: (W, _transposed(spec, R), B))),
     Mistake("W were transposed", _weights(lambda spec, W, R, B: (_transposed(spec, W), R, B))),
     Mistake("W and R were rounded to int8, with a scale for each row", _weights(_in_int8)),

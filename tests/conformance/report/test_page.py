@@ -190,7 +190,7 @@ def test_a_cell_opens_its_failing_cases(page: Path) -> None:
     ]  # an operator that it does not take comes last
     first, both, old = found["bodies"]
     assert "Worst: Y[2, 0, 1, 3] must be" in first and "and is 7.5, off by" in first
-    assert CLIP.pins in first and CLIP.source in first and "clip = 0.25" in first
+    assert CLIP.checks in first and CLIP.source in first and "clip = 0.25" in first
     assert f"onegru conformance run --runtime bad --precision=f16 --case {CLIP.name}" in first
     should = float(np.float32(CLIP.expected["Y"][2, 0, 1, 3]))
     shown, right = found["off"][0].split("\n")

@@ -146,8 +146,8 @@ def test_machines_side_by_side(tmp_path: Path) -> None:
     page = "\n".join(story(machines))
     for line in (
         "| | beside | One (AVX2) | Two (AVX2) |",
-        "| GRUs of real models | fastest peer | 4.0× / – | 0.5× / – |",
-        "| a call every 10 ms | fastest peer | – | – |",
+        "| GRUs of real models | fastest other runtime | 4.0× / – | 0.5× / – |",
+        "| a call every 10 ms | fastest other runtime | – | – |",
     ):
         assert line in page.split("\n")
     assert "| One (AVX2) | 32 KiB, 1 MiB | 100 | " in page
@@ -204,13 +204,15 @@ def test_targets_are_shares_of_the_limit() -> None:
 
 
 def test_the_pages_show_the_results(tmp_path: Path) -> None:
-    for curves in (ROOT / "docs").glob("drawn-*.png"):
-        (tmp_path / curves.name).touch()  # of a machine whose single shapes were not kept
+    results = tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    for curves in (ROOT / "benchmarks" / "results").glob("drawn-*.png"):
+        (results / curves.name).touch()  # of a machine whose single shapes were not kept
     write_report(read_machines(sorted(FOLDER.glob("*.json"))), tmp_path)
-    for name in ("docs/performance.md", "docs/performance-tables.md", "benchmarks/targets.md"):
-        shown, name = (ROOT / name).read_text(encoding="utf-8"), Path(name).name
+    for name in ("docs/performance.md", "benchmarks/results/performance.md", "benchmarks/targets.md"):
+        shown = (ROOT / name).read_text(encoding="utf-8")
         assert (tmp_path / name).read_text(encoding="utf-8") == shown, "run: python -m benchmarks.report"
-    assert (tmp_path / "performance.png").stat().st_size > 10_000
+    assert (tmp_path / "docs" / "performance.png").stat().st_size > 10_000
 
 
 def test_models_by_ways_of_carrying_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,10 +258,10 @@ def test_ways_and_paced_calls_reach_the_pages(tmp_path: Path) -> None:
     assert list(paces) == list(PAUSES) and all(0 < found["median"] < 1 for found in paces.values())
     assert [found.get("idle", 1) < 0.1 for found in paces.values()] == [False, True, True]
     write_report(read_machines([tmp_path / "ways.json", record.path]), tmp_path)
-    names = ("performance.md", "performance-tables.md", "targets.md")
+    names = ("docs/performance.md", "benchmarks/results/performance.md", "benchmarks/targets.md")
     pages = [(tmp_path / name).read_text("utf-8") for name in names]
-    assert "Over models drawn by the way in which they carry their weights: 0.00 to " in pages[0]
-    assert "| a call every 10 ms | fastest peer | " in pages[0]
+    assert "On random models with different weight encodings, onegru is 0.00 to " in pages[0]
+    assert "| a call every 10 ms | fastest other runtime | " in pages[0]
     assert "| ways of carrying weights, ONNX files, onegru.load, lowest | 1 | ≥ 1 | 0 | missed |" in pages[2]
     assert "- ONNX files, onegru.load, 1 thread: `onnx 0/0: by hand;" in pages[1]
     assert "| 1,1,80,320,1 | every 100 ms | 1 | " in pages[1]

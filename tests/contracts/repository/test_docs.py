@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-import onegru
 from docs.generate import FILES, TABLES, update
 from tests.support.machine.cli import script
 from tests.support.machine.repository import ROOT
@@ -212,18 +211,3 @@ def test_named_files_exist(path: Path) -> None:
     for name in re.findall(pattern, text):
         if "<" not in name:
             assert list(ROOT.glob(name)), name
-
-
-def test_the_changelog_tells_of_every_old_name() -> None:
-    """What an old name's error says is what the changelog's table says."""
-    rows = re.findall(
-        r"^\| `onegru\.(\w+)` \| `([\w.]+)` \|$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M
-    )
-    assert dict(rows) == onegru._RENAMED
-    for name, now in rows:
-        with pytest.raises(AttributeError, match=re.escape(f"onegru.{name}: now {now}")):
-            getattr(onegru, name)
-        found: object = onegru
-        for part in now.split(".")[1:]:
-            found = getattr(found, part)
-        assert found is not None

@@ -17,7 +17,7 @@ from tests.support.layers import make_gru, make_stack
 
 def test_dir_holds_what_users_need() -> None:
     names = [name for name in dir(onegru) if not name.startswith("__")]
-    assert sorted({*names} - {"backend"}) == sorted({*onegru.__all__} - {"__version__"})
+    assert sorted({*names} - {"backend"}) == sorted(onegru.__all__)
     for name in names:
         if name not in onegru._MODULES:
             assert not isinstance(getattr(onegru, name), ModuleType)

@@ -12,7 +12,7 @@ import openvino
 from openvino import opset13 as ops
 
 import onegru
-from onegru.runtimes import openvino_exchange as _openvino_exchange
+from onegru.runtimes import openvino_replace as _openvino_replace
 from tests.support.files.ir_files import refuse
 from tests.support.files.openvino_models import B, H, I, T, check, draw, save, sequence
 
@@ -112,12 +112,12 @@ def test_what_traces_and_references_take_goes_with_them(tmp_path: Path) -> None:
     model = onegru.load(tmp_path / "loop.xml")
     feeds = {"x": draw(B, 4, I), "h": draw(B, H)}
     gc.collect()
-    before = len(_openvino_exchange._states)
+    before = len(_openvino_replace._states)
     for _ in range(4):
         model.trace(feeds)
         onegru.load(tmp_path / "loop.xml", engine="reference")
     gc.collect()
-    assert len(_openvino_exchange._states) == before
+    assert len(_openvino_replace._states) == before
 
 
 def test_constants_in_bodies_are_checked(tmp_path: Path) -> None:

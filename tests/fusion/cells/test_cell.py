@@ -192,7 +192,7 @@ def test_products_with_all_steps_as_rows(size: str | int, others: bool) -> None:
     net.output("y", (4 if others else size, 2))
     _, search = check_fused(net.model(), net.feeds)
     assert [(found.input_size, found.hidden_size) for found in search.fused] == ([] if others else [(3, 2)])
-    assert bool(search.missed) == others
+    assert bool(search.near_misses) == others
 
 
 # Reasons
@@ -367,7 +367,7 @@ def test_models_without_recurrences_have_no_near_misses() -> None:
     net("Add", net("MatMul", x, net.random(3, 3)), net("Mul", x, x), output="y")
     net.output("y", ("B", 3))
     model, search = fused(net.model())
-    assert not search.fused and not search.missed and model == net.model()
+    assert not search.fused and not search.near_misses and model == net.model()
 
 
 def test_parameters() -> None:
@@ -414,7 +414,9 @@ def test_numbers_that_float32_does_not_hold(what: str, number: float, dtype: str
     assert error(by_onegru(model, net.feeds), expected) <= (1e-14 if dtype == "float64" else BOUND)
     is_rounded = dtype == "float64" and number == 0.37 and what != "HardSigmoid"  # which weights take up
     assert len(search.fused) == (not is_rounded)
-    assert [f"{number!r} of its activations" in miss.reason for miss in search.missed] == [True] * is_rounded
+    assert [f"{number!r} of its activations" in miss.reason for miss in search.near_misses] == [
+        True
+    ] * is_rounded
 
 
 def times(number: float, function: Function) -> Function:
@@ -465,7 +467,7 @@ def test_numbers_that_are_nearly_those_of_a_gru(what: str, by: float) -> None:
     _, search = fused(one_step(make(1 + by), dtype="float64").model())
     assert not search.fused and not search.refuted
     number = 1 / (1 + by) if "e^-x" in what else 1 + by
-    assert [reason.format(f"{number:.15g}") in miss.reason for miss in search.missed] == [True]
+    assert [reason.format(f"{number:.15g}") in miss.reason for miss in search.near_misses] == [True]
 
 
 def test_a_factor_that_float32_rounds_to_one() -> None:
@@ -522,7 +524,7 @@ def test_weights_are_compared_by_their_own_size(dtype: str) -> None:
 def test_defaults_of_operators_are_float32(kind: str) -> None:
     step = Step(f=plain(kind)) if kind == "HardSigmoid" else Step(g=plain(kind))
     _, search = fused(one_step(step, dtype="float64").model())
-    assert len(search.fused) == 1 and not search.missed
+    assert len(search.fused) == 1 and not search.near_misses
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.2 + 1e-9])
@@ -536,11 +538,11 @@ def test_a_slope_of_0_2_in_float64_goes_to_the_weights(alpha: float) -> None:
     step.r = plain("HardSigmoid")
     net = one_step(step, dtype="float64")
     _, search = fused(net.model())
-    assert len(search.fused) == 1 and not search.missed
+    assert len(search.fused) == 1 and not search.near_misses
     # Where a bound comes before the slope, no weight takes it up.
     step = Step(
         after=True, f=lambda net, x: hard_sigmoid(net, net.clip(x, -0.5, 0.5)), g=clipped(0.5, "Tanh")
     )
     _, search = fused(one_step(step, dtype="float64").model())
     assert not search.fused
-    assert [f"{alpha!r} of its activations" in miss.reason for miss in search.missed] == [True]
+    assert [f"{alpha!r} of its activations" in miss.reason for miss in search.near_misses] == [True]

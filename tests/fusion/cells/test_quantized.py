@@ -55,7 +55,7 @@ def test_cells_with_quantized_products_are_named(tmp_path: Path, form: str, afte
     model = quantized(tmp_path, one_step(Step(I, H, after=after)), form)
     found = replace_decomposed(Source("model"), model)
     wanted = f"its products are quantized ({KINDS[form]}); fuse the model before it is quantized"
-    assert not found.fused and {miss.reason for miss in found.missed} == {wanted}
+    assert not found.fused and {miss.reason for miss in found.near_misses} == {wanted}
 
 
 class OfGemms(Step):
@@ -73,7 +73,7 @@ class OfGemms(Step):
 def test_products_of_gemms(tmp_path: Path, form: str, kind: str) -> None:
     model = quantized(tmp_path, one_step(OfGemms(I, H, after=True)), form)
     found = replace_decomposed(Source("model"), model)
-    assert not found.fused and [kind in miss.reason for miss in found.missed] == [True]
+    assert not found.fused and [kind in miss.reason for miss in found.near_misses] == [True]
 
 
 def test_each_step_is_named_once(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_each_step_is_named_once(tmp_path: Path) -> None:
     net("Identity", state, output="y")
     net.output("y", (2, H))
     found = replace_decomposed(Source("model"), quantized(tmp_path, net, "dynamic"))
-    assert len(found.missed) == 4
+    assert len(found.near_misses) == 4
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -98,7 +98,7 @@ def test_what_is_no_recurrence_is_not_named(tmp_path: Path, form: str) -> None:
     net("Add", net("Tanh", net("MatMul", total, net.random(I, I))), total, output="y")
     net.output("y", (2, I))
     found = replace_decomposed(Source("model"), quantized(tmp_path, net, form))
-    assert not found.fused and not found.missed
+    assert not found.fused and not found.near_misses
 
 
 class OfIntegers(Step):
@@ -128,7 +128,7 @@ class OfIntegers(Step):
 def test_matrices_of_integers_become_weights(form: str, after: bool) -> None:
     net = one_step(OfIntegers(form, after=after), opset=21 if form == "blocks" else 13)
     model, search = check_fused(net.model(), net.feeds)
-    assert len(search.fused) == 1 and not search.missed
+    assert len(search.fused) == 1 and not search.near_misses
     assert "DequantizeLinear" not in {node.op_type for node in model.graph.node}
 
 

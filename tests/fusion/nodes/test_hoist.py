@@ -100,15 +100,15 @@ class Looped:
     def fused(self) -> list[str]:
         """The operators of the model with a GRU in the loop's place."""
         left, search = self.check()
-        assert [item.form for item in search.fused] == ["loop"], search.missed
-        assert not search.missed and not set(left) & set(LOOPS) and left.count("GRU") == 1
+        assert [item.form for item in search.fused] == ["loop"], search.near_misses
+        assert not search.near_misses and not set(left) & set(LOOPS) and left.count("GRU") == 1
         return left
 
     def left(self) -> set[str]:
         """Why the loop stays."""
         left, search = self.check()
         assert set(left) & set(LOOPS) and {item.form for item in search.fused} <= {"cell"}
-        return {miss.reason for miss in search.missed}
+        return {miss.reason for miss in search.near_misses}
 
 
 FORMS = [("Scan", False, False), ("Scan", True, True), ("Loop", True, False), ("Loop", False, True)]

@@ -57,7 +57,7 @@ def masked_loop(
 
 def has_lengths(net: Net, given: list[int]) -> bool:
     model, search = check_fused(net.model(), {**net.feeds, "n": np.array(given)})
-    assert not search.missed and "Loop" not in kinds(model) and search.fused[0].masked
+    assert not search.near_misses and "Loop" not in kinds(model) and search.fused[0].masked
     (node,) = (node for node in model.graph.node if node.op_type == "GRU")
     return len(node.input) > 4 and bool(node.input[4])
 
@@ -78,7 +78,7 @@ def test_opsets_without_a_maximum_of_integers(opset: int) -> None:
 def test_opsets_without_what_a_mask_takes() -> None:
     model, search = fused(masked_loop("Less", start="h", opset=8).model())
     assert not search.fused and "Loop" in kinds(model)
-    assert "opset 8 has no" in " ".join(item.reason for item in search.missed)
+    assert "opset 8 has no" in " ".join(item.reason for item in search.near_misses)
 
 
 @pytest.mark.parametrize("shift", [1, -1])

@@ -92,7 +92,7 @@ STEPS = {
 def test_one_number_of_each_step_is_for_all_rows(kind: str, sizes: tuple[int, ...], rows: int | str) -> None:
     net = scanned(STEPS[kind](), sizes, rows)
     model, search = check_fused(net.model(), net.feeds)
-    assert [item.form for item in search.fused] == ["loop"] and not search.missed
+    assert [item.form for item in search.fused] == ["loop"] and not search.near_misses
     assert not set(kinds(model)) & set(LOOPS)
 
 
@@ -105,7 +105,7 @@ def test_infinity_in_one_gate_leaves_the_others(
     """A gate is forced by a mask of infinity, for which the other gates have weights of 0."""
     net = scanned(Adding(gate), sizes)
     model, search = fused(net.model())
-    assert [item.form for item in search.fused] == ["loop"] and not search.missed
+    assert [item.form for item in search.fused] == ["loop"] and not search.near_misses
     for steps in ([1], [0, 2, 3], list(range(T))):
         n = np.zeros_like(net.feeds["n"])
         n[steps] = number

@@ -284,7 +284,7 @@ def test_the_number_of_the_iteration_in_a_gate(kind: type[Step], backwards: bool
     net("Loop", trips, go, "h", output="y", body=body.graph("body"))
     net.output("y", (2, 2))
     model, search = check_fused(net.model(), net.feeds)
-    assert [found.form for found in search.fused] == ["loop"] and not search.missed
+    assert [found.form for found in search.fused] == ["loop"] and not search.near_misses
     assert directions(model) == 1 and "Loop" not in kinds(model)
 
 

@@ -55,10 +55,10 @@ def written(path: Path, how: Looped) -> Path:
     return path
 
 
-def exchanged(path: Path) -> tuple[Any, list[str]]:
+def replaced(path: Path) -> tuple[Any, list[str]]:
     """The model in memory, and the types of its layers, those of bodies included."""
     model = core().read_model(path)
-    onegru.openvino.exchange(model)
+    onegru.openvino.replace_grus(model)
     found = []
     waiting = [model]
     while waiting:
@@ -78,7 +78,7 @@ def check(path: Path, given: Mapping[str, Array], wanted: Mapping[str, Array], g
         for _ in range(2):
             found = model.run(given)
             assert all(same_bits(found[name], array) for name, array in wanted.items())
-    in_memory, kinds = exchanged(path)
+    in_memory, kinds = replaced(path)
     assert {"TensorIterator", "Loop"}.isdisjoint(kinds)
     found = run(in_memory, given)
     assert all(same_bits(found[name], array) for name, array in wanted.items())
@@ -184,7 +184,7 @@ def test_what_is_more_than_a_sequence_stays(fault: str, tmp_path: Path) -> None:
             model = onegru.load(path)
             (gru,) = model.gru_nodes
             assert gru.operator == "GRUCell-3" and model.nested_grus
-            _, kinds = exchanged(path)
+            _, kinds = replaced(path)
             assert form.replace("gathers", "Loop") in kinds
             if fault == "stride":  # which OpenVINO itself cannot run
                 continue
@@ -259,7 +259,7 @@ def test_a_sequence_has_the_name_of_its_cell(tmp_path: Path) -> None:
     (node,) = onegru.load(path, weight_storage=options).gru_nodes
     assert node.name == "decoder"
     model = core().read_model(path)
-    assert onegru.openvino.exchange(model, weight_storage=options) == 1
+    assert onegru.openvino.replace_grus(model, weight_storage=options) == 1
     found, whole = run(model, given), expected(how, given)
     by_file = onegru.load(path, weight_storage=options).run(given)
     for name, array in whole.items():

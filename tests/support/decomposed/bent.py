@@ -39,7 +39,7 @@ _HAIRS = (1e-6, 1e-7)
 
 
 @dataclass(frozen=True)
-class Bent:
+class PerturbedModel:
     """A model with one value bent.
 
     Attributes:
@@ -53,7 +53,7 @@ class Bent:
     words: str
 
 
-def draw_bent(rng: Generator, kind: str = "", *, is_float64: bool = False) -> Bent:
+def draw_bent(rng: Generator, kind: str = "", *, is_float64: bool = False) -> PerturbedModel:
     """A drawn model in which one value goes through one more operator, for all that use it or for one.
 
     Args:
@@ -92,7 +92,7 @@ def draw_bent(rng: Generator, kind: str = "", *, is_float64: bool = False) -> Be
     for place, node in enumerate(nodes):
         graph.node.insert(at + 1 + place, node)
     whole = f"{words} of {name!r} ({made}, node {at} of {len(graph.node)}) for {len(users) or 'all'}"
-    return Bent(case, model, f"{whole}; {case.recipe}")
+    return PerturbedModel(case, model, f"{whole}; {case.recipe}")
 
 
 def in_float64(case: Decomposed) -> Decomposed:

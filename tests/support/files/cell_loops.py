@@ -26,7 +26,7 @@ class Looped:
 
     Attributes:
         form: "TensorIterator", "Loop", "gathers" for a Loop that takes each step by its number.
-        axis: the axis of time.
+        axis: the time axis.
         reverse: whether the first step is the last in time.
         outputs: "last", "all" or "both".
         open: whether the sizes of rows and steps are open.

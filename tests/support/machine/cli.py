@@ -56,7 +56,7 @@ Cli = Callable[..., Result]
 
 
 def script(*arguments: object, **environment: str) -> Result:
-    """The installed command, in a process of its own."""
+    """The installed command, in a separate process."""
     result = subprocess.run(
         [SCRIPT, *map(str, arguments)],
         capture_output=True,

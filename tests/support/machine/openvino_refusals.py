@@ -22,7 +22,7 @@ import pyarrow  # noqa: E402
 from openvino import opset13 as ops  # noqa: E402
 
 import onegru  # noqa: E402
-from onegru.runtimes import openvino_exchange  # noqa: E402
+from onegru.runtimes import openvino_replace  # noqa: E402
 from onegru.scoring import Scorer  # noqa: E402
 from tests.support.files.openvino_models import H, I, draw, save, weights  # noqa: E402
 
@@ -72,11 +72,11 @@ def told(way: str, fault: str, run: Callable[[], object], *errors: type[Exceptio
         print(way, fault, "is not refused")
 
 
-def exchanged(path: Path, fault: str) -> None:
+def replaced(path: Path, fault: str) -> None:
     """In a program of the user's own: an exception, or NaN and a message."""
     core = openvino.Core()
     model = core.read_model(path)
-    onegru.openvino.exchange(model)
+    onegru.openvino.replace_grus(model)
     settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": THREADS}
     request = core.compile_model(model, "CPU", settings).create_infer_request()
     names = sorted({name for port in model.inputs for name in port.get_names()})
@@ -90,17 +90,17 @@ def exchanged(path: Path, fault: str) -> None:
         y, last = (request.get_output_tensor(index).data for index in (0, 1))
         lost = onegru.openvino.errors()
         if x is GOOD and (raised or lost or np.isnan(y).any()):
-            print("exchange", fault, "refuses what is legal", raised, lost)
+            print("replace_grus", fault, "refuses what is legal", raised, lost)
         visible = raised or (lost and y.size and np.isnan(y).all() and np.isnan(last).all())
         if x is BAD and not visible:
-            print("exchange", fault, "is not refused", lost, y)
+            print("replace_grus", fault, "is not refused", lost, y)
         if THREADS == 1 and x is BAD and (raised or len(lost) != 1):
-            print("exchange", fault, "depends on OpenVINO's exceptions", raised, lost)
+            print("replace_grus", fault, "depends on OpenVINO's exceptions", raised, lost)
 
 
 def main() -> None:
     if sys.argv[4] == "Python":
-        openvino_exchange._factory = lambda: None  # type: ignore[assignment]
+        openvino_replace._factory = lambda: None  # type: ignore[assignment]
     onegru.set_num_threads(THREADS)
     errors = (onegru.SpecError, onegru.FormatError)
     for fault in ("beyond", "number", "state", "own"):
@@ -121,7 +121,7 @@ def main() -> None:
         scorer = Scorer(str(stateless), inputs={"x": "events"})
         told("score", fault, lambda: scorer(table), *errors)  # noqa: B023
         if fault != "own":
-            exchanged(path, fault)
+            replaced(path, fault)
 
 
 if __name__ == "__main__":

@@ -24,12 +24,12 @@ def write_report(
     """Write the page.
 
     Args:
-        path: the file, which is written whole or not at all.
+        path: the file. It is written completely or not at all.
         results: how each runtime did, a column each.
         cases: the cases that they may have run.
 
     Raises:
-        SpecError: path is no file's name.
+        SpecError: path is not a file name.
         OSError: the file cannot be written.
     """
     page = page_of(results, cases).encode()

@@ -22,7 +22,7 @@ MOST_NUMBERS, MOST_CHARACTERS = 400, 600
 #: How many characters arrays may take up altogether; cases with the fewest unusual things come first.
 MOST_ARRAYS = 9_000_000
 
-# What a runtime was asked for that the command line has as an option; beside these there is the target.
+# Settings of a runtime that are options of the command line, except the target.
 _OPTIONS = ("provider", "engine", "precision")
 
 
@@ -55,14 +55,14 @@ def page_data(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> dict[
             for result in results
         ],
         "operators": list(dict.fromkeys(str(case.operator) for case in ran)),
-        "features": [[factor, level, pins] for (factor, level), pins in features.items()],
+        "features": [[factor, level, checks] for (factor, level), checks in features.items()],
         "cases": [
             [
                 case.name,
                 str(case.operator),
                 [numbers[item] for item in case.choices.items()],
                 _number_alone(case, numbers),
-                texts.number(case.pins),
+                texts.number(case.checks),
                 texts.number(case.source),
             ]
             for case in ran
@@ -100,7 +100,7 @@ def features_of(cases: Sequence[Case]) -> dict[tuple[str, str], str]:
         cases: the cases.
 
     Returns:
-        for each feature what it pins, in words.
+        the requirement that each feature checks.
     """
     there = {item for case in cases for item in case.choices.items()}
     operators = {str(case.operator): case.operator for case in cases}
@@ -108,10 +108,10 @@ def features_of(cases: Sequence[Case]) -> dict[tuple[str, str], str]:
     for operator in operators.values():
         for name, factor in all_factors_of(operator).items():
             found = by_factor.setdefault(name, {})
-            for level, pins in factor.levels.items():
+            for level, checks in factor.levels.items():
                 if (name, level) in there:
-                    found.setdefault((name, level), pins)
-    return {feature: pins for found in by_factor.values() for feature, pins in found.items()}
+                    found.setdefault((name, level), checks)
+    return {feature: checks for found in by_factor.values() for feature, checks in found.items()}
 
 
 @dataclass
@@ -142,7 +142,7 @@ def _outcome(outcome: Outcome, texts: _Texts) -> list[Any]:
 
 
 def _number(value: float | None) -> float | str | None:
-    """A number as JSON has it; infinities and NaN by the names that JavaScript knows them by."""
+    """A number for JSON; infinities and NaN by their JavaScript names."""
     if value is None or math.isfinite(value):
         return value if value is None else float(value)
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

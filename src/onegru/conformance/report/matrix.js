@@ -11,15 +11,15 @@ const MEANING = {
 };
 const byId = id => document.getElementById(id);
 const runtimes = data.runtimes;
-const cases = data.cases.map(([name, operator, features, only, pins, source], number) => {
+const cases = data.cases.map(([name, operator, features, only, checks, source], number) => {
   const outcomes = runtimes.map(runtime => BY_LETTER[runtime.status[number]]);
   const ran = outcomes.filter(outcome => outcome !== undefined);
   const reasons = runtimes.map(runtime => data.texts[runtime.outcomes[number]?.[0]] ?? "");
-  pins = data.texts[pins];
+  checks = data.texts[checks];
   source = data.texts[source];
   return {
-    number, name, operator, features, only, pins, source, outcomes, disagree: new Set(ran).size > 1,
-    words: [name, pins, source, ...reasons].join("\n").toLowerCase(),
+    number, name, operator, features, only, checks, source, outcomes, disagree: new Set(ran).size > 1,
+    words: [name, checks, source, ...reasons].join("\n").toLowerCase(),
   };
 });
 
@@ -47,22 +47,22 @@ const missing = runtimes.map((_, runtime) => new Set(
 
 // ---- rows of the matrix: some are the cases of an operator, others those with a feature
 
-const rows = [{ group: "", label: "all cases", pins: "", key: "all", cases, alone: [] }];
+const rows = [{ group: "", label: "all cases", checks: "", key: "all", cases, alone: [] }];
 for (const operator of data.operators) {
   const own = cases.filter(item => item.operator === operator);
   rows.push({
-    group: "By operator: its plain node", label: operator, pins: "", key: `operator:${operator}`, cases: own,
+    group: "By operator: its plain node", label: operator, checks: "", key: `operator:${operator}`, cases: own,
     alone: own.filter(item => item.only === -1),
   });
 }
-data.features.forEach(([factor, level, pins], number) => {
+data.features.forEach(([factor, level, checks], number) => {
   const own = cases.filter(item => item.features.includes(number));
   rows.push({
-    group: factor, label: level, pins, key: `${factor}:${level}`, cases: own,
+    group: factor, label: level, checks, key: `${factor}:${level}`, cases: own,
     alone: own.filter(item => item.only === number),
   });
 });
-for (const row of rows) row.words = [row.group, row.label, row.pins].join("\n").toLowerCase();
+for (const row of rows) row.words = [row.group, row.label, row.checks].join("\n").toLowerCase();
 
 // ---- what is shown: kept in the address, so that it can be sent to others
 
@@ -158,7 +158,7 @@ function render() {
       body.append(make("tr", "group", head));
       group = row.group;
     }
-    const head = make("th", "", row.label, row.pins ? make("span", "pins", row.pins) : "");
+    const head = make("th", "", row.label, row.checks ? make("span", "checks", row.checks) : "");
     head.scope = "row";
     body.append(make("tr", "", head, ...runtimes.map((_, runtime) => make("td", "", cell(row, runtime)))));
   }

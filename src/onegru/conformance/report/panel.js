@@ -28,7 +28,7 @@ function fillPanel(row, runtime) {
   close.addEventListener("click", () => panel.close());
   const title = make("h2", "", `${runtimes[runtime].label}: ${titleOf(row)}`);
   title.id = "panel-title";
-  const top = make("div", "top", make("div", "", title, row.pins ? make("p", "", row.pins) : "",
+  const top = make("div", "top", make("div", "", title, row.checks ? make("p", "", row.checks) : "",
     make("p", "", `Of ${counted(ran.length, "case")} ${inWords(counts)}.`)), close);
   const items = failing.map(item => failingCase(item, runtime));
   panel.replaceChildren(top, ...items, failing.length ? "" : make("p", "", "None of these cases fails here."),
@@ -70,7 +70,7 @@ function caseBody(item, runtime) {
   const known = data.arrays[item.number] ?? {};
   const attributes = Object.entries(known.attributes ?? {}).map(([name, value]) => `${name} = ${value}`);
   const body = make("div", "body", list({
-    "what it pins": item.pins, source: item.source, attributes: attributes.join("\n") || "none",
+    "what it checks": item.checks, source: item.source, attributes: attributes.join("\n") || "none",
     runtimes: runtimes.map((other, number) => item.outcomes[number] === undefined ? "" :
       `${MARKS[STATUSES[item.outcomes[number]]]} ${other.label} ${STATUSES[item.outcomes[number]]}`)
       .filter(Boolean).join("\n"),

@@ -1,1 +1,1 @@
-"""The runtimes that take the kit's cases, each in a process of its own."""
+"""The runtimes that take the kit's cases, each in a separate process."""

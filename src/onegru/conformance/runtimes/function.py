@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from onegru.conformance.case import Case
-from onegru.conformance.judge import judge
+from onegru.conformance.comparison import compare
 from onegru.conformance.runtimes.torch import CaseSubject
 from onegru.core.arguments import shown
 from onegru.core.dtypes import Array
@@ -63,7 +63,7 @@ class FunctionRuntime(Runtime):
             raise RuntimeError(f"{type(error).__name__}: {_words(error)}".rstrip(": ")) from error
         if not isinstance(found, Mapping):
             raise MisfitError(f"gives {shown(found)}; must give arrays by name")
-        outcome = judge(case, found)
+        outcome = compare(case, found)
         if outcome.output is not None and outcome.where is None:  # of another form, and maybe of any size
             raise MisfitError(outcome.reason)
         return {str(name): np.asarray(value) for name, value in found.items()}

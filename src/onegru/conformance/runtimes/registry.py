@@ -69,7 +69,7 @@ def configs(
     Raises:
         SpecError: there is no such runtime, provider, engine or precision, or an option of a runtime that is
             not asked for is given.
-        MissingExtraError: a runtime that is named is not installed.
+        MissingExtraError: a named runtime is not installed.
     """
     precisions = () if precision is None else (choice("precision", precision, PRECISIONS),)
     for engine in engines:

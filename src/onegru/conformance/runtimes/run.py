@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from onegru.conformance.case import Case
+from onegru.conformance.comparison import compare
 from onegru.conformance.files import case_files, fed_inputs, kind_of_case
-from onegru.conformance.judge import judge
 from onegru.conformance.results import Outcome, RuntimeResults
 from onegru.conformance.runtimes.function import FunctionRuntime
 from onegru.conformance.runtimes.registry import RuntimeConfig
@@ -62,7 +62,7 @@ def run_cases(
     memory: int = MEMORY,
     progress: Progress | None = None,
 ) -> RuntimeResults:
-    """Run cases in a runtime, one after another, in a process of its own, and judge what it gives.
+    """Run cases in a runtime, one after another, in a process of its own, and compare what it gives.
 
     Where the process ends, takes too long over a case or runs out of memory, that is what comes of the case,
     and a new one goes on with the next.
@@ -196,7 +196,7 @@ class _Batch:
                 self._give(case, Outcome("crashes", f"left no readable answer ({error})"))
                 break
             if answer.status == "ran":
-                self._give(case, judge(case, answer.outputs), answer.outputs)
+                self._give(case, compare(case, answer.outputs), answer.outputs)
             elif answer.status == "differs":
                 self._give(case, Outcome("differs", answer.reason))
             elif _NO_MEMORY.search(answer.reason):

@@ -1,7 +1,7 @@
 """What an operator means: a class for each family, a row for each kind, and everybody asks it.
 
 A kind that is not in the table is a plain `Operator`, whose answers are all "not known": what is not known is
-refused by whoever asks.
+rejected by the caller.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LargeResultError(Exception):
 
 
 class Elements(enum.Flag):
-    """What becomes of the elements of the first input, of an operator that computes no new ones."""
+    """How an operator that only moves elements arranges those of its first input."""
 
     NEW = 0
     KEPT = enum.auto()  # all of them, in their order, in another shape at most
@@ -45,7 +45,7 @@ class Elements(enum.Flag):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What becomes of one axis of one input.
+    """How an operator treats one axis of one input.
 
     Attributes:
         input: the input's index.
@@ -53,7 +53,7 @@ class Move:
         to: the axis of the output; None if it has none for it.
         output: the output's index.
         hazard: what is wrong if the axis is time; "" for nothing.
-        message: the same in words, to follow the node's name.
+        message: the same as text, to follow the node's name.
         pad_begin, pad_end: steps that are added at either end; less than 0 for steps that are cut off.
         reach: how many earlier steps each step of the output needs.
     """
@@ -239,7 +239,7 @@ class Operator:
         parameters: what is an attribute in some opsets and an input in others.
         size_inputs: the inputs of which only the numbers count, as sizes and indices.
         type_inputs: the inputs of which only the element type counts.
-        elements: what becomes of the elements of its first input.
+        elements: how it arranges the elements of its first input.
         casts: whether it changes their type, which may round them.
         pointwise: whether it works element by element, with broadcasting.
         computes: whether it has a `value`.
@@ -276,7 +276,7 @@ class Operator:
     bends: bool = False
 
     def __init__(self, kind: str, words: str = "", **facts: Any) -> None:
-        """Make a row: `words` are names of attributes that are understood beside the parameters."""
+        """Make a row; `words` are the names of further attributes that it supports."""
         self.kind = kind
         self.understood = frozenset((*words.split(), *self.parameters))
         for name, fact in facts.items():
@@ -391,7 +391,7 @@ def along(
         call: the operator.
         axes: the axes.
         hazard: what is wrong with that if one of them is time.
-        message: the same in words.
+        message: the same as text.
         keeps: whether the axes stay; else they go.
     """
     rank = call.rank()

@@ -112,7 +112,7 @@ class Slice(Turning):
                 indices = range(size)[_first(start, step, size) : end : step]
                 ranges[axis] = (indices.start, len(indices), step)
             elif step == 1 and start >= 0 and start < end < ENDLESS:
-                ranges[axis] = (start, end - start, 1)  # as far as the axis goes
+                ranges[axis] = (start, end - start, 1)  # until the end of the axis
             elif step == -1 and start in (-1, ENDLESS, 2**63 - 1) and end < -(2**31) + 2:
                 ranges[axis] = (-1, -1, -1)  # backwards, however long it is
             elif step == 1 and start < 0 and (end >= ENDLESS or start < end < 0):
@@ -277,7 +277,7 @@ class Gather(Turning):
             yield self._taken(call, taken) if (move.input, move.axis) == (0, taken) else move
 
     def _taken(self, call: Call, taken: int) -> Move:
-        """What becomes of the axis that is looked up: known indices give it a place in the output."""
+        """How the indexed axis appears in the output."""
         indices, size, sizes = call.constant(1), call.shape()[taken], call.shape(1)
         wide = [axis for axis, many in enumerate(sizes) if many != 1] or [*range(len(sizes))][-1:]
         to = taken + wide[0] if len(wide) == 1 else None

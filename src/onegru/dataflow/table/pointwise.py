@@ -176,7 +176,7 @@ def _unary(function: Callable[[Array], Any]) -> Callable[[Arrays], Array]:
 
 
 def _power(x: Array, exponent: Array) -> Array:
-    """In the type of x, whatever that of the exponent is."""
+    """In the type of x, for any type of the exponent."""
     return np.asarray(np.power(x, exponent)).astype(x.dtype, copy=False)
 
 

@@ -96,7 +96,7 @@ class FusedMatMul(MatMul):
         return bool(call.get(("transA", "transB")[index])) and call.rank(index) > 1
 
     def _plain(self, call: Call) -> Call:
-        """The MatMul behind the turns."""
+        """The MatMul after the Transposes."""
         if not self.understands(call.op):
             raise UnknownOpError
         shapes = [call.shape(0), call.shape(1)]
@@ -160,7 +160,7 @@ class FusedGemm(Gemm):
         return super().understands(op) and str(op.attributes.get("activation")) in ACTIVATIONS
 
     def _activation(self, call: Arrays) -> Arrays:
-        """The activation, behind the product."""
+        """The activation after the matrix multiplication."""
         if not self.understands(call.op):
             raise UnknownOpError
         return Arrays(call.op.attributes["activation"], activation_numbers(call.op), super().value(call))

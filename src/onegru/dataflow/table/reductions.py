@@ -23,7 +23,7 @@ from onegru.dataflow.table.base import (
 )
 
 _OVER = "computes over all steps of a run at once"
-_PER_STEP = "has a parameter of its own for each step"
+_PER_STEP = "has a separate parameter for each step"
 
 
 class Reduction(Operator):

@@ -88,7 +88,7 @@ class Network:
         work_around_faults(self._model)
         self._kept: list[object] = []
         self._operators = {gru.name: gru.operator.name for gru in grus}
-        self._exchange(grus, options, observer)
+        self._replace_layers(grus, options, observer)
         self._is_open = any(port.get_partial_shape().is_dynamic for port in self._model.inputs)
         self._is_observed = observer is not None
         self._any = self._for_any()
@@ -96,8 +96,10 @@ class Network:
         self._seen: set[_Sizes] = set()
         self._sized: dict[_Sizes, _Compiled] = {}
 
-    def _exchange(self, grus: Sequence[GruStep], options: EngineOptions, observer: Observer | None) -> None:
-        from onegru.runtimes.openvino_exchange import exchange, layers_in, prepare
+    def _replace_layers(
+        self, grus: Sequence[GruStep], options: EngineOptions, observer: Observer | None
+    ) -> None:
+        from onegru.runtimes.openvino_replace import layers_in, prepare, replace_layer
 
         for layer in list(layers_in(self._model)):
             number = _number_of(layer.node, self._place)
@@ -105,7 +107,9 @@ class Network:
             layer.node.set_friendly_name(gru.name)
             seen = None if observer is None else functools.partial(observer, number, "done")
             ready = prepare(layer, gru.operator, gru.attributes, options, f"{self._place}: {gru}: ")
-            exchange(ready, seen=seen, all_steps=gru.full_length, is_watched=True, keep=self._kept.append)
+            replace_layer(
+                ready, seen=seen, all_steps=gru.full_length, is_watched=True, keep=self._kept.append
+            )
         try:
             self._model.validate_nodes_and_infer_types()
         except Exception as error:  # whatever OpenVINO stumbles over
@@ -324,7 +328,7 @@ def weights_of(
 ) -> list[dict[str, Array]]:
     """The constant weights of each GRU layer; nothing for one whose weights are computed in each run."""
     model = _read(text, weights, place, where)
-    from onegru.runtimes.openvino_exchange import layers_in, weights_in
+    from onegru.runtimes.openvino_replace import layers_in, weights_in
 
     found: list[dict[str, Array]] = [{} for _ in grus]
     for layer in layers_in(model):

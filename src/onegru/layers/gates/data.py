@@ -62,7 +62,7 @@ class Gates:
 
     @property
     def previous_h(self) -> Array:
-        """The state before each step, [T, D, B, H]. NaN past a row's end."""
+        """The state before each step, [T, D, B, H]. NaN in the padding."""
         return _before(self.spec, self.h, self.initial_h, self.lengths)
 
     @property
@@ -182,7 +182,7 @@ def join_runs(parts: Sequence[_Gates]) -> _Gates:
 
 
 def _before(spec: Spec, h: Array, initial_h: Array, lengths: Array) -> Array:
-    """The state before each step; NaN past a row's end."""
+    """The state before each step; NaN in the padding."""
     before = np.full_like(h, np.nan)
     rows = np.flatnonzero(lengths)
     for d, backwards in enumerate(spec.reversed_directions):

@@ -34,7 +34,7 @@ class GateSummary:
         most: the largest.
         low: the share of them in the lowest twentieth of the activation's range, for z and r below 0.05;
             None also if the range has no two ends.
-        high: likewise in the highest twentieth, for z and r above 0.95.
+        high: share of values in the highest twentieth of the range: for z and r above 0.95.
     """
 
     gate: str
@@ -103,7 +103,7 @@ def largest_differences(gates: Gates, row: int, against: Gates) -> tuple[dict[st
 
 
 def activity(h: Array, before: Array) -> Numbers:
-    """For each unit the mean of |change of h| in a step; 0 if there are no steps. A NaN counts as 0."""
+    """For each unit the mean of |change of h| in a step; 0 for an empty sequence. NaN counts as 0."""
     changes = np.nan_to_num(np.abs(h.astype(np.float64) - before), posinf=0.0)
     means: Numbers = np.sum(changes, axis=0) / max(1, len(changes))
     return means

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from onegru.core.arguments import file_path, shown
-from onegru.core.errors import SpecError
+from onegru.core.arguments import file_path
 from onegru.layers.gates import files
 from onegru.layers.gates.data import Gates
 from onegru.layers.gates.pictures import picture
@@ -14,13 +13,13 @@ from onegru.layers.gates.summary import DirectionSummary, summarise
 from onegru.system.atomic_write import write_files
 
 if TYPE_CHECKING:
-    from onegru.drawing.figure import Figure
+    pass
 
 
 class GateTrace(Gates):
     """The gates of one call of a GRU, made by `GRU.trace`, `Stack.trace` and `Model.trace`.
 
-    h has the bits of the call's Y. z, r and n are computed by the equations in float64, each step from x and
+    h is bitwise identical to Y. z, r and n are computed by the equations in float64, each step from x and
     the h before it, and rounded once to the element type.
 
     Attributes:
@@ -29,13 +28,13 @@ class GateTrace(Gates):
             row's end.
         r: the reset gate.
         n: the candidate.
-        h: the state; 0 past a row's end.
+        h: the state; 0 in the padding.
         initial_h: the state before the first step, [D, B, H].
         lengths: each row's length, [B].
         raw_z: z before attention; None without attention.
         name: of the node; empty for a layer.
         source: of the model; empty for a layer.
-        previous_h: h before each step, [T, D, B, H]; NaN past a row's end.
+        previous_h: h before each step, [T, D, B, H]; NaN in the padding.
         directions: the name of each direction, "forward" or "reverse".
     """
 
@@ -47,7 +46,7 @@ class GateTrace(Gates):
         return f"GateTrace({called}T={T}, D={D}, B={B}, H={H}, {self.spec.dtype})"
 
     def _repr_html_(self) -> str:
-        """A card for notebooks: the figures of `summary`, and small maps of the first row."""
+        """Show the figures of `summary` in a notebook."""
         from onegru.drawing.card import card
 
         rows = [
@@ -61,9 +60,8 @@ class GateTrace(Gates):
             ("units", f"{self.spec.hidden_size}, {self.spec.dtype}"),
             ("dead units", ", ".join(f"{len(item.dead)} {item.direction}" for item in self.summary())),
         ]
-        view = picture(self, 0, None, None).views[0] if len(self.lengths) else None
         title = " · ".join(filter(None, ("Gates", self.source, self.name)))
-        return card(title, facts, ("direction", "gate", "min", "mean", "max"), rows, view)
+        return card(title, facts, ("direction", "gate", "min", "mean", "max"), rows)
 
     def summary(self, row: int | None = None) -> tuple[DirectionSummary, ...]:
         """A few figures for each direction: ranges, shares near the ends, dead and active units.
@@ -95,48 +93,6 @@ class GateTrace(Gates):
             OSError: it cannot be opened.
         """
         return files.read(file_path("path", path), cls)
-
-    def plot(
-        self,
-        target: str | os.PathLike[str] | Any = None,
-        *,
-        row: int = 0,
-        direction: str | None = None,
-        against: Gates | None = None,
-    ) -> Figure:
-        """Draw one row: units over steps for z, r, n and h, and above each the mean over units.
-
-        Args:
-            target: a file to write, .png, .svg or .pdf; or four of matplotlib's Axes to draw the maps into,
-                of one run in one direction; None for neither.
-            row: the row.
-            direction: "forward" or "reverse"; None for all that there are.
-            against: the trace of another call, drawn beside this one, and their difference.
-
-        Returns:
-            matplotlib's figure.
-
-        Raises:
-            SpecError: there is no such row or direction, target is not one of these, or the two do not fit.
-            MissingExtraError: matplotlib is not installed.
-            OSError: the file cannot be written.
-        """
-        from onegru.drawing import figure
-
-        if target is None or isinstance(target, str | os.PathLike):
-            path = None if target is None else file_path("target", target)
-            if path is not None:
-                figure.check_target(path)
-            drawn = figure.draw(picture(self, row, direction, against))
-            if path is not None:
-                write_files([(path, figure.writer(drawn, path))])
-            return drawn
-        drawing = picture(self, row, direction, against)
-        if against is not None or len(drawing.views) != 1:
-            raise SpecError.of(
-                "target", f"{shown(target)}; must be a file or None where several maps of a gate are drawn"
-            )
-        return figure.draw_into(target, drawing.views[0])
 
     def to_html(
         self,

@@ -1,4 +1,4 @@
-"""GRU layers of OpenVINO's models exchanged for onegru's: the bits of the function, in bodies too."""
+"""GRU layers of OpenVINO's models replaced by onegru's: the bits of the function, in bodies too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from openvino import opset8 as ops
 from openvino import opset16
 
 import onegru
-import onegru.runtimes.openvino_exchange as exchange
+import onegru.runtimes.openvino_replace as openvino_replace
 from onegru import SpecError, SpecWarning
 from onegru.layers.gru import native_of
 from tests.support.cases import Case, openvino_cases
@@ -48,18 +48,18 @@ def run(model: Any, feeds: Mapping[str, Any]) -> list[Any]:
 def operator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which of the two operators stands in the place of a layer."""
     if request.param == "Python":
-        monkeypatch.setattr(exchange, "_factory", lambda: None)
+        monkeypatch.setattr(openvino_replace, "_factory", lambda: None)
     else:
-        assert exchange._factory() is not None, "built where OpenVINO's wheel is there for the build"
+        assert openvino_replace._factory() is not None, "built where OpenVINO's wheel is there for the build"
     return str(request.param)
 
 
 def test_an_operator_of_another_release_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "RELEASE", (9999, 99))
+    monkeypatch.setattr(openvino_replace, "RELEASE", (9999, 99))
     with pytest.warns(
         RuntimeWarning, match="GRU layers in OpenVINO run by way of Python.* and OpenVINO is 9999.99;"
     ):
-        assert exchange._factory.__wrapped__() is None
+        assert openvino_replace._factory.__wrapped__() is None
 
 
 NODES: Mapping[str, Callable[..., Any]] = {"gru_cell": ops.gru_cell, "gru_sequence": ops.gru_sequence}
@@ -91,17 +91,17 @@ def test_one_layer_has_the_bits_of_the_function(native: bool, case: Case, is_con
             feeds[port.name] = array
     node = cls(inputs, **case.attributes)
     model = openvino.Model([ops.result(output) for output in node.outputs()], parameters, "m")
-    factory = exchange._factory
+    factory = openvino_replace._factory
     if not native:
-        exchange._factory = lambda: None  # type: ignore[assignment]
+        openvino_replace._factory = lambda: None  # type: ignore[assignment]
     try:
         if feeds["X"].shape[0] == 0:
             with pytest.raises(SpecError, match="a fixed batch of 0"):
-                onegru.openvino.exchange(model)
+                onegru.openvino.replace_grus(model)
             return
-        assert onegru.openvino.exchange(model) == 1
+        assert onegru.openvino.replace_grus(model) == 1
     finally:
-        exchange._factory = factory
+        openvino_replace._factory = factory
     wanted = getattr(onegru, case.function)(**case.arguments)
     wanted = wanted if isinstance(wanted, tuple) else (wanted,)
     if any(array.size == 0 for array in (*feeds.values(), *wanted)):
@@ -158,7 +158,7 @@ def iterated(reverse: bool, weights_outside: bool = False) -> Any:
 @pytest.mark.parametrize("weights_outside", [False, True])
 def test_a_cell_in_a_tensor_iterator(operator: str, reverse: bool, weights_outside: bool) -> None:
     model, X, h = iterated(reverse, weights_outside), draw(B, T, I), draw(B, H)
-    assert onegru.openvino.exchange(model) == 1
+    assert onegru.openvino.replace_grus(model) == 1
     (got,) = run(model, {"x": X, "h": h})
     assert same_bits(got, exact(X, h, reverse))
     model.reshape({"x": [B, T, I], "h": [B, H]})
@@ -176,7 +176,7 @@ def test_a_cell_in_a_loop(operator: str) -> None:
     loop.set_invariant_input(inner_x, x.output(0))
     loop.set_merged_input(inner_h, h.output(0), made.output(0))
     model = openvino.Model([ops.result(loop.get_iter_value(made.output(0), -1))], [x, h], "m")
-    assert onegru.openvino.exchange(model) == 1
+    assert onegru.openvino.replace_grus(model) == 1
     X, state = draw(B, I), draw(B, H)
     wanted = exact(np.repeat(X[:, None], T, 1), state)
     assert same_bits(run(model, {"x": X, "h": state})[0], wanted)
@@ -200,7 +200,7 @@ def test_a_cell_in_an_if(operator: str) -> None:
     branch.set_input(h.output(0), bodies[0][1], bodies[1][1])
     out = branch.set_output(bodies[0][2], bodies[1][2])
     model = openvino.Model([ops.result(out)], [flag, x, h], "m")
-    assert onegru.openvino.exchange(model) == 1
+    assert onegru.openvino.replace_grus(model) == 1
     X, state = draw(B, I), draw(B, H)
     for value, wanted in ((True, exact(X[:, None], state)), (False, -state)):
         assert same_bits(run(model, {"flag": np.array(value), "x": X, "h": state})[0], wanted)
@@ -225,7 +225,7 @@ def test_activations_of_both_directions(tmp_path: Path) -> None:
     X = {"x": draw(B, T, I)}
     expected = run(model, X)
     openvino.save_model(model, tmp_path / "m.xml", compress_to_fp16=False)
-    assert onegru.openvino.exchange(model) == 2
+    assert onegru.openvino.replace_grus(model) == 2
     loaded = onegru.load(tmp_path / "m.xml").run(X)
     for found in (run(model, X), list(loaded.values())):
         for array, wanted in zip(found, expected, strict=True):
@@ -235,7 +235,7 @@ def test_activations_of_both_directions(tmp_path: Path) -> None:
 def test_a_refusal_names_the_layer_and_leaves_the_model_as_it_is() -> None:
     model = both_directions(["sigmoid", "tanh"], ["sigmoid", "tanh", "sigmoid", "relu"])
     with pytest.raises(SpecError, match=r"GRUSequence layer 'gru 1': activations: two pairs that differ, si"):
-        onegru.openvino.exchange(model)
+        onegru.openvino.replace_grus(model)
     kinds = [node.get_type_name() for node in model.get_ordered_ops()]
     assert kinds.count("GRUSequence") == 2
 
@@ -248,7 +248,7 @@ def test_a_fixed_batch_of_0_is_refused() -> None:
     made = ops.gru_sequence(x, h, lengths, *arrays, H, "forward")
     model = openvino.Model([ops.result(output) for output in made.outputs()], [x, h, lengths], "m")
     with pytest.raises(SpecError, match="a fixed batch of 0; must be open, or 1 or more"):
-        onegru.openvino.exchange(model)
+        onegru.openvino.replace_grus(model)
 
 
 @pytest.mark.parametrize("writer", ["save_model", "export_model"])
@@ -257,9 +257,9 @@ def test_what_reads_a_written_model_says_to_save_it_before(
 ) -> None:
     """OpenVINO writes the layers as any other; the reader's error is the only place for a remedy."""
     model = sequence_with_lengths([5, 5])
-    onegru.openvino.exchange(model)
+    onegru.openvino.replace_grus(model)
     path, core = tmp_path / "m.xml", openvino.Core()
-    with pytest.raises(RuntimeError, match=r"save the model before onegru\.openvino\.exchange"):
+    with pytest.raises(RuntimeError, match=r"save the model before onegru\.openvino\.replace_grus"):
         if writer == "save_model":
             openvino.save_model(model, path)
             core.read_model(path)
@@ -271,7 +271,7 @@ def test_what_reads_a_written_model_says_to_save_it_before(
 
 def test_it_must_be_a_model() -> None:
     with pytest.raises(SpecError, match=r"model: 3; must be an openvino\.Model"):
-        onegru.openvino.exchange(3)
+        onegru.openvino.replace_grus(3)
 
 
 def sequence_with_lengths(lengths: list[int], dtype: Any = np.int32) -> Any:
@@ -285,7 +285,7 @@ def sequence_with_lengths(lengths: list[int], dtype: Any = np.int32) -> Any:
 def test_lengths_hold_when_a_model_is_reshaped_again(operator: str) -> None:
     model = sequence_with_lengths([5, 5])
     model.reshape([2, 5, I])
-    onegru.openvino.exchange(model)
+    onegru.openvino.replace_grus(model)
     model.reshape([2, 7, I])
     X = draw(2, 7, I)
     (got,) = run(model, {0: X})  # type: ignore[dict-item]
@@ -297,7 +297,7 @@ def test_lengths_hold_when_a_model_is_reshaped_again(operator: str) -> None:
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int64, np.uint64, np.float32, np.float64])
 def test_lengths_of_any_type(operator: str, dtype: Any) -> None:
     model = sequence_with_lengths([5, 3], dtype)
-    onegru.openvino.exchange(model)
+    onegru.openvino.replace_grus(model)
     X = draw(2, 5, I)
     (got,) = run(model, {0: X})  # type: ignore[dict-item]
     arrays = {name: array[None] for name, array in WEIGHTS.items()}
@@ -314,7 +314,7 @@ def test_a_batch_that_x_leaves_open(known: str, operator: str) -> None:
     arrays = [ops.constant(array[None]) for array in WEIGHTS.values()]
     last = ops.gru_sequence(x, h, lengths, *arrays, H, "forward").output(1)
     model = openvino.Model([ops.result(ops.relu(opset16.squeeze(last)))], [x, h, lengths], "m")
-    onegru.openvino.exchange(model)
+    onegru.openvino.replace_grus(model)
     assert model.outputs[0].get_partial_shape() == openvino.PartialShape([H])
     X, state, named = draw(1, 5, I), draw(1, 1, H), {name: array[None] for name, array in WEIGHTS.items()}
     (got,) = run(model, {0: X, 1: state, 2: np.array([4], np.int32)})  # type: ignore[dict-item]
@@ -326,7 +326,7 @@ def test_a_batch_of_a_cell_that_x_leaves_open(operator: str) -> None:
     x, h = ops.parameter([-1, I], np.float32, name="x"), ops.parameter([1, H], np.float32, name="h")
     cell = ops.gru_cell(x, h, *map(ops.constant, WEIGHTS.values()), H)
     model = openvino.Model([ops.result(opset16.squeeze(cell))], [x, h], "m")
-    onegru.openvino.exchange(model)
+    onegru.openvino.replace_grus(model)
     assert model.outputs[0].get_partial_shape() == openvino.PartialShape([H])
     X, state = draw(1, I), draw(1, H)
     (got,) = run(model, {0: X, 1: state})  # type: ignore[dict-item]
@@ -335,7 +335,7 @@ def test_a_batch_of_a_cell_that_x_leaves_open(operator: str) -> None:
 
 def test_lengths_beyond_the_steps_are_refused(operator: str) -> None:
     model = sequence_with_lengths([5, 9])
-    onegru.openvino.exchange(model)
+    onegru.openvino.replace_grus(model)
     with pytest.raises(RuntimeError, match=r"OneGRU node '.*': sequence_lengths"):
         run(model, {0: draw(2, 5, I)})  # type: ignore[dict-item]
 
@@ -350,7 +350,7 @@ for _ in range(2):
     found = []
     for path in sys.argv[2:]:
         model = core.read_model(path)
-        assert onegru.openvino.exchange(model) == 1
+        assert onegru.openvino.replace_grus(model) == 1
         found.append(float(core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(x)[0].sum()))
 print(found, len(os.listdir(sys.argv[1])))
 """
@@ -452,7 +452,7 @@ def test_constant_weights_are_packed_once(way: Any, operator: str, monkeypatch: 
     """Whatever they pass on their way; the layer takes none of them in a run."""
     model, arrays = sequence(way)
     packed = counted(monkeypatch)
-    onegru.openvino.exchange(model)
+    onegru.openvino.replace_grus(model)
     layer = model.get_results()[0].input_value(0).get_node()
     assert layer.get_input_size() == 3  # X, the state, lengths
     X = draw(B, T, I)
@@ -472,14 +472,14 @@ def test_constant_weights_are_packed_once(way: Any, operator: str, monkeypatch: 
 def test_weights_that_are_constant_only_at_compile(
     storage: Any, is_sized: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They depend on a size: packed once after the exchange, and no warning is given."""
+    """They depend on a size: packed once after `replace_grus`, and no warning is given."""
     x = ops.parameter([B if is_sized else -1, I], np.float32, name="x")
     h = ops.constant(np.ones((B, H), np.float32))
     size = ops.gather(ops.shape_of(x), ops.constant(np.array([0])), ops.constant(0))
     weights = [ops.multiply(c, ops.convert(ops.divide(size, size), "f32")) for c in constants()]
     model = openvino.Model([ops.result(ops.gru_cell(x, h, *weights, H))], [x], "m")
     packed = counted(monkeypatch)
-    onegru.openvino.exchange(model, weight_storage=storage)
+    onegru.openvino.replace_grus(model, weight_storage=storage)
     compiled = openvino.Core().compile_model(model, "CPU", SETTINGS)
     X = draw(B, I)
     for _ in range(3):
@@ -498,7 +498,7 @@ def test_weights_that_change_are_told_once_by_name(storage: Any, monkeypatch: py
     layer.set_friendly_name("decoder")
     model = openvino.Model([ops.result(layer)], [x, w], "m")
     packed = counted(monkeypatch)
-    onegru.openvino.exchange(model, weight_storage=storage)
+    onegru.openvino.replace_grus(model, weight_storage=storage)
     compiled = openvino.Core().compile_model(model, "CPU", SETTINGS)
     first, second, X = draw(3 * H, I), draw(3 * H, I), draw(B, I)
     compiled([X, first])
@@ -530,7 +530,7 @@ def test_weights_in_a_body_that_come_from_around_it(operator: str) -> None:
         outer = ops.unsqueeze(ops.constant(array), ops.constant(np.array([0])))
         branch.set_input(outer.output(0), item, None)
     model = openvino.Model([ops.result(branch.set_output(made, passed))], [flag, x, h], "m")
-    onegru.openvino.exchange(model)
+    onegru.openvino.replace_grus(model)
     layer = branch.get_then_body().get_results()[0].input_value(0).get_node()
     assert layer.get_input_size() == 2
     X, state = draw(B, I), draw(B, H)
@@ -570,7 +570,7 @@ def test_weights_in_integers(has_zero: bool, storage: Any, operator: str, tmp_pa
     path = tmp_path / "m.xml"
     openvino.save_model(openvino.Model([sequence.output(0)], [X], "m"), path, compress_to_fp16=False)
     model = openvino.Core().read_model(path)
-    assert onegru.openvino.exchange(model, weight_storage=storage) == 1
+    assert onegru.openvino.replace_grus(model, weight_storage=storage) == 1
     x = draw(2, 5, I)
     found = run(model, {"X": x})[0]
     bias = np.concatenate([B_, np.zeros_like(B_)], 1)
@@ -643,7 +643,7 @@ def test_openvinos_pool_of_many_threads() -> None:
     model = openvino.Model([ops.result(y.output(0))], [x], "m")
     X = draw(300, 3, 4)
     expected = run(model, {"x": X})
-    onegru.openvino.exchange(model)
+    onegru.openvino.replace_grus(model)
     many = {**SETTINGS, "INFERENCE_NUM_THREADS": 200}
     compiled = openvino.Core().compile_model(model, "CPU", many)
     found = compiled({0: X})[0]

@@ -123,7 +123,7 @@ def prepare(
         return PreparedLayer(layer, operator, attributes, options, weights, lowered, made)
 
 
-def exchange(
+def replace_layer(
     ready: PreparedLayer,
     *,
     seen: Seen | None = None,
@@ -430,11 +430,11 @@ def check_model(model: object) -> None:
         raise SpecError.of("model", f"{shown(model)}; must be an openvino.Model")
 
 
-def exchange_all(model: Any, options: EngineOptions) -> int:
-    """Replace every GRU layer of a model; see `onegru.openvino.exchange`."""
+def replace_all(model: Any, options: EngineOptions) -> int:
+    """Replace every GRU layer of a model; see `onegru.openvino.replace_grus`."""
     layers = list(layers_in(model))
     check_names(options, [layer.node.get_friendly_name() for layer in layers])
-    ready = []  # all are checked before the first is replaced, so that no model is left half exchanged
+    ready = []  # all are checked before the first is replaced, so that no model is left half replaced
     for layer in layers:
         operator = OPERATORS[layer.node.get_type_name()]
         place = f"{operator.name} layer {layer.node.get_friendly_name()!r}: "
@@ -444,6 +444,6 @@ def exchange_all(model: Any, options: EngineOptions) -> int:
             )
         ready.append(prepare(layer, operator, attributes_of(layer.node, operator), options, place))
     for item in ready:
-        exchange(item)
+        replace_layer(item)
     model.validate_nodes_and_infer_types()
     return len(layers)

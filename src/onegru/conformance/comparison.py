@@ -14,8 +14,8 @@ from onegru.core.errors import SpecError
 from onegru.core.wording import printable
 
 
-def judge(case: Case, outputs: Mapping[str, Array]) -> Outcome:
-    """What comes of a case in a runtime that gave outputs.
+def compare(case: Case, outputs: Mapping[str, Array]) -> Outcome:
+    """Compare the outputs of a runtime with the expected outputs of a case.
 
     A number passes if it is off by no more than its tolerance; NaN equals NaN, and an infinity itself. Where
     a number that is right may lie beyond the type, the infinity of its sign passes as well.
@@ -39,7 +39,7 @@ def judge(case: Case, outputs: Mapping[str, Array]) -> Outcome:
     for name, expected in case.expected.items():
         try:
             got = np.asarray(outputs[name])
-        except Exception:  # whatever the classes of the runtime raise
+        except Exception:  # array classes of a runtime can raise anything
             return Outcome("differs", f"{name}: {_shown(outputs, name)}; must be an array", name)
         if got.dtype.newbyteorder("=") != dtype:
             return Outcome("differs", f"{name}: type {got.dtype.name}; must be {dtype.name}", name)

@@ -1,4 +1,4 @@
-"""`onegru.openvino.exchange`: onegru in the place of an OpenVINO model's GRU layers."""
+"""`onegru.openvino.replace_grus`: onegru in the place of an OpenVINO model's GRU layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onegru.core.errors import needs_extra
 from onegru.engines.select import model_options
 
 
-def exchange(
+def replace_grus(
     model: Any,
     *,
     weight_storage: str | Mapping[str, str] | None = None,
@@ -20,7 +20,7 @@ def exchange(
 
         core = openvino.Core()
         model = core.read_model("model.xml")
-        onegru.openvino.exchange(model)
+        onegru.openvino.replace_grus(model)
         compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
     GRUCell, GRUSequence, AUGRUCell and AUGRUSequence are replaced, also in the bodies of TensorIterator, Loop
@@ -58,9 +58,9 @@ def exchange(
         SpecWarning: when the model runs, once for each layer whose weights change from run to run.
     """
     options = model_options("auto", weight_storage, activation_storage, flush_subnormals)
-    with needs_extra("openvino", "openvino", "onegru.openvino.exchange"):
+    with needs_extra("openvino", "openvino", "onegru.openvino.replace_grus"):
         from onegru.fusion.openvino.in_memory import add_sequences
-        from onegru.runtimes.openvino_exchange import check_model, exchange_all
+        from onegru.runtimes.openvino_replace import check_model, replace_all
     check_model(model)
     add_sequences(model)
-    return exchange_all(model, options)
+    return replace_all(model, options)

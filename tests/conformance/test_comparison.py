@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from onegru.conformance.case import Case, _Drawn
+from onegru.conformance.comparison import compare
 from onegru.conformance.expect import Expectation
-from onegru.conformance.judge import judge
 from onegru.core.dtypes import LARGEST, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.operators.onnx import GRU_VERSIONS
@@ -27,14 +27,14 @@ def case_of(values: dict[str, Any], tolerance: dict[str, Any], dtype: str = "flo
     return case
 
 
-def judged(expected: Any, tolerance: Any, got: Any, dtype: str = "float32") -> Any:
+def compared(expected: Any, tolerance: Any, got: Any, dtype: str = "float32") -> Any:
     array = np.array(got, np.float64).astype(numpy_dtype(dtype))
-    return judge(case_of({"Y": expected}, {"Y": tolerance}, dtype), {"Y": array})
+    return compare(case_of({"Y": expected}, {"Y": tolerance}, dtype), {"Y": array})
 
 
 def test_each_number_has_its_own_tolerance() -> None:
-    assert judged([1.0, 2.0], [0.5, 0.125], [1.5, 2.125]).status == "passes"
-    found = judged([1.0, 2.0, 3.0], [0.5, 0.125, 0.25], [1.5, 2.25, 3.0])
+    assert compared([1.0, 2.0], [0.5, 0.125], [1.5, 2.125]).status == "passes"
+    found = compared([1.0, 2.0, 3.0], [0.5, 0.125, 0.25], [1.5, 2.25, 3.0])
     assert (found.status, found.reason) == ("differs", "Y beyond the tolerance")
     assert (found.output, found.where) == ("Y", (1,))
     assert (found.expected, found.got, found.tolerance) == (2.0, 2.25, 0.125)
@@ -44,38 +44,38 @@ def test_the_worst_is_off_by_the_most_times_its_tolerance() -> None:
     expected = {"Y": [[1.0, 2.0]], "Y_h": [3.0]}
     case = case_of(expected, {"Y": [[1.0, 0.25]], "Y_h": [0.125]})
     outputs: Arrays = {"Y": np.array([[4.0, 3.0]], np.float32), "Y_h": np.array([3.25], np.float32)}
-    found = judge(case, outputs)
+    found = compare(case, outputs)
     assert found.reason == "Y, Y_h beyond the tolerance"
     assert (found.output, found.where, found.got) == ("Y", (0, 1), 3.0)
 
 
 def test_without_a_tolerance_it_has_to_be_equal() -> None:
-    assert judged([0.0, 1.0], [0.0, 0.0], [-0.0, 1.0]).status == "passes"
-    found = judged([0.0, 1.0], [0.0, 1e-3], [1e-30, 2.0])
+    assert compared([0.0, 1.0], [0.0, 0.0], [-0.0, 1.0]).status == "passes"
+    found = compared([0.0, 1.0], [0.0, 1e-3], [1e-30, 2.0])
     assert found.where == (0,)  # infinitely many times 0
 
 
 @pytest.mark.parametrize("got", [0.0, np.inf, -np.inf])
 def test_nan_equals_nan_alone(got: float) -> None:
-    assert judged([np.nan], [0.0], [np.nan]).status == "passes"
-    assert judged([np.nan], [1.0], [got]).status == "differs"
-    assert judged([0.5], [1.0], [np.nan]).status == "differs"
+    assert compared([np.nan], [0.0], [np.nan]).status == "passes"
+    assert compared([np.nan], [1.0], [got]).status == "differs"
+    assert compared([0.5], [1.0], [np.nan]).status == "differs"
 
 
 def test_infinities() -> None:
-    assert judged([np.inf, -np.inf], [0.0, 0.0], [np.inf, -np.inf]).status == "passes"
+    assert compared([np.inf, -np.inf], [0.0, 0.0], [np.inf, -np.inf]).status == "passes"
     for got in (-np.inf, np.nan, 3e38):
-        assert judged([np.inf], [1.0], [got]).status == "differs"
-    assert judged([1.0], [1e30], [np.inf]).status == "differs"
+        assert compared([np.inf], [1.0], [got]).status == "differs"
+    assert compared([1.0], [1e30], [np.inf]).status == "differs"
 
 
 @pytest.mark.parametrize("dtype", LARGEST)
 def test_numbers_that_may_lie_beyond_the_type(dtype: str) -> None:
     largest = LARGEST[dtype]
     near, allowed = largest * 0.999, largest * 0.002
-    assert judged([near, -near], [allowed] * 2, [np.inf, -np.inf], dtype).status == "passes"
-    assert judged([near], [allowed], [-np.inf], dtype).status == "differs"
-    assert judged([near], [largest * 0.0005], [np.inf], dtype).status == "differs"
+    assert compared([near, -near], [allowed] * 2, [np.inf, -np.inf], dtype).status == "passes"
+    assert compared([near], [allowed], [-np.inf], dtype).status == "differs"
+    assert compared([near], [largest * 0.0005], [np.inf], dtype).status == "differs"
 
 
 def test_the_largest_numbers() -> None:
@@ -88,7 +88,7 @@ def test_the_largest_numbers() -> None:
 def test_names_types_and_shapes() -> None:
     case = case_of({"Y": [1.0], "Y_h": [2.0]}, {"Y": [1.0], "Y_h": [1.0]})
     right: Arrays = {"Y": np.ones(1, np.float32), "Y_h": np.ones(1, np.float32)}
-    assert judge(case, right).status == "passes"
+    assert compare(case, right).status == "passes"
     wrong: list[tuple[Arrays, str]] = [
         ({"Y": right["Y"]}, "gives Y; must give Y, Y_h"),
         (right | {"Z": right["Y"]}, "gives Y, Y_h, Z; must give Y, Y_h"),
@@ -96,18 +96,18 @@ def test_names_types_and_shapes() -> None:
         (right | {"Y": np.ones((1, 1), np.float32)}, "Y: shape [1, 1]; must be [1]"),
     ]
     for outputs, reason in wrong:
-        found = judge(case, outputs)
+        found = compare(case, outputs)
         assert (found.status, found.reason) == ("differs", reason)
 
 
 def test_what_is_no_array() -> None:
     case = case_of({"Y": [1.0]}, {"Y": [0.1]})
     for given in ([[1], [2, 3]], object(), "Y", None):
-        outcome = judge(case, {"Y": given})  # type: ignore[dict-item]
+        outcome = compare(case, {"Y": given})  # type: ignore[dict-item]
         assert (outcome.status, outcome.output) == ("differs", "Y")
     with pytest.raises(SpecError, match=r"^outputs: 5; must be arrays by name"):
-        judge(case, 5)  # type: ignore[arg-type]
+        compare(case, 5)  # type: ignore[arg-type]
 
 
 def test_no_numbers_at_all() -> None:
-    assert judged(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros((0, 2))).status == "passes"
+    assert compared(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros((0, 2))).status == "passes"

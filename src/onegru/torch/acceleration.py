@@ -1,4 +1,4 @@
-"""A finished model's GRUs exchanged for onegru's, and back."""
+"""A finished model's GRUs replaced by onegru's, and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onegru.layers.gru import GRU as Layer
 from onegru.torch.arguments import form_of
 from onegru.torch.cells import GRUCell, TorchGRUCell
 from onegru.torch.freeze import packed_layers
-from onegru.torch.interest import InterestGRU, exchanged_class, is_dynamic_gru, why_not_exchanged
+from onegru.torch.interest import InterestGRU, is_dynamic_gru, replacement_class, why_not_replaced
 from onegru.torch.modules import GRU, TorchGRU
 
 _CLASSES: dict[type[nn.Module], type[nn.Module]] = {nn.GRU: TorchGRU, nn.GRUCell: TorchGRUCell}
@@ -27,55 +27,55 @@ class Acceleration:
     """What `accelerate` did.
 
     Attributes:
-        exchanged: the names of the modules that onegru now runs.
-        left: those that are GRUs and were left, by name, and why.
+        replaced: the names of the modules that onegru now runs.
+        skipped: the GRUs that stay as they were, by name, and why.
     """
 
-    exchanged: tuple[str, ...]
-    left: dict[str, str]
+    replaced: tuple[str, ...]
+    skipped: dict[str, str]
 
 
 def accelerate(model: nn.Module) -> Acceleration:
     """Let onegru run and train every `nn.GRU` and `nn.GRUCell` of a model, and DeepCTR-Torch's `DynamicGRU`.
 
     In place: modules, parameters, the state dict, hooks and optimizers stay as they are; only the classes of
-    the GRUs change. DeepCTR-Torch's `DynamicGRU` is exchanged if it gives the same numbers in a try.
+    the GRUs change. DeepCTR-Torch's `DynamicGRU` is replaced if it gives the same numbers in a try.
 
     Args:
         model: the model, or a GRU itself.
 
     Returns:
-        what was exchanged, and what was left and why.
+        what was replaced, and what was skipped and why.
 
     Raises:
         SpecError: it is no module.
     """
     if not isinstance(model, nn.Module):
         raise SpecError.of("model", f"{type(model).__name__}; must be a torch.nn.Module")
-    exchanged: list[str] = []
-    left: dict[str, str] = {}
+    replaced: list[str] = []
+    skipped: dict[str, str] = {}
     for name, module in [*model.named_modules()]:
         if is_dynamic_gru(module):
-            if why := why_not_exchanged(module):
-                left[name] = why
+            if why := why_not_replaced(module):
+                skipped[name] = why
             else:
                 kind: Any = type(module)
-                module.__class__ = exchanged_class(kind)
-                exchanged.append(name)
+                module.__class__ = replacement_class(kind)
+                replaced.append(name)
         if not isinstance(module, nn.GRU | nn.GRUCell) or isinstance(module, GRU | GRUCell):
             continue
         if hasattr(module, "parametrizations"):
-            left[name] = "its parameters are computed from others"
+            skipped[name] = "its parameters are computed from others"
             continue
         wanted = _CLASSES.get(type(module))
         if wanted is None:
-            left[name] = f"{type(module).__name__} is a class of its own, which may compute something else"
+            skipped[name] = f"{type(module).__name__} is a class of its own, which may compute something else"
             continue
         both = isinstance(module, nn.GRU) and module.bidirectional
         module._form = form_of("bidirectional" if both else "forward", True, None, None, None, None)
         module.__class__ = wanted
-        exchanged.append(name)
-    return Acceleration(tuple(exchanged), left)
+        replaced.append(name)
+    return Acceleration(tuple(replaced), skipped)
 
 
 def freeze(
@@ -83,10 +83,10 @@ def freeze(
 ) -> Acceleration:
     """Pack the weights of a model's GRUs once, for programs that only run it.
 
-    What `accelerate` exchanges is exchanged first; onegru's own modules are frozen as they are. A frozen
+    What `accelerate` replaces is replaced first; onegru's own modules are frozen as they are. A frozen
     module computes with the weights that it had: what is written to its parameters afterwards does not show,
     and `load_state_dict`, another type or device, and calls that want gradients are refused. `restore` undoes
-    it: modules of onegru's run on their parameters again, those that were exchanged are PyTorch's again.
+    it: modules of onegru's run on their parameters again, those that were replaced are PyTorch's again.
 
     Args:
         model: the model, or a GRU itself, on the CPU, of float32 or float64.
@@ -95,36 +95,36 @@ def freeze(
         activation_storage: with weights in int8, the type of the inputs of products, as of `onegru.GRU`.
 
     Returns:
-        what is frozen, and what was left and why.
+        what is frozen, and what was skipped and why.
 
     Raises:
         SpecError: an argument is not legal, or a GRU cannot be packed; nothing is frozen then.
     """
     engine_options("auto", weight_storage, activation_storage)  # checked where nothing is packed, too
     report = accelerate(model)
-    left, packed = dict(report.left), dict[str, list[Layer]]()
+    skipped, packed = dict(report.skipped), dict[str, list[Layer]]()
     try:
         for name, module in model.named_modules():
             if isinstance(module, InterestGRU):
-                left[name] = "it runs packed scores, and packs its weights in each call"
+                skipped[name] = "it runs packed scores, and packs its weights in each call"
             elif isinstance(module, GRU | GRUCell):
                 if why := _why_not_packed(module):
-                    left[name] = why
+                    skipped[name] = why
                     continue
                 layers = packed_layers(module)
                 if weight_storage is not None or activation_storage is not None:
                     layers = [layer.with_storage(weight_storage, activation_storage) for layer in layers]
                 packed[name] = layers
     except BaseException:
-        for name in report.exchanged:
+        for name in report.replaced:
             restore(model.get_submodule(name))
         raise
-    for name in report.exchanged:
-        model.get_submodule(name).exchanged_by_freeze = True
+    for name in report.replaced:
+        model.get_submodule(name).replaced_by_freeze = True
     for name, layers in packed.items():
         module = model.get_submodule(name)
         module.frozen_layers, module.frozen_parameters = layers, tuple(module.parameters())
-    return Acceleration(tuple(packed), left)
+    return Acceleration(tuple(packed), skipped)
 
 
 def _why_not_packed(module: GRU | GRUCell) -> str:
@@ -146,7 +146,7 @@ def _unfrozen(model: nn.Module) -> tuple[str, ...]:
         if getattr(module, "frozen_layers", None) is not None:
             del module.frozen_layers, module.frozen_parameters
             names.append(name)
-        if module.__dict__.pop("exchanged_by_freeze", False):
+        if module.__dict__.pop("replaced_by_freeze", False):
             _give_back(module)
     return tuple(names)
 
