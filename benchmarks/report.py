@@ -3,8 +3,10 @@
     python -m benchmarks.report [FILE…] [--to FOLDER]
 
 takes the files of results in build/benchmarks, or those given, into benchmarks/machines, where each machine
-has a file. Writes docs/performance.md, the raw data benchmarks/results/performance.md and their pictures, with
-a column or a section for each machine, and benchmarks/targets.md. A new result of a case replaces the old one.
+has a file. Writes docs/performance.md, the raw data benchmarks/results/performance.md and their pictures,
+with
+a column or a section for each machine, and benchmarks/targets.md. A new result of a case replaces the old
+one.
 """
 
 from __future__ import annotations
@@ -81,8 +83,10 @@ def _tables(machines: Machines, folder: Path) -> list[str]:
     lines = [
         "# Performance: raw data",
         "",
-        "These are the measurements of [Performance](../../docs/performance.md), written by `make bench`. The "
-        "tables show the median time of a call in µs, in float32 with both outputs, an initial state and biases. "
+        "These are the measurements of [Performance](../../docs/performance.md), written by `make "
+        "bench`. The "
+        "tables show the median time of a call in µs, in float32 with both outputs, an initial state and "
+        "biases. "
         "A ratio is the other runtime's time divided by onegru's. The spread covers its measurements.",
         "",
     ]
@@ -126,7 +130,9 @@ def _origin(parts: Parts) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="*", type=Path, help="default: all of build/benchmarks")
-    parser.add_argument("--to", type=Path, default=ROOT, help="folder of docs/ and benchmarks/; default: the repository")
+    parser.add_argument(
+        "--to", type=Path, default=ROOT, help="folder of docs/ and benchmarks/; default: the repository"
+    )
     options = parser.parse_args()
     files = options.files or sorted((ROOT / "build" / "benchmarks").glob("*.json"))
     machines = read_machines([*sorted(FOLDER.glob("*.json")), *files])

@@ -90,25 +90,30 @@ def story(machines: Machines) -> list[str]:
     return [
         "# Performance",
         "",
-        "This page shows how fast onegru is compared with other runtimes, and where it is not faster. The table "
-        "shows the geometric mean of the speed-up on one thread / on two threads, measured in the same run on the "
+        "This page shows how fast onegru is compared with other runtimes, and where it is not faster. "
+        "The table "
+        "shows the geometric mean of the speed-up on one thread / on two threads, measured in the same "
+        "run on the "
         "same CPU.",
         "",
         *_first_table(machines),
         "",
         "![Speed of onegru relative to other runtimes](performance.png)",
         "",
-        "Bars show the geometric mean on two threads, and lines show the range over all cases. Below 1, onegru "
+        "Bars show the geometric mean on two threads, and lines show the range over all cases. Below 1, "
+        "onegru "
         "is slower: [Where it is not faster](#where-it-is-not-faster) explains these cases.",
         "",
         "## How it was measured",
         "",
-        "- **Baselines**: ONNX Runtime, OpenVINO and PyTorch with constant weights, fixed shapes, bound outputs "
+        "- **Baselines**: ONNX Runtime, OpenVINO and PyTorch with constant weights, fixed shapes, bound "
+        "outputs "
         "and inference mode. All runtimes use the same number of pinned threads.",
         "- **Order**: the runtimes alternate, each for a tenth of a second, in seven rounds. The table uses "
         "medians. Results are checked against float64 first.",
         "- **Cases**: the GRUs of real models, for which the kernels were tuned, and 300 random shapes, for "
-        "which they were not. Both reset modes are measured. The fastest other runtime is chosen for each case.",
+        "which they were not. Both reset modes are measured. The fastest other runtime is chosen for "
+        "each case.",
         "- **Second measurement**: random shapes with a ratio below 1.05 were measured again for longer. Low "
         "ratios are therefore more reliable, and biased slightly upwards.",
         "- **Whole models**: `onegru.load` compared with the file's own runtime. OpenVINO gets fixed sizes "
@@ -216,7 +221,8 @@ def _limits(machines: Machines) -> list[str]:
     }
     lines = [
         f"- **Large layers are near the limit of the machine.** In batches with H ≥ 256, onegru reaches "
-        f"{_percent(shares)} of the peak of multiply-adds. Single steps with H ≥ 512 are limited by reading the "
+        f"{_percent(shares)} of the peak of multiply-adds. Single steps with H ≥ 512 are limited by "
+        "reading the "
         f"weights. Compared with the fastest other runtime, batches are {_span(batches)} times as fast, and "
         f"single steps {_span(steps)} times.",
         f"- **Small layers gain most, because other runtimes have more overhead.** {_small(machines)} In a "

@@ -196,9 +196,7 @@ def test_gradients_of_every_form(seed: int) -> None:
     (T, B, _, H, _), D = memory.sizes, form.num_directions
     Y, Y_h, gates = (X.new_full(shape, nan) for shape in ((T, B, D * H), (D, B, H), (T, D, B, 5, H)))
     run_on_memory(form, memory, attention is not None, Y, Y_h, gates)
-    assert torch.equal(Y.unflatten(2, (D, H)).transpose(1, 2), gates[:, :, :, 4]), (
-        "zeros in the padding, too"
-    )
+    assert torch.equal(Y.unflatten(2, (D, H)).transpose(1, 2), gates[:, :, :, 4]), "zeros in the padding, too"
     by = torch.randn(T, B, D * H, dtype=X.dtype), torch.randn(D, B, H, dtype=X.dtype)
     by = (None, by[1]) if seed % 5 == 0 else (by[0], None) if seed % 5 == 1 else by
     wanted = [item is not None for item in (X, h, attention, *weights)]

@@ -241,8 +241,6 @@ def _against_lines(model: str, found: ReferenceComparison) -> list[str]:
         agree = "the GRU agrees" if len(found.layers) == 1 else f"the {count(len(found.layers), 'GRU')} agree"
         lines.append(f"against [bold]{name}[/]: {agree}; largest difference {_figure(largest)}")
     lines += [f"against [bold]{name}[/]: {safe(note)}" for note in found.notes]
-    for runtime in found.runtimes:
-        lines += _runtime_lines(runtime)
     return lines
 
 

@@ -147,7 +147,7 @@ def test_packages_are_installed_into_an_environment(page: str) -> None:
 
 def test_the_digits_example(tmp_path: Path) -> None:
     """What the README shows of `make run` is what it prints."""
-    shown = re.search(r"<!-- output of: (\S+) -->\n```\n(.*?)```", README, re.DOTALL)
+    shown = re.search(r"<!-- output of: (\S+) -->\n```text\n(.*?)```", README, re.DOTALL)
     assert shown is not None
     result = subprocess.run(
         [sys.executable, ROOT / shown[1], "--picture", tmp_path / "digits.png", "--turns", "1"],
