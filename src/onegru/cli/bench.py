@@ -36,11 +36,7 @@ class Timing:
 
 
 def set_threads(threads: int) -> None:
-    """Set the threads of onegru and, in sessions made from now on, of ONNX Runtime.
-
-    Raises:
-        SpecError: the number is out of range.
-    """
+    """Set the threads of onegru and, in sessions made from now on, of ONNX Runtime."""
     if threads > MOST_THREADS:
         raise SpecError.of("--threads", f"{threads}; must be between 1 and {MOST_THREADS}")
     set_num_threads(threads)
@@ -50,11 +46,6 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
     """Check the outputs of the file's own runtime against onegru's, then time both, alternating.
 
     Both have as many threads.
-
-    Args:
-        model: the model.
-        inputs: its inputs.
-        rounds: the number of turns that each takes.
     """
     ours = model.run(inputs)
     calls: dict[str, Callable[[], object]] = {"onegru": lambda: model.run(inputs)}

@@ -233,11 +233,7 @@ def export_command(
 
 
 def chosen_cases(patterns: Sequence[str], operators: Sequence[str]) -> list[Case]:
-    """The cases whose names match any of the patterns, and that are of any of the operators; none for all.
-
-    Raises:
-        SpecError: a pattern or an operator matches no case.
-    """
+    """The cases whose names match any of the patterns, and that are of any of the operators; none for all."""
     found = list(kit_cases())
     known = {name.lower() for case in found for name in (str(case.operator), case.operator.name)}
     for name in operators:

@@ -92,11 +92,7 @@ AxesOption = Annotated[
 def parse_pairs(
     option: str, texts: Sequence[str], what: str = "COLUMN", *, alone: bool = False
 ) -> dict[str, str]:
-    """NAME=VALUE, by name; a name alone, where that may be, stands for itself.
-
-    Raises:
-        SpecError: a text is not of that form, or a name comes twice.
-    """
+    """NAME=VALUE, by name; a name alone, where that may be, stands for itself."""
     found: dict[str, str] = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -114,11 +110,7 @@ def parse_axes(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def parse_dims(texts: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
-    """Sizes of open dimensions, from NAME=SIZE, and shapes of inputs, from NAME=SIZE,SIZE,...
-
-    Raises:
-        SpecError: a text is not of that form.
-    """
+    """Sizes of open dimensions, from NAME=SIZE, and shapes of inputs, from NAME=SIZE,SIZE,..."""
     sizes: dict[str, int | tuple[int, ...]] = {}
     for text in texts:
         name, _, size = text.rpartition("=")
@@ -173,22 +165,6 @@ def gather_inputs(
     """An array for each input: from files, else random if there is a seed or no file is given.
 
     Without a seed, the states that the file describes have their initial values.
-
-    Args:
-        model: the model.
-        texts: [NAME=]FILE for those that are given.
-        seed: of the others.
-        dims: sizes of open dimensions, as for `parse_dims`.
-        default: the size of every other open dimension that no given input determines; None to pick, which is
-            told on stderr.
-        draws: whether the command has --random.
-
-    Returns:
-        the arrays, and the names of the random ones.
-
-    Raises:
-        SpecError: an input is given twice, or cannot be random, or sizes are given and no input is random.
-        FormatError: a file is broken.
     """
     for option, given in (("--dim", bool(dims)), ("--dims", default is not None)):
         if given and seed is None and (texts or not draws):

@@ -92,11 +92,7 @@ AsJson = Annotated[
 
 
 def opened(source: Path, target: Path, suffixes: Sequence[str], overwrite: bool) -> Opened:
-    """The source, once the target is known to be a file that may be written.
-
-    Raises:
-        OneGRUError: the source cannot be read, or the target not be written.
-    """
+    """The source, once the target is known to be a file that may be written."""
     if (suffix := target.suffix.lower()) not in suffixes:
         raise SpecError.of("TARGET", f"{str(target)!r}; must end in {', '.join(suffixes)}")
     file = open_layers("SOURCE", source)
@@ -123,11 +119,7 @@ def check_of(
     tolerance: float | None,
     no_check: bool,
 ) -> bool | Check:
-    """What the options of the check ask for.
-
-    Raises:
-        OneGRUError: an option is invalid, or has no effect.
-    """
+    """What the options of the check ask for."""
     given = {"--input": inputs, "--dim": dims, "--dims": default_dim, "--tolerance": tolerance}
     if no_check:
         refuse(given, "with --no-check")

@@ -24,16 +24,7 @@ from onegru.system.atomic_write import write_files
 
 
 def check_targets(texts: Sequence[str], model: Model, inputs: Sequence[str]) -> dict[Path, tuple[str, ...]]:
-    """The files for outputs and what goes into each, from [NAME=]FILE, checked before anything runs.
-
-    Args:
-        texts: [NAME=]FILE of outputs.
-        model: the model.
-        inputs: [NAME=]FILE of inputs.
-
-    Raises:
-        SpecError: a text is not of that form, does not fit the model, or names a file that is read.
-    """
+    """The files for outputs and what goes into each, from [NAME=]FILE, checked before anything runs."""
     names = tuple(info.name for info in model.outputs)
     targets: dict[Path, tuple[str, ...]] = {}
     for text in texts:
@@ -58,27 +49,14 @@ def check_targets(texts: Sequence[str], model: Model, inputs: Sequence[str]) -> 
 
 
 def named(text: str) -> Path:
-    """A path; '' is not one, and would mean the current folder.
-
-    Raises:
-        typer.BadParameter: it is that.
-    """
+    """A path; '' is not one, and would mean the current folder."""
     if not text:
         raise typer.BadParameter("'' is not a file or folder; must be a name")
     return Path(text)
 
 
 def check_target(given: str, path: Path, others: Iterable[Path]) -> None:
-    """Check that a file can be written, besides others.
-
-    Args:
-        given: the option and its value, for messages.
-        path: the file.
-        others: files that it must not be: those that are written, or read, as well.
-
-    Raises:
-        SpecError: it cannot.
-    """
+    """Check that a file can be written, besides others."""
     if not path.parent.is_dir():
         raise SpecError(f"{given}: folder {str(path.parent)!r} does not exist")
     if path.is_dir():
@@ -92,18 +70,7 @@ def check_target(given: str, path: Path, others: Iterable[Path]) -> None:
 def check_not_read(
     given: str, path: Path, model: Opened | None, called: str = "the model", inputs: Iterable[Path] = ()
 ) -> None:
-    """Check that a file to write is not one of the files that are read, under any name.
-
-    Args:
-        given: the option and its value, for messages.
-        path: the file.
-        model: a model, which can consist of several files.
-        called: what to call it.
-        inputs: the files of its inputs.
-
-    Raises:
-        SpecError: it is one.
-    """
+    """Check that a file to write is not one of the files that are read, under any name."""
     if not path.exists():
         return
     parts = [] if model is None else format_of(model).files(model)
@@ -118,12 +85,7 @@ def model_files(model: Path) -> list[Path]:
 
 
 def write_outputs(targets: Mapping[Path, Sequence[str]], results: Mapping[str, Array]) -> None:
-    """Write all files under temporary names, then rename them, so that each file is complete or unchanged.
-
-    Raises:
-        SpecError: an output is not a tensor.
-        OSError: a file cannot be written.
-    """
+    """Write all files under temporary names, then rename them, so that each file is complete or unchanged."""
     files: list[tuple[Path, Callable[[IO[bytes]], None]]] = []
     for path, names in targets.items():
         arrays = {name: _storable(name, results[name]) for name in names}

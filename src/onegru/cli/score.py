@@ -189,11 +189,7 @@ def _show(screen: Console, found: Scoring, what: str) -> None:
 
 
 def parse_size(text: str) -> int:
-    """A number of bytes, such as 500MB or 1GiB.
-
-    Raises:
-        SpecError: it is not of that form.
-    """
+    """A number of bytes, such as 500MB or 1GiB."""
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,3})?) ?([A-Za-z]*)", text)
     if match is None or match[2].upper() not in _UNITS:
         raise SpecError.of("--memory", f"{text!r}; must be a size, such as 500MB or 1GiB")

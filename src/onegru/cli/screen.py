@@ -52,11 +52,7 @@ def say(console: Console, *lines: str) -> None:
 
 
 class FrontCut:
-    """A name in a table that is shortened at its beginning, because names of nodes differ at their ends.
-
-    Args:
-        markup: the name, safe to print.
-    """
+    """A name in a table that is shortened at its beginning, because names of nodes differ at their ends."""
 
     def __init__(self, markup: str) -> None:
         self._text = Text.from_markup(markup)

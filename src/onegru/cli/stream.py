@@ -123,11 +123,7 @@ def stream_command(
 
 
 def _axes_of(texts: list[str]) -> dict[str, int]:
-    """The axes of time.
-
-    Raises:
-        SpecError: a text is not INPUT=AXIS.
-    """
+    """The axes of time."""
     found = {}
     for text in texts:
         name, _, axis = text.rpartition("=")

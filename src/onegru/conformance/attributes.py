@@ -19,12 +19,7 @@ Level = Callable[[str], str]
 
 
 def attributes_of(operator: Operator, level: Level) -> dict[str, Any]:
-    """The attributes, as the specification names them and with the types that it has.
-
-    Args:
-        operator: whose they are.
-        level: the level of each factor.
-    """
+    """The attributes, as the specification names them and with the types that it has."""
     found: dict[str, Any] = {}
     if level("hidden_size") != "none":
         found["hidden_size"] = int(level("hidden size"))

@@ -142,11 +142,7 @@ def kit_cases() -> tuple[Case, ...]:
 
 
 def select_cases(cases: Iterable[Case], patterns: Sequence[str], argument: str = "cases") -> list[Case]:
-    """Those whose names match any of the patterns, in their order; all without patterns.
-
-    Raises:
-        SpecError: a pattern matches none.
-    """
+    """Those whose names match any of the patterns, in their order; all without patterns."""
     found = list(cases)
     for pattern in patterns:
         if not any(fnmatchcase(case.name, pattern) for case in found):
@@ -155,12 +151,7 @@ def select_cases(cases: Iterable[Case], patterns: Sequence[str], argument: str =
 
 
 def may_be(operator: Operator, choices: Choices) -> bool:
-    """Whether levels may go together.
-
-    Args:
-        operator: whose they are.
-        choices: levels by factor; what is not there is not known, and may be anything.
-    """
+    """Whether levels may go together."""
     lengths = choices.get("sequence_lens", choices.get("sequence_lengths", ""))
     T, B = choices.get("seq_length"), choices.get("batch_size")
     if (T in ("0", "1") and lengths in ("mixed", "zero", "all zero")) or (B == "0" and lengths == "zero"):

@@ -23,13 +23,7 @@ Row = dict[str, str]
 def pairwise(
     levels: Mapping[str, Sequence[str]], allowed: Callable[[Mapping[str, str]], bool], seed: int = 0
 ) -> list[Row]:
-    """Rows in which every pair of levels occurs that may occur.
-
-    Args:
-        levels: those of each factor.
-        allowed: whether the levels of some factors may go together, and others can be found for the rest.
-        seed: of the choices among equals.
-    """
+    """Rows in which every pair of levels occurs that may occur."""
     random = np.random.default_rng(seed)
     items = [(name, level) for name in levels for level in levels[name]]
     of_factor = {name: np.array([i for i, item in enumerate(items) if item[0] == name]) for name in levels}
@@ -56,9 +50,6 @@ def _row(
     """A row that begins with a missing pair; each further factor gets the level that adds most of them.
 
     The `gain` of a pair of items is 1 where it is missing, 0 where it is there, below where it may not be.
-
-    Returns:
-        the places of its levels in `items`.
     """
     pairs = np.argwhere(gain > 0)
     row = [int(i) for i in pairs[random.integers(len(pairs))]]

@@ -19,14 +19,7 @@ _TINY = {"float16": 2.0**-20, "bfloat16": 1e-38, "float32": 1e-39, "float64": 1e
 
 
 def draw_inputs(operator: Operator, level: Level, seed: int, scale: float) -> dict[str, Array]:
-    """The inputs that the node has, in the order and by the names of the specification.
-
-    Args:
-        operator: whose inputs they are.
-        level: the level of each factor.
-        seed: of the random numbers.
-        scale: a factor of the weights.
-    """
+    """The inputs that the node has, in the order and by the names of the specification."""
     random = np.random.default_rng(seed)
     layout = 1 if level("layout") == "1" else 0
     sizes = {axis: int(level(name) or 1) for axis, name in SIZES.items()}

@@ -52,15 +52,10 @@ _LARGEST = {"float64": 1e300, "float32": 1e37, "float16": 6e4, "bfloat16": 1e37}
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What outputs must be.
+    """What outputs must be."""
 
-    Attributes:
-        values: in float64, by name.
-        tolerance: how far each number may be off; 0 where it is not finite.
-    """
-
-    values: Mapping[str, Array]
-    tolerance: Mapping[str, Array]
+    values: Mapping[str, Array]  # in float64, by name
+    tolerance: Mapping[str, Array]  # how far each number may be off; 0 where it is not finite
 
     def is_sharp(self, dtype: str) -> bool:
         """Whether the tolerance tells right from wrong, everywhere, and numbers fit the type."""
@@ -162,13 +157,7 @@ def _activate(activation: Activation, x: Rounded) -> Rounded:
 
 
 def expect(lowered: Lowered, inputs: Mapping[str, Array], outputs: Sequence[str]) -> Expectation:
-    """What the outputs of a node must be.
-
-    Args:
-        lowered: the node in canonical form.
-        inputs: its inputs, by the names of its ports.
-        outputs: the outputs that it has.
-    """
+    """What the outputs of a node must be."""
     problem = problem_of(lowered, inputs)
     spec = lowered.spec
     reference.run(spec, reference.ReferenceWeights.split(lowered.weights), problem)
@@ -183,12 +172,7 @@ def expect(lowered: Lowered, inputs: Mapping[str, Array], outputs: Sequence[str]
 
 
 def problem_of(lowered: Lowered, inputs: Mapping[str, Array]) -> Problem:
-    """The call of a node in canonical form, with outputs in float64.
-
-    Args:
-        lowered: the node in canonical form.
-        inputs: its inputs, by the names of its ports.
-    """
+    """The call of a node in canonical form, with outputs in float64."""
     canonical = {
         port.role: arrange(inputs[port.name], port.axes, CANONICAL_AXES[port.role])
         for port in lowered.ports

@@ -39,18 +39,7 @@ _INDEX = "index.json"
 def export_cases(
     folder: Path, cases: Sequence[Case], progress: Callable[[int, int], None] | None = None
 ) -> None:
-    """Write cases to a folder: all of them, or nothing. The index comes last.
-
-    Args:
-        folder: a new folder, or an empty one.
-        cases: the cases.
-        progress: called with the number of cases written, and of all.
-
-    Raises:
-        SpecError: the folder is not empty, or is not a folder.
-        MissingExtraError: onnx, or for bfloat16 ml_dtypes, is not installed.
-        OSError: something cannot be written.
-    """
+    """Write cases to a folder: all of them, or nothing. The index comes last."""
     if folder.exists() and not folder.is_dir():
         raise SpecError(f"{folder}: not a folder; must be a new or an empty one")
     if folder.is_dir() and any(folder.iterdir()):

@@ -30,17 +30,11 @@ AT_THRESHOLD = "at threshold"
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """One thing that varies.
+    """One thing that varies."""
 
-    Attributes:
-        name: its name: an attribute, input or axis of the specification, where it is one.
-        section: where the specification has it.
-        levels: what it may be, the usual one first, each with what it checks.
-    """
-
-    name: str
-    section: str
-    levels: Mapping[str, str]
+    name: str  # its name: an attribute, input or axis of the specification, where it is one
+    section: str  # where the specification has it
+    levels: Mapping[str, str]  # what it may be, the usual one first, each with what it checks
 
     @property
     def usual(self) -> str:
@@ -394,12 +388,7 @@ _OWN_RULE = "where it is silent: docs/operators/index.md"
 
 
 def words_of(operator: Operator, choices: Mapping[str, Any]) -> tuple[str, str]:
-    """What a case checks and where the specification says so.
-
-    Args:
-        operator: its operator.
-        choices: its levels, by factor, without the usual ones.
-    """
+    """What a case checks and where the specification says so."""
     factors = all_factors_of(operator)
     named = [factors[name] for name in choices]
     checks = " ".join(factor.levels[choices[factor.name]] for factor in named)

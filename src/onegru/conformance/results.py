@@ -89,16 +89,7 @@ class RuntimeResults:
 
 
 def document(results: Sequence[RuntimeResults], *, figures: bool = True) -> dict[str, Any]:
-    """Results as JSON has them, without the runtimes' outputs.
-
-    Args:
-        results: how each runtime did.
-        figures: whether to give the number that is off; it differs from processor to processor.
-
-    Returns:
-        `cases`: their names; `runtimes`: each with its name, version, options and counts, and `outcomes`,
-        each with the numbers of the cases that it is the outcome of, the first case being 0.
-    """
+    """Results as JSON has them, without the runtimes' outputs."""
     numbers: dict[str, int] = {}
     for name in (name for result in results for name in result.outcomes):
         numbers.setdefault(name, len(numbers))
@@ -122,12 +113,7 @@ def document(results: Sequence[RuntimeResults], *, figures: bool = True) -> dict
 def write_results(
     path: str | os.PathLike[str], results: Sequence[RuntimeResults], *, figures: bool = True
 ) -> None:
-    """Write results to a file in the form of `document`, completely or not at all.
-
-    Raises:
-        SpecError: path is not a file name.
-        OSError: it cannot be written.
-    """
+    """Write results to a file in the form of `document`, completely or not at all."""
     found = document(results, figures=figures)
     runtimes: list[str] = []
     for entry in found["runtimes"]:
@@ -139,13 +125,7 @@ def write_results(
 
 
 def read_results(path: str | os.PathLike[str]) -> list[RuntimeResults]:
-    """The results in a file that `write_results` wrote.
-
-    Raises:
-        SpecError: path is not a file name.
-        FormatError: it is another file.
-        OSError: it cannot be opened.
-    """
+    """The results in a file that `write_results` wrote."""
     path = file_path("path", path)
     check_regular(path)
     try:

@@ -27,29 +27,19 @@ _BLOCK = 2
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How W and R of a case are stored.
+    """How W and R of a case are stored."""
 
-    Attributes:
-        checks: the requirement that a runtime must meet to pass.
-        kind: the type of the integers.
-        per: the unit that has a scale, and a zero point if there are any.
-        zeros: the smallest and the largest zero point; None for no such input.
-        axis: the attribute; None for none. Along axis 0 go the rows of both directions, as one matrix.
-        opset: the oldest of its models, which has what it needs.
-        has_lowest: whether there is the smallest integer in each row.
-        bias: the type of the integers of B, which have one scale; empty for a plain B.
-        shrinks_R: what R is multiplied by.
-    """
-
-    checks: str
-    kind: str = "int8"
+    checks: str  # the requirement that a runtime must meet to pass
+    kind: str = "int8"  # the type of the integers
+    # the unit that has a scale, and a zero point if there are any
     per: Literal["tensor", "row", "block"] = "row"
-    zeros: tuple[int, int] | None = None
+    zeros: tuple[int, int] | None = None  # the smallest and the largest zero point; None for no such input
+    # the attribute; None for none. Along axis 0 go the rows of both directions, as one matrix
     axis: int | None = 1
-    opset: int = 13
-    has_lowest: bool = False
-    bias: str = ""
-    shrinks_R: float = 1.0
+    opset: int = 13  # the oldest of its models, which has what it needs
+    has_lowest: bool = False  # whether there is the smallest integer in each row
+    bias: str = ""  # the type of the integers of B, which have one scale; empty for a plain B
+    shrinks_R: float = 1.0  # what R is multiplied by
 
 
 _ONE = "with one scale and one zero point"
@@ -90,23 +80,14 @@ STORAGES: Mapping[str, Storage] = {
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A tensor as DequantizeLinear takes it.
+    """A tensor as DequantizeLinear takes it."""
 
-    Attributes:
-        kind: the type of the integers.
-        q: the integers, in int64.
-        scale: of the tensor's own type: [], [rows] or [..., blocks].
-        zero_point: like scale, in int64; None for no such input.
-        attributes: of DequantizeLinear.
-        shape: what the result is reshaped to; q's own shape for no Reshape.
-    """
-
-    kind: str
-    q: Array
-    scale: Array
-    zero_point: Array | None
-    attributes: Mapping[str, Any]
-    shape: tuple[int, ...]
+    kind: str  # the type of the integers
+    q: Array  # the integers, in int64
+    scale: Array  # of the tensor's own type: [], [rows] or [..., blocks]
+    zero_point: Array | None  # like scale, in int64; None for no such input
+    attributes: Mapping[str, Any]  # of DequantizeLinear
+    shape: tuple[int, ...]  # what the result is reshaped to; q's own shape for no Reshape
 
     def dequantized(self) -> Array:
         """The numbers, in the type of the scale."""
@@ -123,13 +104,7 @@ def _spread(array: Array, shape: tuple[int, ...]) -> Array:
 
 
 def store_weights(storage: Storage, inputs: Mapping[str, Array], seed: int) -> dict[str, Stored]:
-    """W and R, and B if it is stored, as integers that are near the given numbers.
-
-    Args:
-        storage: how they are stored.
-        inputs: the node's inputs, by the specification's names.
-        seed: of the scales and zero points.
-    """
+    """W and R, and B if it is stored, as integers that are near the given numbers."""
     random = np.random.default_rng([seed, 8])  # other numbers than the inputs'
     found = {
         "W": _store(storage, inputs["W"], random),
@@ -173,12 +148,7 @@ def _store(storage: Storage, array: Array, random: np.random.Generator, factor: 
 
 
 def on_grid(name: str, array: Array) -> Array:
-    """What QuantizeLinear and DequantizeLinear make of X, initial_h or Y: exact, as scales are powers of two.
-
-    Args:
-        name: which of `GRIDS`.
-        array: the numbers.
-    """
+    """What QuantizeLinear and DequantizeLinear make of X, initial_h or Y: exact, as scales are powers of two."""
     kind, scale, zero = GRIDS[name]
     found: Array = (np.clip(np.rint(array / scale) + zero, *_INTEGERS[kind]) - zero) * scale
     return found

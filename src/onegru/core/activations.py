@@ -19,30 +19,20 @@ from onegru.core.errors import SpecError
 
 @dataclass(frozen=True, slots=True)
 class ActivationKind:
-    """One activation function: its formula, and which of alpha and beta it takes.
+    """One activation function: its formula, and which of alpha and beta it takes."""
 
-    Attributes:
-        name: as ONNX spells it.
-        formula: in the symbols of the ONNX specification.
-        compute: the formula, written with elementary functions, of x, alpha and beta.
-        takes: the parameters that the function takes, in order: "alpha", "beta" or both.
-        defaults: the defaults of those parameters that have one.
-        bounds: the ends of its range for all parameters; None if it is unbounded.
-        keeps_zero: whether f(0) = 0 for all parameters.
-        is_odd: whether f(-x) = -f(x) for all parameters.
-        is_operator: whether ONNX has an operator of this name.
-        called: what others call it where it takes no parameters, by their names.
-    """
-
-    name: str
-    formula: str
+    name: str  # as ONNX spells it
+    formula: str  # in the symbols of the ONNX specification
+    # the formula, written with elementary functions, of x, alpha and beta
     compute: Callable[[Elementary, Any, float, float], Any]
-    takes: tuple[str, ...] = ()
-    defaults: tuple[tuple[str, float], ...] = ()
+    takes: tuple[str, ...] = ()  # the parameters that the function takes, in order: "alpha", "beta" or both
+    defaults: tuple[tuple[str, float], ...] = ()  # the defaults of those parameters that have one
+    # the ends of its range for all parameters; None if it is unbounded
     bounds: tuple[float, float] | None = None
-    keeps_zero: bool = False
-    is_odd: bool = False
-    is_operator: bool = True
+    keeps_zero: bool = False  # whether f(0) = 0 for all parameters
+    is_odd: bool = False  # whether f(-x) = -f(x) for all parameters
+    is_operator: bool = True  # whether ONNX has an operator of this name
+    # what others call it where it takes no parameters, by their names
     called: Mapping[str, str] = field(default_factory=dict)
 
     def default(self, parameter: str) -> float | None:
@@ -200,15 +190,7 @@ class Activation:
 
 
 def find_kind(name: str, *, allowed: Sequence[str] = tuple(ACTIVATIONS)) -> ActivationKind:
-    """Find an activation function by name, ignoring case.
-
-    Args:
-        name: the name to look for.
-        allowed: the names to choose from.
-
-    Raises:
-        SpecError: there is no such function, or it is not allowed.
-    """
+    """Find an activation function by name, ignoring case."""
     kind = _BY_LOWER_NAME.get(name.lower()) if name.isascii() else None
     if kind is None or kind.name not in allowed:
         raise SpecError.of("activations", f"unknown function {name!r}; must be one of {', '.join(allowed)}")
@@ -218,14 +200,7 @@ def find_kind(name: str, *, allowed: Sequence[str] = tuple(ACTIVATIONS)) -> Acti
 def assign_parameters(
     kinds: Sequence[ActivationKind], alpha: Sequence[float], beta: Sequence[float]
 ) -> tuple[tuple[Activation, ...], int, int]:
-    """Assign alpha and beta values, in order, to the functions that take them.
-
-    Returns:
-        the activations, then the numbers of alpha and beta values left over.
-
-    Raises:
-        SpecError: a parameter is neither given nor has a default.
-    """
+    """Assign alpha and beta values, in order, to the functions that take them."""
     alphas, betas = iter(alpha), iter(beta)
     activations = tuple(
         Activation(kind.name, _next(kind, "alpha", alphas), _next(kind, "beta", betas)) for kind in kinds

@@ -28,11 +28,7 @@ def shown(value: object) -> str:
 
 
 def integer(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
-    """`value` as an int.
-
-    Raises:
-        SpecError: it is not an integer (a boolean is not), less than `least`, or more than `most`.
-    """
+    """`value` as an int."""
     if (
         isinstance(value, bool)
         or not isinstance(value, numbers.Integral)
@@ -46,22 +42,14 @@ def integer(name: str, value: object, least: int | None = None, most: int | None
 
 
 def flag(name: str, value: object) -> bool:
-    """`value` as a bool.
-
-    Raises:
-        SpecError: it is not a boolean.
-    """
+    """`value` as a bool."""
     if not isinstance(value, bool | np.bool_):
         raise SpecError.of(name, f"{shown(value)}; must be True or False")
     return bool(value)
 
 
 def number(name: str, value: object) -> float:
-    """`value` as a float, which may be infinite.
-
-    Raises:
-        SpecError: it is not a number (a boolean is not), NaN, or beyond float64.
-    """
+    """`value` as a float, which may be infinite."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise SpecError.of(name, f"{shown(value)}; must be a number")
     try:
@@ -76,11 +64,7 @@ def number(name: str, value: object) -> float:
 
 
 def choice(name: str, value: object, choices: Iterable[str]) -> str:
-    """`value`, which must be one of `choices`.
-
-    Raises:
-        SpecError: it is not.
-    """
+    """`value`, which must be one of `choices`."""
     choices = tuple(choices)
     if not isinstance(value, str) or value not in choices:
         raise SpecError.of(name, f"{shown(value)}; must be one of {', '.join(choices)}")
@@ -88,22 +72,14 @@ def choice(name: str, value: object, choices: Iterable[str]) -> str:
 
 
 def file_path(name: str, value: object) -> Path:
-    """`value` as a path.
-
-    Raises:
-        SpecError: it is not the name of a file.
-    """
+    """`value` as a path."""
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str) or value == "":
         raise SpecError.of(name, f"{shown(value)}; must be the name of a file")
     return Path(value)
 
 
 def node_names(name: str, value: object) -> bool | frozenset[str]:
-    """`value` as names of GRU nodes, True for all and False for none.
-
-    Raises:
-        SpecError: it is neither a boolean nor names.
-    """
+    """`value` as names of GRU nodes, True for all and False for none."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if isinstance(value, str):

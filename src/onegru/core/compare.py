@@ -76,12 +76,7 @@ _EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bflo
 
 
 def nudged(array: Array, dtypes: Collection[str] = ()) -> Array:
-    """Every number moved by about half a unit in the last place, up or down, as one rounding may.
-
-    Args:
-        array: the numbers.
-        dtypes: element types that they are rounded to as well.
-    """
+    """Every number moved by about half a unit in the last place, up or down, as one rounding may."""
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         return array
     signs = np.random.default_rng(0).choice(np.array([-1.0, 1.0]), array.shape)
@@ -94,10 +89,6 @@ def rounding_effect(expected: Array, moved: Array) -> float:
     """How far rounding after every operation may move a result, relative to max(1, its absolute value).
 
     For integers and booleans, the share of them that it may change.
-
-    Args:
-        expected: the result.
-        moved: what one rounding makes of it, as of every number of the inputs (`nudged`).
     """
     if expected.shape != moved.shape or not expected.size:
         return 0.0
@@ -154,31 +145,19 @@ def signal_to_noise(expected: Array, found: Array) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far two arrays differ.
+    """How far two arrays differ."""
 
-    Attributes:
-        max_abs: the largest absolute difference; infinity where a NaN or an infinity meets anything else.
-        max_ulp: the largest difference in units in the last place: the count of numbers of the type that lie
-            between, plus one. For integers the difference itself; where a NaN meets a number, the maximum.
-        where: the index of the largest absolute difference, the first if there are several; None if all
-            numbers are equal. NaN equals NaN, and -0 equals 0.
-    """
-
-    max_abs: float
+    max_abs: float  # the largest absolute difference; infinity where a NaN or an infinity meets anything else
+    # the largest difference in units in the last place: the count of numbers of the type that lie between,
+    # plus one. For integers the difference itself; where a NaN meets a number, the maximum
     max_ulp: int
+    # the index of the largest absolute difference, the first if there are several; None if all numbers are
+    # equal. NaN equals NaN, and -0 equals 0
     where: tuple[int, ...] | None
 
 
 def difference(a: object, b: object) -> Difference:
-    """How far two arrays of numbers differ.
-
-    Args:
-        a: an array of any numeric type but complex, or of booleans.
-        b: an array of a's shape and type.
-
-    Raises:
-        SpecError: shapes or types differ, or the type is another.
-    """
+    """How far two arrays of numbers differ."""
     a, b = np.asarray(a), np.asarray(b)
     if a.dtype != b.dtype or a.shape != b.shape:
         raise SpecError(f"b: {b.dtype} {list(b.shape)}; must be {a.dtype} {list(a.shape)}, like a")
@@ -203,11 +182,6 @@ def largest_allowed(expected: Array, tolerance: float, is_given: bool = False) -
 
     Where that is as large as all of the result, zeros would be as good: there it is the largest number times
     the tolerance's square root, which rounding alone hardly reaches, and a fault exceeds.
-
-    Args:
-        expected: the result.
-        tolerance: that of its type.
-        is_given: whether a user chose it, who is not corrected.
     """
     numbers = np.abs(expected.astype(np.float64))
     size = float(np.max(numbers, initial=0.0, where=np.isfinite(numbers)))
@@ -246,25 +220,17 @@ def _distances(a: Array, b: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How a result compares with the expected one.
+    """How a result compares with the expected one."""
 
-    Attributes:
-        agrees: whether every element lies within the tolerance.
-        max_abs: the largest absolute difference; None where the two cannot be compared element by element.
-        max_ulp: the largest difference in units in the last place.
-        where: the first index, in the order of the array, beyond the tolerance; None if there is none.
-        expected: the element expected there.
-        got: the element found there.
-        reason: why the two cannot be compared element by element; empty if they can.
-    """
-
-    agrees: bool
+    agrees: bool  # whether every element lies within the tolerance
+    # the largest absolute difference; None where the two cannot be compared element by element
     max_abs: float | None = None
-    max_ulp: int | None = None
+    max_ulp: int | None = None  # the largest difference in units in the last place
+    # the first index, in the order of the array, beyond the tolerance; None if there is none
     where: tuple[int, ...] | None = None
-    expected: Any = None
-    got: Any = None
-    reason: str = ""
+    expected: Any = None  # the element expected there
+    got: Any = None  # the element found there
+    reason: str = ""  # why the two cannot be compared element by element; empty if they can
 
 
 def tolerance_of(dtype: str) -> float:
@@ -273,14 +239,7 @@ def tolerance_of(dtype: str) -> float:
 
 
 def agreement(expected: Any, got: Any, tolerance: float, share: float = 0.0) -> Agreement:
-    """Compare a result with the expected one.
-
-    Args:
-        expected: what it should be.
-        got: what it is.
-        tolerance: the most that an element may be off, relative to max(1, |expected|). NaN equals NaN.
-        share: of integers and booleans, which share of them may differ.
-    """
+    """Compare a result with the expected one."""
     if not isinstance(expected, np.ndarray) or not isinstance(got, np.ndarray):
         return Agreement(True, reason="not a tensor; not compared")
     if expected.shape != got.shape:

@@ -27,18 +27,12 @@ LARGEST: Mapping[str, float] = {
 
 
 class Storage(NamedTuple):
-    """A type that the matrices of a float32 layer can be kept in.
+    """A type that the matrices of a float32 layer can be kept in."""
 
-    Attributes:
-        name: as arguments have it.
-        bytes: of a weight.
-        is_int8: whether weights are int8 with scales, which all that asks it then computes with.
-        group: how many weights of an output channel share a scale; 0 for all, or where there are no scales.
-    """
-
-    name: str
-    bytes: int
-    is_int8: bool = False
+    name: str  # as arguments have it
+    bytes: int  # of a weight
+    is_int8: bool = False  # whether weights are int8 with scales, which all that asks it then computes with
+    # how many weights of an output channel share a scale; 0 for all, or where there are no scales
     group: int = 0
 
 
@@ -84,11 +78,7 @@ BY_SIZE = tuple(
 
 
 def check_group_size(value: object) -> int:
-    """A size of groups of weights as an argument has it; 0 for None.
-
-    Raises:
-        SpecError: no type of weights has such groups.
-    """
+    """A size of groups of weights as an argument has it; 0 for None."""
     sizes = [size for size in map(group_size, WEIGHT_STORAGES) if size]
     if value is not None and (
         not isinstance(value, numbers.Integral) or isinstance(value, bool) or value not in sizes
@@ -98,11 +88,7 @@ def check_group_size(value: object) -> int:
 
 
 def bfloat16() -> np.dtype[Any]:
-    """ml_dtypes's bfloat16, imported when first needed.
-
-    Raises:
-        MissingExtraError: ml_dtypes is not installed.
-    """
+    """ml_dtypes's bfloat16, imported when first needed."""
     with needs_extra("ml_dtypes", "bfloat16", "bfloat16"):
         import ml_dtypes
     dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
@@ -139,11 +125,7 @@ def contiguous(value: object, dtype: npt.DTypeLike | None = None) -> Array:
 
 
 def convert(value: object, dtype: str) -> Array:
-    """`value` with another element type, as OpenVINO's Convert does it: floats are rounded towards zero.
-
-    Raises:
-        SpecError: a number does not fit an integer type.
-    """
+    """`value` with another element type, as OpenVINO's Convert does it: floats are rounded towards zero."""
     array = np.asarray(value)
     target = numpy_dtype(dtype)
     if target.kind in "iu" and array.dtype.kind != "b":
@@ -160,11 +142,7 @@ def convert(value: object, dtype: str) -> Array:
 
 
 def as_float_array(name: str, value: object, must_be: tuple[str, ...] = ELEMENT_TYPES) -> Array:
-    """`value` as an array of one of the element types `must_be`, in native byte order.
-
-    Raises:
-        SpecError: it is of another type.
-    """
+    """`value` as an array of one of the element types `must_be`, in native byte order."""
     array = _as_array(name, value)
     if array.dtype.name not in must_be:
         raise SpecError.of(name, f"type {array.dtype.name}; must be {_either(must_be)}")
@@ -172,11 +150,7 @@ def as_float_array(name: str, value: object, must_be: tuple[str, ...] = ELEMENT_
 
 
 def as_array_of(dtype: str, name: str, value: object) -> Array:
-    """`value` as an array of the element type `dtype`, that of the weights.
-
-    Raises:
-        SpecError: it is of another type; the message says how to convert it.
-    """
+    """`value` as an array of the element type `dtype`, that of the weights."""
     array = _as_array(name, value)
     if array.dtype.name == dtype:
         return array
@@ -189,16 +163,7 @@ def as_array_of(dtype: str, name: str, value: object) -> Array:
 
 
 def as_lengths(name: str, value: object, must_be: tuple[str, ...] | None = None) -> Array:
-    """`value` as an array of integers, unchecked beyond that; a copy, so that it stays as checked.
-
-    Args:
-        name: the argument's name, for messages.
-        value: any sequence of integers.
-        must_be: the only types to accept; None for every integer type.
-
-    Raises:
-        SpecError: it does not hold integers, or not those of a type in `must_be`.
-    """
+    """`value` as an array of integers, unchecked beyond that; a copy, so that it stays as checked."""
     if isinstance(value, list | tuple) and not value:
         value = np.zeros(0, np.int64)
     array = _as_array(name, value)

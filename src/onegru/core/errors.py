@@ -114,11 +114,7 @@ class MissingExtraError(OneGRUError, ImportError):
 
 @contextmanager
 def needs_extra(package: str, extra: str, purpose: str) -> Iterator[None]:
-    """Around an import: if `package` is missing, say which extra brings it.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Around an import: if `package` is missing, say which extra brings it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -145,11 +141,7 @@ class SpecWarning(UserWarning):
 
 
 def callers_level(*others: str) -> int:
-    """How many frames above the function that warns the first one outside onegru is.
-
-    Args:
-        others: packages that it lies outside as well.
-    """
+    """How many frames above the function that warns the first one outside onegru is."""
     packages = ("onegru", *others)
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] in packages:

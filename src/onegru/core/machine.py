@@ -12,9 +12,6 @@ def usable_cpus(root: Path = Path("/")) -> int:
     """The number of CPUs that the affinity mask and the control groups leave this process; at least 1.
 
     Only Linux has these; on other systems it is the number of the machine's CPUs.
-
-    Args:
-        root: where `proc` and `sys` are, for tests.
     """
     try:
         count = len(os.sched_getaffinity(0))
@@ -28,9 +25,6 @@ def usable_cores(root: Path = Path("/")) -> int:
 
     Linux says which do; on other systems each CPU counts as a core. A virtual machine sees what its host
     shows it.
-
-    Args:
-        root: where `proc` and `sys` are, for tests.
     """
     cpus = usable_cpus(root)
     try:
@@ -43,11 +37,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def foreign_threads_run(root: Path = Path("/")) -> bool:
-    """Whether a thread of this process that Python did not start runs or waits for a CPU, as Linux says it.
-
-    Args:
-        root: where `proc` is, for tests.
-    """
+    """Whether a thread of this process that Python did not start runs or waits for a CPU, as Linux says it."""
     own = {str(thread.native_id) for thread in threading.enumerate()}
     try:
         others = [task for task in (root / "proc/self/task").iterdir() if task.name not in own]

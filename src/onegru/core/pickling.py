@@ -7,16 +7,7 @@ from typing import Any
 
 
 def state_of(instance: object, without: Collection[str] = (), **instead: object) -> Any:
-    """The result of a `__getstate__`: an instance's attributes, including those in slots.
-
-    Args:
-        instance: whose attributes they are.
-        without: attributes to leave out, as making the instance makes them again.
-        instead: values that replace the instance's in a copy.
-
-    Returns:
-        what pickle and copy restore by default; None if there is nothing.
-    """
+    """The result of a `__getstate__`: an instance's attributes, including those in slots."""
     state = object.__getstate__(instance)
     variables, slots = state if isinstance(state, tuple) else (state, None)
     variables = {name: value for name, value in (variables or {}).items() if name not in without} | instead

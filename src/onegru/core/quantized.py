@@ -17,13 +17,6 @@ def dequantize(
     """What DequantizeLinear gives, as ONNX Runtime computes it; None for what is left to that.
 
     That is (x - x_zero_point)·x_scale in float32, rounded to the scale's type.
-
-    Args:
-        x: the integers, or small floats.
-        scale: one number, or one for each slice of an axis or block of it.
-        zero_point: as many; None for zeros.
-        axis: that axis.
-        block_size: of blocks along it; 0 for slices.
     """
     is_small_float = x.dtype.name in _SMALL_FLOATS
     if scale.dtype.name not in _SCALES or (x.dtype.name not in _INTEGERS and not is_small_float):

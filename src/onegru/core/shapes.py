@@ -33,18 +33,7 @@ def check_shape(
     sizes: dict[str, int],
     terms: Mapping[str, str] | None = None,
 ) -> None:
-    """Check a shape against its axes, and add the sizes of axes not yet known to `sizes`.
-
-    Args:
-        name: the argument's name.
-        shape: its shape, None for a size that is not known yet.
-        axes: its axes, by letter.
-        sizes: the sizes known so far, by axis; extended.
-        terms: names of axes in messages, beyond the common ones.
-
-    Raises:
-        SpecError: the rank or a dimension does not fit.
-    """
+    """Check a shape against its axes, and add the sizes of axes not yet known to `sizes`."""
     words = {**_TERMS, **(terms or {})}
     wanted = [1 if axis == "1" else sizes.get(axis) for axis in axes]
     if not fits(shape, wanted):
@@ -84,12 +73,7 @@ def side_by_side(Y: Array, layout: int = 0) -> Array:
 
 
 def empty(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """A new array, uninitialised.
-
-    Raises:
-        SpecError: no array can have this shape.
-        MemoryError: it does not fit into memory.
-    """
+    """A new array, uninitialised."""
     try:
         return np.empty(shape, dtype)
     except ValueError as error:
@@ -99,17 +83,7 @@ def empty(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def output(out: object, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "") -> Array:
-    """`out`, if a result of this shape and type can be written into it; a new array if it is None.
-
-    Args:
-        out: what was given as `out`, or as one item of it.
-        shape: of the result.
-        dtype: of the result.
-        name: the result's name, where `out` has several items.
-
-    Raises:
-        SpecError: it cannot.
-    """
+    """`out`, if a result of this shape and type can be written into it; a new array if it is None."""
     if out is None:
         return empty(name or "Y", shape, dtype)
     prefix = f"out: {name} is " if name else "out: "
@@ -146,11 +120,7 @@ def overlaps_itself(array: Array) -> bool:
 
 
 def as_rows(rows: object, count: int) -> Array:
-    """`rows` as indices of some of `count` rows.
-
-    Raises:
-        SpecError: they are not integers along one axis, out of range, or not distinct.
-    """
+    """`rows` as indices of some of `count` rows."""
     indices = as_lengths("rows", rows)
     check_shape("rows", indices.shape, "n", {}, {"n": "rows"})
     wrong = indices[(indices < 0) | (indices >= count)]

@@ -34,11 +34,7 @@ def reversed_directions(direction: object) -> tuple[bool, ...]:
 
 
 def attention_of(value: object) -> Attention | None:
-    """What an argument `attention` says: a word, True for the first one, None or False for none.
-
-    Raises:
-        SpecError: it is not one of these.
-    """
+    """What an argument `attention` says: a word, True for the first one, None or False for none."""
     if value is None or isinstance(value, bool | np.bool_):
         return ATTENTIONS[0] if value else None
     return cast(Attention, choice("attention", value, ATTENTIONS))

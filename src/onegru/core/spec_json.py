@@ -23,11 +23,7 @@ _FIELDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
 
 
 def spec_to_json(spec: Spec) -> dict[str, object]:
-    """The fields of a `Spec` as JSON has them.
-
-    Raises:
-        SpecError: alpha or beta of an activation is infinite, for which JSON has no number.
-    """
+    """The fields of a `Spec` as JSON has them."""
     for function in (function for pair in spec.activations for function in pair):
         if not all(map(math.isfinite, function.parameters)):
             raise SpecError.of(
@@ -43,11 +39,7 @@ def spec_to_json(spec: Spec) -> dict[str, object]:
 
 
 def spec_from_json(item: object) -> Spec:
-    """The `Spec` of such fields.
-
-    Raises:
-        SpecError: one is missing, unknown or invalid.
-    """
+    """The `Spec` of such fields."""
     if not isinstance(item, dict) or item.keys() != _FIELDS.keys():
         raise SpecError(f"must be an object with {', '.join(_FIELDS)}")
     for name, (words, types) in _FIELDS.items():

@@ -12,16 +12,7 @@ from onegru.core.errors import SpecError
 
 
 def as_tensor(name: str, value: object, must_be: tuple[str, ...] = ()) -> Array:
-    """Convert a tensor of any framework to an array of the same element type.
-
-    Args:
-        name: what to call it in errors.
-        value: an array, or its counterpart in torch, Keras, JAX or Flax.
-        must_be: the only types to accept; all element types if empty.
-
-    Raises:
-        SpecError: it is not a tensor that holds numbers, or of another type.
-    """
+    """Convert a tensor of any framework to an array of the same element type."""
     try:
         value = _plain(value)
     except SpecError:

@@ -71,11 +71,7 @@ class Builder:
         return self.constant(f"int64_scalar_{value}", np.array(value, np.int64))
 
     def shape(self, name: str) -> Shape:
-        """A value's shape.
-
-        Raises:
-            LookupError: it is not known.
-        """
+        """A value's shape."""
         shape = self.flow.shape(name)
         if shape is None:
             raise LookupError(f"the shape of {name!r} is not known")

@@ -47,12 +47,7 @@ def answered_once(
     [Callable[Concatenate[_Owner, _Key, _Rest], _Answer]],
     Callable[Concatenate[_Owner, _Key, _Rest], _Answer],
 ]:
-    """Make a method of one that finds an answer by its first argument, with other such methods' answers.
-
-    Args:
-        memo: the attribute of its object that keeps the answers.
-        circle: returns the answer to a question that depends on itself.
-    """
+    """Make a method of one that finds an answer by its first argument, with other such methods' answers."""
 
     def decorate(
         find: Callable[Concatenate[_Owner, _Key, _Rest], _Answer],

@@ -25,21 +25,14 @@ END = 2**63 - 1
 
 @dataclass(eq=False, slots=True)
 class Staged:
-    """What an operator is to be.
+    """What an operator is to be."""
 
-    Attributes:
-        op: the operator.
-        kind, inputs, outputs: as of an operator.
-        attributes: those that change; None for one that goes.
-        is_new: whether nothing but its outputs and its name stays.
-    """
-
-    op: Op
-    kind: str
+    op: Op  # the operator
+    kind: str  # as of an operator
     inputs: list[str]
     outputs: list[str]
-    attributes: dict[str, Any] = field(default_factory=dict)
-    is_new: bool = False
+    attributes: dict[str, Any] = field(default_factory=dict)  # those that change; None for one that goes
+    is_new: bool = False  # whether nothing but its outputs and its name stays
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +176,7 @@ class Edit:
         staged.kind, staged.inputs, staged.is_new = kind, list(inputs), True
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Rename values everywhere.
-
-        Raises:
-            LookupError: a body reads one.
-        """
+        """Rename values everywhere."""
         for op in [*self.flow.ops, *self.added()]:
             if names.keys() & (set(op.taken()) - {*op.inputs}):
                 raise LookupError(op.name)
@@ -232,11 +221,7 @@ class Edit:
         return [*(op for ops in self._before.values() for op in ops), *self._last]
 
     def around(self, items: Collection[tuple[Op | None, Any]]) -> Iterator[Any]:
-        """The operators of the file with their replacements, in order, and the new operators.
-
-        Args:
-            items: operators with their replacements; None for other items.
-        """
+        """The operators of the file with their replacements, in order, and the new operators."""
         for op, item in items:
             yield from self._new_before(op)
             yield item

@@ -37,18 +37,7 @@ _MOST_FOLDED = 2**27  # elements of all constants that are computed ahead
 
 
 class Flow:
-    """A graph.
-
-    Args:
-        ops: its operators, in an order in which they can run.
-        inputs: the values that it is given.
-        outputs: the values that it gives; one may be there twice.
-        constants: reads a constant that it holds, by name.
-        shapes: what is known of its values' shapes.
-        dtypes: the element types that are known, by NumPy's names.
-        outer: the graph around a body.
-        aliases: values of a body that are always the same as one of the graph around it.
-    """
+    """A graph."""
 
     def __init__(
         self,

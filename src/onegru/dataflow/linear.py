@@ -12,13 +12,7 @@ from onegru.dataflow.table import Elements, operator_of
 def as_linear(
     flow: Flow, name: str, sizes_of: Callable[[str], tuple[Size, ...] | None] | None = None
 ) -> tuple[Size, int] | None:
-    """A size, or 0, and what is added to it to give the one element of a value; None for others.
-
-    Args:
-        flow: the graph.
-        name: the value.
-        sizes_of: what is known of integers, one by one; the graph's sizes where it is left out.
-    """
+    """A size, or 0, and what is added to it to give the one element of a value; None for others."""
     sizes_of, times, offset = sizes_of or flow.sizes, 1, 0
     for _ in range(20):
         name = flow.resolve(name)

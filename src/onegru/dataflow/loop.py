@@ -17,79 +17,48 @@ NO_LIMIT = 2**31 - 1  # what exporters write for the number of iterations where 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A value that an iteration hands to the next.
+    """A value that an iteration hands to the next."""
 
-    Attributes:
-        initial: the value before the first iteration, around the loop.
-        before: what the body calls it at the start of an iteration; "" if none reads it.
-        after: what the body calls it at the end.
-        last: its value after the last iteration, around the loop; "" if nobody takes it.
-    """
-
-    initial: str
-    before: str
-    after: str
-    last: str
+    initial: str  # the value before the first iteration, around the loop
+    before: str  # what the body calls it at the start of an iteration; "" if none reads it
+    after: str  # what the body calls it at the end
+    last: str  # its value after the last iteration, around the loop; "" if nobody takes it
 
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """A value around the loop, of which each iteration takes a slice.
+    """A value around the loop, of which each iteration takes a slice."""
 
-    Attributes:
-        name: the value.
-        axis: the time axis.
-        step: 1, or -1 if the first iteration takes the last slice.
-        is_kept: whether the slice keeps the time axis, with size 1.
-    """
-
-    name: str
-    axis: int
-    step: int
-    is_kept: bool
+    name: str  # the value
+    axis: int  # the time axis
+    step: int  # 1, or -1 if the first iteration takes the last slice
+    is_kept: bool  # whether the slice keeps the time axis, with size 1
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """A value of every iteration, side by side around the loop.
+    """A value of every iteration, side by side around the loop."""
 
-    Attributes:
-        inner: what the body calls it.
-        name: what it is around the loop; "" if nobody takes it.
-        axis: the time axis.
-        step: 1, or -1 if the first iteration gives the last slice.
-        is_kept: whether the slice keeps the time axis, with size 1.
-    """
-
-    inner: str
-    name: str
-    axis: int
-    step: int
-    is_kept: bool
+    inner: str  # what the body calls it
+    name: str  # what it is around the loop; "" if nobody takes it
+    axis: int  # the time axis
+    step: int  # 1, or -1 if the first iteration gives the last slice
+    is_kept: bool  # whether the slice keeps the time axis, with size 1
 
 
 @dataclass(eq=False, slots=True)
 class Loop:
-    """A loop of any format.
+    """A loop of any format."""
 
-    Attributes:
-        op: the operator.
-        body: its body.
-        carried: the values that iterations pass on, except those that never change.
-        slices: what the body's inputs are slices of, by their names.
-        collected: the values of every iteration that are kept.
-        constants: final values of what never changes: the value around the loop, by the output's name.
-        count: how many iterations there are; None if that is not known before.
-        indices: values of the body that are indices of the iteration.
-    """
-
-    op: Op
-    body: Flow
-    carried: list[Carried]
-    slices: dict[str, Slices]
-    collected: list[Collected]
+    op: Op  # the operator
+    body: Flow  # its body
+    carried: list[Carried]  # the values that iterations pass on, except those that never change
+    slices: dict[str, Slices]  # what the body's inputs are slices of, by their names
+    collected: list[Collected]  # the values of every iteration that are kept
+    # final values of what never changes: the value around the loop, by the output's name
     constants: dict[str, str] = field(default_factory=dict)
-    count: Size | None = None
+    count: Size | None = None  # how many iterations there are; None if that is not known before
+    # values of the body that are indices of the iteration
     indices: dict[str, LoopIndex] = field(default_factory=dict)
 
 

@@ -29,25 +29,15 @@ class LoopIndex(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Op:
-    """An operator of a flow.
+    """An operator of a flow."""
 
-    Attributes:
-        kind: ONNX's name for it.
-        inputs: the values that it takes, "" for one left out.
-        outputs: the values that it gives, "" for one that nobody takes.
-        attributes: its attributes.
-        bodies: the flows within it, by the attribute's name.
-        origin: what stands for it in the file; None for a new one.
-        name: its name in the file, if it has one.
-    """
-
-    kind: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    bodies: Mapping[str, Any] = field(default_factory=dict)
-    origin: Any = None
-    name: str = ""
+    kind: str  # ONNX's name for it
+    inputs: tuple[str, ...]  # the values that it takes, "" for one left out
+    outputs: tuple[str, ...]  # the values that it gives, "" for one that nobody takes
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # its attributes
+    bodies: Mapping[str, Any] = field(default_factory=dict)  # the flows within it, by the attribute's name
+    origin: Any = None  # what stands for it in the file; None for a new one
+    name: str = ""  # its name in the file, if it has one
 
     @property
     def label(self) -> str:

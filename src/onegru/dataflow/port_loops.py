@@ -25,21 +25,13 @@ TENSOR_ITERATOR, LOOP = "openvino::TensorIterator", "openvino::Loop"
 
 @dataclass(frozen=True, slots=True)
 class SliceSpec:
-    """How a port is cut into the slices of the iterations, or put together from them.
+    """How a port is cut into the slices of the iterations, or put together from them."""
 
-    Attributes:
-        axis: the axis that is cut.
-        start: the first index; of the last one if negative.
-        end: where it ends, in the same way.
-        stride: from one slice to the next.
-        part_size: the size of a slice.
-    """
-
-    axis: int
-    start: int
-    end: int
-    stride: int
-    part_size: int
+    axis: int  # the axis that is cut
+    start: int  # the first index; of the last one if negative
+    end: int  # where it ends, in the same way
+    stride: int  # from one slice to the next
+    part_size: int  # the size of a slice
 
     def step(self, shape: Shape | None) -> int | None:
         """1 or -1, if the iterations take each slice of size 1 in turn, of a value of this shape."""
@@ -54,23 +46,15 @@ class SliceSpec:
 
 @dataclass(frozen=True, slots=True)
 class LoopPorts:
-    """What the ports of a loop have to do with those of its body; all of them by their places.
+    """What the ports of a loop have to do with those of its body; all of them by their places."""
 
-    Attributes:
-        slices: (input, the body's input, how it is cut).
-        merged: (input, the body's input, the body's output that is that input in the next iteration).
-        collected: (output, the body's output, how it is cut).
-        last: (output, the body's output).
-        iterations: the body's inputs that are the number of the iteration.
-        condition: the body's output that says whether there is another iteration.
-    """
-
-    slices: tuple[tuple[int, int, SliceSpec], ...] = ()
+    slices: tuple[tuple[int, int, SliceSpec], ...] = ()  # (input, the body's input, how it is cut)
+    # (input, the body's input, the body's output that is that input in the next iteration)
     merged: tuple[tuple[int, int, int], ...] = ()
-    collected: tuple[tuple[int, int, SliceSpec], ...] = ()
-    last: tuple[tuple[int, int], ...] = ()
-    iterations: tuple[int, ...] = ()
-    condition: int | None = None
+    collected: tuple[tuple[int, int, SliceSpec], ...] = ()  # (output, the body's output, how it is cut)
+    last: tuple[tuple[int, int], ...] = ()  # (output, the body's output)
+    iterations: tuple[int, ...] = ()  # the body's inputs that are the number of the iteration
+    condition: int | None = None  # the body's output that says whether there is another iteration
 
 
 def read_ir_loop(flow: Flow, op: Op) -> Loop | None:

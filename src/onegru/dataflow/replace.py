@@ -10,13 +10,7 @@ from onegru.dataflow.operator import Op
 
 
 def replace_ops(flow: Flow, added: Iterable[Op], constants: Mapping[str, Array]) -> None:
-    """Add operators to a graph, drop those that nothing needs any more, and bring the rest into an order.
-
-    Args:
-        flow: the graph.
-        added: new operators; a value that one of them gives is no longer given by any other.
-        constants: new constants.
-    """
+    """Add operators to a graph, drop those that nothing needs any more, and bring the rest into an order."""
     new = list(added)
     given = {name for op in new for name in op.outputs if name}
     kept = [op for op in flow.ops if not given.issuperset(filter(None, op.outputs))]
@@ -55,11 +49,7 @@ def _leading_to(outputs: Iterable[str], producers: Mapping[str, Op]) -> dict[int
 
 
 def _sorted(order: Iterable[int], waits: Mapping[int, set[int]]) -> Iterator[int]:
-    """Numbers in an order in which each follows those that it waits for, and else as given.
-
-    Raises:
-        ValueError: some of them wait for each other.
-    """
+    """Numbers in an order in which each follows those that it waits for, and else as given."""
     done: set[int] = set()
     opened: set[int] = set()
     for first in order:

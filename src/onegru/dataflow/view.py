@@ -15,17 +15,11 @@ Role = str | int | LoopIndex
 
 @dataclass(frozen=True, eq=False, slots=True)
 class View:
-    """Columns of a value, in each row.
+    """Columns of a value, in each row."""
 
-    Attributes:
-        name: the value.
-        roles: what each of its axes is.
-        index: the index of each column along each "F" axis, [axes, columns].
-    """
-
-    name: str
-    roles: tuple[Role, ...]
-    index: Array
+    name: str  # the value
+    roles: tuple[Role, ...]  # what each of its axes is
+    index: Array  # the index of each column along each "F" axis, [axes, columns]
 
     @property
     def key(self) -> tuple[str, tuple[Role, ...], bytes]:

@@ -49,14 +49,7 @@ def card(
     headings: Sequence[str] = (),
     rows: Sequence[Sequence[str]] = (),
 ) -> str:
-    """A card, as HTML. Every text may hold anything: it is escaped, and cut where it is long.
-
-    Args:
-        title: what it is about.
-        facts: labels, each with what there is to say; without words, a fact is left out.
-        headings: those of a table; none for no table.
-        rows: the rows of the table, of which the first are shown.
-    """
+    """A card, as HTML. Every text may hold anything: it is escaped, and cut where it is long."""
     parts = [f'<div style="{_BOX}"><div style="font-weight:600;overflow-wrap:anywhere">{_safe(title)}</div>']
     named = [_row((label, words), "td", faint=1) for label, words in facts if words]
     parts.append(f'<table style="{_TABLE}">{"".join(named)}</table>')

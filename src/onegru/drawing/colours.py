@@ -46,12 +46,7 @@ KINDS = ("sequential", "diverging")
 
 
 def colours(theme: str, kind: str) -> npt.NDArray[np.uint8]:
-    """The colours of a map, [256, 3], from its lowest number to its highest.
-
-    Args:
-        theme: "light" or "dark", the background.
-        kind: "sequential" from 0 up, or "diverging" around 0 in the middle.
-    """
+    """The colours of a map, [256, 3], from its lowest number to its highest."""
     points = np.array([_lab(*point) for point in _PATHS[theme, kind]])
     if kind == "diverging":
         middle = len(points) // 2

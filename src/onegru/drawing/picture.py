@@ -15,40 +15,24 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One kind of number.
+    """One kind of number."""
 
-    Attributes:
-        key: its symbol, such as "z".
-        title: its name, such as "update gate z".
-        words: what its values mean, in a line.
-        low: the least number of its colours.
-        high: the greatest.
-        kind: "sequential" or "diverging".
-        apart: the largest difference between two runs; 0 if they are equal or there is one run.
-    """
-
-    key: str
-    title: str
-    words: str
-    low: float
-    high: float
-    kind: str
-    apart: float = 0.0
+    key: str  # its symbol, such as "z"
+    title: str  # its name, such as "update gate z"
+    words: str  # what its values mean, in a line
+    low: float  # the least number of its colours
+    high: float  # the greatest
+    kind: str  # "sequential" or "diverging"
+    apart: float = 0.0  # the largest difference between two runs; 0 if they are equal or there is one run
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The numbers of one run.
+    """The numbers of one run."""
 
-    Attributes:
-        label: what it is called.
-        words: what it is.
-        values: those of each panel, [T, H].
-    """
-
-    label: str
-    words: str
-    values: tuple[Floats, ...]
+    label: str  # what it is called
+    words: str  # what it is
+    values: tuple[Floats, ...]  # those of each panel, [T, H]
 
     @property
     def steps(self) -> int:
@@ -58,19 +42,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One direction of one run, or of two.
+    """One direction of one run, or of two."""
 
-    Attributes:
-        name: of the direction.
-        panels: what is shown.
-        runs: one run, or two that are compared.
-        orders: orders of the units, by name, the first the one to begin with.
-    """
-
-    name: str
-    panels: tuple[Panel, ...]
-    runs: tuple[Run, ...]
-    orders: Mapping[str, Sequence[int]]
+    name: str  # of the direction
+    panels: tuple[Panel, ...]  # what is shown
+    runs: tuple[Run, ...]  # one run, or two that are compared
+    orders: Mapping[str, Sequence[int]]  # orders of the units, by name, the first the one to begin with
 
     @property
     def units(self) -> int:
@@ -80,17 +57,11 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture.
+    """A picture."""
 
-    Attributes:
-        title: in a few words.
-        words: what was run, in a line.
-        views: one, or one for each direction.
-    """
-
-    title: str
-    words: str
-    views: tuple[View, ...]
+    title: str  # in a few words
+    words: str  # what was run, in a line
+    views: tuple[View, ...]  # one, or one for each direction
 
 
 def extent(values: Sequence[Floats]) -> tuple[float, float]:

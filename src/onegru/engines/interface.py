@@ -67,23 +67,14 @@ DEFAULT_OPTIONS = EngineOptions()
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One call in canonical form: checked views of any strides; outputs overlap nothing.
+    """One call in canonical form: checked views of any strides; outputs overlap nothing."""
 
-    Attributes:
-        X: [T, B, I].
-        initial_h: [D, B, H]; None for zeros.
-        sequence_lens: [B], intp, each in 0…T; None for all T.
-        attention: [T, B]; None without attention.
-        Y: [T, D, B, H], to be written; None if not wanted.
-        Y_h: [D, B, H], to be written; None if not wanted.
-    """
-
-    X: Array
-    initial_h: Array | None
-    sequence_lens: Array | None
-    attention: Array | None
-    Y: Array | None
-    Y_h: Array | None
+    X: Array  # [T, B, I]
+    initial_h: Array | None  # [D, B, H]; None for zeros
+    sequence_lens: Array | None  # [B], intp, each in 0…T; None for all T
+    attention: Array | None  # [T, B]; None without attention
+    Y: Array | None  # [T, D, B, H], to be written; None if not wanted
+    Y_h: Array | None  # [D, B, H], to be written; None if not wanted
 
 
 class EngineStream(Protocol):

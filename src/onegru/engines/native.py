@@ -43,11 +43,7 @@ INTERFACE = " ".join((_DIGEST, *ACTIVATIONS, *_STORAGES, str(MOST_THREADS)))
 
 
 def check_module(found: str | None) -> None:
-    """Refuse a module that was built from other sources than these, as in a tree that was updated.
-
-    Raises:
-        ImportError: `found`, which the module says it was made for, is not what is expected here.
-    """
+    """Refuse a module that was built from other sources than these, as in a tree that was updated."""
     if found != INTERFACE:
         raise ImportError(
             "onegru: its compiled module was built from other sources than these; must be built again: "
@@ -185,13 +181,7 @@ def layer_arguments(
 
 
 class NativeEngine:
-    """The SIMD kernels. They compute in float64 for float64, else in float32, and round 16-bit outputs once.
-
-    Args:
-        spec: what to compute.
-        weights: its weights; kept only in packed form.
-        options: storage types of W and R, and with int8 of the activations.
-    """
+    """The SIMD kernels. They compute in float64 for float64, else in float32, and round 16-bit outputs once."""
 
     name = "native"
 

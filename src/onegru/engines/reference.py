@@ -52,20 +52,13 @@ class QuantizedMatrix:
         Σ (s · scale of the group) · Σ q·w
 
     over the groups of the channel, with the scales' product rounded to float32, and the inner sum exact.
-
-    Attributes:
-        w: int8 numbers, [K, channels].
-        scale: of each group of each channel, [groups, channels].
-        group: how many weights of a channel share a scale; 0 for all.
-        planes: 1 or 2.
-        is_state: whether its rows are states, with 1 as the least range.
     """
 
-    w: Float64
-    scale: Array
-    group: int
-    planes: int
-    is_state: bool
+    w: Float64  # int8 numbers, [K, channels]
+    scale: Array  # of each group of each channel, [groups, channels]
+    group: int  # how many weights of a channel share a scale; 0 for all
+    planes: int  # 1 or 2
+    is_state: bool  # whether its rows are states, with 1 as the least range
 
     __array_ufunc__ = None  # x @ matrix asks the method below
 
@@ -126,14 +119,7 @@ class ReferenceWeights:
 
 
 def run(spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem, least: float = 0.0) -> None:
-    """Run every direction over every row, and write the outputs: zero in the padding.
-
-    Args:
-        spec: what to compute.
-        weights: one for each direction.
-        problem: a call.
-        least: a new state below it counts as 0.
-    """
+    """Run every direction over every row, and write the outputs: zero in the padding."""
     X, attention, Y = problem.X, problem.attention, problem.Y
     T, B, _ = X.shape
     lengths = np.full(B, T) if problem.sequence_lens is None else problem.sequence_lens
@@ -160,37 +146,19 @@ def run(spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem, lea
 
 
 class Step(NamedTuple):
-    """What a step computes, [B, H] each, or what all do.
+    """What a step computes, [B, H] each, or what all do."""
 
-    Attributes:
-        raw_z: the update gate before attention.
-        z: the update gate as the step uses it; without attention the same array.
-        r: the reset gate.
-        n: the candidate, ht in the equations.
-        h: the new state.
-    """
-
-    raw_z: Any
-    z: Any
-    r: Any
-    n: Any
-    h: Any
+    raw_z: Any  # the update gate before attention
+    z: Any  # the update gate as the step uses it; without attention the same array
+    r: Any  # the reset gate
+    n: Any  # the candidate, ht in the equations
+    h: Any  # the new state
 
 
 def step(
     spec: Spec, w: ReferenceWeights, d: int, Xt: Any, H: Any, at: Any, activate: Callable[..., Any] = activate
 ) -> Step:
-    """The equations of one step.
-
-    Args:
-        spec: what to compute.
-        w: a direction's weights.
-        d: which direction.
-        Xt: input rows [B, I]; any numbers with the operators below, such as float64 arrays.
-        H: the states before, [B, H].
-        at: attention scores [B, 1]; None without attention.
-        activate: the activation functions of such numbers.
-    """
+    """The equations of one step."""
     f, g = spec.activations[d]
 
     def clip(x: Any) -> Any:
@@ -210,15 +178,7 @@ def step(
 def trace(
     spec: Spec, weights: tuple[ReferenceWeights, ...], problem: Problem, before: Array, found: Step
 ) -> None:
-    """Write the gates of a call with known states, step by step.
-
-    Args:
-        spec: what was computed.
-        weights: one for each direction.
-        problem: the call.
-        before: the state before each step, [T, D, B, H].
-        found: arrays of that shape to write, of any type; steps in the padding are left, and so is `h`.
-    """
+    """Write the gates of a call with known states, step by step."""
     X, attention = problem.X, problem.attention
     T, B, I = X.shape
     lengths = np.full(B, T) if problem.sequence_lens is None else problem.sequence_lens

@@ -80,11 +80,7 @@ ENGINES: Mapping[str, Callable[[Spec, Weights, EngineOptions], Engine]] = {
 def engine_options(
     engine: object, weight_storage: object, activation_storage: object, flush_subnormals: object = False
 ) -> EngineOptions:
-    """The checked options, as in the arguments of `onegru.GRU`.
-
-    Raises:
-        SpecError: there is no such engine or type, or activation_storage has no effect.
-    """
+    """The checked options, as in the arguments of `onegru.GRU`."""
     flushes = flag("flush_subnormals", flush_subnormals)
     name = choice("engine", engine, ("auto", *ENGINES))
     storage = _among("weight_storage", weight_storage, tuple(WEIGHT_STORAGES))
@@ -103,9 +99,6 @@ def model_options(
     """The checked options of a model, whose storages may also be mappings from the names of GRU nodes.
 
     Nodes that a mapping does not name keep float32, or int16 for activations.
-
-    Raises:
-        SpecError: as `engine_options` does, or a mapping is not one from names to types.
     """
     weights = _by_node("weight_storage", weight_storage)
     activations = _by_node("activation_storage", activation_storage)
@@ -126,11 +119,7 @@ def model_options(
 
 
 def storage_text(name: str, value: object) -> object:
-    """An option in the form of EngineOptions, if it is a mapping; else as it is.
-
-    Raises:
-        SpecError: the mapping is not one from names to types.
-    """
+    """An option in the form of EngineOptions, if it is a mapping; else as it is."""
     return _text(_by_node(name, value))
 
 
@@ -166,11 +155,7 @@ def check_names(options: EngineOptions, names: Sequence[str]) -> None:
 
 
 def make_engine(options: EngineOptions, spec: Spec, weights: Weights) -> Engine:
-    """The engine of these options, or the best one for "auto", with these weights.
-
-    Raises:
-        SpecError: it cannot keep these weights in that type.
-    """
+    """The engine of these options, or the best one for "auto", with these weights."""
     name, storage, *_ = options
     if storage is not None and spec.dtype != "float32":
         raise SpecError.of("weight_storage", f"{storage!r}; must be None for a layer of {spec.dtype}")

@@ -34,13 +34,6 @@ def quantize_channels(matrix: Array, group: int = 0) -> tuple[Array, Array]:
 
     The scale is a 127th of the group's largest |w|, rounded up to 16 bits, and q is w/scale, rounded to
     nearest even. q·scale is then exact in float32, and quantizing it again yields the same q and scale.
-
-    Args:
-        matrix: [..., rows, K], finite.
-        group: how many weights of a row share a scale, the last ones perhaps fewer; 0 for the whole row.
-
-    Returns:
-        q, of the same shape, and scale [..., rows, groups], float32.
     """
     K = matrix.shape[-1]
     group = group or max(K, 1)

@@ -21,66 +21,42 @@ _BOOL, _INT64 = np.dtype(np.bool_), np.dtype(np.int64)
 
 
 class DirectionWeights(NamedTuple):
-    """The weights of a direction, or the gradients by them; contiguous.
+    """The weights of a direction, or the gradients by them; contiguous."""
 
-    Attributes:
-        W: [3H, I].
-        R: [3H, H].
-        Wb: [3H]; None for zeros.
-        Rb: [3H]; None for zeros.
-    """
-
-    W: Array | None
-    R: Array | None
-    Wb: Array | None
-    Rb: Array | None
+    W: Array | None  # [3H, I]
+    R: Array | None  # [3H, H]
+    Wb: Array | None  # [3H]; None for zeros
+    Rb: Array | None  # [3H]; None for zeros
 
 
 class Outputs(NamedTuple):
-    """The outputs of a call; the last axes are contiguous.
+    """The outputs of a call; the last axes are contiguous."""
 
-    Attributes:
-        Y: [T, D, B, H], zero past each row's end.
-        Y_h: [D, B, H], the last state.
-        gates: those of each step, [T, D, B, S], S being 4·H in whole vectors; None if none are kept.
-    """
-
-    Y: Array
-    Y_h: Array
+    Y: Array  # [T, D, B, H], zero past each row's end
+    Y_h: Array  # [D, B, H], the last state
+    # those of each step, [T, D, B, S], S being 4·H in whole vectors; None if none are kept
     gates: Array | None
 
 
 @dataclass(frozen=True, slots=True)
 class Resets:
-    """Where the state is set back inside sequences.
+    """Where the state is set back inside sequences."""
 
-    Attributes:
-        before: [T, B], booleans: whether the state is set back before this step is computed, in the order in
-            which its direction computes steps.
-        to_initial: whether to the initial state; else to zeros.
-    """
-
+    # [T, B], booleans: whether the state is set back before this step is computed, in the order in which its
+    # direction computes steps
     before: Array
-    to_initial: bool = False
+    to_initial: bool = False  # whether to the initial state; else to zeros
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The inputs of a call, in canonical form, of the layer's type; the last axes are contiguous.
+    """The inputs of a call, in canonical form, of the layer's type; the last axes are contiguous."""
 
-    Attributes:
-        X: [T, B, I].
-        initial_h: [D, B, H]; None for zeros.
-        sequence_lens: [B], int64, each in 0…T; None for all T.
-        attention: [T, B]; None without attention.
-        resets: where the state is set back; None for nowhere.
-    """
-
-    X: Array
-    initial_h: Array | None = None
-    sequence_lens: Array | None = None
-    attention: Array | None = None
-    resets: Resets | None = None
+    X: Array  # [T, B, I]
+    initial_h: Array | None = None  # [D, B, H]; None for zeros
+    sequence_lens: Array | None = None  # [B], int64, each in 0…T; None for all T
+    attention: Array | None = None  # [T, B]; None without attention
+    resets: Resets | None = None  # where the state is set back; None for nowhere
 
 
 def _check_array(name: str, array: Array | None, dtype: np.dtype[Any], *shape: int) -> None:
@@ -93,17 +69,7 @@ def _check_array(name: str, array: Array | None, dtype: np.dtype[Any], *shape: i
 
 
 class TrainedLayer:
-    """A layer with the weights of one call.
-
-    Args:
-        spec: what to compute, in float32 or float64.
-        weights: of each direction; they must not change as long as the layer is used.
-        order: where z, r and n are among their gates.
-        packs: whether the weights are packed. Gradients from saved gates do without, all else needs it.
-
-    Raises:
-        SpecError: the weights are of another shape or type.
-    """
+    """A layer with the weights of one call."""
 
     def __init__(
         self,
@@ -153,16 +119,7 @@ class TrainedLayer:
                 raise SpecError.of("sequence_lens", f"{lengths.min()}…{lengths.max()}; must be in 0…{T}")
 
     def forward(self, call: Call, *, saves: bool = False, out: Outputs | None = None) -> Outputs:
-        """The outputs of a call.
-
-        Args:
-            call: the call.
-            saves: whether to keep the gates for the gradients, if `saved_size` is not 0.
-            out: arrays to write into, gates where they are to be kept; None for new ones.
-
-        Raises:
-            SpecError: an array is of another shape or type; sequence_lens are not in 0…T.
-        """
+        """The outputs of a call."""
         self._check(call)
         T, B, _ = call.X.shape
         D, H, dtype = self.spec.num_directions, self.spec.hidden_size, self._dtype
@@ -225,22 +182,6 @@ class TrainedLayer:
 
         Sums over steps and rows have an order that depends on the shapes alone: the bits are the same for
         any number of threads.
-
-        Args:
-            call: the call.
-            Y: what `forward` gave for it.
-            gates: the gates of the forward pass; None to compute them again.
-            dY: the gradient by Y, its last axis contiguous; None for zeros.
-            dY_h: the gradient of the loss with respect to Y_h.
-            wanted: by which inputs: "X", "initial_h", "attention".
-            weights: by which weights of each direction: "W", "R", "Wb", "Rb".
-            new: makes the array of a gradient, contiguous, of this shape; None for NumPy's.
-
-        Returns:
-            the gradients that are wanted, of the shapes of what they are by.
-
-        Raises:
-            SpecError: an array is of another shape or type; sequence_lens are not in 0…T.
         """
         self._check(call)
         T, B, I = call.X.shape

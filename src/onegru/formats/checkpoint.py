@@ -48,27 +48,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """What stands for a container that a checkpoint has held under another name before.
+    """What stands for a container that a checkpoint has held under another name before."""
 
-    Attributes:
-        first: that name.
-    """
-
-    first: str
+    first: str  # that name
 
 
 def read_safetensors(path: Opened, name: str | None = None) -> dict[str, GRU | Stack]:
-    """The GRUs of a safetensors file: those that onegru wrote, or those with PyTorch's names.
-
-    Args:
-        path: the file.
-        name: the only one to read; None for all.
-
-    Raises:
-        FormatError: the file is broken.
-        SpecError: a GRU's tensors are missing or do not fit.
-        MissingExtraError: safetensors is not installed, or ml_dtypes where a tensor is bfloat16.
-    """
+    """The GRUs of a safetensors file: those that onegru wrote, or those with PyTorch's names."""
     with needs_extra("safetensors", "safetensors", str(path)):
         import safetensors
     shards, keys = shards_of(path), dict[str, Opened]()
@@ -113,11 +99,7 @@ def _most_shared(size: int) -> int:
 def _shared_names(
     path: Opened, metadata: Sequence[Mapping[str, Any]], keys: Collection[str]
 ) -> dict[str, str]:
-    """The names that safetensors keeps in its metadata, each with the tensor of `keys` that it shares.
-
-    Raises:
-        FormatError: the tensor that one of a GRU shares is missing.
-    """
+    """The names that safetensors keeps in its metadata, each with the tensor of `keys` that it shares."""
     entries = {key: first for told in metadata for key, first in told.items() if key not in keys}
     for key, first in entries.items():
         if is_recurrent(key) and first not in keys:
@@ -143,18 +125,7 @@ def _may_hold_form(entry: Any) -> bool:
 
 
 def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack]:
-    """The GRUs of a file that `torch.save` wrote, of which only tensors are read; PyTorch is not needed.
-
-    Args:
-        path: the file: a state dict, or mappings that hold some.
-        name: the only one to read; None for all.
-
-    Raises:
-        FormatError: the file is broken, or holds other objects instead of a state dict, or nothing but what
-            PyTorch's dynamic quantization has packed.
-        SpecError: a GRU's tensors are missing or do not fit.
-        MissingExtraError: ml_dtypes is not installed where a tensor is bfloat16.
-    """
+    """The GRUs of a file that `torch.save` wrote, of which only tensors are read; PyTorch is not needed."""
     contents = [_state_dict(shard) for shard in shards_of(path)]
     size = sum(size for _, size in contents)
     found: dict[str, Tensor | Array] = {}
@@ -190,12 +161,7 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
 
 
 def other_tensors(path: Opened, grus: Collection[str]) -> tuple[str, ...]:
-    """The names of a checkpoint's tensors that are no part of its GRUs.
-
-    Args:
-        path: the file, which has been read.
-        grus: the names of its GRUs.
-    """
+    """The names of a checkpoint's tensors that are no part of its GRUs."""
     names: list[str] = []
     again: dict[str, str] = {}
     tensors: list[tuple[str, object]]

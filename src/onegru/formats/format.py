@@ -32,27 +32,13 @@ class Format:
     has_versions = False
 
     def read_graph(self, file: Opened, *, again: bool = False) -> Graph:
-        """The graph of a model, as plain data.
-
-        Args:
-            file: the file.
-            again: whether it is read for another purpose as well.
-
-        Raises:
-            FormatError: the file is broken, or holds none.
-            MissingExtraError: a package is not installed.
-        """
+        """The graph of a model, as plain data."""
         raise FormatError(f"{file}: {file.kind.words}; holds no model")
 
     def read_layers(
         self, file: Opened, name: str | None, keras_version: str | None
     ) -> dict[str, GRU | Stack]:
-        """The GRUs of a checkpoint by name; at least the one called `name`, if that is given.
-
-        Raises:
-            FormatError: the file is broken, or holds none.
-            MissingExtraError: a package is not installed.
-        """
+        """The GRUs of a checkpoint by name; at least the one called `name`, if that is given."""
         raise FormatError(f"{file}: {file.kind.words}; holds no layers")
 
     def left_out(self, file: Opened, grus: Collection[str], keras_version: str | None) -> tuple[str, ...]:
@@ -184,12 +170,7 @@ class TfliteFormat(Format):
 
 
 def tflite_model(file: Opened) -> tuple[ModelProto, tuple[str, ...]]:
-    """A TensorFlow Lite model in ONNX's operators, and the kinds that are not; for `Opened.once`.
-
-    Raises:
-        FormatError: the file is broken or hostile.
-        MissingExtraError: a package is not installed.
-    """
+    """A TensorFlow Lite model in ONNX's operators, and the kinds that are not; for `Opened.once`."""
     with needs_extra("onnx", "tflite", str(file)), needs_extra("tflite", "tflite", str(file)):
         from onegru.formats.tflite.rules import onnx_model
     return onnx_model(file)

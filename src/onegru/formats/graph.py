@@ -60,15 +60,10 @@ def by_name(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
 
 
 class Runner(NamedTuple):
-    """What runs one step of a model.
+    """What runs one step of a model."""
 
-    Attributes:
-        reads: the values that a run needs.
-        run: adds the step's outputs to the values that it is given, by name.
-    """
-
-    reads: Collection[str]
-    run: Callable[[dict[str, Any]], None]
+    reads: Collection[str]  # the values that a run needs
+    run: Callable[[dict[str, Any]], None]  # adds the step's outputs to the values that it is given, by name
 
 
 class Step(ABC):
@@ -99,30 +94,20 @@ class Step(ABC):
 
 @dataclass(frozen=True, eq=False)
 class GruStep(Step):
-    """A node that onegru runs.
+    """A node that onegru runs."""
 
-    Attributes:
-        name: its name in the file, or one made from its place.
-        operator: which version of which operator.
-        attributes: those that are present.
-        inputs: the value that each input takes, by the input's name; absent ones left out.
-        outputs: the value that each output gives, likewise.
-        bodies: descriptions of the bodies of other nodes that it lies in, the outermost first.
-        x_shape: what the file says of the shape of X, None for sizes that are not fixed; None if even the
-            rank is unknown.
-        full_length: whether its lengths are X's number of steps, whatever a run is given.
-        has_function: whether the file has the function by which other runtimes run an AUGRU node.
-    """
-
-    name: str
-    operator: Operator
-    attributes: Mapping[str, object]
-    inputs: Mapping[str, str]
-    outputs: Mapping[str, str]
+    name: str  # its name in the file, or one made from its place
+    operator: Operator  # which version of which operator
+    attributes: Mapping[str, object]  # those that are present
+    inputs: Mapping[str, str]  # the value that each input takes, by the input's name; absent ones left out
+    outputs: Mapping[str, str]  # the value that each output gives, likewise
+    # descriptions of the bodies of other nodes that it lies in, the outermost first
     bodies: tuple[str, ...] = ()
+    # what the file says of the shape of X, None for sizes that are not fixed; None if even the rank is
+    # unknown
     x_shape: tuple[int | None, ...] | None = None
-    full_length: bool = False
-    has_function: bool = True
+    full_length: bool = False  # whether its lengths are X's number of steps, whatever a run is given
+    has_function: bool = True  # whether the file has the function by which other runtimes run an AUGRU node
 
     def __str__(self) -> str:
         return f"{self.operator.name} node {self.name!r}"
@@ -153,12 +138,7 @@ class GruStep(Step):
 
 
 class OwnStep(Step):
-    """A step that runs itself, whatever runs the GRU nodes.
-
-    Args:
-        reads: the values that it takes.
-        gives: the values that it gives.
-    """
+    """A step that runs itself, whatever runs the GRU nodes."""
 
     reads: Collection[str] = ()
     gives: Collection[str] = ()
@@ -177,14 +157,7 @@ class OwnStep(Step):
 
 
 class Conversion(OwnStep):
-    """A change of element type: OpenVINO's Convert.
-
-    Args:
-        place: the file and the layer, for messages.
-        source: the value that it takes.
-        target: the value that it gives.
-        dtype: the element type of what it gives.
-    """
+    """A change of element type: OpenVINO's Convert."""
 
     def __init__(self, place: str, source: str, target: str, dtype: str) -> None:
         super().__init__((source,), (target,))
@@ -192,11 +165,7 @@ class Conversion(OwnStep):
         self.dtype = dtype
 
     def run(self, values: dict[str, Any]) -> None:
-        """Add what it gives to the values.
-
-        Raises:
-            SpecError: a number does not fit the type.
-        """
+        """Add what it gives to the values."""
         (source,), (target,) = self.reads, self.gives
         with prefixed_errors(self._place):
             values[target] = convert(values[source], self.dtype)
@@ -212,89 +181,58 @@ Observer = Callable[[int, str, Mapping[str, Array]], None]
 
 @dataclass(frozen=True, eq=False)
 class RuntimeModel(ABC):
-    """A model that a runtime runs as a whole, its GRU nodes by onegru.
+    """A model that a runtime runs as a whole, its GRU nodes by onegru."""
 
-    Attributes:
-        node_count: how many other nodes it has, without constants and what is computed only from them.
-        shared: the outputs that share memory with inputs or constants.
-    """
-
-    node_count: int
-    shared: frozenset[str]
+    node_count: int  # how many other nodes it has, without constants and what is computed only from them
+    shared: frozenset[str]  # the outputs that share memory with inputs or constants
 
     @abstractmethod
     def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:
-        """Make it ready to run.
-
-        Args:
-            options: what runs the GRU nodes.
-            observer: sees the GRU nodes.
-
-        Raises:
-            FormatError: the runtime refuses it.
-            SpecError: a GRU node is not legal.
-        """
+        """Make it ready to run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The operators of a model as its file has them.
+    """The operators of a model as its file has them."""
 
-    Attributes:
-        text: a serialized ONNX model without its large constants, or an IR's .xml.
-        weights: the IR's .bin; None for an ONNX model.
-    """
-
-    text: bytes
-    weights: Array | None = None
+    text: bytes  # a serialized ONNX model without its large constants, or an IR's .xml
+    weights: Array | None = None  # the IR's .bin; None for an ONNX model
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A whole model.
+    """A whole model."""
 
-    Attributes:
-        path: the file.
-        inputs: what it takes.
-        outputs: what it gives.
-        constants: the values that the file holds and that steps or outputs use.
-        steps: what to run, in an order in which it can be run.
-        prelude: the same for what depends only on constants; run once.
-        grus: all its GRU nodes, in an order in which they can run; behind those of the model itself, those of
-            bodies.
-        whole: the model for a runtime, where there is more than `steps` do; then there are none.
-        states: pairs of an output and the input that takes it in the next run, by their names.
-        starts: the shapes of states before the first run, by the names of the inputs that take them; names
-            in them stand for sizes of other inputs. Of a model that was rewritten for streaming: `states` are
-            then all that it needs.
-        initial: the numbers of those that are not zeros there, perhaps one row for all.
-        least_steps: for inputs with steps, their axis and how many the first run must have at least.
-        keeps: whether the model itself keeps `states` from run to run, so that they may be left out as
-            inputs, and a run then starts from `initial`.
-        zero_inputs: the names of inputs that may be left out: states of GRU nodes, which are zeros then, or
-            those that the model keeps.
-        outline: all its operators, for what looks at more than GRU nodes.
-        file: where it comes from, for what reads it as a whole; None for a model in memory.
-        data: the bytes of an ONNX model that was given or fused in memory; else empty.
-    """
-
-    path: str
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
-    constants: Mapping[str, Array]
-    steps: tuple[Step, ...]
-    prelude: tuple[OwnStep, ...] = ()
+    path: str  # the file
+    inputs: tuple[TensorInfo, ...]  # what it takes
+    outputs: tuple[TensorInfo, ...]  # what it gives
+    constants: Mapping[str, Array]  # the values that the file holds and that steps or outputs use
+    steps: tuple[Step, ...]  # what to run, in an order in which it can be run
+    prelude: tuple[OwnStep, ...] = ()  # the same for what depends only on constants; run once
+    # all its GRU nodes, in an order in which they can run; behind those of the model itself, those of bodies
     grus: tuple[GruStep, ...] = ()
+    # the model for a runtime, where there is more than `steps` do; then there are none
     whole: RuntimeModel | None = None
+    # pairs of an output and the input that takes it in the next run, by their names
     states: tuple[tuple[str, str], ...] = ()
+    # the shapes of states before the first run, by the names of the inputs that take them; names in them
+    # stand for sizes of other inputs. Of a model that was rewritten for streaming: `states` are then all that
+    # it needs
     starts: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
+    # the numbers of those that are not zeros there, perhaps one row for all
     initial: Mapping[str, Array] = field(default_factory=dict)
+    # for inputs with steps, their axis and how many the first run must have at least
     least_steps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # whether the model itself keeps `states` from run to run, so that they may be left out as inputs, and a
+    # run then starts from `initial`
     keeps: bool = False
+    # the names of inputs that may be left out: states of GRU nodes, which are zeros then, or those that the
+    # model keeps
     zero_inputs: frozenset[str] = frozenset()
-    outline: Outline | None = None
+    outline: Outline | None = None  # all its operators, for what looks at more than GRU nodes
+    # where it comes from, for what reads it as a whole; None for a model in memory
     file: Opened | None = None
-    data: bytes = b""
+    data: bytes = b""  # the bytes of an ONNX model that was given or fused in memory; else empty
 
 
 def nested_words(grus: Iterable[GruStep]) -> tuple[str, ...]:
@@ -303,11 +241,7 @@ def nested_words(grus: Iterable[GruStep]) -> tuple[str, ...]:
 
 
 class LazyConstants(Mapping[str, Array]):
-    """The constants of a graph, read when the first of them is asked for.
-
-    Args:
-        read: reads all of them.
-    """
+    """The constants of a graph, read when the first of them is asked for."""
 
     def __init__(self, read: Callable[[], Mapping[str, Array]]) -> None:
         self._read = read

@@ -63,19 +63,12 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Collected:
-    """What a file holds.
+    """What a file holds."""
 
-    Attributes:
-        version: of Keras.
-        grus: the GRUs, by name, with their arrays.
-        others: the names and classes of all other layers but inputs.
-        is_chain: whether the model is its GRUs on top of each other, and nothing else.
-    """
-
-    version: str
-    grus: list[tuple[str, _Found, list[Array]]]
-    others: list[tuple[str, str]]
-    is_chain: bool
+    version: str  # of Keras
+    grus: list[tuple[str, _Found, list[Array]]]  # the GRUs, by name, with their arrays
+    others: list[tuple[str, str]]  # the names and classes of all other layers but inputs
+    is_chain: bool  # whether the model is its GRUs on top of each other, and nothing else
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -356,12 +349,7 @@ class _ArchivedWeights(_Weights):
 
 
 class _LegacyWeights(_Weights):
-    """Those of an `.h5` file, whose top layers list their arrays' paths in order.
-
-    Args:
-        path, h5py, file: as above.
-        joined: whether these paths include the names of models, as since Keras 3.
-    """
+    """Those of an `.h5` file, whose top layers list their arrays' paths in order."""
 
     def __init__(self, path: Path, h5py: Any, file: Any, joined: bool) -> None:
         super().__init__(path, h5py, file)

@@ -27,32 +27,15 @@ _READER = "onegru.formats.keras"
 
 @dataclass(frozen=True, slots=True)
 class KerasModel:
-    """What a saved model holds.
+    """What a saved model holds."""
 
-    Attributes:
-        layers: the GRUs, by name ("encoder/gru" within a model "encoder").
-        others: the classes of all other layers but inputs, by name.
-        is_chain: whether the model is its GRUs on top of each other, and nothing else.
-    """
-
-    layers: Mapping[str, GRU | Stack]
-    others: Mapping[str, str]
-    is_chain: bool
+    layers: Mapping[str, GRU | Stack]  # the GRUs, by name ("encoder/gru" within a model "encoder")
+    others: Mapping[str, str]  # the classes of all other layers but inputs, by name
+    is_chain: bool  # whether the model is its GRUs on top of each other, and nothing else
 
 
 def read_keras(path: Opened, name: str | None = None, keras_version: str | None = None) -> KerasModel:
-    """The GRUs of a saved Keras model, and what else it holds; read once.
-
-    Args:
-        path: a `.keras` or `.h5` file.
-        name: the only GRU to read; None for all.
-        keras_version: the version that wrote the file, such as "2.3"; None if the file says it.
-
-    Raises:
-        FormatError: the file is broken, of a version of Keras that is not known, or has only weights.
-        SpecError: a GRU does what onegru does not, or `keras_version` is missing, or not what the file says.
-        MissingExtraError: h5py is not installed, or ml_dtypes where weights are bfloat16.
-    """
+    """The GRUs of a saved Keras model, and what else it holds; read once."""
     return path.once(_Reading(name, keras_version))
 
 

@@ -184,21 +184,15 @@ class Opened(os.PathLike[str]):
     """The file of a model or of layers, as it was when it was opened.
 
     It goes wherever the name of a file does, so that what has been opened is not opened again.
-
-    Attributes:
-        path: its name.
-        kind: what reads it.
-        detected: what its content says; where that is nothing, its name has decided on `kind`.
-        version: changes whenever the file is written.
-        data: the bytes of an ONNX model or of an IR's .xml; empty for checkpoints, which are read in parts.
-        weights: what an IR's .bin holds, or why it cannot be read; None for other kinds.
     """
 
-    path: Path
-    kind: Kind
-    detected: Kind
-    version: tuple[int, ...]
+    path: Path  # its name
+    kind: Kind  # what reads it
+    detected: Kind  # what its content says; where that is nothing, its name has decided on `kind`
+    version: tuple[int, ...]  # changes whenever the file is written
+    # the bytes of an ONNX model or of an IR's .xml; empty for checkpoints, which are read in parts
     data: bytes = b""
+    # what an IR's .bin holds, or why it cannot be read; None for other kinds
     weights: Array | FormatError | OSError | None = None
     _parsed: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -224,26 +218,12 @@ class Opened(os.PathLike[str]):
         return found
 
     def stream(self) -> io.FileIO:
-        """Its content from the beginning, to be read in parts.
-
-        Raises:
-            OSError: it cannot be opened any more.
-        """
+        """Its content from the beginning, to be read in parts."""
         return io.FileIO(self.path)
 
 
 def open_file(argument: str, path: object) -> Opened:
-    """A file of any kind, open for reading.
-
-    Args:
-        argument: what to call it in messages.
-        path: its name; or what has been opened, which is returned.
-
-    Raises:
-        SpecError: it is not the name of a file.
-        FormatError: it is no regular file, or an ONNX or TensorFlow Lite model of 2 GiB or more.
-        OSError: it cannot be opened; of a folder the message says which file in it to give.
-    """
+    """A file of any kind, open for reading."""
     if isinstance(path, Opened):
         return path
     file = file_path(argument, path)
@@ -298,12 +278,7 @@ def _weights(path: Path) -> Array | FormatError | OSError:
 
 
 def open_layers(argument: str, path: object) -> Opened:
-    """A file that holds GRU layers, within a model or without.
-
-    Raises:
-        FormatError: as `open_file`, or it is of a kind that holds none.
-        SpecError, OSError: as `open_file`.
-    """
+    """A file that holds GRU layers, within a model or without."""
     file = open_file(argument, path)
     if not file.kind.holds:
         raise _refusal(file, file.kind)
@@ -311,12 +286,7 @@ def open_layers(argument: str, path: object) -> Opened:
 
 
 def open_model(argument: str, path: object) -> Opened:
-    """A model that runs: ONNX or OpenVINO.
-
-    Raises:
-        FormatError: as `open_file`, or it is of another kind; the message says what can be done with it.
-        SpecError, OSError: as `open_file`.
-    """
+    """A model that runs: ONNX or OpenVINO."""
     file = open_layers(argument, path)
     if file.kind.holds == "layers":
         if file.detected not in (file.kind, Kind.JSON):  # of the text that an index is, its name says it all

@@ -45,16 +45,11 @@ _STORAGES: Mapping[str, tuple[int, str | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """An object that a file names or makes, and that is neither a plain value nor a tensor.
+    """An object that a file names or makes, and that is neither a plain value nor a tensor."""
 
-    Attributes:
-        name: of its class or function.
-        arguments: what it was made from.
-        state: its attributes, as far as they are by name.
-    """
-
-    name: str
-    arguments: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+    name: str  # of its class or function
+    arguments: tuple[Any, ...] = field(default=(), compare=False, repr=False)  # what it was made from
+    # its attributes, as far as they are by name
     state: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -86,11 +81,7 @@ class Tensor:
         return math.prod(self.shape) * _STORAGES[self.storage.kind][0]
 
     def numbers(self) -> Array:
-        """Its numbers, a view of the storage in memory.
-
-        Raises:
-            ValueError: they are not floating-point numbers, or the file does not hold all of them.
-        """
+        """Its numbers, a view of the storage in memory."""
         if _STORAGES[self.storage.kind][1] is None:
             raise ValueError(f"of a {self.storage.kind}; must be of floating-point numbers")
         last = self.offset + sum(
@@ -105,11 +96,7 @@ class Tensor:
 
 
 def read_torch(path: Opened) -> tuple[object, int]:
-    """What a file holds: containers, plain values, `Tensor` and `Unknown`; and the file's size.
-
-    Raises:
-        FormatError: it is broken, or was not written by `torch.save`.
-    """
+    """What a file holds: containers, plain values, `Tensor` and `Unknown`; and the file's size."""
     try:
         with path.stream() as file:
             is_legacy = file.read(len(LEGACY_PYTORCH)) == LEGACY_PYTORCH

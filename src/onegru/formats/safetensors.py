@@ -43,15 +43,7 @@ _ELEMENT_TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64":
 
 
 def safetensors_bytes(layers: Layers, stack: bool) -> bytes:
-    """The content of a file.
-
-    Args:
-        layers: the layers, the lowest first.
-        stack: whether they are a `Stack`, which one layer may be as well.
-
-    Raises:
-        MissingExtraError: safetensors is not installed.
-    """
+    """The content of a file."""
     with needs_extra("safetensors", "safetensors", "a .safetensors file"):
         import safetensors
     arrays: dict[str, Array] = {}
@@ -76,12 +68,7 @@ def safetensors_bytes(layers: Layers, stack: bool) -> bytes:
 
 
 def read_metadata(path: Opened) -> Mapping[str, Any]:
-    """A file's metadata, read before anything else: the package takes headers of 100 MB, of any depth.
-
-    Raises:
-        FormatError: its header is broken or too large.
-        OSError: it cannot be read.
-    """
+    """A file's metadata, read before anything else: the package takes headers of 100 MB, of any depth."""
     with path.stream() as file:
         length = int.from_bytes(file.read(8), "little")
         text = file.read(min(length, LARGEST_TEXT + 1))
@@ -96,13 +83,7 @@ def read_metadata(path: Opened) -> Mapping[str, Any]:
 
 
 def read_layers(path: str | os.PathLike[str]) -> GRU | Stack:
-    """The layer, or the stack, that a file holds.
-
-    Raises:
-        FormatError: it is broken, hostile, or was not written by onegru.
-        MissingExtraError: safetensors is not installed.
-        OSError: it cannot be read.
-    """
+    """The layer, or the stack, that a file holds."""
     path = open_file("path", path)
     with needs_extra("safetensors", "safetensors", str(path)):
         import safetensors

@@ -17,9 +17,6 @@ def shards_of(file: Opened) -> tuple[Opened, ...]:
     """The files of a checkpoint, given its index, one of its shards, or all of it in one file.
 
     A shard alone would pass for a whole: of a GRU without the biases that another one holds.
-
-    Raises:
-        FormatError: the index is broken, or a shard is missing or of another kind.
     """
     if file.detected is Kind.JSON:
         return _opened(file, _names_of_index(file))

@@ -19,14 +19,7 @@ def with_sizes(
     flow: Callable[[], Flow],
     name: Callable[[str], str] = str,
 ) -> dict[_Key, GruStep]:
-    """The nodes with what is known of their X and lengths.
-
-    Args:
-        grus: the nodes.
-        stated: what the file says of a value's shape.
-        flow: reads the graph that they are in; only called if a node needs it.
-        name: what the flow calls a value.
-    """
+    """The nodes with what is known of their X and lengths."""
     read = functools.cache(flow)
     return {key: _with_sizes(gru, stated, read, name) for key, gru in grus.items()}
 

@@ -42,13 +42,6 @@ def find_states(
     element of the output would be the input's at its place if the GRUs returned their initial states. Of
     several such outputs, which hold the same numbers, it is the one that is a GRU's own, or else the first. A
     state that two GRUs start from, and what is not certain, is left out.
-
-    Args:
-        flow: the model's operators.
-        grus: its GRUs.
-        inputs: what the model takes.
-        outputs: what it gives.
-        name: what the flow calls a value.
     """
     each = list(grus)
     counts = Counter(gru_value(gru, "initial_h") for gru in each)
@@ -120,14 +113,7 @@ def _joined(flow: Flow, name: str, ends: Mapping[str, str]) -> set[str]:
 
 
 def _comes_back(flow: Flow, ends: Mapping[str, str], given: tuple[str, TensorInfo], output: str) -> bool:
-    """Whether numbered elements of an input come back at their places, if each GRU keeps its initial state.
-
-    Args:
-        flow: the model's operators.
-        ends: for each of the GRUs, the value of its last state and that of its initial one.
-        given: the input, and what is known of it.
-        output: the output.
-    """
+    """Whether numbered elements of an input come back at their places, if each GRU keeps its initial state."""
     value, info = given
     if info.shape is None:
         return False
@@ -144,11 +130,7 @@ def _comes_back(flow: Flow, ends: Mapping[str, str], given: tuple[str, TensorInf
 
 
 def _computed(flow: Flow, ends: Mapping[str, str], arrays: dict[str, Array], output: str) -> Array:
-    """A value, of others; each of `ends` is the value that it names.
-
-    Raises:
-        UnknownOpError: an operator has no value, or there are too many.
-    """
+    """A value, of others; each of `ends` is the value that it names."""
     waiting, seen = [output], set[int]()
     while output not in arrays:
         name = waiting[-1]

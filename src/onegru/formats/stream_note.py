@@ -19,23 +19,14 @@ from onegru.system.bounded import parse_json
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a streaming model carries from one run to the next.
+    """What a streaming model carries from one run to the next."""
 
-    Attributes:
-        input: the input that takes it.
-        output: the output that gives the next one.
-        node: the node whose state or earlier steps it is.
-        first: its shape before the first run; names stand for sizes of the other inputs.
-        steps: how many steps of time it holds; None for the state of a recurrence.
-        start: what it is before the first run, perhaps one row for all; None for zeros.
-    """
-
-    input: str
-    output: str
-    node: str
-    first: tuple[int | str, ...]
-    steps: int | None = None
-    start: Array | None = None
+    input: str  # the input that takes it
+    output: str  # the output that gives the next one
+    node: str  # the node whose state or earlier steps it is
+    first: tuple[int | str, ...]  # its shape before the first run; names stand for sizes of the other inputs
+    steps: int | None = None  # how many steps of time it holds; None for the state of a recurrence
+    start: Array | None = None  # what it is before the first run, perhaps one row for all; None for zeros
 
 
 def write_note(
@@ -46,16 +37,7 @@ def write_note(
     sizes: Mapping[str, Sequence[int | str]] | None = None,
     keeps: bool = False,
 ) -> str:
-    """The note of a model.
-
-    Args:
-        states: its states.
-        initial: what states are before the first run where that is not zeros, by the names of their inputs.
-        time: the axis of time of each input that has one.
-        delays: the outputs that come later than in a whole run, and by how many steps.
-        sizes: the shapes of inputs by their names, for a file that has no names for open sizes.
-        keeps: whether the model itself kept the states, so that a run may go without them.
-    """
+    """The note of a model."""
     document: dict[str, Any] = {
         "states": [
             {"input": item.input, "output": item.output, "shape": item.first}
@@ -134,13 +116,7 @@ def kept_states_of(text: str) -> list[State]:
 
 
 def named_states(text: str, side: str, infos: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
-    """Inputs or outputs of an IR, which has several names for one, by those that a note has for states.
-
-    Args:
-        text: the note.
-        side: "input" or "output".
-        infos: all of the model's.
-    """
+    """Inputs or outputs of an IR, which has several names for one, by those that a note has for states."""
     known, names = by_name(infos), dict[int, str]()
     with suppress(*BROKEN):
         names = {id(known[state[side]]): state[side] for state in parse_json(text)["states"]}

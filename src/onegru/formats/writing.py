@@ -14,19 +14,12 @@ Layers = Sequence[tuple[Spec, Weights, int | None]]
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """The inputs of a written model.
+    """The inputs of a written model."""
 
-    Attributes:
-        initial_h: whether it takes initial states; else they are zeros.
-        sequence_lens: whether it takes lengths; else all rows are as long as X.
-        batch_size: the only batch size that it takes; None for any.
-        seq_length: the only number of steps that it takes; None for any.
-    """
-
-    initial_h: bool = True
-    sequence_lens: bool = False
-    batch_size: int | None = None
-    seq_length: int | None = None
+    initial_h: bool = True  # whether it takes initial states; else they are zeros
+    sequence_lens: bool = False  # whether it takes lengths; else all rows are as long as X
+    batch_size: int | None = None  # the only batch size that it takes; None for any
+    seq_length: int | None = None  # the only number of steps that it takes; None for any
 
 
 def suffixes(layers: Layers) -> list[str]:

@@ -31,24 +31,13 @@ class _InSmallReads(io.FileIO):
 
 @contextmanager
 def open_zip(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
-    """A zip archive whose directory is not large.
-
-    Raises:
-        zipfile.BadZipFile: it is not a zip archive, is broken, or its directory is too large.
-        OSError: it cannot be opened.
-    """
+    """A zip archive whose directory is not large."""
     with _InSmallReads(path) as file, zipfile.ZipFile(file) as archive:
         yield archive
 
 
 def read_member(path: object, archive: zipfile.ZipFile, name: str, largest: int = LARGEST_TEXT) -> bytes:
-    """The content of a member of an archive.
-
-    Raises:
-        FormatError: it has more than `largest` bytes, whatever the archive says.
-        KeyError: there is none of this name.
-        zipfile.BadZipFile: it is broken.
-    """
+    """The content of a member of an archive."""
     if archive.getinfo(name).compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise zipfile.BadZipFile(f"{name} is compressed with an unsupported method")
     with archive.open(name) as file:

@@ -14,16 +14,7 @@ from onegru.layers.stack import Stack, layers_of
 
 
 def pytorch_bytes(source: GRU | Stack, path: Path) -> bytes:
-    """The state dict of an `nn.GRU`, as `torch.save` writes it.
-
-    Args:
-        source: what to write.
-        path: the file, for messages.
-
-    Raises:
-        SpecError: `nn.GRU` can't express it; the message says why.
-        MissingExtraError: torch is not installed.
-    """
+    """The state dict of an `nn.GRU`, as `torch.save` writes it."""
     module = to_torch(source)
     with needs_extra("torch", "torch", str(path)):
         import torch
@@ -33,16 +24,7 @@ def pytorch_bytes(source: GRU | Stack, path: Path) -> bytes:
 
 
 def keras_bytes(source: GRU | Stack, path: Path) -> bytes:
-    """A Keras 3 model of the layers and nothing else.
-
-    Args:
-        source: what to write.
-        path: the file, for messages.
-
-    Raises:
-        SpecError: Keras can't express it; the message says why.
-        MissingExtraError: Keras is not installed.
-    """
+    """A Keras 3 model of the layers and nothing else."""
     first, last = layers_of(source)[0].spec, layers_of(source)[-1].spec
     made = to_keras(source, return_sequences=last.direction != "reverse")
     keras = import_keras(str(path))

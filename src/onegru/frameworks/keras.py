@@ -67,11 +67,7 @@ def from_keras(
 
 
 def import_keras(purpose: str) -> Any:
-    """Keras, with the backend that it is set to.
-
-    Raises:
-        MissingExtraError: it is not installed, or its backend is not.
-    """
+    """Keras, with the backend that it is set to."""
     with needs_extra("keras", "keras", purpose):
         try:
             import keras

@@ -28,17 +28,11 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a configuration means under a version of Keras.
+    """What a configuration means under a version of Keras."""
 
-    Attributes:
-        framework: its activations, and the layers that stand for some of them.
-        reset_after: the default where the configuration does not say it; None if it is not known.
-        recurrent_activation: likewise.
-    """
-
-    framework: Framework
-    reset_after: bool | None
-    recurrent_activation: str | None
+    framework: Framework  # its activations, and the layers that stand for some of them
+    reset_after: bool | None  # the default where the configuration does not say it; None if it is not known
+    recurrent_activation: str | None  # likewise
 
 
 #: What a layer of today's Keras means.
@@ -46,11 +40,7 @@ KERAS_3 = Generation(KERAS, True, "sigmoid")
 
 
 def generation_of(version: str) -> Generation:
-    """The meaning of configurations under a version, such as "3", "2.1.6" or "2.2.4-tf".
-
-    Raises:
-        SpecError: it is not a configuration of Keras 2 or 3.
-    """
+    """The meaning of configurations under a version, such as "3", "2.1.6" or "2.2.4-tf"."""
     match = re.fullmatch(r"(?P<major>[23])(?:\.(?P<minor>[0-9]{1,3})(?P<rest>[.-].*)?)?", version, re.DOTALL)
     if match is None:
         raise SpecError.of("keras_version", f"{version!r:.40}; must be one of Keras 2 or 3, such as '2.3'")
@@ -66,21 +56,13 @@ def generation_of(version: str) -> Generation:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one GRU cell's configuration says.
+    """What one GRU cell's configuration says."""
 
-    Attributes:
-        reset_after: whether the reset gate acts after the recurrent product; None if not known.
-        use_bias: whether it has biases; None if not known.
-        activations: (f, g).
-        units: its hidden size; None if not known.
-        is_cudnn: whether its kernels lie as cuDNN has them.
-    """
-
-    reset_after: bool | None
-    use_bias: bool | None
-    activations: tuple[Activation, Activation]
-    units: int | None
-    is_cudnn: bool = False
+    reset_after: bool | None  # whether the reset gate acts after the recurrent product; None if not known
+    use_bias: bool | None  # whether it has biases; None if not known
+    activations: tuple[Activation, Activation]  # (f, g)
+    units: int | None  # its hidden size; None if not known
+    is_cudnn: bool = False  # whether its kernels lie as cuDNN has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +81,7 @@ def from_arrays(
     recurrent_activation: str | None,
     engine: str,
 ) -> GRU | Stack:
-    """The layer of the arrays that `layer.get_weights()` gives; arguments as in `from_keras`.
-
-    Raises:
-        SpecError: a fact is missing, or an array does not fit.
-    """
+    """The layer of the arrays that `layer.get_weights()` gives; arguments as in `from_keras`."""
     for argument, flag in (("reset_after", reset_after), ("bidirectional", bidirectional)):
         if not isinstance(flag, bool | None):
             raise SpecError.of(argument, f"{shown(flag)}; must be True, False or None")
@@ -225,11 +203,7 @@ def from_config(
     engine: str = "auto",
     where: str = "",
 ) -> GRU | Stack:
-    """The layer of a serialized Keras layer and its arrays, in the order of `layer.get_weights()`.
-
-    Raises:
-        SpecError: it is no GRU, or does what onegru does not.
-    """
+    """The layer of a serialized Keras layer and its arrays, in the order of `layer.get_weights()`."""
     return _build(_read_config(class_name, config, generation, where), arrays, engine, where)
 
 

@@ -19,17 +19,11 @@ Block = Literal["W", "R", "Wb", "Rb"]
 
 @dataclass(frozen=True, slots=True)
 class TensorForm:
-    """One tensor of a framework's GRU, for one layer and direction.
+    """One tensor of a framework's GRU, for one layer and direction."""
 
-    Attributes:
-        name: the framework's name of it, without prefixes and suffixes.
-        blocks: what it holds; of several, each is one row of a leading axis.
-        gates: the gates of each block that it holds, in its order, out of "z", "r" and "h".
-    """
-
-    name: str
-    blocks: tuple[Block, ...]
-    gates: str
+    name: str  # the framework's name of it, without prefixes and suffixes
+    blocks: tuple[Block, ...]  # what it holds; of several, each is one row of a leading axis
+    gates: str  # the gates of each block that it holds, in its order, out of "z", "r" and "h"
 
     @property
     def is_kernel(self) -> bool:
@@ -39,29 +33,20 @@ class TensorForm:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """How one framework keeps a GRU.
+    """How one framework keeps a GRU."""
 
-    Attributes:
-        name: its name.
-        forms: the tensors under each reset mode (linear_before_reset) that it has. A bias that no tensor
-            holds is zero.
-        transposed: whether kernels are [input, gates·H]; [gates·H, input] otherwise.
-        may_lack_biases: whether all biases together may be left out.
-        activations: its functions by its own names, except those that onegru does not have or does not
-            compute by the same formula.
-        default_activations: its names of (f, g) by default.
-        fixed_activations: whether it has no others.
-        activation_layers: its activation layers, which may stand for a function: the ONNX function, the entry
-            of the layer's configuration that is its alpha, and the value that each other entry must have.
-    """
-
-    name: str
+    name: str  # its name
+    # the tensors under each reset mode (linear_before_reset) that it has. A bias that no tensor holds is zero
     forms: Mapping[bool, tuple[TensorForm, ...]]
-    transposed: bool
-    may_lack_biases: bool
+    transposed: bool  # whether kernels are [input, gates·H]; [gates·H, input] otherwise
+    may_lack_biases: bool  # whether all biases together may be left out
+    # its functions by its own names, except those that onegru does not have or does not compute by the same
+    # formula
     activations: Mapping[str, Activation]
-    default_activations: tuple[str, str] = ("sigmoid", "tanh")
-    fixed_activations: bool = False
+    default_activations: tuple[str, str] = ("sigmoid", "tanh")  # its names of (f, g) by default
+    fixed_activations: bool = False  # whether it has no others
+    # its activation layers, which may stand for a function: the ONNX function, the entry of the layer's
+    # configuration that is its alpha, and the value that each other entry must have
     activation_layers: Mapping[str, tuple[str, str, Mapping[str, object]]] = field(default_factory=dict)
 
 

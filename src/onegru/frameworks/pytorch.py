@@ -50,25 +50,18 @@ _OTHERS = {1: "a plain RNN", 4: "an LSTM"}
 
 @dataclass(slots=True)
 class Group:
-    """The tensors of one recurrent module.
+    """The tensors of one recurrent module."""
 
-    Attributes:
-        prefix: what stands before their names, without its last dot.
-        tensors: by (layer, whether it is the reverse direction), then by name; a cell's are layer None.
-        parts: a part by the name of the tensor that would be computed from it.
-        is_packed: whether there are PyTorch's packed weights in the place of tensors.
-        form: the entry for what a module of `onegru.torch` computes; None for what PyTorch's does.
-        other: the first further tensor under the prefix, which no GRU of PyTorch has; "" for none.
-        astray: the name of an entry as `form` that stands beside no tensors, perhaps this module's; "" for
-            none.
-    """
-
-    prefix: str
+    prefix: str  # what stands before their names, without its last dot
+    # by (layer, whether it is the reverse direction), then by name; a cell's are layer None
     tensors: dict[tuple[int | None, bool], dict[str, object]] = field(default_factory=dict)
+    # a part by the name of the tensor that would be computed from it
     parts: dict[str, str] = field(default_factory=dict)
-    is_packed: bool = False
+    is_packed: bool = False  # whether there are PyTorch's packed weights in the place of tensors
+    # the entry for what a module of `onegru.torch` computes; None for what PyTorch's does
     form: object = None
-    other: str = ""
+    other: str = ""  # the first further tensor under the prefix, which no GRU of PyTorch has; "" for none
+    # the name of an entry as `form` that stands beside no tensors, perhaps this module's; "" for none
     astray: str = ""
 
     def check_complete(self, where: str) -> None:
@@ -381,17 +374,7 @@ def form_name(prefix: str) -> str:
 
 
 def read_group(group: Group, *, engine: str = "auto", where: str = "", layout: int = 0) -> GRU | Stack:
-    """The layer, or the stack, of one recurrent module.
-
-    Args:
-        group: its tensors.
-        engine: what runs it.
-        where: a prefix of messages.
-        layout: of its calls.
-
-    Raises:
-        SpecError: it is no GRU, or tensors are missing or do not fit.
-    """
+    """The layer, or the stack, of one recurrent module."""
     where += f"{group.prefix}: " if group.prefix else ""
     if group.refusal:
         raise SpecError(f"{where}{group.refusal}")

@@ -32,20 +32,7 @@ def read(
     activations: Sequence[tuple[Activation, Activation]] | None = None,
     where: str = "",
 ) -> tuple[Spec, Weights]:
-    """Bring a framework's tensors into canonical form.
-
-    Args:
-        framework: whose they are.
-        directions: the tensors of each direction, the forward one first where there are two. Tensors that the
-            framework does not have are refused.
-        linear_before_reset: the reset mode; one that the framework has.
-        direction: which way the layer runs.
-        activations: (f, g) for each direction; None for the framework's default.
-        where: what to put before an error.
-
-    Raises:
-        SpecError: a tensor is missing, unknown, or of a shape or type that does not fit.
-    """
+    """Bring a framework's tensors into canonical form."""
     forms = framework.forms[linear_before_reset]
     parts = [_read_direction(framework, forms, tensors, where) for tensors in directions]
     if len({(part[0].shape, part[0].dtype) for part in parts}) > 1:
@@ -147,18 +134,6 @@ def write(framework: Framework, spec: Spec, weights: Weights, *, where: str = ""
 
     Biases for which the framework has no place are added to those next to them, where that keeps the
     function: they can't be split again.
-
-    Args:
-        framework: whose form it is.
-        spec: what the layer computes.
-        weights: what it computes with.
-        where: what to put before an error.
-
-    Returns:
-        for each direction, an array for each of the framework's tensors, by name.
-
-    Raises:
-        SpecError: the framework's form can't express the layer; the message says why.
     """
     _check_expressible(framework, spec, where)
     return [_write_direction(framework, spec, weights, index, where) for index in range(spec.num_directions)]
@@ -223,11 +198,7 @@ def _sum(a: Array, b: Array) -> Array:
 
 
 def find_activation(framework: Framework, name: object, argument: str) -> Activation:
-    """The function that a framework calls `name`.
-
-    Raises:
-        SpecError: there is none, or onegru does not have it.
-    """
+    """The function that a framework calls `name`."""
     if not isinstance(name, str) or name not in framework.activations:
         known = ", ".join(framework.activations)
         raise SpecError.of(
@@ -241,15 +212,7 @@ def find_activation(framework: Framework, name: object, argument: str) -> Activa
 def find_activations(
     framework: Framework, names: Mapping[str, object] | None = None
 ) -> tuple[Activation, Activation]:
-    """The functions (f, g) of a cell.
-
-    Args:
-        framework: whose they are.
-        names: what it calls them, by argument; None, also for one of them, for its default.
-
-    Raises:
-        SpecError: as `find_activation` does.
-    """
+    """The functions (f, g) of a cell."""
     names = names or {"f": None, "g": None}
     f, g = (
         find_activation(framework, default if name is None else name, argument)
@@ -259,11 +222,7 @@ def find_activations(
 
 
 def activation_name(framework: Framework, function: Activation, argument: str = "activations") -> str:
-    """What a framework calls a function.
-
-    Raises:
-        SpecError: it has none with this formula and these values.
-    """
+    """What a framework calls a function."""
     for name, own in framework.activations.items():
         if own == function:
             return name

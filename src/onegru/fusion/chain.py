@@ -35,27 +35,16 @@ def replace_cells(graph: Graph) -> dict[str, str]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Found:
-    """A cell in a graph.
+    """A cell in a graph."""
 
-    Attributes:
-        cell: the cell.
-        ops: the operators between its state and its new state, which it replaces.
-        zeroed: values that are its new state, zero where the step is off.
-        twin: another value that is its new state, as Keras passes on its output as well; "" for none.
-    """
-
-    cell: Cell
-    ops: list[Op]
-    zeroed: list[str]
-    twin: str = ""
+    cell: Cell  # the cell
+    ops: list[Op]  # the operators between its state and its new state, which it replaces
+    zeroed: list[str]  # values that are its new state, zero where the step is off
+    twin: str = ""  # another value that is its new state, as Keras passes on its output as well; "" for none
 
 
 class _Cells:
-    """The cells of a graph.
-
-    Args:
-        graph: the graph.
-    """
+    """The cells of a graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -311,14 +300,7 @@ class _Cells:
 
 
 class _Chain:
-    """A chain of cells that becomes one node.
-
-    Args:
-        graph: the graph.
-        emitter: takes the new operators.
-        chain: the cells.
-        removed: the operators that they are.
-    """
+    """A chain of cells that becomes one node."""
 
     def __init__(self, graph: Graph, emitter: Emitter, chain: list[_Found], removed: list[Op]) -> None:
         self.graph = graph
@@ -435,15 +417,10 @@ class _Chain:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Used:
-    """Who takes the states of a chain.
+    """Who takes the states of a chain."""
 
-    Attributes:
-        stacks: what puts all of them side by side.
-        single: those that are taken one by one.
-    """
-
-    stacks: list[Op]
-    single: list[str]
+    stacks: list[Op]  # what puts all of them side by side
+    single: list[str]  # those that are taken one by one
 
     def __bool__(self) -> bool:
         return bool(self.stacks or self.single)

@@ -27,14 +27,7 @@ STEPS = 4
 
 
 class Values(dict[str, Array]):
-    """Arrays by the names of values.
-
-    Args:
-        arrays: the first ones.
-        kinks: is told where operators are.
-        rounding: rounds the results of each operator; None for results as they are.
-        layers: what computes the cells that a file has as layers, to be used again.
-    """
+    """Arrays by the names of values."""
 
     def __init__(
         self,
@@ -54,12 +47,7 @@ class UnknownError(Exception):
 
 
 class Sizes(dict[str, int]):
-    """A number for each size that has a name.
-
-    Args:
-        equal: whether all are the same.
-        least: how large some have to be.
-    """
+    """A number for each size that has a name."""
 
     def __init__(self, equal: bool = False, least: Mapping[Size, int] | None = None) -> None:
         super().__init__()
@@ -114,11 +102,7 @@ def run(
 
 
 def evaluate(op: Op, inputs: list[Array | None], values: Values) -> None:
-    """Compute an operator in float64, and add what it gives to the values.
-
-    Raises:
-        UnknownError: it cannot be computed here.
-    """
+    """Compute an operator in float64, and add what it gives to the values."""
     if values.kinks is not None:
         values.kinks.note(op, inputs)
     if op.kind == "Shape" and inputs[0] is not None:

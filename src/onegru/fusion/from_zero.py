@@ -19,14 +19,7 @@ from onegru.fusion.nodes.sources import before, path
 
 
 def is_step_from_zero(at: Expressions, name: str, first: Cell, second: Cell) -> bool:
-    """Whether a value is what a cell computes from a state of zeros, one step before that cell.
-
-    Args:
-        at: the expressions of the graph.
-        name: the value, which is the state that `first` takes.
-        first: a cell.
-        second: the cell after it, which shows how inputs continue in time.
-    """
+    """Whether a value is what a cell computes from a state of zeros, one step before that cell."""
     state = at.flow.resolve(first.state.name)
     places = [*first.inputs, *([first.attention] if first.attention else [])]
     later = [*second.inputs, *([second.attention] if second.attention else [])]
@@ -62,10 +55,6 @@ class _Substituted:
     """Polynomials with other values in the place of theirs.
 
     Products with matrices of equal content become one, however a model keeps them.
-
-    Args:
-        at: the expressions of the graph.
-        value: what takes the place of a view.
     """
 
     def __init__(self, at: Expressions, value: Callable[[View], Polynomial]) -> None:

@@ -15,13 +15,7 @@ from onegru.fusion.search import Fused, NearMiss, Search
 
 
 class Graph:
-    """A graph, or a body, being changed.
-
-    Args:
-        flow: the graph.
-        search: what is found.
-        at: the expressions of a loop's body.
-    """
+    """A graph, or a body, being changed."""
 
     def __init__(self, flow: Flow, search: Search, at: Expressions | None = None) -> None:
         self.flow = flow
@@ -46,14 +40,6 @@ class Graph:
         """Compare the new operators with the old ones, and take them if they agree.
 
         Where only layers are cells there is no algebra to check, and a model is loaded: they are taken.
-
-        Args:
-            emitter: has the new operators.
-            place: what to call what was replaced.
-            run_loop: runs an operator with a body.
-
-        Returns:
-            what the comparison has found; None if the old operators stay.
         """
         if self.search.only_layers:
             self.made.take(emitter)

@@ -38,17 +38,11 @@ _MOST_TRIES, _LEAST_TRIES = 48, 4
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What a comparison of old and new operators has found.
+    """What a comparison of old and new operators has found."""
 
-    Attributes:
-        difference: how they differ, in words; "" if they agree.
-        outputs: how many numbers were compared in each run.
-        moved: how many of these changed from run to run: the others say little.
-    """
-
-    difference: str
-    outputs: int = 0
-    moved: int = 0
+    difference: str  # how they differ, in words; "" if they agree
+    outputs: int = 0  # how many numbers were compared in each run
+    moved: int = 0  # how many of these changed from run to run: the others say little
 
 
 def compare(
@@ -59,20 +53,7 @@ def compare(
     indices: Mapping[str, LoopIndex] | None = None,
     dtype: str | None = None,
 ) -> Compared:
-    """Compute values by a graph's own and by new operators, on numbers of all sizes and beyond every kink.
-
-    Args:
-        flow: the graph.
-        new: operators that compute some of its values again, in an order in which they can run.
-        constants: new constants.
-        run_loop: runs an operator with a body.
-        indices: values that are indices of the loop around, of which the first iterations are computed.
-        dtype: the type of values whose type the graph does not say.
-
-    Raises:
-        UnknownError: they cannot be computed here, or no output depends on the inputs.
-        MissError: they agree on finite numbers only.
-    """
+    """Compute values by a graph's own and by new operators, on numbers of all sizes and beyond every kink."""
     runs = _Runs(flow, new, constants, run_loop, indices or {}, dtype)
     difference = at_infinity = ""
     for equal in (False, True):  # sizes of different names may have to be the same

@@ -22,88 +22,53 @@ _log = logging.getLogger("onegru")
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A recurrence that became a GRU node.
+    """A recurrence that became a GRU node."""
 
-    Attributes:
-        place: the value that its last step gave, or the name of the loop that it was.
-        form: "cell", "chain" or "loop".
-        steps: how many steps it has; None for as many as its input.
-        nodes: how many nodes were replaced.
-        operator: the node's operator.
-        hidden_size: H.
-        input_size: I.
-        direction: forward or reverse.
-        linear_before_reset: whether the reset gate acts after the recurrent product.
-        activations: f and g, in words.
-        masked: whether steps can be switched off.
-        outputs: how many numbers the numeric check compared in each of its runs.
-        input_dependent: how many of these changed with its inputs.
-    """
-
-    place: str
-    form: str
-    steps: int | None
-    nodes: int
-    operator: str
-    hidden_size: int
-    input_size: int
-    direction: str
-    linear_before_reset: bool
-    activations: tuple[str, str]
-    masked: bool
-    outputs: int
-    input_dependent: int
+    place: str  # the value that its last step gave, or the name of the loop that it was
+    form: str  # "cell", "chain" or "loop"
+    steps: int | None  # how many steps it has; None for as many as its input
+    nodes: int  # how many nodes were replaced
+    operator: str  # the node's operator
+    hidden_size: int  # H
+    input_size: int  # I
+    direction: str  # forward or reverse
+    linear_before_reset: bool  # whether the reset gate acts after the recurrent product
+    activations: tuple[str, str]  # f and g, in words
+    masked: bool  # whether steps can be switched off
+    outputs: int  # how many numbers the numeric check compared in each of its runs
+    input_dependent: int  # how many of these changed with its inputs
 
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """A recurrence that was not fused.
+    """A recurrence that was not fused."""
 
-    Attributes:
-        place: the value that it gives, or the loop.
-        reason: which part does not fit.
-    """
-
-    place: str
-    reason: str
+    place: str  # the value that it gives, or the loop
+    reason: str  # which part does not fit
 
 
 @dataclass(eq=False, slots=True)
 class Search:
-    """The search through a model.
+    """The search through a model."""
 
-    Attributes:
-        names: all names in use.
-        source: the model, for messages.
-        dtype: the element type of what has none that is known.
-        progress: called now and then.
-        total: how many operators there are.
-        algebra: the atoms.
-        fused: the recurrences that were replaced.
-        near_misses: those that were not fused.
-        allows: why the format has no node for a cell; empty if it has one.
-        refuted: how many matches numbers have refused, each of which the algebra should have refused.
-        has_lengths: whether those who run the file honour the node's lengths.
-        opset: of ONNX's operators.
-        writes: the kinds of operators that the file may be given beside nodes; None for all.
-        only_layers: whether cells are only those that the file has as layers, and nothing is computed
-            otherwise than by them: results are the same to the bit.
-    """
-
-    names: set[str]
-    source: str = "the model"
-    dtype: str = "float32"
-    progress: Progress | None = None
-    total: int = 0
+    names: set[str]  # all names in use
+    source: str = "the model"  # the model, for messages
+    dtype: str = "float32"  # the element type of what has none that is known
+    progress: Progress | None = None  # called now and then
+    total: int = 0  # how many operators there are
     seen: int = 0
-    algebra: Algebra = field(default_factory=Algebra)
-    fused: list[Fused] = field(default_factory=list)
-    near_misses: list[NearMiss] = field(default_factory=list)
-    refuted: int = 0
-    has_lengths: bool = True
-    opset: int = EVERY_OPSET
+    algebra: Algebra = field(default_factory=Algebra)  # the atoms
+    fused: list[Fused] = field(default_factory=list)  # the recurrences that were replaced
+    near_misses: list[NearMiss] = field(default_factory=list)  # those that were not fused
+    refuted: int = 0  # how many matches numbers have refused, each of which the algebra should have refused
+    has_lengths: bool = True  # whether those who run the file honour the node's lengths
+    opset: int = EVERY_OPSET  # of ONNX's operators
+    # the kinds of operators that the file may be given beside nodes; None for all
     writes: Collection[str] | None = None
+    # whether cells are only those that the file has as layers, and nothing is computed otherwise than by
+    # them: results are the same to the bit
     only_layers: bool = False
+    # why the format has no node for a cell; empty if it has one
     allows: Callable[[Cell], str] = lambda cell: ""
 
     @contextmanager

@@ -30,17 +30,7 @@ from onegru.fusion.nodes.sources import Sliced, Source, in_loop, path
 
 
 def replace_loop(graph: Graph, loop: Loop, at: Expressions, place: str) -> None:
-    """Replace a loop, once the numeric check passes.
-
-    Args:
-        graph: the graph around it.
-        loop: the loop.
-        at: the expressions of its body.
-        place: what to call it.
-
-    Raises:
-        MissError: it holds more than cells, or none; then the message is empty.
-    """
+    """Replace a loop, once the numeric check passes."""
     try:
         _Whole(graph, loop, at, place).replace()
     except MissError:

@@ -11,13 +11,7 @@ from onegru.drawing.card import card
 
 
 def layer_card(spec: Spec, facts: Sequence[tuple[str, str]], storage: str) -> str:
-    """The card of a layer.
-
-    Args:
-        spec: what it computes.
-        facts: what else there is to say.
-        storage: the type that W and R are kept in.
-    """
+    """The card of a layer."""
     what = [
         ("computes", "GRU with attention" if spec.attention else "GRU"),
         ("input → hidden", f"{spec.input_size} → {spec.hidden_size}, {spec.dtype}"),

@@ -335,14 +335,7 @@ class GRU(_native.Caller):
     def _trace(
         self, ports: Sequence[Port], values: Mapping[str, object], name: str = "", source: str = ""
     ) -> GateTrace:
-        """The gates of a call through the ports of an operator, by its names. Raises as `_apply` does.
-
-        Args:
-            ports: the operator's inputs and outputs.
-            values: its inputs by name.
-            name: of the node, if there is one.
-            source: the model's name; the trace's also tells in what weights are kept, as others may differ.
-        """
+        """The gates of a call through the ports of an operator, by its names. Raises as `_apply` does."""
         from onegru.layers.gates.data import gates_of
         from onegru.layers.gates.trace import GateTrace
 
@@ -386,20 +379,7 @@ class GRU(_native.Caller):
         *,
         strict_types: bool = False,
     ) -> dict[str, Array]:
-        """Run the layer through the ports of an operator, with its names and axes.
-
-        Args:
-            ports: the operator's inputs and outputs.
-            values: its inputs by name; None, or no item, for absent ones.
-            outputs: the outputs wanted, by name: arrays to write into, None for new ones.
-            strict_types: whether lengths must be of a type that the specification allows.
-
-        Returns:
-            the wanted outputs, by name.
-
-        Raises:
-            SpecError: an input is invalid.
-        """
+        """Run the layer through the ports of an operator, with its names and axes."""
         inputs, sizes = self._inputs(ports, values, strict_types)
         arrays: dict[str, Array] = {}
         views: dict[str, Array] = {}
@@ -502,11 +482,7 @@ def present(**attributes: object) -> dict[str, object]:
 
 
 def check_layout(layout: object) -> int:
-    """A layout.
-
-    Raises:
-        SpecError: it is neither 0 nor 1.
-    """
+    """A layout."""
     if isinstance(layout, bool) or not isinstance(layout, int | np.integer) or layout not in (0, 1):
         raise SpecError.of("layout", f"{shown(layout)}; must be 0 or 1")
     return int(layout)

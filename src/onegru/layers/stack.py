@@ -122,21 +122,7 @@ class Stack:
         sequence_lens: ArrayLike | None = None,
         layout: int | None = None,
     ) -> tuple[Array, tuple[Array, ...]]:
-        """Run all layers over a batch of sequences.
-
-        Args:
-            X: [T, B, I], or [B, T, I] under layout 1; of the layers' type.
-            initial_h: one array for each layer, [D, B, H] ([B, D, H] under layout 1); or, if all layers are
-                of the same size, a single array [L·D, B, H] as in PyTorch, in either layout; None for zeros.
-            sequence_lens: [B], integers, each in 0…T; None for all T. They hold for every layer.
-            layout: 0 for time first, 1 for batch first; None for the stack's own.
-
-        Returns:
-            Y of the last layer, [T, D, B, H] or [B, T, D, H], and Y_h of each layer, [D, B, H] or [B, D, H].
-
-        Raises:
-            SpecError: an argument is invalid; the message names the layer.
-        """
+        """Run all layers over a batch of sequences."""
         last: list[Array] = []
 
         def run(layer: GRU, Y: ArrayLike, **arguments: Any) -> Array:
@@ -334,11 +320,7 @@ class StackStream:
 
 
 def layers_of(source: GRU | Stack) -> Sequence[GRU]:
-    """The layers of a stack, or the one layer.
-
-    Raises:
-        SpecError: it is neither.
-    """
+    """The layers of a stack, or the one layer."""
     if isinstance(source, GRU):
         return (source,)
     if isinstance(source, Stack):

@@ -17,12 +17,7 @@ _KEY = "state/"
 
 
 def write_states(path: str | os.PathLike[str], states: Mapping[str, Array]) -> None:
-    """Write states, by name; bfloat16, which NumPy's format lacks, as uint16.
-
-    Raises:
-        SpecError: path is not the name of a file.
-        OSError: it cannot be written; what was there before stays.
-    """
+    """Write states, by name; bfloat16, which NumPy's format lacks, as uint16."""
     arrays = {
         _KEY + name: state.view(np.uint16) if state.dtype.name == "bfloat16" else state
         for name, state in states.items()
@@ -32,18 +27,7 @@ def write_states(path: str | os.PathLike[str], states: Mapping[str, Array]) -> N
 
 
 def read_states(path: str | os.PathLike[str], expected: Callable[[str, Header], str]) -> dict[str, Array]:
-    """The states that `write_states` wrote, by name.
-
-    Args:
-        path: the file.
-        expected: takes a state's name and its array's header, before the array is read; returns the type that
-            the state must have, or raises SpecError if it does not fit.
-
-    Raises:
-        FormatError: it is not such a file.
-        SpecError: path is not the name of a file, or `expected` raises it.
-        OSError: it cannot be opened.
-    """
+    """The states that `write_states` wrote, by name."""
     path = file_path("path", path)
     types: dict[str, str] = {}
 

@@ -178,11 +178,7 @@ class Stream(_native.Stepper):
         return Y
 
     def _write(self, values: Array, out: Array) -> Array:
-        """Copy `values`, of the layer's type, to `out`, checked as by `step` and `run`.
-
-        Raises:
-            SpecError: `out` is not a writeable array of their type and shape.
-        """
+        """Copy `values`, of the layer's type, to `out`, checked as by `step` and `run`."""
         output(out, values.shape, self._dtype)[...] = values
         return out
 

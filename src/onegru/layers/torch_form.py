@@ -33,15 +33,10 @@ _RESETS = "resets_to_initial"
 
 @dataclass(frozen=True, slots=True)
 class TorchForm:
-    """What a module computes, without its sizes and type.
+    """What a module computes, without its sizes and type."""
 
-    Attributes:
-        spec: of any of its layers; its sizes and its type mean nothing.
-        resets_to_initial: whether a reset restores the initial state; else it sets zeros.
-    """
-
-    spec: Spec
-    resets_to_initial: bool = False
+    spec: Spec  # of any of its layers; its sizes and its type mean nothing
+    resets_to_initial: bool = False  # whether a reset restores the initial state; else it sets zeros
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "spec", replace(self.spec, **_SIZES))
@@ -54,11 +49,7 @@ class TorchForm:
         return self in (plain, TorchForm(both))
 
     def codes(self) -> list[int]:
-        """The numbers of the entry.
-
-        Raises:
-            SpecError: alpha or beta of an activation is infinite.
-        """
+        """The numbers of the entry."""
         document = {name: value for name, value in spec_to_json(self.spec).items() if name not in _SIZES}
         return list(json.dumps(document | {_RESETS: self.resets_to_initial}).encode())
 
@@ -87,11 +78,7 @@ def _words(value: object) -> str:
 
 
 def read_torch_form(entry: object) -> TorchForm:
-    """The form that an entry says.
-
-    Raises:
-        SpecError: it is not one that `onegru.torch` writes.
-    """
+    """The form that an entry says."""
     codes = as_tensor("a form", entry).astype(np.float64)
     whole = np.rint(codes)
     if codes.ndim != 1 or codes.size > LONGEST or not np.all(np.abs(codes - whole) < 0.25):

@@ -46,22 +46,14 @@ _Slot = tuple[Role, int]  # a role, and the layer's number where each layer has 
 
 @dataclass(frozen=True, slots=True)
 class OutputCheck:
-    """An output of source and target.
+    """An output of source and target."""
 
-    Attributes:
-        output: its name in the target.
-        difference: how far the two differ.
-        tolerance: how far they may.
-        compared: how many numbers were compared: those that are finite in the source.
-        steps: how many steps the longest row took.
-        in_float32: whether OpenVINO computes float64 in float32 on the way, so that they may differ by that.
-    """
-
-    output: str
-    difference: Difference
-    tolerance: float
-    compared: int
-    steps: int
+    output: str  # its name in the target
+    difference: Difference  # how far the two differ
+    tolerance: float  # how far they may
+    compared: int  # how many numbers were compared: those that are finite in the source
+    steps: int  # how many steps the longest row took
+    # whether OpenVINO computes float64 in float32 on the way, so that they may differ by that
     in_float32: bool = False
 
     @property
@@ -73,19 +65,7 @@ class OutputCheck:
 def convert_layers(
     source: GRU | Stack, target: Path, options: dict[str, int | bool | None]
 ) -> list[OutputCheck]:
-    """Write layers to a temporary file, compare, and replace the target if they agree.
-
-    Args:
-        source: what to write.
-        target: the file to write, which is replaced; its suffix says as what.
-        options: of `onegru.save_layers`.
-
-    Returns:
-        what was compared; if any of it does not agree, nothing was written.
-
-    Raises:
-        SpecError: an option is not legal, or the target cannot express a layer.
-    """
+    """Write layers to a temporary file, compare, and replace the target if they agree."""
     place = Path(os.path.realpath(target))
     temporary = partial(tempfile.TemporaryDirectory, dir=place.parent, prefix=f".{target.name[:50]}.")
     with naming(target), temporary() as folder:
@@ -105,18 +85,7 @@ def convert_layers(
 
 
 def _check(source: GRU | Stack, target: Path) -> list[OutputCheck]:
-    """Run source and target on random inputs, lengths among them if the target takes any.
-
-    Args:
-        source: what was written.
-        target: the file written.
-
-    Returns:
-        for each output the run that differs most, with all that was compared.
-
-    Raises:
-        FormatError, SpecError: the target cannot be read, or nothing can be compared.
-    """
+    """Run source and target on random inputs, lengths among them if the target takes any."""
     runs = [_run_both(source, target, *sizes) for sizes in reversed(_SIZES)]
     return [
         replace(
@@ -213,11 +182,7 @@ def _name(slot: _Slot, count: int) -> str:
 
 
 class _Comparison:
-    """Compares outputs with those of the source on the same inputs.
-
-    Raises:
-        FormatError: that would prove nothing.
-    """
+    """Compares outputs with those of the source on the same inputs."""
 
     def __init__(
         self,

@@ -35,32 +35,16 @@ _PRODUCTS |= {"MatMulNBits", "MatMulBnb4"}
 
 @dataclass(frozen=True, slots=True)
 class Decomposed:
-    """What a search through an ONNX model found.
+    """What a search through an ONNX model found."""
 
-    Attributes:
-        model: the model, with a GRU node for each recurrence in `fused`.
-        fused: the recurrences that were replaced.
-        near_misses: those that were not fused.
-        nodes: how many nodes the model had, those in bodies included, and how many it has now.
-    """
-
-    model: ModelProto
-    fused: tuple[Fused, ...]
-    near_misses: tuple[NearMiss, ...]
-    nodes: tuple[int, int]
+    model: ModelProto  # the model, with a GRU node for each recurrence in `fused`
+    fused: tuple[Fused, ...]  # the recurrences that were replaced
+    near_misses: tuple[NearMiss, ...]  # those that were not fused
+    nodes: tuple[int, int]  # how many nodes the model had, those in bodies included, and how many it has now
 
 
 def replace_decomposed(source: Source, model: ModelProto, progress: Progress | None = None) -> Decomposed:
-    """Replace the decomposed GRUs of a model, which this may change.
-
-    Args:
-        source: where it comes from.
-        model: the model, as `read_model` checked it.
-        progress: called with the number of nodes looked at, and of all.
-
-    Raises:
-        FormatError: the model is broken.
-    """
+    """Replace the decomposed GRUs of a model, which this may change."""
     from onegru.formats.onnx.functions.augru import add_augru_functions
     from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
     from onegru.formats.onnx.node import is_plain_constant
@@ -100,30 +84,16 @@ def replace_decomposed(source: Source, model: ModelProto, progress: Progress | N
 
 @dataclass(frozen=True, slots=True)
 class DecomposedIr:
-    """What a search through an IR found.
+    """What a search through an IR found."""
 
-    Attributes:
-        document: the IR, changed.
-        fused, near_misses, nodes: as of `Decomposed`.
-    """
-
-    document: IrDocument
-    fused: tuple[Fused, ...]
+    document: IrDocument  # the IR, changed
+    fused: tuple[Fused, ...]  # as of `Decomposed`
     near_misses: tuple[NearMiss, ...]
     nodes: tuple[int, int]
 
 
 def find_in_ir(file: Opened, progress: Progress | None = None, *, only_layers: bool = False) -> DecomposedIr:
-    """The decomposed GRUs of an IR that has been read, with layers for them.
-
-    Args:
-        file: the file.
-        progress: as of `replace_decomposed`.
-        only_layers: whether to find only loops over one axis of what GRUCell and AUGRUCell layers compute.
-
-    Raises:
-        FormatError: it cannot be searched.
-    """
+    """The decomposed GRUs of an IR that has been read, with layers for them."""
     from onegru.formats.openvino.document import IrDocument
     from onegru.formats.openvino.states import ir_of
     from onegru.fusion.openvino.model import fuse_ir
@@ -145,11 +115,7 @@ def _layer_count(root: ET.Element) -> int:
 
 
 def find_in_file(file: Opened) -> Decomposed | DecomposedIr:
-    """The decomposed GRUs of a model that has been read.
-
-    Raises:
-        FormatError: it cannot be searched.
-    """
+    """The decomposed GRUs of a model that has been read."""
     if file.kind is Kind.OPENVINO:
         return find_in_ir(file)
     from onegru.formats.onnx.validate import Source, model_of
@@ -170,11 +136,7 @@ def fusing_hint(path: str | os.PathLike[str]) -> str:
 
 
 def tflite_graph(file: Opened) -> tuple[Graph, Decomposed]:
-    """The graph of a TensorFlow Lite model with GRU nodes for its decomposed GRUs; for `Opened.once`.
-
-    Raises:
-        FormatError: the file is broken or hostile.
-    """
+    """The graph of a TensorFlow Lite model with GRU nodes for its decomposed GRUs; for `Opened.once`."""
     model, _ = file.once(tflite_model)
     from onegru.formats.onnx.parse import parse_onnx
     from onegru.formats.onnx.validate import Source, read_model, serialized
@@ -200,12 +162,7 @@ def fused_graph(file: Opened) -> Graph:
 
 
 def with_sequences(file: Opened, graph: Graph) -> Graph:
-    """The graph of an IR with a sequence for each loop that does nothing but what a cell does at each step.
-
-    Args:
-        file: the IR, which `read_ir` has read.
-        graph: its graph.
-    """
+    """The graph of an IR with a sequence for each loop that does nothing but what a cell does at each step."""
     try:
         found = find_in_ir(file, only_layers=True)
         return replace(found.document.graph(file.path), file=file) if found.fused else graph
@@ -214,12 +171,7 @@ def with_sequences(file: Opened, graph: Graph) -> Graph:
 
 
 def fused_onnx(source: Source, data: bytes) -> Graph:
-    """The graph of a serialized ONNX model with its decomposed GRUs replaced.
-
-    Raises:
-        FormatError: the file is broken, hostile or beyond what onegru reads.
-        SpecError: the specification forbids an attribute of a GRU node.
-    """
+    """The graph of a serialized ONNX model with its decomposed GRUs replaced."""
     from onegru.formats.onnx.parse import parse_onnx
     from onegru.formats.onnx.validate import read_model
 

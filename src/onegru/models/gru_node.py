@@ -102,14 +102,7 @@ class GruNode:
     def _prepare(
         self, constants: Mapping[str, object], defaults: Container[str], shared: dict[object, GruNode]
     ) -> None:
-        """Make the layer before any run, if its weights are constants.
-
-        Args:
-            constants: the model's constants.
-            defaults: the names of those that are defaults of inputs, which a run may override.
-            shared: nodes that have a layer, by what it is made of: nodes that share weights, such as the
-                cells of an unrolled loop, share the layer as well.
-        """
+        """Make the layer before any run, if its weights are constants."""
         node = self._step
         port = node.operator.input("initial_h")
         state = constants.get(node.inputs.get(port.name, "")) if port is not None else None
@@ -172,16 +165,7 @@ class GruNode:
                 given[state.name] = np.zeros([sizes[axis] for axis in state.axes], numpy_dtype(spec.dtype))
 
     def _trace(self, runs: Sequence[Mapping[str, Array]], source: str) -> GateTrace:
-        """The gates of the node, as the model runs it.
-
-        Args:
-            runs: its inputs, by the specification's names, each time that it ran; without weights where they
-                are those of its layer.
-            source: what the model is called.
-
-        Raises:
-            SpecError: the node did not run.
-        """
+        """The gates of the node, as the model runs it."""
         from onegru.layers.gates.data import join_runs
 
         if not runs:
@@ -198,12 +182,7 @@ class GruNode:
             return layer._trace(_ports_of(lowered), given, self.name, source)
 
     def _repeat(self, layer: GRU, arrays: Mapping[str, Array]) -> Callable[[], dict[str, Array]]:
-        """What runs another layer that has the node's shapes, and returns its outputs by role, in any layout.
-
-        Args:
-            layer: the layer.
-            arrays: the node's inputs and outputs, by the specification's names.
-        """
+        """What runs another layer that has the node's shapes, and returns its outputs by role, in any layout."""
         lowered = self._lowered
         assert lowered is not None
         given = {name: arrays.get(name) for name in self._step.inputs if name not in WEIGHTS}
@@ -260,13 +239,7 @@ def _same_bits(a: Array | None, b: Array | None) -> bool:
 
 
 def prepare_nodes(nodes: Iterable[GruNode], constants: Mapping[str, object], graph: Graph) -> None:
-    """Make the layers of nodes whose weights are constants.
-
-    Args:
-        nodes: GRU nodes of one model.
-        constants: the model's constants.
-        graph: the model.
-    """
+    """Make the layers of nodes whose weights are constants."""
     shared: dict[object, GruNode] = {}
     defaults = {info.value for info in graph.inputs}
     for node in nodes:
@@ -281,17 +254,7 @@ def prepare_nodes(nodes: Iterable[GruNode], constants: Mapping[str, object], gra
 def check_stated(
     node: GruStep, constants: Mapping[str, object], graph: Graph, sizes: Mapping[str, int] | None = None
 ) -> None:
-    """Refuse a node that no run can be right for, by what its file says of the model's inputs and constants.
-
-    Args:
-        node: the node; in the body of another one, nothing is known of it here.
-        constants: the model's constants.
-        graph: the model.
-        sizes: those of its layer, by axis; None if they are not known.
-
-    Raises:
-        SpecError: lengths are of another type, or an input is of a shape that does not fit.
-    """
+    """Refuse a node that no run can be right for, by what its file says of the model's inputs and constants."""
     if node.bodies:
         return
     known = dict(sizes or {})
@@ -313,15 +276,7 @@ def check_stated(
 
 
 def find_node(nodes: Sequence[GruNode], node: object) -> int:
-    """The index of a node.
-
-    Args:
-        nodes: GRU nodes of one model.
-        node: a name, or an index.
-
-    Raises:
-        SpecError: there is no such node, or several have this name.
-    """
+    """The index of a node."""
     if isinstance(node, str):
         found = [index for index, item in enumerate(nodes) if item.name == node]
         if len(found) == 1:

@@ -208,17 +208,7 @@ def _folder_of(options: Any) -> Path | None:
 def _prepared(
     path_or_bytes: str | os.PathLike[str] | bytes,
 ) -> tuple[str | os.PathLike[str] | bytes, str | None, tuple[str, ...]]:
-    """A model as ONNX Runtime can open it.
-
-    Returns:
-        the model, with the functions of AUGRU nodes that have none; the folder of its external data, if they
-        cannot be told from it any more; and the optimizers that must not see it. Of what onnx cannot read,
-        the model as it is: ONNX Runtime will say what is wrong.
-
-    Raises:
-        FormatError: external data of a model that needs functions lie outside its folder.
-        SpecError: an AUGRU node is illegal.
-    """
+    """A model as ONNX Runtime can open it."""
     try:
         import onnx
 

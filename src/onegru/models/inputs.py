@@ -54,11 +54,7 @@ def _look(info: TensorInfo) -> _Look:
 
 
 def fit(info: TensorInfo, value: object) -> Array:
-    """`value` as an array that fits an input.
-
-    Raises:
-        SpecError: it does not.
-    """
+    """`value` as an array that fits an input."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:

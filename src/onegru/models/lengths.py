@@ -44,19 +44,13 @@ _COUNTED: Mapping[str, tuple[int, ...]] = {
 
 @dataclass
 class LengthsInput:
-    """An input that holds lengths.
+    """An input that holds lengths."""
 
-    Attributes:
-        sequences: the values whose steps they count, by the names of the model's operators.
-        axes: the axis of the steps in each.
-        is_scaled: whether they count other steps, of which the model computes those.
-        is_sure: whether a recurrence takes them; else they hide or pick steps, or something else.
-    """
-
+    # the values whose steps they count, by the names of the model's operators
     sequences: list[str] = field(default_factory=list)
-    axes: list[int] = field(default_factory=list)
-    is_scaled: bool = False
-    is_sure: bool = False
+    axes: list[int] = field(default_factory=list)  # the axis of the steps in each
+    is_scaled: bool = False  # whether they count other steps, of which the model computes those
+    is_sure: bool = False  # whether a recurrence takes them; else they hide or pick steps, or something else
 
 
 @dataclass(frozen=True)
@@ -74,13 +68,7 @@ def find_lengths(model: Model) -> Mapping[str, LengthsInput]:
 
 
 def steps_of(model: Model, lengths: LengthsInput, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-    """How many steps lengths must fit, as far as the file says it; None if it does not.
-
-    Args:
-        model: the model.
-        lengths: one of its inputs that hold them.
-        shapes: of its inputs, by name.
-    """
+    """How many steps lengths must fit, as far as the file says it; None if it does not."""
     timeline = _look(model).timeline
     if timeline is None or lengths.is_scaled:
         return None
@@ -99,11 +87,7 @@ def steps_of(model: Model, lengths: LengthsInput, shapes: Mapping[str, tuple[int
 
 
 def count_steps(model: Model, inputs: Mapping[str, Any]) -> dict[str, int]:
-    """How many steps the longest row of each GRU node takes in a run, by the node's name.
-
-    Raises:
-        OneGRUError: the model does not run.
-    """
+    """How many steps the longest row of each GRU node takes in a run, by the node's name."""
     return steps_in(model, runs_of_nodes(model, inputs))
 
 

@@ -63,13 +63,7 @@ def load(
 
 
 def graph_of(path: object, *, fuse: bool = False, folder: Path | None = None) -> Graph:
-    """The graph of a model, given as to `load`. Raises as it does, but needs no other runtime.
-
-    Args:
-        path: as for `load`.
-        fuse: likewise.
-        folder: that of the external data of a model in memory; None if it may have none.
-    """
+    """The graph of a model, given as to `load`. Raises as it does, but needs no other runtime."""
     if not isinstance(path, str | os.PathLike):
         return _in_memory(path, fuse, folder)
     file = open_model("path", path)

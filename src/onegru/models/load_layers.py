@@ -73,13 +73,7 @@ def load_layers(
 
 
 def left_out(file: Opened, grus: Collection[str] = (), keras_version: str | None = None) -> tuple[str, ...]:
-    """The tensors of a checkpoint, or layers of a Keras model, that are no part of its GRUs.
-
-    Args:
-        file: the file; of other kinds, nothing is told.
-        grus: the names of its GRUs, as `load_layers` gives them; empty for all of them.
-        keras_version: as in `load_layers`.
-    """
+    """The tensors of a checkpoint, or layers of a Keras model, that are no part of its GRUs."""
     return format_of(file).left_out(file, grus, keras_version)
 
 

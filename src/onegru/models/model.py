@@ -223,10 +223,6 @@ class Model:
         """Run the model, and return what `trace` does for each node, for each time that it ran.
 
         Weights are left out where the node has a layer.
-
-        Args:
-            inputs: as for `run`.
-            wanted: the indices of the nodes to look at; None for all.
         """
         nodes = self.gru_nodes
         if self._graph.whole is None:

@@ -28,14 +28,7 @@ Dims = Mapping[str, int | tuple[int, ...]]
 
 
 def check_random_inputs(inputs: object, dims: Dims | None, seed: object) -> Dims | None:
-    """Check the arguments of functions that use random inputs unless `inputs` are given.
-
-    Returns:
-        `dims`, its sizes as Python's integers.
-
-    Raises:
-        SpecError: one is not legal, or `dims` is given as well as `inputs`.
-    """
+    """Check the arguments of functions that use random inputs unless `inputs` are given."""
     integer("seed", seed, 0)
     if inputs is not None and not isinstance(inputs, Mapping):
         raise SpecError.of("inputs", f"{shown(inputs)}; must be a mapping from names to arrays")
@@ -66,17 +59,11 @@ def widths(model: Model) -> list[int]:
 
 
 class Drawn(NamedTuple):
-    """Random inputs of a model.
+    """Random inputs of a model."""
 
-    Attributes:
-        inputs: an array for each input that has no default.
-        outputs: what the model gives for them.
-        error: why it does not run on them; None if it does.
-    """
-
-    inputs: dict[str, Array]
-    outputs: dict[str, Any]
-    error: OneGRUError | None
+    inputs: dict[str, Array]  # an array for each input that has no default
+    outputs: dict[str, Any]  # what the model gives for them
+    error: OneGRUError | None  # why it does not run on them; None if it does
 
 
 def draw_inputs(
@@ -91,16 +78,6 @@ def draw_inputs(
     Dimensions of the same name get the same size, and so do the steps and the rows of all GRU nodes. Lengths
     lie between 1 and the number of steps, which one row has. Numbers are normal; where outputs are then not
     finite, as of logarithms and roots, they are drawn in other ways.
-
-    Args:
-        model: the model.
-        seed: of the random numbers.
-        sizes: of open dimensions: steps, rows, all others.
-        dims: sizes that override `sizes`, as for `shapes_of`; at least 1.
-        others: models of the same inputs, which may show better what these are.
-
-    Raises:
-        SpecError: an input is not a tensor of known shape and type, or `dims` does not fit the inputs.
     """
     for name, told in (dims or {}).items():
         if min(told if isinstance(told, tuple) else (told,), default=1) < 1:
@@ -136,14 +113,7 @@ def draw_twice(
 
 
 def count_moved(model: Model, inputs: Mapping[str, Array], drawn: Collection[str], seed: int) -> int | None:
-    """How many numbers of a model's outputs change as inputs are drawn again; None if none is drawn.
-
-    Args:
-        model: the model, which runs on these inputs.
-        inputs: all of them.
-        drawn: the names of those that were drawn.
-        seed: with which.
-    """
+    """How many numbers of a model's outputs change as inputs are drawn again; None if none is drawn."""
     shapes = {name: inputs[name].shape for name in drawn}
     given = {name: array for name, array in inputs.items() if name not in shapes}
     if not shapes:
@@ -172,26 +142,7 @@ def pick_inputs(
     argument: str = "dims",
     sizes: tuple[int, int, int] | None = None,
 ) -> tuple[dict[str, Array], dict[str, int]]:
-    """Random arrays for inputs that are not given and have no default, as of `draw_inputs`.
-
-    Args:
-        model: the model.
-        given: the other inputs.
-        seed: of the random numbers.
-        dims: sizes of open dimensions, as for `shapes_of`.
-        default: the size of those that are neither in `dims` nor in a given input; None to pick the first of
-            `size_plans` on which the model runs.
-        argument: the caller's name for `dims`.
-        sizes: to try before those of `size_plans`.
-
-    Returns:
-        the arrays, and the sizes that were picked, by the names of their dimensions. If no size had to be
-        picked, the model need not run on them.
-
-    Raises:
-        SpecError: an input is not a tensor of known shape and type, `dims` does not fit the inputs, or the
-            model runs on no sizes that were tried.
-    """
+    """Random arrays for inputs that are not given and have no default, as of `draw_inputs`."""
     known = {
         size: given[info.name].shape[axis]
         for info in model.inputs
@@ -284,18 +235,7 @@ class _Try(NamedTuple):
 
 
 class _Draw:
-    """Draws inputs of a model.
-
-    Args:
-        model: the model.
-        given: the inputs that are not drawn.
-        seed: of the random numbers.
-        shapes: of the inputs to draw, by name.
-        others: models of the same inputs, which may show better what these are.
-
-    Raises:
-        SpecError: an input is of a type that cannot be random, or the memory does not suffice.
-    """
+    """Draws inputs of a model."""
 
     def __init__(
         self,
@@ -435,12 +375,6 @@ def random_call(spec: Spec, T: int, B: int, rng: np.random.Generator) -> dict[Ro
 
     X is normal, states lie in -1…1 and attention scores in 0…1, all of the layer's type. Lengths are int32 in
     0…T, the first of them T.
-
-    Args:
-        spec: the GRU.
-        T: the number of steps.
-        B: the number of rows.
-        rng: the source of the numbers.
     """
     dtype = numpy_dtype(spec.dtype)
     sizes = {"T": T, "B": B, "I": spec.input_size, "D": spec.num_directions, "H": spec.hidden_size}
@@ -464,18 +398,7 @@ def dimension_name(info: TensorInfo, axis: int) -> str:
 def shapes_of(
     infos: Sequence[TensorInfo], dims: Dims, otherwise: Callable[[TensorInfo, int], int], argument: str
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes of random inputs: the one place that decides the sizes of open dimensions.
-
-    Args:
-        infos: the inputs.
-        dims: sizes of open dimensions, by `dimension_name`, and whole shapes of inputs, by their names. A
-            size in such a shape holds for its dimension wherever that occurs.
-        otherwise: the size of an open axis that is not in `dims`.
-        argument: the caller's name for `dims`.
-
-    Raises:
-        SpecError: an input's shape is not known, or `dims` does not fit the inputs.
-    """
+    """The shapes of random inputs: the one place that decides the sizes of open dimensions."""
     known = {info.name: info for info in infos if info.is_tensor}
     names = {
         dimension_name(info, axis): None
@@ -548,12 +471,7 @@ def input_letters(model: Model) -> dict[tuple[str, int], str]:
 
 
 def _longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int | None]:
-    """For each input that holds lengths, the number of steps that they must fit; None if it is unknown.
-
-    Args:
-        model: the model.
-        shapes: of its inputs, by name.
-    """
+    """For each input that holds lengths, the number of steps that they must fit; None if it is unknown."""
     names = {info.value: info.name for info in model.inputs}
     found: dict[str, int | None] = {}
     for gru in model.gru_nodes:

@@ -27,13 +27,6 @@ class Rounding:
     A model may be so sensitive, or so deep, that no two runtimes agree on it to the last digits. A run on
     inputs of which every number is one rounding away shows how sensitive it is. Of inputs that are all
     integers there is none: there, how far GRU nodes in their own type are from those in float64.
-
-    Args:
-        model: the model.
-        inputs: its inputs.
-        exact: its outputs for them by the reference engine; None to run it.
-        dtypes: the element types that it, or what is compared with it, rounds to beside those of its inputs.
-        judge: for inputs that are all integers, a model with GRU nodes that computes the same; None for none.
     """
 
     def __init__(

@@ -31,18 +31,7 @@ _OPEN_SIZES = (3, 3, 3)  # of all dimensions that a model leaves open, so that t
 def read_source(
     path: str | os.PathLike[str], nodes: Sequence[str] = (), keras_version: str | None = None
 ) -> GRU | Stack:
-    """The layer or stack in a file.
-
-    Args:
-        path: the file.
-        nodes: the GRUs to take by name, the lowest first; empty for all of a model that has nothing else, of
-            Keras too, and for the only one of a checkpoint.
-        keras_version: as in `load_layers`.
-
-    Raises:
-        SpecError: it is unclear which layers to take, or a node has none.
-        FormatError: the file is broken.
-    """
+    """The layer or stack in a file."""
     file = open_layers("path", path)
     if file.kind.holds == "layers" or keras_version is not None:
         return _layers_of_checkpoint(file, nodes, keras_version)
@@ -78,19 +67,7 @@ def joined(parts: Sequence[GRU | Stack]) -> GRU | Stack:
 
 
 def layers_of_model(model: Model, nodes: Sequence[str] = ()) -> GRU | Stack:
-    """The layers of these nodes, or of all if the model does nothing else.
-
-    Args:
-        model: the model.
-        nodes: the nodes' names, the lowest layer first; one gives a layer, several a stack.
-
-    Warns:
-        SpecWarning: a node has an initial state of its own.
-
-    Raises:
-        SpecError: there is no such node, its weights are not constants, or without names, the model does more
-            than pass the outputs of one GRU to the next.
-    """
+    """The layers of these nodes, or of all if the model does nothing else."""
     names = [gru.name for gru in model.gru_nodes]
     if not names:
         hint = fusing_hint(model.path)

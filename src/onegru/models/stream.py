@@ -208,11 +208,7 @@ class ModelStream:
         return {name: array for name, array in results.items() if gives or name not in self._pairs}
 
     def _row_axes(self) -> dict[str, int]:
-        """The axis of the rows of each state: that of its GRU node, or the one named as in other inputs.
-
-        Raises:
-            SpecError: it is unknown, or of a fixed size.
-        """
+        """The axis of the rows of each state: that of its GRU node, or the one named as in other inputs."""
         takers = list(self._pairs.values())
         shapes = {name: self._inputs[name].shape or () for name in takers}
         told = batch_axes(self._graph)
@@ -348,14 +344,6 @@ class ModelStream:
 
 
 def first_states(graph: Graph, inputs: Mapping[str, object]) -> dict[str, Array]:
-    """The states before the first run that the file of a model tells of, but those given as inputs.
-
-    Args:
-        graph: the model.
-        inputs: the inputs of the first run, as far as they are given.
-
-    Raises:
-        SpecError: the inputs leave sizes of states open, or have too few steps for a first run.
-    """
+    """The states before the first run that the file of a model tells of, but those given as inputs."""
     missing = [name for name in graph.starts if name not in inputs]
     return ModelStream(graph, lambda _: {}, dict(graph.states), {})._zeros(missing, inputs)

@@ -63,16 +63,6 @@ def run_in_chunks(
     """Change a model so that it runs in chunks; one that does as it is only has to say so.
 
     What streams, inspections and rewriting hold of a model comes from `judge` and from here.
-
-    Args:
-        graph: the model, as it was read.
-        time: the axis of time of inputs, by name; None to find it.
-        forms: what becomes of it in either case.
-        found: what `judge` says of the graph, if it is known.
-
-    Raises:
-        SpecError: an operator cannot run in chunks; the message names it. Or an argument is not legal.
-        FormatError: the file is broken, or its operators cannot be followed.
     """
     from onegru.timeline.check import judge
 
@@ -101,15 +91,11 @@ def run_in_chunks(
 
 
 class Forms(NamedTuple):
-    """What a model may become.
+    """What a model may become."""
 
-    Attributes:
-        rewritten: changed so that it runs in chunks; True leaves what there is for `told`.
-        told: as it is, with metadata that say so.
-    """
-
+    # changed so that it runs in chunks; True leaves what there is for `told`
     rewritten: Callable[[bool], Streaming]
-    told: Callable[[AsItIs], Streaming]
+    told: Callable[[AsItIs], Streaming]  # as it is, with metadata that say so
 
 
 def forms_of_onnx(
@@ -120,16 +106,7 @@ def forms_of_onnx(
     delay: bool,
     sizes: Mapping[str, object] | None = None,
 ) -> Forms:
-    """Of an ONNX model.
-
-    Args:
-        source: where it comes from.
-        model: the model, which this changes.
-        graph: the same as it was read.
-        time: the axis of time of inputs, by name; None to find it.
-        delay: whether outputs may come later, where an operator needs steps ahead.
-        sizes: of open dimensions of its inputs, by name.
-    """
+    """Of an ONNX model."""
     from onegru.timeline.onnx import streaming_model, told_model
 
     def rewritten(keeps: bool) -> Streaming:
@@ -157,13 +134,7 @@ def _is_open(graph: Graph, found: AsItIs) -> bool:
 
 
 def streaming_graph(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Graph:
-    """The graph of a model, its hidden states among its inputs and outputs.
-
-    Raises:
-        SpecError: an operator cannot run in chunks, the model does not come from a file of a whole model, or
-            an argument is not legal.
-        FormatError: its operators cannot be followed.
-    """
+    """The graph of a model, its hidden states among its inputs and outputs."""
     if not _is_whole(graph):
         raise SpecError.of("rewrite", f"{graph.path} is no ONNX model or OpenVINO IR; must be one")
     made = _streaming(graph, time, delay)

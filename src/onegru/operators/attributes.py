@@ -21,15 +21,7 @@ from onegru.operators.schema import Attribute, Operator
 
 
 def read_attributes(operator: Operator, given: Mapping[str, object]) -> dict[str, Any]:
-    """The value of every attribute of `operator`: as given, else its default.
-
-    Args:
-        operator: whose attributes they are.
-        given: those that are present.
-
-    Raises:
-        SpecError: an attribute is unknown, of another version, missing, or of a wrong kind or value.
-    """
+    """The value of every attribute of `operator`: as given, else its default."""
     check_names(operator, given)
     values: dict[str, Any] = {}
     for name, attribute in operator.attributes.items():

@@ -25,17 +25,11 @@ from onegru.operators.schema import Operator, Port
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """An operator in canonical form.
+    """An operator in canonical form."""
 
-    Attributes:
-        spec: what it computes.
-        weights: its weights.
-        ports: its inputs and outputs, with their axes in its layout.
-    """
-
-    spec: Spec
-    weights: Weights
-    ports: tuple[Port, ...]
+    spec: Spec  # what it computes
+    weights: Weights  # its weights
+    ports: tuple[Port, ...]  # its inputs and outputs, with their axes in its layout
 
 
 def lower(
@@ -48,20 +42,7 @@ def lower(
     attention: Attention | bool | None = None,
     where: str = "",
 ) -> Lowered:
-    """Bring an operator with its attributes and weights into canonical form.
-
-    Args:
-        operator: which version of which operator.
-        attributes: those that are present, as the specification names them.
-        W: input weights, of the operator's own shape.
-        R: recurrence weights.
-        B: biases; None if absent.
-        attention: as of `Spec`; None if the operator says.
-        where: a prefix of warnings, such as a node's name.
-
-    Raises:
-        SpecError: an attribute, shape, type or value that the specification forbids.
-    """
+    """Bring an operator with its attributes and weights into canonical form."""
     values = read_attributes(operator, attributes)
     direction, num_directions = _direction(values)
 
@@ -94,16 +75,7 @@ def _attention(operator: Operator, values: Mapping[str, object]) -> Attention | 
 
 
 def check_attributes(operator: Operator, attributes: Mapping[str, object], where: str = "") -> None:
-    """Check what can be checked of an operator before its weights are known.
-
-    Args:
-        operator: which version of which operator.
-        attributes: those that are present.
-        where: a prefix of errors and warnings, such as a node's name.
-
-    Raises:
-        SpecError: an attribute that the specification forbids.
-    """
+    """Check what can be checked of an operator before its weights are known."""
     with prefixed_errors(where):
         values = read_attributes(operator, attributes)
         read_clip(operator, values["clip"])
@@ -113,19 +85,7 @@ def check_attributes(operator: Operator, attributes: Mapping[str, object], where
 def check_weights(
     operator: Operator, attributes: Mapping[str, object], W: object, R: object, B: object, where: str = ""
 ) -> None:
-    """Check the types and shapes of weights, not their values.
-
-    Args:
-        operator: which version of which operator.
-        attributes: those that are present.
-        W: input weights.
-        R: recurrence weights.
-        B: biases; None if absent.
-        where: a prefix of errors, such as a node's name.
-
-    Raises:
-        SpecError: a type or shape that the specification forbids.
-    """
+    """Check the types and shapes of weights, not their values."""
     with prefixed_errors(where):
         values = read_attributes(operator, attributes)
         _check_weights(operator, values, *_typed_weights(operator, W, R, B), {"D": _direction(values)[1]})
@@ -189,11 +149,7 @@ def _canonical_biases(operator: Operator, spec: Spec, B: Array | None, W: Array)
 
 
 def read_clip(operator: Operator, clip: float | None) -> float | None:
-    """The bound that the attribute stands for; None for none.
-
-    Raises:
-        SpecError: it is not a valid bound.
-    """
+    """The bound that the attribute stands for; None for none."""
     if clip is None or clip == np.inf or (clip == 0 and operator.clip_zero_is_none):
         return None
     if not clip > 0:
@@ -205,17 +161,7 @@ def read_clip(operator: Operator, clip: float | None) -> float | None:
 def read_activations(
     operator: Operator, values: Mapping[str, Any], num_directions: int, where: str = ""
 ) -> tuple[tuple[Activation, Activation], ...]:
-    """(f, g) for each direction, with alpha and beta assigned in order.
-
-    Args:
-        operator: whose attributes they are.
-        values: all of its attributes, as `read_attributes` gives them.
-        num_directions: D.
-        where: a prefix of warnings.
-
-    Raises:
-        SpecError: a function is unknown, their number is wrong, or one lacks a value.
-    """
+    """(f, g) for each direction, with alpha and beta assigned in order."""
     shared = operator.activation_count == "shared"
     wanted = 2 if shared else 2 * num_directions
     names = values["activations"]

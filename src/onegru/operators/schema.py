@@ -31,78 +31,49 @@ CANONICAL_AXES: Mapping[Role, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """An attribute of an operator.
+    """An attribute of an operator."""
 
-    Attributes:
-        name: as the specification spells it.
-        kind: its type; a flag is a boolean (an integer in ONNX, where every non-zero value is true).
-        default: its value where it is absent.
-        choices: the valid values, if the specification lists them.
-        required: whether it must be present.
-    """
-
-    name: str
-    kind: Kind
-    default: object = None
-    choices: tuple[object, ...] | None = None
-    required: bool = False
+    name: str  # as the specification spells it
+    kind: Kind  # its type; a flag is a boolean (an integer in ONNX, where every non-zero value is true)
+    default: object = None  # its value where it is absent
+    choices: tuple[object, ...] | None = None  # the valid values, if the specification lists them
+    required: bool = False  # whether it must be present
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input or output of an operator.
+    """An input or output of an operator."""
 
-    Attributes:
-        name: as the specification spells it.
-        role: what it is in the canonical form.
-        axes: its axes, by letter.
-        batch_first: its axes under layout = 1, where they differ.
-        required: whether it must be present.
-        types: the valid types, if they are not the operator's element types.
-    """
-
-    name: str
-    role: Role
-    axes: str
-    batch_first: str | None = None
-    required: bool = True
-    types: tuple[str, ...] | None = None
+    name: str  # as the specification spells it
+    role: Role  # what it is in the canonical form
+    axes: str  # its axes, by letter
+    batch_first: str | None = None  # its axes under layout = 1, where they differ
+    required: bool = True  # whether it must be present
+    types: tuple[str, ...] | None = None  # the valid types, if they are not the operator's element types
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One version of one operator.
+    """One version of one operator."""
 
-    Attributes:
-        name: its type in a file.
-        version: the opset that brought this version; 0 where the dialect has no versions.
-        attributes: its attributes.
-        inputs: its inputs, in order.
-        outputs: its outputs, in order.
-        element_types: the types of its floating-point tensors.
-        biases: "separate": `[6H]`, Wb then Rb; "summed": `[3H]` sums, or `[4H]` with linear_before_reset.
-        activations: the functions allowed.
-        activation_count: "per direction" (2·D names) or "shared" (2 names, for both directions).
-        clip_zero_is_none: whether clip = 0 means no clip.
-        attention: whether it has an attention score.
-        later: attributes that only later versions have, and the opset that brings them.
-        earlier: attributes that only earlier versions had, and the opset that removed them.
-        type_needs: element types that only later versions have, and the opset that brings them.
-    """
-
-    name: str
-    version: int
-    attributes: Mapping[str, Attribute]
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    element_types: tuple[str, ...]
+    name: str  # its type in a file
+    version: int  # the opset that brought this version; 0 where the dialect has no versions
+    attributes: Mapping[str, Attribute]  # its attributes
+    inputs: tuple[Port, ...]  # its inputs, in order
+    outputs: tuple[Port, ...]  # its outputs, in order
+    element_types: tuple[str, ...]  # the types of its floating-point tensors
+    # "separate": `[6H]`, Wb then Rb; "summed": `[3H]` sums, or `[4H]` with linear_before_reset
     biases: Literal["separate", "summed"]
+    # "per direction" (2·D names) or "shared" (2 names, for both directions)
     activation_count: Literal["per direction", "shared"]
-    clip_zero_is_none: bool
-    activations: tuple[str, ...] = tuple(ACTIVATIONS)
-    attention: bool = False
+    clip_zero_is_none: bool  # whether clip = 0 means no clip
+    activations: tuple[str, ...] = tuple(ACTIVATIONS)  # the functions allowed
+    attention: bool = False  # whether it has an attention score
+    # attributes that only later versions have, and the opset that brings them
     later: Mapping[str, int] = field(default_factory=dict)
+    # attributes that only earlier versions had, and the opset that removed them
     earlier: Mapping[str, int] = field(default_factory=dict)
+    # element types that only later versions have, and the opset that brings them
     type_needs: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:

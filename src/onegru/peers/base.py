@@ -13,54 +13,35 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A value within an OpenVINO IR to return as if it were an output.
+    """A value within an OpenVINO IR to return as if it were an output."""
 
-    Attributes:
-        value: its name.
-        layer: the name of a layer.
-        side: whether it is one of the layer's inputs or outputs.
-        index: which one.
-    """
-
-    value: str
-    layer: str
-    side: str
-    index: int
+    value: str  # its name
+    layer: str  # the name of a layer
+    side: str  # whether it is one of the layer's inputs or outputs
+    index: int  # which one
 
 
 @dataclass(frozen=True, slots=True)
 class ModelUnderTest:
-    """A model, as a runtime takes it.
+    """A model, as a runtime takes it."""
 
-    Attributes:
-        path: the file that it comes from; an OpenVINO IR is read from there.
-        model: a serialized ONNX model; its external data, which only large models have, lie in the file's
-            folder. None for an IR.
-        outputs: the outputs wanted, by name, each with all its names.
-        probes: for an IR, values wanted as well as the outputs.
-        is_file: whether `model` is what the file holds, so that a runtime may read that instead.
-        has_others: whether it has nodes that are not in question, which a provider for GRUs need not take.
-    """
-
-    path: str
+    path: str  # the file that it comes from; an OpenVINO IR is read from there
+    # a serialized ONNX model; its external data, which only large models have, lie in the file's folder. None
+    # for an IR
     model: bytes | None
-    outputs: Mapping[str, tuple[str, ...]]
-    probes: tuple[Probe, ...] = ()
-    is_file: bool = False
+    outputs: Mapping[str, tuple[str, ...]]  # the outputs wanted, by name, each with all its names
+    probes: tuple[Probe, ...] = ()  # for an IR, values wanted as well as the outputs
+    is_file: bool = False  # whether `model` is what the file holds, so that a runtime may read that instead
+    # whether it has nodes that are not in question, which a provider for GRUs need not take
     has_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime(ABC):
-    """A runtime. It is sent to another process, so it must pickle, and its class must be importable there.
+    """A runtime. It is sent to another process, so it must pickle, and its class must be importable there."""
 
-    Attributes:
-        name: its name.
-        precision: the precision set; empty if it has no such option.
-    """
-
-    name: str
-    precision: str = ""
+    name: str  # its name
+    precision: str = ""  # the precision set; empty if it has no such option
 
     def version(self) -> str | None:
         """Its version, found without importing it; None if it is not installed."""
@@ -77,11 +58,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs wanted, by name. An exception counts as a refusal, except for a mistake of onegru's.
-
-        Raises:
-            MisfitError: it returns something that is not an output.
-        """
+        """The outputs wanted, by name. An exception counts as a refusal, except for a mistake of onegru's."""
 
 
 class MisfitError(Exception):

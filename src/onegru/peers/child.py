@@ -30,31 +30,19 @@ Status = Literal[_Said, "crashed", "timed out"]
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The result of a run.
+    """The result of a run."""
 
-    Attributes:
-        status: what happened; "failed" if onegru did, before the runtime could refuse; "differs" if what it
-            gives cannot be outputs.
-        outputs: the tensors among the outputs, by name.
-        reason: why there are none, in one line.
-    """
-
+    # what happened; "failed" if onegru did, before the runtime could refuse; "differs" if what it gives
+    # cannot be outputs
     status: Status
-    outputs: Mapping[str, Array] = field(default_factory=dict)
-    reason: str = ""
+    outputs: Mapping[str, Array] = field(default_factory=dict)  # the tensors among the outputs, by name
+    reason: str = ""  # why there are none, in one line
 
 
 def run_apart(
     runtime: Runtime, subject: ModelUnderTest, inputs: Mapping[str, Any], timeout: float
 ) -> RunResult:
-    """Run a model in a runtime, in a new process.
-
-    Args:
-        runtime: what runs it.
-        subject: the model.
-        inputs: its inputs, by name.
-        timeout: the most seconds that it may take, its start included.
-    """
+    """Run a model in a runtime, in a new process."""
     subject = replace(subject, path=str(Path(subject.path).absolute()))  # the child works in another folder
     with child_folder() as folder:
         (folder / "request").write_bytes(pickle.dumps((runtime, [(subject, dict(inputs))])))
@@ -80,12 +68,7 @@ def end_words(code: int) -> str:
 
 
 def read_result(folder: Path, name: str) -> RunResult:
-    """The result that a worker left in a file of this name.
-
-    Raises:
-        FileNotFoundError: it left none.
-        Exception: it is malformed.
-    """
+    """The result that a worker left in a file of this name."""
     head, arrays = read_answer(folder, name)
     names, reason, status = head["outputs"], head["reason"], head["status"]
     are_texts = all(isinstance(text, str) for text in (reason, *names))

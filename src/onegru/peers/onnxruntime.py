@@ -18,15 +18,10 @@ _FRAME = re.compile(r".*: ONNX Runtime (?:refuses it|fails) \((.*)\)", re.DOTALL
 
 @dataclass(frozen=True, slots=True)
 class OnnxRuntime(Runtime):
-    """See `onegru.peers.base.Runtime`.
+    """See `onegru.peers.base.Runtime`."""
 
-    Attributes:
-        name: what to call it.
-        provider: the execution provider that has to take the whole model, onegru's all of its GRUs; empty for
-            the CPU's.
-    """
-
-    name: str = "onnxruntime"
+    name: str = "onnxruntime"  # what to call it
+    # the execution provider that has to take the whole model, onegru's all of its GRUs; empty for the CPU's
     provider: str = ""
 
     def version(self) -> str | None:

@@ -27,14 +27,10 @@ _PLACES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class OpenVino(Runtime):
-    """See `onegru.peers.base.Runtime`.
+    """See `onegru.peers.base.Runtime`."""
 
-    Attributes:
-        name: what to call it.
-        precision: "f32" to compute in float32 where the model does, or "default" for its own choice.
-    """
-
-    name: str = "openvino"
+    name: str = "openvino"  # what to call it
+    # "f32" to compute in float32 where the model does, or "default" for its own choice
     precision: str = "f32"
 
     def refuses(self, subject: ModelUnderTest) -> str | None:

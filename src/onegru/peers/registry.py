@@ -19,16 +19,7 @@ PRECISIONS = ("f32", "default")
 
 
 def chosen_runtimes(names: Sequence[str], precision: str = "f32") -> tuple[Runtime, ...]:
-    """The runtimes of these names, or all.
-
-    Args:
-        names: which, in this order; empty for all.
-        precision: what OpenVINO computes in: "f32", or "default" for its own default.
-
-    Raises:
-        SpecError: there is no such runtime or precision.
-        MissingExtraError: a named runtime is not installed.
-    """
+    """The runtimes of these names, or all."""
     choice("precision", precision, PRECISIONS)
     chosen = (replace(item, precision=precision) if item.precision else item for item in RUNTIMES)
     runtimes = {item.name: item for item in chosen}

@@ -17,11 +17,7 @@ from onegru.system.child_process import write_answer
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Carry out the file `request` in the current folder, and leave an answer to each part of it there.
-
-    Args:
-        arguments: the number of the first part to carry out.
-    """
+    """Carry out the file `request` in the current folder, and leave an answer to each part of it there."""
     runtime, parts = pickle.loads(Path("request").read_bytes())
     answer_from(runtime, parts, int(arguments[0]))
 

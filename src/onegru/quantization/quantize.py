@@ -190,11 +190,7 @@ def _written(
 
 
 def _names_in_int8(report: Quantization[Any], min_snr_db: float | None) -> frozenset[str]:
-    """The GRU nodes that become int8.
-
-    Raises:
-        SpecError: none does.
-    """
+    """The GRU nodes that become int8."""
     names = frozenset(gru.name for gru in report.grus if is_int8(MODES[gru.mode][0]))
     if not names and not any(gru.modes for gru in report.grus):
         reasons = ", ".join(f"{gru.name!r} {gru.reason}" for gru in report.grus)

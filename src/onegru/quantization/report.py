@@ -178,14 +178,7 @@ Quantization.__module__ = "onegru.reports"
 def int8_usage(
     target: str, names: Sequence[str], weights: Mapping[str, str], activations: Mapping[str, str]
 ) -> list[str]:
-    """Say how to run a file in int8, as a runtime computes it in float32 by default.
-
-    Args:
-        target: the file.
-        names: all its GRUs.
-        weights: the weight_storage of each GRU in int8, by its name.
-        activations: the activation_storage of each, by its name; int16 by default.
-    """
+    """Say how to run a file in int8, as a runtime computes it in float32 by default."""
     given = {"weight_storage": weights, "activation_storage": activations}
     if {*activations.values()} <= {DEFAULT_ACTIVATION_STORAGE}:
         del given["activation_storage"]

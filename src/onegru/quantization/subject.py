@@ -53,36 +53,22 @@ Repeat = Callable[[GRU], Callable[[], Mapping[str, Array]]]
 
 @dataclass(frozen=True)
 class QuantizationTarget:
-    """A model, or layers.
+    """A model, or layers."""
 
-    Attributes:
-        source: the model or the layers.
-        names: of all GRUs.
-        described: what each is.
-        layers: in float32, those that can be kept in other types, by their names.
-        reasons: why the others cannot, by their names.
-        samples: what runs are given.
-        make: the subject with the GRUs that are named in other modes.
-        run: the outputs of a run.
-        calls: for each time that the subject in float32 runs a layer for the samples, what takes a layer, and
-            returns what runs it so and returns its outputs.
-        trace: the gates of the GRU of an index.
-        group: how many weights of a row in int8 share a scale; 0 for all.
-        steps: how many steps the longest row of a GRU takes in a sample; None of a model without.
-    """
-
-    source: GRU | Stack | Model
-    names: Sequence[str]
-    described: Sequence[str]
-    layers: Mapping[str, GRU]
-    reasons: Mapping[str, str]
-    samples: Sequence[Any]
-    make: Callable[[Mapping[str, str]], Any]
-    run: Callable[[Any, Any], Mapping[str, Array]]
+    source: GRU | Stack | Model  # the model or the layers
+    names: Sequence[str]  # of all GRUs
+    described: Sequence[str]  # what each is
+    layers: Mapping[str, GRU]  # in float32, those that can be kept in other types, by their names
+    reasons: Mapping[str, str]  # why the others cannot, by their names
+    samples: Sequence[Any]  # what runs are given
+    make: Callable[[Mapping[str, str]], Any]  # the subject with the GRUs that are named in other modes
+    run: Callable[[Any, Any], Mapping[str, Array]]  # the outputs of a run
+    # for each time that the subject in float32 runs a layer for the samples, what takes a layer, and returns
+    # what runs it so and returns its outputs
     calls: Mapping[str, Sequence[Repeat]]
-    trace: Callable[[Any, Any, int], GateTrace]
-    group: int
-    steps: int | None
+    trace: Callable[[Any, Any, int], GateTrace]  # the gates of the GRU of an index
+    group: int  # how many weights of a row in int8 share a scale; 0 for all
+    steps: int | None  # how many steps the longest row of a GRU takes in a sample; None of a model without
 
 
 def quantization_target(
@@ -93,11 +79,7 @@ def quantization_target(
     group: int,
     wanted: bool | frozenset[str] = True,
 ) -> QuantizationTarget:
-    """What `quantize` is given, with samples; None for random ones; and the GRUs that it may change.
-
-    Raises:
-        SpecError: there is no such GRU, or a sample does not fit.
-    """
+    """What `quantize` is given, with samples; None for random ones; and the GRUs that it may change."""
     if isinstance(source, Model):
         found = _of_model(source, samples, dims, seed, group)
     elif dims:

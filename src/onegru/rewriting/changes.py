@@ -31,19 +31,12 @@ _TO_BATCH_FIRST = (2, 0, 1, 3)
 
 @dataclass
 class Insertions:
-    """The nodes around a GRU node that is being changed.
+    """The nodes around a GRU node that is being changed."""
 
-    Attributes:
-        scope: where they go.
-        before: those that come before the node.
-        after: those that come after it.
-        dropped: the outputs of Transposes that are now the node's own.
-    """
-
-    scope: Scope
-    before: list[NodeProto] = field(default_factory=list)
-    after: list[NodeProto] = field(default_factory=list)
-    dropped: set[str] = field(default_factory=set)
+    scope: Scope  # where they go
+    before: list[NodeProto] = field(default_factory=list)  # those that come before the node
+    after: list[NodeProto] = field(default_factory=list)  # those that come after it
+    dropped: set[str] = field(default_factory=set)  # the outputs of Transposes that are now the node's own
 
     def enter(self, form: GruNodeConfig, port: str, kind: str, *more: str, **attributes: Any) -> str:
         """Add a node, which may take more, before an input; returns the value that the input then takes."""
@@ -101,12 +94,7 @@ def _perm(node: NodeProto) -> tuple[int, ...] | None:
 
 
 def to_float16(around: Insertions, form: GruNodeConfig) -> GruNodeConfig:
-    """The same node in float16, with Casts around it.
-
-    Raises:
-        FormatError: the element type is not known.
-        SpecError: a weight is beyond float16.
-    """
+    """The same node in float16, with Casts around it."""
     dtype, _ = require(around.scope, form, "float16")
     inputs = {}
     for port in ("X", "W", "R", "B", "initial_h"):
@@ -136,10 +124,6 @@ def to_int8(around: Insertions, form: GruNodeConfig, group: int) -> GruNodeConfi
     """The same node with W and R in int8, and DequantizeLinear before the node.
 
     There is a scale for each row, or for each `group` weights of it.
-
-    Raises:
-        FormatError: the element type is not known.
-        SpecError: the opset has no scale for each row, or W or R cannot be quantized.
     """
     scope = around.scope
     if scope.opset < (least := int8_opset(group)):

@@ -100,11 +100,7 @@ def output_facts(outputs: Iterable[OutputReport]) -> list[tuple[str, str]]:
 
 
 def wanted_check(check: object) -> Check | None:
-    """What a function's `check` asks for; None for no check.
-
-    Raises:
-        SpecError: it is none of True, False and a `Check`.
-    """
+    """What a function's `check` asks for; None for no check."""
     if isinstance(check, Check):
         return check
     if not isinstance(check, bool | np.bool_):
@@ -113,11 +109,7 @@ def wanted_check(check: object) -> Check | None:
 
 
 def as_target(file: Opened, target: str | os.PathLike[str] | None, suffix: str) -> tuple[Path | None, Path]:
-    """The file to write, None for none, and what messages call it.
-
-    Raises:
-        SpecError: no file of this name can be written.
-    """
+    """The file to write, None for none, and what messages call it."""
     if target is None:
         return None, Path(f"{file}, changed")
     path = file_path("target", target)

@@ -54,25 +54,7 @@ def check_result(
     data: bytes | None = None,
     runtime: str | None = None,
 ) -> tuple[tuple[OutputReport, ...], tuple[str, ...]]:
-    """Compare a changed model with its source.
-
-    Args:
-        source: reads the source.
-        made: the changed model.
-        target: the file that it is to become.
-        check: what to check; None for nothing.
-        tolerances: the largest differences to allow, by element types.
-        dtypes: the element types that GRUs are computed in; None for those of the result's GRU nodes.
-        data: the changed model as it is to be written, of ONNX.
-        runtime: another runtime to check that in; None for none.
-
-    Returns:
-        how far the outputs lie apart, and what was not checked, in words.
-
-    Raises:
-        FormatError: they differ, or cannot be compared.
-        OneGRUError: one of the models does not run.
-    """
+    """Compare a changed model with its source."""
     if check is None:
         return (), ()
     graph = source()
@@ -220,12 +202,7 @@ class Case(NamedTuple):
 
 
 def _cases(given: Model, result: Model, check: Check) -> Iterator[Case]:
-    """The inputs to compare on: those given, or random ones, of different sizes where sizes are open.
-
-    Raises:
-        FormatError: the source runs on none of the random ones.
-        OneGRUError: it does not run on those given.
-    """
+    """The inputs to compare on: those given, or random ones, of different sizes where sizes are open."""
     if check.inputs is not None:
         inputs = {**first_states(graph_in(given), check.inputs), **check.inputs}
         yield Case(inputs, given.run(inputs), None)
@@ -260,21 +237,7 @@ def _is_same(expected: Any, found: Any) -> bool:
 
 
 class Judge:
-    """Judges outputs of a changed model by those of its source, on the same inputs.
-
-    Args:
-        source: the source.
-        case: the inputs, and the source's outputs.
-        check: what to check.
-        target: the file that the changed model is to become.
-        tolerances: the largest differences to allow, by element types.
-        dtypes: the element types that GRUs are computed in.
-        result: the changed model.
-        fronts: outputs that are judged by others, which have no tolerance of their own.
-
-    Raises:
-        FormatError: a comparison would prove nothing.
-    """
+    """Judges outputs of a changed model by those of its source, on the same inputs."""
 
     def __init__(
         self,
@@ -297,18 +260,7 @@ class Judge:
             raise FormatError(f"{target}: not written: {why}{drawn}, {PROVES_NOTHING}")
 
     def __call__(self, name: str, runtime: str, words: str, expected: Any, found: Any) -> OutputReport:
-        """How far an output is off.
-
-        Args:
-            name: the output.
-            runtime: what gave it.
-            words: for both, in messages.
-            expected: what the source gives.
-            found: what the changed model gives.
-
-        Raises:
-            FormatError: it is off by more than it may.
-        """
+        """How far an output is off."""
         place = f"{self._target}: not written: {words}"
         if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
             report = OutputReport(name, runtime, 0.0, 0, 0.0)

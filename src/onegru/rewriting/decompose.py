@@ -33,12 +33,7 @@ _MOST_UNROLLED = 8  # steps
 
 
 def decompose(scope: Scope, form: GruNodeConfig) -> list[NodeProto]:
-    """The nodes that compute what a GRU node does, which must have at least one step.
-
-    Raises:
-        SpecError: the opset lacks some of the operators.
-        FormatError: the file does not say the element type or hidden_size.
-    """
+    """The nodes that compute what a GRU node does, which must have at least one step."""
     if scope.opset < DECOMPOSED_OPSET:
         raise SpecError.of(
             "opset", f"{scope.opset}; must be at least {DECOMPOSED_OPSET} to decompose {form.label}"
@@ -352,11 +347,7 @@ class _Expansion:
         return given[0], given[-1]
 
     def _carried(self, body: Draft, weights: _Weights) -> tuple[_Weights, dict[str, tuple[str, int]]]:
-        """Weights as the body has them: computed ones become states, as OpenVINO only sees constants there.
-
-        Returns:
-            the weights, and for each computed value its name in the body and its rank.
-        """
+        """Weights as the body has them: computed ones become states, as OpenVINO only sees constants there."""
         carried: dict[str, tuple[str, int]] = {}
 
         def inside(name: str, rank: int) -> str:

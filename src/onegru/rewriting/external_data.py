@@ -30,9 +30,6 @@ def embed_external(source: Source, model: ModelProto, size: int) -> list[str]:
     """Put a model's external data into it, of so many bytes without them; returns what was done, in words.
 
     Where these would be too many for one file, only small tensors come into it.
-
-    Raises:
-        FormatError: they cannot be read.
     """
     external = [(tensor, external_place(source, tensor)[2]) for tensor in external_tensors(model)]
     if size + sum(length for _, length in external) > _LARGEST_FILE:
@@ -51,11 +48,7 @@ def left_external(model: ModelProto) -> list[str]:
 
 
 def one_file(source: Source, model: ModelProto) -> bytes:
-    """A changed model as a file holds it.
-
-    Raises:
-        FormatError: it is too large for one, or not valid.
-    """
+    """A changed model as a file holds it."""
     size = sum(len(tensor.raw_data) for tensor in all_tensors(model))
     if size > _LARGEST_FILE:
         raise source.error(f"comes to {size} bytes rewritten; must be at most {_LARGEST_FILE}")
@@ -67,16 +60,6 @@ def write_model(source: Source, model: ModelProto, data: bytes, target: Path) ->
 
     These become second names of the source's files, or copies where the file system has no links. What
     lies there already is never replaced.
-
-    Args:
-        source: where its external data are looked up.
-        model: the model; its external data's locations are changed to those that the target has.
-        data: the model as a file holds it.
-        target: the file to write.
-
-    Raises:
-        SpecError: external data would not lie in the target's folder, or lie in the target itself.
-        OSError: a file cannot be written; then none is.
     """
     links: dict[Path, Path] = {}
     if tensors := external_tensors(model):

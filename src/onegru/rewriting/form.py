@@ -36,40 +36,23 @@ _ATTRIBUTES |= {"hidden_size", "layout", "linear_before_reset", "output_sequence
 
 @dataclass(frozen=True)
 class GruNodeConfig:
-    """A GRU node.
+    """A GRU node."""
 
-    Attributes:
-        origin: the node as the file has it.
-        label: what to call it in messages.
-        base: what the names of new nodes and values begin with.
-        name: the name that the node gets.
-        dtype: the element type; None where it is not known.
-        direction: forward, reverse or bidirectional.
-        linear_before_reset: whether the reset gate acts after the recurrent product.
-        clip: bound on the activations' inputs; None for none.
-        activations: (f, g) for each direction.
-        layout: 0 or 1.
-        hidden_size: H; None where it is not known.
-        stated: the attributes that the file states.
-        inputs: names by those of the specification; absent ones left out.
-        outputs: likewise.
-        attention: what the scores of an AUGRU node do, "openvino" or "dien"; None for a GRU node.
-    """
-
-    origin: NodeProto
-    label: str
-    base: str
-    name: str
-    dtype: str | None
-    direction: str
-    linear_before_reset: bool
-    clip: float | None
-    activations: tuple[tuple[Activation, Activation], ...]
-    layout: int
-    hidden_size: int | None
-    stated: Mapping[str, object]
-    inputs: Mapping[str, str]
-    outputs: Mapping[str, str]
+    origin: NodeProto  # the node as the file has it
+    label: str  # what to call it in messages
+    base: str  # what the names of new nodes and values begin with
+    name: str  # the name that the node gets
+    dtype: str | None  # the element type; None where it is not known
+    direction: str  # forward, reverse or bidirectional
+    linear_before_reset: bool  # whether the reset gate acts after the recurrent product
+    clip: float | None  # bound on the activations' inputs; None for none
+    activations: tuple[tuple[Activation, Activation], ...]  # (f, g) for each direction
+    layout: int  # 0 or 1
+    hidden_size: int | None  # H; None where it is not known
+    stated: Mapping[str, object]  # the attributes that the file states
+    inputs: Mapping[str, str]  # names by those of the specification; absent ones left out
+    outputs: Mapping[str, str]  # likewise
+    # what the scores of an AUGRU node do, "openvino" or "dien"; None for a GRU node
     attention: str | None = None
 
     def with_names(
@@ -87,12 +70,7 @@ def operator_at(opset: int) -> Operator:
 
 
 def read_form(scope: Scope, node: NodeProto, opset: int) -> GruNodeConfig:
-    """Read a node of this opset, or an AUGRU node.
-
-    Raises:
-        FormatError: an attribute is broken.
-        SpecError: the specification forbids it; the message names the node.
-    """
+    """Read a node of this opset, or an AUGRU node."""
     operator = AUGRU if is_augru(node) else operator_at(opset)
     label = describe(node)
     place = f"{scope.source.name}: {label}: "
@@ -166,11 +144,7 @@ def _check_constants(
 
 
 def attributes_of(form: GruNodeConfig, opset: int) -> dict[str, object]:
-    """The attributes of the node at this opset, with defaults written out where runtimes differ.
-
-    Raises:
-        SpecError: that version of the operator cannot express it.
-    """
+    """The attributes of the node at this opset, with defaults written out where runtimes differ."""
     operator = operator_at(opset)
     wanted: dict[str, object] = {}
     if form.hidden_size is not None:
@@ -236,11 +210,7 @@ def facts_of(scope: Scope, form: GruNodeConfig, attributes: Mapping[str, object]
 
 
 def require(scope: Scope, form: GruNodeConfig, what: str) -> tuple[str, int]:
-    """The element type and hidden size, for a change that needs them.
-
-    Raises:
-        FormatError: the file does not say.
-    """
+    """The element type and hidden size, for a change that needs them."""
     if form.dtype is None or form.hidden_size is None:
         unknown = "element type" if form.dtype is None else "hidden_size"
         raise FormatError(

@@ -164,11 +164,7 @@ def _fuse_ir(
 
 
 def fuse_onnx(file: Opened, progress: Progress | None = None) -> tuple[Decomposed, bytes, list[str]]:
-    """Fuse an ONNX model; returns what was found, the result in one file, and what else was done.
-
-    Raises:
-        FormatError: it is broken, or holds nothing that can be fused.
-    """
+    """Fuse an ONNX model; returns what was found, the result in one file, and what else was done."""
     from onegru.formats.onnx.parse import model_opset
     from onegru.formats.onnx.validate import Source, model_of
     from onegru.rewriting.external_data import embed_external, left_external, one_file

@@ -27,12 +27,7 @@ _SIZES = ("Shape", "Size", "Range", "ConstantOfShape")  # what depends on no num
 
 
 def values_in_front(source: Graph, made: Graph) -> dict[str, dict[str, str]]:
-    """For outputs that are integers or booleans, or whole numbers, the values in front that both models have.
-
-    Returns:
-        their element types, by their names, by the outputs' names. An output is left out if it depends on
-        anything that is not found in both.
-    """
+    """For outputs that are integers or booleans, or whole numbers, the values in front that both models have."""
     first, second = read_timeline(source), read_timeline(made)
     if first is None or second is None:
         return {}
@@ -80,16 +75,7 @@ def _is_whole(flow: Flow, op: Op) -> bool:
 
 
 def with_outputs(data: bytes, source: Source, values: Mapping[str, str]) -> tuple[Graph, bytes]:
-    """A serialized ONNX model with more of its values among its outputs.
-
-    Args:
-        data: the model.
-        source: where it comes from.
-        values: their element types, by their names.
-
-    Raises:
-        FormatError: it is too large.
-    """
+    """A serialized ONNX model with more of its values among its outputs."""
     model = ModelProto.FromString(data)
     known = {info.name for info in model.graph.output}
     for name in values.keys() - known:

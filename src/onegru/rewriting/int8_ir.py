@@ -36,21 +36,7 @@ def quantize_ir(
     names: Collection[str] | None,
     group: int,
 ) -> Rewriting:
-    """Store W and R of GRU layers in int8, compare the IR with its source, and write it.
-
-    Args:
-        file: the IR.
-        target: the .xml to write; None for none.
-        named: the same, or what messages call it.
-        check: what to check; None for nothing.
-        names: the layers; None for all.
-        group: how many weights of a row share a scale; 0 for all.
-
-    Raises:
-        SpecError: a layer cannot be stored in int8; the error names it.
-        FormatError: the file is broken, has no such layer, or the result differs from it.
-        OSError: a file cannot be written.
-    """
+    """Store W and R of GRU layers in int8, compare the IR with its source, and write it."""
     graph = read_ir(file)
     nested = {gru.name for gru in graph.grus if gru.bodies}
     if inner := sorted(nested if names is None else nested.intersection(names)):

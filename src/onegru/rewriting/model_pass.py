@@ -48,46 +48,22 @@ NodeChange = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A model with its GRU nodes rewritten.
+    """A model with its GRU nodes rewritten."""
 
-    Attributes:
-        model: the model.
-        opsets: the opset that the source has, and that it has now.
-        nodes: what was done to each GRU node.
-        dtypes: the element types of the GRU nodes, before and after, and QUANTIZED.
-        others: descriptions of the other nodes that the new opset changed.
-        notes: what else was done.
-    """
-
-    model: ModelProto
-    opsets: tuple[int, int]
-    nodes: Sequence[NodeChange]
-    dtypes: Collection[str]
-    others: Sequence[str]
-    notes: Sequence[str]
+    model: ModelProto  # the model
+    opsets: tuple[int, int]  # the opset that the source has, and that it has now
+    nodes: Sequence[NodeChange]  # what was done to each GRU node
+    dtypes: Collection[str]  # the element types of the GRU nodes, before and after, and QUANTIZED
+    others: Sequence[str]  # descriptions of the other nodes that the new opset changed
+    notes: Sequence[str]  # what else was done
 
     def serialized(self, source: Source) -> bytes:
-        """The model as a file holds it.
-
-        Raises:
-            FormatError: it is too large for one, or not valid.
-        """
+        """The model as a file holds it."""
         return one_file(source, self.model)
 
 
 def rewrite_model(source: Source, model: ModelProto, size: int, changes: Changes) -> Rewritten:
-    """Rewrite the GRU nodes of a model.
-
-    Args:
-        source: where it comes from.
-        model: the model, as `read_model` checked it; changed.
-        size: its bytes without external data.
-        changes: what to do.
-
-    Raises:
-        FormatError: the file is broken, or holds what cannot be rewritten; the message names the node.
-        SpecError: a GRU node is not legal, or cannot be what is asked for.
-    """
+    """Rewrite the GRU nodes of a model."""
     return _Rewriter(source, model, size, changes).rewrite()
 
 

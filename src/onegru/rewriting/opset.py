@@ -34,14 +34,7 @@ _LARGEST = 4096  # elements of a constant that the converter may look at, such a
 
 
 def convert_nodes(scope: Scope, old: int, new: int) -> list[str]:
-    """Convert the nodes of a scope's graph, but not those of bodies nor GRUs, from one opset to another.
-
-    Returns:
-        descriptions of the nodes that changed.
-
-    Raises:
-        FormatError: the converter does not know how, or there is no such operator; names the node.
-    """
+    """Convert the nodes of a scope's graph, but not those of bodies nor GRUs, from one opset to another."""
     nodes: list[NodeProto] = []
     changed: list[str] = []
     for node in scope.graph.node:

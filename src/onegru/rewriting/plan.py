@@ -42,19 +42,7 @@ class Changes:
 def plan_node(
     scope: Scope, form: GruNodeConfig, changes: Changes, old: int, source: Source
 ) -> tuple[NodeChanges, tuple[str, ...]]:
-    """Which changes a node needs, and what the target runtime is known to do to it as it is.
-
-    Args:
-        scope: where it is, at the opset that it is to have.
-        form: the node.
-        changes: what is asked for.
-        old: the opset that the node is written in.
-        source: the file.
-
-    Raises:
-        FormatError: no change makes it right.
-        SpecError: the opset asked for cannot express it.
-    """
+    """Which changes a node needs, and what the target runtime is known to do to it as it is."""
     is_augru = form.attention is not None
     wanted = NodeChanges({"decompose"}) if is_augru else _asked(scope, form, changes, old)
     if changes.runtime is None:

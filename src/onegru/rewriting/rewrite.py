@@ -145,12 +145,7 @@ def rewrite(
 def rewrite_file(
     file: Opened, target: str | os.PathLike[str] | None, check: Check | None, **changes: Any
 ) -> Rewriting:
-    """Make changes to the GRU nodes of an ONNX model, as fields of `onegru.rewriting.plan.Changes`.
-
-    Raises:
-        OneGRUError: as `rewrite`.
-        OSError: a file cannot be read or written.
-    """
+    """Make changes to the GRU nodes of an ONNX model, as fields of `onegru.rewriting.plan.Changes`."""
     path, named = as_target(file, target, ".onnx")
     if file.kind is not Kind.ONNX:
         raise FormatError(f"{file}: {file.kind.words}; only an ONNX model is rewritten")

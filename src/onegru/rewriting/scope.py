@@ -105,12 +105,7 @@ class Scope(Values):
 
 
 class Draft:
-    """New nodes that take the place of one.
-
-    Args:
-        scope: where they go.
-        base: what their names begin with.
-    """
+    """New nodes that take the place of one."""
 
     def __init__(self, scope: Scope, base: str) -> None:
         self.scope = scope

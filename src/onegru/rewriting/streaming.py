@@ -33,34 +33,20 @@ _DRAWN = 3  # ways to cut a sequence that are drawn
 
 
 class Chunked(NamedTuple):
-    """A model that runs in chunks.
+    """A model that runs in chunks."""
 
-    Attributes:
-        made: what was changed for that.
-        rewritten: what was done to its GRU nodes then; None for nothing.
-        outputs: how far its outputs lie apart from the source's.
-        notes: what else was done.
-        opset: of the target, or None for an IR.
-        write: writes the target, given its path.
-    """
-
-    made: Streaming
-    rewritten: Rewritten | None
-    outputs: tuple[OutputReport, ...]
-    notes: list[str]
-    opset: int | None
-    write: Callable[[Path], None]
+    made: Streaming  # what was changed for that
+    rewritten: Rewritten | None  # what was done to its GRU nodes then; None for nothing
+    outputs: tuple[OutputReport, ...]  # how far its outputs lie apart from the source's
+    notes: list[str]  # what else was done
+    opset: int | None  # of the target, or None for an IR
+    write: Callable[[Path], None]  # writes the target, given its path
 
 
 def made_from(
     file: Opened, graph: Graph, notes: list[str], time: Mapping[str, int] | None, forms: Forms
 ) -> Streaming:
-    """Change a model, and note what was done.
-
-    Raises:
-        SpecError: it cannot run in chunks, or has no state to carry.
-        FormatError: its operators cannot be followed.
-    """
+    """Change a model, and note what was done."""
     own = judge(graph)
     made = run_in_chunks(graph, time, forms, own)
     if not made.states and not own.pairs:
@@ -85,17 +71,7 @@ def check_chunks(
     notes: list[str],
     is_int8: bool = False,
 ) -> tuple[OutputReport, ...]:
-    """Load a result, and compare it with its source if that is wanted.
-
-    Args:
-        whole: the source; None if nothing is to be compared.
-        read: reads the result.
-        made: what was changed.
-        check: what to check.
-        target: the file that it is to become.
-        notes: what else was done.
-        is_int8: whether GRUs have become int8.
-    """
+    """Load a result, and compare it with its source if that is wanted."""
     if whole is None or check is None:
         with suppress(MissingExtraError):  # nothing that is not checked needs what others would run it with
             Model(read())
@@ -128,12 +104,7 @@ def _check_steps(whole: Model, made: Streaming, check: Check, target: Path) -> N
 def compare_in_chunks(
     whole: Model, chunked: Model, made: Streaming, check: Check, target: Path, is_int8: bool = False
 ) -> tuple[OutputReport, ...]:
-    """Run the source over whole sequences and the target over chunks of them, perhaps with GRUs in int8.
-
-    Raises:
-        FormatError: outputs differ by more than rounding.
-        OneGRUError: one of the models does not run.
-    """
+    """Run the source over whole sequences and the target over chunks of them, perhaps with GRUs in int8."""
     found: dict[str, OutputReport] = {}
     case = _case(whole, made, check)
     inputs = {name: np.asarray(array) for name, array in case.inputs.items()}

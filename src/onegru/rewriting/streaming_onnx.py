@@ -28,20 +28,7 @@ def rewrite_onnx(
     delay: bool,
     changes: Changes | None = None,
 ) -> Chunked:
-    """Change an ONNX model, and compare it with its source.
-
-    Args:
-        file: the source.
-        target: the file that it is to become.
-        check: what to check; None for nothing.
-        time: as for `onegru.make_streaming`.
-        delay: likewise.
-        changes: what is done to its GRU nodes then; the model is also compared before that, more closely.
-
-    Raises:
-        SpecError: a node cannot run in chunks or be what `changes` asks for, or an argument is not legal.
-        FormatError: the file is broken, or the result cannot be loaded, or differs from the source.
-    """
+    """Change an ONNX model, and compare it with its source."""
     place, model = Source.of(file), model_of(file)
     notes = embed_external(place, model, len(file.data))
     graph = parse_onnx(one_file(place, model), replace(place, file=None))

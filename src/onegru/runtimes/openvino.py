@@ -60,17 +60,11 @@ def errors() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class OpenvinoOperator:
-    """What runs GRU layers in OpenVINO here.
+    """What runs GRU layers in OpenVINO here."""
 
-    Attributes:
-        version: OpenVINO's; None if it is not installed.
-        is_native: whether it is the operator in C++.
-        problem: why it is not; empty if it is, or without OpenVINO.
-    """
-
-    version: str | None
-    is_native: bool
-    problem: str = ""
+    version: str | None  # OpenVINO's; None if it is not installed
+    is_native: bool  # whether it is the operator in C++
+    problem: str = ""  # why it is not; empty if it is, or without OpenVINO
 
 
 def openvino_operator() -> OpenvinoOperator:

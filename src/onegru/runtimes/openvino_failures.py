@@ -51,14 +51,6 @@ def evaluate(
     """Run an operator. Where its exception would be lost, the message is kept, and its outputs are filled.
 
     They are then NaN, or zeros if it is watched.
-
-    Args:
-        run: computes the outputs.
-        operator: what it is.
-        sizes: of axes, by letter, that its attributes give.
-        inputs: its inputs, X first.
-        outputs: its outputs.
-        is_watched: whether whoever runs the model looks for failures (`onegru.formats.openvino.network`).
     """
     try:
         run()

@@ -61,15 +61,7 @@ _told: set[int] = set()  # the nodes of whose changing weights a warning has tol
 
 
 class GruOp(openvino.Op):  # type: ignore[misc]
-    """One of the operators.
-
-    Args:
-        inputs: the nodes or outputs that it takes, in the operator's order.
-        attributes: as the specification names them.
-
-    Raises:
-        SpecError: an attribute, type or shape that the specification forbids.
-    """
+    """One of the operators."""
 
     operator: ClassVar[Operator]
 
@@ -292,13 +284,7 @@ def attribute_sizes(attributes: Mapping[str, Any]) -> dict[str, int]:
 
 
 def set_outputs(node: Any, operator: Operator, sizes: Mapping[str, int | None]) -> None:
-    """Set the outputs of a node to those of the operator, of X's type.
-
-    Args:
-        node: an `openvino.Op` that has its inputs.
-        operator: what it is.
-        sizes: of axes, by letter; others are open.
-    """
+    """Set the outputs of a node to those of the operator, of X's type."""
     node.set_output_size(len(operator.outputs))
     for index, port in enumerate(operator.outputs):
         known = (sizes.get(axis) for axis in port.axes)

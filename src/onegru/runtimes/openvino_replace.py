@@ -53,17 +53,12 @@ Seen = Callable[[Mapping[str, Array]], None]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A GRU layer of a model.
+    """A GRU layer of a model."""
 
-    Attributes:
-        node: the layer.
-        bodies: the layers in whose bodies it lies, the outermost first.
-        outside: the source outside a body of each of its Parameters that is the same in every iteration, by
-            the Parameter's name; of all the bodies.
-    """
-
-    node: Any
-    bodies: tuple[Any, ...]
+    node: Any  # the layer
+    bodies: tuple[Any, ...]  # the layers in whose bodies it lies, the outermost first
+    # the source outside a body of each of its Parameters that is the same in every iteration, by the
+    # Parameter's name; of all the bodies
     outside: Mapping[str, Any]
 
 
@@ -107,11 +102,7 @@ class PreparedLayer(NamedTuple):
 def prepare(
     layer: Layer, operator: Operator, attributes: Mapping[str, Any], options: EngineOptions, where: str
 ) -> PreparedLayer:
-    """Check a layer, and pack its weights if they are constants; the model stays as it is.
-
-    Raises:
-        SpecError: the layer breaks the specification; `where` is a prefix of the message.
-    """
+    """Check a layer, and pack its weights if they are constants; the model stays as it is."""
     check_attributes(operator, attributes, where)
     with prefixed_errors(where):
         options = options.for_node(layer.node.get_friendly_name())
@@ -131,16 +122,7 @@ def replace_layer(
     is_watched: bool = False,
     keep: Callable[[object], None] = _kept.append,
 ) -> None:
-    """Replace a layer by an operator of onegru's.
-
-    Args:
-        ready: the layer.
-        seen: called after each run.
-        all_steps: whether its lengths are known to be all steps, and need not be read.
-        is_watched: whether whoever runs the model looks for failures; else those that OpenVINO would lose
-            give NaN.
-        keep: called with what must live as long as the model.
-    """
+    """Replace a layer by an operator of onegru's."""
     operator, attributes, options, node = ready.operator, ready.attributes, ready.options, ready.layer.node
     names = [port.name for port in operator.inputs[: node.get_input_size()]]
     taken = {name: node.input_value(index) for index, name in enumerate(names)}

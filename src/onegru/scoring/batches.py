@@ -20,13 +20,7 @@ _TILE = 16  # rows that the kernels take at once
 
 
 def batches(lengths: Array, steps: int, *, equal: bool) -> Iterator[Array]:
-    """The rows of each batch, the longest first; every row once.
-
-    Args:
-        lengths: [rows].
-        steps: how many a batch may have, with padding; a longer row is a batch of its own.
-        equal: whether all rows of a batch must be of the same length.
-    """
+    """The rows of each batch, the longest first; every row once."""
     order = np.argsort(-lengths, kind="stable")
     ordered = lengths[order]
     first = 0
@@ -78,12 +72,7 @@ def _stored(result: Field) -> str:
 
 
 class Assembly:
-    """The outputs of rows, of which batches come in any order.
-
-    Args:
-        results: the outputs.
-        lengths: [rows], how many steps each row has.
-    """
+    """The outputs of rows, of which batches come in any order."""
 
     def __init__(self, results: Sequence[Field], lengths: Array) -> None:
         self._results = results

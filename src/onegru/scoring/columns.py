@@ -22,21 +22,13 @@ _TENSORS = ("arrow.fixed_shape_tensor", "ray.data.arrow_tensor", "ray.data.arrow
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What a model takes of each row, or gives for it.
+    """What a model takes of each row, or gives for it."""
 
-    Attributes:
-        name: the input's name, or the output's.
-        column: the column that it comes from, or becomes.
-        dtype: the type of its numbers, by NumPy's name.
-        shape: the shape of one step of a sequence, or of the whole value if it is no sequence.
-        is_sequence: whether each row has steps of its own number.
-    """
-
-    name: str
-    column: str
-    dtype: str
-    shape: tuple[int, ...]
-    is_sequence: bool
+    name: str  # the input's name, or the output's
+    column: str  # the column that it comes from, or becomes
+    dtype: str  # the type of its numbers, by NumPy's name
+    shape: tuple[int, ...]  # the shape of one step of a sequence, or of the whole value if it is no sequence
+    is_sequence: bool  # whether each row has steps of its own number
 
     @property
     def width(self) -> int:
@@ -62,17 +54,11 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """The steps of all rows of a field, one row after the other.
+    """The steps of all rows of a field, one row after the other."""
 
-    Attributes:
-        values: [steps of all rows, width], of the field's type; [rows, width] if it is no sequence.
-        starts: [rows], where each row begins.
-        lengths: [rows], how many steps it has.
-    """
-
-    values: Array
-    starts: Array
-    lengths: Array
+    values: Array  # [steps of all rows, width], of the field's type; [rows, width] if it is no sequence
+    starts: Array  # [rows], where each row begins
+    lengths: Array  # [rows], how many steps it has
 
 
 def check_type(field: Field, schema: pa.Schema) -> None:
@@ -290,10 +276,6 @@ class Gathered:
 
     Those of a single array are used where they are; others are copied into one array as they come, so that
     the tables they come from can go.
-
-    Args:
-        field: the field.
-        buffers: where the memory for copies comes from.
     """
 
     def __init__(self, field: Field, buffers: Buffers) -> None:
@@ -356,12 +338,7 @@ _LARGEST_BUFFER = 1 << 28
 
 
 class Buffers:
-    """Memory that is used again, as fresh memory costs more than what is copied into it.
-
-    Args:
-        most: how many arrays are kept.
-        size: how many bytes an array has at least; what is not written to takes no memory.
-    """
+    """Memory that is used again, as fresh memory costs more than what is copied into it."""
 
     def __init__(self, most: int = 0, size: int = 0) -> None:
         self._most, self._size = most, size

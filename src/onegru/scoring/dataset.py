@@ -44,57 +44,35 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows that become one file.
+    """Rows that become one file."""
 
-    Attributes:
-        number: its place among all parts.
-        first: its first row, counted from the first of its block.
-        rows: how many it has.
-    """
-
-    number: int
-    first: int
-    rows: int
+    number: int  # its place among all parts
+    first: int  # its first row, counted from the first of its block
+    rows: int  # how many it has
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Row groups that are read in one go: several for one part, or one for several parts.
+    """Row groups that are read in one go: several for one part, or one for several parts."""
 
-    Attributes:
-        path: the file.
-        groups: the row groups.
-        first_row: the first row, counted from the first of the file.
-        step: how many rows to look at at once.
-        batch: how many of them Arrow decodes at once.
-        coded: the columns of strings that are read as dictionaries, though the file has none.
-        parts: what they are divided into.
-    """
-
-    path: str
-    groups: tuple[int, ...]
-    first_row: int
-    step: int
-    batch: int
-    coded: tuple[str, ...]
-    parts: tuple[Part, ...]
+    path: str  # the file
+    groups: tuple[int, ...]  # the row groups
+    first_row: int  # the first row, counted from the first of the file
+    step: int  # how many rows to look at at once
+    batch: int  # how many of them Arrow decodes at once
+    coded: tuple[str, ...]  # the columns of strings that are read as dictionaries, though the file has none
+    parts: tuple[Part, ...]  # what they are divided into
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All of a run's work.
+    """All of a run's work."""
 
-    Attributes:
-        files: the files by their paths, in order.
-        blocks: their row groups, in order; one block without row groups if there is no row at all.
-        schema: of the rows that are read: the first file's.
-        part_bytes: how much memory the rows of a part and their outputs take, about.
-    """
-
-    files: Mapping[str, File]
+    files: Mapping[str, File]  # the files by their paths, in order
+    # their row groups, in order; one block without row groups if there is no row at all
     blocks: tuple[Block, ...]
-    schema: pa.Schema
-    part_bytes: int
+    schema: pa.Schema  # of the rows that are read: the first file's
+    part_bytes: int  # how much memory the rows of a part and their outputs take, about
 
     @property
     def rows(self) -> int:
@@ -112,15 +90,6 @@ def find_files(inputs: Sequence[str | os.PathLike[str]], output: Path | None) ->
 
     In folders, and of what patterns mean, names that begin with "_" or "." are left out, as everywhere in
     Arrow. Links to folders are followed.
-
-    Args:
-        inputs: files, folders and patterns.
-        output: the folder of results, which a pattern never matches; None if nothing is written.
-
-    Raises:
-        SpecError: there is no file, one is listed twice, or has a name that Arrow cannot open, or the results
-            would lie in a folder that is read.
-        FormatError: one is neither a file nor a folder.
     """
     if isinstance(inputs, str | os.PathLike) or not isinstance(inputs, Iterable):
         raise SpecError.of("inputs", f"{shown(inputs)}; must be a list of files, folders or patterns")
@@ -190,10 +159,6 @@ def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
 
     A part is some row groups of a file, or some rows of a large one, such that its rows and what the model
     gives for them take `part_bytes`, as far as the files' footers say.
-
-    Raises:
-        SpecError: a column is missing or does not fit.
-        FormatError: a file is not Parquet, or not of the first one's kind.
     """
     check_footers(paths)
     files: dict[str, File] = {}
@@ -229,12 +194,7 @@ def field_of_values(field: pa.Field) -> pa.Field:
 
 
 def opened(path: str, coded: Sequence[str] = ()) -> Any:
-    """A Parquet file, opened; the columns `coded` are read as dictionaries.
-
-    Raises:
-        FormatError: it is not one, or broken.
-        OSError: it cannot be opened.
-    """
+    """A Parquet file, opened; the columns `coded` are read as dictionaries."""
     with naming(path):
         # Pages are read as they are needed: no row group is in memory as a whole.
         return pq.ParquetFile(path, read_dictionary=coded, pre_buffer=False, buffer_size=1 << 20)

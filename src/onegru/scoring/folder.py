@@ -37,9 +37,6 @@ class Folder:
 
     `part-000000.parquet` and so on are the parts, each there whole or not at all; `_errors/` has a file for
     each part that lacks rows; `_onegru.json` says what run they are of, and `_SUCCESS` that it is complete.
-
-    Args:
-        path: the folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,12 +44,7 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other runs away from the folder, which is made if it is not there.
-
-        Raises:
-            SpecError: another run is writing to it, or it is no folder, or one with other files.
-            OSError: it cannot be made.
-        """
+        """Keep other runs away from the folder, which is made if it is not there."""
         if self.path.exists() and not self.path.is_dir():
             raise SpecError(f"{self.path}: not a folder; must be one, or must not exist")
         self.path.mkdir(parents=True, exist_ok=True)
@@ -67,11 +59,7 @@ class Folder:
             yield
 
     def manifest(self) -> dict[str, Any] | None:
-        """What the earlier run in this folder was; None if there was none, or it has not written a part.
-
-        Raises:
-            FormatError: the file that says so is broken.
-        """
+        """What the earlier run in this folder was; None if there was none, or it has not written a part."""
         path = self.path / _MANIFEST
         try:
             found = parse_json(path.read_bytes())
@@ -112,16 +100,7 @@ class Folder:
         schema: pa.Schema,
         windows: Iterator[tuple[pa.Table, list[dict[str, object]]]],
     ) -> None:
-        """Write a part, whole or not at all.
-
-        Args:
-            number: the part's.
-            schema: of its rows.
-            windows: tables of its rows, each with what to record of the skipped rows.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write a part, whole or not at all."""
         plain = [name for name in schema.names if not _is_coded(schema.field(name).type)]
         coded = [name for name in schema.names if name not in plain]
 
@@ -143,16 +122,7 @@ class Folder:
         write_files([(self.part(number), write)])
 
     def counts(self, number: int, rows: int, skips: bool) -> tuple[int, int]:
-        """The rows of a part that is there, and how many were skipped.
-
-        Args:
-            number: the part's.
-            rows: how many rows of the input it is for.
-            skips: whether those that were skipped have no row.
-
-        Raises:
-            FormatError: it is broken, or another part.
-        """
+        """The rows of a part that is there, and how many were skipped."""
         path = str(self.part(number))
         with naming(path):
             metadata = pq.read_metadata(path)
@@ -165,11 +135,7 @@ class Folder:
         return metadata.num_rows, skipped
 
     def success(self) -> dict[str, Any]:
-        """What was recorded of a complete run.
-
-        Raises:
-            FormatError: the file that says so is broken.
-        """
+        """What was recorded of a complete run."""
         path = self.path / _SUCCESS
         try:
             found = parse_json(path.read_bytes())

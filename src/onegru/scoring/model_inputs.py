@@ -90,12 +90,7 @@ class ModelInputs:
         self.fields = tuple(fields)
 
     def fed(self, arrays: Mapping[str, Array], lengths: Array) -> dict[str, Array]:
-        """The inputs, in the model's own shapes.
-
-        Args:
-            arrays: of each field, by name: [T, B, width] of a sequence, else [B, width].
-            lengths: [B].
-        """
+        """The inputs, in the model's own shapes."""
         fed = dict(self._zeros)
         for field in self.fields:
             place, array = self._axes[field.name], arrays[field.name]
@@ -143,11 +138,7 @@ def _dimensions(
 def _place(
     model: Model, info: TensorInfo, told: Sequence[str] | None, known: Mapping[object, str], alone: bool
 ) -> Axes:
-    """Which axes of an input are its rows and its steps.
-
-    Raises:
-        SpecError: it is not clear, or `told` does not fit.
-    """
+    """Which axes of an input are its rows and its steps."""
     where = f"{model.path}: input {info.name!r}"
     if not info.is_tensor or info.dtype in ("str", "unknown"):
         raise SpecError(f"{where}: {info.dtype}; must be a tensor of numbers")
@@ -192,11 +183,7 @@ def _place(
 
 
 def _checked(where: str, info: TensorInfo, found: Mapping[str, int]) -> Axes:
-    """The axes.
-
-    Raises:
-        SpecError: the model takes a number of rows that is not one.
-    """
+    """The axes."""
     place = Axes(found.get("batch"), found.get("time"))
     shape = info.shape or ()
     rows = shape[place.batch] if shape and place.batch is not None else 1

@@ -34,17 +34,6 @@ class ModelProgram:
     rows, follows from the GRU nodes that take the input, from the names of dimensions, or from `axes`. An
     input of lengths gets the lengths of the sequences. Rows of different lengths share a batch only with
     `pad`: what a model does with the steps that are not there, its file does not say for certain.
-
-    Args:
-        model: the model.
-        inputs: the columns of its inputs, by name.
-        outputs: the columns of its outputs, by name; None for all that have one value for each row.
-        axes: of inputs, as in `Scorer`.
-        pad: whether the model ignores what comes after the end of a row.
-
-    Raises:
-        SpecError: there is no such input or output, it is unclear or unfit what its axes are, or the model
-            does not ignore that.
     """
 
     is_parallel = False  # the other runtime has threads of its own
@@ -77,11 +66,7 @@ class ModelProgram:
         return found
 
     def _checked(self, result: Field, array: Array, lengths: Array) -> Array:
-        """An output, [T, B, width] or [B, width].
-
-        Raises:
-            FormatError: its shape is not what the trials promised, as where it depends on the numbers.
-        """
+        """An output, [T, B, width] or [B, width]."""
         front = self._places[result.name].front
         sizes = [int(lengths.max()), len(lengths)][-len(front) :]
         fits = array.ndim > max(front) and [array.shape[axis] for axis in front] == sizes

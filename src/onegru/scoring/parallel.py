@@ -24,9 +24,6 @@ class Workers:
     """Runs batches side by side, in as many threads as onegru has; calls have one thread each meanwhile.
 
     Used as a context, after which all threads have ended, and calls have theirs again.
-
-    Args:
-        parallel: False to run one after the other, each by the thread that waits for it, with all cores.
     """
 
     def __init__(self, parallel: bool) -> None:

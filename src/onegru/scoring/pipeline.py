@@ -24,19 +24,12 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Job:
-    """What any process needs to do blocks of a run; it can be pickled.
+    """What any process needs to do blocks of a run; it can be pickled."""
 
-    Attributes:
-        scorer: what scores.
-        plan: the run's work.
-        output: the folder of results, which must be locked, and be the same for all processes.
-        largest_row: how many bytes a row may take.
-    """
-
-    scorer: Scorer
-    plan: Plan
-    output: str
-    largest_row: int
+    scorer: Scorer  # what scores
+    plan: Plan  # the run's work
+    output: str  # the folder of results, which must be locked, and be the same for all processes
+    largest_row: int  # how many bytes a row may take
 
     def run(
         self,
@@ -44,17 +37,7 @@ class Job:
         done: Collection[int] = (),
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Do the parts of these blocks that are not done.
-
-        Args:
-            blocks: some blocks of the plan.
-            done: the numbers of parts that are there.
-            progress: called with the rows of each window that has been scored.
-
-        Raises:
-            SpecError, FormatError, OSError: a file cannot be read or written, or a row not run. Parts that
-                are written are whole, and stay.
-        """
+        """Do the parts of these blocks that are not done."""
         read: _Channel[Window] = _Channel()
         scored: _Channel[tuple[Window, Scored]] = _Channel()
         with _Helpers(read, scored) as helpers, self.scorer.workers() as workers:
@@ -125,11 +108,7 @@ class _Channel(Generic[Item]):
         self.stopped = False
 
     def put(self, item: Item | None) -> None:
-        """Hand on an item; None after the last.
-
-        Raises:
-            _Stopped: the run has ended.
-        """
+        """Hand on an item; None after the last."""
         while True:
             if self.stopped:
                 raise _Stopped

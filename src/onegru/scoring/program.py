@@ -17,30 +17,15 @@ from onegru.scoring.columns import Field
 
 
 class Program(Protocol):
-    """What is run over batches of rows.
+    """What is run over batches of rows."""
 
-    Attributes:
-        fields: what it takes of each row.
-        results: what it gives for each row.
-        equal_lengths: whether all rows of a batch must be of the same length, as nothing may be padded.
-        is_parallel: whether several threads run it best, with a batch each, and not one with all cores.
-    """
-
-    fields: tuple[Field, ...]
-    results: tuple[Field, ...]
-    equal_lengths: bool
-    is_parallel: bool
+    fields: tuple[Field, ...]  # what it takes of each row
+    results: tuple[Field, ...]  # what it gives for each row
+    equal_lengths: bool  # whether all rows of a batch must be of the same length, as nothing may be padded
+    is_parallel: bool  # whether several threads run it best, with a batch each, and not one with all cores
 
     def run(self, arrays: Mapping[str, Array], lengths: Array) -> Mapping[str, Array]:
-        """Run a batch.
-
-        Args:
-            arrays: of each field, by name: [T, B, width] of a sequence, else [B, width].
-            lengths: [B], how many steps each row has, at most T.
-
-        Returns:
-            of each result, by name: [T, B, width] of a sequence, else [B, width].
-        """
+        """Run a batch."""
         ...
 
 
@@ -51,14 +36,6 @@ class LayersProgram:
     "initial_h", the states of all layers and directions side by side. Its outputs are "Y_h", the last layer's
     last states, directions side by side; "states", those of all layers, the lowest first; and "Y", the last
     layer's state after each step.
-
-    Args:
-        source: the layer or stack.
-        inputs: the columns of its inputs, by name.
-        outputs: the columns of its outputs, by name; None for "Y_h".
-
-    Raises:
-        SpecError: there is no such input or output.
     """
 
     equal_lengths = False

@@ -125,11 +125,7 @@ def _check_answers(address: str) -> None:
 
 @contextmanager
 def _connected(address: str) -> Iterator[Any]:
-    """Ray, connected to a cluster, and disconnected in the end unless it was connected before.
-
-    Raises:
-        SpecError: there is no such cluster, or the process is connected to another.
-    """
+    """Ray, connected to a cluster, and disconnected in the end unless it was connected before."""
     ray = _ray()
     if ray.is_initialized():
         present = ray.get_runtime_context().gcs_address
@@ -229,11 +225,7 @@ def _run(
 
 
 def _room(ray: Any, cpus: int) -> int:
-    """For how many actors of so many CPUs there is room.
-
-    Raises:
-        SpecError: for none.
-    """
+    """For how many actors of so many CPUs there is room."""
     most = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     room = sum(count // cpus for count in most)
     if not room:

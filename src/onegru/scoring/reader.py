@@ -16,21 +16,13 @@ from onegru.scoring.scorer import Gathering, Scorer
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Rows that are scored together, of one part.
+    """Rows that are scored together, of one part."""
 
-    Attributes:
-        part: the part that they belong to.
-        rows: the rows.
-        path: the file that they come from.
-        first_row: the first row, counted from the first of the file.
-        is_last: whether they are the last of the part.
-    """
-
-    part: Part
-    rows: Gathering
-    path: str
-    first_row: int
-    is_last: bool
+    part: Part  # the part that they belong to
+    rows: Gathering  # the rows
+    path: str  # the file that they come from
+    first_row: int  # the first row, counted from the first of the file
+    is_last: bool  # whether they are the last of the part
 
 
 def windows(
@@ -39,17 +31,6 @@ def windows(
     """Read the parts that are not done.
 
     Where a window ends depends only on the files and the plan, not on which parts are done.
-
-    Args:
-        scorer: what is to score them.
-        plan: the plan.
-        blocks: those of its blocks to read.
-        done: the numbers of the parts to leave out.
-        largest_row: how many bytes a row may take.
-
-    Raises:
-        FormatError: a file is broken, has changed, or has a row that cannot be run or takes too much memory.
-        OSError: a file cannot be read.
     """
     schema = scorer.schema(plan.schema)
     together = [field.column for field in scorer.program.fields]

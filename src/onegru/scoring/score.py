@@ -168,11 +168,7 @@ def _run(
 
 
 def _part_bytes(output: Path, memory: int, before: dict[str, Any] | None) -> int:
-    """How much memory a part takes: that of the earlier run, else as much as the memory allows.
-
-    Raises:
-        SpecError: that is too little.
-    """
+    """How much memory a part takes: that of the earlier run, else as much as the memory allows."""
     most = (memory - _BASE) // _COPIES
     wanted = _LEAST_PART
     if before is not None:

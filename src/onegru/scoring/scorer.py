@@ -245,21 +245,7 @@ class Scorer:
         return pa.schema(fields)
 
     def __call__(self, rows: pa.Table | pa.RecordBatch) -> pa.Table:
-        """Score the rows of a table.
-
-        Args:
-            rows: what is scored together, in batches of similar length: better thousands of rows than a few,
-                and all of it in memory.
-
-        Returns:
-            the columns kept, then the outputs; the same rows in the same order, but for those that
-            `on_error="skip"` leaves out.
-
-        Raises:
-            SpecError: a column is missing, or of a type that does not fit; or a GRU refuses the numbers of a
-                row, and on_error is "raise".
-            FormatError: a row cannot be run, and on_error is "raise"; or another runtime fails on its part.
-        """
+        """Score the rows of a table."""
         return self.run(rows).table
 
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -352,13 +338,7 @@ class Scorer:
 
 
 class Gathering:
-    """Rows gathered from one table after another, to be scored together.
-
-    Args:
-        scorer: what is to score them.
-        schema: of the results.
-        buffers: where memory for their numbers comes from.
-    """
+    """Rows gathered from one table after another, to be scored together."""
 
     def __init__(self, scorer: Scorer, schema: pa.Schema, buffers: Buffers | None = None) -> None:
         self._scorer = scorer
@@ -377,17 +357,7 @@ class Gathering:
         self.bytes = 0
 
     def add(self, rows: pa.Table, words: str, first: int, *, keeps: bool = False) -> None:
-        """Add the rows of a table.
-
-        Args:
-            rows: the table.
-            words: what messages call a row, before its number.
-            first: the number of its first row.
-            keeps: whether its memory stays until the rows are scored.
-
-        Raises:
-            FormatError: a row cannot be run, and the scorer raises.
-        """
+        """Add the rows of a table."""
         bad = find_faults([item.field for item in self.fields], rows)
         if bad and self._scorer.on_error == "raise":
             fault = bad[min(bad)]
@@ -481,11 +451,7 @@ def find_faults(fields: Sequence[Field], rows: pa.Table) -> dict[int, SkippedRow
 
 
 def _names(argument: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Names, each once.
-
-    Raises:
-        SpecError: there are none, or one comes twice.
-    """
+    """Names, each once."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise SpecError.of(argument, f"{shown(names)}; must be a list of names")
     listed = tuple(names)

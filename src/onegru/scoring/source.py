@@ -56,12 +56,7 @@ def open_program(
 
 
 def model_digest(model: str | GRU | Stack | Model) -> str:
-    """The SHA-256 of a model's files, or of the weights and attributes of layers.
-
-    Raises:
-        SpecError: the model was loaded from memory.
-        OSError: a file cannot be read.
-    """
+    """The SHA-256 of a model's files, or of the weights and attributes of layers."""
     if isinstance(model, GRU | Stack):
         digest = hashlib.sha256()
         for layer in layers_of(model):

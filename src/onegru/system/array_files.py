@@ -35,17 +35,7 @@ class Header(NamedTuple):
 def read_npz(
     path: Path, choose: Callable[[Mapping[str, Header]], Iterable[str]], kind: str = "an .npz file"
 ) -> dict[str, NDArray[Any]]:
-    """Arrays of an .npz, by name.
-
-    Args:
-        path: the file.
-        choose: takes all headers and returns the names of the arrays to read; or raises.
-        kind: what the file must be, for messages.
-
-    Raises:
-        FormatError: it is another kind of file, or broken; the message names it.
-        OSError: it cannot be opened.
-    """
+    """Arrays of an .npz, by name."""
     with _naming(path, kind), path.open("rb") as file, zipfile.ZipFile(file) as archive:
         headers: dict[str, Header] = {}
         entries: dict[str, zipfile.ZipInfo] = {}
@@ -63,12 +53,7 @@ def read_npz(
 
 
 def read_npy(path: Path, judge: Callable[[Header], object]) -> NDArray[Any]:
-    """The array of a .npy, unless `judge` raises on its header.
-
-    Raises:
-        FormatError: it is another kind of file, or broken; the message names it.
-        OSError: it cannot be opened.
-    """
+    """The array of a .npy, unless `judge` raises on its header."""
     with _naming(path, "a .npy file"), path.open("rb") as file:
         judge(_header(file, path.stat().st_size))
         file.seek(0)

@@ -22,13 +22,6 @@ def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object] | Path
     leads to is replaced. A file keeps the permissions of the one that it replaces; a new one gets those of
     the umask. What a killed process leaves behind is called `.NAME.….tmp`. On Windows a file that is open or
     read-only cannot be replaced, and permissions are the folder's.
-
-    Args:
-        files: for each, its target and what writes its content; or another file, which gets a second name, or
-            is copied where the file system has no links.
-
-    Raises:
-        OSError: one cannot be written; it names the target. All targets are then as they were.
     """
     written: list[tuple[Path, Path, Path]] = []  # the caller's path, the temporary file, the target
     asides: list[tuple[Path, Path | None]] = []

@@ -24,9 +24,6 @@ def check_regular(path: Path) -> None:
     """Refuse what exists but is not a file, such as a pipe, which might never end.
 
     A missing file or a folder is left for opening it to report.
-
-    Raises:
-        FormatError: it is not a regular file, or no file can have this name.
     """
     try:
         mode = path.stat().st_mode
@@ -39,12 +36,7 @@ def check_regular(path: Path) -> None:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """The value of a JSON text.
-
-    Raises:
-        ValueError: it is not JSON, longer than `LARGEST_TEXT`, or nested too deep, or an object in it has a
-            name twice, of which readers take one or the other. NaN is read, which Keras writes.
-    """
+    """The value of a JSON text."""
     if len(text) > LARGEST_TEXT:
         raise ValueError(f"JSON of {len(text)} bytes; must have at most {LARGEST_TEXT}")
     if isinstance(text, bytes):

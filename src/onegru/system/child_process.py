@@ -62,19 +62,12 @@ _ALARM = None if sys.platform == "win32" else -signal.SIGALRM
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a child may use.
+    """What a child may use."""
 
-    Attributes:
-        seconds: of wall time, its start included.
-        cpu_seconds: of all its threads together.
-        memory: bytes of address space, and of each file that it writes; None for no limit.
-        threads: for libraries that read it from the environment; None for their own choice.
-    """
-
-    seconds: float
-    cpu_seconds: int
-    memory: int | None
-    threads: int | None = None
+    seconds: float  # of wall time, its start included
+    cpu_seconds: int  # of all its threads together
+    memory: int | None  # bytes of address space, and of each file that it writes; None for no limit
+    threads: int | None = None  # for libraries that read it from the environment; None for their own choice
 
 
 #: For reading weights from a file. A harmless one takes about a second and 1 GiB, libraries included.
@@ -92,15 +85,11 @@ def running(seconds: float) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a child ended.
+    """How a child ended."""
 
-    Attributes:
-        code: its exit code, negative for a signal, which Windows has none of; None if it took too long.
-        words: the last line that it wrote to stderr.
-    """
-
+    # its exit code, negative for a signal, which Windows has none of; None if it took too long
     code: int | None
-    words: str = ""
+    words: str = ""  # the last line that it wrote to stderr
 
 
 # The seconds between two calls of `watch`.
@@ -133,15 +122,7 @@ def run_child(
     limits: Limits,
     watch: Callable[[], object] | None = None,
 ) -> Ended:
-    """Run `module.main(arguments)` in a separate process.
-
-    Args:
-        module: one of onegru's modules.
-        arguments: for its `main`; paths among them must be absolute.
-        folder: its current folder, which should be new, and for it alone.
-        limits: what it may use.
-        watch: called again and again while it runs; what it raises ends the child, and is raised here.
-    """
+    """Run `module.main(arguments)` in a separate process."""
     flags = ["-E", "-P", *["-s"] * sys.flags.no_user_site, *["-B"] * sys.dont_write_bytecode]
     request = json.dumps({"module": module, "arguments": list(arguments), "limits": asdict(limits)})
     command = [sys.executable, *flags, "-c", _START, json.dumps(_search_path()), request]
@@ -197,14 +178,7 @@ def _forked(work: Callable[[], object], folder: Path, limits: Limits) -> None:
 def _awaited(
     number: int, code: Callable[[float], int | None], seconds: float, watch: Callable[[], object] | None
 ) -> int | None:
-    """The exit code of a child; None if it takes too long. All that it started ends with it.
-
-    Args:
-        number: the number of its process and of its group.
-        code: waits for a number of seconds, and returns the exit code, or None if the child still runs.
-        seconds: the most that it may take.
-        watch: called meanwhile.
-    """
+    """The exit code of a child; None if it takes too long. All that it started ends with it."""
     found, end = None, time.monotonic() + seconds
     try:
         while found is None and (left := end - time.monotonic()) > 0:
@@ -299,12 +273,7 @@ def write_answer(head: Mapping[str, Any], arrays: Sequence[Array] = (), name: st
 
 
 def read_answer(folder: Path, name: str = "answer") -> tuple[dict[str, Any], list[Array]]:
-    """The head and the arrays of the answer of this name that a child left in its folder.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: it is malformed, no regular file, or takes more than half of the memory.
-    """
+    """The head and the arrays of the answer of this name that a child left in its folder."""
     try:
         with open(folder / name, "rb", opener=_opened) as file:
             return _parsed(file)

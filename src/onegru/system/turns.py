@@ -18,18 +18,7 @@ _SETTLE = 0.02  # seconds, for another runtime's threads to fall asleep
 def take_turns(
     calls: Mapping[str, Callable[[], object]], rounds: int, turn: float = TURN, settle: float = _SETTLE
 ) -> dict[str, list[float]]:
-    """Time calls alternately, so that other load on the machine affects all of them.
-
-    Args:
-        calls: what is timed, by its name.
-        rounds: the number of turns that each takes.
-        turn: about how long one turn is, in seconds.
-        settle: the seconds before a turn in which another runtime's threads fall asleep.
-
-    Returns:
-        for each, the time of a call in each of its turns, in seconds: the median of its calls, which a few
-        interrupted ones do not move, or the mean of calls that are too short to be timed one by one.
-    """
+    """Time calls alternately, so that other load on the machine affects all of them."""
     once = {name: _once(call) for name, call in calls.items()}
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):

@@ -24,13 +24,7 @@ COPIES = movers(Elements.KEPT | Elements.REPEATED, casts=True, without=("Flatten
 
 
 class TimeAnalysis:
-    """The axes of a model's values, and how its operators lead from one to another.
-
-    Args:
-        flow: the model; a value that nothing gives is an input.
-        states: for each input that is a state, the output that it is in the next run, as the flow calls them.
-        opset: of ONNX's operators.
-    """
+    """The axes of a model's values, and how its operators lead from one to another."""
 
     def __init__(self, flow: Flow, states: Mapping[str, str], opset: int) -> None:
         self.flow = flow
@@ -287,12 +281,7 @@ class TimeAnalysis:
         )
 
     def needed(self, recurrent: list[Op], dropped: Mapping[int, int] | None = None) -> set[str]:
-        """The values that outputs and recurrences depend on, beside what only a new state is made of.
-
-        Args:
-            recurrent: the recurrences.
-            dropped: the input that an operator no longer takes, by the operator's id.
-        """
+        """The values that outputs and recurrences depend on, beside what only a new state is made of."""
         needed = {name for name in self.flow.outputs if name not in self.states.values()}
         needed.update(name for op in recurrent for name in (*op.inputs, *op.outputs))
         for op in reversed(self.ops):

@@ -52,11 +52,7 @@ class Axes:
         return (self._named[size],) if size in self._named else None
 
     def flat(self, axis: Axis) -> Axis:
-        """An axis in factors that are not divided any further.
-
-        Raises:
-            ValueError: they are too many.
-        """
+        """An axis in factors that are not divided any further."""
         waiting, found = [*axis][::-1], []
         while waiting:
             factor = waiting.pop()
@@ -104,11 +100,7 @@ class Axes:
     def regroup(
         self, axes: Sequence[Axis], sizes: Sequence[Size], wanted: Sequence[Size]
     ) -> tuple[list[Axis | None], set[int]]:
-        """The axes of a tensor that a Reshape gives these sizes.
-
-        Returns:
-            them, None for those that are not known; and the factors that are lost or cut.
-        """
+        """The axes of a tensor that a Reshape gives these sizes."""
         factors: list[tuple[int, Size]] = []
         for axis, size in zip(axes, sizes, strict=True):
             flat = self.flat(axis)
@@ -188,11 +180,7 @@ class Axes:
         return (known[1], known[0]) if backwards else (known[0], known[1])
 
     def of_time(self, time: Collection[int]) -> tuple[set[int], set[int]]:
-        """What else time is called: by factors that it is divided into, or was before it was resized.
-
-        Returns:
-            the factors that are time, and those of them that are nothing else.
-        """
+        """What else time is called: by factors that it is divided into, or was before it was resized."""
         parts = {
             self.find(factor): {self.find(item) for item in self.flat(axis) if self._sizes[item] != 1}
             for factor, axis in self._parts.items()

@@ -24,27 +24,18 @@ _TAKES_PARTS = movers(Elements.CUT) | {"GatherElements", "GatherND"}
 
 @dataclass(frozen=True, slots=True)
 class AsItIs:
-    """What is known of a model that is fed in chunks as it is; made by `judge`.
+    """What is known of a model that is fed in chunks as it is; made by `judge`."""
 
-    Attributes:
-        path: the model.
-        pairs: the input that takes each state output.
-        named: of these, the outputs that were found by their names.
-        losses: what chunks would lose; None if the operators cannot be followed.
-        time: the axis of time of each input that has one, as far as it is known.
-        outputs: likewise.
-        is_single: whether a run takes exactly one step.
-        is_followed: whether an axis of time is known, along which losses were looked for.
-    """
-
-    path: str
-    pairs: Mapping[str, str]
-    named: tuple[str, ...] = ()
+    path: str  # the model
+    pairs: Mapping[str, str]  # the input that takes each state output
+    named: tuple[str, ...] = ()  # of these, the outputs that were found by their names
+    # what chunks would lose; None if the operators cannot be followed
     losses: tuple[Finding, ...] | None = None
+    # the axis of time of each input that has one, as far as it is known
     time: Mapping[str, int] = field(default_factory=dict)
-    outputs: Mapping[str, int | None] = field(default_factory=dict)
-    is_single: bool = False
-    is_followed: bool = False
+    outputs: Mapping[str, int | None] = field(default_factory=dict)  # likewise
+    is_single: bool = False  # whether a run takes exactly one step
+    is_followed: bool = False  # whether an axis of time is known, along which losses were looked for
 
     @property
     def refusal(self) -> str:
@@ -71,12 +62,7 @@ class AsItIs:
 
 
 def judge(graph: Graph, state: Mapping[str, str] | None = None) -> AsItIs:
-    """Find the states that a model has outside, and what chunks of time would lose that carry them.
-
-    Args:
-        graph: the model.
-        state: the states, if they are known.
-    """
+    """Find the states that a model has outside, and what chunks of time would lose that carry them."""
     timeline, named = read_timeline(graph), dict[str, str]()
     if state is None:
         named = _named_states(graph, timeline)
@@ -110,18 +96,7 @@ def judge(graph: Graph, state: Mapping[str, str] | None = None) -> AsItIs:
 
 
 def check_time(found: AsItIs, *, refuses: bool) -> None:
-    """Tell what chunks of time would lose.
-
-    Args:
-        found: what is known of the model.
-        refuses: whether nodes that reverse time or mix it are refused; else they are warned of.
-
-    Raises:
-        SpecError: a node reverses time, or mixes all steps of a run.
-
-    Warns:
-        SpecWarning: chunks will not give what one run gives, or may not.
-    """
+    """Tell what chunks of time would lose."""
     if refuses and found.refusal:
         raise SpecError(
             f"{found.path}: cannot be streamed, as {found.refusal}; run it as a whole, or name its states "

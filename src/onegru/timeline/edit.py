@@ -29,33 +29,19 @@ _MOST_ELEMENTS = 1 << 21  # of a state that is followed element by element
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """A model that was changed.
+    """A model that was changed."""
 
-    Attributes:
-        states: the new states.
-        time: the axis of time of each input that has one.
-        delays: the outputs that come later than in a whole run, and by how many steps.
-        axes: the axis of time of each output that has one; None for one of the newest step.
-        model: the model, as its format has it.
-        steps: how many the source takes in each run though its inputs leave it open; 0 for any number.
-    """
-
-    states: tuple[State, ...]
-    time: Mapping[str, int]
-    delays: Mapping[str, int]
+    states: tuple[State, ...]  # the new states
+    time: Mapping[str, int]  # the axis of time of each input that has one
+    delays: Mapping[str, int]  # the outputs that come later than in a whole run, and by how many steps
+    # the axis of time of each output that has one; None for one of the newest step
     axes: Mapping[str, int | None]
-    model: Any = None
-    steps: int = 0
+    model: Any = None  # the model, as its format has it
+    steps: int = 0  # how many the source takes in each run though its inputs leave it open; 0 for any number
 
 
 class StreamingRewriter:
-    """Stages the changes of a plan.
-
-    Args:
-        analysis: the axes of the model's values.
-        plan: what is to change.
-        edit: takes the changes.
-    """
+    """Stages the changes of a plan."""
 
     def __init__(self, analysis: TimeAnalysis, plan: StreamingPlan, edit: Edit) -> None:
         self.analysis = analysis
@@ -316,14 +302,7 @@ def _not_joined(name: str, parts: Sequence[tuple[str, Op, int]], is_alone: bool)
 def _joins(
     flow: Flow, name: str, starts: Sequence[str], size: int
 ) -> list[tuple[tuple[int, ...], int, bool]]:
-    """The ways in which values, joined, are an input: their order, the axis, and whether they have its shape.
-
-    Args:
-        flow: the model.
-        name: the input.
-        starts: the values.
-        size: what each open size is.
-    """
+    """The ways in which values, joined, are an input: their order, the axis, and whether they have its shape."""
     shape = tuple(item if isinstance(item, int) else size for item in flow.shape(name) or ())
     count = math.prod(shape)
     whole = np.arange(count if count <= _MOST_ELEMENTS else 0, dtype=np.float64)

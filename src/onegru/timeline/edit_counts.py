@@ -14,14 +14,7 @@ _COMPUTED_BOUNDS = 10  # the opset since which a Slice has them
 
 
 def sum_on(edit: Edit, sizes: SizeNames, op: Op, axis: int) -> State:
-    """Let a sum go on from the last chunk's, which comes in front: the order of all additions stays.
-
-    Args:
-        edit: takes the changes.
-        sizes: of the state.
-        op: a CumSum.
-        axis: that of time.
-    """
+    """Let a sum go on from the last chunk's, which comes in front: the order of all additions stays."""
     label = label_of(op)
     dtype = dtype_of(edit.flow, op, op.inputs[0])
     state = new_state(edit, op, "sum", dtype, sizes.first_shape(op, op.inputs[0], axis, 1))
@@ -35,13 +28,7 @@ def sum_on(edit: Edit, sizes: SizeNames, op: Op, axis: int) -> State:
 
 
 def number_on(edit: Edit, op: Op, step: int) -> State:
-    """Let a Range go on behind the steps of all chunks, which are counted and added up as integers.
-
-    Args:
-        edit: takes the changes.
-        op: the Range.
-        step: what is between two numbers.
-    """
+    """Let a Range go on behind the steps of all chunks, which are counted and added up as integers."""
     label, dtype = label_of(op), dtype_of(edit.flow, op, op.outputs[0])
     state = new_state(edit, op, "steps", "int64", (1,))
     own = edit.add("Range", op.inputs, f"{label}/own", before=op)
@@ -58,14 +45,7 @@ def number_on(edit: Edit, op: Op, step: int) -> State:
 
 
 def take_first(edit: Edit, sizes: SizeNames, opset: int, first: FirstSteps) -> State:
-    """Let an operator have the first steps of a run only in the chunks where they are; a state holds them.
-
-    Args:
-        edit: takes the changes.
-        sizes: of the state.
-        opset: of ONNX's operators.
-        first: the operator and the steps.
-    """
+    """Let an operator have the first steps of a run only in the chunks where they are; a state holds them."""
     op, axis, steps, copies, _ = first
     label, now = label_of(op), edit.input_of(op, 0)
     shape = sizes.first_shape(op, op.inputs[0], axis, 0)
@@ -83,11 +63,7 @@ def take_first(edit: Edit, sizes: SizeNames, opset: int, first: FirstSteps) -> S
 
 
 def size_of(edit: Edit, op: Op, opset: int, value: str, axis: int) -> str:
-    """Add what gives a size of a value in a run, as a bound of a Slice.
-
-    Raises:
-        SpecError: a Slice of this opset has no computed bounds.
-    """
+    """Add what gives a size of a value in a run, as a bound of a Slice."""
     if opset < _COMPUTED_BOUNDS:
         raise unknown(
             op, f"a Slice has no computed bounds before opset {_COMPUTED_BOUNDS}; convert the model"

@@ -16,14 +16,7 @@ from onegru.timeline.size_names import SizeNames, label_of, unknown
 
 
 class SizesRewriter:
-    """Stages the changes of a plan that are about sizes and places.
-
-    Args:
-        analysis: the axes of the model's values.
-        plan: what is to change.
-        edit: takes the changes.
-        sizes: the names of sizes.
-    """
+    """Stages the changes of a plan that are about sizes and places."""
 
     def __init__(self, analysis: TimeAnalysis, plan: StreamingPlan, edit: Edit, sizes: SizeNames) -> None:
         self.analysis = analysis

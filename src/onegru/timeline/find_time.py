@@ -15,11 +15,7 @@ _CELLS = {"openvino::GRUCell", "openvino::AUGRUCell"}
 
 
 def asked_axes(graph: Graph, time: Mapping[str, int] | None) -> dict[str, int]:
-    """The axis of time of inputs, as a caller has named it.
-
-    Raises:
-        SpecError: there is no such input, or it is no axis.
-    """
+    """The axis of time of inputs, as a caller has named it."""
     names = {info.name for info in graph.inputs}
     if not isinstance(time, Mapping | None):
         raise SpecError.of("time", f"{shown(time)}; must be a mapping from inputs to axes")
@@ -31,16 +27,7 @@ def asked_axes(graph: Graph, time: Mapping[str, int] | None) -> dict[str, int]:
 
 
 def find_time(analysis: TimeAnalysis, asked: Mapping[str, int], example: str = "X") -> set[int]:
-    """The factors of axes that are time.
-
-    Args:
-        analysis: the axes of the model's values.
-        asked: the axis of time of inputs, by what the flow calls them; empty to find it.
-        example: what the model calls an input, for messages.
-
-    Raises:
-        SpecError: it is not known.
-    """
+    """The factors of axes that are time."""
     if asked:
         return _as_asked(analysis, asked)
     ways: list[tuple[set[int], Size]] = []

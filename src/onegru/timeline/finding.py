@@ -10,20 +10,13 @@ from onegru.dataflow.table import Hazard
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An operator on the way of time that a stream of chunks does not repeat.
+    """An operator on the way of time that a stream of chunks does not repeat."""
 
-    Attributes:
-        hazard: "reverses" time; "remembers" steps that no state carries; "mixes" all steps of a run;
-            "unknown".
-        operator: its kind.
-        name: its name.
-        message: what it does, behind its name.
-    """
-
+    # "reverses" time; "remembers" steps that no state carries; "mixes" all steps of a run; "unknown"
     hazard: Hazard
-    operator: str
-    name: str
-    message: str
+    operator: str  # its kind
+    name: str  # its name
+    message: str  # what it does, behind its name
 
     def __str__(self) -> str:
         return f"{self.operator} node {self.name!r} {self.message}"

@@ -21,11 +21,6 @@ def find_losses(flow: Flow, states: Mapping[str, str], opset: int = 17) -> list[
 
     Time is the axis along which those recurrences go whose initial state is a state of the stream and whose
     last one is that state's next value. A model without one has no findings.
-
-    Args:
-        flow: the model; a value that nothing gives is an input.
-        states: for each input that is a state, the output that it is in the next run, as the flow calls them.
-        opset: of ONNX's operators.
     """
     return LossFinder(TimeAnalysis(flow, states, opset)).findings()
 

@@ -44,20 +44,7 @@ def streaming_model(
     delay: bool = False,
     sizes: Mapping[str, object] | None = None,
 ) -> Streaming:
-    """Change a model of whole sequences so that it runs in chunks of them.
-
-    Args:
-        source: where it comes from.
-        given: the model, which this changes.
-        graph: the same as it was read.
-        time: the axis of time of inputs, by name; None to find it.
-        delay: whether outputs may come later, where an operator needs steps ahead.
-        sizes: of open dimensions of its inputs, by name; used where it streams only if time is of one size.
-
-    Raises:
-        SpecError: an operator cannot run in chunks; the message names it. Or an argument is not legal.
-        FormatError: the file is broken, or its operators cannot be followed.
-    """
+    """Change a model of whole sequences so that it runs in chunks of them."""
     if graph.starts:
         raise SpecError(f"{source.name}: was rewritten for streaming before; it runs in chunks as it is")
     add_augru_functions(given, source)
@@ -105,9 +92,6 @@ def _fix_steps(
     """Fix the number of steps of a model whose inputs leave it open, and which has it written down within.
 
     Only a caller knows it, as the model may as well work in blocks of so many steps.
-
-    Raises:
-        SpecError: nobody has said it; else, the `error` for which it is wanted.
     """
     try:
         time, axes = find_time(analysis, asked), analysis.axes
@@ -136,14 +120,7 @@ def _fix_steps(
 
 
 def told_model(source: Source, model: ModelProto, graph: Graph, found: AsItIs) -> Streaming:
-    """A model that runs in chunks as it is, with metadata that say so.
-
-    Args:
-        source: where it comes from.
-        model: the model, which this changes.
-        graph: the same as it was read.
-        found: what is known of it.
-    """
+    """A model that runs in chunks as it is, with metadata that say so."""
     _name_sizes(model, {})
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
     analysis = TimeAnalysis(flow, {}, model_opset(source, model))

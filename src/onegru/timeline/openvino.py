@@ -72,17 +72,7 @@ class _Ir(EditedIr):
 
 
 def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Streaming:
-    """Change an IR of whole sequences so that it runs in chunks of them; its model is an `IrDocument`.
-
-    Args:
-        graph: the IR, as `read_ir` gives it.
-        time: the axis of time of inputs, by name; None to find it.
-        delay: whether outputs may come later, where a layer needs steps ahead.
-
-    Raises:
-        SpecError: a layer cannot run in chunks; the message names it. Or an argument is not legal.
-        FormatError: the file is broken, or its layers cannot be followed.
-    """
+    """Change an IR of whole sequences so that it runs in chunks of them; its model is an `IrDocument`."""
     if kept := kept_states(graph):
         raise SpecError(f"{graph.path}: keeps its states ({kept}) as it is, and stream() of it carries them")
     if graph.starts:
@@ -120,12 +110,7 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
 
 
 def told_ir(graph: Graph, found: AsItIs) -> Streaming:
-    """An IR that runs in chunks as it is, with metadata that say so.
-
-    Args:
-        graph: the IR, as `read_ir` gives it.
-        found: what is known of it.
-    """
+    """An IR that runs in chunks as it is, with metadata that say so."""
     ir = _Ir(graph)
     sizes = ir.sizes()
     states = [State(taken, given, "", tuple(sizes[taken])) for given, taken in found.pairs.items()]

@@ -39,12 +39,6 @@ def pair_by_name(
     left out: whether those come back was looked into already. Where all inputs or all outputs would be
     states, so that a stream would take or give nothing, only those count that are called after a memory (h,
     state, cache): a forecaster's x and x_next are its signal.
-
-    Args:
-        inputs: those that are not known to be states.
-        outputs: likewise.
-        flow: the model.
-        values: what the flow calls the inputs and the outputs.
     """
     takers, givers = list(inputs), list(outputs)
     known = {size for info in takers for size in info.shape or ()}

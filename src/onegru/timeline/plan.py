@@ -18,96 +18,70 @@ from onegru.timeline.finding import Finding
 
 
 class Cache(NamedTuple):
-    """The last steps of a value, in front of those of a chunk.
+    """The last steps of a value, in front of those of a chunk."""
 
-    Attributes:
-        op: what takes them; the padding along time of a pooling or a convolution goes.
-        place: the input of the operator.
-        axis: the axis of the input that is time.
-        first: how many there are before the first chunk.
-        steps: how many there are later.
-        waits: whether each step only waits for so many later ones, as opposed to being read with them.
-        fill: the number that those before the first chunk are.
-        is_paced: whether each chunk gives as many steps as an input of the model has, and keeps the others.
-    """
-
-    op: Op
-    place: int
-    axis: int
-    first: int
-    steps: int
+    op: Op  # what takes them; the padding along time of a pooling or a convolution goes
+    place: int  # the input of the operator
+    axis: int  # the axis of the input that is time
+    first: int  # how many there are before the first chunk
+    steps: int  # how many there are later
+    # whether each step only waits for so many later ones, as opposed to being read with them
     waits: bool = False
-    fill: float = 0.0
+    fill: float = 0.0  # the number that those before the first chunk are
+    # whether each chunk gives as many steps as an input of the model has, and keeps the others
     is_paced: bool = False
 
 
 class FirstSteps(NamedTuple):
-    """The steps of a chunk that are among the first ones of the run.
+    """The steps of a chunk that are among the first ones of the run."""
 
-    Attributes:
-        op: a Slice that takes them, or a Pad that repeats the first one in front of time.
-        axis: the axis of its first input that is time.
-        steps: how many a run has.
-        copies: how often a Pad repeats them; 0 for a Slice.
-        after: how many caches of the operator come before them, as those for zeros in front of the run.
-    """
-
-    op: Op
-    axis: int
-    steps: int
-    copies: int = 0
-    after: int = 0
+    op: Op  # a Slice that takes them, or a Pad that repeats the first one in front of time
+    axis: int  # the axis of its first input that is time
+    steps: int  # how many a run has
+    copies: int = 0  # how often a Pad repeats them; 0 for a Slice
+    after: int = 0  # how many caches of the operator come before them, as those for zeros in front of the run
 
 
 @dataclass
 class StreamingPlan:
-    """What to change.
+    """What to change."""
 
-    Attributes:
-        inputs: the axis of time of each input that has one.
-        outputs: likewise.
-        delays: the outputs that come later than in a whole run, states included, and by how many steps.
-        newest: the outputs without time, which are those of the newest step.
-        recurrent: operators whose states become inputs and outputs.
-        full_length: recurrences that take lengths, which are all steps of the axis that they go along.
-        zero_states: operators with steps as rows, and the inputs where they take a constant of zeros.
-        firsts: the operators that take the first steps of a run.
-        caches: what is put in front of chunks.
-        held: outputs whose steps wait for later ones, as a shift gives them, and for how many.
-        unpadded: operators that no longer pad or cut time, along these axes of their first input.
-        dropped: Slices that still cut steps off the front, behind a cache: how many, by operator and axis.
-        whole: Gathers of all steps, each by its number, with the axis of the indices that numbers them.
-        latest: Gathers of the last step by its place, which is known where the number of steps is fixed.
-        reshaped: Reshapes whose sizes have a fixed number of steps, at these places.
-        summed: sums from the first step on, which need that of the steps before, and the axis.
-        numbered: Ranges that number steps, and the number between two.
-        resized: Resizes and Expands that keep time, to a number of steps that is written down: where among
-            their sizes, and the axis.
-        repeated: inputs of operators that are the same for each of a fixed number of steps, and the axis.
-        refusals: the operators that cannot be streamed, and why.
-        lasting: of these, those that steps which a model carries by itself do not make good.
-    """
-
-    inputs: dict[str, int] = field(default_factory=dict)
-    outputs: dict[str, int] = field(default_factory=dict)
+    inputs: dict[str, int] = field(default_factory=dict)  # the axis of time of each input that has one
+    outputs: dict[str, int] = field(default_factory=dict)  # likewise
+    # the outputs that come later than in a whole run, states included, and by how many steps
     delays: dict[str, int] = field(default_factory=dict)
+    # the outputs without time, which are those of the newest step
     newest: list[str] = field(default_factory=list)
-    recurrent: list[Op] = field(default_factory=list)
+    recurrent: list[Op] = field(default_factory=list)  # operators whose states become inputs and outputs
+    # recurrences that take lengths, which are all steps of the axis that they go along
     full_length: list[Op] = field(default_factory=list)
+    # operators with steps as rows, and the inputs where they take a constant of zeros
     zero_states: list[tuple[Op, int]] = field(default_factory=list)
-    firsts: list[FirstSteps] = field(default_factory=list)
-    caches: list[Cache] = field(default_factory=list)
+    firsts: list[FirstSteps] = field(default_factory=list)  # the operators that take the first steps of a run
+    caches: list[Cache] = field(default_factory=list)  # what is put in front of chunks
+    # outputs whose steps wait for later ones, as a shift gives them, and for how many
     held: dict[str, int] = field(default_factory=dict)
+    # operators that no longer pad or cut time, along these axes of their first input
     unpadded: list[tuple[Op, int]] = field(default_factory=list)
+    # Slices that still cut steps off the front, behind a cache: how many, by operator and axis
     dropped: dict[tuple[int, int], int] = field(default_factory=dict)
+    # Gathers of all steps, each by its number, with the axis of the indices that numbers them
     whole: list[tuple[Op, int]] = field(default_factory=list)
+    # Gathers of the last step by its place, which is known where the number of steps is fixed
     latest: list[Op] = field(default_factory=list)
+    # Reshapes whose sizes have a fixed number of steps, at these places
     reshaped: list[tuple[Op, int]] = field(default_factory=list)
+    # sums from the first step on, which need that of the steps before, and the axis
     summed: list[tuple[Op, int]] = field(default_factory=list)
+    # Ranges that number steps, and the number between two
     numbered: list[tuple[Op, int]] = field(default_factory=list)
+    # Resizes and Expands that keep time, to a number of steps that is written down: where among their sizes,
+    # and the axis
     resized: list[tuple[Op, int, int]] = field(default_factory=list)
+    # inputs of operators that are the same for each of a fixed number of steps, and the axis
     repeated: list[tuple[Op, int, int]] = field(default_factory=list)
-    refusals: list[Finding] = field(default_factory=list)
+    refusals: list[Finding] = field(default_factory=list)  # the operators that cannot be streamed, and why
+    # of these, those that steps which a model carries by itself do not make good
     lasting: list[Finding] = field(default_factory=list)
 
     def add(self, other: StreamingPlan) -> None:

@@ -33,17 +33,7 @@ _QUANTIZED = re.compile("[Qq]uantize|^QLinear|Integer$")  # what quantizers put 
 def plan_streaming(
     graph: Graph, analysis: TimeAnalysis, time: Mapping[str, int], delay: bool
 ) -> StreamingPlan:
-    """The changes that a model needs to run in chunks of time.
-
-    Args:
-        graph: the model, for its names in messages.
-        analysis: as of `Planner`.
-        time: the axis of time of inputs, by what the flow calls them; empty to find it.
-        delay: as of `Planner`.
-
-    Raises:
-        SpecError: it cannot, or which axis is time is not known.
-    """
+    """The changes that a model needs to run in chunks of time."""
     states = {taken for _, taken in graph.states}
     example = next((info.name for info in graph.inputs if info.name not in states), "X")
     plan = Planner(analysis, find_time(analysis, time, example), delay).plan()
@@ -63,15 +53,7 @@ def plan_streaming(
 
 
 class Planner:
-    """Plans what a model needs changed to run in chunks of time.
-
-    Args:
-        analysis: the axes of its values.
-        time: the factors of axes that are time.
-        delay: whether outputs may come later.
-        catches_up: whether a step that comes later may come at once again after a Pad. The plan then works
-            only if `is_prompt`.
-    """
+    """Plans what a model needs changed to run in chunks of time."""
 
     def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool, catches_up: bool = False) -> None:
         self.analysis = analysis
@@ -83,11 +65,7 @@ class Planner:
         self.recurrences = RecurrencesPlanner(self.context)
 
     def plan(self) -> StreamingPlan:
-        """The changes.
-
-        Raises:
-            SpecError: an input has time along several axes.
-        """
+        """The changes."""
         context, plan = self.context, StreamingPlan()
         for name in filter(context.streamed.__contains__, self.analysis.inputs):
             plan.inputs[name] = axis = self._only_axis(name)

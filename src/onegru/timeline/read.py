@@ -14,17 +14,11 @@ from onegru.formats.graph import Graph, Outline
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A model's operators.
+    """A model's operators."""
 
-    Attributes:
-        flow: they.
-        opset: of ONNX's operators.
-        inputs, outputs: what the flow calls the model's inputs and outputs, by their names.
-    """
-
-    flow: Flow
-    opset: int
-    inputs: Mapping[str, str]
+    flow: Flow  # they
+    opset: int  # of ONNX's operators
+    inputs: Mapping[str, str]  # what the flow calls the model's inputs and outputs, by their names
     outputs: Mapping[str, str]
 
 

@@ -119,11 +119,7 @@ class SizeNames:
         return tuple(found)
 
     def named(self, op: Op, size: Size) -> int | str:
-        """A size as an input has it.
-
-        Raises:
-            SpecError: no input has it.
-        """
+        """A size as an input has it."""
         if isinstance(size, int):
             return size
         name = size.removeprefix("dim:")
@@ -138,11 +134,7 @@ def label_of(op: Op) -> str:
 
 
 def dtype_of(flow: Flow, op: Op, value: str) -> str:
-    """The element type of a value that an operator takes or gives.
-
-    Raises:
-        SpecError: it is not known.
-    """
+    """The element type of a value that an operator takes or gives."""
     dtype = flow.dtype(value)
     if dtype is None:
         raise unknown(op, f"the element type of {value!r} is not known")

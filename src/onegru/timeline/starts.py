@@ -15,13 +15,7 @@ from onegru.dataflow.table import Call, LargeResultError, UnknownOpError, evalua
 
 
 def constant_start(flow: Flow, name: str, rows: int) -> Array | None:
-    """An initial state that depends on constants alone, for any number of rows; None for another one.
-
-    Args:
-        flow: the model.
-        name: the state.
-        rows: its axis of rows, which has size 1 in the result if all rows are the same.
-    """
+    """An initial state that depends on constants alone, for any number of rows; None for another one."""
     array = flow.constant(name)
     found = evaluated(flow, name, 2, {}) if array is None else array
     if found is None or found.ndim != 3 or not found.size or not np.isfinite(found).all():
@@ -34,12 +28,6 @@ def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> A
     """A value, computed from constants and given values; None if it depends on more.
 
     Open sizes may only say how long its axes are. None if a number or its place depends on one.
-
-    Args:
-        flow: the model.
-        name: the value.
-        size: what each open size is.
-        given: the given values.
     """
     values: dict[str, Array | None] = {"": None, **given}
     waiting, ops, counting = [name], dict[int, Op](), set[str]()

@@ -26,9 +26,6 @@ def warn_of_unread(graph: Graph) -> None:
     """Warn of each open input axis along which a model reads only fixed positions.
 
     Exporters that trace a model with one step write such files.
-
-    Warns:
-        SpecWarning: there is such an axis; the rest of it has no effect.
     """
     for words in find_unread(graph):
         warnings.warn(f"{graph.path}: {words}", SpecWarning, stacklevel=callers_level())

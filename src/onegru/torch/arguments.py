@@ -25,30 +25,19 @@ from onegru.operators.onnx import NEWEST
 
 @dataclass(frozen=True, slots=True)
 class TorchGruConfig:
-    """A layer without its sizes and its type.
+    """A layer without its sizes and its type."""
 
-    Attributes:
-        direction: forward, reverse or bidirectional.
-        linear_before_reset: whether the reset gate acts after the recurrent product.
-        clip: the bound on the inputs of the activations; 0 for none.
-        activations: f and g of each direction.
-        activation_alpha, activation_beta: values for the functions that take them, in order.
-        resets_to_initial: whether a reset leads back to the initial state; else to zeros.
-        attention: what scores do, where there are any; see `Spec`.
-        scalars: all of this as arguments of an operator.
-        matches_nn_gru: whether `torch.nn.GRU` computes it.
-    """
-
-    direction: Direction = "forward"
-    linear_before_reset: bool = True
-    clip: float = 0.0
-    activations: tuple[str, ...] = ("Sigmoid", "Tanh")
-    activation_alpha: tuple[float, ...] = ()
+    direction: Direction = "forward"  # forward, reverse or bidirectional
+    linear_before_reset: bool = True  # whether the reset gate acts after the recurrent product
+    clip: float = 0.0  # the bound on the inputs of the activations; 0 for none
+    activations: tuple[str, ...] = ("Sigmoid", "Tanh")  # f and g of each direction
+    activation_alpha: tuple[float, ...] = ()  # values for the functions that take them, in order
     activation_beta: tuple[float, ...] = ()
-    resets_to_initial: bool = False
-    attention: Attention = "openvino"
+    resets_to_initial: bool = False  # whether a reset leads back to the initial state; else to zeros
+    attention: Attention = "openvino"  # what scores do, where there are any; see `Spec`
+    # all of this as arguments of an operator
     scalars: tuple[Any, ...] = field(init=False, compare=False, repr=False)
-    matches_nn_gru: bool = field(init=False, compare=False, repr=False)
+    matches_nn_gru: bool = field(init=False, compare=False, repr=False)  # whether `torch.nn.GRU` computes it
 
     def __post_init__(self) -> None:
         values = [getattr(self, item.name) for item in fields(self) if item.init]
@@ -75,11 +64,7 @@ def form_of(
     resets_to_initial: bool = False,
     attention: Attention = "openvino",
 ) -> TorchGruConfig:
-    """The arguments of a module, checked.
-
-    Raises:
-        SpecError: one is not legal.
-    """
+    """The arguments of a module, checked."""
     if direction not in DIRECTIONS:
         raise SpecError.of("direction", f"{direction!r}; must be {', '.join(DIRECTIONS)}")
     for name, value in (
@@ -119,11 +104,7 @@ def _read_options(
 
 
 def must_have_attention(value: object) -> Attention:
-    """An argument that says what scores do.
-
-    Raises:
-        SpecError: it is none of the words.
-    """
+    """An argument that says what scores do."""
     if isinstance(value, str) and (found := attention_of(value)):
         return found
     raise SpecError.of("attention", f"{value!r}; must be one of {', '.join(ATTENTIONS)}")
@@ -152,11 +133,7 @@ def _form_from(*values: Any) -> TorchGruConfig:
 
 @functools.lru_cache(maxsize=256)
 def spec_of(form: TorchGruConfig, input_size: int, hidden_size: int, dtype: str, attention: bool) -> Spec:
-    """The specification of a layer.
-
-    Raises:
-        SpecError: the form is not legal.
-    """
+    """The specification of a layer."""
     values = {
         "activations": form.activations,
         "activation_alpha": form.activation_alpha,

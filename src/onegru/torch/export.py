@@ -26,20 +26,7 @@ def export_layer(
     tensors: Sequence[Tensor | None],
     compute: Callable[[Sequence[Tensor]], tuple[Tensor, Tensor]] | None,
 ) -> tuple[Tensor, Tensor]:
-    """A GRU node, with attention an AUGRU node of onegru's domain.
-
-    Args:
-        form: what to compute.
-        tensors: X, initial_h, attention, lengths, resets and all weights, as `gru_layer` takes them.
-        compute: for the older exporter, which runs the model: from those that are not None, Y [T, D, B, H]
-            and Y_h. None for the newer one.
-
-    Returns:
-        as `gru_layer`.
-
-    Raises:
-        SpecError: resets are given; PyTorch is older than its newer exporter.
-    """
+    """A GRU node, with attention an AUGRU node of onegru's domain."""
     X, initial_h, attention, lengths, resets, *weights = tensors
     assert X is not None
     if resets is not None:

@@ -116,14 +116,7 @@ def forward(
 def gradients(
     form: TorchGruConfig, given: Sequence[Any], outputs: Sequence[Tensor | None], wanted: Sequence[bool]
 ) -> list[Tensor | None]:
-    """The gradients of a call, which can be differentiated and transformed again.
-
-    Args:
-        form: the layer.
-        given: X, initial_h, attention, lengths, resets, then the weights.
-        outputs: the gradients by Y and Y_h; None for zeros.
-        wanted: by which of X, initial_h, attention and the weights.
-    """
+    """The gradients of a call, which can be differentiated and transformed again."""
     lengths, resets = given[3:5]
     values = [*given[:3], *given[5:]]
     places = [place for place, is_wanted in enumerate(wanted) if is_wanted]

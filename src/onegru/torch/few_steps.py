@@ -42,30 +42,19 @@ def are_few_trained(T: int, B: int, H: int) -> bool:
 
 
 class Memory(NamedTuple):
-    """The inputs of a call where they are.
+    """The inputs of a call where they are."""
 
-    Attributes:
-        sizes: T, B, I, H, and how many threads PyTorch may use.
-        rows: of X, initial_h, attention, lengths, resets and the weights: addresses and strides in bytes.
-        kept: the storages that these are in, while they are read.
-        is_cell: whether the first axis of the inputs is the batch.
-    """
-
-    sizes: _Sizes
+    sizes: _Sizes  # T, B, I, H, and how many threads PyTorch may use
+    # of X, initial_h, attention, lengths, resets and the weights: addresses and strides in bytes
     rows: Sequence[_Rows]
-    kept: Sequence[Any]
-    is_cell: bool
+    kept: Sequence[Any]  # the storages that these are in, while they are read
+    is_cell: bool  # whether the first axis of the inputs is the batch
 
 
 def memory_of(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> Memory | None:
     """Where the inputs of a call are; None if a tensor's memory is not plain.
 
     Here alone memory is read by its address: all that says whose it is, and how much, is asked.
-
-    Args:
-        form: what to compute.
-        tensors: X, initial_h, attention, lengths, resets, then the weights. For a step of a cell X is [B, I],
-            initial_h [B, H] and attention [B].
     """
     sized = _sized(form, tensors)
     if sized is None:
@@ -193,12 +182,7 @@ def _inputs(memory: Memory, d: int) -> tuple[tuple[int, int, int, int], _Rows, _
 
 
 def run_few_steps(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor] | None:
-    """Y [T, B, D·H] and Y_h [D, B, H] without gradients; None if memory is not plain.
-
-    Args:
-        form: what to compute.
-        tensors: X, initial_h, attention, lengths, resets, then the weights; on the CPU, of one type.
-    """
+    """Y [T, B, D·H] and Y_h [D, B, H] without gradients; None if memory is not plain."""
     sized = _sized(form, tensors)
     if sized is None:
         return None
@@ -250,16 +234,7 @@ def run_on_memory(
     Y_h: Tensor,
     gates: Tensor | None = None,
 ) -> None:
-    """Compute a call into new tensors.
-
-    Args:
-        form: what to compute.
-        memory: the inputs.
-        has_scores: whether attention is among them.
-        Y: [T, B, D·H].
-        Y_h: [D, B, H]; for one step in one direction it may be Y.
-        gates: [T, D, B, 5, H]; see `FewSteps` in native/few_steps.h; None to keep none.
-    """
+    """Compute a call into new tensors."""
     (_, B, _, H, _), D, size = memory.sizes, form.num_directions, Y.element_size()
     y, last, row = Y.data_ptr(), Y_h.data_ptr(), H * size
     kept = 0 if gates is None else gates.data_ptr()
@@ -282,15 +257,7 @@ def gradients_of_few_steps(
     by: tuple[Tensor | None, Tensor | None],
     wanted: Sequence[bool],
 ) -> list[Tensor | None] | None:
-    """The gradients by X, initial_h, attention and the weights; None if a tensor's memory is not plain.
-
-    Args:
-        form: what was computed.
-        tensors: the inputs, as `memory_of` takes them.
-        gates: [T, D, B, 5, H], that were kept.
-        by: the gradients by Y [T, B, D·H] and Y_h [D, B, H]; None for zeros.
-        wanted: whether each is wanted.
-    """
+    """The gradients by X, initial_h, attention and the weights; None if a tensor's memory is not plain."""
     memory, X = memory_of(form, tensors), tensors[0]
     if memory is None or X is None:
         return None

@@ -30,13 +30,7 @@ from onegru.torch.watching import are_plain, is_plain_call, is_watched
 def call_few_steps(
     form: TorchGruConfig, tensors: Sequence[Tensor | None], saves: bool
 ) -> tuple[Tensor, Tensor] | None:
-    """A call if it is of few steps, and its memory is plain: Y [T, B, D·H] and Y_h [D, B, H].
-
-    Args:
-        form: what to compute.
-        tensors: X, initial_h, attention, lengths, resets, then the weights.
-        saves: whether gradients are wanted.
-    """
+    """A call if it is of few steps, and its memory is plain: Y [T, B, D·H] and Y_h [D, B, H]."""
     X, R = tensors[0], tensors[6]
     if X is None or R is None or R.dim() != 2 or X.dim() != 3:
         return None
@@ -67,16 +61,7 @@ def _is_plain() -> bool:
 def quick_call(
     form: TorchGruConfig, X: Tensor, hx: Tensor | None, weights: Sequence[Tensor | None], layers: int, H: int
 ) -> tuple[Tensor, Tensor] | None:
-    """A call of few steps with plain tensors, with the fewest questions; None for any other.
-
-    Args:
-        form: what to compute.
-        X: [T, B, I].
-        hx: [L·D, B, H].
-        weights: of each layer and direction, four; biases may be None.
-        layers: L.
-        H: hidden_size.
-    """
+    """A call of few steps with plain tensors, with the fewest questions; None for any other."""
     given = (X, hx, *weights)
     if not are_plain(given):
         return None
@@ -109,16 +94,7 @@ def quick_step(
     weights: Sequence[Tensor | None],
     H: int,
 ) -> Tensor | None:
-    """The same of a step of a cell: the state [B, H].
-
-    Args:
-        form: what to compute.
-        input: [B, I].
-        hx: [B, H].
-        attention: [B].
-        weights: four; biases may be None.
-        H: hidden_size.
-    """
+    """The same of a step of a cell: the state [B, H]."""
     tensors = (input, hx, attention, None, None, *weights)
     if not are_plain(tensors) or input.dim() != 2:
         return None

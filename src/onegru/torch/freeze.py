@@ -68,11 +68,7 @@ class Freezable(nn.Module):
 
 
 def packed_layers(module: Any) -> list[Layer]:
-    """The layers of a module of onegru's, with its weights as they are.
-
-    Raises:
-        SpecError: they are not legal.
-    """
+    """The layers of a module of onegru's, with its weights as they are."""
     D, specs = module.form.num_directions, module.specs()
     found = []
     for number, spec in enumerate(specs):
@@ -111,12 +107,7 @@ def _run(
     attention: Tensor | None,
     resets: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """The results of a packed layer.
-
-    Raises:
-        SpecError: gradients are wanted, resets are given, a tensor is not on the CPU, parameters are others,
-            or the call is recorded or transformed.
-    """
+    """The results of a packed layer."""
     given = [tensor for tensor in (X, initial_h, attention) if tensor is not None]
     if is_transforming():
         raise _refusal("and torch.func transforms this call")

@@ -28,21 +28,7 @@ def gru_layer(
     attention: Tensor | None = None,
     resets: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """A layer in all its directions.
-
-    Args:
-        form: what to compute.
-        X: [T, B, I]; T is not 0.
-        weights: for each direction weight_ih [3H, I], weight_hh [3H, H], bias_ih and bias_hh [3H], gate order
-            r, z, n; both biases may be None.
-        initial_h: [D, B, H]; None for zeros.
-        lengths: [B], int64, each in 0…T; None for all T.
-        attention: [T, B]; None for none.
-        resets: [T, B], booleans; None for none.
-
-    Returns:
-        Y [T, B, D·H], zero past each row's end, and Y_h [D, B, H].
-    """
+    """A layer in all its directions."""
     tensors = (X, initial_h, attention, lengths, resets, *weights)
     if any(tensor is not None and tensor.device != X.device for tensor in tensors):
         devices = {str(tensor.device) for tensor in tensors if tensor is not None}

@@ -19,19 +19,12 @@ _MOST_PADDED = 1.4
 
 
 class RowGroup(NamedTuple):
-    """Neighbouring rows of a PackedSequence, the longest first.
+    """Neighbouring rows of a PackedSequence, the longest first."""
 
-    Attributes:
-        rows: which of them.
-        lengths: their steps, [rows], int64.
-        index: where step t of each row is in the data, [T, rows]; any place past a row's end.
-        steps: which of these steps the rows have, of all in order.
-    """
-
-    rows: slice
-    lengths: Tensor
-    index: Tensor
-    steps: Tensor
+    rows: slice  # which of them
+    lengths: Tensor  # their steps, [rows], int64
+    index: Tensor  # where step t of each row is in the data, [T, rows]; any place past a row's end
+    steps: Tensor  # which of these steps the rows have, of all in order
 
     def take(self, data: Tensor) -> Tensor:
         """The group's rows of packed data, padded: [T, rows, …]."""
@@ -40,11 +33,7 @@ class RowGroup(NamedTuple):
 
 
 def must_be_packed(packed: PackedSequence) -> None:
-    """Refuse a PackedSequence that is none, as programs may make one by hand.
-
-    Raises:
-        SpecError: its steps do not descend, or are not those of its data.
-    """
+    """Refuse a PackedSequence that is none, as programs may make one by hand."""
     sizes, data = packed.batch_sizes, packed.data
     if sizes.dtype != torch.int64 or sizes.dim() != 1 or not sizes.is_cpu or data.dim() != 2:
         raise SpecError.of(
@@ -64,12 +53,7 @@ def must_be_packed(packed: PackedSequence) -> None:
 
 
 def groups_of(packed: PackedSequence, width: int) -> list[RowGroup]:
-    """The rows of a PackedSequence in groups, which one call each takes without much padding.
-
-    Args:
-        packed: the sequence.
-        width: the numbers of a step that are padded.
-    """
+    """The rows of a PackedSequence in groups, which one call each takes without much padding."""
     sizes, device = packed.batch_sizes.numpy(), packed.data.device
     B = int(sizes[0])
     lengths = np.searchsorted(-sizes, -np.arange(B), side="left")  # sizes descend

@@ -55,11 +55,7 @@ def prefers_aten(form: TorchGruConfig, tensor: Tensor, T: int, B: int, H: int) -
 
 
 def check_axes(resets: Tensor | None, count: int) -> None:
-    """Refuse resets of another rank.
-
-    Raises:
-        SpecError: they are.
-    """
+    """Refuse resets of another rank."""
     if resets is not None and resets.dim() != count:
         raise SpecError.of(
             "resets", f"shape {list(resets.shape)}; must be of {count} axes, as the input's first"

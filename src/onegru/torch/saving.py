@@ -33,27 +33,17 @@ def save(ctx: Any, tensors: Sequence[Tensor | None], *others: Tensor) -> None:
 
 
 class Pulled(NamedTuple):
-    """What a backward pass starts from.
+    """What a backward pass starts from."""
 
-    Attributes:
-        tensors: the inputs as they were in the call; to differentiate twice, the inputs themselves.
-        others: what was saved behind them.
-        wanted: whether the gradient by X, initial_h, attention and each weight is wanted.
-        is_again: whether the gradients are differentiated or transformed in turn.
-    """
-
+    # the inputs as they were in the call; to differentiate twice, the inputs themselves
     tensors: list[Tensor | None]
-    others: list[Tensor]
-    wanted: tuple[bool, ...]
-    is_again: bool
+    others: list[Tensor]  # what was saved behind them
+    wanted: tuple[bool, ...]  # whether the gradient by X, initial_h, attention and each weight is wanted
+    is_again: bool  # whether the gradients are differentiated or transformed in turn
 
 
 def pulled(ctx: Any, form: TorchGruConfig, *by: Tensor | None) -> Pulled:
-    """What was saved of a call, given the gradients by its outputs.
-
-    Raises:
-        SpecError: a leaf has other numbers than in the call, and is to be differentiated twice.
-    """
+    """What was saved of a call, given the gradients by its outputs."""
     needed, leaves = ctx.needs_input_grad[2:], ctx.leaves
     is_again = torch.is_grad_enabled() or any(map(is_transformed, by))
     found = list(ctx.saved_tensors)

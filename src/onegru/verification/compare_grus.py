@@ -65,15 +65,7 @@ def trace_pair(node: str, name: str, call: Call, reference: Call) -> LayerResult
 def compare_calls(
     node: str, name: str, call: Call, reference: Call, *, as_stored: bool = False
 ) -> LayerResult:
-    """How two calls compare.
-
-    Args:
-        node: the name of the first.
-        name: the name of the second.
-        call: the one that may be wrong.
-        reference: what it should be.
-        as_stored: whether to compare the arrays as stored, regardless of the meaning of their axes.
-    """
+    """How two calls compare."""
     words = _differences(call, reference)
     if not is_alike(call, reference):
         return LayerResult(node, name, False, differences=words)

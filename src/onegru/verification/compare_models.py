@@ -34,18 +34,6 @@ def compare_with(
 
     The GRUs of both are paired in running order. Each pair runs on the same random inputs, and, if both are
     models that take the same inputs, on its inputs there.
-
-    Args:
-        model: the model that may be wrong.
-        path: the reference: another model, or a checkpoint that holds its GRUs.
-        inputs: the model's inputs, by name; None to compare only the GRUs.
-        nodes: the GRUs of the reference to compare with, by name, in the order of the model's; empty for all.
-        tolerance: as for `onegru.verification.compare_runtimes.compare_runtimes`, of the outputs.
-
-    Raises:
-        FormatError: the reference is broken.
-        SpecError: the two have nothing that could be compared.
-        MissingExtraError: the reference needs a package that is not installed.
     """
     notes: list[str] = []
     outputs: tuple[OutputResult, ...] = ()
@@ -99,14 +87,7 @@ def _model_calls(model: Model) -> list[tuple[str, Call]]:
 def _compare_layers(
     ours: Named, theirs: Named, calls: Sequence[tuple[Call, Call]], notes: list[str]
 ) -> list[LayerResult]:
-    """Every pair: on random inputs, then on its inputs in its model.
-
-    Args:
-        ours: the GRUs of the model.
-        theirs: those of the reference.
-        calls: the calls of both in their models, if these were run.
-        notes: what could not be compared; extended.
-    """
+    """Every pair: on random inputs, then on its inputs in its model."""
     if not ours or not theirs:
         if not calls:
             notes.append("the GRUs cannot be compared one by one: their weights are computed in each run")

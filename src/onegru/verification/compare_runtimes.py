@@ -38,23 +38,6 @@ def compare_runtimes(
 
     Each runtime runs the whole model, except that ONNX Runtime runs the other nodes for onegru. Each runs in
     a separate process, so that its crash is a result.
-
-    Args:
-        model: the model, from a file that is still there.
-        inputs: an array for each of its inputs, by name.
-        runtimes: what to compare with; those that are not installed are left out.
-        tolerance: the most that an element may be off, relative to max(1, its absolute value), in every
-            output; None for that of the output's type (`TOLERANCE_ACROSS_RUNTIMES`), or 16 times the effect
-            of one rounding of the model's inputs, if that is more.
-        timeout: the most seconds that a runtime may take for one run, its start included.
-        progress: called with the number of runtimes done and of all.
-
-    Returns:
-        the result of each.
-
-    Raises:
-        SpecError: an input does not fit the model, or an argument is invalid.
-        FormatError: the model cannot be run, or its outputs are not finite, so that nothing can be compared.
     """
     if tolerance is not None and not tolerance >= 0:
         raise SpecError.of("tolerance", f"{tolerance}; must be at least 0")
@@ -142,15 +125,7 @@ class _Verifier:
 
 
 class Tolerances:
-    """How far outputs may be off.
-
-    Args:
-        model: the model.
-        inputs: its inputs.
-        outputs: the reference engine's outputs for them.
-        tolerance: for every output; None for the effect of rounding, as in
-            `onegru.verification.trace.tolerances`.
-    """
+    """How far outputs may be off."""
 
     def __init__(
         self, model: Model, inputs: Mapping[str, Any], outputs: Mapping[str, Any], tolerance: float | None

@@ -20,10 +20,6 @@ def diagnose(call: Call, got: Mapping[str, Array]) -> str | None:
     """Return the mistake that explains `got`, as text that follows "as if"; None if no known mistake does.
 
     If several single mistakes do, as the call does not tell them apart, all are named.
-
-    Args:
-        call: what should have been computed.
-        got: the outputs, by the ports' names; not agreeing with the call.
     """
     tolerance = call.tolerance(call.run())
     explains = partial(_explains, call, got, tolerance)

@@ -20,39 +20,22 @@ from onegru.operators.schema import WEIGHTS, Operator, Port
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a GRU.
+    """A call of a GRU."""
 
-    Attributes:
-        operator: whose names and axes the ports have.
-        spec: what is computed.
-        weights: its weights.
-        ports: the inputs and outputs.
-        values: the inputs that are given, without weights, by the ports' names.
-        outputs: the requested outputs.
-    """
-
-    operator: Operator
-    spec: Spec
-    weights: Weights
-    ports: tuple[Port, ...]
-    values: Mapping[str, Array]
-    outputs: tuple[str, ...]
+    operator: Operator  # whose names and axes the ports have
+    spec: Spec  # what is computed
+    weights: Weights  # its weights
+    ports: tuple[Port, ...]  # the inputs and outputs
+    values: Mapping[str, Array]  # the inputs that are given, without weights, by the ports' names
+    outputs: tuple[str, ...]  # the requested outputs
 
     def run(self) -> dict[str, Array]:
-        """The reference engine's outputs.
-
-        Raises:
-            SpecError: an input does not fit.
-        """
+        """The reference engine's outputs."""
         layer = GRU.from_canonical(self.spec, self.weights, engine="reference")
         return apply(layer, self.ports, self.values, dict.fromkeys(self.outputs))
 
     def tolerance(self, expected: Mapping[str, Array]) -> float:
-        """How far outputs may be off: the default, or more if the call amplifies rounding.
-
-        Args:
-            expected: the result of `run`.
-        """
+        """How far outputs may be off: the default, or more if the call amplifies rounding."""
         floats = [p.name for p in self.ports if p.role in ("X", "initial_h") and p.name in self.values]
         moved = {name: nudged(self.values[name]) for name in floats}
         others = replace(self, values={**self.values, **moved}).run()
@@ -70,12 +53,7 @@ class Call:
 
 
 def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> Call:
-    """The call of a node on these values; None for a call without inputs.
-
-    Raises:
-        SpecError: they do not fit the node.
-        KeyError: one is missing.
-    """
+    """The call of a node on these values; None for a call without inputs."""
     node, known = step_of(gru), values or {}
     names = [name for name in WEIGHTS if name in node.inputs]
     weights = dict(zip(names, gru.weights or [known[node.inputs[name]] for name in names], strict=True))
@@ -87,14 +65,7 @@ def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> Call:
 
 
 def first_wrong(call: Call, name: str, expected: Array, got: Array) -> tuple[tuple[int, ...], dict[str, int]]:
-    """The element beyond the tolerance that is computed first: its index, as it is and by axis.
-
-    Args:
-        call: the call.
-        name: which output.
-        expected: what it should be.
-        got: what it is, of the same shape and type, not agreeing.
-    """
+    """The element beyond the tolerance that is computed first: its index, as it is and by axis."""
     axes = next(port.axes for port in call.ports if port.name == name)
     tolerance = call.tolerance(call.run())
     indices = np.argwhere(beyond(expected, got, tolerance))

@@ -30,11 +30,7 @@ Run = Callable[[Runtime, ModelUnderTest, Mapping[str, Any]], RunResult]
 
 
 def subject_of(model: Model, probed: bool = False) -> ModelUnderTest:
-    """The model as runtimes take it; if `probed`, with the values around its GRU nodes among the outputs.
-
-    Raises:
-        FormatError: the file is broken, or too large to be passed on.
-    """
+    """The model as runtimes take it; if `probed`, with the values around its GRU nodes among the outputs."""
     file = file_of(model)
     assert file is not None, "verify takes models only from files"
     outputs = {info.name: (info.name, *info.aliases) for info in model.outputs}
@@ -72,16 +68,7 @@ def find_fault(
     run: Run,
     differs: Callable[[Mapping[str, Any]], bool],
 ) -> tuple[Fault | None, str]:
-    """The GRU node that a runtime computes wrong, and a note.
-
-    Args:
-        model: the model.
-        inputs: its inputs.
-        ours: the reference engine's values around its GRU nodes.
-        runtime: the runtime whose outputs differ.
-        run: what runs it.
-        differs: whether outputs of the model differ from what they should be.
-    """
+    """The GRU node that a runtime computes wrong, and a note."""
     if not model.gru_nodes:
         return None, _words_without_nodes(model.path)
     try:

@@ -63,15 +63,7 @@ def node_opset(node: NodeProto) -> int:
 
 
 def whole_model(file: Opened, probes: Sequence[str] = ()) -> bytes:
-    """A serialized model. It includes its external data, unless it would be too large with them.
-
-    Args:
-        file: its file.
-        probes: values to add to its outputs; functions that hold GRUs are then unfolded.
-
-    Raises:
-        FormatError: the file is broken, or too large.
-    """
+    """A serialized model. It includes its external data, unless it would be too large with them."""
     source = Source.of(file)
     model = read_model(source, file.data)
     if probes:
@@ -88,18 +80,7 @@ def whole_model(file: Opened, probes: Sequence[str] = ()) -> bytes:
 def one_node_model(
     path: str, node: GruStep, opset: int, constants: Mapping[str, Array], inputs: Mapping[str, Array]
 ) -> bytes:
-    """A model of one GRU node, with inputs of open sizes.
-
-    Args:
-        path: the file that the node comes from.
-        node: the node.
-        opset: the model's opset; if it is too old for an AUGRU function, a newer one is used.
-        constants: the inputs that are constants, by the operator's name for them.
-        inputs: the other inputs.
-
-    Raises:
-        FormatError: it is too large.
-    """
+    """A model of one GRU node, with inputs of open sizes."""
     given = [port.name if port.name in node.inputs else "" for port in node.operator.inputs]
     wanted = [port.name if port.name in node.outputs else "" for port in node.operator.outputs]
     domain = AUGRU_DOMAINS[0] if node.operator is AUGRU else None

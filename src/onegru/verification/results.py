@@ -13,139 +13,85 @@ Status = Literal["agrees", "differs", "refuses", "failed", "crashed", "timed out
 
 @dataclass(frozen=True, slots=True)
 class OutputResult:
-    """How one output of a model compares.
+    """How one output of a model compares."""
 
-    Attributes:
-        output: its name.
-        agrees: whether every element lies within the tolerance.
-        tolerance: the most that an element may be off, relative to max(1, its absolute value).
-        max_abs: the largest absolute difference; None if the two cannot be compared element by element.
-        max_ulp: the largest difference in units in the last place.
-        where: the first index beyond the tolerance, in the order of the array; None if there is none.
-        expected: the element expected there.
-        got: the element found there.
-        reason: why the two cannot be compared element by element; empty if they can.
-        compared: how many elements were compared: those that are finite where they are expected.
-        left_out: number of values that were not compared, because they are not finite.
-    """
-
-    output: str
-    agrees: bool
-    tolerance: float
+    output: str  # its name
+    agrees: bool  # whether every element lies within the tolerance
+    tolerance: float  # the most that an element may be off, relative to max(1, its absolute value)
+    # the largest absolute difference; None if the two cannot be compared element by element
     max_abs: float | None = None
-    max_ulp: int | None = None
+    max_ulp: int | None = None  # the largest difference in units in the last place
+    # the first index beyond the tolerance, in the order of the array; None if there is none
     where: tuple[int, ...] | None = None
-    expected: Any = None
-    got: Any = None
-    reason: str = ""
-    compared: int = 0
-    left_out: int = 0
+    expected: Any = None  # the element expected there
+    got: Any = None  # the element found there
+    reason: str = ""  # why the two cannot be compared element by element; empty if they can
+    compared: int = 0  # how many elements were compared: those that are finite where they are expected
+    left_out: int = 0  # number of values that were not compared, because they are not finite
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The first GRU node, in running order, whose result differs on equal inputs.
+    """The first GRU node, in running order, whose result differs on equal inputs."""
 
-    Attributes:
-        node: its name.
-        operator: the operator and its version, such as "GRU-14".
-        output: the output that differs: the operator's name for it.
-        where: the index of the differing element that is computed first; None if shapes or types differ.
-        step: its time step; None if the output has no such axis.
-        row: its row of the batch.
-        direction: its direction, 0 or 1.
-        unit: its hidden unit.
-        expected: the element expected there.
-        got: the element found there.
-        max_abs: the largest absolute difference of that output.
-        reason: what differs, if elements cannot be compared.
-        diagnosis: the mistake that explains this result, as text that follows "as if"; None if unknown.
-        known: known issues of this runtime with such a node, as in `onegru inspect`.
-    """
-
-    node: str
-    operator: str
-    output: str
+    node: str  # its name
+    operator: str  # the operator and its version, such as "GRU-14"
+    output: str  # the output that differs: the operator's name for it
+    # the index of the differing element that is computed first; None if shapes or types differ
     where: tuple[int, ...] | None = None
-    step: int | None = None
-    row: int | None = None
-    direction: int | None = None
-    unit: int | None = None
-    expected: float | None = None
-    got: float | None = None
-    max_abs: float | None = None
-    reason: str = ""
+    step: int | None = None  # its time step; None if the output has no such axis
+    row: int | None = None  # its row of the batch
+    direction: int | None = None  # its direction, 0 or 1
+    unit: int | None = None  # its hidden unit
+    expected: float | None = None  # the element expected there
+    got: float | None = None  # the element found there
+    max_abs: float | None = None  # the largest absolute difference of that output
+    reason: str = ""  # what differs, if elements cannot be compared
+    # the mistake that explains this result, as text that follows "as if"; None if unknown
     diagnosis: str | None = None
-    known: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()  # known issues of this runtime with such a node, as in `onegru inspect`
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeResult:
-    """The result of one runtime on a model.
+    """The result of one runtime on a model."""
 
-    Attributes:
-        runtime: its name.
-        version: its version.
-        status: whether it agrees, or why there is no result; "failed" for an error in onegru.
-        reason: details of a missing result, or of a difference beyond `fault`.
-        outputs: how each output compares; empty without a result.
-        fault: the GRU node at fault; None if none is located, or nothing differs.
-        known: if it refuses, the GRU nodes that it is known to refuse, and why.
-        precision: the precision set, "f32" or "default"; empty if it has no such option.
-    """
-
-    runtime: str
-    version: str
-    status: Status
-    reason: str = ""
-    outputs: tuple[OutputResult, ...] = ()
-    fault: Fault | None = None
-    known: tuple[str, ...] = ()
-    precision: str = ""
+    runtime: str  # its name
+    version: str  # its version
+    status: Status  # whether it agrees, or why there is no result; "failed" for an error in onegru
+    reason: str = ""  # details of a missing result, or of a difference beyond `fault`
+    outputs: tuple[OutputResult, ...] = ()  # how each output compares; empty without a result
+    fault: Fault | None = None  # the GRU node at fault; None if none is located, or nothing differs
+    known: tuple[str, ...] = ()  # if it refuses, the GRU nodes that it is known to refuse, and why
+    precision: str = ""  # the precision set, "f32" or "default"; empty if it has no such option
 
 
 @dataclass(frozen=True, slots=True)
 class LayerResult:
-    """How one GRU of a model compares with that of a reference.
+    """How one GRU of a model compares with that of a reference."""
 
-    Attributes:
-        node: its name in the model.
-        reference: its name in the reference.
-        agrees: whether the two compute the same.
-        max_abs: the largest absolute difference on the inputs tried; None if they cannot be compared element
-            by element.
-        differences: descriptions of the differences.
-        diagnosis: the mistake that turns the reference's GRU into the model's, as text that follows "as if";
-            None if none is found.
-    """
-
-    node: str
-    reference: str
-    agrees: bool
+    node: str  # its name in the model
+    reference: str  # its name in the reference
+    agrees: bool  # whether the two compute the same
+    # the largest absolute difference on the inputs tried; None if they cannot be compared element by element
     max_abs: float | None = None
-    differences: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()  # descriptions of the differences
+    # the mistake that turns the reference's GRU into the model's, as text that follows "as if"; None if none
+    # is found
     diagnosis: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceComparison:
-    """How a model compares with a reference that should be the same function.
+    """How a model compares with a reference that should be the same function."""
 
-    Attributes:
-        reference: the file.
-        agrees: whether all that could be compared agrees.
-        outputs: how each output compares; empty if the two have other inputs or outputs.
-        layers: how each GRU compares, in running order.
-        first: the index in `layers` of the first that differs; None if none does.
-        notes: what could not be compared, and why.
-    """
-
-    reference: str
-    agrees: bool
+    reference: str  # the file
+    agrees: bool  # whether all that could be compared agrees
+    # how each output compares; empty if the two have other inputs or outputs
     outputs: tuple[OutputResult, ...] = ()
-    layers: tuple[LayerResult, ...] = ()
-    first: int | None = None
-    notes: tuple[str, ...] = ()
+    layers: tuple[LayerResult, ...] = ()  # how each GRU compares, in running order
+    first: int | None = None  # the index in `layers` of the first that differs; None if none does
+    notes: tuple[str, ...] = ()  # what could not be compared, and why
 
 
 @dataclass(frozen=True, slots=True)

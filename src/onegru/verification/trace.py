@@ -17,15 +17,10 @@ from onegru.operators.schema import WEIGHTS
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The values of a run.
+    """The values of a run."""
 
-    Attributes:
-        outputs: the model's outputs, by name.
-        values: the inputs and outputs of its GRU nodes, by the graph's names for them.
-    """
-
-    outputs: Mapping[str, Any]
-    values: Mapping[str, Any]
+    outputs: Mapping[str, Any]  # the model's outputs, by name
+    values: Mapping[str, Any]  # the inputs and outputs of its GRU nodes, by the graph's names for them
 
 
 def probed_values(model: Model) -> tuple[str, ...]:
@@ -51,12 +46,7 @@ def given_values(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def traced_run(model: Model, inputs: Mapping[str, Any], engine: str) -> Trace:
-    """Run a model with one of onegru's engines.
-
-    Raises:
-        SpecError: an input does not fit.
-        FormatError: ONNX Runtime fails on its part.
-    """
+    """Run a model with one of onegru's engines."""
     outputs, arrays = traced(with_engine(model, engine), inputs)
     values = given_values(model, inputs)
     for gru, ports in zip(model.gru_nodes, arrays, strict=True):
@@ -66,13 +56,7 @@ def traced_run(model: Model, inputs: Mapping[str, Any], engine: str) -> Trace:
 
 
 def tolerances(model: Model, inputs: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, float]:
-    """How far each output may be off: the default of its type, or more if the model amplifies rounding.
-
-    Args:
-        model: the model.
-        inputs: its inputs.
-        exact: its outputs for them.
-    """
+    """How far each output may be off: the default of its type, or more if the model amplifies rounding."""
     types = {gru.layer.spec.dtype for gru in model.gru_nodes if gru.layer is not None}
     rounding = Rounding(model, inputs, exact, types)
 

@@ -20,17 +20,11 @@ Change = Callable[[Call], Call | None]
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A common mistake.
+    """A common mistake."""
 
-    Attributes:
-        words: the mistake, as text that follows "as if".
-        make: makes it.
-        is_common: whether it occurs together with others.
-    """
-
-    words: str
-    make: Change
-    is_common: bool = False
+    words: str  # the mistake, as text that follows "as if"
+    make: Change  # makes it
+    is_common: bool = False  # whether it occurs together with others
 
 
 _Arrays = tuple[Array, Array, Array]

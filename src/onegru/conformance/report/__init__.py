@@ -21,17 +21,7 @@ _PARTS = ("page.html", "page.css", "matrix.js", "panel.js", "start.js")
 def write_report(
     path: str | os.PathLike[str], results: Sequence[RuntimeResults], cases: Sequence[Case]
 ) -> None:
-    """Write the page.
-
-    Args:
-        path: the file. It is written completely or not at all.
-        results: how each runtime did, a column each.
-        cases: the cases that they may have run.
-
-    Raises:
-        SpecError: path is not a file name.
-        OSError: the file cannot be written.
-    """
+    """Write the page."""
     page = page_of(results, cases).encode()
 
     def write(file: IO[bytes]) -> None:

@@ -27,12 +27,7 @@ _OPTIONS = ("provider", "engine", "precision")
 
 
 def page_data(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> dict[str, Any]:
-    """The data of the page; see `matrix.js` and `panel.js` for what is made of them.
-
-    Args:
-        results: how each runtime did.
-        cases: the cases that they may have run.
-    """
+    """The data of the page; see `matrix.js` and `panel.js` for what is made of them."""
     ran = [case for case in cases if any(case.name in result.outcomes for result in results)]
     texts = _Texts()
     features = features_of(ran)
@@ -94,14 +89,7 @@ def _number_alone(case: Case, numbers: Mapping[tuple[str, str], int]) -> int:
 
 
 def features_of(cases: Sequence[Case]) -> dict[tuple[str, str], str]:
-    """The features of cases, that is unusual levels, by factor and level in the factors' order.
-
-    Args:
-        cases: the cases.
-
-    Returns:
-        the requirement that each feature checks.
-    """
+    """The features of cases, that is unusual levels, by factor and level in the factors' order."""
     there = {item for case in cases for item in case.choices.items()}
     operators = {str(case.operator): case.operator for case in cases}
     by_factor: dict[str, dict[tuple[str, str], str]] = {}

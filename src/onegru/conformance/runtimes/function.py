@@ -28,15 +28,11 @@ Function = Callable[[Case], Mapping[str, Array]]
 
 @dataclass(frozen=True, slots=True)
 class FunctionRuntime(Runtime):
-    """See `onegru.peers.base.Runtime`.
+    """See `onegru.peers.base.Runtime`."""
 
-    Attributes:
-        function: the function, or where a new process finds it, as `find_function` gives it.
-        number: its version.
-    """
-
+    # the function, or where a new process finds it, as `find_function` gives it
     function: Function | str = ""
-    number: str = ""
+    number: str = ""  # its version
 
     def version(self) -> str | None:
         """Its version."""
@@ -70,11 +66,7 @@ class FunctionRuntime(Runtime):
 
 
 def find_function(text: str) -> str:
-    """Where a new process finds the function that "module:function" or "file.py:function" names.
-
-    Raises:
-        SpecError: there is no such module or file.
-    """
+    """Where a new process finds the function that "module:function" or "file.py:function" names."""
     module, _, name = text.rpartition(":")
     if module.endswith(".py"):
         is_there, module = Path(module).is_file(), str(Path(module).absolute())

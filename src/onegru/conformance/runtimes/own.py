@@ -13,15 +13,10 @@ from onegru.peers.base import ModelUnderTest, Runtime
 
 @dataclass(frozen=True, slots=True)
 class Onegru(Runtime):
-    """See `onegru.peers.base.Runtime`.
+    """See `onegru.peers.base.Runtime`."""
 
-    Attributes:
-        name: what to call it.
-        engine: what runs the GRU, as for `onegru.load`.
-    """
-
-    name: str = "onegru"
-    engine: str = "native"
+    name: str = "onegru"  # what to call it
+    engine: str = "native"  # what runs the GRU, as for `onegru.load`
 
     def version(self) -> str | None:
         """Its version."""

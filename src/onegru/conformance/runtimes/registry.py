@@ -33,17 +33,11 @@ _BOTH = (ONNX, IR)
 
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
-    """A runtime as the kit runs it.
+    """A runtime as the kit runs it."""
 
-    Attributes:
-        runtime: what runs a case.
-        options: what it is asked for, in words.
-        kinds: the kinds of files that it takes.
-    """
-
-    runtime: Runtime
-    options: Mapping[str, str] = field(default_factory=dict)
-    kinds: tuple[str, ...] = (ONNX,)
+    runtime: Runtime  # what runs a case
+    options: Mapping[str, str] = field(default_factory=dict)  # what it is asked for, in words
+    kinds: tuple[str, ...] = (ONNX,)  # the kinds of files that it takes
 
     @property
     def reserves_memory(self) -> bool:
@@ -58,19 +52,7 @@ def configs(
     engines: Sequence[str] = (),
     precision: str | None = None,
 ) -> tuple[RuntimeConfig, ...]:
-    """The runtimes of these names, or all that are installed.
-
-    Args:
-        names: which, in this order; "module:function" for a function of yours.
-        providers: the execution providers of ONNX Runtime, each a config; none for the CPU's.
-        engines: the engines of onegru, each a config; none for the native one.
-        precision: what OpenVINO computes in: "f32", as by default here, or "default" for its own default.
-
-    Raises:
-        SpecError: there is no such runtime, provider, engine or precision, or an option of a runtime that is
-            not asked for is given.
-        MissingExtraError: a named runtime is not installed.
-    """
+    """The runtimes of these names, or all that are installed."""
     precisions = () if precision is None else (choice("precision", precision, PRECISIONS),)
     for engine in engines:
         choice("engine", engine, ENGINES)

@@ -66,14 +66,6 @@ def run_cases(
 
     Where the process ends, takes too long over a case or runs out of memory, that is what comes of the case,
     and a new one goes on with the next.
-
-    Args:
-        config: the runtime.
-        cases: the cases; those that are no files of its kind are left out.
-        seconds: the most that a case may take.
-        memory: the most bytes of address space for the process. Libraries for a GPU reserve more than any
-            machine has, so that providers other than the CPU's and onegru's are not held to it.
-        progress: called as results come.
     """
     own = [case for case in cases if kind_of_case(case) in config.kinds]
     outcomes: dict[str, Outcome] = {}
@@ -97,15 +89,7 @@ def run_cases(
 
 
 class _Batch:
-    """Cases for one process, or for several where it does not live that long.
-
-    Args:
-        config: the runtime.
-        cases: the cases.
-        folder: where the processes work.
-        seconds: the most that a case may take.
-        take: takes the results.
-    """
+    """Cases for one process, or for several where it does not live that long."""
 
     def __init__(
         self, config: RuntimeConfig, cases: Sequence[Case], folder: Path, seconds: float, take: _Take
@@ -149,11 +133,7 @@ class _Batch:
                 self._give(case, Outcome("crashes", reason))
 
     def _run_process(self, limits: Limits) -> str:
-        """Run a process until it ends.
-
-        Returns:
-            why the case that it was at has no result; empty if it has one.
-        """
+        """Run a process until it ends."""
         self._first, self._since, self._output_invalid = self._done, time.monotonic(), False
         try:
             ended = self._start(limits)

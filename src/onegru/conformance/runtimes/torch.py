@@ -20,13 +20,9 @@ from onegru.peers.base import ModelUnderTest, Runtime
 
 @dataclass(frozen=True, slots=True)
 class CaseSubject(ModelUnderTest):
-    """A case, for a runtime that reads no files; it is run on all of the case's inputs.
+    """A case, for a runtime that reads no files; it is run on all of the case's inputs."""
 
-    Attributes:
-        case: the case.
-    """
-
-    case: Case | None = None
+    case: Case | None = None  # the case
 
 
 @dataclass(frozen=True, slots=True)

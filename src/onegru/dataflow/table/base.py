@@ -45,65 +45,36 @@ class Elements(enum.Flag):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """How an operator treats one axis of one input.
+    """How an operator treats one axis of one input."""
 
-    Attributes:
-        input: the input's index.
-        axis: its axis.
-        to: the axis of the output; None if it has none for it.
-        output: the output's index.
-        hazard: what is wrong if the axis is time; "" for nothing.
-        message: the same as text, to follow the node's name.
-        pad_begin, pad_end: steps that are added at either end; less than 0 for steps that are cut off.
-        reach: how many earlier steps each step of the output needs.
-    """
-
-    input: int
-    axis: int
-    to: int | None
-    output: int = 0
-    hazard: Hazard = ""
-    message: str = ""
-    pad_begin: int = 0
+    input: int  # the input's index
+    axis: int  # its axis
+    to: int | None  # the axis of the output; None if it has none for it
+    output: int = 0  # the output's index
+    hazard: Hazard = ""  # what is wrong if the axis is time; "" for nothing
+    message: str = ""  # the same as text, to follow the node's name
+    pad_begin: int = 0  # steps that are added at either end; less than 0 for steps that are cut off
     pad_end: int = 0
-    reach: int = 0
+    reach: int = 0  # how many earlier steps each step of the output needs
 
 
 class Parameter(NamedTuple):
-    """Integers that are an attribute in some opsets and an input in others.
+    """Integers that are an attribute in some opsets and an input in others."""
 
-    Attributes:
-        input: the input's index.
-        since: the first opset in which they are the input.
-    """
-
-    input: int
-    since: int = 1
+    input: int  # the input's index
+    since: int = 1  # the first opset in which they are the input
 
 
 class Ahead(NamedTuple):
-    """How an operator is computed for many values at once, with a leading axis for them.
+    """How an operator is computed for many values at once, with a leading axis for them."""
 
-    Attributes:
-        changed: its parameters and attributes that change.
-        repeat: whether inputs that are the same for all values get the axis, too.
-        widen: whether inputs of lower rank get axes of size 1 after the leading one.
-    """
-
-    changed: Mapping[str, Any] = {}
-    repeat: bool = False
-    widen: bool = False
+    changed: Mapping[str, Any] = {}  # its parameters and attributes that change
+    repeat: bool = False  # whether inputs that are the same for all values get the axis, too
+    widen: bool = False  # whether inputs of lower rank get axes of size 1 after the leading one
 
 
 class Call:
-    """An operator in its graph, and what is known of its inputs.
-
-    Args:
-        op: the operator.
-        facts: the graph.
-        shapes: of its inputs; None for a rank that is not known; the graph's where they are left out.
-        opset: of ONNX's operators.
-    """
+    """An operator in its graph, and what is known of its inputs."""
 
     __slots__ = ("facts", "op", "operator", "opset", "shapes")
 
@@ -119,11 +90,7 @@ class Call:
         self.operator = operator_of(op.kind)
 
     def shape(self, index: int = 0) -> Shape:
-        """The shape of an input.
-
-        Raises:
-            UnknownOpError: it is not known.
-        """
+        """The shape of an input."""
         shape = self.shapes[index] if index < len(self.shapes) else None
         if shape is None:
             raise UnknownOpError
@@ -173,11 +140,7 @@ class Call:
         return name in self.op.attributes or self.is_given(self.operator.parameters[name].input)
 
     def known(self, name: str) -> list[int] | None:
-        """A parameter; None if it is not there.
-
-        Raises:
-            UnknownOpError: it is computed.
-        """
+        """A parameter; None if it is not there."""
         found = self.ints(name)
         if found is None and self.has(name):
             raise UnknownOpError
@@ -220,11 +183,7 @@ class Arrays(Call):
 
 
 def bound(shape: Iterable[int]) -> None:
-    """Refuse to compute what is too large.
-
-    Raises:
-        LargeResultError: it is.
-    """
+    """Refuse to compute what is too large."""
     if math.prod(shape) > _MAX_ELEMENTS:
         raise LargeResultError
 
@@ -356,25 +315,13 @@ def operator_of(kind: str) -> Operator:
 def evaluate(
     kind: str, attributes: Mapping[str, Any], inputs: Sequence[Array | None], outputs: int = 1
 ) -> Sequence[Array]:
-    """What an operator gives, computed by NumPy in the element types of its inputs.
-
-    Raises:
-        UnknownOpError: it has no value here.
-        LargeResultError: that would be too large.
-        ValueError, TypeError, LookupError, ArithmeticError: its attributes or inputs do not fit.
-    """
+    """What an operator gives, computed by NumPy in the element types of its inputs."""
     call = Arrays(kind, attributes, inputs, outputs)
     return call.operator.value(call)
 
 
 def movers(elements: Elements, *, casts: bool = False, without: tuple[str, ...] = ()) -> frozenset[str]:
-    """The kinds that do no more to elements than this.
-
-    Args:
-        elements: what they may do.
-        casts: whether a change of their type counts as nothing: it rounds.
-        without: operators that the asker does not follow.
-    """
+    """The kinds that do no more to elements than this."""
     return frozenset(
         kind
         for kind, item in OPERATORS.items()
@@ -385,15 +332,7 @@ def movers(elements: Elements, *, casts: bool = False, without: tuple[str, ...] 
 def along(
     call: Call, axes: Iterable[int], hazard: Hazard = "mixes", message: str = "", keeps: bool = True
 ) -> Iterable[Move]:
-    """These axes of the first input have something done to them, the others stay.
-
-    Args:
-        call: the operator.
-        axes: the axes.
-        hazard: what is wrong with that if one of them is time.
-        message: the same as text.
-        keeps: whether the axes stay; else they go.
-    """
+    """These axes of the first input have something done to them, the others stay."""
     rank = call.rank()
     done, to = {axis % rank for axis in axes}, 0
     for axis in range(rank):

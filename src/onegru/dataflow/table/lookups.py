@@ -21,15 +21,7 @@ _WRITES = "writes steps by their places in a run"
 
 
 def looked_up(call: Call, first: int, count: int, rank: int, batch: int = 0) -> Iterator[Move]:
-    """The moves of data that indices look up, and of these indices, whose axes replace some of the data's.
-
-    Args:
-        call: the operator, whose first input is the data and whose second one has the indices.
-        first: the first axis of the data that is looked up.
-        count: how many are.
-        rank: how many axes of the indices the output has.
-        batch: how many first axes the data and the indices have in common.
-    """
+    """The moves of data that indices look up, and of these indices, whose axes replace some of the data's."""
     for axis in range(call.rank()):
         if axis < first:
             yield Move(0, axis, axis)

@@ -369,13 +369,7 @@ AXIS_MOVES = frozenset(
 
 
 def axis_moves(dropped: Sequence[int], order: Sequence[int], added: Sequence[int]) -> list[Op]:
-    """The fewest operators, still without inputs and outputs, that move axes.
-
-    Args:
-        dropped: axes of size 1 that go.
-        order: where each axis then comes from, of those that are left.
-        added: axes of size 1 that are new, as they are at the end.
-    """
+    """The fewest operators, still without inputs and outputs, that move axes."""
     moves = [
         Op("Squeeze", (), (), {"axes": tuple(dropped)}, name=""),
         Op("Transpose", (), (), {"perm": tuple(order)}, name=""),

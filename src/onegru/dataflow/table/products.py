@@ -181,12 +181,7 @@ def activation_numbers(op: Op) -> dict[str, Any]:
 
 
 def einsum_terms(op: Op, ranks: Sequence[int] = ()) -> list[str] | None:
-    """The letters of an Einsum's inputs and of its output; None if it needs ranks that do not fit it.
-
-    Args:
-        op: the Einsum.
-        ranks: those of its inputs, with which an ellipsis becomes letters, and an output left out is known.
-    """
+    """The letters of an Einsum's inputs and of its output; None if it needs ranks that do not fit it."""
     left, arrow, right = str(op.attributes.get("equation", "")).replace(" ", "").partition("->")
     terms = left.split(",")
     if arrow and "." not in left + right:

@@ -12,18 +12,12 @@ _SUMS = "sums over all steps of a run"
 
 
 class Recurrence(Operator):
-    """ONNX's: of X, W, R, B, the lengths and initial states, Y and the last states.
-
-    Attributes:
-        lengths: the input with the lengths of rows.
-        recurrent_weights: that with R.
-        attention: that with the attention of each step; None if it has none.
-    """
+    """ONNX's: of X, W, R, B, the lengths and initial states, Y and the last states."""
 
     dtype: str | int | None = 0
-    lengths: int = 4
-    recurrent_weights: int = 2
-    attention: int | None = None
+    lengths: int = 4  # the input with the lengths of rows
+    recurrent_weights: int = 2  # that with R
+    attention: int | None = None  # that with the attention of each step; None if it has none
 
     def is_batch_first(self, op: Op) -> bool:
         """Whether rows come before time in X, and before directions in states."""

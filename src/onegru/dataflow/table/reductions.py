@@ -104,14 +104,10 @@ class ArgReduction(Operator):
 
 
 class Norm(Operator):
-    """One that keeps its first input's shape, and computes each element from those along some axes.
-
-    Attributes:
-        first: the first of these axes; they are all from it on.
-    """
+    """One that keeps its first input's shape, and computes each element from those along some axes."""
 
     dtype: str | int | None = 0
-    first: int = 0
+    first: int = 0  # the first of these axes; they are all from it on
 
     def shape(self, call: Call, output: int) -> Shape | None:
         return call.shape() if output == 0 else None

@@ -195,11 +195,7 @@ class Pad(Operator):
     resizes: ClassVar[bool] = True
 
     def pads(self, call: Call) -> list[tuple[int, int]]:
-        """The padding at the begin and at the end of each axis.
-
-        Raises:
-            UnknownOpError: that is computed.
-        """
+        """The padding at the begin and at the end of each axis."""
         pads = call.known("pads") or call.numbers("paddings")
         axes = [axis % call.rank() for axis in call.known("axes") or range(call.rank())]
         if len(pads) != 2 * len(axes):

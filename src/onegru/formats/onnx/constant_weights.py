@@ -36,16 +36,7 @@ _RANDOM |= {"Multinomial", "Bernoulli"}
 def nodes_ahead(
     values: Values, weights: Iterable[str], fits: Callable[[NodeProto], bool]
 ) -> tuple[list[NodeProto], list[str]]:
-    """The nodes of a graph that compute weights only from constants.
-
-    Args:
-        values: of the graph.
-        weights: what may be computed.
-        fits: whether the results of a node that takes only constants are small enough.
-
-    Returns:
-        the nodes, in an order in which they can be run, and those of the weights that they compute.
-    """
+    """The nodes of a graph that compute weights only from constants."""
     known: dict[str, bool] = {}  # whether a value depends only on constants
     started: set[str] = set()
     chosen: list[NodeProto] = []
@@ -128,20 +119,7 @@ def _evaluate(graph: GraphProto, opset: int) -> list[Array] | None:
 
 
 def fold_weights(source: Source, model: ModelProto, opset: int, size: int) -> set[str]:
-    """Replace the nodes that compute weights of GRU nodes only from constants by what they compute.
-
-    Args:
-        source: where it comes from.
-        model: the model, which this changes; its graph is one that `sort_nodes` accepts.
-        opset: the version of its operators.
-        size: its bytes.
-
-    Returns:
-        what the nodes took that are gone now.
-
-    Raises:
-        FormatError: a constant is broken, or the file would take far more memory than it has bytes.
-    """
+    """Replace the nodes that compute weights of GRU nodes only from constants by what they compute."""
     levels = list(all_values(source, model))
     wanted = _wanted(levels)
     if not any(wanted):

@@ -59,19 +59,7 @@ def quantized_inputs(matrix: Array, group: int) -> tuple[Array, Array, dict[str,
 
 
 def fold_dequantized(source: Source, model: ModelProto, opset: int) -> bool:
-    """Replace DequantizeLinear nodes of constants by their results, where only GRU nodes use them.
-
-    Args:
-        source: the file.
-        model: the model, which this changes; its graph is one that `sort_nodes` accepts.
-        opset: the version of its operators.
-
-    Returns:
-        whether any node was replaced.
-
-    Raises:
-        FormatError: a constant is broken.
-    """
+    """Replace DequantizeLinear nodes of constants by their results, where only GRU nodes use them."""
     kind = "DequantizeLinear"
     if not any(node.op_type == kind for graph in all_graphs(model.graph) for node in graph.node):
         return False
@@ -149,16 +137,7 @@ def _moves_numbers(node: NodeProto) -> bool:
 
 
 def dequantized(opset: int, values: Values, node: NodeProto) -> Array | None:
-    """What DequantizeLinear makes of constants; None for what is left to ONNX Runtime.
-
-    Args:
-        opset: the version of the node.
-        values: those of its graph.
-        node: the node.
-
-    Raises:
-        FormatError: a constant is broken.
-    """
+    """What DequantizeLinear makes of constants; None for what is left to ONNX Runtime."""
     attributes = {item.name: item.i for item in node.attribute}
     known = {name for name, since in _SINCE.items() if opset >= since}
     is_plain = all(item.type == AttributeProto.INT for item in node.attribute)

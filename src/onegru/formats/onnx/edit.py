@@ -51,17 +51,7 @@ def node_with_lists(
     constant: Callable[[str, list[int]], str],
     **attributes: Any,
 ) -> NodeProto:
-    """A node of an opset, with its lists of integers where that has them.
-
-    Args:
-        kind: ONNX's name of the operator.
-        inputs: what it takes beside its lists.
-        outputs: what it gives.
-        name: its name.
-        opset: of ONNX's operators.
-        constant: gives the name of a constant list, by its argument's name.
-        **attributes: its attributes, and its lists.
-    """
+    """A node of an opset, with its lists of integers where that has them."""
     taken = list(inputs)
     for argument, parameter in operator_of(kind).parameters.items():
         if argument in attributes and opset >= parameter.since:

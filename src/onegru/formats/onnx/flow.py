@@ -26,18 +26,7 @@ def flow_of(
     ir_version: int,
     outer: Flow | None = None,
 ) -> Flow:
-    """A graph, or a body of `outer`, as a flow.
-
-    Args:
-        source: the file.
-        graph: the graph.
-        types: of values, as far as they are known beyond what the graph states.
-        ir_version: the model's.
-        outer: the flow around a body.
-
-    Raises:
-        FormatError: the graph is broken.
-    """
+    """A graph, or a body of `outer`, as a flow."""
     nodes = sort_nodes(source, graph) if outer is None else list(graph.node)
     values = Values(source, graph, ir_version, types)
     constants = _constants_of(values, values.producers)

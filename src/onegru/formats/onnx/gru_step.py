@@ -40,23 +40,7 @@ def gru_step(
     attention: str | None = None,
     a: str = "",
 ) -> str:
-    """Add the nodes of a step.
-
-    Args:
-        nodes: where they go.
-        activations: f of z and r, and g of n.
-        clip: bound on what they are given; None for none.
-        x: what X gives to z and r [B, 2H], and to n [B, H], with its biases.
-        h: the state before the step [B, H].
-        h_zr: the product of h for z and r [B, 2H].
-        h_n: that for n [B, H], with its biases, where the reset gate acts after it; None where before.
-        R_n: the matrix that (r·h) is multiplied by, where the reset gate acts before.
-        attention: what the scores do, "openvino" or "dien"; None without.
-        a: the scores [B, 1].
-
-    Returns:
-        the name of the state after the step [B, H].
-    """
+    """Add the nodes of a step."""
     x_zr, x_n = x
     f, g = (_Activated(nodes, kind, clip) for kind in activations)
     z, r = nodes.halves(f.of(nodes.op("Add", [x_zr, h_zr], "zr_sum"), "zr"), ("z", "r"))

@@ -18,16 +18,7 @@ def find_nested(
     gru_of: Callable[[NodeProto, tuple[str, ...]], GruStep],
     values: Values,
 ) -> tuple[list[tuple[NodeProto, GruStep]], dict[str, _Constant]]:
-    """Find the GRU nodes in the bodies of a model's nodes.
-
-    Args:
-        nodes: the model's own.
-        gru_of: makes a `GruStep` of a node and descriptions of the bodies around it, the outermost first.
-        values: the model's values.
-
-    Returns:
-        the GRU nodes; and the initializers and nodes of the constants that they take, by the values' names.
-    """
+    """Find the GRU nodes in the bodies of a model's nodes."""
     grus: list[tuple[NodeProto, GruStep]] = []
     constants: dict[str, _Constant] = {}
     for node, bodies, around in _bodies_nodes(nodes, (), values):

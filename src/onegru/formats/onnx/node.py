@@ -23,11 +23,7 @@ _ATTRIBUTE_TYPES: Mapping[Kind, AttributeProto.AttributeType] = {
 
 
 def node_attributes(source: Source, node: NodeProto, operator: Operator) -> dict[str, object]:
-    """The attributes of a node of this operator.
-
-    Raises:
-        FormatError: one appears twice, is not UTF-8, or is not of the type that the operator demands.
-    """
+    """The attributes of a node of this operator."""
     values: dict[str, object] = {}
     for attribute in node.attribute:
         place = f"{describe(node)}: attribute {attribute.name!r}"
@@ -76,11 +72,7 @@ _CONSTANT_TYPES = {
 
 
 def constant_value(source: Source, node: NodeProto) -> Array:
-    """What a plain Constant holds.
-
-    Raises:
-        FormatError: its attribute is not one of Constant's, or broken.
-    """
+    """What a plain Constant holds."""
     attribute = node.attribute[0]
     kind, code = _CONSTANT_TYPES.get(attribute.name, (AttributeProto.UNDEFINED, TensorProto.UNDEFINED))
     if attribute.type != kind or kind == AttributeProto.UNDEFINED:

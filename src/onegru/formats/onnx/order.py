@@ -41,11 +41,7 @@ def needed_nodes(nodes: Sequence[NodeProto], values: Iterable[str]) -> list[Node
 
 
 def sort_nodes(source: Source, graph: GraphProto) -> list[NodeProto]:
-    """The nodes in an order in which they can be run.
-
-    Raises:
-        FormatError: a value is defined twice or nowhere, or the graph has a cycle.
-    """
+    """The nodes in an order in which they can be run."""
     given: dict[str, int | None] = {}
 
     def give(name: str, index: int | None, place: str) -> None:

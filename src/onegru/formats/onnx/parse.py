@@ -68,16 +68,7 @@ _SPARSE = "is sparse; what a GRU node takes or an output gives must be dense"
 
 
 def read_onnx(file: Opened, *, again: bool = False) -> Graph:
-    """Read a model; its external data must lie in the file's folder.
-
-    Args:
-        file: its file.
-        again: whether the file has been parsed or will be for another purpose, so that this is done once.
-
-    Raises:
-        FormatError: the file is broken, hostile or beyond what onegru reads.
-        SpecError: the specification forbids an attribute of a GRU node.
-    """
+    """Read a model; its external data must lie in the file's folder."""
     source = Source.of(file)
     parse = functools.partial(model_of, file) if again else functools.partial(read_model, source, file.data)
     graph = _Reader(source, file.data, parse).read()
@@ -164,11 +155,7 @@ class _Reader:
         return replace(graph, zero_inputs=initial_states(graph)) if is_ours and steps else graph
 
     def _told_states(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> dict[str, Any]:
-        """The attributes of a `Graph` that are about states: as the metadata name them, or else as found.
-
-        Raises:
-            FormatError: the metadata are broken, or name inputs or outputs that the model does not have.
-        """
+        """The attributes of a `Graph` that are about states: as the metadata name them, or else as found."""
         text = next((item.value for item in self.model.metadata_props if item.key == STREAM_KEY), None)
         if text is None:
             grus = self.grus.values()
@@ -304,14 +291,7 @@ class _Reader:
         return nodes_ahead(self.values, weights, self.ahead.fits)[0]
 
     def _folded(self, ahead: Sequence[NodeProto]) -> dict[str, Array] | None:
-        """The constants that GRU nodes and outputs use, and the defaults of inputs.
-
-        Args:
-            ahead: nodes that compute some of them.
-
-        Returns:
-            the constants by name; None if the nodes cannot be run here.
-        """
+        """The constants that GRU nodes and outputs use, and the defaults of inputs."""
         wanted = {name for gru in self.grus.values() for name in gru.inputs.values()}
         wanted |= {value.name for value in self.graph.output} | self.defaults
         found: dict[str, Array] = {}
@@ -326,11 +306,7 @@ class _Reader:
     # As steps
 
     def _steps(self, ahead: set[int]) -> tuple[Step, ...] | None:
-        """What to run, if that is nothing but GRU nodes and nodes that move axes; else None.
-
-        Args:
-            ahead: the nodes that are run ahead of all runs, by their identities.
-        """
+        """What to run, if that is nothing but GRU nodes and nodes that move axes; else None."""
         if self.nested:
             return None
         steps: list[Step] = []
@@ -354,11 +330,7 @@ class _Reader:
 
 
 def model_opset(source: Source, model: ModelProto) -> int:
-    """The version of the ONNX operators that a model uses.
-
-    Raises:
-        FormatError: it names none, or several.
-    """
+    """The version of the ONNX operators that a model uses."""
     versions = [entry.version for entry in model.opset_import if is_onnx(entry)]
     if not versions:
         if model.ir_version < 3:

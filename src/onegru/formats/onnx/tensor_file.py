@@ -11,11 +11,7 @@ from onegru.formats.onnx.validate import Source, check_tensor, to_array
 
 
 def read_tensor(path: Path) -> tuple[str, Array]:
-    """The name and values of a serialized TensorProto.
-
-    Raises:
-        FormatError: it is not one.
-    """
+    """The name and values of a serialized TensorProto."""
     source = Source(str(path))
     tensor = TensorProto()
     data = path.read_bytes()

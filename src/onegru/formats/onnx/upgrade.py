@@ -65,11 +65,7 @@ def _types(model: ModelProto) -> dict[str, TypeProto]:
 
 
 def upgrade(source: Source, model: ModelProto) -> ModelProto:
-    """The same model at opset `OLDEST_OPSET`.
-
-    Raises:
-        FormatError: the converter does not know how; the message names the node.
-    """
+    """The same model at opset `OLDEST_OPSET`."""
     try:
         return _convert(model)
     except Exception as error:  # a C++ exception of no particular class, or a _CannotError

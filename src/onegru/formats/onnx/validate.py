@@ -39,21 +39,14 @@ FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a model comes from.
+    """Where a model comes from."""
 
-    Attributes:
-        name: what to call it in messages.
-        folder: the folder that its external data must lie in; None if it may have none.
-        beside: where its name is a link, the folder of the file itself: links to external data may lead
-            there. So Hugging Face's hub keeps what it has downloaded.
-        file: the file; None for a model in memory.
-        version: changes whenever the file is written.
-    """
-
-    name: str
-    folder: Path | None = None
-    file: Path | None = None
-    version: tuple[int, ...] = ()
+    name: str  # what to call it in messages
+    folder: Path | None = None  # the folder that its external data must lie in; None if it may have none
+    file: Path | None = None  # the file; None for a model in memory
+    version: tuple[int, ...] = ()  # changes whenever the file is written
+    # where its name is a link, the folder of the file itself: links to external data may lead there. So
+    # Hugging Face's hub keeps what it has downloaded
     beside: Path | None = None
 
     @classmethod
@@ -85,11 +78,7 @@ class Source:
 
 
 def read_model(source: Source, data: bytes) -> ModelProto:
-    """Parse and check a serialized model. External data stay where they are.
-
-    Raises:
-        FormatError: it is not a model, or one that is broken or hostile.
-    """
+    """Parse and check a serialized model. External data stay where they are."""
     model = ModelProto()
     try:
         model.ParseFromString(data)
@@ -118,17 +107,7 @@ def parse_file(file: Opened) -> ModelProto:
 
 
 def serialized(source: Source, model: object, problem: str = "cannot be serialized") -> bytes:
-    """The bytes of a ModelProto.
-
-    Args:
-        source: where it comes from.
-        model: the ModelProto.
-        problem: what to say where there are no such bytes.
-
-    Raises:
-        SpecError: it is another object.
-        FormatError: it is beyond 2 GiB, or lacks something.
-    """
+    """The bytes of a ModelProto."""
     if not isinstance(model, ModelProto):
         raise SpecError.of(
             "path", f"{type(model).__name__}; must be a ModelProto, bytes, or the name of a file"
@@ -217,11 +196,7 @@ def element_type(code: int) -> np.dtype[Any] | None:
 
 
 def to_array(source: Source, tensor: TensorProto) -> Array:
-    """The values of a tensor, external ones included.
-
-    Raises:
-        FormatError: its values do not fit its shape.
-    """
+    """The values of a tensor, external ones included."""
     if tensor.data_location == TensorProto.EXTERNAL:
         raw = external_bytes(source, tensor)
         tensor = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=raw, name=tensor.name)
@@ -232,11 +207,7 @@ def to_array(source: Source, tensor: TensorProto) -> Array:
 
 
 def external_files(source: Source, tensors: Iterable[TensorProto]) -> set[Path]:
-    """The files that hold the data of external tensors.
-
-    Raises:
-        FormatError: one lies outside the model's folder.
-    """
+    """The files that hold the data of external tensors."""
     return {external_place(source, tensor)[0] for tensor in tensors}
 
 
@@ -246,11 +217,7 @@ def external_tensors(model: ModelProto) -> list[TensorProto]:
 
 
 def placed(source: Source, data: bytes) -> tuple[bytes, Path | None]:
-    """A serialized model for a runtime that reads external data from one folder, without links; the folder.
-
-    Raises:
-        FormatError: they lie in two folders, or elsewhere.
-    """
+    """A serialized model for a runtime that reads external data from one folder, without links; the folder."""
     if source.folder is None or source.beside is None:
         return data, source.folder
     model = read_model(source, data)
@@ -269,11 +236,7 @@ def placed(source: Source, data: bytes) -> tuple[bytes, Path | None]:
 
 
 def external_bytes(source: Source, tensor: TensorProto) -> bytes:
-    """The bytes of a tensor whose data lie in a file of their own.
-
-    Raises:
-        FormatError: the file cannot be read, or lies outside the model's folder.
-    """
+    """The bytes of a tensor whose data lie in a file of their own."""
     path, offset, length = external_place(source, tensor)
     try:
         with path.open("rb") as file:
@@ -400,11 +363,7 @@ def _bits(source: Source, tensor: TensorProto) -> int:
 
 
 def external_place(source: Source, tensor: TensorProto) -> tuple[Path, int, int]:
-    """The file, offset and length of external data, checked to lie inside the model's folder.
-
-    Raises:
-        FormatError: they lie elsewhere, or what says where they lie is broken.
-    """
+    """The file, offset and length of external data, checked to lie inside the model's folder."""
     place = f"tensor {tensor.name!r}: external data"
     entries = {entry.key: entry.value for entry in tensor.external_data}
     if len(entries) < len(tensor.external_data):

@@ -48,15 +48,7 @@ class Names:
 
 
 class Values:
-    """The values of a graph, and of the graphs around it where it is a body.
-
-    Args:
-        source: the file.
-        graph: the graph.
-        ir_version: the model's; from 4 on, an initializer that is an input as well is that input's default.
-        types: of values, as far as they are known; by default those that the graph states.
-        outer: the values around it.
-    """
+    """The values of a graph, and of the graphs around it where it is a body."""
 
     def __init__(
         self,
@@ -122,11 +114,7 @@ class Values:
         return found
 
     def constant(self, name: str) -> Array | None:
-        """A dense constant; None for any other value.
-
-        Raises:
-            FormatError: it is broken.
-        """
+        """A dense constant; None for any other value."""
         held = self.held(name)
         return None if held is None else self.array(held)
 

@@ -26,11 +26,6 @@ def view_of(node: NodeProto, opset: int, integers: Integers) -> Callable[[Any], 
     """What a node does to its first input; None unless it only moves axes, as its constants say.
 
     A node whose attributes or inputs are not exactly those of its opset is left to ONNX Runtime.
-
-    Args:
-        node: the node.
-        opset: the version of its operator set.
-        integers: the values of a constant.
     """
     if not is_onnx(node) or len(node.output) != 1 or not all(node.input[:1]):
         return None
@@ -105,11 +100,7 @@ class ViewStep(OwnStep):
         return {name: value for name, value in self.__dict__.items() if name != "_view"}
 
     def run(self, values: dict[str, Any]) -> None:
-        """Add its output to the values; it shares the input's memory.
-
-        Raises:
-            FormatError: the node does not fit the array that it is given.
-        """
+        """Add its output to the values; it shares the input's memory."""
         (source,), (target,) = self.reads, self.gives
         try:
             values[target] = self._view(values[source])

@@ -25,17 +25,7 @@ _MAX_BYTES = 2**31 - 2**20  # a file may have 2 GiB; all but the weights needs f
 
 
 def onnx_bytes(layers: Layers, opset: int, layout: int, interface: Interface) -> bytes:
-    """A serialized model: GRU nodes, and between them nodes that put the directions side by side.
-
-    Args:
-        layers: the layers, the lowest first.
-        opset: what the model imports.
-        layout: 0 for time first, 1 for batch first.
-        interface: the model's inputs.
-
-    Raises:
-        SpecError: the opset cannot express a layer; the message says why.
-    """
+    """A serialized model: GRU nodes, and between them nodes that put the directions side by side."""
     operator = gru_version(opset) if opset <= _NEWEST_OPSET else None
     if operator is None:
         raise SpecError.of("opset", f"{opset}; must be in 1…{_NEWEST_OPSET}, the newest that changes the GRU")

@@ -46,19 +46,7 @@ class Net:
         inputs: Sequence[Value] = (),
         outputs: Sequence[tuple[str, Shape, str]] = (),
     ) -> list[Value]:
-        """Add a layer.
-
-        Args:
-            kind: its type.
-            name: its name.
-            version: the opset that its type is of.
-            data: its attributes.
-            inputs: the values that it takes.
-            outputs: type, shape and name of each value that it gives; an empty name for none.
-
-        Returns:
-            the values that it gives.
-        """
+        """Add a layer."""
         index = len(self._layers)
         element = ET.SubElement(self._layers, "layer", id=str(index), name=name, type=kind, version=version)
         if data:

@@ -25,12 +25,7 @@ _MOST_OVERLAP, _MOST_CONVERTED, _FREE = 4, 16, 2**20
 
 
 class Constants:
-    """The Const layers of one file, checked before anything is made of them.
-
-    Args:
-        parser: of the file's attributes.
-        weights: what the .bin holds, or why it cannot be read, which is raised where it is needed.
-    """
+    """The Const layers of one file, checked before anything is made of them."""
 
     def __init__(self, parser: AttributeParser, weights: Weights) -> None:
         self.parser = parser
@@ -45,11 +40,7 @@ class Constants:
         return np.zeros(0, np.uint8) if isinstance(self._weights, Exception) else self._weights
 
     def check(self, layer: Layer) -> tuple[object, ...]:
-        """Refuse a constant that is not as large as its shape says, or lies beyond the .bin.
-
-        Returns:
-            what tells it from other constants: its type, shape and place.
-        """
+        """Refuse a constant that is not as large as its shape says, or lies beyond the .bin."""
         parser = self.parser
         key = kind, shape, offset, size = self._place(layer)
         if key in self._seen:
@@ -69,11 +60,7 @@ class Constants:
         return key
 
     def array(self, layer: Layer) -> Array:
-        """The values of a constant that has been checked.
-
-        Raises:
-            FormatError: no array has its element type.
-        """
+        """The values of a constant that has been checked."""
         dtype = self.parser.element_type(layer, "element_type")
         _, shape, offset, size = self._place(layer)
         raw = self.weights[offset : offset + size] if math.prod(shape) else np.zeros(0, np.uint8)

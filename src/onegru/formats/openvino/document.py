@@ -16,12 +16,7 @@ from onegru.formats.openvino.writer import write_pair
 
 
 class IrDocument:
-    """A changed IR.
-
-    Args:
-        root: what its .xml is to hold, but for the places of constants.
-        collect: gives what its .bin is to hold, and writes these places; called where either is needed.
-    """
+    """A changed IR."""
 
     def __init__(self, root: ET.Element, collect: Callable[[], Array]) -> None:
         self._root = root

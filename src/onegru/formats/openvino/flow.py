@@ -23,31 +23,23 @@ _NO_OPERATORS = ("Parameter", "Const", "Result")
 
 @dataclass(eq=False, slots=True)
 class IrGraph:
-    """An IR, or a body in it, and its flow.
+    """An IR, or a body in it, and its flow."""
 
-    Attributes:
-        element: what the file has of it.
-        net: its layers and edges.
-        flow: its flow.
-        native: the layer and port that give each value of the file.
-        inputs: the input values of each layer, in the order of its ports.
-        results: the values that its Result layers take, by their ids.
-        tensors: the names that the file has for values.
-        operators: the operator that gives what a layer gives, by the layer's id.
-        inner: the operators on the way to those.
-        bodies: the graphs within it, by the layer's id.
-    """
-
-    element: ET.Element
-    net: Net
-    flow: Flow
+    element: ET.Element  # what the file has of it
+    net: Net  # its layers and edges
+    flow: Flow  # its flow
+    # the layer and port that give each value of the file
     native: dict[str, tuple[str, str]] = field(default_factory=dict)
+    # the input values of each layer, in the order of its ports
     inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # the values that its Result layers take, by their ids
     results: dict[str, str] = field(default_factory=dict)
+    # the names that the file has for values
     tensors: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # the operator that gives what a layer gives, by the layer's id
     operators: dict[str, Op] = field(default_factory=dict)
-    inner: set[Op] = field(default_factory=set)
-    bodies: dict[str, IrGraph] = field(default_factory=dict)
+    inner: set[Op] = field(default_factory=set)  # the operators on the way to those
+    bodies: dict[str, IrGraph] = field(default_factory=dict)  # the graphs within it, by the layer's id
 
 
 class IrReader:
@@ -80,18 +72,7 @@ class IrReader:
         outer: Flow | None = None,
         aliases: Mapping[str, str] | None = None,
     ) -> IrGraph:
-        """A graph as a flow.
-
-        Args:
-            net: its layers and edges.
-            element: what holds them.
-            prefix: what the names of its values begin with.
-            outer: the flow around a body.
-            aliases: the values of `outer` that Parameter layers of a body always are, by the layers' ids.
-
-        Raises:
-            FormatError: it is broken.
-        """
+        """A graph as a flow."""
         graph = IrGraph(element, net, Flow([], [], [], {}, outer=outer))
         order = net.ordered(self.parser.path)
         for layer in net.layers.values():

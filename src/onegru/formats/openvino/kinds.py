@@ -52,27 +52,16 @@ class UnknownLayerError(Exception):
 
 @dataclass(eq=False, slots=True)
 class LayerTranslation:
-    """A layer that becomes operators.
+    """A layer that becomes operators."""
 
-    Attributes:
-        parser: of the file's attributes.
-        layer: the layer.
-        inputs: its input values.
-        outputs: its output values.
-        flow: the graph, as far as it has been read.
-        fresh: gives a new name.
-        ops: the operators that lead to the last one.
-        constants: new constants.
-    """
-
-    parser: AttributeParser
-    layer: Layer
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    flow: Flow
-    fresh: Callable[[str], str]
-    ops: list[Op] = field(default_factory=list)
-    constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    parser: AttributeParser  # of the file's attributes
+    layer: Layer  # the layer
+    inputs: tuple[str, ...]  # its input values
+    outputs: tuple[str, ...]  # its output values
+    flow: Flow  # the graph, as far as it has been read
+    fresh: Callable[[str], str]  # gives a new name
+    ops: list[Op] = field(default_factory=list)  # the operators that lead to the last one
+    constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)  # new constants
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> Op:
         """The operator that gives what the layer gives."""

@@ -56,20 +56,6 @@ class Network:
     """A model that OpenVINO runs on the CPU, its GRU layers by onegru; threads may run it at the same time.
 
     It is compiled for any sizes, and again for each set of sizes that comes a second time, up to a few.
-
-    Args:
-        text: an IR's XML, with GRU layers named by their numbers.
-        weights: its constants, bytes; they are not copied.
-        place: the file, for messages.
-        where: a description of the first of its other layers.
-        grus: its GRU layers.
-        options: what runs them.
-        observer: sees them.
-
-    Raises:
-        MissingExtraError: OpenVINO is not installed.
-        FormatError: OpenVINO refuses the model.
-        SpecError: a GRU layer is not legal.
     """
 
     def __init__(
@@ -135,12 +121,7 @@ class Network:
         return _Compiled(compiled, self._place, is_plain and not self._is_observed)
 
     def run(self, arrays: Sequence[Any]) -> list[Array]:
-        """The outputs for these inputs.
-
-        Raises:
-            FormatError: OpenVINO fails.
-            SpecError: a GRU layer gets what is not legal.
-        """
+        """The outputs for these inputs."""
         given = [np.asarray(array) for array in arrays]
         try:
             compiled = self._any
@@ -244,11 +225,7 @@ class _Compiled:
 
 
 class _Request:
-    """For any sizes and types.
-
-    Args:
-        compiled: the model.
-    """
+    """For any sizes and types."""
 
     def __init__(self, compiled: _Compiled) -> None:
         self._compiled = compiled

@@ -44,29 +44,14 @@ from onegru.operators.openvino import ONLY_IN_MEMORY, OPERATORS
 
 
 def read_ir(file: Opened) -> Graph:
-    """Read an IR.
-
-    Raises:
-        FormatError: the file is broken, hostile, or holds what onegru does not run.
-        SpecError: the specification forbids an attribute of a layer.
-    """
+    """Read an IR."""
     assert file.weights is not None
     root, text = file.once(ir_of)
     return replace(ir_graph(file.path, copy.deepcopy(root), file.weights, text), file=replace(file))
 
 
 def ir_graph(path: Path, root: ET.Element, weights: Weights, text: bytes | None = None) -> Graph:
-    """The graph of an IR's .xml.
-
-    Args:
-        path: where it comes from, for messages.
-        root: its XML, as `parse_xml` checks it; changed.
-        weights: what the .bin holds, or why it cannot be read.
-        text: the .xml, if it is at hand.
-
-    Raises:
-        FormatError, SpecError: as `read_ir` does.
-    """
+    """The graph of an IR's .xml."""
     text = text or ET.tostring(root, encoding="utf-8")
     graph = _Reader(path, parse_net(path, root), root, weights).read(text)
     if note_of(root, STATES_KEY) == STATES_WORD:

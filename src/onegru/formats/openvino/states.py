@@ -42,11 +42,7 @@ STATEFUL = ("ReadValue", "Assign")
 
 
 def ir_of(file: Opened) -> tuple[ET.Element, bytes]:
-    """The root element and the text of an IR whose states are inputs and outputs, for `Opened.once`.
-
-    Raises:
-        FormatError: the .xml is broken, or what a state is cannot be told.
-    """
+    """The root element and the text of an IR whose states are inputs and outputs, for `Opened.once`."""
     root = parse_xml(file.data, file.path)
     assert file.weights is not None
     if not show_states(file.path, root, file.weights):
@@ -55,14 +51,7 @@ def ir_of(file: Opened) -> tuple[ET.Element, bytes]:
 
 
 def show_states(path: Path, root: ET.Element, weights: Weights) -> bool:
-    """Make the states of an IR inputs and outputs.
-
-    Returns:
-        whether the XML was changed.
-
-    Raises:
-        FormatError: the layers of a variable do not fit each other, or its first value is not known.
-    """
+    """Make the states of an IR inputs and outputs."""
     if not any(layer.get("type") in STATEFUL for layer in root.iterfind("layers/layer")):
         note = note_of(root, STREAM_KEY) or ""
         if not kept_states_of(note):
@@ -103,15 +92,7 @@ def show_states(path: Path, root: ET.Element, weights: Weights) -> bool:
 
 
 def hide_states(root: ET.Element, weights: Array) -> Array:
-    """Undo `show_states` in an IR that is about to be written.
-
-    Args:
-        root: its XML; changed.
-        weights: the content of its .bin.
-
-    Returns:
-        the new content of its .bin, with the first values of the variables at its end.
-    """
+    """Undo `show_states` in an IR that is about to be written."""
     states = kept_states_of(note_of(root, STREAM_KEY) or "")
     layers, edges = root.find("layers"), root.find("edges")
     if not states or layers is None or edges is None:
@@ -151,19 +132,7 @@ def _add_first(
     shape: tuple[int, ...],
     held: tuple[str, int, int],
 ) -> tuple[str, str, str, str]:
-    """Add the Const layer of a variable's first value.
-
-    Args:
-        layers: the layers of the IR.
-        read: the ReadValue layer, which gets an input.
-        port: its output.
-        name: of the new layer.
-        shape: of the value.
-        held: its element type, its place in the .bin, and its size in bytes.
-
-    Returns:
-        the ends of the edge between both layers.
-    """
+    """Add the Const layer of a variable's first value."""
     key = str(1 + max(int(item.attrib["id"]) for item in layers))
     const = ET.SubElement(layers, "layer", id=key, name=name, type="Const", version="opset1")
     words, place, size = held
@@ -243,11 +212,7 @@ def _variable(parser: AttributeParser, read: Layer) -> tuple[str, tuple[Dimensio
 def _starts(
     parser: AttributeParser, net: Net, root: ET.Element, weights: Weights, reads: Mapping[str, Layer]
 ) -> dict[str, Array]:
-    """What variables are before the first run where a constant says it; the others are zeros.
-
-    Raises:
-        FormatError: it is computed from inputs, or no state that metadata can tell of.
-    """
+    """What variables are before the first run where a constant says it; the others are zeros."""
     given = {variable: read for variable, read in reads.items() if read.inputs}
     if not given:
         return {}

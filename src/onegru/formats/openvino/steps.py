@@ -81,11 +81,7 @@ class Walker:
         return tuple(steps[::-1])
 
     def plain_constants(self) -> tuple[dict[str, Array], list[Conversion]]:
-        """The constants that GRU layers and outputs use, and the conversions of some that they need.
-
-        Raises:
-            FormatError: one is of a type that no array has.
-        """
+        """The constants that GRU layers and outputs use, and the conversions of some that they need."""
         prelude: list[Conversion] = []
         lengths: dict[str, int] = {}
         arrays: dict[str, Array] = {}

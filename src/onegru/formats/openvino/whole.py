@@ -15,25 +15,15 @@ from onegru.formats.graph import Conversion, GruStep, Observer, Run, RuntimeMode
 
 @dataclass(frozen=True, eq=False)
 class OpenvinoRuntimeModel(RuntimeModel):
-    """See `onegru.formats.graph.RuntimeModel`.
+    """See `onegru.formats.graph.RuntimeModel`."""
 
-    Attributes:
-        place: the file, for messages.
-        text: its .xml, as `marked` gives it.
-        weights: its .bin.
-        grus: its GRU layers.
-        inputs: the values that its Parameter layers give, in the file's order.
-        outputs: the values that its Result layers take, likewise.
-        where: a description of the first of its other layers.
-    """
-
-    place: str
-    text: str
-    weights: Array
-    grus: tuple[GruStep, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    where: str
+    place: str  # the file, for messages
+    text: str  # its .xml, as `marked` gives it
+    weights: Array  # its .bin
+    grus: tuple[GruStep, ...]  # its GRU layers
+    inputs: tuple[str, ...]  # the values that its Parameter layers give, in the file's order
+    outputs: tuple[str, ...]  # the values that its Result layers take, likewise
+    where: str  # a description of the first of its other layers
 
     def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:
         """See `RuntimeModel`."""
@@ -58,13 +48,7 @@ class OpenvinoRuntimeModel(RuntimeModel):
 def all_constants(
     plain: Mapping[str, Array], conversions: Sequence[Conversion], whole: OpenvinoRuntimeModel
 ) -> dict[str, Array]:
-    """The constants that GRU layers take, including those that OpenVINO computes if it is installed.
-
-    Args:
-        plain: those that the file holds.
-        conversions: the type conversions of some of them.
-        whole: the model.
-    """
+    """The constants that GRU layers take, including those that OpenVINO computes if it is installed."""
     arrays = dict(plain)
     for step in conversions:
         step.run(arrays)

@@ -27,33 +27,13 @@ from onegru.system.atomic_write import write_files
 
 
 def write_ir(path: Path, layers: Layers, cell: bool, interface: Interface) -> None:
-    """Write an .xml, and its .bin beside it.
-
-    Args:
-        path: of the .xml.
-        layers: the layers, the lowest first.
-        cell: whether to write cells, which take one step, in place of sequences.
-        interface: the model's inputs.
-
-    Raises:
-        SpecError: an operator cannot express a layer; the message says why.
-        OSError: a file cannot be written. Both are as they were before.
-    """
+    """Write an .xml, and its .bin beside it."""
     net = _net(layers, cell, interface)
     write_pair(path, net.xml, net.data)
 
 
 def write_pair(path: Path, text: Callable[[int], bytes], data: Sequence[bytes]) -> None:
-    """Write an .xml and its .bin so that the two belong together at each moment.
-
-    Args:
-        path: of the .xml.
-        text: the .xml for weights that begin at this place of the .bin.
-        data: the weights, in parts.
-
-    Raises:
-        OSError: a file cannot be written. Both are as they were before.
-    """
+    """Write an .xml and its .bin so that the two belong together at each moment."""
     bin_path = path.with_suffix(".bin")
 
     def xml(shift: int = 0) -> tuple[Path, Callable[[IO[bytes]], object]]:
@@ -112,11 +92,7 @@ def version_of(operator: Operator) -> str:
 
 
 def operator_of(spec: Spec, cell: bool) -> Operator:
-    """The operator of a layer.
-
-    Raises:
-        SpecError: it cannot express the layer.
-    """
+    """The operator of a layer."""
     if spec.attention:
         operator = AUGRU_CELL if cell else AUGRU_SEQUENCE
     else:

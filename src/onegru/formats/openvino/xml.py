@@ -91,11 +91,7 @@ class Net:
 
 
 def parse_xml(text: bytes, path: Path) -> ET.Element:
-    """The root element of a file's content.
-
-    Raises:
-        FormatError: it is not well-formed, or has a document type, where entities are declared.
-    """
+    """The root element of a file's content."""
     builder = ET.TreeBuilder()
     depth = 0
     parser = xml.parsers.expat.ParserCreate()  # ET's own would refuse names with a colon
@@ -159,11 +155,7 @@ def remove_note(root: ET.Element, key: str) -> None:
 
 
 def inner_layers(path: Path, layer: Layer) -> list[Layer]:
-    """The layers in the bodies of a layer (of If, Loop and TensorIterator), in their bodies, and so on.
-
-    Raises:
-        FormatError: one of them is not whole.
-    """
+    """The layers in the bodies of a layer (of If, Loop and TensorIterator), in their bodies, and so on."""
     found: list[Layer] = []
     waiting = list(layer.element)
     while waiting:
@@ -175,11 +167,7 @@ def inner_layers(path: Path, layer: Layer) -> list[Layer]:
 
 
 def parse_net(path: Path, net: ET.Element) -> Net:
-    """The layers and edges of an IR.
-
-    Raises:
-        FormatError: it is not an IR of version 10 or 11, or its parts do not fit together.
-    """
+    """The layers and edges of an IR."""
     if net.tag != "net":
         raise FormatError(f"{path}: no <net> at its root; not an OpenVINO IR")
     version = net.get("version", "none")
@@ -189,11 +177,7 @@ def parse_net(path: Path, net: ET.Element) -> Net:
 
 
 def parse_layers(path: Path, net: ET.Element) -> Net:
-    """The layers and edges of an IR, or of a body in it.
-
-    Raises:
-        FormatError: its parts do not fit together.
-    """
+    """The layers and edges of an IR, or of a body in it."""
     layers: dict[str, Layer] = {}
     for element in net.iterfind("layers/layer"):
         layer = _layer(path, element)

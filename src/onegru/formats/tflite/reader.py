@@ -64,12 +64,7 @@ class Subgraph:
 
 
 def read_subgraphs(data: bytes) -> tuple[Subgraph, ...]:
-    """The graphs of a file, the model's first.
-
-    Raises:
-        FormatError: it has none, or its parts are not legal.
-        ValueError, TypeError, LookupError, ArithmeticError, struct.error: its parts contradict each other.
-    """
+    """The graphs of a file, the model's first."""
     reader = _Reader(data)
     if not (count := reader.counted(reader.model.SubgraphsLength())):
         raise FormatError("holds no graph; not a TensorFlow Lite model, or truncated")

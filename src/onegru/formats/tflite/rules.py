@@ -186,12 +186,7 @@ RULES: Mapping[str, Rule] = {
 
 
 def onnx_model(file: Opened) -> tuple[ModelProto, tuple[str, ...]]:
-    """The model of a file, and the kinds of operators that are kept by name.
-
-    Raises:
-        FormatError: it is broken or hostile.
-        OSError: it cannot be read any more.
-    """
+    """The model of a file, and the kinds of operators that are kept by name."""
     with file.stream() as stream:
         data = stream.read()
     try:

@@ -17,21 +17,13 @@ _FLOAT32_ROUNDING = 2e-7  # the largest relative difference of numbers that are 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """An activation found.
+    """An activation found."""
 
-    Attributes:
-        function: the function, whose parameters are rounded to float32.
-        argument: what it is computed from.
-        factor: what it is multiplied by.
-        clip: the bound on its argument; None for none.
-        numbers: its parameters as the model has them.
-    """
-
-    function: Activation
-    argument: Polynomial
-    factor: float = 1.0
-    clip: float | None = None
-    numbers: tuple[float, ...] = ()
+    function: Activation  # the function, whose parameters are rounded to float32
+    argument: Polynomial  # what it is computed from
+    factor: float = 1.0  # what it is multiplied by
+    clip: float | None = None  # the bound on its argument; None for none
+    numbers: tuple[float, ...] = ()  # its parameters as the model has them
 
     @classmethod
     def of(cls, name: str, argument: Polynomial, *numbers: float) -> Self:
@@ -40,12 +32,7 @@ class Act:
 
 
 class Activations:
-    """Finds activations.
-
-    Args:
-        algebra: the atoms.
-        is_float64: whether the model computes in float64.
-    """
+    """Finds activations."""
 
     def __init__(self, algebra: Algebra, is_float64: bool) -> None:
         self.algebra = algebra

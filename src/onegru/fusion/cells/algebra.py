@@ -29,52 +29,32 @@ from onegru.fusion.cells.polynomial import (
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Matrix:
-    """A constant matrix, made when it is first needed.
+    """A constant matrix, made when it is first needed."""
 
-    Attributes:
-        key: equal for equal matrices.
-        make: computes it, in float64.
-    """
-
-    key: Hashable
-    make: Callable[[], Array]
+    key: Hashable  # equal for equal matrices
+    make: Callable[[], Array]  # computes it, in float64
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Atom:
-    """What products are made of.
+    """What products are made of."""
 
-    Attributes:
-        number: tells atoms apart.
-        kind: "value", "dot", or the name of a function.
-        place: of a value or a product with a matrix: the view that is taken or multiplied.
-        arguments: of a function; of a product, the one row that is multiplied.
-        parameters: of a function.
-        matrix: of a product.
-        values: the names of all values that it depends on.
-        is_bool: whether it is 0 or 1.
-    """
-
-    number: int
-    kind: str
-    place: Any = None
-    arguments: tuple[Polynomial, ...] = ()
-    parameters: tuple[float, ...] = ()
-    matrix: Matrix | None = None
-    values: frozenset[str] = frozenset()
-    is_bool: bool = False
+    number: int  # tells atoms apart
+    kind: str  # "value", "dot", or the name of a function
+    place: Any = None  # of a value or a product with a matrix: the view that is taken or multiplied
+    arguments: tuple[Polynomial, ...] = ()  # of a function; of a product, the one row that is multiplied
+    parameters: tuple[float, ...] = ()  # of a function
+    matrix: Matrix | None = None  # of a product
+    values: frozenset[str] = frozenset()  # the names of all values that it depends on
+    is_bool: bool = False  # whether it is 0 or 1
 
 
 @dataclass(eq=False, slots=True)
 class Algebra:
-    """The atoms of an analysis: equal ones are one.
+    """The atoms of an analysis: equal ones are one."""
 
-    Attributes:
-        atoms: all of them, by their numbers.
-        digests: what tells constants of other content apart, by their arrays' identities.
-    """
-
-    atoms: list[Atom] = field(default_factory=list)
+    atoms: list[Atom] = field(default_factory=list)  # all of them, by their numbers
+    # what tells constants of other content apart, by their arrays' identities
     digests: dict[int, tuple[Array, str]] = field(default_factory=dict)
     _found: dict[Hashable, list[Atom]] = field(default_factory=dict)
 
@@ -280,11 +260,7 @@ class Algebra:
         return scale(self.larger(scale(p, -1.0), scale(q, -1.0)), -1.0)
 
     def applied(self, atom: Atom, arguments: Sequence[Polynomial]) -> Polynomial:
-        """An atom's function of other arguments.
-
-        Raises:
-            UnknownOpError: the atom is no function.
-        """
+        """An atom's function of other arguments."""
         match atom.kind:
             case "value" | "dot":
                 raise UnknownOpError

@@ -18,54 +18,32 @@ _LINEAR = Activation("Affine", 1.0, 0.0)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Mask:
-    """Booleans that switch steps off, row by row: the state then stays as it is.
+    """Booleans that switch steps off, row by row: the state then stays as it is."""
 
-    Attributes:
-        view: the Booleans.
-        is_off: whether True switches off.
-    """
-
-    view: View
-    is_off: bool
+    view: View  # the Booleans
+    is_off: bool  # whether True switches off
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Cell:
-    """One step of a GRU.
+    """One step of a GRU."""
 
-    Attributes:
-        output: the value that it gives, the new state h.
-        state: the view of the state before.
-        inputs: the views of x, side by side.
-        W: input weights, [3H, I], in gate order z, r, h, in float64.
-        R: recurrence weights, [3H, H].
-        B: biases, [6H]: those of W, then those of R.
-        activations: f and g.
-        linear_before_reset: whether the reset gate acts after the recurrent product.
-        clip: the bound on the inputs of the activations; None for none.
-        attention: the view of the score a; None for none.
-        keeps: whether `attention` is 1 - a instead of a.
-        masks: what switches steps off.
-        name: of the layer that it is in the file; "" if it is made of other operators.
-        attention_kind: what the score does; see `Spec`.
-        shared: for each of `inputs`, whether each unit of each gate takes all of it. What one does not take
-            has a weight of 0 in W, whose product with infinity is NaN. Empty where all are.
-    """
-
-    output: str
-    state: View
-    inputs: tuple[View, ...]
-    W: Array
-    R: Array
-    B: Array
-    activations: tuple[Activation, Activation]
-    linear_before_reset: bool
-    clip: float | None
-    attention: View | None
-    keeps: bool
-    masks: tuple[Mask, ...]
-    name: str = ""
-    attention_kind: Attention = "openvino"
+    output: str  # the value that it gives, the new state h
+    state: View  # the view of the state before
+    inputs: tuple[View, ...]  # the views of x, side by side
+    W: Array  # input weights, [3H, I], in gate order z, r, h, in float64
+    R: Array  # recurrence weights, [3H, H]
+    B: Array  # biases, [6H]: those of W, then those of R
+    activations: tuple[Activation, Activation]  # f and g
+    linear_before_reset: bool  # whether the reset gate acts after the recurrent product
+    clip: float | None  # the bound on the inputs of the activations; None for none
+    attention: View | None  # the view of the score a; None for none
+    keeps: bool  # whether `attention` is 1 - a instead of a
+    masks: tuple[Mask, ...]  # what switches steps off
+    name: str = ""  # of the layer that it is in the file; "" if it is made of other operators
+    attention_kind: Attention = "openvino"  # what the score does; see `Spec`
+    # for each of `inputs`, whether each unit of each gate takes all of it. What one does not take has a
+    # weight of 0 in W, whose product with infinity is NaN. Empty where all are
     shared: tuple[bool, ...] = ()
 
     @property

@@ -33,11 +33,7 @@ from onegru.fusion.cells.polynomial import (
 
 
 def find_cell(at: Expressions, name: str) -> Cell | None:
-    """The cell whose new state is a value; None if nothing there looks like one.
-
-    Raises:
-        MissError: it nearly is one.
-    """
+    """The cell whose new state is a value; None if nothing there looks like one."""
     if (layer := layer_cell(at, name)) is not None:
         return layer
     found = at.of(name)

@@ -28,13 +28,9 @@ CONSTANT: Monomial = ()
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Polynomial:
-    """A sum of products.
+    """A sum of products."""
 
-    Attributes:
-        terms: the coefficients of each product: one for all columns, or one for each.
-    """
-
-    terms: Mapping[Monomial, Array]
+    terms: Mapping[Monomial, Array]  # the coefficients of each product: one for all columns, or one for each
 
     @property
     def constant(self) -> Array:

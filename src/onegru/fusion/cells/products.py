@@ -25,13 +25,7 @@ _PRODUCTS = ("MatMul", "com.microsoft::FusedMatMul", "Gemm", "com.microsoft::Fus
 
 
 class Products(Views):
-    """The products in a flow.
-
-    Args:
-        flow: the graph, or a loop's body.
-        algebra: the atoms, for all flows of a model.
-        indices, slices: as for `Views`.
-    """
+    """The products in a flow."""
 
     def __init__(
         self,
@@ -287,13 +281,7 @@ class Products(Views):
 
 
 def _fixed_indices(view: View, roles: Mapping[str, Role], shape: Mapping[str, int]) -> dict[str, Array]:
-    """The index of each column of a product along those axes of a constant that the product has.
-
-    Args:
-        view: the columns of the product.
-        roles: those of its axes, by their letters.
-        shape: the constant's sizes, by their letters.
-    """
+    """The index of each column of a product along those axes of a constant that the product has."""
     columns, fixed = iter(view.index), dict[str, Array]()
     for letter, role in roles.items():
         if role == "F":

@@ -18,11 +18,7 @@ _MOST = 128  # operators of a step
 
 
 class QuantizedCells:
-    """The values of a graph that look like new states of cells with quantized products.
-
-    Args:
-        flow: the graph.
-    """
+    """The values of a graph that look like new states of cells with quantized products."""
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
@@ -53,13 +49,7 @@ class QuantizedCells:
     def _before(
         self, name: str, through: Collection[str] | None = None, without: Collection[str] = ()
     ) -> list[tuple[Op, bool]]:
-        """The operators that lead to a value, and whether what each gives, or takes, is scaled on the way.
-
-        Args:
-            name: the value.
-            through: the kinds behind which to look; None for any.
-            without: those behind which not to look.
-        """
+        """The operators that lead to a value, and whether what each gives, or takes, is scaled on the way."""
         waiting, found, seen = [(name, False)], list[tuple[Op, bool]](), set[tuple[str, bool]]()
         while waiting and len(found) < _MOST:
             last, is_scaled = waiting.pop()

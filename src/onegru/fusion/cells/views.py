@@ -25,14 +25,7 @@ def whole_view(flow: Flow, name: str) -> View | None:
 
 
 class Views:
-    """The views of the values of a flow.
-
-    Args:
-        flow: the graph, or a loop's body.
-        indices: values that are indices of a loop's iteration.
-        slices: for an input of a body that is a slice: the value, its axis of time, 1 or -1 for the
-            direction, and whether the slice has that axis.
-    """
+    """The views of the values of a flow."""
 
     def __init__(
         self,

@@ -57,11 +57,7 @@ class Emitter(Builder):
         output: str = "",
         **attributes: Any,
     ) -> str:
-        """Add an operator with one output, unless there is one like it.
-
-        Raises:
-            MissError: the opset has no such operator, or not for such inputs.
-        """
+        """Add an operator with one output, unless there is one like it."""
         if self.opset < _SINCE.get(kind, 0):
             raise MissError(f"opset {self.opset} has no {kind} that is needed beside its node")
         key = kind, tuple(inputs), tuple(sorted(attributes.items()))
@@ -100,11 +96,7 @@ class Emitter(Builder):
         return self._small(value, f"number_{value:g}", np.array(value, np.float64))
 
     def shape(self, name: str) -> Shape:
-        """A value's shape.
-
-        Raises:
-            MissError: it is not known.
-        """
+        """A value's shape."""
         try:
             return super().shape(name)
         except LookupError as error:

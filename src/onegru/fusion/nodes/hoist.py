@@ -53,11 +53,7 @@ class Hoist:
         self._known: dict[str, _Value] = {}
 
     def over_time(self, view: View) -> Sliced:
-        """The source of what iterations compute.
-
-        Raises:
-            MissError: they need a state for it, or what they do has no rule here.
-        """
+        """The source of what iterations compute."""
         axes = [axis for axis, role in enumerate(view.roles) if isinstance(role, LoopIndex)]
         if axes and self.emitter.shape(view.name)[axes[0]] != self.loop.count:
             raise MissError("the loop is not known to take as many as there are")

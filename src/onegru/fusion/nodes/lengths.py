@@ -25,14 +25,7 @@ _OPPOSITE = {
 def lengths_of(
     at: Expressions, masks: Sequence[Mask], reverse: bool, count: Size | None = None
 ) -> View | None:
-    """The value that has each row's number of steps, if steps are on just where they come before it.
-
-    Args:
-        at: the expressions of the graph or body.
-        masks: those of the steps of a chain in its order, or the one of a loop's body.
-        reverse: whether the first step is the last in time.
-        count: how many iterations a loop has; None for a step within one, whose place in time is not known.
-    """
+    """The value that has each row's number of steps, if steps are on just where they come before it."""
     places = range(len(masks))
     found = [_compared(at, mask) for mask in masks]
     lengths: View | None = None

@@ -19,20 +19,15 @@ from onegru.fusion.nodes.sources import Sliced, Source, Stacked
 
 @dataclass(eq=False, slots=True)
 class NewOps:
-    """The new operators of a graph.
+    """The new operators of a graph."""
 
-    Attributes:
-        added: operators that come.
-        producers: which of them gives a value, and where it comes among them.
-        constants: new constants.
-        known: what new operators and constants give, to be used again.
-        stacks: the states of a recurrence in the order of time, and the value that has them side by side.
-    """
-
-    added: list[Op] = field(default_factory=list)
+    added: list[Op] = field(default_factory=list)  # operators that come
+    # which of them gives a value, and where it comes among them
     producers: dict[str, tuple[int, Op]] = field(default_factory=dict)
-    constants: dict[str, Array] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)  # new constants
+    # what new operators and constants give, to be used again
     known: dict[Hashable, str] = field(default_factory=dict)
+    # the states of a recurrence in the order of time, and the value that has them side by side
     stacks: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     def take(self, emitter: Emitter) -> None:
@@ -60,43 +55,20 @@ class NewOps:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Recurrence:
-    """A cell over time.
+    """A cell over time."""
 
-    Attributes:
-        cell: the cell; its state is that before the first step.
-        inputs: what its steps take as x.
-        masks: what switches them off, each with whether True does.
-        attention: their attention; None for none.
-        lengths: how many steps each row takes, which is what masks say; None if they say more.
-        reverse: whether the first step is the last in time.
-    """
-
-    cell: Cell
-    inputs: tuple[Source, ...]
-    masks: tuple[tuple[Source, bool], ...]
-    attention: Source | None
-    lengths: View | None
-    reverse: bool
+    cell: Cell  # the cell; its state is that before the first step
+    inputs: tuple[Source, ...]  # what its steps take as x
+    masks: tuple[tuple[Source, bool], ...]  # what switches them off, each with whether True does
+    attention: Source | None  # their attention; None for none
+    lengths: View | None  # how many steps each row takes, which is what masks say; None if they say more
+    reverse: bool  # whether the first step is the last in time
 
 
 def add_node(
     made: NewOps, emitter: Emitter, recurrence: Recurrence, asked: Collection[str]
 ) -> tuple[str, str, str, int]:
-    """Add a recurrence's node.
-
-    Args:
-        made: what there is already.
-        emitter: takes the new operators.
-        recurrence: the recurrence.
-        asked: what is needed: "Y", "Y_h", "zeroed".
-
-    Returns:
-        the states as [time, rows, H]; the last as [rows, H]; the states, zero where steps are off; and the
-        width of x. "" for what is not asked for.
-
-    Raises:
-        MissError: there is no such node.
-    """
+    """Add a recurrence's node."""
     cell = recurrence.cell
     X, width = _input(made, emitter, recurrence)
     whole, W, mask = X, cell.W, ""

@@ -16,32 +16,20 @@ from onegru.fusion.cells.expression import Expressions
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Sliced:
-    """One value, of which each step takes a slice.
+    """One value, of which each step takes a slice."""
 
-    Attributes:
-        view: the value; the role of its axis of time is that of the first step.
-        axis: that axis.
-        start: the first index in time, or 0 for all of the axis.
-        count: how many steps; None for as many as the axis has.
-        step: 1, or -1 if the first step takes the last slice.
-    """
-
-    view: View
-    axis: int
-    start: int
-    count: int | None
-    step: int
+    view: View  # the value; the role of its axis of time is that of the first step
+    axis: int  # that axis
+    start: int  # the first index in time, or 0 for all of the axis
+    count: int | None  # how many steps; None for as many as the axis has
+    step: int  # 1, or -1 if the first step takes the last slice
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Stacked:
-    """A value for each step.
+    """A value for each step."""
 
-    Attributes:
-        views: the values, in the order of the steps.
-    """
-
-    views: tuple[View, ...]
+    views: tuple[View, ...]  # the values, in the order of the steps
 
 
 Source = Sliced | Stacked
@@ -128,14 +116,7 @@ def before(at: Expressions, views: tuple[View, View]) -> View | None:
 
 
 def in_loop(at: Expressions, view: View, size: Size | None, turned: bool = True) -> Sliced | None:
-    """The source of a view whose slices a loop takes, all of an axis; None if it is something else.
-
-    Args:
-        at: the expressions of the loop's body.
-        view: what an iteration takes.
-        size: how many iterations there are.
-        turned: whether to take what a value was before it was turned round in time.
-    """
+    """The source of a view whose slices a loop takes, all of an axis; None if it is something else."""
     best: Sliced | None = None
     for place in path(at, view):
         axes = [axis for axis, role in enumerate(place.roles) if isinstance(role, LoopIndex)]

@@ -20,11 +20,7 @@ from onegru.operators.onnx import OLDEST_OPSET
 
 
 def fuse_model(source: Source, model: ModelProto, progress: Progress | None = None) -> Search:
-    """Replace the decomposed GRUs of a model, which this changes.
-
-    Raises:
-        FormatError: the model is broken.
-    """
+    """Replace the decomposed GRUs of a model, which this changes."""
     opset = model_opset(source, model)
     search = Search(names_in(model), source.name, progress=progress, opset=opset)
     if opset < OLDEST_OPSET:

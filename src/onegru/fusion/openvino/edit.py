@@ -69,11 +69,7 @@ class EditedIr:
         self.edit = Edit(self.graph.flow, self._reader.names)
 
     def document(self) -> IrDocument:
-        """The IR with its changes.
-
-        Raises:
-            SpecError: no layer expresses what an operator is to be.
-        """
+        """The IR with its changes."""
         if not self.edit.is_empty():
             return IrDocument(self.root, apply_edit(self.graph, self._reader, self._constants, self.edit))
         add_notes(self.root, self.edit.notes)
@@ -81,11 +77,7 @@ class EditedIr:
 
 
 def apply_edit(graph: IrGraph, reader: IrReader, constants: Constants, edit: Edit) -> Callable[[], Array]:
-    """Change the XML of an IR; returns what gives the content of its .bin, and places the constants in it.
-
-    Raises:
-        SpecError: no layer expresses what an operator is to be.
-    """
+    """Change the XML of an IR; returns what gives the content of its .bin, and places the constants in it."""
     flow, root = graph.flow, graph.element
     for staged in edit.changes():
         _fill_in(staged, edit)

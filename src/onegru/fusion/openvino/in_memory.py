@@ -23,11 +23,7 @@ _PLACE = Path("model in memory")
 
 
 def add_sequences(model: Any) -> None:
-    """Put a sequence in the place of each loop that does nothing but what a cell does, over one axis.
-
-    Args:
-        model: an `openvino.Model`, or a body of one; changed. What is not known to be such a loop stays.
-    """
+    """Put a sequence in the place of each loop that does nothing but what a cell does, over one axis."""
     nodes = model.get_ordered_ops()
     for node in nodes:
         for body, _ in bodies_of(node):

@@ -56,12 +56,7 @@ def typed(flow: Flow, name: str) -> Array | None:
 
 
 class GruLayers(Builder):
-    """A GRU with ONNX's inputs and outputs as OpenVINO's operators, and the moves of axes around them.
-
-    Args:
-        flow: where they go.
-        names: all names in use, to which new ones are added.
-    """
+    """A GRU with ONNX's inputs and outputs as OpenVINO's operators, and the moves of axes around them."""
 
     def __init__(self, flow: Flow, names: set[str]) -> None:
         super().__init__(flow, "onegru", names)
@@ -205,30 +200,19 @@ class GruLayers(Builder):
 
 @dataclass(frozen=True, slots=True)
 class NewLayer:
-    """A layer to be written.
+    """A layer to be written."""
 
-    Attributes:
-        type: its type.
-        version: the opset that is of.
-        data: its attributes.
-        inputs: the values that it takes, and constants.
-    """
-
-    type: str
-    version: str
-    data: Mapping[str, str]
-    inputs: tuple[str | Array, ...]
+    type: str  # its type
+    version: str  # the opset that is of
+    data: Mapping[str, str]  # its attributes
+    inputs: tuple[str | Array, ...]  # the values that it takes, and constants
 
 
 _BINARY = {**BINARY, "Div": "Divide", "Max": "Maximum", "Min": "Minimum", "Pow": "Power"}
 
 
 def layer_of(flow: Flow, op: Op) -> NewLayer:
-    """The layer of an operator.
-
-    Raises:
-        KeyError: there is none.
-    """
+    """The layer of an operator."""
     inputs, more = op.inputs, op.attributes
     if op.kind in UNARY:
         return NewLayer(UNARY[op.kind], "opset4" if op.kind == "Softplus" else "opset1", {}, inputs)

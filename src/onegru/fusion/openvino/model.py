@@ -27,21 +27,7 @@ def fuse_ir(
     *,
     only_layers: bool = False,
 ) -> tuple[Array, Search]:
-    """Replace the decomposed GRUs of an IR, and loops of cells, by GRUSequence and GRUCell layers.
-
-    Args:
-        path: where it comes from, for messages.
-        root: its XML, which `ir_graph` has read; changed.
-        weights: what its .bin holds, or why it cannot be read.
-        progress: called now and then.
-        only_layers: whether to replace only loops of GRUCell or AUGRUCell layers that do nothing else.
-
-    Returns:
-        what the .bin is to hold, and what was found.
-
-    Raises:
-        FormatError: the search cannot be made.
-    """
+    """Replace the decomposed GRUs of an IR, and loops of cells, by GRUSequence and GRUCell layers."""
     parser = AttributeParser(path)
     constants = Constants(parser, weights)
     reader = IrReader(parser, constants)

@@ -46,15 +46,7 @@ def steps(axes: Axes, shape: Shape) -> list[Op]:
 
 
 def sliced_before(flow: Flow, op: Op, source: str, axes: Axes, name: str) -> Op | None:
-    """A Slice of a value whose axes are moved as one of the value itself, to be moved in the same way.
-
-    Args:
-        flow: the graph.
-        op: the Slice.
-        source: the value.
-        axes: how its axes are moved.
-        name: what the new operator gives.
-    """
+    """A Slice of a value whose axes are moved as one of the value itself, to be moved in the same way."""
     before, after = flow.shape(source), flow.shape(op.outputs[0])
     starts, ends = flow.ints(op, "starts", 1), flow.ints(op, "ends", 2)
     if before is None or after is None or starts is None or ends is None or len(after) != len(axes):

@@ -70,17 +70,7 @@ class IrBin:
 
 
 class GraphWriter:
-    """Writes the flow of a graph into its layers and edges.
-
-    Args:
-        graph: the graph.
-        reader: what has read it.
-        bin: the constants of the file.
-        outer: what writes the graph around a body.
-        owner: the layer that the body belongs to.
-        rewritten: the operators of the file that need other layers, by their ids.
-        unfolded: values that are computed though constants determine them.
-    """
+    """Writes the flow of a graph into its layers and edges."""
 
     def __init__(
         self,

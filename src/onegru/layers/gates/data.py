@@ -107,16 +107,7 @@ def _follows(later: Gates, earlier: Gates) -> bool:
 
 
 def matched(gates: Gates, row: int, against: Gates | None) -> list[tuple[Gates, int]]:
-    """The gates and one of their rows; then, if there are others to compare with, these and theirs.
-
-    Args:
-        gates: the gates.
-        row: the row.
-        against: the gates of another call, whose only row it is if it has one.
-
-    Raises:
-        SpecError: there is no such row, or the two cannot be compared.
-    """
+    """The gates and one of their rows; then, if there are others to compare with, these and theirs."""
     pairs = [(gates, gates.row_index(row))]
     if against is None:
         return pairs
@@ -142,16 +133,7 @@ def gates_of(
     problem: Problem,
     *names: str,
 ) -> _Gates:
-    """The gates of a call that has been run, Y included.
-
-    Args:
-        kind: the class of the result.
-        spec: what was computed.
-        weights: the layer's.
-        storages: those of the weights and of what they are multiplied by.
-        problem: the call.
-        names: those of the node and the model.
-    """
+    """The gates of a call that has been run, Y included."""
     Y = problem.Y
     assert Y is not None
     T, D, B, H = Y.shape

@@ -38,12 +38,7 @@ Kind = TypeVar("Kind", bound=Gates)
 
 
 def read(path: Path, kind: type[Kind]) -> Kind:
-    """The gates that a file holds, as an object of this class.
-
-    Raises:
-        FormatError: it is not such a file, or too large.
-        OSError: it cannot be opened.
-    """
+    """The gates that a file holds, as an object of this class."""
 
     def choose(headers: Mapping[str, Header]) -> Mapping[str, Header]:
         unknown = headers.keys() - {*_ARRAYS, "raw_z", _ABOUT}

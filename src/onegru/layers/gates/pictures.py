@@ -22,17 +22,7 @@ _TITLES = {
 
 @np.errstate(all="ignore")
 def picture(gates: Gates, row: int, direction: str | None, against: Gates | None) -> Picture:
-    """The picture of one row of a call.
-
-    Args:
-        gates: the gates.
-        row: the row.
-        direction: the direction; None for all.
-        against: the gates of another call, to compare with; its only row if it has one.
-
-    Raises:
-        SpecError: there is no such row or direction, or the two calls cannot be compared.
-    """
+    """The picture of one row of a call."""
     runs = matched(gates, row, against)
     names = gates.directions if direction is None else (gates.directions[gates.direction_index(direction)],)
     return Picture(

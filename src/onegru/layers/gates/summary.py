@@ -25,42 +25,28 @@ _MOST_ACTIVE = 5
 
 @dataclass(frozen=True, slots=True)
 class GateSummary:
-    """One gate's values over steps, rows and units; None where there are none.
+    """One gate's values over steps, rows and units; None where there are none."""
 
-    Attributes:
-        gate: "z", "r", "n" or "h".
-        least: the smallest.
-        mean: their mean.
-        most: the largest.
-        low: the share of them in the lowest twentieth of the activation's range, for z and r below 0.05;
-            None also if the range has no two ends.
-        high: share of values in the highest twentieth of the range: for z and r above 0.95.
-    """
-
-    gate: str
-    least: float | None
-    mean: float | None
-    most: float | None
+    gate: str  # "z", "r", "n" or "h"
+    least: float | None  # the smallest
+    mean: float | None  # their mean
+    most: float | None  # the largest
+    # the share of them in the lowest twentieth of the activation's range, for z and r below 0.05; None also
+    # if the range has no two ends
     low: float | None
-    high: float | None
+    high: float | None  # share of values in the highest twentieth of the range: for z and r above 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class DirectionSummary:
-    """A direction of a call.
+    """A direction of a call."""
 
-    Attributes:
-        direction: "forward" or "reverse".
-        steps: how many steps there are, of all rows together.
-        gates: z, r, n and h.
-        dead: the units whose h stays within 0.001 over all steps, the state before the first included.
-        active: the most active units, by the mean of |change of h| in a step, with that mean.
-    """
-
-    direction: str
-    steps: int
-    gates: tuple[GateSummary, ...]
+    direction: str  # "forward" or "reverse"
+    steps: int  # how many steps there are, of all rows together
+    gates: tuple[GateSummary, ...]  # z, r, n and h
+    # the units whose h stays within 0.001 over all steps, the state before the first included
     dead: tuple[int, ...]
+    # the most active units, by the mean of |change of h| in a step, with that mean
     active: tuple[tuple[int, float], ...]
 
 
@@ -86,9 +72,6 @@ def largest_differences(gates: Gates, row: int, against: Gates) -> tuple[dict[st
     """For each direction the largest difference of each gate between one row of two calls.
 
     Only steps that both have count; infinity where a NaN or an infinity meets anything else.
-
-    Raises:
-        SpecError: there is no such row, or the two cannot be compared.
     """
     (_, own), (_, other) = matched(gates, row, against)
     steps = min(gates.lengths[own], against.lengths[other])

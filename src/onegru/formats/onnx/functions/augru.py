@@ -38,18 +38,7 @@ def augru_node(
     attributes: Mapping[str, object] | None = None,
     name: str = "",
 ) -> NodeProto:
-    """A node of the operator AUGRU. Once it is in a model, `add_augru_functions` adds its function.
-
-    Args:
-        inputs: the values that it takes, by the operator's names: X, W, R and A; B, sequence_lens and
-            initial_h if there are any.
-        outputs: the values that it gives: Y, Y_h or both.
-        attributes: those of GRU-22, and `attention`, "openvino" or "dien": what the scores do.
-        name: its name.
-
-    Raises:
-        SpecError: an input is missing; an input, output or attribute is not one of the operator's.
-    """
+    """A node of the operator AUGRU. Once it is in a model, `add_augru_functions` adds its function."""
     attributes = attributes or {}
     read_attributes(AUGRU, attributes)
     for kind, ports, given in (("input", AUGRU.inputs, inputs), ("output", AUGRU.outputs, outputs)):
@@ -83,17 +72,6 @@ def add_augru_functions(model: ModelProto, source: Source | None = None) -> bool
     Nodes in bodies and in other functions count as well. Nodes that differ in their attributes, or in which
     inputs they have, need functions of their own, for which they get domains of their own. The domains are
     added to the opsets, and the IR version is raised to one that has functions.
-
-    Args:
-        model: the model, which this changes.
-        source: where it comes from, for messages.
-
-    Returns:
-        whether anything had to change.
-
-    Raises:
-        SpecError: an attribute of a node is not legal, or the model's opset is too old.
-        FormatError: an attribute is broken, or the nodes are of more than 8 kinds.
     """
     source = source or Source("the model")
     others = [function for function in model.functions if not is_augru_function(function)]

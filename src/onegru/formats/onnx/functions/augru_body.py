@@ -36,18 +36,7 @@ def augru_function(
     dtype: str | None = None,
     domain: str = AUGRU_DOMAINS[0],
 ) -> FunctionProto:
-    """The function `AUGRU` for nodes with these attributes and inputs.
-
-    Args:
-        attributes: the nodes'; those of GRU-22, and `attention`.
-        opset: of the function, which has to be the model's.
-        given: which of B, sequence_lens, initial_h and Y_h the nodes have.
-        dtype: the element type, needed below opset 15; None for any.
-        domain: that of the nodes, one of `AUGRU_DOMAINS`.
-
-    Raises:
-        SpecError: an attribute is not legal, the opset is too old, or the type is missing.
-    """
+    """The function `AUGRU` for nodes with these attributes and inputs."""
     values = read_attributes(AUGRU, attributes)
     if opset < AUGRU_OPSET:
         raise SpecError.of("opset", f"{opset}; must be at least {AUGRU_OPSET}, whose Scan {AUGRU} is made of")

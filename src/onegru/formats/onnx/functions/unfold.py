@@ -19,11 +19,7 @@ _Key = tuple[str, str, str]
 
 
 def unfold_functions(source: Source, model: ModelProto) -> ModelProto:
-    """Inline the functions of a model, if any of them holds a GRU.
-
-    Raises:
-        FormatError: functions call themselves, become too large, or cannot be inlined.
-    """
+    """Inline the functions of a model, if any of them holds a GRU."""
     if not model.functions:
         return model
     functions: dict[_Key, FunctionProto] = {}

@@ -39,21 +39,7 @@ _SHAPE_NUMBERS = 1024
 def check_bounds(
     source: Source, model: ModelProto, nodes: Sequence[NodeProto], size: int, external: Sequence[TensorProto]
 ) -> int:
-    """Refuse a model that takes far more memory than its file, whatever runs it.
-
-    Args:
-        source: where it comes from.
-        model: the model.
-        nodes: of its graph, in an order in which they can be run.
-        size: its bytes.
-        external: its tensors with external data.
-
-    Returns:
-        how many bytes may be computed ahead of the runs.
-
-    Raises:
-        FormatError: sparse or external tensors, or shapes, come to far more than the file holds.
-    """
+    """Refuse a model that takes far more memory than its file, whatever runs it."""
     files = external_files(source, external)
     most = _FREE + _TIMES * (size + sum(path.stat().st_size for path in files))
     total = 0
@@ -213,14 +199,7 @@ class _Shapes:
         outer: ChainMap[str, _List] | None = None,
         depth: int = 0,
     ) -> ChainMap[str, _List]:
-        """The lists that are followed, by the names of values.
-
-        Args:
-            nodes: in an order in which they can be run.
-            tensors: the initializers around them.
-            outer: the same of values that they may take.
-            depth: how many bodies and calls they lie in.
-        """
+        """The lists that are followed, by the names of values."""
         known: ChainMap[str, _List] = (ChainMap() if outer is None else outer).new_child()
         known.update({name: _List.of(tensor) for name, tensor in tensors.items() if _is_shape(tensor)})
         for node in nodes:

@@ -21,11 +21,7 @@ _MAY_BE_EMPTY: Mapping[str, tuple[bool, bool, bool]] = {"LSTM": (True, False, Fa
 
 
 def guard(model: ModelProto) -> bool:
-    """Insert the nodes, in bodies and functions too. The model must be of opset 7 or later.
-
-    Returns:
-        whether there are any.
-    """
+    """Insert the nodes, in bodies and functions too. The model must be of opset 7 or later."""
     return any([_guard(owner) for owner in (model.graph, *model.functions)])
 
 

@@ -25,27 +25,17 @@ from onegru.runtimes.execution_provider import add_observer, remove_observer
 
 @dataclass(frozen=True, eq=False)
 class OnnxRuntimeModel(RuntimeModel):
-    """See `onegru.formats.graph.RuntimeModel`.
+    """See `onegru.formats.graph.RuntimeModel`."""
 
-    Attributes:
-        source: where the model comes from; ONNX Runtime reads its file, if there is one.
-        data: the model, as `runnable` gives it.
-        where: a description of the first of its other nodes.
-        names: distinct names of its GRU nodes.
-        disabled: the names of ONNX Runtime's optimizers that must not see it.
-        exact_int8: whether ONNX Runtime is told to multiply integers of eight bits exactly.
-        most_ahead: the largest size in bytes of a value that is computed ahead of the runs.
-        defaults: the inputs that have defaults. These are constants, and so is what is computed of them,
-            until a run gives others: such runs have a session of their own, of the model as it is.
-    """
-
-    source: Source
-    data: bytes
-    where: str
-    names: tuple[str, ...]
-    disabled: tuple[str, ...]
-    exact_int8: bool
-    most_ahead: int
+    source: Source  # where the model comes from; ONNX Runtime reads its file, if there is one
+    data: bytes  # the model, as `runnable` gives it
+    where: str  # a description of the first of its other nodes
+    names: tuple[str, ...]  # distinct names of its GRU nodes
+    disabled: tuple[str, ...]  # the names of ONNX Runtime's optimizers that must not see it
+    exact_int8: bool  # whether ONNX Runtime is told to multiply integers of eight bits exactly
+    most_ahead: int  # the largest size in bytes of a value that is computed ahead of the runs
+    # the inputs that have defaults. These are constants, and so is what is computed of them, until a run
+    # gives others: such runs have a session of their own, of the model as it is
     defaults: frozenset[str]
 
     def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:
@@ -93,19 +83,7 @@ class OnnxRuntimeModel(RuntimeModel):
 def runnable(
     source: Source, model: ModelProto, nodes: Sequence[NodeProto], data: bytes | None, opset: int
 ) -> bytes:
-    """A model in a form that ONNX Runtime runs.
-
-    Args:
-        source: where it comes from.
-        model: the model, which this may change.
-        nodes: its own, in an order in which they can be run.
-        data: the same in bytes, if known; returned if nothing has to change.
-        opset: the version of its operators.
-
-    Raises:
-        FormatError: it is too old to be upgraded, or too large.
-        SpecError: it is too old for an AUGRU node.
-    """
+    """A model in a form that ONNX Runtime runs."""
     version, is_changed = model.ir_version, data is None
     if model.ir_version < 4:  # an initializer that is an input as well is a constant, until then
         drop_named(model.graph.input, {tensor.name for tensor in model.graph.initializer})

@@ -36,12 +36,7 @@ _MERGERS = ["CommonSubexpressionElimination", "ConstantFolding"]
 
 
 def providers() -> list[str]:
-    """The execution providers that sessions may have in this process, onegru's among them.
-
-    Raises:
-        MissingExtraError: ONNX Runtime is not installed.
-        OneGRUError: it is older or newer than onegru's provider supports.
-    """
+    """The execution providers that sessions may have in this process, onegru's among them."""
     own = register()
     import onnxruntime
 
@@ -49,28 +44,7 @@ def providers() -> list[str]:
 
 
 class Session:
-    """An ONNX Runtime session on a serialized model.
-
-    Args:
-        model: the model, or its file.
-        source: the file that it comes from; its external data are looked up in the file's folder.
-        where: what needs ONNX Runtime, for the message if it is not installed.
-        provider: options of onegru's execution provider; None to do without it.
-        most_ahead: the largest size in bytes of a value that is computed ahead of all runs; None for ONNX
-            Runtime's own bound.
-        disabled: the names of optimizers that must not see it, as `harmful_optimizers` gives them.
-        alone: the one execution provider that may run the model; empty for the others and the CPU's.
-        folded_weights: whether quantized constants are dequantized once, as the session is made. By default
-            ONNX Runtime dequantizes them in each run, for operators of its own that multiply integers.
-        exact_int8: whether it is told to multiply integers of eight bits exactly; see `takes_exact_int8`.
-            Models that it then refuses (weights that several nodes share, QLinearMatMul of int8 by int8: seen
-            on 1.32) are run by its usual kernels.
-
-    Raises:
-        MissingExtraError: ONNX Runtime is not installed.
-        FormatError: ONNX Runtime refuses the model.
-        SpecError: a GRU node is not legal.
-    """
+    """An ONNX Runtime session on a serialized model."""
 
     def __init__(
         self,
@@ -132,11 +106,7 @@ class Session:
 
     @staticmethod
     def _options(source: Source, entries: Mapping[str, str]) -> Any:
-        """ONNX Runtime's options, with these entries.
-
-        Raises:
-            FormatError: the name of the folder cannot be said.
-        """
+        """ONNX Runtime's options, with these entries."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -150,12 +120,7 @@ class Session:
         return options
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """The outputs for these inputs, in the order of the model.
-
-        Raises:
-            FormatError: ONNX Runtime fails.
-            SpecError: a GRU node gets what is not legal.
-        """
+        """The outputs for these inputs, in the order of the model."""
         try:
             if self._has_bfloat16:
                 given = {name: _value_of(array) for name, array in feeds.items()}
