@@ -148,7 +148,7 @@ def _store(storage: Storage, array: Array, random: np.random.Generator, factor: 
 
 
 def on_grid(name: str, array: Array) -> Array:
-    """What QuantizeLinear and DequantizeLinear make of X, initial_h or Y: exact, as scales are powers of two."""
+    """Round X, initial_h or Y like QuantizeLinear and DequantizeLinear; scales are powers of two."""
     kind, scale, zero = GRIDS[name]
     found: Array = (np.clip(np.rint(array / scale) + zero, *_INTEGERS[kind]) - zero) * scale
     return found

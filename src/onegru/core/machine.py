@@ -37,7 +37,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def foreign_threads_run(root: Path = Path("/")) -> bool:
-    """Whether a thread of this process that Python did not start runs or waits for a CPU, as Linux says it."""
+    """Whether a thread of this process that Python did not start is running or waiting for a CPU (Linux)."""
     own = {str(thread.native_id) for thread in threading.enumerate()}
     try:
         others = [task for task in (root / "proc/self/task").iterdir() if task.name not in own]

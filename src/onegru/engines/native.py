@@ -181,7 +181,7 @@ def layer_arguments(
 
 
 class NativeEngine:
-    """The SIMD kernels. They compute in float64 for float64, else in float32, and round 16-bit outputs once."""
+    """The SIMD kernels: float64 for float64, else float32, and 16-bit outputs rounded once."""
 
     name = "native"
 

@@ -113,7 +113,7 @@ def _joined(flow: Flow, name: str, ends: Mapping[str, str]) -> set[str]:
 
 
 def _comes_back(flow: Flow, ends: Mapping[str, str], given: tuple[str, TensorInfo], output: str) -> bool:
-    """Whether numbered elements of an input come back at their places, if each GRU keeps its initial state."""
+    """Whether an output returns each element of an input at its index, if GRUs keep their states."""
     value, info = given
     if info.shape is None:
         return False

@@ -162,7 +162,7 @@ def fused_graph(file: Opened) -> Graph:
 
 
 def with_sequences(file: Opened, graph: Graph) -> Graph:
-    """The graph of an IR with a sequence for each loop that does nothing but what a cell does at each step."""
+    """The graph of an IR with a sequence for each loop that only runs a cell."""
     try:
         found = find_in_ir(file, only_layers=True)
         return replace(found.document.graph(file.path), file=file) if found.fused else graph

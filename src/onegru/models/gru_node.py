@@ -182,7 +182,7 @@ class GruNode:
             return layer._trace(_ports_of(lowered), given, self.name, source)
 
     def _repeat(self, layer: GRU, arrays: Mapping[str, Array]) -> Callable[[], dict[str, Array]]:
-        """What runs another layer that has the node's shapes, and returns its outputs by role, in any layout."""
+        """Return a function that runs another layer of the node's shapes, in any layout."""
         lowered = self._lowered
         assert lowered is not None
         given = {name: arrays.get(name) for name in self._step.inputs if name not in WEIGHTS}
@@ -254,7 +254,7 @@ def prepare_nodes(nodes: Iterable[GruNode], constants: Mapping[str, object], gra
 def check_stated(
     node: GruStep, constants: Mapping[str, object], graph: Graph, sizes: Mapping[str, int] | None = None
 ) -> None:
-    """Refuse a node that no run can be right for, by what its file says of the model's inputs and constants."""
+    """Reject a node whose inputs and constants in the file cannot be valid."""
     if node.bodies:
         return
     known = dict(sizes or {})

@@ -27,7 +27,7 @@ _SIZES = ("Shape", "Size", "Range", "ConstantOfShape")  # what depends on no num
 
 
 def values_in_front(source: Graph, made: Graph) -> dict[str, dict[str, str]]:
-    """For outputs that are integers or booleans, or whole numbers, the values in front that both models have."""
+    """For integer or boolean outputs, the values that they are computed from in both models."""
     first, second = read_timeline(source), read_timeline(made)
     if first is None or second is None:
         return {}

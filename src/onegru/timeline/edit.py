@@ -302,7 +302,7 @@ def _not_joined(name: str, parts: Sequence[tuple[str, Op, int]], is_alone: bool)
 def _joins(
     flow: Flow, name: str, starts: Sequence[str], size: int
 ) -> list[tuple[tuple[int, ...], int, bool]]:
-    """The ways in which values, joined, are an input: their order, the axis, and whether they have its shape."""
+    """How values can be concatenated to an input: order, axis, and whether they have its shape."""
     shape = tuple(item if isinstance(item, int) else size for item in flow.shape(name) or ())
     count = math.prod(shape)
     whole = np.arange(count if count <= _MOST_ELEMENTS else 0, dtype=np.float64)

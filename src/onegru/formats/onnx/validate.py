@@ -217,7 +217,7 @@ def external_tensors(model: ModelProto) -> list[TensorProto]:
 
 
 def placed(source: Source, data: bytes) -> tuple[bytes, Path | None]:
-    """A serialized model for a runtime that reads external data from one folder, without links; the folder."""
+    """A serialized model and the folder of its external data, without links."""
     if source.folder is None or source.beside is None:
         return data, source.folder
     model = read_model(source, data)
