@@ -153,7 +153,7 @@ def test_why_no_gru_can_be_kept_in_int8(tmp_path: Path) -> None:
     result = run("quantize", tmp_path / "m.onnx", tmp_path / "small.onnx", "--min-snr", 30)
     assert result.exit_code != 0 and not (tmp_path / "small.onnx").exists()
     words = str(result.exception) + " ".join(result.output.split())
-    assert "source: no GRU node can be kept in int8: " in words and "is of float64" in words
+    assert "source: no GRU node can be stored as int8: " in words and "is of float64" in words
 
 
 def test_quantize_some_nodes(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_what_surrounds_a_state_dict(tmp_path: Path) -> None:
 def test_tensors_that_no_gru_has(tmp_path: Path, prefix: str, extra: str) -> None:
     """Cells of others, with PyTorch's names: Equinox', those with layer norm."""
     arrays = {**state(prefix=prefix), f"{prefix}{extra}": np.zeros((3 * H, I), np.float32)}
-    words = f"'{prefix}{extra}' beside the names of a GRU, which no GRU of PyTorch has"
+    words = f"'{prefix}{extra}' next to the tensors of a GRU, which no GRU of PyTorch has"
     with pytest.raises(onegru.SpecError, match=words):
         onegru.from_torch(arrays)
     with pytest.raises(onegru.SpecError, match=words):

@@ -73,7 +73,7 @@ def test_a_tensor_that_two_shards_hold(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("index", "words"),
     [
-        ({"weight_map": {"a": "../model.safetensors"}}, "must be the name of a file beside it"),
+        ({"weight_map": {"a": "../model.safetensors"}}, "must be the name of a file in the same folder"),
         ({"weight_map": {"a": 3}}, "no 'weight_map'"),
         ({"weight_map": {}}, "no 'weight_map'"),
         ([1], "no 'weight_map'"),

@@ -338,7 +338,7 @@ def test_flax_cells_within_and_beside_params() -> None:
     assert same_weights(
         onegru.from_flax({"params": {"a": first}}, prefix="params.a"), onegru.from_flax(first)
     )
-    with pytest.raises(SpecError, match=r"two GRUCells at 'a.b'"):
+    with pytest.raises(SpecError, match=r"two GRUCells under 'a.b'"):
         onegru.from_flax({"a": {"b": first}, "a.b": second})
 
 

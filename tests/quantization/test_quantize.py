@@ -287,7 +287,7 @@ def test_a_file_holds_what_the_report_says(tmp_path: Path) -> None:
     alone = tmp_path / "alone.onnx"
     alone.write_bytes(only.SerializeToString())
     with pytest.raises(
-        SpecError, match=r"^source: no GRU node can be kept in int8: 'n' computes its weights"
+        SpecError, match=r"^source: no GRU node can be stored as int8: 'n' computes its weights"
     ):
         onegru.quantize(alone, samples, tmp_path / "none.onnx")
     with pytest.raises(SpecError, match=r"^modes: \['float32'\]; must have W8A8 or W8A16"):

@@ -31,6 +31,9 @@ UNCLEAR_MESSAGES = [
 ]
 
 
+_SECTION = re.compile(r"^ *(Args|Attributes|Returns|Raises):$", re.MULTILINE)
+
+
 def prose(text: str) -> str:
     """The text without code blocks, generated tables and comments; the lines keep their numbers."""
 
@@ -84,16 +87,24 @@ def page_findings(text: str) -> list[str]:
 
 
 def string_findings(text: str) -> list[str]:
-    """The unclear places in the docstrings and messages of a Python file, each with its line."""
-    found = []
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
-            plain = _plain(node.value)
-            found += [
-                f"{node.lineno}: {match[0]!r}; use: {instead}"
-                for pattern, instead in [*WORDS, *UNCLEAR_MESSAGES]
-                for match in pattern.finditer(plain)
-            ]
+    """The unclear places in the messages, public docstrings and first line of a Python file, each with its
+    line.
+
+    Public docstrings have sections such as Args; those of internal names have one line.
+    """
+    found, tree = [], ast.parse(text)
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value):
+            continue
+        words = node.value
+        if id(node) in docstrings and not _SECTION.search(words):
+            words = words.partition("\n")[0] if node.lineno == 1 else ""
+        found += [
+            f"{node.lineno}: {match[0]!r}; use: {instead}"
+            for pattern, instead in [*WORDS, *UNCLEAR_MESSAGES]
+            for match in pattern.finditer(_plain(words))
+        ]
     return found
 
 

@@ -257,7 +257,7 @@ def test_each_step_beside_every_other() -> None:
     model = net.end(net.op("Transpose", scores, perm=[1, 0, 2]))
     assert not chunks_agree(model, {"h_out": "h"})
     kind, words = verdict(model)
-    assert kind == "refused" and "sets each step of a run beside every other" in words
+    assert kind == "refused" and "combines each step of a run with every other" in words
 
 
 def test_an_operator_that_is_not_known() -> None:

@@ -270,7 +270,7 @@ def at_the_last_place(net: PerturbedModel) -> str:
     [
         (squeezed, r"Squeeze node 'squeeze\d' takes away time where a run has a single step"),
         (divided, r"Reshape node 'reshape\d' cuts time into other axes"),
-        (at_the_last_place, r"Slice node 'slice\d' takes the last step by its place in a run"),
+        (at_the_last_place, r"Slice node 'slice\d' selects the last step by a fixed index"),
     ],
 )
 def test_what_depends_on_a_fixed_number(

@@ -275,5 +275,5 @@ def test_derived_classes() -> None:
     module.load_state_dict(module.state_dict())
     layer = onegru.from_torch(module)
     assert isinstance(layer, onegru.GRU) and layer.spec.clip == 0.5
-    with pytest.raises(SpecError, match="'scale' beside the names of a GRU"):
+    with pytest.raises(SpecError, match="'scale' next to the tensors of a GRU"):
         onegru.from_torch(module.state_dict())

@@ -48,7 +48,7 @@ WeightStorage = Annotated[
     typer.Option(
         "--weight-storage",
         metavar="TYPE",
-        help="Storage type of the weights of float32 GRUs: float16, bfloat16, int8, or int8 in groups: "
+        help="Storage type of float32 weights of GRUs: float16, bfloat16, int8, or int8 in groups: "
         "int8_g32, int8_g64 or int8_g128.",
     ),
 ]

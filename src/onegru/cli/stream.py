@@ -123,7 +123,7 @@ def stream_command(
 
 
 def _axes_of(texts: list[str]) -> dict[str, int]:
-    """The axes of time."""
+    """The time axes."""
     found = {}
     for text in texts:
         name, _, axis = text.rpartition("=")

@@ -31,7 +31,7 @@ def page(picture: Picture) -> str:
             "The .npz file has every step."
         )
     if not any(run.steps for view in picture.views for run in view.runs):
-        notes.append("This row has no steps.")
+        notes.append("This row is an empty sequence.")
     data = {
         "words": picture.words,
         "notes": notes,

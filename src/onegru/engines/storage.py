@@ -84,7 +84,7 @@ def storage_problem(matrix: Array, weight_storage: str | None) -> str:
         return "contains NaN or infinity; must be finite for int8"
     if switch := _switch(matrix, group_size(weight_storage)):
         return (
-            f"holds {switch:.3g} as a switch, as masked steps have it, beside which int8 makes zeros of the "
+            f"holds {switch:.3g} as a mask weight, so int8 leaves no resolution for the "
             "other weights; must be kept in bfloat16 or float32"
         )
     return ""

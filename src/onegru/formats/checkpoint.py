@@ -311,5 +311,5 @@ def _layers(
             why.append(f"{bare[0]!r} has a number in place of a name, as in a list: save a state_dict()")
         more = f" and {len(why) - _MOST_WORDS} more" if len(why) > _MOST_WORDS else ""
         there = f": {'; '.join(why[:_MOST_WORDS])}{more}" if why else ""
-        raise FormatError(f"{path}: no GRU with weights of its own{there}")
+        raise FormatError(f"{path}: no GRU with its own weights{there}")
     return layers

@@ -21,7 +21,7 @@ _MOST_NAMED = 3  # layers in a message
 
 
 class Format:
-    """A kind of file, as a reader of others sees it: it has neither layers of its own nor a graph.
+    """A kind of file that has neither layers nor a graph, unless a subclass says so.
 
     Attributes:
         runtime: the other runtime that opens it; "" if none does.
@@ -46,7 +46,7 @@ class Format:
         return ()
 
     def chain(self, file: Opened, keras_version: str | None) -> tuple[bool, str]:
-        """Whether a file's layers are called one after another and nothing else is; or why not, in words."""
+        """Whether a file's layers are called one after another and nothing else is; or why not, as text."""
         return False, ""
 
     def files(self, file: Opened) -> list[Path]:

@@ -276,7 +276,7 @@ def initial_states(graph: Graph) -> frozenset[str]:
 
 
 def kept_states(graph: Graph) -> str:
-    """The states that a model keeps by itself, in words; empty if it keeps none."""
+    """The states that a model keeps on its own, as text; empty if it keeps none."""
     return ", ".join(f"{output} → {name}" for output, name in graph.states) if graph.keeps else ""
 
 

@@ -1,6 +1,6 @@
 """The reading half of `keras_archive`: what a saved Keras model says of its GRUs, sent as plain data.
 
-It runs in a process of its own, as a broken file can crash the HDF5 library.
+It runs in a separate process, as a broken file can crash the HDF5 library.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _read(
 def _layers(
     model: Mapping[str, Any], path: tuple[str, ...], places: tuple[_Place, ...], depth: int
 ) -> Iterator[_Found]:
-    """The layers within a model's configuration, but its inputs; of a class of its own, itself."""
+    """The layers within a model's configuration, but its inputs; of a custom class, itself."""
     entries = _entries(model)
     if entries is None:
         yield _Found(path, places, str(model.get("class_name")), {}, is_gru=False)
@@ -234,7 +234,7 @@ def _is_chain(model: Mapping[str, Any], grus: Sequence[_Found]) -> bool:
     """Whether a model of GRUs and inputs alone is these GRUs on top of each other."""
     kind = model.get("class_name")
     if model.get("registered_name") not in (None, kind) or any(len(found.path) > 1 for found in grus):
-        return False  # a class of its own, or models within models, which may be called in any way
+        return False  # a custom class, or models within models, which may be called in any way
     calls = [entry.get("inbound_nodes") for entry in _entries(model) or () if entry.get("inbound_nodes")]
     one_call = [isinstance(call, list) and len(call) == 1 for call in calls]
     return bool(grus) and (kind == "Sequential" or (kind in _MODELS and one_call == [True]))

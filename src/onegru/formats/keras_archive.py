@@ -1,7 +1,7 @@
 """GRUs in models that Keras 2 or 3 saved: `.keras` archives and legacy `.h5` files.
 
 The configuration is read as data and the weights as arrays: nothing of Keras runs, so nothing that a file
-says can make it run code. `onegru.formats.keras` reads the file in a process of its own.
+says can make it run code. `onegru.formats.keras` reads the file in a separate process.
 """
 
 from __future__ import annotations

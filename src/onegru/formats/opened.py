@@ -57,7 +57,7 @@ class Kind(Enum):
         "",
         "`python -m tf2onnx.convert --saved-model FOLDER --output x.onnx` makes one of its folder",
     )
-    NUMBERS = "the numbers of a model alone", "", "of an OpenVINO IR give the .xml beside it"
+    NUMBERS = "the values of a model without its graph", "", "of an OpenVINO IR, pass the .xml"
     EMPTY = "an empty file", "", "download or export it again"
     UNKNOWN = "of an unknown kind", ""
 

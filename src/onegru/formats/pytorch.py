@@ -113,7 +113,7 @@ def _read_zip(path: Opened) -> object:
         names = set(archive.namelist())
         texts = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
         if len(texts) != 1:
-            raise ValueError(f"holds {'no' if not texts else 'more than one'} data.pkl of its own")
+            raise ValueError(f"holds {'no' if not texts else 'more than one'} data.pkl")
         folder = texts[0].removesuffix("data.pkl")
         if f"{folder}constants.pkl" in names:
             raise FormatError(f"{path}: a TorchScript program; must be a state dict, as torch.save writes it")

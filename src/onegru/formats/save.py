@@ -37,7 +37,7 @@ def save_layers(
     batch_size: int | None = None,
     seq_length: int | None = None,
 ) -> None:
-    """Write a layer or a stack to a file, whole or not at all; what was there is replaced.
+    """Write a layer or a stack to a file. The file is replaced completely or not at all.
 
     If the process is killed, or the machine stops, what was there or the new layer is found, whole: of an IR
     as well, in OpenVINO too. Two that write the same IR at the same time must take turns.
@@ -78,7 +78,7 @@ def save_layers(
         seq_length: the only number of steps that the model takes; None for any.
 
     Raises:
-        SpecError: an argument is not legal, or the file's kind cannot express a layer.
+        SpecError: an argument is invalid, or the file's kind cannot express a layer.
         MissingExtraError: a package that the file's kind needs is not installed.
         OSError: the file cannot be written. What was there is as it was.
     """

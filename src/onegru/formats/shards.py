@@ -46,7 +46,9 @@ def _names_of_index(file: Opened) -> list[str]:
         raise FormatError(f"{file}: names {len(names)} shards; must be at most {_MOST}")
     for name in names:
         if Path(name).name != name or name in ("", ".", ".."):
-            raise FormatError(f"{file}: names the shard {name!r}; must be the name of a file beside it")
+            raise FormatError(
+                f"{file}: names the shard {name!r}; must be the name of a file in the same folder"
+            )
     return names
 
 
@@ -59,7 +61,9 @@ def _opened(file: Opened, names: list[str]) -> tuple[Opened, ...]:
             continue
         if not path.exists():
             what = "names" if file.detected is Kind.JSON else "is one of several shards, as is"
-            raise FormatError(f"{file}: {what} {name!r}, which is not beside it; all must be there")
+            raise FormatError(
+                f"{file}: {what} {name!r}, which is not in the same folder; all shards must be there"
+            )
         shard = open_file("path", path)
         if shard.kind is not file.kind:
             raise FormatError(f"{shard}: {shard.kind.words}; must be {file.kind.words}, as {file.path.name}")

@@ -49,7 +49,7 @@ def from_flax(
         direction: "forward" or "reverse" (for what `RNN` does with reverse=True, keep_order=True), which
             parameters do not say. Not for an `nnx.RNN`, which does.
         gate_fn: the name of f; None for Flax's default, "sigmoid". Not for an NNX cell, which has its own.
-        activation_fn: the name of g; None for Flax's default, "tanh". Likewise.
+        activation_fn: the name of g; None for Flax's default, "tanh".
         engine: what runs it, as in `onegru.GRU`.
 
     Returns:
@@ -76,7 +76,7 @@ def from_flax(
                 "backward", f"a cell of {other.name}; must be one of {framework.name}, as source is"
             )
         if reverse or others_reverse is False:
-            raise SpecError("source, backward: RNNs that do not run forward and in reverse; must")
+            raise SpecError("source, backward: must be one forward and one reverse RNN")
         way = "bidirectional"
         cells.append(tensors)
         activations.append(functions)
@@ -112,7 +112,7 @@ def _find(
     for path, framework, cell in cells:
         own = path.removeprefix("params").removeprefix(".") if outer else path
         if own in found:
-            raise SpecError.of(argument, f"two GRUCells at {own!r}; must be one at each place")
+            raise SpecError.of(argument, f"two GRUCells under {own!r}; must be one at each place")
         found[own] = (framework, cell)
     if not found and prefix is None:
         other = next((f"; it looks like {kind}" for part, kind in _OTHERS.items() if part in source), "")
@@ -201,7 +201,7 @@ def _from_module(
     path = _choose(argument, cells, prefix)
     cell = cells[path]
     if type(cell) is not nnx.GRUCell:
-        raise SpecError.of(argument, f"{type(cell).__name__}, a class of its own; must be nnx.GRUCell itself")
+        raise SpecError.of(argument, f"{type(cell).__name__}, a custom class; must be nnx.GRUCell itself")
     f, g = (_function(getattr(cell, name), name) for name in ("gate_fn", "activation_fn"))
     state: dict[str, dict[str, object]] = {"dense_i": {}, "dense_h": {}}
     for place, variable in nnx.iter_graph(cell):

@@ -50,7 +50,7 @@ def from_keras(
 
     Raises:
         SpecError: a fact is missing, or the layer does what onegru does not: another activation, another
-            merge_mode, a sequence in processing order, a class of its own.
+            merge_mode, a sequence in processing order, a custom class.
     """
     if isinstance(source, list | tuple):
         if name is not None:
@@ -135,9 +135,11 @@ def _check_functions(keras: Any, layer: Any, where: str) -> None:
             name = getattr(function, "__name__", None)
             if isinstance(function, keras.layers.Layer):
                 if type(function) is not getattr(keras.layers, type(function).__name__, None):
-                    raise SpecError(f"{where}{argument}: a {type(function).__name__} of its own")
+                    raise SpecError(
+                        f"{where}{argument}: a custom {type(function).__name__}; must be a function of Keras"
+                    )
             elif function is not getattr(keras.activations, name or "", None):
-                raise SpecError(f"{where}{argument}: {name!r}, a function of its own; must be one of Keras's")
+                raise SpecError(f"{where}{argument}: {name!r}, a custom function; must be one of Keras's")
 
 
 def _from_model(keras: Any, model: Any, name: str | None, engine: str) -> GRU | Stack:

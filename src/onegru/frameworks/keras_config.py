@@ -32,7 +32,7 @@ class Generation:
 
     framework: Framework  # its activations, and the layers that stand for some of them
     reset_after: bool | None  # the default where the configuration does not say it; None if it is not known
-    recurrent_activation: str | None  # likewise
+    recurrent_activation: str | None  # as above
 
 
 #: What a layer of today's Keras means.
@@ -265,7 +265,7 @@ def _serialized(value: object, argument: str) -> tuple[str, Config]:
     if not _is_serialized(value):
         raise SpecError.of(argument, f"{value!r:.60}; must be a serialized object")
     if not is_own(value):
-        raise SpecError.of(argument, f"a {value['class_name']} of its own; must be a class of Keras itself")
+        raise SpecError.of(argument, f"a custom {value['class_name']}; must be a class of Keras")
     return value["class_name"], value["config"]
 
 

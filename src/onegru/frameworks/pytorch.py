@@ -57,7 +57,7 @@ class Group:
     tensors: dict[tuple[int | None, bool], dict[str, object]] = field(default_factory=dict)
     # a part by the name of the tensor that would be computed from it
     parts: dict[str, str] = field(default_factory=dict)
-    is_packed: bool = False  # whether there are PyTorch's packed weights in the place of tensors
+    is_packed: bool = False  # whether there are PyTorch's packed weights instead of tensors
     # the entry for what a module of `onegru.torch` computes; None for what PyTorch's does
     form: object = None
     other: str = ""  # the first further tensor under the prefix, which no GRU of PyTorch has; "" for none
@@ -112,7 +112,7 @@ class Group:
                 )
         if self.other:
             return (
-                f"{self.other!r} beside the names of a GRU, which no GRU of PyTorch has: it computes "
+                f"{self.other!r} next to the tensors of a GRU, which no PyTorch GRU has: it computes "
                 "something else, or that tensor has to be left out"
             )
         if self.astray:
@@ -153,7 +153,8 @@ def from_torch(
         the tensors' type. A module with batch_first becomes a layer that takes batch first: its layout is 1,
         in which its states are batch first as well, [B, D, H], while `nn.GRU` leaves them [D, B, H]. dropout
         does not matter, as it is only for training. A dynamically quantized module becomes a float32 layer of
-        its weights as they are stored, q·scale or rounded to float16; one of int8 also quantizes x and h in
+        its weights as they are stored, q·scale or rounded to float16; an int8 module also quantizes x and h
+        in
         each step, which the layer does not.
 
     Raises:
@@ -230,13 +231,13 @@ def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Map
         if type(child).forward is not kind.forward and wanted in (None, name):
             raise SpecError.of(
                 "source",
-                f"{type(child).__name__}, which computes in a way of its own; must be "
+                f"{type(child).__name__}, which computes in its own way; must be "
                 f"{kind.__name__} itself, or a state dict if its tensors mean the same",
             )
         if wanted in (None, name) and _is_changed(child):
             raise SpecError.of(
                 "source",
-                f"{name or type(child).__name__!r} has hooks or a forward of its own, such as the "
+                f"{name or type(child).__name__!r} has hooks or its own forward, such as the "
                 "old weight_norm's; must be without (torch.nn.utils.parametrizations are understood)",
             )
         dot = f"{name}." if name else ""

@@ -52,7 +52,7 @@ def _source(at: Expressions, view: View) -> Polynomial:
 
 
 class _Substituted:
-    """Polynomials with other values in the place of theirs.
+    """Polynomials with other values instead of theirs.
 
     Products with matrices of equal content become one, however a model keeps them.
     """

@@ -40,7 +40,7 @@ _MOST_TRIES, _LEAST_TRIES = 48, 4
 class Compared:
     """What a comparison of old and new operators has found."""
 
-    difference: str  # how they differ, in words; "" if they agree
+    difference: str  # how they differ, as text; "" if they agree
     outputs: int = 0  # how many numbers were compared in each run
     moved: int = 0  # how many of these changed from run to run: the others say little
 
@@ -87,9 +87,9 @@ class _Runs:
     ) -> None:
         self.flow, self.new, self.constants = flow, new, constants
         self.run_loop, self.indices, self.dtype = run_loop, indices, dtype
-        given_anew = {name for op in new for name in op.outputs}
-        self.wanted = [name for name in given_anew if name in flow.producers]
-        taken = {name for op in new for name in op.inputs if name} - given_anew - constants.keys()
+        given_again = {name for op in new for name in op.outputs}
+        self.wanted = [name for name in given_again if name in flow.producers]
+        taken = {name for op in new for name in op.inputs if name} - given_again - constants.keys()
         self.derived = sorted(name for name in taken if _is_derived(flow, name, taken - {name}))
         begin = taken.difference(self.derived)
         self.old, self.leaves = _leading(flow, [*self.wanted, *self.derived], begin)

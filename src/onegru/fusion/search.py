@@ -33,8 +33,8 @@ class Fused:
     input_size: int  # I
     direction: str  # forward or reverse
     linear_before_reset: bool  # whether the reset gate acts after the recurrent product
-    activations: tuple[str, str]  # f and g, in words
-    masked: bool  # whether steps can be switched off
+    activations: tuple[str, str]  # f and g, as text
+    masked: bool  # whether steps can be masked
     outputs: int  # how many numbers the numeric check compared in each of its runs
     input_dependent: int  # how many of these changed with its inputs
 
@@ -66,7 +66,7 @@ class Search:
     # the kinds of operators that the file may be given beside nodes; None for all
     writes: Collection[str] | None = None
     # whether cells are only those that the file has as layers, and nothing is computed otherwise than by
-    # them: results are the same to the bit
+    # them: results are the same bit for bit
     only_layers: bool = False
     # why the format has no node for a cell; empty if it has one
     allows: Callable[[Cell], str] = lambda cell: ""

@@ -101,7 +101,7 @@ class _Whole:
                 self.emitter.op("Identity", [initial], "passed", graph.flow.shape(initial), name)
                 self.given.add(name)
         if rest := used - self.given:
-            raise MissError(f"its output {min(rest)!r} is no state of a GRU")
+            raise MissError(f"its output {min(rest)!r} is not a state of a GRU")
         check = graph.check_numerically(self.emitter, self.place, self._run)
         if check is None:
             return
@@ -129,7 +129,7 @@ class _Whole:
     def _drop_twins(self) -> None:
         """Merge values that iterations pass on twice: Keras passes its last output as well as its state.
 
-        That they are equal stays true of the body even if the loop is not replaced.
+        They stay equal even if the loop is not replaced.
         """
         loop, body = self.loop, self.loop.body
         for item in list(loop.carried):
@@ -262,8 +262,10 @@ class _Whole:
                 raise MissError("it is computed")
             return self.hoist.over_time(view)
         except MissError as error:
-            words = f"its input {view.name!r} is no slice of one value for each iteration, nor made of slices"
-            raise MissError(f"{words} alone ({error})") from error.__cause__
+            words = (
+                f"its input {view.name!r} is neither one slice for each iteration nor computed from slices"
+            )
+            raise MissError(f"{words} ({error})") from error.__cause__
 
     def _is_state(self, entry: Collected, cell: Cell) -> bool:
         """Whether what a loop collects is the new state."""

@@ -356,7 +356,7 @@ class GRU(_native.Caller):
             activation_storage: as in the constructor.
 
         Raises:
-            SpecError: an argument is invalid, or the layer is not of float32.
+            SpecError: an argument is invalid, or the layer is not float32.
         """
         options = engine_options(
             self._options.engine, weight_storage, activation_storage, self.flush_subnormals

@@ -34,7 +34,7 @@ class Stack:
             of the layers, which must then be the same for all.
 
     Raises:
-        SpecError: there is no layer, one takes attention, or one's input size, type or layout does not fit.
+        SpecError: there is no layer, one takes attention, or an input size, type or layout does not fit.
     """
 
     __module__ = "onegru"
@@ -90,7 +90,7 @@ class Stack:
         """The same stack with the weights of all layers kept in another type, as `GRU.with_storage`.
 
         Raises:
-            SpecError: an argument is invalid, or the layers are not of float32.
+            SpecError: an argument is invalid, or the layers are not float32.
         """
         layers = [layer.with_storage(weight_storage, activation_storage) for layer in self]
         return Stack(layers, layout=self._layout)

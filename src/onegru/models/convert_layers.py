@@ -41,7 +41,7 @@ from onegru.system.atomic_write import naming, write_files
 
 _SIZES = ((7, 4), (1, 1))  # steps and rows of the random inputs, where the target leaves them open
 
-_Slot = tuple[Role, int]  # a role, and the layer's number where each layer has one of its own
+_Slot = tuple[Role, int]  # a role, and the layer's number where each layer has its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class _Comparison:
         self._in_float32 = in_float32
         names = {f"{role} {index}": array for (role, index), array in outputs.items()}
         if why := nothing_compared(names):
-            raise FormatError(f"{why}, so that a comparison proves nothing")
+            raise FormatError(f"{why}, so the comparison is inconclusive")
 
     @cached_property
     def _moved(self) -> Mapping[_Slot, Array]:

@@ -127,7 +127,7 @@ def fusing_hint(path: str | os.PathLike[str]) -> str:
     """Words on the decomposed GRUs of a model's file without GRU nodes; "" where none are found."""
     with suppress(OneGRUError, OSError):
         file = open_model("path", path)
-        format_of(file).read_graph(file, again=True)  # first, as it refuses hostile files
+        format_of(file).read_graph(file, again=True)  # first, because it rejects malicious files
         if found := find_in_file(file).fused:
             grus = count(len(found), "decomposed GRU")
             them = "it with a GRU node" if len(found) == 1 else "them with GRU nodes"
@@ -151,13 +151,13 @@ def fused_graph(file: Opened) -> Graph:
     if file.kind is Kind.OPENVINO:
         from onegru.formats.openvino.reader import read_ir
 
-        graph = read_ir(file)  # first, as it refuses hostile files
+        graph = read_ir(file)  # first, because it rejects malicious files
         found = find_in_ir(file)
         return replace(found.document.graph(file.path), file=file) if found.fused else graph
     with needs_extra("onnx", "onnx", str(file)):
         from onegru.formats.onnx.parse import read_onnx
         from onegru.formats.onnx.validate import Source, model_of
-    graph = read_onnx(file, again=True)  # first, as it refuses hostile files
+    graph = read_onnx(file, again=True)  # first, because it rejects malicious files
     return replace(_fused_onnx(graph, Source.of(file), model_of(file)), file=replace(file))
 
 
@@ -175,7 +175,7 @@ def fused_onnx(source: Source, data: bytes) -> Graph:
     from onegru.formats.onnx.parse import parse_onnx
     from onegru.formats.onnx.validate import read_model
 
-    graph = parse_onnx(data, source)  # first, as it refuses hostile files
+    graph = parse_onnx(data, source)  # first, because it rejects malicious files
     return _fused_onnx(graph, source, read_model(source, data))
 
 

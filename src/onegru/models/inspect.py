@@ -32,21 +32,21 @@ class Inspection(CardReport):
 
     Attributes:
         path: the file.
-        kind: what it is, in words.
+        kind: what it is, as text.
         inputs: the inputs of a model.
         outputs: the outputs of a model.
         other_nodes: how many nodes of a model another runtime runs; None for layers without a model.
-        nested_grus: the GRU nodes of a model within bodies of other nodes, in words.
+        nested_grus: the GRU nodes of a model within bodies of other nodes, as text.
         grus: its GRUs, those of a model in running order.
         decomposed: the GRUs that an ONNX model holds as other operators, which `onegru.fuse` makes
             GRU nodes.
         near_misses: what came near, and which part does not fit.
         fused_nodes: how many nodes the model has, those in bodies included, and how many it would have with
             GRU nodes for `decomposed`; None where there is none.
-        left_out: the tensors of a checkpoint, or layers of a Keras model, that are no part of its GRUs; the
+        left_out: the tensors of a checkpoint, or layers of a Keras model, that do not belong to its GRUs; the
             operators of a TensorFlow Lite model that are not read.
         streaming: whether an ONNX model runs in chunks of time as it is, or rewritten, or why it cannot;
-            empty where there is no GRU, and for other files.
+            empty without a GRU, and for other files.
         unread: a sentence for each open input axis along which the model reads only fixed positions.
     """
 
@@ -120,7 +120,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
 
     Raises:
         FormatError: the file is broken, or of a kind without GRUs.
-        SpecError: path is not the name of a file, or a GRU is not legal.
+        SpecError: path is not the name of a file, or a GRU is invalid.
         MissingExtraError: the file needs a package that is not installed.
         OSError: the file cannot be opened.
     """

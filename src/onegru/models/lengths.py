@@ -68,7 +68,7 @@ def find_lengths(model: Model) -> Mapping[str, LengthsInput]:
 
 
 def steps_of(model: Model, lengths: LengthsInput, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-    """How many steps lengths must fit, as far as the file says it; None if it does not."""
+    """How many steps lengths must fit, if the file says it; None if it does not."""
     timeline = _look(model).timeline
     if timeline is None or lengths.is_scaled:
         return None

@@ -35,12 +35,14 @@ def load(
     loaded as a sequence, which gives the same bits.
 
     Args:
-        path: an ONNX model, or an OpenVINO IR with its `.bin` beside it, detected from content. Or an ONNX
+        path: an ONNX model, or an OpenVINO IR (with its `.bin` in the same folder), detected from content.
+        Or an ONNX
             model in memory, without external data: its bytes, or an `onnx.ModelProto`.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
-        weight_storage: what GRU nodes of float32 keep their weights in, as in `onegru.GRU`: one type for all,
+        weight_storage: storage type of the weights of float32 GRU nodes, as in `onegru.GRU`: one type for
+        all,
             or a mapping from names of nodes to types; None, or a node left out, for float32.
-        activation_storage: likewise.
+        activation_storage: type of activations with int8 weights, as in `onegru.GRU`.
         flush_subnormals: whether states that are almost 0 count as 0, as in `onegru.GRU`.
         fuse: whether GRUs that a model, or an IR, has decomposed into other operators become GRU nodes in
             memory, as `onegru.fuse` makes them, but not checked on inputs. A model without any is loaded as
@@ -50,8 +52,8 @@ def load(
         the model, ready to run.
 
     Raises:
-        FormatError: the file is broken, hostile, or holds something onegru does not run.
-        SpecError: a GRU node is not legal; the message names the node and the argument.
+        FormatError: the file is broken, or contains something that onegru does not run.
+        SpecError: a GRU node is invalid; the message names the node and the argument.
         MissingExtraError: the model needs a package that is not installed.
         OSError: the file cannot be opened.
 
@@ -73,7 +75,7 @@ def graph_of(path: object, *, fuse: bool = False, folder: Path | None = None) ->
         return fused_graph(file)
     graph = format_of(file).read_graph(file)
     if file.kind is Kind.OPENVINO and any(gru.bodies for gru in graph.grus):
-        from onegru.models.fusing import with_sequences  # likewise
+        from onegru.models.fusing import with_sequences  # as above
 
         return with_sequences(file, graph)
     return graph

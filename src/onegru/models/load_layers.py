@@ -68,7 +68,7 @@ def load_layers(
             raise SpecError.of("name", f"{name!r}, which {file} does not hold; it holds {there}")
         return {wanted: layers[wanted]}
     if not layers:
-        raise FormatError(f"{file}: no GRU with weights of its own")
+        raise FormatError(f"{file}: no GRU with its own weights")
     return layers
 
 
@@ -119,7 +119,7 @@ def _tflite_layers(file: Opened) -> dict[str, GRU | Stack]:
     if unread := left_out(file):
         near.append(f"not read are {', '.join(unread[:10])}")
     if near and not layers:
-        raise FormatError(f"{file}: no GRU with weights of its own; {near[0]}")
+        raise FormatError(f"{file}: no GRU with its own weights; {near[0]}")
     return layers
 
 

@@ -45,7 +45,7 @@ class Model:
         options: what runs the GRU nodes.
 
     Raises:
-        SpecError: a GRU node is not legal.
+        SpecError: a GRU node is invalid.
         FormatError: another runtime refuses its part.
     """
 
@@ -127,7 +127,7 @@ class Model:
 
     @property
     def nested_grus(self) -> tuple[str, ...]:
-        """The GRU nodes within bodies of other nodes, such as If, Loop and Scan, in words."""
+        """The GRU nodes within bodies of other nodes, such as If, Loop and Scan, as text."""
         return nested_words(self._graph.grus)
 
     @property
@@ -165,7 +165,7 @@ class Model:
 
         Args:
             inputs: an array for each input, by name. Initial states of models that `onegru.save_layers` wrote
-                may be left out: they are then zeros. So may the states that an IR keeps by itself: each run
+                may be left out: they are then zeros. So may the states that an IR keeps on its own: each run
                 without them starts as the file says, and `stream` carries them from run to run.
             progress: called before each step and after the last, with the number of steps done and of all.
 
@@ -335,7 +335,7 @@ class Model:
             rewrite: whether states that an ONNX model or an IR hides become its inputs and outputs, in
                 memory, as `onegru.make_streaming` writes them, but not checked on inputs: those of its GRUs,
                 and the last steps before its convolutions.
-            time: with `rewrite`, the axis of time of inputs, by name; None to find it.
+            time: with `rewrite`, the time axis of inputs, by name; None to find it.
             delay: with `rewrite`, whether outputs may come later, where a node needs steps ahead.
 
         Raises:
@@ -349,7 +349,9 @@ class Model:
         """
         if flag("rewrite", rewrite):
             if state is not None:
-                raise SpecError.of("state", "given with rewrite=True, which finds all; must be left out")
+                raise SpecError.of(
+                    "state", "has no effect with rewrite=True, which finds all states; remove it"
+                )
             from onegru.models.streaming import streaming_graph  # which takes long to import
 
             graph = streaming_graph(self._graph, time, flag("delay", delay))
@@ -357,9 +359,7 @@ class Model:
             return ModelStream(graph, run, dict(graph.states), {} if dims is None else dims)
         for name, is_given in (("time", time is not None), ("delay", flag("delay", delay))):
             if is_given:
-                raise SpecError.of(
-                    name, "given without rewrite=True, where it has no effect; must be left out"
-                )
+                raise SpecError.of(name, "has no effect without rewrite=True; remove it")
         if self._graph.starts and state is None:
             state = dict(self._graph.states)
             if not self._graph.keeps:  # checked when the file was written

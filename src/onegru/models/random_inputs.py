@@ -35,7 +35,7 @@ def check_random_inputs(inputs: object, dims: Dims | None, seed: object) -> Dims
     if dims is not None and not isinstance(dims, Mapping):
         raise SpecError.of("dims", f"{shown(dims)}; must be a mapping from names to sizes")
     if dims and inputs is not None:
-        raise SpecError.of("dims", "given with inputs, whose sizes are their own; must be left out")
+        raise SpecError.of("dims", "has no effect together with inputs; remove it")
     return dims and {
         name: tuple(integer(f"dims[{name!r}]", size, 1) for size in told)
         if isinstance(told, tuple)
@@ -413,7 +413,7 @@ def shapes_of(
             continue
         info = known.get(name)
         if info is None and name in names:
-            raise SpecError.of(argument, f"{name!r} is {size}; must be one size, as it is no whole input")
+            raise SpecError.of(argument, f"{name!r} is {size}; must be one size, because it is not an input")
         if info is None or (isinstance(size, int) and info.shape is not None and len(info.shape) != 1):
             words = ", ".join(sorted(map(repr, names))) or "none"
             raise SpecError.of(argument, f"{name!r}; must be an open dimension of an input: {words}")

@@ -1,4 +1,4 @@
-"""`onegru.openvino.replace_grus`: onegru in the place of an OpenVINO model's GRU layers."""
+"""`onegru.openvino.replace_grus`: onegru instead of an OpenVINO model's GRU layers."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ def replace_grus(
     bfloat16 where that is the processor's default. `model.reshape` to the actual sizes makes it faster, as it
     does without onegru.
 
-    A layer with illegal inputs, such as lengths beyond X, raises in `infer`. On one thread OpenVINO
+    A layer with invalid inputs, such as lengths beyond X, raises in `infer`. On one thread OpenVINO
     loses every error there, but not in `start_async` and `wait`: the layer's outputs are then NaN, a line on
     stderr says why, and `onegru.openvino.errors` returns it. A `CACHE_DIR` saves no time: OpenVINO compiles a
     model with onegru's layers each time, and keeps one file for each model there.
 
     Args:
         model: an `openvino.Model`; it is changed.
-        weight_storage: what layers of float32 keep their weights in, as in `onegru.GRU`: one type for all, or
+        weight_storage: storage type of the weights of float32 layers, as in `onegru.GRU`: one type for all,
+        or
             a mapping from their friendly names to types; None, or a layer left out, for float32.
-        activation_storage: likewise.
+        activation_storage: type of activations with int8 weights, as in `onegru.GRU`.
         flush_subnormals: whether states that are almost 0 count as 0, as in `onegru.GRU`.
 
     Returns:
@@ -50,7 +51,7 @@ def replace_grus(
     Raises:
         MissingExtraError: OpenVINO is not installed.
         FormatError: it is older than 2025.0.
-        SpecError: it is not a model, or a layer or an argument is not legal.
+        SpecError: it is not a model, or a layer or an argument is invalid.
 
     Warns:
         RuntimeWarning: once, if this build of onegru has no operator in C++ for this OpenVINO, so that layers

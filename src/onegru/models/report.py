@@ -43,7 +43,7 @@ class GruReport:
             which a file stores them; None if none does.
         flops_per_step: of the matrix products, for one row and one step, in all directions.
         others: known issues of other runtimes with this node.
-        bodies: the bodies of other nodes that it lies in, in words, the outermost first.
+        bodies: the bodies of other nodes that it lies in, the outermost first.
     """
 
     name: str

@@ -114,7 +114,7 @@ def _layer(model: Model, gru: GruNode) -> GRU:
 
 
 def _why_no_chain(model: Model) -> str:
-    """Why a model is not just a chain of GRUs, in words; empty if it is."""
+    """Why a model is not just a chain of GRUs, as text; empty if it is."""
     if model.nested_grus:
         return "has GRUs within bodies of other nodes"
     if _is_bare(model):
@@ -140,14 +140,14 @@ def _why_no_chain(model: Model) -> str:
     integers = [array for array in inputs.values() if array.dtype.kind in "iu"]
     lengths = _lengths(traces[0], T, B)
     if not np.all(lengths == T) and not any(np.array_equal(lengths, array.ravel()) for array in integers):
-        return "has lengths of its own"
+        return "has its own lengths"
     place = 0
     for trace in traces:
         h = trace.get("initial_h")
         if h is not None and h.any():
             holders = {name for name, array in given.items() if _same(h, array) or _holds(array, h, place)}
             if not holders:
-                return "has an initial state of its own"
+                return "has its own initial state"
             taken |= holders
             place += len(h)
     handed = {

@@ -95,7 +95,7 @@ class ModelStream:
         return f"ModelStream({self._graph.path!r}, {pairs})"
 
     def __getstate__(self) -> Any:
-        return state_of(self, _state=self.state)  # a copy has a state of its own
+        return state_of(self, _state=self.state)  # a copy has its own state
 
     @property
     def pairs(self) -> dict[str, str]:
@@ -134,7 +134,7 @@ class ModelStream:
 
         Raises:
             SpecError: an input is missing, unknown, or does not fit. The states stay as they are.
-            FormatError: another runtime fails on its part; likewise.
+            FormatError: another runtime fails on its part; as above.
         """
         if type(inputs) is not dict and not isinstance(inputs, Mapping):  # the second check is slow
             raise SpecError.of("inputs", f"{type(inputs).__name__}; must be a mapping from names to arrays")

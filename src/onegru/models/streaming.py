@@ -51,7 +51,7 @@ def streaming_words(graph: Graph) -> str:
         how = f"onegru stream, or stream(rewrite=True{', delay=True' * bool(later)})"
         return f"once rewritten by {how}, which adds {added}{wait}"
     if found.pairs and not found.refusal:
-        doubt = found.warning or "no axis of time is known"
+        doubt = found.warning or "no time axis is known"
         own = f"as it is, by its own states ({found.states})"
         return f"{own}; whether they are all that it needs is not known: {doubt}"
     return why.replace("cannot run in chunks, as", "no:")
@@ -136,7 +136,9 @@ def _is_open(graph: Graph, found: AsItIs) -> bool:
 def streaming_graph(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Graph:
     """The graph of a model, its hidden states among its inputs and outputs."""
     if not _is_whole(graph):
-        raise SpecError.of("rewrite", f"{graph.path} is no ONNX model or OpenVINO IR; must be one")
+        raise SpecError.of(
+            "rewrite", f"{graph.path} is neither an ONNX model nor an OpenVINO IR; must be one of them"
+        )
     made = _streaming(graph, time, delay)
     if graph.file is not None and graph.file.kind is Kind.OPENVINO:
         ir: Graph = made.model.graph(graph.file.path)

@@ -69,7 +69,7 @@ def quantize(
     the samples, as `fuse` and `rewrite` take it, or after them.
 
     Args:
-        source: a model, or its file; a layer or a stack of float32.
+        source: a model, or its file; a float32 layer or stack.
         samples: of a model, inputs as for `Model.run`, or several of them in a list; states that the metadata
             of the file tell of may be left out. Of layers, X, or the arguments of a call by name, or a list
             of either. None for random ones, which are no more than a first look.
@@ -80,7 +80,7 @@ def quantize(
             or `nodes` leave as they are.
             `onegru.load(target, weight_storage="int8")` computes with these integers, other runtimes with
             their values in float32. The file is compared with the source first, on the first sample.
-        mode: what all GRUs are kept in: "W8A8" and "W8A16", the weights in int8 and the inputs of products in
+        mode: storage of all GRUs: "W8A8" and "W8A16", int8 weights with activations in
             int8 or int16; "bfloat16" and "float16", the weights; or "float32". "W8A16" by default.
         min_snr_db: instead of `mode`, the least ratio of signal to noise in dB that every output keeps on
             these samples. Each GRU gets few bits: all begin with W8A8, and as long as the noise is too large,
@@ -89,7 +89,7 @@ def quantize(
         modes: those that `min_snr_db` may choose; float32 always is one. All by default, with `target`
             those that a file holds: W8A8, W8A16 and float32.
         nodes: the names of the GRUs that get fewer bits; all by default.
-        group_size: 32, 64 or 128 for a scale for each so many weights of a row in int8, where one scale for
+        group_size: 32, 64 or 128 for one scale for that number of int8 weights of a row, if one scale for
             the row keeps too little; None for one. In an ONNX file from opset 21 on; in an IR it has to
             divide the rows.
         opset: with `target`, the version of ONNX's operators that it uses; that of the source by default.
@@ -105,7 +105,7 @@ def quantize(
         that the model computes, or with weights that int8 cannot hold stay as they are.
 
     Raises:
-        SpecError: an argument is not legal, a sample does not fit, outputs are not finite on them, or no GRU
+        SpecError: an argument is invalid, a sample does not fit, outputs are not finite on them, or no GRU
             of a file to write can be in int8, or is chosen for it.
         FormatError: a file is broken, another runtime fails on its part, or the target differs from the
             source by more than `tolerance`; nothing is written then.
@@ -133,17 +133,19 @@ def quantize(
     if target is None:
         for name, value in (("opset", opset), ("tolerance", tolerance)):
             if value is not None:
-                raise SpecError.of(name, "given without target, where it has no effect; must be left out")
+                raise SpecError.of(name, "has no effect without target; remove it")
         made = source if isinstance(source, GRU | Stack | Model) else load(source)
     else:
         if isinstance(source, GRU | Stack | Model):
-            raise SpecError.of("target", "given with a model or layers in memory; must be left out")
+            raise SpecError.of("target", "has no effect with a model or layers in memory; remove it")
         Check(tolerance=tolerance)
         file = open_model("source", source)
         is_ir = file.kind is Kind.OPENVINO
         as_target(file, target, ".xml" if is_ir else ".onnx")
         if is_ir and opset is not None:
-            raise SpecError.of("opset", f"{opset}, and {file} is an OpenVINO IR; must be left out")
+            raise SpecError.of(
+                "opset", f"{opset}; has no effect, because {file} is an OpenVINO IR; remove it"
+            )
         made = load(source)
     subject = quantization_target(made, samples, dims or {}, seed, group, wanted)
     order = [word for word in MODES if word in modes or word == EXACT]
@@ -164,7 +166,7 @@ def _checked_modes(
     if not isinstance(modes, Iterable | None):
         raise SpecError.of("modes", f"{shown(modes)}; must be some of {', '.join(kept)}")
     if modes is not None and not is_chosen:
-        raise SpecError.of("modes", "given without min_snr_db, where it has no effect; must be left out")
+        raise SpecError.of("modes", "has no effect without min_snr_db; remove it")
     found = kept if modes is None else [modes] if isinstance(modes, str) else list(modes)
     for item in found:
         choice("modes", item, kept)
@@ -194,7 +196,7 @@ def _names_in_int8(report: Quantization[Any], min_snr_db: float | None) -> froze
     names = frozenset(gru.name for gru in report.grus if is_int8(MODES[gru.mode][0]))
     if not names and not any(gru.modes for gru in report.grus):
         reasons = ", ".join(f"{gru.name!r} {gru.reason}" for gru in report.grus)
-        raise SpecError.of("source", f"no GRU node can be kept in int8: {reasons}")
+        raise SpecError.of("source", f"no GRU node can be stored as int8: {reasons}")
     if not names:
         most = report.modes["W8A16"].snr
         raise SpecError.of(
@@ -221,7 +223,7 @@ class Measurement:
         if why:
             raise SpecError.of(
                 "samples",
-                f"{why}, so that a comparison proves nothing; must be inputs for which it does (-i)",
+                f"{why}, so the comparison is inconclusive; must be inputs for which it does (-i)",
             )
 
     def report(self, mode: str, min_snr_db: float | None, order: list[str]) -> Quantization[Any]:

@@ -36,7 +36,7 @@ class ModeResult:
             Σ expected² / Σ (expected - found)²; of a model whose outputs are all integers or booleans, of
             how many there are by how many change. Infinity where nothing differs, minus infinity where a
             number is no longer finite.
-        size: the bytes of the weights: W and R, the scales of int8, and B in float32.
+        size: the bytes of the weights: W and R, the scales, and B in float32.
         seconds: the median time of a pass over the samples.
     """
 

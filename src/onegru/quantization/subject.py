@@ -1,4 +1,4 @@
-"""Models and layers whose GRUs are kept in fewer bits: the same runs, in any modes."""
+"""Run a model or layers in any quantization mode."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def quantization_target(
     if isinstance(source, Model):
         found = _of_model(source, samples, dims, seed, group)
     elif dims:
-        raise SpecError.of("dims", "given with a layer, whose inputs have no names; must be left out")
+        raise SpecError.of("dims", "has no effect with a layer, because its inputs have no names; remove it")
     else:
         found = _of_layers(source, samples, seed, group)
     if isinstance(wanted, bool):
@@ -200,7 +200,7 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
     reasons |= {name: "shares its name with others" for name in names if names.count(name) > 1}
     reasons |= {name: "has a line break in its name" for name in names if "\n" in name}
     if samples is not None and dims:
-        raise SpecError.of("dims", "given with samples, whose sizes are their own; must be left out")
+        raise SpecError.of("dims", "has no effect with samples; remove it")
     found: list[Any] = (
         [pick_inputs(exact, {}, seed, dims, sizes=(_RANDOM_STEPS, _RANDOM_ROWS, _RANDOM_ROWS))[0]]
         if samples is None

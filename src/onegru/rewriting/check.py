@@ -73,12 +73,12 @@ class Check:
         seed: of the random inputs.
         tolerance: the largest absolute difference to allow, times the largest number of the output if that is
             above 1. None for that of the type and the change, which the function tells; or more where the
-            model enlarges a rounding of its inputs to more, and less for an output that is no larger than
+            model amplifies a rounding of its inputs more, and less for an output that is not larger than
             that. Of integers and booleans it is the share that may differ, unless the numbers in front of
             them can be compared.
 
     Raises:
-        SpecError: one is not legal, or has no effect.
+        SpecError: one is invalid, or has no effect.
     """
 
     __module__ = "onegru"

@@ -37,7 +37,7 @@ _RUNTIME_FACTOR = 10.0  # other runtimes approximate the activations less closel
 _CHECKS = 2  # on inputs of so many different sizes, if sizes are open
 #: The end of a message.
 PROVES_NOTHING = (
-    "so that a comparison proves nothing; give inputs for which it does (inputs, -i), or do without a check"
+    "so the comparison is inconclusive; give inputs for which it does (inputs, -i), or do without a check"
 )
 
 
@@ -152,7 +152,7 @@ def _both(one: OutputReport, other: OutputReport) -> OutputReport:
 
 
 def _not_checked(runtime: str, given: Model, source: Source, model: bytes) -> tuple[str, ...]:
-    """Why the target is not checked in a runtime, in words; nothing where it is."""
+    """Why the target is not checked in a runtime, as text; empty if it is."""
     from onegru.formats.onnx.validate import external_tensors, read_model
 
     if any(info.dtype == "bfloat16" for info in (*given.inputs, *given.outputs)):

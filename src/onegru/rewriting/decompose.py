@@ -347,7 +347,7 @@ class _Expansion:
         return given[0], given[-1]
 
     def _carried(self, body: Draft, weights: _Weights) -> tuple[_Weights, dict[str, tuple[str, int]]]:
-        """Weights in the body: computed weights become states, because OpenVINO reads only constants there."""
+        """Weights in the body: computed weights become states, because OpenVINO needs constants there."""
         carried: dict[str, tuple[str, int]] = {}
 
         def inside(name: str, rank: int) -> str:

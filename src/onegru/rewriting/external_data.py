@@ -27,7 +27,7 @@ _SMALL = 2**16  # bytes; sizes, axes and scales, which onnx's converter has to s
 
 
 def embed_external(source: Source, model: ModelProto, size: int) -> list[str]:
-    """Put a model's external data into it, of so many bytes without them; returns what was done, in words.
+    """Put a model's external data into it, of so many bytes without them; returns what was done, as text.
 
     Where these would be too many for one file, only small tensors come into it.
     """
@@ -42,7 +42,7 @@ def embed_external(source: Source, model: ModelProto, size: int) -> list[str]:
 
 
 def left_external(model: ModelProto) -> list[str]:
-    """What a changed model still has outside of its file, in words; nothing where it has none."""
+    """What a changed model still has outside of its file, as text; empty if there is none."""
     tensors = external_tensors(model)
     return [f"external data of {count(len(tensors), 'tensor')} stay outside of the file"] if tensors else []
 
@@ -64,7 +64,9 @@ def write_model(source: Source, model: ModelProto, data: bytes, target: Path) ->
     links: dict[Path, Path] = {}
     if tensors := external_tensors(model):
         if target.is_symlink():
-            raise SpecError.of("target", f"{str(target)!r} is a link; must be a file beside external data")
+            raise SpecError.of(
+                "target", f"{str(target)!r} is a link; must be a regular file, because of its external data"
+            )
         folder = Path(os.path.realpath(target.parent))
         places: dict[Path, Path] = {}
         used = {target.name}

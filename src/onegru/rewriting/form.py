@@ -1,4 +1,4 @@
-"""What a GRU node of an ONNX graph computes, whatever version it is written in; and back to a node."""
+"""Read a GRU node of any version as a configuration, and write it back."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class GruNodeConfig:
     hidden_size: int | None  # H; None where it is not known
     stated: Mapping[str, object]  # the attributes that the file states
     inputs: Mapping[str, str]  # names by those of the specification; absent ones left out
-    outputs: Mapping[str, str]  # likewise
+    outputs: Mapping[str, str]  # as above
     # what the scores of an AUGRU node do, "openvino" or "dien"; None for a GRU node
     attention: str | None = None
 

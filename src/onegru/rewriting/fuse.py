@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fusion(CardReport):
-    """What became of a model's decomposed GRUs.
+    """Result of `fuse`: fused GRUs and near misses.
 
     Attributes:
         source: the file that was read.
@@ -101,9 +101,9 @@ def fuse(
         what was fused, what came near, and how far the outputs lie apart.
 
     Raises:
-        SpecError: an argument is not legal.
+        SpecError: an argument is invalid.
         FormatError: the file is broken, holds nothing that can be fused, the target differs from the
-            source, or a comparison would prove nothing; nothing is written then.
+            source, or the comparison would be inconclusive; nothing is written then.
         MissingExtraError: a package that this needs is not installed.
         OSError: a file cannot be read or written.
     """
@@ -152,7 +152,7 @@ def _fuse_ir(
 ) -> _Done:
     from onegru.formats.openvino.reader import read_ir
 
-    graph = read_ir(file)  # first, as it refuses hostile files
+    graph = read_ir(file)  # first, because it rejects malicious files
     found = find_in_ir(file, progress)
     if not found.fused:
         raise nothing_found(str(file), found.near_misses)

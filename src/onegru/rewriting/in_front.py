@@ -1,6 +1,6 @@
 """The numbers in front of a model's integers, by which a changed model is judged.
 
-One class in the place of another, or a flag, says nothing of how far a result is off: what an ArgMax, a TopK
+One class instead of another, or a flag, says nothing of how far a result is off: what an ArgMax, a TopK
 or a comparison takes does.
 """
 

@@ -39,11 +39,11 @@ def make_streaming(
         source: an ONNX model, or an OpenVINO IR (its .xml).
         target: the file of the same kind to write, which may be the source; it is replaced only once the
             result has passed the check. None to write nothing.
-        time: the axis of time of inputs, by name; by default that along which the GRUs run.
+        time: the time axis of inputs, by name; by default that along which the GRUs run.
         delay: whether outputs may come later than in a whole run, where a convolution needs steps ahead; else
             such a model is refused.
-        quantize: whether W and R of float32 GRU nodes are then stored in int8, or the names of the nodes, as
-            `onegru.quantize` chooses them. For ONNX models alone.
+        quantize: whether W and R of float32 GRU nodes are then stored as int8, or the names of the nodes, as
+            `onegru.quantize` chooses them. Only for ONNX models.
         group_size: with `quantize`, 32, 64 or 128: how many weights of a row share a scale, from opset 21 on.
         opset: with `quantize`, the version of ONNX's operators that the target uses; 13 or newer.
         check: whether to compare the target with the source, or a `Check` that says on which inputs and how
@@ -54,7 +54,7 @@ def make_streaming(
         what was done, and how far the outputs lie apart.
 
     Raises:
-        SpecError: an argument is not legal, or a node cannot run in chunks; the error names it.
+        SpecError: an argument is invalid, or a node cannot run in chunks; the error names it.
         FormatError: the file is broken, or the target differs from the source, or a comparison would prove
             nothing; nothing is written then.
         MissingExtraError: a package that this needs is not installed.
@@ -66,7 +66,7 @@ def make_streaming(
     if not names:
         for name, value in (("group_size", group_size), ("opset", opset)):
             if value is not None:
-                raise SpecError.of(name, "given without quantize, where it has no effect; must be left out")
+                raise SpecError.of(name, "has no effect without quantize; remove it")
     file = open_model("source", source)
     is_ir = file.kind is Kind.OPENVINO
     path, named = as_target(file, target, ".xml" if is_ir else ".onnx")
@@ -75,7 +75,7 @@ def make_streaming(
     wait = flag("delay", delay)
     if is_ir:
         if names:
-            raise SpecError.of("quantize", f"given, and {file} is an OpenVINO IR; must be left out")
+            raise SpecError.of("quantize", f"has no effect, because {file} is an OpenVINO IR; remove it")
         result = rewrite_ir(file, named, wanted, time, wait)
     else:
         with needs_extra("onnx", "onnx", str(file)):

@@ -1,4 +1,4 @@
-"""Converting the other nodes of a graph to another opset: each by itself, by onnx's own converter.
+"""Converting the other nodes of a graph to another opset: each on its own, by onnx's own converter.
 
 A node whose operator did not change in between stays as it is, byte for byte.
 """

@@ -54,7 +54,7 @@ def plan_node(
     if not reasons and not wanted:
         return wanted, ()
     if form.dtype == "float64" and changes.runtime == "openvino" and "float16" not in wanted:
-        reason = "computes float64 in float32, whatever the operators"
+        reason = "computes float64 in float32 for all operators"
         raise source.error(f"{form.label}: openvino {reason}; cannot be worked around")
     for more in () if is_augru else _ways(form, changes):
         if not _has_issues(scope, form, wanted | more, changes):

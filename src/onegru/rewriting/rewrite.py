@@ -123,9 +123,10 @@ def rewrite(
         what was done, and how far the outputs lie apart.
 
     Raises:
-        SpecError: an argument or a GRU node is not legal, or the target's opset cannot express a node.
+        SpecError: an argument or a GRU node is invalid, or the target's opset cannot express a node.
         FormatError: the file is broken or holds what cannot be rewritten, or the target differs from the
-            source, or a comparison would prove nothing, as outputs are not finite or do not change; nothing
+            source, or the comparison would be inconclusive, as outputs are not finite or do not change;
+            nothing
             is written then.
         MissingExtraError: a package that this needs is not installed.
         OSError: a file cannot be read or written.
@@ -195,6 +196,6 @@ def _check_arguments(
         raise SpecError.of("runtime", f"{runtime!r}; must be {' or '.join(map(repr, RUNTIMES))}")
     for name, is_given in {"layout": layout is not None, "split": flag("split", split)}.items():
         if flag("decompose", decompose) and is_given:
-            raise SpecError.of(name, "given with decompose, which leaves no GRU node; must be left out")
+            raise SpecError.of(name, "has no effect with decompose, which removes all GRU nodes; remove it")
     if layout == 1 and runtime is not None:
         raise SpecError.of("layout", f"1; must be 0 for {runtime}, which does not run it")

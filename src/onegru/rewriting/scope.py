@@ -35,7 +35,7 @@ class Scope(Values):
         source: the file.
         graph: the graph.
         ir_version: the model's.
-        types: of values, as far as they are known, over the whole model.
+        types: of values, if they are known, over the whole model.
         outer: the scope around this one, where it is a body.
         opset: the version of ONNX's operators that new nodes are written in.
         names: those in use, over the whole model.

@@ -113,7 +113,7 @@ def compare_in_chunks(
         raise SpecError.of(
             "inputs", f"{sorted(steps)} steps of time; must be one number of at least 1 for all"
         )
-    total = steps.pop() if steps else 1  # a frame without an axis of time
+    total = steps.pop() if steps else 1  # a frame without an time axis
     dtypes = {node.layer.spec.dtype for node in whole.gru_nodes if node.layer is not None} or {"float32"}
     dtypes |= {QUANTIZED} if is_int8 else set()
     judge = Judge(whole, case, check, target, TOLERANCE_FUSED, dtypes, chunked)

@@ -11,7 +11,7 @@ Not listed, because it depends on the arrays, or on other nodes, and not on the 
   is given; it refuses AUGRU's function. OpenVINO refuses both, or crashes, if the shape is fixed in the file;
   if it is not, an empty batch is right, but with no time steps Y_h is uninitialised memory. The evaluator
   refuses T = 0.
-- ONNX Runtime mostly loses a NaN, even with the default activations, and takes infinity for the largest
+- ONNX Runtime usually loses a NaN, even with the default activations, and takes infinity for the largest
   float32. OpenVINO loses a NaN where there is a clip, or Relu.
 - Between a quantized X and weights in int8, OpenVINO keeps the state in int8 as well, or refuses the node.
 - Batch first with an open shape, OpenVINO refuses some sizes and miscomputes the others.

@@ -99,7 +99,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         return copy
 
     def validate_and_infer_types(self) -> None:
-        """Check attributes, types and shapes as far as they are known; set those of the outputs."""
+        """Check attributes, types and shapes if they are known; set those of the outputs."""
         try:
             self._infer()
         except SpecError as error:
@@ -308,7 +308,7 @@ def digest_of(words: str, arrays: Iterable[Array]) -> str:
 
 
 def same(a: Array, b: Array) -> bool:
-    """Whether two arrays are equal to the bit."""
+    """Whether two arrays are equal bit for bit."""
     if a is b:
         return True
     return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(_bytes(a), _bytes(b))

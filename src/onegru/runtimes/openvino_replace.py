@@ -248,7 +248,7 @@ def _factory() -> Any:
 
 
 def load_operator() -> tuple[Any, str]:
-    """What makes nodes of the operator in C++, or None; and what is wrong, in words."""
+    """What makes nodes of the operator in C++, or None; and what is wrong, as text."""
     release = ".".join(map(str, RELEASE))
     folder = Path(_native.__file__).parent
     library = folder / f"_openvino_gru_{release.replace('.', '_')}.so"
@@ -257,7 +257,7 @@ def load_operator() -> tuple[Any, str]:
             return None, "onegru has an operator in C++ only on Linux"
         others = sorted(p.stem.removeprefix("_openvino_gru_") for p in folder.glob("_openvino_gru_*.so"))
         words = f"only for {', '.join(others).replace('_', '.')}" if others else "for no release"
-        remedy = "to install onegru again beside it builds an operator for it"
+        remedy = "install onegru again to build an operator for it"
         return None, f"onegru was built {words}, and OpenVINO is {release}; {remedy}"
     try:
         # It is not linked to OpenVINO's libraries: their symbols must be visible to the whole process.
@@ -326,7 +326,7 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
     @classmethod
     def make(cls, state: _State, name: str, inputs: Iterable[Any], keep: Callable[[object], None]) -> Any:
         """A node of this layer, found by this name."""
-        if state.is_watched:  # it may go before an equal one, which then needs a name of its own
+        if state.is_watched:  # it may go before an equal one, which then needs its own name
             name = str(next(_numbers))
         _states[name] = state
         keep(state)

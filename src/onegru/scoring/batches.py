@@ -36,7 +36,7 @@ def batches(lengths: Array, steps: int, *, equal: bool) -> Iterator[Array]:
 
 
 def padded(field: Ragged, rows: Array, longest: int) -> Array:
-    """The steps of some rows as [T, B, width]; past a row's end its last step again."""
+    """The steps of some rows as [T, B, width]; in the padding its last step again."""
     steps = np.minimum(np.arange(longest)[:, None], field.lengths[rows] - 1)
     found: Array = field.values.take(field.starts[rows] + steps, axis=0, mode="clip")  # the fastest mode
     return found

@@ -28,7 +28,7 @@ class Field:
     column: str  # the column that it comes from, or becomes
     dtype: str  # the type of its numbers, by NumPy's name
     shape: tuple[int, ...]  # the shape of one step of a sequence, or of the whole value if it is no sequence
-    is_sequence: bool  # whether each row has steps of its own number
+    is_sequence: bool  # whether each row has its own number of steps
 
     @property
     def width(self) -> int:

@@ -102,7 +102,7 @@ def find_files(inputs: Sequence[str | os.PathLike[str]], output: Path | None) ->
             raise SpecError.of("inputs", f"{text!r}: {what}; must be files of this machine")
         for path in _meant(text, output, read):
             if _is_not_text(str(path)):
-                raise SpecError(f"{str(path)!r}: a name that is not UTF-8; must be")
+                raise SpecError(f"{str(path)!r}: a name that is not UTF-8; must be valid UTF-8")
             if found.setdefault(os.path.realpath(path), path) is not path:
                 raise SpecError(f"{path}: is listed twice")
     if not found:
@@ -286,7 +286,7 @@ class _Group(NamedTuple):
 def _blocks(
     path: str, groups: Sequence[_Group], part_bytes: int, number: int, coded: tuple[str, ...]
 ) -> Iterator[Block]:
-    """Blocks of a file: small row groups side by side, a large one by itself, in several parts."""
+    """Blocks of a file: small row groups side by side, a large one on its own, in several parts."""
     first_row = 0
     chosen: list[int] = []
     rows = size = 0

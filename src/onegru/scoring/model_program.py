@@ -36,7 +36,7 @@ class ModelProgram:
     `pad`: what a model does with the steps that are not there, its file does not say for certain.
     """
 
-    is_parallel = False  # the other runtime has threads of its own
+    is_parallel = False  # the other runtime has its own threads
 
     def __init__(
         self,
@@ -133,7 +133,9 @@ class ModelProgram:
     def _check_padding(self) -> None:
         """Raise SpecError if a short row beside a long one gives something else than alone."""
         if self._inputs.lengths is None:
-            raise SpecError.of("pad", f"{self._model.path} has no input of lengths; must be left out")
+            raise SpecError.of(
+                "pad", f"{self._model.path} has no input for lengths, so it has no effect; remove it"
+            )
         rows, steps = _ROWS[0], _STEPS[0]
         lengths = np.array([steps + 4, steps])
         for way in WAYS:  # until outputs are finite, as NaN is like any other
@@ -151,14 +153,14 @@ class ModelProgram:
             padded, exact = self.run(arrays, lengths), self.run(alone, lengths[1:])
         except (OneGRUError, ValueError) as error:
             what = f"cannot be run on rows of different lengths ({error})"
-            raise SpecError.of("pad", f"{self._model.path}: {what}; must be left out") from error
+            raise SpecError.of("pad", f"{self._model.path}: {what}; remove it") from error
         if why := nothing_compared(exact):
             what = f"{why} on random rows, so that nothing is known of padding"
-            raise SpecError.of("pad", f"{self._model.path}: {what}; must be left out")
+            raise SpecError.of("pad", f"{self._model.path}: {what}; remove it")
         for result in self.results:
             far, near = padded[result.name], exact[result.name]
             far, near = (far[:steps, 1], near[:, 0]) if result.is_sequence else (far[1], near[0])
             far, near = far.astype(np.float64), near.astype(np.float64)
             if not np.allclose(far, near, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True):
                 what = f"output {result.name!r} of a row depends on how it is padded"
-                raise SpecError.of("pad", f"{self._model.path}: {what}; must be left out")
+                raise SpecError.of("pad", f"{self._model.path}: {what}; remove it")

@@ -1,4 +1,4 @@
-"""Batches side by side: a thread that runs a batch by itself waits for no other."""
+"""Batches side by side: a thread that runs a batch on its own waits for no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts read, scored and written at the same time, each by a thread of its own."""
+"""Parts read, scored and written at the same time, each by a separate thread."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class _Channel(Generic[Item]):
 
 
 class _Helpers:
-    """Threads that end with the block: by themselves, or because one failed."""
+    """Threads that end with the block: on their own, or because one failed."""
 
     def __init__(self, *channels: _Channel[Window] | _Channel[tuple[Window, Scored]]) -> None:
         self._channels = channels
@@ -146,7 +146,7 @@ class _Helpers:
         self._error: BaseException | None = None
 
     def start(self, work: Callable[..., None], *arguments: object) -> threading.Thread:
-        """Work in a thread of its own."""
+        """Work in a separate thread."""
         thread = threading.Thread(target=self._work, args=(work, arguments), daemon=True)
         self._threads.append(thread)
         thread.start()

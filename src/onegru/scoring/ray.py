@@ -64,7 +64,7 @@ def on_ray(address: str) -> Execute:
             here for the run, on all CPUs that the process may use.
 
     Raises:
-        SpecError: the address is not legal, or nothing answers there; when it is run also if a machine lacks
+        SpecError: the address is invalid, or nothing answers there; when it is run also if a machine lacks
             something, or has fewer CPUs than an actor needs.
         MissingExtraError: ray is not installed.
         OneGRUError: when it is run, if workers die again and again at the same rows.

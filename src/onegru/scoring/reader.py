@@ -1,4 +1,4 @@
-"""Rows of a plan, part by part, in memory that is bounded whatever the files are like."""
+"""Read the rows of a plan part by part, in bounded memory."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def read_samples(
     axes: Mapping[str, Sequence[str]] | None = None,
     rows: int = ROWS,
 ) -> list[dict[str, Any]]:
-    """The first rows of Parquet files as samples for `onegru.quantize`, each one a run of its own.
+    """The first rows of Parquet files as samples for `onegru.quantize`, each as a separate run.
 
     Args:
         model: what is to be quantized: a model or its file, a layer or a stack.
@@ -47,7 +47,7 @@ def read_samples(
         rows: how many rows to take at most.
 
     Raises:
-        SpecError: an argument is not legal, a column is missing or does not fit.
+        SpecError: an argument is invalid, a column is missing or does not fit.
         FormatError: a file is broken, has a row that cannot be run, or no file has a row.
         OSError: a file cannot be read.
     """
@@ -60,7 +60,7 @@ def read_samples(
     if isinstance(source, Model):
         takes = ModelInputs(source, columns, axes or {}, alone=True)
     elif axes:
-        raise SpecError.of("axes", "given with layers, whose axes are known; must be left out")
+        raise SpecError.of("axes", "has no effect with layers, because their axes are known; remove it")
     else:
         takes = LayersProgram(source, columns, None)
     paths = find_files([files] if isinstance(files, str | os.PathLike) else files, None)
@@ -74,7 +74,7 @@ def read_samples(
 
 
 def _rows(path: Path, fields: Sequence[Field], most: int) -> Iterator[tuple[dict[str, Array], Array]]:
-    """The first rows of a file, each as a batch of its own, as `Program.run` takes it."""
+    """The first rows of a file, each as a separate batch, as `Program.run` takes it."""
     names = list(dict.fromkeys(field.column for field in fields))
     with opened(str(path)) as file, naming(str(path)):
         with prefixed_errors(f"{path}: "):

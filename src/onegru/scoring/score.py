@@ -77,7 +77,7 @@ def score(
     the same call does what is missing, and when nothing is, it does nothing.
 
     Args:
-        scorer: the model, its columns, what becomes of rows that cannot be run.
+        scorer: the model, its columns, and the handling of invalid rows.
         inputs: Parquet files, folders of them, patterns such as "logs/*.parquet".
         output: the folder of results: new, empty, or that of an earlier run with the same arguments on the
             same files; with any, if that has not written a part. In none of the folders that are read.
@@ -87,7 +87,7 @@ def score(
         execute: what does the work; None for this process.
 
     Raises:
-        SpecError: an argument is not legal, a column is missing or does not fit, or the folder holds the
+        SpecError: an argument is invalid, a column is missing or does not fit, or the folder holds the
             results of another run, or one that is at work.
         FormatError: a file is broken, a row cannot be run (and the scorer raises), or takes too much memory.
         OSError: a file cannot be read or written.

@@ -74,7 +74,7 @@ class Scored:
 class Scorer:
     """Runs a model over the rows of Arrow tables, whose sequences may have any lengths.
 
-    A row's result is the same whatever other rows are there, bit for bit where all operators are onegru's:
+    A row's result does not depend on other rows, bit for bit where all operators are onegru's:
     docs/guides/scoring.md says what holds for others. The model is loaded when it is first needed, once a
     process: until then, and in pickles, a scorer is no more than its arguments.
 
@@ -102,18 +102,18 @@ class Scorer:
             not. Faster where few rows have the same length. Layers always do.
         batch: how many steps a batch has, padding included, at most 131072; None for what was measured to be
             fast.
-        on_error: what becomes of a row that cannot be run, as it is null, empty, of another width, or holds a
-            null or NaN, or as the model fails on it, alone or beside others: "raise" an error that names it,
+        on_error: handling of a row that is invalid because it is null, empty, has another width, contains a
+            null or NaN, or because the model fails on it: "raise" an error that names it,
             "skip" the row, or "null" for its outputs.
-        weight_storage: what GRUs of float32 in a file keep their weights in, as in `onegru.GRU`; None for
-            float32. Layers and models that are given have a storage of their own.
-        activation_storage: likewise.
+        weight_storage: storage type of the weights of float32 GRUs in a file, as in `onegru.GRU`; None for
+            float32. Layers and models that are given have their own storage.
+        activation_storage: type of activations with int8 weights, as in `onegru.GRU`.
         num_threads: how many threads the process computes with, as `onegru.set_num_threads`; None to leave
             that as it is. Layers run a batch in each of them: meanwhile, other calls of onegru in the process
             have one thread each.
 
     Raises:
-        SpecError: an argument is not legal; what concerns the model is only told when it is loaded.
+        SpecError: an argument is invalid; what concerns the model is only told when it is loaded.
     """
 
     __module__ = "onegru.scoring"
@@ -151,7 +151,7 @@ class Scorer:
         if weight_storage is not None and not isinstance(self._model, str):
             raise SpecError.of(
                 "weight_storage",
-                f"{weight_storage!r}; must be None where model is no file; try "
+                f"{weight_storage!r}; must be None if model is not a file; try "
                 "with_storage of a layer, or onegru.load(…, weight_storage=…)",
             )
         self._num_threads = (
@@ -305,7 +305,7 @@ class Scorer:
             }
             try:
                 assembly.add(chosen, own, program.run(arrays, own))
-            except (FormatError, SpecError) as error:  # of a GRU node that gets illegal numbers
+            except (FormatError, SpecError) as error:  # of a GRU node that gets invalid values
                 if len(chosen) == 1:
                     failed[int(chosen[0])] = str(error)
                     if self._on_error == "raise":

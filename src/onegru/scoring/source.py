@@ -51,7 +51,7 @@ def open_program(
 
         return ModelProgram(source, inputs, outputs, axes, pad)
     if axes:
-        raise SpecError.of("axes", "given with layers, whose axes are known; must be left out")
+        raise SpecError.of("axes", "has no effect with layers, because their axes are known; remove it")
     return LayersProgram(source, inputs, outputs)
 
 

@@ -1,1 +1,1 @@
-"""The axis of time through a model: what an operator does along it, and what a stream has to carry."""
+"""The time axis through a model: what an operator does along it, and what a stream has to carry."""

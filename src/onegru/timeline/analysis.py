@@ -65,7 +65,7 @@ class TimeAnalysis:
     # Which axes are the same
 
     def shape(self, name: str) -> Shape | None:
-        """A value's shape; where only its rank is known, with names of their own for the sizes."""
+        """A value's shape; where only its rank is known, with their own names for the sizes."""
         shape, axes = self.flow.shape(name), self.known.get(name)
         if shape is None and axes is not None:
             return tuple(f"{name}#{axis}" for axis in range(len(axes)))

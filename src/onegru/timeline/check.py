@@ -31,11 +31,11 @@ class AsItIs:
     named: tuple[str, ...] = ()  # of these, the outputs that were found by their names
     # what chunks would lose; None if the operators cannot be followed
     losses: tuple[Finding, ...] | None = None
-    # the axis of time of each input that has one, as far as it is known
+    # the time axis of each input that has one, if it is known
     time: Mapping[str, int] = field(default_factory=dict)
-    outputs: Mapping[str, int | None] = field(default_factory=dict)  # likewise
+    outputs: Mapping[str, int | None] = field(default_factory=dict)  # as above
     is_single: bool = False  # whether a run takes exactly one step
-    is_followed: bool = False  # whether an axis of time is known, along which losses were looked for
+    is_followed: bool = False  # whether an time axis is known, along which losses were looked for
 
     @property
     def refusal(self) -> str:
@@ -130,7 +130,8 @@ def _keeps_one_step(finder: LossFinder, loss: Finding) -> bool:
     """Whether a finding says nothing of a model whose run takes exactly one step.
 
     There is no other step in such a run to be left out, reversed or counted, and what reads earlier ones
-    reads them in states. Left is what begins afresh in each run: recurrences, sums from the first step, and
+    reads them in states. Left is what begins from scratch in each run: recurrences, sums from the first
+    step, and
     steps that are padded or constant.
     """
     op = next((op for op in finder.analysis.ops if finding_of(op, loss.hazard, loss.message) == loss), None)
@@ -161,7 +162,7 @@ def _keeps_one_step(finder: LossFinder, loss: Finding) -> bool:
 
 
 def _has_one_step(finder: LossFinder, value: str, axes: Sequence[int]) -> bool:
-    """Whether a value has one step along axes of time."""
+    """Whether a value has one step along time axes."""
     shape = finder.flow.shape(value)
     return bool(axes) and shape is not None and all(shape[axis] == 1 for axis in axes)
 

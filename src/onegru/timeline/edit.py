@@ -32,9 +32,9 @@ class Streaming:
     """A model that was changed."""
 
     states: tuple[State, ...]  # the new states
-    time: Mapping[str, int]  # the axis of time of each input that has one
+    time: Mapping[str, int]  # the time axis of each input that has one
     delays: Mapping[str, int]  # the outputs that come later than in a whole run, and by how many steps
-    # the axis of time of each output that has one; None for one of the newest step
+    # the time axis of each output that has one; None for one of the newest step
     axes: Mapping[str, int | None]
     model: Any = None  # the model, as its format has it
     steps: int = 0  # how many the source takes in each run though its inputs leave it open; 0 for any number

@@ -15,7 +15,7 @@ _CELLS = {"openvino::GRUCell", "openvino::AUGRUCell"}
 
 
 def asked_axes(graph: Graph, time: Mapping[str, int] | None) -> dict[str, int]:
-    """The axis of time of inputs, as a caller has named it."""
+    """The time axis of inputs, as a caller has named it."""
     names = {info.name for info in graph.inputs}
     if not isinstance(time, Mapping | None):
         raise SpecError.of("time", f"{shown(time)}; must be a mapping from inputs to axes")
@@ -58,7 +58,7 @@ def find_time(analysis: TimeAnalysis, asked: Mapping[str, int], example: str = "
                 "the states that are its inputs and outputs, as stream({'h_out': 'h_in'}) names them",
             )
         said = f"time={{{example!r}: 1}} (--time {example}=1)"
-        raise SpecError.of("time", f"{what}; give the axis of time of an input, as {said} does for axis 1")
+        raise SpecError.of("time", f"{what}; give the time axis of an input, as {said} does for axis 1")
     return ways[0][0]
 
 

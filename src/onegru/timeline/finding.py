@@ -1,4 +1,4 @@
-"""What is wrong with an operator on the way of time."""
+"""What is wrong with an operator along the time axis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onegru.dataflow.table import Hazard
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An operator on the way of time that a stream of chunks does not repeat."""
+    """An operator along the time axis that a stream of chunks does not repeat."""
 
     # "reverses" time; "remembers" steps that no state carries; "mixes" all steps of a run; "unknown"
     hazard: Hazard

@@ -26,7 +26,7 @@ def find_losses(flow: Flow, states: Mapping[str, str], opset: int = 17) -> list[
 
 
 class LossFinder:
-    """What each operator on the way of time would lose.
+    """What each operator along the time axis would lose.
 
     Attributes:
         analysis: the axes of the model's values.
@@ -187,7 +187,7 @@ class LossFinder:
             elif name not in self.streamed and timed[name]:
                 self._note("remembers", "takes steps of the last run")
         if any(len(timed[name]) > 1 for name in outputs):
-            self._note("mixes", "sets each step of a run beside every other")
+            self._note("mixes", "combines each step of a run with every other")
 
     def _counts_time(self, name: str) -> bool:
         """Whether integers may depend on how many steps a run has."""
@@ -282,9 +282,7 @@ class LossFinder:
         if not any(
             self._is_kept(op.outputs[0], axis, count, self.analysis.states[state]) for state in states
         ):
-            self._note(
-                "remembers", f"puts {count} steps in front of each run; no state carries the last ones"
-            )
+            self._note("remembers", f"puts {count} steps before each run; no state carries the last ones")
 
     def _is_kept(self, joined: str, axis: int, count: int, state: str) -> bool:
         """Whether the last steps of a value become a state's next value."""

@@ -56,7 +56,7 @@ def streaming_model(
     del model.graph.value_info[:]  # of which exporters write wrong ones; onnx infers them
     for value in model.graph.output:
         for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param:  # likewise
+            if dim.dim_param:  # as above
                 dim.Clear()
     asked = asked_axes(graph, time)
     _name_sizes(model, asked)

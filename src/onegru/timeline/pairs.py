@@ -16,7 +16,7 @@ _IN, _OUT = {"in", "input", "i"}, {"out", "output", "o"}
 _BEFORE = {"prev", "previous", "past", "old", "last", "init", "initial", "0"}
 _AFTER = {"new", "next", "n", "final", "updated", "cur", "current", "present"}
 
-# Words of which a state is named; x_in and x_out by themselves may be a signal.
+# Words of which a state is named; x_in and x_out on their own may be a signal.
 _MEMORY = re.compile(
     r"(h|c|hx|cx|hn|cn|hc|hidden|cell|states?|caches?|mem|memory|memories|buf|buffer|buffers|hist|history|ctx"
     r"|context|kv|gru|lstm|rnn|tail|overlap|past)\d*"

@@ -35,7 +35,7 @@ class Cache(NamedTuple):
 class FirstSteps(NamedTuple):
     """The steps of a chunk that are among the first ones of the run."""
 
-    op: Op  # a Slice that takes them, or a Pad that repeats the first one in front of time
+    op: Op  # a Slice that takes them, or a Pad that repeats the first one before the first step
     axis: int  # the axis of its first input that is time
     steps: int  # how many a run has
     copies: int = 0  # how often a Pad repeats them; 0 for a Slice
@@ -46,8 +46,8 @@ class FirstSteps(NamedTuple):
 class StreamingPlan:
     """What to change."""
 
-    inputs: dict[str, int] = field(default_factory=dict)  # the axis of time of each input that has one
-    outputs: dict[str, int] = field(default_factory=dict)  # likewise
+    inputs: dict[str, int] = field(default_factory=dict)  # the time axis of each input that has one
+    outputs: dict[str, int] = field(default_factory=dict)  # as above
     # the outputs that come later than in a whole run, states included, and by how many steps
     delays: dict[str, int] = field(default_factory=dict)
     # the outputs without time, which are those of the newest step
@@ -81,7 +81,7 @@ class StreamingPlan:
     # inputs of operators that are the same for each of a fixed number of steps, and the axis
     repeated: list[tuple[Op, int, int]] = field(default_factory=list)
     refusals: list[Finding] = field(default_factory=list)  # the operators that cannot be streamed, and why
-    # of these, those that steps which a model carries by itself do not make good
+    # of these, those that steps which a model carries on its own do not make good
     lasting: list[Finding] = field(default_factory=list)
 
     def add(self, other: StreamingPlan) -> None:

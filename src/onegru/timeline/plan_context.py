@@ -67,7 +67,7 @@ class PlanContext:
         self.hazards.append((hazard, message, False))
 
     def refuse_ends(self, message: str, hazard: Hazard = "remembers") -> None:
-        """Refuse the operator at hand, unless the model carries steps from run to run by itself."""
+        """Refuse the operator at hand, unless the model carries steps from run to run on its own."""
         self.hazards.append((hazard, message, True))
 
     def extent(self, name: str) -> TimeExtent:

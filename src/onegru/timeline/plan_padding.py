@@ -1,4 +1,4 @@
-"""Steps that are put in front of time or behind it, and windows that read across its ends."""
+"""Padding along time, and windows that read across its ends."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class PaddingPlanner:
             )
 
     def front(self, op: Op, axis: int) -> str:
-        """The zeros or first steps that a Concat puts in front of time, which are no steps; "" for none."""
+        """The zeros or first steps that a Concat puts before the first step; "" for none."""
         first, *others = op.inputs
         shape = self.flow.shape(first)
         is_front = len(others) == 1 and first not in others and axis in self.context.timed(others[0])

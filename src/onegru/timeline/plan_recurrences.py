@@ -52,7 +52,7 @@ class RecurrencesPlanner:
             return
         if extent.right_pad > 0 and extent.delay <= 0:
             self.context.refuse_ends(
-                f"runs through {count(extent.right_pad, 'step')} behind the last one", "unknown"
+                f"runs through {count(extent.right_pad, 'step')} after the last one", "unknown"
             )
         if self._has_lengths(op):
             if self._is_full_length(op, extent):

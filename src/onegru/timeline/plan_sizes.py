@@ -15,7 +15,7 @@ from onegru.timeline.plan_context import COUNTS, PlanContext
 
 
 class SizesPlanner:
-    """Follows numbers that count steps, and refuses those that a chunk would count anew."""
+    """Follows numbers that count steps, and refuses those that a chunk would count again."""
 
     def __init__(self, context: PlanContext) -> None:
         self.context = context
@@ -93,7 +93,9 @@ class SizesPlanner:
             self.context.made.update(filter(None, op.outputs))
             self.context.places.update(filter(None, op.outputs if counts or op.kind == "CumSum" else ()))
         elif counts and not others <= self.context.streamed:
-            self.context.refuse("mixes", "sets the numbers of steps beside an input that has none")
+            self.context.refuse(
+                "mixes", "combines the step index with an input that has no time axis, such as lengths"
+            )
 
     def check_numbers(
         self, op: Op, taken: list[str], moves: list[Move], timed: Mapping[str, list[int]]
@@ -132,7 +134,7 @@ class SizesPlanner:
     def plan_reshape(self, op: Op, axes: list[int], extent: TimeExtent) -> None:
         """Note a Reshape whose sizes have another number of steps than it takes: one that is written down.
 
-        Sizes that are known as numbers are written down anew, as they may depend on the number of steps.
+        Sizes that are known as numbers are written down again, as they may depend on the number of steps.
         """
         if op.kind != "Reshape":
             return

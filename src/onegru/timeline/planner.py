@@ -207,7 +207,7 @@ class Planner:
             if move.input in takes and move.axis in timed[op.inputs[move.input]]:
                 self._plan_move(op, move, extent)
         if any(len(timed[name]) > 1 for name in outputs):
-            self.context.refuse("mixes", "sets each step of a run beside every other")
+            self.context.refuse("mixes", "combines each step of a run with every other")
 
     def _extent(self, op: Op, moves: list[Move], takes: list[int], is_along: bool) -> TimeExtent:
         """The steps of what an operator takes, which is aligned, and waits where it must."""
@@ -221,7 +221,7 @@ class Planner:
             before = [self._wait_for_zeros(op, *item) for item in zip(takes, before, strict=True)]
         takes_zeros = is_moved or operator.keeps_zeros or bool(operator.window)
         if any(item.left_pad for item in before) and (len(takes) > 1 or not takes_zeros):
-            self.context.refuse_ends("takes steps of zeros that were put in front of time")
+            self.context.refuse_ends("takes steps of zeros that were put before the first step")
         return self._align(op, takes, before)
 
     def _check_rule(
@@ -247,7 +247,7 @@ class Planner:
             self.context.refuse("mixes", "spreads one value of a run over all of its steps")
 
     def _check_constants(self, op: Op, timed: Mapping[str, list[int]]) -> None:
-        """What takes numbers of its own for each step, as a table of positions."""
+        """What takes its own numbers for each step, as a table of positions."""
         changes, recurrence = self.context.changes, recurrence_of(op)
         dropped = {place for _, place in changes.zero_states}
         dropped |= {recurrence.lengths} if recurrence is not None and changes.full_length else set()
@@ -292,7 +292,7 @@ class Planner:
         latest = max(before)
         for place, item in zip(takes, before, strict=True):
             if item.right_pad - item.delay != latest.right_pad - latest.delay:
-                self.context.refuse_ends("takes inputs with different numbers of steps")
+                self.context.refuse_ends("takes inputs with different step counts")
             elif item.delay != latest.delay and not self.context.delay and latest.delay > 0:
                 self.context.refuse_ends("takes steps that come later than those of its other inputs")
             elif item.delay != latest.delay:
@@ -336,17 +336,17 @@ class Planner:
         if move.to is None and kind == "Gather" and self.flow.ints(op, "", 1) != [-1]:
             self.context.changes.latest.append(op)
         if move.to is None and kind == "Slice" and not self.slices.ends_with_time(op, move.axis):
-            self.context.refuse("remembers", "takes the last step by its place in a run")
+            self.context.refuse("remembers", "selects the last step by a fixed index")
         if move.to is None:
             if extent.right_pad or extent.delay:
-                self.context.refuse_ends("takes the last step, which comes later or is not known")
+                self.context.refuse_ends("takes the last step, which comes later or is unknown")
             return
         if not (move.pad_begin or move.pad_end or move.reach):
             if extent.left_pad and operator.window == "conv" and not adds_no_bias(op, operator):
-                self.context.refuse_ends("adds to steps of zeros that were put in front of time")
+                self.context.refuse_ends("adds to steps of zeros that were put before the first step")
             return
         if move.pad_end > 0 > extent.right_pad:
-            self.context.refuse_ends(f"{move.message}, some in the place of its last ones")
+            self.context.refuse_ends(f"{move.message}, some instead of its last ones")
         if operator.window:
             self.padding.plan_window(op, move, extent)
         else:

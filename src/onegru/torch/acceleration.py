@@ -48,7 +48,7 @@ def accelerate(model: nn.Module) -> Acceleration:
         what was replaced, and what was skipped and why.
 
     Raises:
-        SpecError: it is no module.
+        SpecError: it is not a module.
     """
     if not isinstance(model, nn.Module):
         raise SpecError.of("model", f"{type(model).__name__}; must be a torch.nn.Module")
@@ -69,7 +69,7 @@ def accelerate(model: nn.Module) -> Acceleration:
             continue
         wanted = _CLASSES.get(type(module))
         if wanted is None:
-            skipped[name] = f"{type(module).__name__} is a class of its own, which may compute something else"
+            skipped[name] = f"{type(module).__name__} is a custom class, which may compute something else"
             continue
         both = isinstance(module, nn.GRU) and module.bidirectional
         module._form = form_of("bidirectional" if both else "forward", True, None, None, None, None)
@@ -89,16 +89,16 @@ def freeze(
     it: modules of onegru's run on their parameters again, those that were replaced are PyTorch's again.
 
     Args:
-        model: the model, or a GRU itself, on the CPU, of float32 or float64.
+        model: a model or a GRU module on the CPU, float32 or float64.
         weight_storage: the type that W and R are kept in, as of `onegru.GRU`: "bfloat16", "float16", "int8",
             "int8_g32", …; None for their own.
-        activation_storage: with weights in int8, the type of the inputs of products, as of `onegru.GRU`.
+        activation_storage: type of activations with int8 weights, as in `onegru.GRU`.
 
     Returns:
         what is frozen, and what was skipped and why.
 
     Raises:
-        SpecError: an argument is not legal, or a GRU cannot be packed; nothing is frozen then.
+        SpecError: an argument is invalid, or a GRU cannot be packed; nothing is frozen then.
     """
     engine_options("auto", weight_storage, activation_storage)  # checked where nothing is packed, too
     report = accelerate(model)
@@ -166,7 +166,7 @@ def restore(model: nn.Module) -> tuple[str, ...]:
     Modules with attention, and classes derived from onegru's, were never PyTorch's and stay as they are.
 
     Raises:
-        SpecError: it is no module, or a GRU computes what PyTorch's cannot; nothing is changed then.
+        SpecError: it is not a module, or a GRU computes what PyTorch's cannot. Nothing is changed then.
     """
     if not isinstance(model, nn.Module):
         raise SpecError.of("model", f"{type(model).__name__}; must be a torch.nn.Module")

@@ -33,7 +33,7 @@ class TorchGruConfig:
     activations: tuple[str, ...] = ("Sigmoid", "Tanh")  # f and g of each direction
     activation_alpha: tuple[float, ...] = ()  # values for the functions that take them, in order
     activation_beta: tuple[float, ...] = ()
-    resets_to_initial: bool = False  # whether a reset leads back to the initial state; else to zeros
+    resets_to_initial: bool = False  # whether a reset restores the initial state; else to zeros
     attention: Attention = "openvino"  # what scores do, where there are any; see `Spec`
     # all of this as arguments of an operator
     scalars: tuple[Any, ...] = field(init=False, compare=False, repr=False)

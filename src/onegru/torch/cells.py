@@ -1,4 +1,4 @@
-"""Cells in the place of PyTorch's, and with attention."""
+"""Cells instead of PyTorch's, and with attention."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class GRUCell(Freezable, FormInState, nn.RNNCellBase):
             hx: the state before, [B, H] or [H]; None for zeros.
 
         Raises:
-            SpecError: an argument is not legal.
+            SpecError: an argument is invalid.
         """
         is_frozen = self.frozen_layers is not None
         if not is_frozen and (done := self._quick(input, hx, None)) is not None:
@@ -184,7 +184,7 @@ class AUGRUCell(GRUCell):
             hx: the state before, [B, H]; None for zeros.
 
         Raises:
-            SpecError: an argument is not legal.
+            SpecError: an argument is invalid.
         """
         scores = attention
         if type(attention) is Tensor and type(input) is Tensor and input.dim() == 2 == attention.dim():

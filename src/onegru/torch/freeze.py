@@ -114,14 +114,14 @@ def _run(
     if torch.jit.is_tracing() or is_dual() or is_watched(*given, lengths):
         raise _refusal("and something records this call, which would find numbers only")
     if [*map(id, module.parameters())] != [*map(id, module.frozen_parameters)]:
-        raise _refusal("and this call brings parameters of its own")
+        raise _refusal("and this call brings other parameters")
     tensors = (*given, *module.parameters())
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         raise _refusal("and gradients are wanted", f"call it under torch.no_grad(), or {_REMEDY}")
     if resets is not None:
         raise _refusal("which takes no resets")
     if any(tensor.device.type != "cpu" for tensor in given):
-        raise _refusal("for the CPU alone")
+        raise _refusal("for the CPU only")
     state, steps, scores = (
         None if item is None else _array(item) for item in (initial_h, lengths, attention)
     )

@@ -22,11 +22,11 @@ _SHARED = ("direction", "hidden_size", "linear_before_reset", "clip", "activatio
 def from_layers(source: Layer | Stack, *, batch_first: bool | None = None) -> GRU:
     """A module that computes what a layer or stack does, with a copy of its weights.
 
-    `onegru.from_torch` leads back.
+    `onegru.from_torch` is the inverse.
 
     Args:
         source: of any form but backwards alone; in a stack, all layers of one form and hidden size. Weights
-            that are kept in fewer bits are those of the module in its type.
+            that are stored in fewer bits are widened to the module's type.
         batch_first: as in `torch.nn.GRU`; None for the source's own layout.
 
     Returns:

@@ -58,14 +58,14 @@ def gru(
         clip: bound on the inputs of the activations, > 0; None for none. The gradient is zero beyond it.
         activations: f and g of each direction; None for Sigmoid and Tanh.
         activation_alpha: values for the functions that take alpha, in order.
-        activation_beta: values for the functions that take beta, likewise.
+        activation_beta: values for the functions that take beta, as above.
         attention_kind: what the scores do, "openvino" or "dien".
 
     Returns:
         Y [T, B, D·H], zero past each row's end, and the last states [D, B, H].
 
     Raises:
-        SpecError: an argument is not legal; the message says which, what it is and what it must be.
+        SpecError: an argument is invalid; the message says which, what it is and what it must be.
     """
     form = form_of(
         direction,

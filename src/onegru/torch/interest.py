@@ -71,7 +71,7 @@ def replacement_class(original: Any) -> Any:
 
 
 def _weights(cell: nn.Module) -> list[Tensor]:
-    """The cell's weights with z in the place of its update gate."""
+    """The cell's weights with z instead of its update gate."""
     W, R, b, c = (getattr(cell, name) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
     if b is None:
         b = c = W.new_zeros(W.shape[0])

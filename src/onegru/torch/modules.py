@@ -1,4 +1,4 @@
-"""Modules: GRUs in the place of PyTorch's, and those with attention."""
+"""Modules: GRUs instead of PyTorch's, and those with attention."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         clip: bound on the inputs of the activations, > 0; None for none. The gradient is zero beyond it.
         activations: f and g of each direction, as ONNX names them; None for Sigmoid and Tanh.
         activation_alpha: values for the functions that take alpha, in order.
-        activation_beta: values for the functions that take beta, likewise.
-        resets_to_initial: whether a reset leads back to the initial state; else to zeros.
+        activation_beta: values for the functions that take beta, as above.
+        resets_to_initial: whether a reset restores the initial state; else to zeros.
 
     Raises:
-        SpecError: one of these is not legal.
+        SpecError: one of these is invalid.
     """
 
     has_attention = False
@@ -117,7 +117,7 @@ class GRU(Freezable, FormInState, nn.RNNBase):
             the outputs, as the input is, D·H wide and zero past each row's end, and the states [L·D, B, H].
 
         Raises:
-            SpecError: an argument is not legal.
+            SpecError: an argument is invalid.
         """
         is_frozen = self.frozen_layers is not None
         is_plain = lengths is None and resets is None and not is_frozen
@@ -184,7 +184,7 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         self, input: PackedSequence, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
     ) -> tuple[PackedSequence, Tensor]:
         if lengths is not None or resets is not None:
-            raise SpecError("lengths, resets: given with a PackedSequence; must be left out")
+            raise SpecError("lengths, resets: have no effect with a PackedSequence; remove them")
         must_be_packed(input)
         order = input.sorted_indices
         if hx is not None and order is not None:
@@ -357,7 +357,7 @@ class AUGRU(GRU):
             Y [T, B, H], as the input is, and Y_h [1, B, H].
 
         Raises:
-            SpecError: an argument is not legal.
+            SpecError: an argument is invalid.
         """
         must_be_tensors(input=input, attention=attention, hx=hx, lengths=lengths, resets=resets)
         if attention is None:

@@ -23,7 +23,7 @@ class RowGroup(NamedTuple):
 
     rows: slice  # which of them
     lengths: Tensor  # their steps, [rows], int64
-    index: Tensor  # where step t of each row is in the data, [T, rows]; any place past a row's end
+    index: Tensor  # where step t of each row is in the data, [T, rows]; any place in the padding
     steps: Tensor  # which of these steps the rows have, of all in order
 
     def take(self, data: Tensor) -> Tensor:

@@ -329,7 +329,7 @@ MISSES = {
     "products with h have different reset gates": TwoResets(),
     "its reset gate does not depend on the state": ConstantReset(after=True),
     "its candidate takes the state outside the reset gate's product": AlsoOutside(),
-    "what it adds to a gate is no product of one value with a constant": ProductOfInputs(),
+    "what it adds to a gate is not the product of one value and a constant": ProductOfInputs(),
     "it takes no input x": NoInput(),
 }  # fmt: skip
 

@@ -300,7 +300,7 @@ def test_sums_of_other_products(kind: str, open: bool, reverse: bool) -> None:
             return net("Mul", net("Sigmoid", super().of_x(net, gate, x)), super().of_x(net, gate, x))
 
     (reason,) = Looped(kind, open=open, reverse=reverse, step=Scaled(I, H)).left()
-    assert reason == "what it adds to a gate is no product of one value with a constant"
+    assert reason == "what it adds to a gate is not the product of one value and a constant"
 
 
 def test_gates_that_are_given() -> None:

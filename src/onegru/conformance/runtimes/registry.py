@@ -36,7 +36,7 @@ class RuntimeConfig:
     """A runtime as the kit runs it."""
 
     runtime: Runtime  # what runs a case
-    options: Mapping[str, str] = field(default_factory=dict)  # what it is asked for, in words
+    options: Mapping[str, str] = field(default_factory=dict)  # what it is asked for, as text
     kinds: tuple[str, ...] = (ONNX,)  # the kinds of files that it takes
 
     @property
@@ -67,7 +67,7 @@ def configs(
     ):
         if given and owner not in chosen:
             raise SpecError.of(
-                option, f"{given[0]!r}; must be left out, as {owner} is not among the runtimes"
+                option, f"{given[0]!r}; has no effect, because {owner} is not among the runtimes; remove it"
             )
     if providers:
         _check_providers(providers)

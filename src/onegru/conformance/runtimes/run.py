@@ -1,4 +1,4 @@
-"""Running the kit's cases in a runtime, whatever it does to itself."""
+"""Run the suite's cases in a runtime that can crash or hang."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run_cases(
     memory: int = MEMORY,
     progress: Progress | None = None,
 ) -> RuntimeResults:
-    """Run cases in a runtime, one after another, in a process of its own, and compare what it gives.
+    """Run cases in a runtime, one after another, in a separate process, and compare what it gives.
 
     Where the process ends, takes too long over a case or runs out of memory, that is what comes of the case,
     and a new one goes on with the next.

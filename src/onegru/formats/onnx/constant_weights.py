@@ -170,7 +170,7 @@ def _bound(values: Values, model: ModelProto, nodes: Sequence[NodeProto], most: 
 
 
 def _fold(values: Values, opset: int, nodes: Sequence[NodeProto], names: Sequence[str]) -> set[str]:
-    """Put constants in the place of nodes that give these values; returns what the nodes that are gone took.
+    """Put constants instead of nodes that give these values; returns what the nodes that are gone took.
 
     Those whose results only they used are gone as well.
     """

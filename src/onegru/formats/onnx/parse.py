@@ -166,7 +166,7 @@ class _Reader:
         return told
 
     def constants(self) -> dict[str, Array]:
-        """Those that GRU nodes use, as far as they may be known ahead of runs."""
+        """Those that GRU nodes use, if they are known before a run."""
         return (self._folded([]) or {}) | {
             name: self.values.array(constant) for name, constant in self.inner.items()
         }
@@ -221,7 +221,7 @@ class _Reader:
     # As a whole
 
     def _whole(self, count: int) -> OnnxRuntimeModel:
-        """The model for ONNX Runtime; each GRU node gets a name of its own."""
+        """The model for ONNX Runtime; each GRU node gets its own name."""
         names: dict[str, None] = {}
         own = [(node, self.grus[id(node)]) for node in self.nodes if id(node) in self.grus]
         for node, gru in (*own, *self.nested):

@@ -1,4 +1,4 @@
-"""Tensors in files of their own: the .pb files of ONNX test data."""
+"""Tensors in separate files: the .pb files of ONNX test data."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from onegru.operators.onnx import OLDEST_OPSET
 
 
 def infer_types(model: ModelProto) -> dict[str, TypeProto]:
-    """The types and shapes of a model's values, as far as onnx can tell: the converter needs them."""
+    """The types and shapes of a model's values, as onnx infers them: the converter needs them."""
     copy = infer_shapes(deepcopy(model))
     types = _types(copy)
     elements = {name: kind.tensor_type.elem_type for name, kind in types.items()}

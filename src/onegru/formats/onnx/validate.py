@@ -236,7 +236,7 @@ def placed(source: Source, data: bytes) -> tuple[bytes, Path | None]:
 
 
 def external_bytes(source: Source, tensor: TensorProto) -> bytes:
-    """The bytes of a tensor whose data lie in a file of their own."""
+    """The bytes of a tensor whose data lie in a separate file."""
     path, offset, length = external_place(source, tensor)
     try:
         with path.open("rb") as file:
@@ -289,7 +289,7 @@ def _check_equation(source: Source, node: NodeProto) -> None:
 def _check_strings(source: Source, strings: Iterable[str | bytes]) -> None:
     for text in strings:
         if isinstance(text, bytes):
-            raise source.error(f"{text!r}: not UTF-8; must be")
+            raise source.error(f"{text!r}: not UTF-8; must be valid UTF-8")
 
 
 # Tensors

@@ -29,7 +29,7 @@ _SOURCES = re.compile(
     r"Exception from \S+:\d+:|(Check '[^']*'|RuntimeError: Check '[^']*') failed at \S+:\d+:|RuntimeError:"
 )
 
-# The message of a GRU layer with illegal inputs, within one of OpenVINO's.
+# The message of a GRU layer with invalid inputs, within one of OpenVINO's.
 _OURS = re.compile(r"OneGRU node '(.*?)': (.*?)(?: At: .*)?$")
 
 # For how many sets of sizes a model is compiled, and how many are remembered in case they come again.
@@ -98,7 +98,7 @@ class Network:
             )
         try:
             self._model.validate_nodes_and_infer_types()
-        except Exception as error:  # whatever OpenVINO stumbles over
+        except Exception as error:  # OpenVINO raises errors of many classes
             raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from error
 
     def _for_any(self) -> _Compiled | None:
@@ -115,7 +115,7 @@ class Network:
         properties = {**_PROPERTIES, "INFERENCE_NUM_THREADS": get_num_threads()}
         try:
             compiled = core_with_extensions().compile_model(model, "CPU", properties)
-        except Exception as error:  # whatever OpenVINO stumbles over
+        except Exception as error:  # OpenVINO raises errors of many classes
             raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from error
         is_plain = _is_fixed(model) and not any(map(_is_input, model.outputs))
         return _Compiled(compiled, self._place, is_plain and not self._is_observed)
@@ -131,7 +131,7 @@ class Network:
             return compiled.run(given)
         except FormatError:
             raise
-        except Exception as error:  # whatever OpenVINO stumbles over
+        except Exception as error:  # OpenVINO raises errors of many classes
             line = _one_line(error)
             if (ours := _OURS.search(line)) is not None:
                 operator = self._operators.get(ours[1], "GRU")
@@ -193,7 +193,7 @@ def _is_input(output: Any) -> bool:
 
 
 class _Compiled:
-    """A compiled model, and its requests, each with tensors of its own.
+    """A compiled model, and its requests, each with separate tensors.
 
     Attributes:
         model: OpenVINO's.
@@ -323,7 +323,7 @@ def _read(text: str, weights: Array, place: str, where: str) -> Any:
         _check(network, place, weights.nbytes)
     except FormatError:
         raise
-    except Exception as error:  # whatever OpenVINO stumbles over
+    except Exception as error:  # OpenVINO raises errors of many classes
         raise FormatError(f"{place}: OpenVINO refuses it ({_one_line(error)})") from error
     return network
 

@@ -298,7 +298,7 @@ class _Reader:
         return PlacedLayer(layer, takes, gives)
 
     def _nested_gru(self, layer: Layer, owner: Layer) -> GruStep:
-        """A GRU layer in a body, whose values have names of their own."""
+        """A GRU layer in a body, whose values have their own names."""
         takes, gives = (
             [f"{owner.id}/{layer.id}:{port.id}" for port in ports] for ports in (layer.inputs, layer.outputs)
         )

@@ -235,7 +235,7 @@ def _starts(
             numbers = start.astype(np.float64)
             is_told = np.isfinite(numbers).all() and np.array_equal(numbers.astype(start.dtype), start)
         if not is_told:
-            raise parser.error(f"{read}: its first value holds what is no finite float64; must be finite")
+            raise parser.error(f"{read}: its first value is not finite in float64; must be finite")
         found[variable] = start
     return found
 
@@ -252,7 +252,7 @@ def _turn(root: ET.Element, layer: Layer, kind: str, name: str, data: dict[str, 
         for edges in root.iterfind("edges"):
             for edge in [edge for edge in edges if edge.get("to-layer") == layer.id]:
                 edges.remove(edge)
-    else:  # behind the model's own outputs, which are to keep their names
+    else:  # after the model's own outputs, which are to keep their names
         for layers in root.iterfind("layers"):
             if element in layers:
                 layers.remove(element)

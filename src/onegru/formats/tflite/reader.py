@@ -132,7 +132,9 @@ class _Reader:
         """A length that the file must have room for."""
         self.left -= length
         if self.left < 0:
-            raise FormatError("its parts lie on top of each other, or end behind it; broken or truncated")
+            raise FormatError(
+                "its sections overlap or extend beyond the end of the file; broken or truncated"
+            )
         return length
 
     def _numbers(self, owner: Any, name: str) -> tuple[int, ...]:
@@ -186,7 +188,7 @@ class _Reader:
             or min(shape, default=0) < 0
             or not tensor.Buffer() < model.BuffersLength()
         ):
-            raise FormatError(f"tensor {name!r}: its shape or buffer is not legal")
+            raise FormatError(f"tensor {name!r}: its shape or buffer is invalid")
         buffer, scales = model.Buffers(tensor.Buffer()), tensor.Quantization()
         is_quantized = scales is not None and scales.ScaleLength() > 0
         if not buffer.DataLength() or not dtype or tensor.Sparsity() is not None:

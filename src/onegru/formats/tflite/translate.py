@@ -154,7 +154,7 @@ class GraphWriter:
         return typed(self.values[index], self.tensor(index))
 
     def given(self, index: int) -> ValueInfoProto:
-        """An output, as a value of its own."""
+        """An output, as a separate value."""
         self.base = self.tensor(index).name
         return typed(self.emit("Identity", self.value(index)), self.tensor(index))
 

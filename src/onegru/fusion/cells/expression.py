@@ -28,7 +28,7 @@ class Expressions(Products):
         flow: the graph, or a loop's body.
         algebra: the atoms, for all flows of a model.
         indices: values that are indices of a loop's iteration.
-        slices: for an input of a body that is a slice: the value, its axis of time, 1 or -1 for the
+        slices: for an input of a body that is a slice: the value, its time axis, 1 or -1 for the
             direction, and whether the slice has that axis.
 
     Attributes:

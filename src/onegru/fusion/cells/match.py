@@ -132,7 +132,7 @@ class _Matcher:
         for number in numbers if self.is_float64 else ():
             if to_float32(number) != number:
                 words = "which a node's attributes would round; its outputs are float64"
-                raise MissError(f"{number!r} of its activations is no float32 number, {words}")
+                raise MissError(f"{number!r} of its activations is not a float32 number, {words}")
 
     def _blend(self, p: Polynomial) -> tuple[Polynomial, Polynomial] | None:
         """What the old state is multiplied by, and the candidate: p = keep∘h + (1 - keep)∘candidate."""

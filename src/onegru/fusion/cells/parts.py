@@ -36,7 +36,7 @@ def join_inputs(
         for monomial, coefficient in part.x.items():
             atom = algebra.atoms[monomial[0]]
             if len(monomial) != 1 or atom.place is None:
-                raise MissError("what it adds to a gate is no product of one value with a constant")
+                raise MissError("what it adds to a gate is not the product of one value and a constant")
             view: View = atom.place
             if atom.kind == "dot":
                 assert atom.matrix is not None

@@ -21,7 +21,7 @@ _SINCE = {"Expand": 8, "Max": 8, "Min": 8, "Less": 9, "Where": 9, "Range": 11}
 
 
 class Emitter(Builder):
-    """New operators in the place of a recurrence; what is there already is used again.
+    """New operators instead of a recurrence; what is there already is used again.
 
     Args:
         flow: where they go.
@@ -59,7 +59,7 @@ class Emitter(Builder):
     ) -> str:
         """Add an operator with one output, unless there is one like it."""
         if self.opset < _SINCE.get(kind, 0):
-            raise MissError(f"opset {self.opset} has no {kind} that is needed beside its node")
+            raise MissError(f"opset {self.opset} has no {kind} which its node needs")
         key = kind, tuple(inputs), tuple(sorted(attributes.items()))
         if not output and key in self.known:
             return self.known[key]

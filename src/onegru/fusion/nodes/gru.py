@@ -1,4 +1,4 @@
-"""A GRU node in the place of a recurrence, and the masks and lengths that it may need."""
+"""A GRU node instead of a recurrence, and the masks and lengths that it may need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SATURATED = {"float16": 3e4}  # what makes a sigmoid 1 whatever is added to it
 
 
 def mask_steps(emitter: Emitter, X: str, mask: str, cell: Cell) -> tuple[str, Array]:
-    """X and W for steps that may be switched off.
+    """X and W for steps that may be masked.
 
     X is zero where a step is off, and has one more column, which is then 1 and makes the update gate 1.
     """
@@ -29,7 +29,7 @@ def mask_steps(emitter: Emitter, X: str, mask: str, cell: Cell) -> tuple[str, Ar
     has_ends = ACTIVATIONS[f.name].bounds is not None
     saturates = has_ends and (f.name != "HardSigmoid" or f.parameters[0] > 0)
     if cell.clip is not None or not saturates:
-        raise MissError("steps are switched off that its update gate cannot switch off")
+        raise MissError("steps are masked that its update gate cannot switch off")
     T, B, width = emitter.shape(X)
     kept = emitter.op("Where", [mask, X, emitter.number(0.0)], "X_kept", (T, B, width))
     off = emitter.op("Not", [mask], "off", (T, B, 1))

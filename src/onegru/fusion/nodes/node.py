@@ -73,7 +73,7 @@ def add_node(
     X, width = _input(made, emitter, recurrence)
     whole, W, mask = X, cell.W, ""
     if any(len(mask.view.index) and cell.hidden_size > 1 for mask in cell.masks):
-        raise MissError("its steps are switched off unit by unit")
+        raise MissError("its steps are masked unit by unit")
     has_lengths = recurrence.lengths is not None and may_have_lengths(emitter, cell, asked)
     if cell.masks and not has_lengths:
         if recurrence.lengths is not None:

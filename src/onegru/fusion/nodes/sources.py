@@ -18,7 +18,7 @@ from onegru.fusion.cells.expression import Expressions
 class Sliced:
     """One value, of which each step takes a slice."""
 
-    view: View  # the value; the role of its axis of time is that of the first step
+    view: View  # the value; the role of its time axis is that of the first step
     axis: int  # that axis
     start: int  # the first index in time, or 0 for all of the axis
     count: int | None  # how many steps; None for as many as the axis has

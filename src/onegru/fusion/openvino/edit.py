@@ -48,7 +48,7 @@ class EditedIr:
         root: its XML, which `document` changes.
         graph: its layers, and the flow that they were read as.
         inputs: what the flow calls the model's inputs, by their names.
-        outputs: likewise.
+        outputs: as above.
         edit: the changes.
 
     Raises:

@@ -23,7 +23,7 @@ _PLACE = Path("model in memory")
 
 
 def add_sequences(model: Any) -> None:
-    """Put a sequence in the place of each loop that does nothing but what a cell does, over one axis."""
+    """Put a sequence instead of each loop that does nothing but what a cell does, over one axis."""
     nodes = model.get_ordered_ops()
     for node in nodes:
         for body, _ in bodies_of(node):

@@ -59,7 +59,7 @@ def fuse_ir(
 
 
 def _has_own_sizes(graph: IrGraph, parser: AttributeParser) -> bool:
-    """Whether ports say the sizes that values have, which OpenVINO infers anew.
+    """Whether ports say the sizes that values have, which OpenVINO infers again.
 
     They may be of before someone has changed the shape of a Parameter.
     """

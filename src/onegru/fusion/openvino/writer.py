@@ -122,7 +122,7 @@ class GraphWriter:
         return op.origin is None and op not in self.graph.inner
 
     def _lower(self) -> None:
-        """Put OpenVINO's operators in the place of new GRUs."""
+        """Put OpenVINO's operators instead of new GRUs."""
         for op in self.flow.ops:
             if self._is_new(op) and op.kind in GRUS:
                 layers = GruLayers(self.flow, self.reader.names)

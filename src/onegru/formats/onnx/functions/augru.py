@@ -70,7 +70,7 @@ def add_augru_functions(model: ModelProto, source: Source | None = None) -> bool
     """Give a model the functions of its AUGRU nodes, in place of those that it has.
 
     Nodes in bodies and in other functions count as well. Nodes that differ in their attributes, or in which
-    inputs they have, need functions of their own, for which they get domains of their own. The domains are
+    inputs they have, need separate functions, for which they get separate domains. The domains are
     added to the opsets, and the IR version is raised to one that has functions.
     """
     source = source or Source("the model")

@@ -139,7 +139,7 @@ def _inferred(
     plain: Sequence[NodeProto],
     chosen: Sequence[NodeProto],
 ) -> dict[str, int]:
-    """The bytes of each output of some nodes, as far as onnx can tell without computing anything."""
+    """The bytes of each output of some nodes, as onnx infers them without computing anything."""
     graph = GraphProto(name="constants")
     used = {name for node in chosen for name in node.input}
     held = {tensor.name: tensor for tensor in tensors if tensor.name in used}

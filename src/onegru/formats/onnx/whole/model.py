@@ -35,7 +35,7 @@ class OnnxRuntimeModel(RuntimeModel):
     exact_int8: bool  # whether ONNX Runtime is told to multiply integers of eight bits exactly
     most_ahead: int  # the largest size in bytes of a value that is computed ahead of the runs
     # the inputs that have defaults. These are constants, and so is what is computed of them, until a run
-    # gives others: such runs have a session of their own, of the model as it is
+    # gives others: such runs have a separate session, of the model as it is
     defaults: frozenset[str]
 
     def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:

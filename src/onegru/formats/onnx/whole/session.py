@@ -20,7 +20,7 @@ from onegru.runtimes.execution_provider import get_ep_name, register
 
 # Its messages begin with a code and its name.
 _STATUS = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
-# The message of a GRU node that is illegal, or has illegal inputs, within one of its own.
+# The message of a GRU node that is invalid, or has invalid inputs, within its own.
 _OURS = re.compile(r"INVALID_ARGUMENT.* onegru: (.*)")
 _ONLY_FATAL = 4  # of ONNX Runtime's log levels; it logs an error and raises it as well
 _MOST_AHEAD = "optimization.constant_folding_max_output_size_in_bytes"
@@ -66,7 +66,7 @@ class Session:
         if isinstance(model, bytes):
             model, folder = placed(source, model)
         elif source.beside is not None:
-            folder = None  # it follows links by itself
+            folder = None  # it follows links on its own
         entries = {} if most_ahead is None else {_MOST_AHEAD: str(most_ahead)}
         entries |= {} if folder is None else {FOLDER_OPTION: str(folder.resolve())}
         entries |= {_FOLDED_WEIGHTS: "1"} if folded_weights else {}
