@@ -289,8 +289,8 @@ def _small(machines: Machines) -> str:
     if "onegru" not in found:
         return ""
     called = {"onegru": "onegru", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "torch": "PyTorch"}
-    words = [f"{statistics.median(times):.2g} µs in {called[name]}" for name, times in found.items()]
-    return f"One step of H = 16 takes {', '.join(words)} (medians of the machines)."
+    words = [f"{called[name]} {statistics.median(times):.2g} µs" for name, times in found.items()]
+    return f"One step of H = 16 takes, as the median of the machines: {', '.join(words)}."
 
 
 # ---- machines

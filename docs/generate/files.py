@@ -1,4 +1,4 @@
-"""Which command takes which file: the table of docs/guides/conversion.md, held to the commands by tests."""
+"""Which command takes which file: a table of docs/reference/files.md; tests compare it with the commands."""
 
 from __future__ import annotations
 
@@ -31,46 +31,60 @@ YES: Cell = ()
 NAMED: Cell = (Reason("(--node NAME)", short="`--node`"),)
 NOTHING: Cell = (Reason("no decomposed GRU that could be fused", short="–"),)
 LAYERS: Cell = (
-    Reason("holds layers and no model that runs", "it holds layers, no model: `convert` makes one of them"),
+    Reason(
+        "holds layers and no model that runs", "The file contains layers. `convert` turns one into a model"
+    ),
 )
 FUSE = Reason("`onegru fuse` replaces", short="after `fuse`")
 FUSED: Cell = (FUSE,)
-BACKWARDS = Reason("runs from the last step", "a GRU starts at the last step")
-AS_IT_IS: Cell = (Reason("runs in chunks as it is", "it streams already: `onegru.load(FILE).stream()`"),)
+BACKWARDS = Reason(
+    "runs from the last step", "Not supported, because a GRU runs from the last step to the first"
+)
+AS_IT_IS: Cell = (
+    Reason("runs in chunks as it is", "Not necessary: the model streams with `onegru.load(FILE).stream()`"),
+)
 KEEPS: Cell = (Reason("stream() of it carries them", AS_IT_IS[0].text),)
 ONE_STEP: Cell = (
-    Reason("take one step in a run", "a run is one step: `onegru.load(FILE).stream()` carries its state"),
+    Reason(
+        "take one step in a run",
+        "Not necessary: a run is one step, and `onegru.load(FILE).stream()` feeds the state back",
+    ),
 )
 SWITCH = Reason(
-    "holds 1e+30 as a switch", "masked steps are switched off by a weight beside which int8 keeps no other"
+    "holds 1e+30 as a switch",
+    "Not supported, because one very large weight masks steps, and int8 has no precision left for the other "
+    "weights of its row",
 )
 LOOP = Reason(
     "is a loop, which is not followed",
-    "the layer behind the GRU has become a loop over steps; a Dense without TimeDistributed does not",
+    "Not supported, because the layer after the GRU is a loop over steps. Use Dense without TimeDistributed",
 )
 UNROLLED = Reason(
     "cuts out one step of a fixed number",
-    "the layer behind the GRU has become a copy for each step; a Dense without TimeDistributed does not",
+    "Not supported, because each step has a copy of the layer after the GRU. Use Dense without "
+    "TimeDistributed",
 )
-NOT_FLOAT32: Cell = (Reason("can be kept in int8: ", "its weights are not float32"),)
+NOT_FLOAT32: Cell = (Reason("can be kept in int8: ", "Not supported, because the weights are not float32"),)
 WEIGHTS: Cell = (
-    Reason("weights only, without activations", "it has weights without activations: save the model"),
+    Reason(
+        "weights only, without activations", "The file has weights without activations. Save the whole model"
+    ),
 )
 
 
 def _unread(words: str, remedy: str) -> tuple[Cell, ...]:
-    return ((Reason(words, f"it is not read: {remedy}"),),) * len(COMMANDS)
+    return ((Reason(words, f"Not read: {remedy}"),),) * len(COMMANDS)
 
 
-SCRIPT = _unread("torch.jit.load", "its state dict is, `torch.save(torch.jit.load(FILE).state_dict(), …)`")
+SCRIPT = _unread("torch.jit.load", "save the state dict, `torch.save(torch.jit.load(FILE).state_dict(), …)`")
 PROGRAM = _unread(
-    "torch.export.load", "its state dict is, `torch.save(torch.export.load(FILE).state_dict, …)`"
+    "torch.export.load", "save the state dict, `torch.save(torch.export.load(FILE).state_dict, …)`"
 )
 ARRAYS = _unread(
-    "onegru.from_torch or onegru.from_keras", "`onegru.from_torch` and `onegru.from_keras` take its arrays"
+    "onegru.from_torch or onegru.from_keras", "pass the arrays to `onegru.from_torch` or `onegru.from_keras`"
 )
 FOLDER = _unread(
-    "tf2onnx.convert --saved-model", "`python -m tf2onnx.convert --saved-model FOLDER` makes an ONNX model"
+    "tf2onnx.convert --saved-model", "convert it with `python -m tf2onnx.convert --saved-model FOLDER`"
 )
 
 NETWORK = (YES, YES, NOTHING, YES, YES, NAMED)
@@ -80,7 +94,7 @@ CHECKPOINT = (*(LAYERS,) * 5, YES)
 
 #: For each kind of file the files that tests have of it, and what each command does with them.
 KINDS: dict[str, tuple[tuple[str, ...], tuple[Cell, ...]]] = {
-    "`.onnx` of PyTorch, both exporters: nn.GRU alone": (
+    "`.onnx` of PyTorch, both exporters: one nn.GRU": (
         ("torch_legacy_layer.onnx", "torch_dynamo_layer.onnx"),
         LAYER,
     ),
@@ -94,11 +108,11 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[Cell, ...]]] = {
     "… stateful": (("keras_stateful.onnx",), DECOMPOSED),
     "… masked": (("keras_masked.onnx",), (*DECOMPOSED[:4], (FUSE, SWITCH), FUSED)),
     "… bidirectional ": (("keras_both.onnx",), (*DECOMPOSED[:3], (FUSE, BACKWARDS), *DECOMPOSED[4:])),
-    "… GRU, TimeDistributed, fixed steps": (
+    "… GRU, TimeDistributed, fixed number of steps": (
         ("keras_distributed.onnx",),
         (*DECOMPOSED[:3], (FUSE, UNROLLED), *DECOMPOSED[4:]),
     ),
-    "… GRU, TimeDistributed, open steps": (
+    "… GRU, TimeDistributed, dynamic number of steps": (
         ("keras_distributed_open.onnx",),
         (*DECOMPOSED[:3], (FUSE, LOOP), *DECOMPOSED[4:]),
     ),
@@ -110,9 +124,9 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[Cell, ...]]] = {
     "… by `rewrite --float16`": (("float16.onnx",), (*NETWORK[:4], NOT_FLOAT32, NAMED)),
     "… by `rewrite --decompose`": (("decomposed.onnx",), DECOMPOSED),
     "… by `stream`": (("streaming.onnx",), (*NETWORK[:3], AS_IT_IS, *NETWORK[4:])),
-    "`.xml` of OpenVINO, of an nn.GRU": (("torch_layer.xml",), LAYER),
-    "… of a network of PyTorch or ONNX": (("torch_net.xml", "onnx_net.xml"), NETWORK),
-    "… of nn.GRUCell, step by step": (("torch_cells.xml",), DECOMPOSED),
+    "`.xml` of OpenVINO: one nn.GRU": (("torch_layer.xml",), LAYER),
+    "… a network of PyTorch or ONNX": (("torch_net.xml", "onnx_net.xml"), NETWORK),
+    "… nn.GRUCell, step by step ": (("torch_cells.xml",), DECOMPOSED),
     "… stateful, of OpenVINO": (("stateful.xml",), (*LAYER[:3], KEEPS, *LAYER[4:])),
     "`.xml` with GRUSequence or AUGRUSequence": (("sequence.xml", "augru.xml"), LAYER),
     "… with GRUCell": (("cell.xml",), (*LAYER[:3], ONE_STEP, *LAYER[4:])),

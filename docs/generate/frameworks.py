@@ -1,4 +1,4 @@
-"""The table of docs/guides/conversion.md."""
+"""The table of frameworks in docs/reference/files.md."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ def frameworks() -> str:
                 _gates(framework),
                 "[input, units]" if framework.transposed else "[units, input]",
                 _biases(framework),
-                ", ".join(framework.activations)
-                if not framework.fixed_activations
-                else "sigmoid, tanh alone",
+                ", ".join(framework.activations) if not framework.fixed_activations else "only sigmoid, tanh",
             )
             for framework in (PYTORCH, KERAS, FLAX_LINEN, FLAX_NNX)
         ),

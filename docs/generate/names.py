@@ -30,11 +30,11 @@ GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
         ("inspect", "verify", *(f"conformance.{name}" for name in onegru.conformance.__all__)),
     ),
     "rewriting": (
-        "Models changed",
+        "Rewrite models",
         ("rewrite", "fuse", "make_streaming", "quantize", "Check"),
     ),
     "reports": (
-        "Reports",
+        "Result objects",
         tuple(f"reports.{name}" for name in onegru.reports.__all__ if not name.endswith("Stream")),
     ),
     "frameworks": (

@@ -137,7 +137,7 @@ inline void CheckStorage(const char* name, const Tensor& tensor, ElementType sto
     for (const float number : numbers) {
       const float kept = is_short ? FromFloat16Bits(Float16Bits(number)) : FromBFloat16Bits(BFloat16Bits(number));
       if (std::isfinite(number) && !std::isfinite(kept))
-        refuse("holds " + ShortText(number) + ", infinite in " + NameOf(storage) + "; must be kept in " +
+        refuse("holds " + ShortText(number) + ", which is infinite in " + NameOf(storage) + "; must be stored as " +
                (is_short ? "bfloat16 or float32" : "float32"));
     }
   }
@@ -145,16 +145,15 @@ inline void CheckStorage(const char* name, const Tensor& tensor, ElementType sto
   const auto inputs = static_cast<std::size_t>(tensor.shape[2]);
   if (inputs > kMaxInt8Inputs)
     refuse("shape " + InWords(tensor.shape) + "; its last axis must be at most " + std::to_string(kMaxInt8Inputs) +
-           " to be kept in int8");
+           " for int8");
   if (!std::all_of(numbers.begin(), numbers.end(), [](float number) { return std::isfinite(number); }))
-    refuse("holds NaN or infinity; must be finite to be kept in int8");
+    refuse("contains NaN or infinity; must be finite for int8");
   for (std::size_t row = 0; row < numbers.size(); row += inputs) {
     for (std::size_t first = 0, size; first < inputs; first += size) {
       size = std::min(inputs - first, group_size == 0 ? inputs : group_size);
       if (const float found = SwitchAmong(numbers.subspan(row + first, size)))
-        refuse("holds " + ShortText(found) +
-               " as a switch, as masked steps have it, beside which int8 makes zeros of " +
-               "the other weights; must be kept in bfloat16 or float32");
+        refuse("holds " + ShortText(found) + " as a mask weight, so int8 leaves no resolution for the other weights; " +
+               "must be stored as bfloat16 or float32");
     }
   }
 }

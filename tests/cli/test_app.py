@@ -74,7 +74,7 @@ def test_targets(cli: Cli) -> None:
     targets = onegru.targets()
     lines = cli("targets").out.splitlines()
     *lines, of_int8, of_build, of_openvino = lines
-    assert of_build.startswith("built for: ") and ("alone" in of_build) == targets.is_native
+    assert of_build.startswith("built for: ") and ("one target" in of_build) == targets.is_native
     assert of_int8 == f"int8: by {targets.int8.upper()}"
     assert [line.split()[0] for line in lines] == list(targets.available)
     assert [line.split()[0] for line in lines if line.endswith("in use")] == [targets.chosen]
@@ -197,8 +197,8 @@ BY_OPTION = {
     "nodes": (["quantize", "--node", "none"], "--node: 'none'; must be"),
     "nodes of layers": (["convert", "--node", "none"], "--node: 'none'; no such GRU node"),
     "quantize": (["stream", "--quantize", "--node", "none"], "--node: no GRU node is called 'none'"),
-    "group_size": (["quantize", "--group-size", "5"], "--group-size: 5; must be 32, 64, 128 or left out"),
-    "keras_version": (["convert", "--keras-version", "2.3"], "--keras-version: '2.3'; must be left out, as"),
+    "group_size": (["quantize", "--group-size", "5"], "--group-size: 5; must be 32, 64, 128 or not given"),
+    "keras_version": (["convert", "--keras-version", "2.3"], "--keras-version: '2.3'; remove it, as"),
     "time": (["stream", "--time", "none=1"], "--time: 'none' is not an input; must be one of 'X'"),
 }
 

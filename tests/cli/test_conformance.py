@@ -109,7 +109,7 @@ def test_onegru_itself(cli: Cli) -> None:
         (("export", ""), "'' is not a file or folder; must be a name"),
         (
             ("run", "--runtime", "onegru", "--precision", "default"),
-            "--precision: 'default'; must be left out, as openvino is not among the runtimes",
+            "--precision: 'default'; has no effect, because openvino is not among the runtimes; remove it",
         ),
         (
             ("run", "--runtime", "onnx", "--case", "grucell_3__usual"),

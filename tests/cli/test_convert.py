@@ -200,7 +200,7 @@ def test_a_difference_leaves_nothing(
     as_layers = ["--initial-h"] if name == "b.onnx" else []  # else the model would be rewritten as a whole
     result = convert("a.onnx", name, "--overwrite", *as_layers)
     assert (result.code, result.err) == (1, "")
-    assert "differs, most at [" in result.out and f"did not write {name}\n" in result.out
+    assert "differs, most at [" in result.out and f"not written: {name}\n" in result.out
     assert {item.name: item.read_bytes() for item in Path().iterdir()} == before
     document = json.loads(convert("a.onnx", name, "--overwrite", "--json", *as_layers).out)
     assert document["written"] is False and not document["outputs"][0]["agrees"]
@@ -339,7 +339,7 @@ NOT_ALONE: dict[str, tuple[list[onnx.NodeProto], str]] = {
     ),
     "own state": (
         [gru("X", ["Y", "Y_h"], initial_h="h", name="g")],
-        "has an initial state of its own",
+        "has its own initial state",
     ),
     "side by side": (
         [gru("X", ["Y"], name="g"), gru("X", ["Y_h"], name="g2")],
@@ -359,7 +359,7 @@ def test_a_model_that_does_more(convert: Cli, case: tuple[list[onnx.NodeProto], 
     result = convert("model.onnx", "m.xml", "--node", "g")
     assert result.code == 0, result.err
     says = "the state that 'g' starts from is left out, as a layer has none" in " ".join(result.err.split())
-    assert says == (reason == "has an initial state of its own")
+    assert says == (reason == "has its own initial state")
 
 
 def test_other_lengths_for_each_layer(convert: Cli) -> None:
@@ -432,8 +432,8 @@ def test_arguments(convert: Cli) -> None:
     convert("none.onnx", "b.xml").refused("none.onnx: No such file or directory")
     convert("none.safetensors", "b.xml").refused("none.safetensors: No such file or directory")
     convert("a.onnx", "none/b.xml").refused("TARGET: folder 'none' does not exist")
-    convert("a.onnx", "b.xml", "--opset", 14).refused("--opset: 14; must be left out for .xml")
-    convert("a.onnx", "b.onnx", "--cell").refused("--cell: True; must be left out for .onnx")
+    convert("a.onnx", "b.xml", "--opset", 14).refused("--opset: 14; remove it for .xml")
+    convert("a.onnx", "b.onnx", "--cell").refused("--cell: True; remove it for .onnx")
     convert("a.safetensors", "b.onnx", "--node", "g").refused("--node: 'g'; no such GRU in a.safetensors")
     Path("folder.onnx").mkdir()
     convert("a.onnx", "folder.onnx", "--overwrite").refused("TARGET: 'folder.onnx' is a folder")

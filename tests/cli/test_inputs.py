@@ -131,7 +131,7 @@ def test_unnamed_dimensions(cli: Cli) -> None:
     nodes = [gru("X", ["Y"])]
     save(Path(), model(graph(nodes, [value("X", shape=[None, 1, I])], ["Y"], WEIGHTS)))
     said = cli("run", "model.onnx", "--random", 0)
-    assert said.code == 0 and "random inputs with X.0=7; --dim NAME=SIZE for others" in said.err
+    assert said.code == 0 and "random inputs with X.0=7; to change a size, add --dim NAME=SIZE" in said.err
     assert cli("run", "model.onnx", "--random", 0, "--dim", "X.0=2").code == 0
 
 
@@ -389,4 +389,6 @@ def test_one_size_for_every_open_dimension(command: str, cli: Cli) -> None:
     result = cli(words[0], "m.onnx", "t.onnx", *words[1:], "--dims", 3)
     assert result.code == 0, result.err
     assert f"over {2 if '--dim' in words else 3} steps" in result.out, result.out
-    assert "given with --no-check" in cli("rewrite", "m.onnx", "u.onnx", "--dims", 3, "--no-check").err
+    assert (
+        "has no effect with --no-check" in cli("rewrite", "m.onnx", "u.onnx", "--dims", 3, "--no-check").err
+    )

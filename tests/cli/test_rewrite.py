@@ -132,13 +132,13 @@ def test_samples(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rows", 3, "--axes", "X=time"], "--axes and --rows: given without --samples"),
+        (["--rows", 3, "--axes", "X=time"], "--axes and --rows: have no effect without --samples"),
         (["--samples", "a", "-i", "b"], "--samples: has no effect with --input; remove one of them"),
         (["--samples", "a", "--column", "X"], "--column: 'X'; must be NAME=COLUMN"),
         (["--samples", "a", "--axes", "X"], "--axes: 'X'; must be NAME=AXIS,..."),
         (["--min-snr", 150], "min_snr_db: 150.0 dB; no GRU node keeps as much in int8"),
         (["--node", "none"], "nodes: 'none'; must be among 'gru [1]'"),
-        (["-i", "x.npy", "--dim", "T=3"], "--dim: has an effect only on random inputs"),
+        (["-i", "x.npy", "--dim", "T=3"], "--dim: has no effect here; it applies to random inputs"),
     ],
 )
 def test_refused_options(source: Path, tmp_path: Path, options: list[object], message: str) -> None:
@@ -184,7 +184,7 @@ def test_quantize_and_streaming(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "W and R became int8" in result.output
     result = run("quantize", target, again, "--overwrite", "-i", f"X={x}", "--dim", "B=2")
-    assert str(result.exception).startswith("--dim: has an effect only on random inputs")
+    assert str(result.exception).startswith("--dim: has no effect here; it applies to random inputs")
     other = save(
         tmp_path, model(graph([gru("X", ["Y"], initial_h="h")], [value("X"), value("h")], ["Y"], weights()))
     )
@@ -195,9 +195,9 @@ def test_quantize_and_streaming(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--node", "one"], "--node: given without --quantize"),
+        (["--node", "one"], "--node: has no effect without --quantize"),
         (["--time", "X"], "--time: 'X'; must be INPUT=AXIS, such as X=1"),
-        (["--no-check", "--tolerance", 0.1], "--tolerance: given with --no-check"),
+        (["--no-check", "--tolerance", 0.1], "--tolerance: has no effect with --no-check"),
     ],
 )
 def test_refused_options_of_stream(source: Path, tmp_path: Path, options: list[object], words: str) -> None:

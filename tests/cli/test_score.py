@@ -99,7 +99,7 @@ def test_skipped_rows_and_json(cli: Cli, given: dict[str, Path]) -> None:
         "on_error (--on-error) can skip such rows"
     )
     done = cli(*command, "--on-error", "skip")  # as nothing was written
-    assert done.out.splitlines()[-1] == f"1 row skipped: {given['out']}/_errors says which and why"
+    assert done.out.splitlines()[-1] == f"1 row skipped; {given['out']}/_errors lists the rows and reasons"
     cli(*command).refused("holds results of another run: on_error")
     document = cli(*command, "--on-error", "skip", "--json").document()
     assert {name: document[name] for name in ("rows", "skipped", "rows_now")} == {

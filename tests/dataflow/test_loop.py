@@ -225,7 +225,7 @@ def test_x_taken_in_another_order_leaves_a_loop(index: str) -> None:
     model, search = check_fused(at.net.model(), at.net.feeds)
     assert {found.form for found in search.fused} <= {"cell"}
     assert kinds(model).count("Loop") == 1
-    assert any("no slice of one value for each iteration" in miss.reason for miss in search.near_misses)
+    assert any("neither one slice for each iteration" in miss.reason for miss in search.near_misses)
 
 
 # Shapes

@@ -18,7 +18,7 @@ from tests.support.machine.repository import DIGITS, ROOT
 
 def documented_lines() -> list[str]:
     """The lines that compile and run the program; the guide and the example's own page have the same ones."""
-    pages = (ROOT / "docs" / "guides" / "cpp.md", ROOT / "examples" / "cpp" / "README.md")
+    pages = (ROOT / "docs" / "guides" / "onnxruntime.md", ROOT / "examples" / "cpp" / "README.md")
     found = [
         re.findall(r"^(?:c\+\+|build/main) .*$", page.read_text(encoding="utf-8"), re.M) for page in pages
     ]
@@ -46,7 +46,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
     subprocess.run([*compile_line, *warnings], cwd=ROOT, check=True)
     command = run_line[:3]
     done = subprocess.run(run_line, cwd=ROOT, check=True, capture_output=True, text=True)
-    guide = (ROOT / "docs" / "guides" / "cpp.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "guides" / "onnxruntime.md").read_text(encoding="utf-8")
     told = re.search(r"blank image, `(.*?)`", guide)
     assert told is not None and abs(float(told[1]) - float(done.stdout)) < 1e-5
     logits = next(iter(onegru.load(DIGITS).run({"rows": np.zeros((1, 8, 8), np.float32)}).values()))

@@ -291,7 +291,7 @@ def test_a_zip_with_nothing_of_pytorch(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     with zipfile.ZipFile(path, "w"):
         pass
-    with pytest.raises(FormatError, match=r"x\.pt: .*\(holds no data\.pkl of its own\)"):
+    with pytest.raises(FormatError, match=r"x\.pt: .*\(holds no data\.pkl\)"):
         onegru.load_layers(path)
 
 

@@ -66,20 +66,20 @@ def test_what_surrounds_a_state_dict(tmp_path: Path) -> None:
 def test_tensors_that_no_gru_has(tmp_path: Path, prefix: str, extra: str) -> None:
     """Cells of others, with PyTorch's names: Equinox', those with layer norm."""
     arrays = {**state(prefix=prefix), f"{prefix}{extra}": np.zeros((3 * H, I), np.float32)}
-    words = f"'{prefix}{extra}' next to the tensors of a GRU, which no GRU of PyTorch has"
+    words = f"'{prefix}{extra}' next to the tensors of a GRU, which no PyTorch GRU has"
     with pytest.raises(onegru.SpecError, match=words):
         onegru.from_torch(arrays)
     with pytest.raises(onegru.SpecError, match=words):
         onegru.from_torch(arrays, prefix=prefix)
     for content in (arrays, {"model": arrays}, [arrays]):
-        with pytest.raises(FormatError, match=f"no GRU with weights of its own: .*{extra}' beside"):
+        with pytest.raises(FormatError, match=f"no GRU with its own weights: .*{extra}' next to"):
             onegru.load_layers(write_checkpoint(tmp_path / "x.pt", content))
     safetensors = pytest.importorskip("safetensors.numpy")
     safetensors.save_file(arrays, tmp_path / "x.safetensors")
-    with pytest.raises(FormatError, match=f"no GRU with weights of its own: .*{words}"):
+    with pytest.raises(FormatError, match=f"no GRU with its own weights: .*{words}"):
         onegru.load_layers(tmp_path / "x.safetensors")
     within = {**state(prefix=prefix), **state(prefix=f"{prefix}inner.")}
-    with pytest.raises(onegru.SpecError, match=r"inner\.weight_ih_l0' beside the names"):
+    with pytest.raises(onegru.SpecError, match=r"inner\.weight_ih_l0' next to the tensors"):
         onegru.from_torch(within, prefix=prefix)
     arrays = {f"a.{name}": array for name, array in arrays.items()}
     arrays |= state(prefix="decoder.")  # which is one, and the other is left out as an LSTM is

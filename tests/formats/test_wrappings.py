@@ -59,7 +59,9 @@ def test_shards(tmp_path: Path, end: str) -> None:
             onegru.load(path)
     second.unlink()
     for path in (first, index):
-        with pytest.raises(FormatError, match=r"model-00002-of-00002.*not beside it; all must be there"):
+        with pytest.raises(
+            FormatError, match=r"model-00002-of-00002.*not in the same folder; all shards must be there"
+        ):
             onegru.load_layers(path)
 
 
@@ -78,7 +80,7 @@ def test_a_tensor_that_two_shards_hold(tmp_path: Path) -> None:
         ({"weight_map": {}}, "no 'weight_map'"),
         ([1], "no 'weight_map'"),
         ({"weight_map": {str(n): str(n) for n in range(2000)}}, "names 2000 shards"),
-        ({"weight_map": {"a": "x.index.json"}}, "not beside it"),
+        ({"weight_map": {"a": "x.index.json"}}, "not in the same folder"),
     ],
 )
 def test_indexes_that_are_none(tmp_path: Path, index: Any, words: str) -> None:

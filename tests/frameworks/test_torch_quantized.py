@@ -159,11 +159,11 @@ def test_what_is_no_gru_of_its_own() -> None:
         def forward(self, *inputs: Any) -> Any:
             return 2 * super().forward(*inputs)[0]
 
-    with pytest.raises(SpecError, match=r"^source: Louder, which computes in a way of its own"):
+    with pytest.raises(SpecError, match=r"^source: Louder, which computes in its own way"):
         onegru.from_torch(Louder(I, H))
     module = quantized()["gru"]
     module.register_forward_hook(lambda *_: None)
-    with pytest.raises(SpecError, match=r"^source: 'GRU' has hooks or a forward of its own"):
+    with pytest.raises(SpecError, match=r"^source: 'GRU' has hooks or its own forward"):
         onegru.from_torch(module)
 
 

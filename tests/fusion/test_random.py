@@ -38,7 +38,7 @@ Generator = np.random.Generator
 #: The reasons for which a drawn model may be left alone.
 AFFINE_RESET = "its candidate takes no state"
 AT_ITS_BOUND = "its ThresholdedRelu is cut off just where it begins"
-NO_SWITCH = "steps are switched off that its update gate cannot switch off"
+NO_SWITCH = "masks steps, but its update gate cannot become 1"
 NO_PRODUCT = "its gates take values that no matrix multiplies"
 #: What a cell's parts are told by where one of the above is not the first to be looked at.
 NO_BLEND = "what it adds to the old state is not"

@@ -231,7 +231,7 @@ def test_refusals(engine: str) -> None:
         switched = matrix.copy()
         switched[0, 3, 2] = 1e30  # as masked steps become, beside which all others would be zeros
         with pytest.raises(
-            onegru.SpecError, match=rf"^{name}: holds 1e\+30 as a switch.*must be kept in bfloat16"
+            onegru.SpecError, match=rf"^{name}: holds 1e\+30 as a mask weight.*must be stored as bfloat16"
         ):
             make(**{name: switched}, weight_storage="int8")
         only = np.where(switched == np.float32(1e30), switched, 0)
@@ -243,7 +243,7 @@ def test_refusals(engine: str) -> None:
             refuse(message, make, **{name: wrong}, weight_storage="int8")
     wide = np.zeros((1, 3, 131073), f32)
     refuse(
-        "W: shape [1, 3, 131073]; its last axis must be at most 131072 to be kept in int8",
+        "W: shape [1, 3, 131073]; its last axis must be at most 131072 for int8",
         make,
         wide,
         np.zeros((1, 3, 1), f32),

@@ -52,7 +52,7 @@ def test_nodes_of_one_name(tmp_path: Path) -> None:
 
 
 def test_weights_that_are_computed(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="no GRU with weights of its own"):
+    with pytest.raises(FormatError, match="no GRU with its own weights"):
         onegru.load_layers(onnx_model(tmp_path, ("first",), weight="V"))
     node = gru("X", ["Y"])
     node.op_type = "Identity"

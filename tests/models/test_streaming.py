@@ -79,11 +79,11 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"cannot run in chunks, as GRU node 'gru1' runs from the last step"):
         onegru.load(path).stream(rewrite=True)
     model = onegru.load(save(tmp_path, built([CAUSAL["GRU"]], 4)))
-    with pytest.raises(SpecError, match=r"^state: given with rewrite=True"):
+    with pytest.raises(SpecError, match=r"^state: has no effect with rewrite=True"):
         model.stream({"a": "b"}, rewrite=True)
-    with pytest.raises(SpecError, match=r"^time: given without rewrite=True"):
+    with pytest.raises(SpecError, match=r"^time: has no effect without rewrite=True"):
         model.stream(time={"X": 2})
-    with pytest.raises(SpecError, match=r"^delay: given without rewrite=True"):
+    with pytest.raises(SpecError, match=r"^delay: has no effect without rewrite=True"):
         model.stream(delay=True)
 
 

@@ -202,10 +202,10 @@ def test_numbers_that_are_not_finite() -> None:
     W, R = np.ones((1, 6, 5), np.float32), np.zeros((1, 6, 2), np.float32)
     W[0, 0, 0] = np.inf  # a gate that is 0 or 1
     left = onegru.quantize(onegru.GRU(W, R), X, mode="W8A8")
-    assert left.grus[0].mode == "float32" and "W: holds NaN or infinity" in left.grus[0].reason
+    assert left.grus[0].mode == "float32" and "W: contains NaN or infinity" in left.grus[0].reason
     assert left.grus[0].modes == {} and left.weight_storage == {}
     R[0, 0, 0] = np.inf  # and all is NaN from the second step on
-    with pytest.raises(SpecError, match=r"^samples: of output 'Y' .* numbers are finite, so that"):
+    with pytest.raises(SpecError, match=r"^samples: of output 'Y' .* numbers are finite, so the comparison"):
         onegru.quantize(onegru.GRU(W, R), X, mode="W8A8")
 
 
@@ -218,16 +218,16 @@ def test_numbers_that_are_not_finite() -> None:
         ({"min_snr_db": "40"}, "min_snr_db: "),
         ({"samples": []}, r"samples: \[\]; must be inputs of a run"),
         ({"samples": 3}, "samples: 3; must be inputs of a run"),
-        ({"samples": "small.onnx"}, "target: given with a model or layers in memory"),
+        ({"samples": "small.onnx"}, "target: has no effect with a model or layers in memory"),
         ({"samples": X, "target": X}, "target: .*; must be the name of a file"),
         ({"samples": X[..., :4]}, "X: "),
         ({"samples": {"X": X, "h": X}}, "samples: .*'h'"),
-        ({"dims": {"T": 3}}, "dims: given with a layer"),
+        ({"dims": {"T": 3}}, "dims: has no effect with a layer"),
         ({"seed": -1}, "seed: -1"),
         ({"mode": ""}, "mode: ''; must be one of"),
         ({"min_snr_db": 9, "modes": ["W8A8", "W4"]}, "modes: 'W4'; must be one of"),
         ({"modes": 3}, "modes: 3; must be some of"),
-        ({"modes": ["W8A8"]}, "modes: given without min_snr_db, where it has no effect"),
+        ({"modes": ["W8A8"]}, "modes: has no effect without min_snr_db"),
         ({"nodes": False}, "nodes: False; must be names of GRUs"),
         ({"samples": X * np.float32(np.nan)}, "samples: of output 'Y' 0 of .* numbers are finite"),
         ({"samples": X[:0, :0]}, "samples: no output holds a number"),

@@ -25,8 +25,8 @@ from tests.support.rewrite_cases import Case
         ({"layout": 2}, "layout: 2; must be 0 or 1"),
         ({"layout": 1, "opset": 13}, "opset: 13; must be at least 14, as GRU node 'gru' has layout"),
         ({"layout": 1, "runtime": "onnxruntime"}, "layout: 1; must be 0 for onnxruntime"),
-        ({"layout": 0, "decompose": True}, "layout: given with decompose"),
-        ({"split": True, "decompose": True}, "split: given with decompose"),
+        ({"layout": 0, "decompose": True}, "layout: has no effect with decompose"),
+        ({"split": True, "decompose": True}, "split: has no effect with decompose"),
         ({"decompose": True, "opset": 9}, "opset: 9; must be at least 11 to decompose GRU node 'gru'"),
         ({"dtype": "int8"}, "dtype: 'int8'; must be 'float16'"),
         ({"runtime": "tvm"}, "runtime: 'tvm'; must be 'onnxruntime' or 'openvino'"),
@@ -69,7 +69,7 @@ def test_illegal_arguments(options: dict[str, Any], message: str, tmp_path: Path
         ({"seed": True}, "seed: True; must be an integer, at least 0"),
         ({"inputs": 3}, "inputs: 3; must be a mapping from names to arrays"),
         ({"inputs": []}, "inputs: []; must be a mapping from names to arrays"),
-        ({"inputs": {}, "dims": {"T": 3}}, "dims: given with inputs"),
+        ({"inputs": {}, "dims": {"T": 3}}, "dims: has no effect together with inputs"),
     ],
 )
 def test_illegal_checks(options: dict[str, Any], message: str) -> None:

@@ -1037,7 +1037,9 @@ def test_a_quantized_model_streams_first(tmp_path: Path) -> None:
     scale, zero = net.constant(0.05), net.constant(128, np.uint8)
     quantized = net.add("QuantizeLinear", padded(net, net.last, 2), scale, zero)
     net.last = net.conv(net.add("DequantizeLinear", quantized, scale, zero), 3)
-    words = r"QuantizeLinear node .* put in front of time.*; make the model stream before it is quantized$"
+    words = (
+        r"QuantizeLinear node .* put before the first step.*; make the model stream before it is quantized$"
+    )
     with pytest.raises(SpecError, match=words):
         onegru.make_streaming(save(tmp_path, net.proto()), time={"X": 2})
 
@@ -1086,8 +1088,8 @@ def test_in_int8(tmp_path: Path) -> None:
         ({"time": {"Q": 1}}, "time: 'Q' is not an input; must be one of"),
         ({"time": {"X": 3}}, "time: axis 3 of 'X'; must be below its rank, 3"),
         ({"time": {"X": "1"}}, "time"),
-        ({"opset": 15}, "opset: given without quantize"),
-        ({"group_size": 32}, "group_size: given without quantize"),
+        ({"opset": 15}, "opset: has no effect without quantize"),
+        ({"group_size": 32}, "group_size: has no effect without quantize"),
         ({"delay": 2}, "delay: 2; must be True or False"),
         ({"quantize": 1}, "quantize: 1; must be True, False or names"),
     ],
@@ -1332,7 +1334,9 @@ def test_convolutions_that_a_runtime_has_fused(activation: str, in_front: bool, 
     source, target = optimized(save(tmp_path, net.proto()), "EXTENDED"), tmp_path / "t.onnx"
     assert "FusedConv" in {item.op_type for item in onnx.load(source).graph.node}
     if in_front and activation not in ("Relu", "LeakyRelu", "Tanh"):
-        with pytest.raises(SpecError, match=r"FusedConv node '\w+' adds to steps of zeros that were put in"):
+        with pytest.raises(
+            SpecError, match=r"FusedConv node '\w+' adds to steps of zeros that were put before"
+        ):
             onegru.make_streaming(source, target, check=False)
         return
     onegru.make_streaming(source, target, check=False)

@@ -80,7 +80,7 @@ def test_layers(tmp_path: Path) -> None:
     layer = onegru.GRU(WEIGHTS["W"], WEIGHTS["R"], WEIGHTS["B"], attention=True)
     for row, scores, sample in zip(rows, attention, read_samples(layer, files), strict=True):
         assert_bits(layer(**sample)[0], layer(row[:, None], attention=scores[:, None])[0])
-    with pytest.raises(SpecError, match=r"^axes: given with layers"):
+    with pytest.raises(SpecError, match=r"^axes: has no effect with layers"):
         read_samples(layer, files, axes={"X": ["time"]})
 
 

@@ -99,7 +99,7 @@ def test_storage(name: str, tmp_path: Path) -> None:
         for row, got in zip(rows, values(used(table(rows))["Y_h"]), strict=True):
             assert np.array_equal(got.ravel(), alone(layer.with_storage("int8", "int8"), row)["Y_h"])
     with pytest.raises(
-        onegru.SpecError, match=r"^weight_storage: 'int8'; must be None where model is no file"
+        onegru.SpecError, match=r"^weight_storage: 'int8'; must be None if model is not a file"
     ):
         Scorer(layer, weight_storage="int8")
 
@@ -293,7 +293,7 @@ def test_no_rows_and_only_bad_rows() -> None:
         ({"batch": 0}, "batch: 0; must be an integer, 1…131072"),
         ({"num_threads": 0}, "num_threads: 0; must be an integer, 1…64"),
         ({"nodes": ["g"]}, "nodes: given with layers"),
-        ({"axes": {"X": ["batch", "time", "i"]}}, "axes: given with layers"),
+        ({"axes": {"X": ["batch", "time", "i"]}}, "axes: has no effect with layers"),
     ],
 )
 def test_refusals(arguments: dict[str, Any], message: str) -> None:

@@ -112,7 +112,7 @@ def test_grus_that_are_named(tmp_path: Path) -> None:
         onegru.SpecError, match=r"^nodes: 'GRU_9'; no such GRU in .*; must be one of 'GRU_0', "
     ):
         compare_with(lone, path, nodes=["GRU_9"])
-    with pytest.raises(onegru.SpecError, match=r"^nodes: given without against"):
+    with pytest.raises(onegru.SpecError, match=r"^nodes: has no effect without against"):
         onegru.verify(lone, nodes=["GRU_1"])
 
 

@@ -235,7 +235,7 @@ def test_the_public_function(tmp_path: Path) -> None:
     assert onegru.verify(path, feeds(), against=path, runtimes=["onnxruntime"]).against is not None
     wrong = [
         ({"runtimes": ["tvm"]}, "runtimes: 'tvm'; must be one of"),
-        ({"inputs": feeds(), "dims": {"T": 3}}, "dims: given with inputs"),
+        ({"inputs": feeds(), "dims": {"T": 3}}, "dims: has no effect together with inputs"),
         ({"dims": {"nothing": 3}}, "dims: 'nothing'; must be an open dimension"),
         ({"against": 3}, "against: 3; must be"),
         ({"runtimes": "onnx"}, "runtimes: 'onnx'; must be a list of names"),

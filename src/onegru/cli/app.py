@@ -150,10 +150,10 @@ def _as_given(error: onegru.OneGRUError) -> str:
             # At the beginning, or after the names of a file and a node, which may contain any text.
             split = words.partition if words.startswith(f"{argument}: ") else words.rpartition
             place, found, said = split(f"{argument}: ")
-            what, must, wanted = said.rpartition("; must be ")
             # On the command line, None means that the option is not given.
-            wanted = re.sub(r"^None\b|(?<= or )None\b", "left out", wanted)
-            return f"{place}{option}: {what}{must}{wanted}" if found else words
+            said = re.sub(r"; must be None\b", "; remove it", said)
+            said = re.sub(r" or None$", " or not given", said)
+            return f"{place}{option}: {said}" if found else words
     return words
 
 

@@ -136,7 +136,9 @@ def refuse(options: Mapping[str, object], when: str) -> None:
     """Raise SpecError if options are given that have no effect."""
     given = [name for name, value in options.items() if value not in (None, [], False)]
     if given:
-        raise SpecError(f"{' and '.join(given)}: has no effect {when}; remove it")
+        raise SpecError(
+            f"{' and '.join(given)}: {'has' if len(given) == 1 else 'have'} no effect {when}; remove it"
+        )
 
 
 def show_rewriting(report: Rewriting, *, as_json: bool) -> None:

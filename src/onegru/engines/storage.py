@@ -75,7 +75,9 @@ def storage_problem(matrix: Array, weight_storage: str | None) -> str:
         lost = matrix[np.isfinite(matrix) & (np.abs(matrix) >= _INFINITE[weight_storage])]
         wider = "bfloat16 or float32" if weight_storage == "float16" else "float32"
         return (
-            f"holds {lost[0]:.3g}, infinite in {weight_storage}; must be kept in {wider}" if lost.size else ""
+            f"holds {lost[0]:.3g}, which is infinite in {weight_storage}; must be stored as {wider}"
+            if lost.size
+            else ""
         )
     if matrix.shape[-1] > _MOST_INPUTS:
         shape = list(matrix.shape)
@@ -85,7 +87,7 @@ def storage_problem(matrix: Array, weight_storage: str | None) -> str:
     if switch := _switch(matrix, group_size(weight_storage)):
         return (
             f"holds {switch:.3g} as a mask weight, so int8 leaves no resolution for the "
-            "other weights; must be kept in bfloat16 or float32"
+            "other weights; must be stored as bfloat16 or float32"
         )
     return ""
 

@@ -1,4 +1,4 @@
-"""What a file says of the size of a GRU node's X, and whether its lengths cover all steps of it."""
+"""The size of a GRU node's X, and whether its lengths cover all steps, as stated in a file."""
 
 from __future__ import annotations
 

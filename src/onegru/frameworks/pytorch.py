@@ -112,8 +112,8 @@ class Group:
                 )
         if self.other:
             return (
-                f"{self.other!r} next to the tensors of a GRU, which no PyTorch GRU has: it computes "
-                "something else, or that tensor has to be left out"
+                f"{self.other!r} next to the tensors of a GRU, which no PyTorch GRU has; remove the "
+                "tensor from the mapping if it does not change the result"
             )
         if self.astray:
             return (

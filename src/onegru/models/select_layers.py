@@ -1,4 +1,4 @@
-"""The layer or stack in a file: named nodes of a model, or all of a model of nothing but GRUs."""
+"""Select the layer or stack of a model: named nodes, or all GRUs of a chain."""
 
 from __future__ import annotations
 

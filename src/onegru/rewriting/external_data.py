@@ -1,4 +1,4 @@
-"""External data of a model that is changed: they come into its file, or stay outside where they are too many.
+"""External data of a rewritten model: embedded in its file, or kept outside if too large.
 
 Until a changed model is written, its external data are looked up where its source has them.
 """

@@ -1,4 +1,4 @@
-"""What makes a model of whole sequences run in chunks of time: the states that it needs, and where they go.
+"""The plan for streaming a model: the states that it needs, and their positions.
 
 After N steps of input, a value of the streaming model has N - delay steps; the others are still to come. The
 delay is negative where the first chunk begins with steps that an operator has put in front. A

@@ -1,4 +1,4 @@
-"""A few steps of a few rows on the parameters as they are: nothing is packed, so nothing can go stale."""
+"""Fast path for short calls: runs on unpacked PyTorch parameters."""
 
 from __future__ import annotations
 

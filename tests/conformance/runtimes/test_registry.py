@@ -64,15 +64,16 @@ def test_all_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"precision": "f8"}, "precision: 'f8'; must be one of f32, default"),
         (
             {"names": ["onegru"], "providers": ["CPUExecutionProvider"]},
-            "provider: 'CPUExecutionProvider'; must be left out, as onnxruntime is not among the runtimes",
+            "provider: 'CPUExecutionProvider'; has no effect, because onnxruntime is not among the "
+            "runtimes; remove it",
         ),
         (
             {"names": ["onnx"], "engines": ["native"]},
-            "engine: 'native'; must be left out, as onegru is not among the runtimes",
+            "engine: 'native'; has no effect, because onegru is not among the runtimes; remove it",
         ),
         (
             {"names": ["onegru"], "precision": "f32"},
-            "precision: 'f32'; must be left out, as openvino is not among the runtimes",
+            "precision: 'f32'; has no effect, because openvino is not among the runtimes; remove it",
         ),
     ],
 )

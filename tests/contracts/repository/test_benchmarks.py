@@ -145,7 +145,7 @@ def test_machines_side_by_side(tmp_path: Path) -> None:
     assert read_machines(sorted((tmp_path / "machines").iterdir())) == machines
     page = "\n".join(story(machines))
     for line in (
-        "| | beside | One (AVX2) | Two (AVX2) |",
+        "| | baseline | One (AVX2) | Two (AVX2) |",
         "| GRUs of real models | fastest other runtime | 4.0× / – | 0.5× / – |",
         "| a call every 10 ms | fastest other runtime | – | – |",
     ):

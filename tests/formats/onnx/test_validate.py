@@ -261,7 +261,7 @@ def test_texts_that_are_not_utf_8(tmp_path: Path, place: str) -> None:
     assert pattern in data
     wrong = b"\xff" * len(text)
     bad = data.replace(pattern, bytes([len(text)]) + wrong)
-    assert refused(tmp_path, bad) == f"{wrong!r}: not UTF-8; must be"
+    assert refused(tmp_path, bad) == f"{wrong!r}: not UTF-8; must be valid UTF-8"
 
 
 @pytest.mark.parametrize(

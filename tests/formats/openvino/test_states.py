@@ -299,6 +299,6 @@ def test_first_values_that_are_refused(tmp_path: Path) -> None:
     place = numbers.index(draw(1, 1, H).tobytes())
     numbers[place : place + 4] = np.float32(np.nan).tobytes()
     path.with_suffix(".bin").write_bytes(numbers)
-    refuse(path, "ReadValue layer .*: its first value holds what is no finite float64")
+    refuse(path, "ReadValue layer .*: its first value is not finite in float64")
     path.with_suffix(".bin").unlink()
     refuse(path, r"Const layer .*: 'three.bin' cannot be read")

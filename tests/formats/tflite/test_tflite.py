@@ -210,7 +210,7 @@ def test_other_loops_are_no_layers(tmp_path: Path, change: Callable[[Places], No
     path = tmp_path / "x.tflite"
     path.write_bytes(places.data)
     for read in (onegru.load_layers, onegru.inspect):
-        with pytest.raises(FormatError, match=f"no GRU with weights of its own; .*{words}"):
+        with pytest.raises(FormatError, match=f"no GRU with its own weights; .*{words}"):
             read(path)
 
 

@@ -425,7 +425,7 @@ def times(number: float, function: Function) -> Function:
 
 NEARLY: dict[str, tuple[Callable[[float], Step], str]] = {
     "update gate": (lambda k: Step(f=times(k, SIGMOID)), "its update gate is {} times Sigmoid"),
-    "candidate": (lambda k: Step(g=times(k, TANH)), "{} of its activations is no float32 number"),
+    "candidate": (lambda k: Step(g=times(k, TANH)), "{} of its activations is not a float32 number"),
     "1 - z": (
         lambda k: Odd(
             blend=lambda net, z, h, n: net(

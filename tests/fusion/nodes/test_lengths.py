@@ -108,5 +108,5 @@ def test_masks() -> None:
 
 def test_an_update_gate_that_does_not_saturate() -> None:
     net = masked_loop("", by_mask=True, f="Softplus")
-    assert reasons(net.model()) == {"steps are switched off that its update gate cannot switch off"}
+    assert reasons(net.model()) == {"masks steps, but its update gate cannot become 1"}
     assert has_lengths(masked_loop("Less", f="Softplus"), [4, 2, 0])  # which sequence_lens can

@@ -232,7 +232,7 @@ def test_what_a_trace_says_of_itself() -> None:
     assert trace.directions == ("forward", "reverse")
     assert trace.lengths.tolist() == [6, 6, 6] and trace.initial_h.shape == (2, 3, 4)
     card = trace._repr_html_()
-    assert "reverse" in card and card.count("<img ") == 4
+    assert "reverse" in card and "<img" not in card
 
 
 def test_wrong_parts_are_refused() -> None:
@@ -259,7 +259,7 @@ def test_nothing_to_see(shape: tuple[int, ...]) -> None:
     assert all(item.steps == 0 and item.gates[0].mean is None for item in trace.summary())
     assert "GRU" in trace._repr_html_() or "Gates" in trace._repr_html_()
     if shape[1]:
-        assert "no steps" in trace.to_html()
+        assert "an empty sequence" in trace.to_html()
     else:
         with pytest.raises(onegru.SpecError, match=r"^batch: empty; must have rows"):
             trace.to_html()

@@ -29,7 +29,7 @@ def mask_steps(emitter: Emitter, X: str, mask: str, cell: Cell) -> tuple[str, Ar
     has_ends = ACTIVATIONS[f.name].bounds is not None
     saturates = has_ends and (f.name != "HardSigmoid" or f.parameters[0] > 0)
     if cell.clip is not None or not saturates:
-        raise MissError("steps are masked that its update gate cannot switch off")
+        raise MissError("masks steps, but its update gate cannot become 1")
     T, B, width = emitter.shape(X)
     kept = emitter.op("Where", [mask, X, emitter.number(0.0)], "X_kept", (T, B, width))
     off = emitter.op("Not", [mask], "off", (T, B, 1))
