@@ -40,8 +40,7 @@ def replace_grus(
     Args:
         model: an `openvino.Model`; it is changed.
         weight_storage: storage type of the weights of float32 layers, as in `onegru.GRU`: one type for all,
-        or
-            a mapping from their friendly names to types; None, or a layer left out, for float32.
+            or a mapping from their friendly names to types; None, or a layer left out, for float32.
         activation_storage: type of activations with int8 weights, as in `onegru.GRU`.
         flush_subnormals: whether states that are almost 0 count as 0, as in `onegru.GRU`.
 
