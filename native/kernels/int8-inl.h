@@ -268,7 +268,7 @@ HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_b
 // Keeps a loop's sum in its register: GCC would store it in each pass where registers are scarce after the loop.
 template <class V>
 HWY_INLINE void KeepInRegister([[maybe_unused]] V& sum) {
-#if HWY_ARCH_X86 && !defined(_MSC_VER)
+#if HWY_ARCH_X86 && HWY_COMPILER_GCC_ACTUAL  // Clang checks "+v" against the flags of the whole unit
 #if HWY_TARGET == HWY_AVX3
   asm("" : "+v"(sum.raw));
 #elif HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128

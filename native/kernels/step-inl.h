@@ -105,7 +105,8 @@ HWY_INLINE auto H(const StepState<C>& s, const At& at) {
 
 // The first `width` units of a vector, which are also in `stored`.
 template <class D, class V>
-HWY_INLINE void StorePart(D d, V units, size_t width, [[maybe_unused]] const hn::TFromD<D>* stored, hn::TFromD<D>* to) {
+HWY_INLINE void StorePart([[maybe_unused]] D d, V units, size_t width, [[maybe_unused]] const hn::TFromD<D>* stored,
+                          hn::TFromD<D>* to) {
 #if HWY_TARGET == HWY_AVX3
   hn::BlendedStore(units, hn::FirstN(d, width), d, to);
 #else

@@ -1,4 +1,4 @@
-"""onegru as a backend of the `onnx` package, for onnx's own test runner and other tools.
+"""onegru as a backend of the `onnx` package.
 
 Source of the interface: `onnx.backend.base`.
 """

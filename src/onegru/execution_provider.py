@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution provider: a session that has it runs every GRU of its model by onegru.
+"""ONNX Runtime's execution provider for GRU nodes.
 
     onegru.execution_provider.register()
     session = onnxruntime.InferenceSession(

@@ -66,7 +66,7 @@ def rewrite_command(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rewrite the GRU nodes of an ONNX model; the rest of the model stays as it is.
+    """Rewrite the GRU nodes of an ONNX model, and keep its other nodes.
 
     onegru compares TARGET with SOURCE, and writes it only if they agree up to rounding.
 

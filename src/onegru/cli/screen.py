@@ -1,4 +1,4 @@
-"""The terminal: text that is safe on it, and a progress bar for what takes longer than two seconds."""
+"""Terminal output: safe text and progress bars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A case of the conformance kit: one GRU node, its inputs, and what its outputs must be.
+"""A case of the suite: one GRU node, its inputs and its expected outputs.
 
 In quantized cases other nodes, QuantizeLinear and DequantizeLinear, are around it.
 """
@@ -38,7 +38,7 @@ class _Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """One node of one operator.
+    """A case of the conformance suite.
 
     Attributes:
         operator: which version of which operator.
@@ -49,7 +49,7 @@ class Case:
     choices: Mapping[str, str]
 
     def level(self, factor: str) -> str:
-        """The level of a factor; empty if the operator has no such factor."""
+        """Return the level of a factor, or an empty string."""
         known = factors_of(self.operator).get(factor) or AROUND.get(factor)
         return "" if known is None else self.choices.get(factor, known.usual)
 
@@ -145,7 +145,7 @@ class Case:
         return _lower(self, self.inputs)
 
     def output_dtype(self) -> np.dtype[Any]:
-        """The type that outputs must have."""
+        """Return the type that outputs must have."""
         return numpy_dtype(self.dtype)
 
     @cached_property

@@ -137,7 +137,7 @@ def quantized_cases() -> tuple[Case, ...]:
 
 @cache
 def kit_cases() -> tuple[Case, ...]:
-    """All cases, the quantized ones last."""
+    """Return all cases, with the quantized ones last."""
     return all_cases() + quantized_cases()
 
 

@@ -1,4 +1,4 @@
-"""Whether what a runtime gave is what a case expects."""
+"""Compare the outputs of a runtime with those of a case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the outputs of a case must be, and how far each number may be off: derived, not guessed.
+"""The expected outputs of a case, with a derived tolerance for each value.
 
 The expectation is the float64 reference's. The tolerance is a bound on the error of every implementation that
 computes the equations in the case's type. It is carried along with the numbers, by the same equations

@@ -43,7 +43,7 @@ def fed_inputs(case: Case) -> dict[str, Array]:
 
 
 def onnx_model(case: Case) -> ModelProto:
-    """The case as an ONNX model of one node; its inputs and outputs are called as the specification does.
+    """Return a case as an ONNX model of one node, with the specification's names.
 
     A quantized case has the nodes that store its tensors as integers, too.
 
@@ -137,7 +137,7 @@ def _quantizing(case: Case) -> tuple[list[NodeProto], list[NodeProto], list[Tens
 
 
 def ir_files(case: Case) -> tuple[bytes, bytes]:
-    """The case as an OpenVINO IR: the content of its .xml and of its .bin."""
+    """Return a case as an OpenVINO IR: the contents of .xml and .bin."""
     net, fed = Net(), fed_inputs(case)
     inputs: list[Value] = []
 

@@ -29,7 +29,7 @@ def try_runtime(
     timeout: float | None = SECONDS,
     progress: Callable[[int, int], None] | None = None,
 ) -> RuntimeResults:
-    """Compare a runtime of your own with the cases of the kit, in processes that may crash or hang.
+    """Run your runtime on the suite's cases, in processes that can crash or hang.
 
         results = onegru.conformance.try_runtime(my_gru, "gru_14__*")
         print(results.summary())  # 81 passed, 1 differed

@@ -1,4 +1,4 @@
-"""How runtimes did on the cases of the kit."""
+"""Results of the suite's cases in runtimes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class RuntimeResults:
         return " ".join(filter(None, [self.runtime, self.version, *self.options.values()]))
 
     def counts(self) -> dict[Status, int]:
-        """How many cases there are of each status."""
+        """Count the cases of each status."""
         found = Counter(outcome.status for outcome in self.outcomes.values())
         return {status: found[status] for status in STATUSES}
 

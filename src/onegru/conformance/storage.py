@@ -1,4 +1,4 @@
-"""Tensors of a case in integers: how they are drawn, and what DequantizeLinear makes of them.
+"""Integer tensors of quantized cases.
 
 A scale is a power of two times an integer of four bits. So (q - zero point)·scale has no more bits than the
 case's type, and is the same number in that type as in float64: what a case expects does not depend on how a

@@ -1,4 +1,4 @@
-"""The activation functions of the ONNX specification: a row has all that Python knows of each.
+"""The activation functions of the ONNX specification, as a table.
 
 Source: ONNX's GRU, section "Activation functions"; defaults are those of the ONNX operators of the same
 names, Affine's those of a former ONNX operator. ScaledTanh has no defaults.

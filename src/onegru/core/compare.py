@@ -1,4 +1,4 @@
-"""How far two arrays differ, in value and in units in the last place, and how far they may."""
+"""Compare arrays: differences, ULP, SNR and tolerances."""
 
 from __future__ import annotations
 

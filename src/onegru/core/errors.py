@@ -1,4 +1,4 @@
-"""What onegru raises, and its one warning.
+"""The exceptions and the warning of onegru.
 
 All public classes set `__module__` to onegru, so that pickles survive a move.
 """
@@ -15,7 +15,7 @@ from typing import Any, Self
 
 
 class OneGRUError(Exception):
-    """Base of every error that onegru raises on purpose."""
+    """Base class of onegru's exceptions."""
 
     __module__ = "onegru"
 
@@ -32,7 +32,7 @@ class OneGRUError(Exception):
 
 
 class SpecError(OneGRUError, ValueError):
-    """An attribute, shape, type or value that the specification forbids.
+    """Invalid or unsupported argument.
 
     The message names the argument, and says what it is and what it must be.
 
@@ -53,7 +53,7 @@ class SpecError(OneGRUError, ValueError):
 
     @classmethod
     def of(cls, argument: str, words: str) -> Self:
-        """One that is about an argument: what it is, and what it must be."""
+        """Create an error about an argument: its value, and the rule."""
         return cls(f"{argument}: {words}", argument)
 
 
@@ -92,7 +92,7 @@ def is_own_mistake(error: Exception) -> bool:
 
 
 class MissingExtraError(OneGRUError, ImportError):
-    """An optional dependency is not installed; the message says which extra brings it.
+    """Missing optional package; the message names the extra.
 
     Args:
         package: what is missing.

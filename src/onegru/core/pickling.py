@@ -1,4 +1,4 @@
-"""What an object keeps when it is pickled or copied: its parts, and what subclasses add."""
+"""Pickle and copy objects with slots and subclasses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What DequantizeLinear makes of integers."""
+"""Dequantize integers like DequantizeLinear."""
 
 from __future__ import annotations
 

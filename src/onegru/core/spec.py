@@ -140,7 +140,7 @@ def _is_pair(pair: object) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Weights:
-    """The weights of a `Spec`, in gate order z, r, h; private, read-only copies.
+    """The weights of a `Spec`, as read-only copies in the gate order z, r, h.
 
     Attributes:
         W: input weights, [D, 3H, I].

@@ -1,4 +1,4 @@
-"""A `Spec` as JSON, and back from JSON that anybody may have written."""
+"""A `Spec` as JSON, and back from untrusted JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions about values that lead to the same questions about others, along chains of any length.
+"""Iterative graph queries, for chains of any length.
 
 A function that asks itself of what a value is made of would be nested as deep as a file's chain of operators
 is long, which Python does not bear. Such functions get `answered_once`: each answer is kept, and questions

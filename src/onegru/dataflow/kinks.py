@@ -1,4 +1,4 @@
-"""Where operators bend: the sides of each kink that runs have reached, and how near they came to others."""
+"""Points where operators are not smooth, and the sides that runs have covered."""
 
 from __future__ import annotations
 

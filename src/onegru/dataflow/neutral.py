@@ -1,4 +1,4 @@
-"""Tensors of one number, and what they leave as it is."""
+"""Constants with one value, and operators that they do not change."""
 
 from __future__ import annotations
 

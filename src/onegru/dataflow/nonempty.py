@@ -1,4 +1,4 @@
-"""Guards against runs without steps, which leave every other run as it is."""
+"""Guards against empty sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One operator of a model, and what is known of its values' sizes."""
+"""One operator of a model, and the known sizes of its values."""
 
 from __future__ import annotations
 

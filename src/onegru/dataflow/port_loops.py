@@ -1,4 +1,4 @@
-"""OpenVINO's TensorIterator and Loop, as the search for recurrences sees them."""
+"""OpenVINO's TensorIterator and Loop, for the search for recurrences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a picture shows: panels of numbers over time, of one run or of two that are compared."""
+"""Data of the page of gate values: panels over time, for one run or two."""
 
 from __future__ import annotations
 

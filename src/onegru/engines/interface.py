@@ -1,4 +1,4 @@
-"""The interface of an engine: what it is given, and what it does."""
+"""The interface of an engine."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ Targets.__module__ = "onegru.reports"
 
 
 def targets() -> Targets:
-    """Which SIMD targets the native core has here, and which one it uses.
+    """Return the available SIMD targets and the one in use.
 
     Raises:
         SpecError: ONEGRU_TARGET or ONEGRU_NUM_THREADS is invalid.
@@ -93,13 +93,14 @@ def targets() -> Targets:
 
 
 def set_num_threads(n: int | None) -> None:
-    """Let a call use up to `n` threads, its own included. Their number never changes a result.
+    """Set the maximum number of threads of a call, including the calling thread.
+
+    The number never changes a result. The environment variable ONEGRU_NUM_THREADS has the same effect.
 
     Args:
-        n: 1…64; None for the default: the first number of the environment variable OMP_NUM_THREADS, else the
-            number of physical cores that the process may use: a second thread on the same core does not help.
-            Of these cores, on Linux, a call uses fewer for as long as other processes want them.
-            ONEGRU_NUM_THREADS sets it from outside.
+        n: 1…64. None for the default: the first number of the environment variable OMP_NUM_THREADS, else the
+            number of physical cores that the process can use. On Linux, a call uses fewer of these cores
+            while other processes need them.
 
     Raises:
         SpecError: n is not such a number.
@@ -113,7 +114,7 @@ def set_num_threads(n: int | None) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads a call may use, its own included."""
+    """Return the maximum number of threads of a call."""
     _honour_environment()
     return _native.num_threads()
 
@@ -125,7 +126,7 @@ def asked_threads() -> int | None:
 
 
 def empty_cache() -> int:
-    """Release the memory that is kept for new outputs.
+    """Release the cached memory of outputs.
 
     New outputs of 64 KiB and more reuse the memory of earlier ones that are gone: fresh memory costs more
     than the arithmetic of a small layer. At most 64 MiB are kept, and memory unused for ten seconds is

@@ -1,4 +1,4 @@
-"""Weights as a layer keeps them: in 16 bits, or in int8 with scales for each output channel."""
+"""Weight storage in 16 bits, or in int8 with scales."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A layer that is trained: its weights are new in every call, and a call has gradients."""
+"""Forward pass and gradients of a layer that is trained."""
 
 from __future__ import annotations
 

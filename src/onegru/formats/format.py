@@ -1,4 +1,4 @@
-"""What each kind of file gives: its layers or its graph, and the files that belong to it."""
+"""The formats of files, and the reader of each."""
 
 from __future__ import annotations
 

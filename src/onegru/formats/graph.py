@@ -1,4 +1,4 @@
-"""What a file holds, as plain data: the same for every file format."""
+"""The content of a model file, as plain data."""
 
 from __future__ import annotations
 

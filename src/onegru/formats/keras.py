@@ -1,4 +1,4 @@
-"""The reading half of `keras_archive`: what a saved Keras model says of its GRUs, sent as plain data.
+"""Read a saved Keras model in a child process.
 
 It runs in a separate process, as a broken file can crash the HDF5 library.
 """
@@ -63,7 +63,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Collected:
-    """What a file holds."""
+    """Description of the GRUs in a file."""
 
     version: str  # of Keras
     grus: list[tuple[str, _Found, list[Array]]]  # the GRUs, by name, with their arrays

@@ -1,4 +1,4 @@
-"""Opening the file of a model or of layers: only here, once, its type detected from its content."""
+"""Open files, and detect their kind from the content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `torch.save` wrote, read without PyTorch and without running anything.
+"""Read files of `torch.save` without PyTorch and without running code.
 
 A pickle is a program for a machine that calls whatever it names. Here `pickletools` reads its instructions,
 and only containers, plain values and tensors are made; anything else becomes `Unknown`. So no step takes more

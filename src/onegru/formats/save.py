@@ -37,7 +37,7 @@ def save_layers(
     batch_size: int | None = None,
     seq_length: int | None = None,
 ) -> None:
-    """Write a layer or a stack to a file. The file is replaced completely or not at all.
+    """Write a layer or a stack to a file.
 
     If the process is killed, or the machine stops, what was there or the new layer is found, whole: of an IR
     as well, in OpenVINO too. Two that write the same IR at the same time must take turns.

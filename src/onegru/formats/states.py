@@ -1,4 +1,4 @@
-"""Which inputs of a model are states, and which outputs are the same states after a run.
+"""Find inputs and outputs of a model that are the same state.
 
 An exported streaming model has the initial state of its GRUs as an input and their last state as an output.
 Between these and the GRUs lie only operators that move, cut or join arrays. Numbered elements are sent

@@ -1,4 +1,4 @@
-"""What a streaming model says of its states in its metadata, under `STREAM_KEY`: written and read."""
+"""Read and write the metadata of streaming models."""
 
 from __future__ import annotations
 

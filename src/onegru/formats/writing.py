@@ -1,4 +1,4 @@
-"""What the writers of models share: a model's inputs, and the names of its values."""
+"""Inputs and value names of models that onegru writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Zip archives that others wrote, read in bounded memory."""
+"""Read untrusted zip archives in bounded memory."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def from_flax(
     activation_fn: str | None = None,
     engine: str = "auto",
 ) -> GRU:
-    """A layer from a GRUCell of Flax, linen or NNX.
+    """Create a layer from a GRUCell of Flax (linen or NNX).
 
     Args:
         source: the parameters of a linen `GRUCell` ({"ir": {"kernel": [I, H], "bias": [H]}, "iz", "in", "hr",
@@ -251,7 +251,7 @@ def _runs_in_reverse(argument: str, nnx: Any, module: Any, cell: Any) -> bool | 
 
 
 def to_flax(layer: GRU, *, form: str = "linen", direction: str | None = None) -> dict[str, dict[str, Array]]:
-    """The parameters of a `GRUCell` of Flax; Flax is not needed.
+    """Convert a layer to the parameters of a Flax `GRUCell`.
 
     For linen they are what stands under "params"; for NNX, what `nnx.update(cell, …)` takes. Linen has no
     biases on hr and hz, and NNX none on dense_h: ours are added to those on the inputs, which keeps the

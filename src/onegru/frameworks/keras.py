@@ -27,7 +27,7 @@ def from_keras(
     recurrent_activation: str | None = None,
     engine: str = "auto",
 ) -> GRU | Stack:
-    """A layer, or a stack of layers, from Keras 3.
+    """Create a layer or stack from a Keras layer or its arrays.
 
     Args:
         source: a built `keras.layers.GRU`, `GRUCell`, `RNN` of a `GRUCell` or of `StackedRNNCells`, a
@@ -198,7 +198,7 @@ def _holds_gru(keras: Any, layer: Any) -> bool:
 
 
 def to_keras_weights(source: GRU) -> list[Array]:
-    """The arrays of a layer, as `layer.set_weights` of Keras takes them; Keras is not needed.
+    """Convert a layer to the arrays of a Keras layer's `set_weights`.
 
     Args:
         source: without clip and attention. With linear_before_reset=False, Keras has one bias: ours are added
@@ -222,7 +222,7 @@ def _keras_arrays(layer: GRU, where: str = "") -> list[Array]:
 
 
 def to_keras(source: GRU | Stack, *, return_sequences: bool = True, return_state: bool = False) -> Any:
-    """A built Keras layer that computes what a layer or stack computes, of its type.
+    """Convert a layer or stack to a built Keras layer.
 
     Args:
         source: without clip and attention, with activations that Keras has by the same formula. With

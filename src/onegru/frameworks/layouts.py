@@ -1,4 +1,4 @@
-"""How PyTorch, Keras and Flax keep a GRU's weights, as data; the algorithm is in `weights`.
+"""Weight layouts of PyTorch, Keras and Flax, as data.
 
 Sources: the documentation and the published sources of torch 2.13, Keras 2.1 to 3.15, and Flax 0.12.
 Canonical gates are z, r, h; each framework names, orders, joins and transposes them in its own way.

@@ -135,7 +135,7 @@ _OURS = ("onegru.torch.modules", "onegru.torch.cells")
 def from_torch(
     source: object, *, prefix: str | None = None, batch_first: bool | None = None, engine: str = "auto"
 ) -> GRU | Stack:
-    """A layer, or a stack of layers, from PyTorch.
+    """Create a layer or stack from a PyTorch module or state dict.
 
     Args:
         source: an `nn.GRU` or `nn.GRUCell`, or one of `onegru.torch`, or of PyTorch's dynamic quantization
@@ -409,7 +409,7 @@ def read_group(group: Group, *, engine: str = "auto", where: str = "", layout: i
 
 
 def to_torch_state_dict(source: GRU | Stack, *, prefix: str = "") -> dict[str, Array]:
-    """The tensors of a layer or stack, as `nn.GRU` names them; torch is not needed.
+    """Convert a layer or stack to the arrays of an `nn.GRU` state dict.
 
     Args:
         source: forward or bidirectional, with the reset gate after the recurrent product
@@ -451,7 +451,7 @@ def to_torch_state_dict(source: GRU | Stack, *, prefix: str = "") -> dict[str, A
 
 
 def to_torch(source: GRU | Stack, *, batch_first: bool | None = None) -> Any:
-    """An `nn.GRU` that computes what a layer or stack computes, of its type, on the CPU, without dropout.
+    """Convert a layer or stack to an `nn.GRU` on the CPU.
 
     Args:
         source: as for `to_torch_state_dict`.

@@ -1,4 +1,4 @@
-"""What a search through a model finds."""
+"""Results of a search for GRUs."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def gru(
     opset: int = 22,
     engine: str = "auto",
 ) -> tuple[Array, Array]:
-    """ONNX's GRU, versions 1, 3, 7, 14 and 22.
+    """Compute ONNX's GRU, in versions 1, 3, 7, 14 and 22.
 
         zt = f(Xt*(Wz^T) + Ht-1*(Rz^T) + Wbz + Rbz)
         rt = f(Xt*(Wr^T) + Ht-1*(Rr^T) + Wbr + Rbr)
@@ -119,7 +119,7 @@ def gru_cell(
     linear_before_reset: bool = False,
     engine: str = "auto",
 ) -> Array:
-    """OpenVINO's GRUCell-3: one step.
+    """Compute one step of OpenVINO's GRUCell-3.
 
         zt = f(Xt*(Wz^T) + Ht-1*(Rz^T) + Wbz + Rbz)
         rt = f(Xt*(Wr^T) + Ht-1*(Rr^T) + Wbr + Rbr)
@@ -182,7 +182,7 @@ def gru_sequence(
     linear_before_reset: bool = False,
     engine: str = "auto",
 ) -> tuple[Array, Array]:
-    """OpenVINO's GRUSequence-5: GRUCell-3 over time, in either direction or both.
+    """Compute OpenVINO's GRUSequence-5: several steps, in one or both directions.
 
     The equations are those of `gru_cell`. Source: the published specification of GRUCell-3, over sequences.
 
@@ -241,7 +241,7 @@ def augru_cell(
     linear_before_reset: bool = False,
     engine: str = "auto",
 ) -> Array:
-    """OpenVINO's AUGRUCell: one step of a GRU whose update gate an attention score scales.
+    """Compute one step of OpenVINO's AUGRUCell, a GRU with attention.
 
         rt  = f(Xt*(Wr^T) + Ht-1*(Rr^T) + Wbr + Rbr)
         zt  = f(Xt*(Wz^T) + Ht-1*(Rz^T) + Wbz + Rbz)
@@ -302,7 +302,7 @@ def augru_sequence(
     linear_before_reset: bool = False,
     engine: str = "auto",
 ) -> tuple[Array, Array]:
-    """OpenVINO's AUGRUSequence: AUGRUCell over time.
+    """Compute OpenVINO's AUGRUSequence: several steps of AUGRUCell.
 
     The equations are those of `augru_cell`. Source: the published specification of AUGRUCell, over sequences.
 

@@ -42,7 +42,7 @@ _RANKS = {"W": 3, "R": 3, "B": 2}  # the first axis is that of directions
 
 
 class GRU(_native.Caller):
-    """A GRU layer: weights prepared once for many calls `layer(X, initial_h, …)`, as `run` describes.
+    """A GRU layer that packs its weights once for many calls.
 
     The weights are laid out as in ONNX's GRU, gate order z, r, h. One step, for each row and direction:
 
@@ -151,7 +151,16 @@ class GRU(_native.Caller):
         activation_storage: str | None = None,
         flush_subnormals: bool = False,
     ) -> Self:
-        """The layer of a Spec and its Weights.
+        """Create a layer from a Spec and its Weights.
+
+        Args:
+            spec: the specification.
+            weights: the weights, which must fit it.
+            engine: as in `GRU`.
+            weight_storage: as in `GRU`.
+            layout: as in `GRU`.
+            activation_storage: as in `GRU`.
+            flush_subnormals: as in `GRU`.
 
         Raises:
             SpecError: the weights do not fit the spec, or an argument is invalid.
@@ -314,7 +323,7 @@ class GRU(_native.Caller):
         attention: ArrayLike | None = None,
         layout: int | None = None,
     ) -> GateTrace:
-        """The gates z, r, n and the state h at each step of a call.
+        """Return the gates z, r, n and the state h at each step.
 
         h is bitwise identical to Y. The gates are computed by the class's equations in float64, each step
         from the h before it, and rounded once. All have the axes [T, D, B, H], in either layout.
@@ -349,7 +358,7 @@ class GRU(_native.Caller):
         return gates_of(GateTrace, self._spec, self.weights, storages, problem, name, source)
 
     def with_storage(self, weight_storage: str | None, activation_storage: str | None = None) -> GRU:
-        """The same layer with its weights, as they are now, kept in another type.
+        """Return the layer with its weights stored in another type.
 
         Args:
             weight_storage: as of the class; None for the layer's own type.
@@ -364,7 +373,7 @@ class GRU(_native.Caller):
         return GRU.from_canonical(self._spec, self.weights, layout=self._layout, **options._asdict())
 
     def stream(self, batch_size: int = 1) -> Stream:
-        """A stream of `batch_size` rows through this layer, which must run forward, from a state of zeros.
+        """Create a stream of `batch_size` rows through a forward layer.
 
         Raises:
             SpecError: batch_size is not at least 1, or the layer does not run only forward.

@@ -18,7 +18,7 @@ from onegru.layers.gru import check_layout
 
 
 def pad(sequences: Sequence[ArrayLike] | Any, *, layout: int = 0) -> tuple[Array, Array]:
-    """Put sequences of different lengths into one array, with zeros after the shorter ones.
+    """Pad sequences of different lengths to one array.
 
         X, sequence_lens = onegru.pad([first, second, third])
         Y, Y_h = layer(X, sequence_lens=sequence_lens)

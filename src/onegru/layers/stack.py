@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Stack:
-    """Layers on top of each other; the lengths of a batch hold for all of them, as in PyTorch's `nn.GRU`.
+    """A stack of GRU layers, each of which reads the outputs of the one below.
 
     Layer i+1 takes, for each step, the concatenated outputs of layer i's directions: its input size is D·H of
     the layer below.
@@ -87,7 +87,7 @@ class Stack:
         return stack_card([(item.spec, item.weight_storage) for item in self], [("layout", layout)])
 
     def with_storage(self, weight_storage: str | None, activation_storage: str | None = None) -> Stack:
-        """The same stack with the weights of all layers kept in another type, as `GRU.with_storage`.
+        """Return the stack with all weights stored in another type.
 
         Raises:
             SpecError: an argument is invalid, or the layers are not float32.
@@ -141,7 +141,7 @@ class Stack:
         sequence_lens: ArrayLike | None = None,
         layout: int | None = None,
     ) -> tuple[GateTrace, ...]:
-        """The gates of each layer at each step of a call, as `GRU.trace` gives them.
+        """Return the gates of each layer at each step.
 
         Args:
             X: as for a call, like all arguments.
@@ -200,7 +200,7 @@ class Stack:
         return [state.swapaxes(0, 1) for state in states] if layout else states
 
     def stream(self, batch_size: int = 1) -> StackStream:
-        """A stream of `batch_size` rows through all layers, which must run forward, from states of zeros.
+        """Create a stream of `batch_size` rows through forward layers.
 
         Raises:
             SpecError: batch_size is not at least 1, or a layer does not run only forward.
@@ -209,7 +209,7 @@ class Stack:
 
 
 class StackStream:
-    """Rows that go through all layers of a stack step by step; made by `Stack.stream`.
+    """A stream through all layers of a stack, from `Stack.stream`.
 
     A sequence fed in chunks of any size gives the same bits as one call. Not safe to call from several
     threads at once.
@@ -284,7 +284,7 @@ class StackStream:
             stream.reset(rows)
 
     def step(self, x: ArrayLike, *, rows: ArrayLike | None = None, out: Array | None = None) -> Array:
-        """Take one step: from x [B, I], or [n, I] for n rows, to the last layer's new state [B, H] or [n, H].
+        """Run one step with x [B, I] or [n, I], and return the last layer's state.
 
         Args:
             x: of the layers' type.
@@ -297,7 +297,7 @@ class StackStream:
         return self._through(lambda stream, h: stream.step(h, rows=rows), x, out)
 
     def run(self, X: ArrayLike, *, out: Array | None = None) -> Array:
-        """Take the steps of X [T, B, I] and return the last layer's Y [T, B, H]. Always time first.
+        """Run X [T, B, I], and return the last layer's Y [T, B, H].
 
         Raises:
             SpecError: an argument is invalid. No layer has taken a step then.

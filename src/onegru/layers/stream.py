@@ -30,7 +30,7 @@ class Layer(Protocol):
 
 
 class Stream(_native.Stepper):
-    """Rows that go through a forward layer step by step, by `step` or `run`; made by `GRU.stream`.
+    """A stream through a forward layer, from `GRU.stream`.
 
     A sequence fed in chunks of any size gives the same bits as one call: the state is kept in the type
     computed in (float64 for float64, else float32). A stream is not safe to call from several threads at

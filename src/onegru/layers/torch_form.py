@@ -1,4 +1,4 @@
-"""What a module of `onegru.torch` computes, as an entry of its state dict.
+"""The options of an `onegru.torch` module, as an entry of its state dict.
 
 The tensors of a state dict have PyTorch's names, which mean PyTorch's function. Where a module has another,
 its state dict has one more entry, a tensor of the codes of a text in JSON: the fields of `Spec` but the sizes

@@ -1,4 +1,4 @@
-"""Writing layers to a file of another kind, which is kept only if it computes what they do."""
+"""Write layers to a file of another kind, and compare both."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Provider = str | tuple[str, Mapping[str, object]]
 
 
 class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
-    """`onnxruntime.InferenceSession` with `onegru.execution_provider` before its other providers.
+    """`onnxruntime.InferenceSession` with onegru's execution provider.
 
     In all else it is that class: methods, options, input and output binding, exceptions. AUGRU nodes need no
     function in the file, without which ONNX Runtime alone opens none.
@@ -147,7 +147,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         providers: Sequence[Provider] | None = None,
         provider_options: Sequence[Mapping[object, object]] | None = None,
     ) -> None:
-        """Use other providers for the other nodes, as ONNX Runtime's method does."""
+        """Set the providers of the other nodes, like ONNX Runtime's method."""
         before = self._engine_options, self._model
         chosen, options, self._engine_options = self._with_own(
             providers, provider_options, self._made_with[4]
@@ -193,7 +193,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     def stream(
         self, state: Mapping[str, str] | None = None, *, dims: Mapping[str, int] | None = None
     ) -> ModelStream:
-        """The model, fed step by step: see `onegru.Model.stream`."""
+        """Create a stream of the model, like `onegru.Model.stream`."""
         return self.model.stream(state, dims=dims)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Inspection(CardReport):
-    """What a file holds.
+    """Description of the GRUs in a file.
 
     Attributes:
         path: the file.
@@ -110,7 +110,7 @@ Inspection.__module__ = "onegru.reports"
 
 
 def inspect(path: str | os.PathLike[str]) -> Inspection:
-    """Describe the GRUs of a file: sizes, direction, reset gate, activations, which runtimes fail on them.
+    """Describe the GRUs of a file, and known problems in other runtimes.
 
     The model is not run, so an ONNX model needs only onnx. (Weights that nodes compute from constants are
     described if the model's runtime is installed.)

@@ -1,4 +1,4 @@
-"""Which inputs of a model are the lengths of rows, as its recurrences take them, or masks and indices."""
+"""Find the inputs of a model that are lengths, masks or indices."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def load(
     flush_subnormals: bool = False,
     fuse: bool = False,
 ) -> Model:
-    """Load a model that holds GRUs.
+    """Load a model with GRUs.
 
     A loop in an IR that does nothing but what a GRUCell or AUGRUCell does, at each step of one axis, is
     loaded as a sequence, which gives the same bits.

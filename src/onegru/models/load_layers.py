@@ -21,7 +21,7 @@ from onegru.models.load import load
 def load_layers(
     path: str | os.PathLike[str], *, name: str | None = None, keras_version: str | None = None
 ) -> dict[str, GRU | Stack]:
-    """Load the GRU layers of a file, ready to run.
+    """Load the GRU layers of a file.
 
     Args:
         path: a PyTorch checkpoint (a state dict, or mappings and lists that hold some; none of its code is

@@ -38,7 +38,7 @@ Progress = Callable[[int, int], None]
 
 
 class Model:
-    """A model, ready to run.
+    """A loaded model.
 
     Args:
         graph: the content of a file.
@@ -191,7 +191,7 @@ class Model:
     def trace(
         self, inputs: Mapping[str, object], node: str | int | None = None
     ) -> list[dict[str, Array]] | GateTrace:
-        """Run the model, and return the inputs and outputs of each node of `gru_nodes`, or one node's gates.
+        """Run the model and return the inputs and outputs of its GRU nodes, or gates.
 
         Args:
             inputs: as for `run`.
@@ -321,7 +321,7 @@ class Model:
         time: Mapping[str, int] | None = None,
         delay: bool = False,
     ) -> ModelStream:
-        """The model, fed step by step: a state that it returns is an input of the next step.
+        """Create a stream that feeds the model's state outputs back to its state inputs.
 
             stream = model.stream()
             for frame in frames:

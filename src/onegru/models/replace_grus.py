@@ -16,7 +16,7 @@ def replace_grus(
     activation_storage: str | Mapping[str, str] | None = None,
     flush_subnormals: bool = False,
 ) -> int:
-    """Replace the GRU layers of an OpenVINO model by onegru's.
+    """Replace the GRU layers of an OpenVINO model with onegru's.
 
         core = openvino.Core()
         model = core.read_model("model.xml")

@@ -1,4 +1,4 @@
-"""How far rounding may move what a model computes: what every comparison of its outputs has to allow."""
+"""The effect of rounding on the outputs of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that is fed step by step, with its states carried from run to run."""
+"""A stream of a model, which carries its states from run to run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Run = Callable[[Mapping[str, object]], dict[str, Array]]
 
 
 class ModelStream:
-    """A model whose outputs of one run are inputs of the next; made by `Model.stream`.
+    """A stream of a model that carries its states, from `Model.stream`.
 
     States begin at the input's default if the file holds one, else at zero. Sizes that the file leaves open
     are taken by name from the other inputs of the first step; a size they do not determine must be given.
@@ -117,7 +117,7 @@ class ModelStream:
         self._state.update({name: self._fit(name, value) for name, value in values.items()})
 
     def reset(self) -> None:
-        """Go back to the initial states."""
+        """Restore the initial states."""
         self._state.clear()
 
     def step(self, inputs: Mapping[str, object], *, rows: object = None) -> dict[str, Array]:
@@ -243,7 +243,7 @@ class ModelStream:
         write_states(path, self._state)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Set the states to those of a file that `save` wrote; states that it lacks are reset.
+        """Load states from a file of `save`; missing states are reset.
 
         Raises:
             FormatError: it is not such a file.

@@ -1,4 +1,4 @@
-"""How a specification is written down: plain data, no behaviour beyond look-up.
+"""The description of an operator as plain data.
 
 Axes are letters: T seq_length, B batch_size, I input_size, D num_directions, H hidden_size, G three gates
 of hidden_size, N the length of the biases, and 1 for an axis of size one.

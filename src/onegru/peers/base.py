@@ -1,4 +1,4 @@
-"""The interface of a runtime, and what it is asked to run."""
+"""The interface of other runtimes."""
 
 from __future__ import annotations
 

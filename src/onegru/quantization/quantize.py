@@ -1,4 +1,4 @@
-"""What weights in fewer bits cost and gain: `onegru.quantize`."""
+"""`onegru.quantize`: choose and measure quantization modes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def quantize(
     tolerance: float | None = None,
     progress: Progress | None = None,
 ) -> Quantization[Any]:
-    """Keep the weights of GRUs in fewer bits, and measure what that costs and gains.
+    """Store GRU weights in fewer bits, and measure accuracy and speed.
 
         report = onegru.quantize("model.onnx", samples, min_snr_db=40)
         print(report)

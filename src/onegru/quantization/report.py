@@ -1,4 +1,4 @@
-"""What `quantize` returns: a result, and what it costs and gains."""
+"""The report of `quantize`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Quantizable = TypeVar("Quantizable", bound=GRU | Stack | Model, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ModeResult:
-    """A GRU, or all of them, in one mode.
+    """SNR, size and run time of one GRU, or of all GRUs, in one storage mode.
 
     Attributes:
         snr: the ratio of signal to noise in dB against float32, that of the worst output: 10·log10 of
@@ -50,7 +50,7 @@ ModeResult.__module__ = "onegru.reports"
 
 @dataclass(frozen=True, slots=True)
 class QuantizedGru:
-    """One GRU.
+    """Quantization result of one GRU.
 
     Attributes:
         name: the node's name; of a layer "layer 0", and so on from the lowest of a stack.
@@ -73,7 +73,7 @@ QuantizedGru.__module__ = "onegru.reports"
 
 @dataclass(frozen=True, repr=False)
 class Quantization(Generic[Quantizable]):
-    """What `quantize` found.
+    """Result of `quantize`.
 
     Attributes:
         result: the layer, stack or model with its GRUs kept as each one's `mode` says.
@@ -111,7 +111,7 @@ class Quantization(Generic[Quantizable]):
     def trace(
         self, node: str | int = 0, mode: str | None = None, sample: int = 0
     ) -> tuple[GateTrace, GateTrace]:
-        """The gates of a GRU in float32, and with all GRUs in another mode.
+        """Return the gates of a GRU in float32 and in another mode.
 
         The second one's `to_html(…, against=…)` shows how far they are apart over time.
 

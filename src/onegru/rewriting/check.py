@@ -1,4 +1,4 @@
-"""What functions that change a whole model share: their targets, how they check them, what they report."""
+"""Targets, checks and reports of functions that change models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onegru.models.random_inputs import Dims, check_random_inputs
 
 @dataclass(frozen=True, slots=True)
 class OutputReport:
-    """How far an output of the target lies from that of the source, which onegru ran.
+    """Difference between an output of the target and of the source.
 
     Attributes:
         name: the output.
@@ -61,7 +61,7 @@ def check_target(target: Path, suffix: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """How `rewrite`, `fuse` and `make_streaming` compare what they made with its source.
+    """Options of the check in `rewrite`, `fuse` and `make_streaming`.
 
         onegru.fuse("model.onnx", "fused.onnx", check=onegru.Check(inputs={"X": X}))
 

@@ -1,4 +1,4 @@
-"""A changed model against its source, on random inputs: nothing is written unless they agree."""
+"""Compare a changed model with its source on random inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decomposed GRUs of a whole model made GRU nodes, and checked before anything is written."""
+"""`onegru.fuse`: replace decomposed GRUs by nodes, and compare."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def fuse(
     check: bool | Check = True,
     progress: Progress | None = None,
 ) -> Fusion:
-    """Make GRU nodes of the GRUs that a model has decomposed into other operators; the rest stays as it is.
+    """Fuse decomposed GRUs of a model into GRU nodes.
 
     Single steps, steps that follow each other, and loops become nodes; docs/guides/fusing.md says which.
     Each match is proved by algebra and verified by a numeric check; then the whole target is compared with

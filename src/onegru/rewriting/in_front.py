@@ -1,4 +1,4 @@
-"""The numbers in front of a model's integers, by which a changed model is judged.
+"""Find the floating-point values that integer outputs are computed from.
 
 One class instead of another, or a flag, says nothing of how far a result is off: what an ArgMax, a TopK
 or a comparison takes does.

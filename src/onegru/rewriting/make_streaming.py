@@ -1,4 +1,4 @@
-"""`onegru.make_streaming`: a model of whole sequences made one that runs in chunks, and checked."""
+"""`onegru.make_streaming`: make a model run in chunks, and compare."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_streaming(
     opset: int | None = None,
     check: bool | Check = True,
 ) -> Rewriting:
-    """Make a model of whole sequences one that runs in chunks of any size.
+    """Make a model stream, so that it runs in chunks of any size.
 
         onegru.make_streaming("model.onnx", "streaming.onnx")
         stream = onegru.load("streaming.onnx").stream()

@@ -1,4 +1,4 @@
-"""Which changes a GRU node needs: those asked for, and the fewest that make it right in a runtime."""
+"""Choose the changes of each GRU node."""
 
 from __future__ import annotations
 

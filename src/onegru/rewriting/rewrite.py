@@ -23,7 +23,7 @@ RUNTIMES = ("onnxruntime", "openvino")
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """One GRU node of the source.
+    """Changes of one GRU node.
 
     Attributes:
         name: its name; that of an output where it has none.
@@ -41,7 +41,7 @@ NodeReport.__module__ = "onegru.reports"
 
 @dataclass(frozen=True, slots=True)
 class Rewriting(CardReport):
-    """What was done to a model.
+    """Result of `rewrite` and `make_streaming`.
 
     Attributes:
         source: the file that was read.
@@ -91,7 +91,7 @@ def rewrite(
     runtime: Literal["onnxruntime", "openvino"] | None = None,
     check: bool | Check = True,
 ) -> Rewriting:
-    """Rewrite the GRU nodes of an ONNX model; the rest of the model stays as it is.
+    """Rewrite the GRU nodes of an ONNX model, and keep its other nodes.
 
     The nodes' hidden_size, direction and activation parameters are written out, as runtimes differ in their
     defaults. With only `runtime`, a node that this runtime runs correctly stays as it was. GRUs that are

@@ -1,4 +1,4 @@
-"""One graph of a model that is being changed: its values, and new ones under new names."""
+"""One graph of a model during a rewrite."""
 
 from __future__ import annotations
 

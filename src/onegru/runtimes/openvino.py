@@ -11,7 +11,7 @@ from onegru.core.errors import needs_extra
 
 
 def extensions() -> list[type[Any]]:
-    """GRUCell, GRUSequence, AUGRUCell and AUGRUSequence as extensions of an OpenVINO Core.
+    """Return OpenVINO extensions for GRUCell, GRUSequence, AUGRUCell and AUGRUSequence.
 
     With them it reads and runs IRs whose layers of these types have the version "extension", with onegru's
     native kernels; OpenVINO's own `Core.read_model` reads no AUGRU layer.
@@ -43,7 +43,7 @@ def extensions() -> list[type[Any]]:
 
 
 def errors() -> list[str]:
-    """What onegru's layers in OpenVINO's models refused, where OpenVINO lost it: what they gave is NaN.
+    """Return the errors of onegru's layers that OpenVINO dropped; their outputs are NaN.
 
     OpenVINO loses every error of `infer` on one thread: with one CPU, or `INFERENCE_NUM_THREADS` of 1.
     `onegru.load` does not.

@@ -1,4 +1,4 @@
-"""Runs of onegru's operators that fail in OpenVINO; imports OpenVINO, so that nothing else has to.
+"""Failures of onegru's operators in OpenVINO.
 
 OpenVINO loses every exception of a synchronous run on one thread (seen with 2025.4 and 2026.4): what it gives
 is then empty, or an earlier run's, and the next run begins with the task that failed, whose request may be

@@ -1,4 +1,4 @@
-"""The folder of a run's results: what it holds is whole, and shows what is still to be done."""
+"""The folder of a run's results: complete parts, and those left to do."""
 
 from __future__ import annotations
 

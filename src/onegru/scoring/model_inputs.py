@@ -1,4 +1,4 @@
-"""What a whole model takes of each row, and which axes of its inputs are the rows and the steps."""
+"""The inputs of a model for each row, and their axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches side by side: a thread that runs a batch on its own waits for no other."""
+"""Run batches in parallel, one thread each."""
 
 from __future__ import annotations
 

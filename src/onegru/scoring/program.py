@@ -1,4 +1,4 @@
-"""What is run over batches of rows: the fields that it takes, the columns that it gives."""
+"""The interface of a program that scores batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`score`: Parquet files in, a folder of Parquet files out; it goes on where an earlier run stopped."""
+"""`score`: run a model over Parquet files, and resume stopped runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model that scores: opened, and told from others by its content."""
+"""Open the model that scores, and identify it by its content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times of calls that take turns."""
+"""Time calls alternately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which axis of each value is which: the analysis that what goes along time is judged and planned by."""
+"""Identify the axes of a model's values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a model may be fed in chunks of time as it is: its states, and what chunks would lose."""
+"""Check whether a model can run in chunks as it is."""
 
 from __future__ import annotations
 

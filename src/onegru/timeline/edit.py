@@ -1,4 +1,4 @@
-"""The changes that make a model run in chunks of time: states, caches, open sizes."""
+"""Add states and caches to a model, so that it runs in chunks."""
 
 from __future__ import annotations
 

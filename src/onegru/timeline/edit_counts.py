@@ -1,4 +1,4 @@
-"""Sums, numbers and first steps that go on from chunk to chunk."""
+"""Continue sums and step numbers from chunk to chunk."""
 
 from __future__ import annotations
 

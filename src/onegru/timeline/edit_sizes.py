@@ -1,4 +1,4 @@
-"""Sizes that become open as time does, and places of steps that no longer count from the first one."""
+"""Make sizes and step indices independent of the number of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which axis of the inputs is time."""
+"""Find the time axis of inputs."""
 
 from __future__ import annotations
 

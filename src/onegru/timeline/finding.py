@@ -1,4 +1,4 @@
-"""What is wrong with an operator along the time axis."""
+"""A reason why an operator cannot run in chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream of chunks would lose of a model that carries its states."""
+"""Find operators whose results change when a model runs in chunks."""
 
 from __future__ import annotations
 

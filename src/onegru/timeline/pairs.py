@@ -1,4 +1,4 @@
-"""States that are recognised only by their names: an input `conv_cache` and an output `conv_cache_out`."""
+"""Recognize states by the names of inputs and outputs."""
 
 from __future__ import annotations
 

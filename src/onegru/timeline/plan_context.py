@@ -1,4 +1,4 @@
-"""What the parts of the plan of a streaming model share."""
+"""Shared data of the planners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes, places and numbers that depend on how many steps a run has."""
+"""Plan sizes and values that depend on the number of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a streaming model: each operator along time, from inputs to outputs."""
+"""Plan the streaming of a model, operator by operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a state is before the first step, where constants and sizes determine it."""
+"""The value of a state before the first step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A finished model's GRUs replaced by onegru's, and back."""
+"""Replace a model's GRU modules by onegru's, and restore them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a layer computes, in the types that an operator of PyTorch can take."""
+"""Options of a layer, in the types that PyTorch operators accept."""
 
 from __future__ import annotations
 

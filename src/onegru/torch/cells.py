@@ -1,4 +1,4 @@
-"""Cells instead of PyTorch's, and with attention."""
+"""Drop-in replacements for PyTorch's cells, and cells with attention."""
 
 from __future__ import annotations
 

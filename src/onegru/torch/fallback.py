@@ -1,4 +1,4 @@
-"""The same layer by PyTorch's own operators: for other devices and types, and to differentiate twice."""
+"""The layer in PyTorch's own operators, for other devices, types and double gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Few steps as a function of PyTorch, and calls of layers and cells that are no more."""
+"""Autograd function for short calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules whose weights are packed once, for programs that only run them."""
+"""Modules with weights that are packed once, for inference."""
 
 from __future__ import annotations
 

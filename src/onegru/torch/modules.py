@@ -1,4 +1,4 @@
-"""Modules: GRUs instead of PyTorch's, and those with attention."""
+"""Drop-in replacements for PyTorch's GRU, and modules with attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PackedSequences in groups of rows of similar lengths, so that memory goes by the steps that exist."""
+"""Run PackedSequences in groups of similar lengths."""
 
 from __future__ import annotations
 

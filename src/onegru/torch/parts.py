@@ -1,4 +1,4 @@
-"""What the modules have in common: casts, who runs a call, their words."""
+"""Common code of the modules: casts, routes and messages."""
 
 from __future__ import annotations
 

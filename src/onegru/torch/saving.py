@@ -1,4 +1,4 @@
-"""What a function of PyTorch keeps of a call for its gradients."""
+"""Tensors that autograd functions save."""
 
 from __future__ import annotations
 

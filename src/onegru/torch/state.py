@@ -1,4 +1,4 @@
-"""State dicts that say what a module computes, where PyTorch's names cannot."""
+"""State dict entries for options that PyTorch names cannot express."""
 
 from __future__ import annotations
 

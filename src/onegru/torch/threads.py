@@ -1,4 +1,4 @@
-"""How many threads a module's call uses: no more than PyTorch may, or onegru."""
+"""The number of threads of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands between tensors and their numbers: modes, traces, transforms, classes of tensors.
+"""Detect tracing, transforms and tensor subclasses.
 
 Only PyTorch's private interface tells, and every release can change it. So no other module uses it, and this
 one tries every question at import. If one has no answer, GRUs run by PyTorch's own operators, which work in

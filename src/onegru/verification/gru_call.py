@@ -1,4 +1,4 @@
-"""A call of a GRU node: its spec, weights and inputs. Theories about mistakes are variations of it."""
+"""A call of a GRU node, and variations of it."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class ReferenceComparison:
 
 @dataclass(frozen=True, slots=True)
 class Verification(CardReport):
-    """The result of a verification.
+    """Result of `verify`.
 
     Attributes:
         model: the file.

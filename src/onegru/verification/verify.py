@@ -1,4 +1,4 @@
-"""`verify`: whether a model computes what it should, in every runtime, and against its source."""
+"""`verify`: compare a model in all runtimes, or with its source."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def verify(
     timeout: float = 60.0,
     progress: Progress | None = None,
 ) -> Verification:
-    """Run a model in onegru and in other runtimes, and locate the first GRU node that is wrong.
+    """Compare a model in all runtimes, and locate the first wrong GRU node.
 
     Every output is compared with that of onegru's float64 reference on the same inputs. If one differs, the
     first GRU node whose result differs on equal inputs is named, with the mistake that explains it.

@@ -1,4 +1,4 @@
-"""What the page needs to know, as JSON: short, as there are thousands of cases."""
+"""The data of the HTML report, as compact JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator means: a class for each family, a row for each kind, and everybody asks it.
+"""The meaning of operators: a class for each family, a row for each kind.
 
 A kind that is not in the table is a plain `Operator`, whose answers are all "not known": what is not known is
 rejected by the caller.

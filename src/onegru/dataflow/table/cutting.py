@@ -1,4 +1,4 @@
-"""Operators that take some of the elements, or all in another order."""
+"""Operators that select or reorder elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that make numbers of sizes, and that repeat elements."""
+"""Operators that create or repeat elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that keep all elements: they order, add and drop axes, and join."""
+"""Operators that reorder, add, drop and join axes."""
 
 from __future__ import annotations
 

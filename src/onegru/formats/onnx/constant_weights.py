@@ -1,4 +1,4 @@
-"""Weights of GRU nodes that other nodes compute from constants: computed once, wherever they are."""
+"""Weights of GRU nodes that other nodes compute from constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A changed IR in memory: what its .xml and its .bin are to hold."""
+"""A changed IR in memory: its .xml and its .bin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of an IR: what the strings in a layer's <data> mean."""
+"""Parse the attributes in an IR layer's <data>."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenVINO's layers as ONNX's operators; a layer that no rule knows is unknown."""
+"""OpenVINO's layers as ONNX operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An OpenVINO graph as steps that need only NumPy, if it is nothing but GRU layers and type conversions."""
+"""An IR of only GRU layers and conversions, as steps that need only NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activations, recognised by what they compute."""
+"""Recognize activations by their function."""
 
 from __future__ import annotations
 

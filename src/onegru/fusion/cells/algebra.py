@@ -1,4 +1,4 @@
-"""What polynomials are made of, and their arithmetic: one form for each function."""
+"""Atoms of polynomials, and their arithmetic."""
 
 from __future__ import annotations
 

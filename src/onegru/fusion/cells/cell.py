@@ -1,4 +1,4 @@
-"""A GRU's cell, recognised by what it computes: from the blend of state and candidate backwards."""
+"""Recognize a GRU cell by its function, from the blend of state and candidate backwards."""
 
 from __future__ import annotations
 

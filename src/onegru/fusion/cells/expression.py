@@ -1,4 +1,4 @@
-"""What the values of a model compute, as polynomials: one rule for each kind of operator."""
+"""A model's values as polynomials: one rule for each operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells recognised by what they compute: from the blend of state and candidate backwards."""
+"""Find z, r and n in the sum of a cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each gate adds up, and the one input and W that all of them take."""
+"""The summands of each gate, and their common input and W."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Polynomials of what a cell is made of, in one form for each function.
+"""Polynomials with one normal form for each function.
 
 A value of a model is a row of numbers for each sequence of the batch. It is written as a sum of products of
 atoms, each factor a row as well and each product taken element by element: columns of another value, the

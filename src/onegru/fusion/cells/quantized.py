@@ -1,4 +1,4 @@
-"""Cells whose products are quantized, which those of a GRU node are not: they are named, not fused."""
+"""Name cells with quantized matrix multiplications, which are not fused."""
 
 from __future__ import annotations
 

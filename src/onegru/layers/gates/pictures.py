@@ -1,4 +1,4 @@
-"""Pictures of gates: what `onegru.drawing` is given."""
+"""Gate values as data for the page."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class GateTrace(Gates):
-    """The gates of one call of a GRU, made by `GRU.trace`, `Stack.trace` and `Model.trace`.
+    """Gates and states of one call, from `trace` of a GRU, stack or model.
 
     h is bitwise identical to Y. z, r and n are computed by the equations in float64, each step from x and
     the h before it, and rounded once to the element type.
@@ -64,7 +64,7 @@ class GateTrace(Gates):
         return card(title, facts, ("direction", "gate", "min", "mean", "max"), rows)
 
     def summary(self, row: int | None = None) -> tuple[DirectionSummary, ...]:
-        """A few figures for each direction: ranges, shares near the ends, dead and active units.
+        """Summarize each direction: ranges, saturation, dead and active units.
 
         Args:
             row: the row; None for all.
@@ -75,7 +75,7 @@ class GateTrace(Gates):
         return summarise(self, row)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, in NumPy's `.npz` format.
+        """Write the trace to an `.npz` file.
 
         Raises:
             SpecError: path is not the name of a file.
@@ -85,7 +85,7 @@ class GateTrace(Gates):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The trace that `save` wrote.
+        """Load a trace from a file of `save`.
 
         Raises:
             FormatError: it is not such a file.
@@ -102,7 +102,7 @@ class GateTrace(Gates):
         direction: str | None = None,
         against: Gates | None = None,
     ) -> str:
-        """A page to look at one row with: it zooms, sorts units, shows values, compares two runs.
+        """Return an HTML page that shows one row, alone or compared with another run.
 
         The page needs nothing but a browser. Over about 5 million numbers of a run, it holds means of a few
         steps each, and says so.

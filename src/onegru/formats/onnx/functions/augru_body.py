@@ -1,4 +1,4 @@
-"""What an AUGRU node computes, expressed in standard ONNX operators: a Scan for each direction.
+"""The function of an AUGRU node in ONNX operators: a Scan for each direction.
 
 The nodes are those of every opset from 9 on, the function's types those of its inputs. ONNX's functions can
 neither ask which inputs a node has nor choose by its attributes, so there is one for each such case, and its

@@ -1,4 +1,4 @@
-"""The functions of an ONNX model: those that hold GRU nodes are inlined, but never those of AUGRU nodes."""
+"""Inline the functions of an ONNX model that contain GRU nodes."""
 
 from __future__ import annotations
 

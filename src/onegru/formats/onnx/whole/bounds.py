@@ -1,4 +1,4 @@
-"""What may be computed while a model is loaded: a small file must not take much memory.
+"""Bounds on the memory that loading a model needs.
 
 ONNX Runtime computes what depends only on constants when a session is made, and follows the numbers of
 shapes from node to node.

@@ -1,4 +1,4 @@
-"""Which of ONNX Runtime's optimizers must not see a model; whether its integers can be multiplied exactly."""
+"""ONNX Runtime optimizers that must not run on a model."""
 
 from __future__ import annotations
 
