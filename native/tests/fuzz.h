@@ -53,8 +53,8 @@ void Require(bool good, const char* what, const Problem& p, const char* target);
 std::size_t DrawTarget(Bytes& bytes);
 Problem DrawProblem(Bytes& bytes);
 
-// The solution in the order of operations that docs/reproducibility.md guarantees, bit for bit; the activations alone are the
-// kernels' own.
+// The solution in the order of operations that docs/reproducibility.md guarantees, bit for bit; the activations alone
+// are the kernels' own.
 Result Exactly(const Problem& p, std::size_t target);
 
 // The same bits, but for those of NaN, which may be any.

@@ -225,8 +225,8 @@ def test_weights_that_are_not_legal() -> None:
         (spec(), None, good, "W: null"),
         (spec(), good, None, "R: null"),
         (spec(), good, odd, "R: not aligned"),
-        (spec(**INT8), good, bad, "R: holds NaN or infinity"),
-        (spec(**INT8), switched, good, r"W: holds 1e\+30 as a switch"),
+        (spec(**INT8), good, bad, "R: contains NaN or infinity"),
+        (spec(**INT8), switched, good, r"W: holds 1e\+30 as a mask weight"),
         (spec(**FLOAT16), good, switched, r"R: holds 1e\+30, which is infinite in float16"),
     ):
         with pytest.raises(StatusError, match=words):

@@ -136,7 +136,7 @@ BAD_ARGUMENTS = {
     "negative seed": (["run", "gru.onnx", "--random", "-1"], "--random"),
     "dim alone": (
         ["run", "gru.onnx", "-i", "x.npy", "--dim", "seq=1"],
-        "has an effect only on inputs that --random draws",
+        "has no effect here; it applies to inputs that --random draws",
     ),
     "dim form": (["run", "gru.onnx", "--random", "0", "--dim", "seq"], "'seq'; must be NAME=SIZE"),
     "dim negative": (["run", "gru.onnx", "--random", "0", "--dim", "seq=-1"], "'seq=-1'; must be NAME=SIZE"),
@@ -152,7 +152,7 @@ BAD_ARGUMENTS = {
     ),
     "dims alone": (
         ["run", "gru.onnx", "-i", "x.npy", "--dims", "1"],
-        "--dims: has an effect only on inputs that --random",
+        "--dims: has no effect here; it applies to inputs that --random",
     ),
     "dims negative": (["run", "gru.onnx", "--random", "0", "--dims", "-1"], "--dims"),
     "whole shape": (
@@ -178,7 +178,7 @@ BAD_ARGUMENTS = {
         ["run", "gru.onnx", "-i", "x.npy", "-o", "Z=out.npy"],
         "'Z' is not an output; must be one of 'Y', 'Y_h'",
     ),
-    "two into one": (["run", "gru.onnx", "-i", "x.npy", "-o", "out.npy"], "a .npy file holds one array"),
+    "two into one": (["run", "gru.onnx", "-i", "x.npy", "-o", "out.npy"], "a .npy file contains one array"),
     "output twice": (
         ["run", "gru.onnx", "-i", "x.npy", "-o", "Y=o.npy", "-o", "Y_h=./o.npy"],
         "named twice; must be different files",

@@ -21,7 +21,7 @@ def test_an_ir(cli: Cli, tmp_path: Path) -> None:
     assert result.code == 0 and "int8.xml" in result.out
     assert 'type="Multiply"' in target.read_text()
     result = cli("quantize", str(source), str(tmp_path / "int8.onnx"))
-    assert result.code == 2 and "must be an ONNX model, as TARGET is" in result.err
+    assert result.code == 2 and "must be an ONNX model, like TARGET" in result.err
 
 
 def layer_of(hidden_size: int = 16) -> onegru.GRU:

@@ -244,7 +244,7 @@ def test_hostile_names_and_nothing_to_see_in_a_browser(tmp_path: Path) -> None:
     seen = use_page(
         text, 'return [document.title, text("h1")[0], text("#notes p")[0]];', tmp_path, (420, 900)
     )
-    assert seen[0] == seen[1] == HOSTILE and "no steps" in seen[2]
+    assert seen[0] == seen[1] == HOSTILE and "an empty sequence" in seen[2]
 
 
 def test_the_page_of_a_layer(tmp_path: Path) -> None:
