@@ -1,4 +1,4 @@
-"""onegru: one exact implementation of every GRU operator.
+"""Fast, bit-reproducible GRUs on the CPU, for ONNX, OpenVINO, PyTorch, Keras and Flax.
 
 Operators as functions (`gru`, `gru_cell`, `gru_sequence`, `augru_cell`, `augru_sequence`), a layer whose
 weights are prepared once (`GRU`), and files that hold them (`load`).

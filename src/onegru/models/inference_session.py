@@ -49,7 +49,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     Raises:
         SpecError: an argument is invalid.
-        FormatError: this ONNX Runtime is too old.
+        MissingExtraError: this ONNX Runtime is too old.
 
     Warns:
         SpecWarning: a GRU node holds something without effect.

@@ -49,7 +49,7 @@ def replace_grus(
 
     Raises:
         MissingExtraError: OpenVINO is not installed.
-        FormatError: it is older than 2025.0.
+        MissingExtraError: it is older than 2025.0.
         SpecError: it is not a model, or a layer or an argument is invalid.
 
     Warns:

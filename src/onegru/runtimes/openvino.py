@@ -35,7 +35,7 @@ def extensions() -> list[type[Any]]:
 
     Raises:
         MissingExtraError: OpenVINO is not installed.
-        FormatError: it is older than 2025.0.
+        MissingExtraError: it is older than 2025.0.
     """
     with needs_extra("openvino", "openvino", "onegru.openvino.extensions"):
         from onegru.runtimes.openvino_op import CLASSES
