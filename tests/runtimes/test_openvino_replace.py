@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from openvino import opset8 as ops
-from openvino import opset16
+from openvino import opset15, opset16
 
 import onegru
 import onegru.runtimes.openvino_replace as openvino_replace
@@ -313,7 +313,7 @@ def test_a_batch_that_x_leaves_open(known: str, operator: str) -> None:
     lengths = ops.parameter([1 if known == "lengths" else -1], np.int32, name="lengths")
     arrays = [ops.constant(array[None]) for array in WEIGHTS.values()]
     last = ops.gru_sequence(x, h, lengths, *arrays, H, "forward").output(1)
-    model = openvino.Model([ops.result(ops.relu(opset16.squeeze(last)))], [x, h, lengths], "m")
+    model = openvino.Model([ops.result(ops.relu(opset15.squeeze(last)))], [x, h, lengths], "m")
     onegru.openvino.replace_grus(model)
     assert model.outputs[0].get_partial_shape() == openvino.PartialShape([H])
     X, state, named = draw(1, 5, I), draw(1, 1, H), {name: array[None] for name, array in WEIGHTS.items()}
@@ -325,7 +325,7 @@ def test_a_batch_that_x_leaves_open(known: str, operator: str) -> None:
 def test_a_batch_of_a_cell_that_x_leaves_open(operator: str) -> None:
     x, h = ops.parameter([-1, I], np.float32, name="x"), ops.parameter([1, H], np.float32, name="h")
     cell = ops.gru_cell(x, h, *map(ops.constant, WEIGHTS.values()), H)
-    model = openvino.Model([ops.result(opset16.squeeze(cell))], [x, h], "m")
+    model = openvino.Model([ops.result(opset15.squeeze(cell))], [x, h], "m")
     onegru.openvino.replace_grus(model)
     assert model.outputs[0].get_partial_shape() == openvino.PartialShape([H])
     X, state = draw(1, I), draw(1, H)

@@ -36,7 +36,7 @@ def load(
 
     Args:
         path: an ONNX model, or an OpenVINO IR (with its `.bin` in the same folder). The kind is detected from
-            the content. Or an ONNX model in memory, without external data: its bytes, or an `onnx.ModelProto`.
+            the content. Or an ONNX model in memory without external data: its bytes or an `onnx.ModelProto`.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
         weight_storage: storage type of the weights of float32 GRU nodes, as in `onegru.GRU`: one type
             for all, or a mapping from names of nodes to types; None, or a node left out, for float32.

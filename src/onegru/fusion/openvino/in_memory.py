@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import openvino
-from openvino.passes import Serialize
 
 from onegru.core.errors import OneGRUError
 from onegru.formats.openvino.network import core_with_extensions
@@ -61,7 +60,7 @@ def _rewritten(model: Any, nodes: Sequence[Any], loops: Sequence[int]) -> Any:
         result.set_friendly_name(f"{number}:{output.get_index()}")
     with tempfile.TemporaryDirectory() as folder:
         text, numbers = Path(folder, "loops.xml"), Path(folder, "loops.bin")
-        Serialize(str(text), str(numbers)).run_on_model(part)
+        openvino.serialize(part, str(text), str(numbers))
         root = parse_xml(text.read_bytes(), _PLACE)
         held = np.frombuffer(numbers.read_bytes(), np.uint8)
     weights, search = fuse_ir(_PLACE, root, held, only_layers=True)
