@@ -1,7 +1,7 @@
-"""`python -m benchmarks.eight_bits`: layers and whole models in int8, beside other storages and peers.
+"""`python -m benchmarks.eight_bits`: compare int8 weights with other storage types and runtimes.
 
-All take turns. Each line is checked before it is timed: by its ratio of signal to noise against the float32
-layer. Times are the best of many runs. The peers are in eight_bits_peers.py.
+The SNR of each case, compared with the float32 layer, is checked before the case is timed. Calls alternate.
+Times are the best of many runs. The other runtimes are in eight_bits_peers.py.
 """
 
 from __future__ import annotations
@@ -25,32 +25,44 @@ from onegru.core.compare import signal_to_noise
 
 PAGE = Path(__file__).with_name("results") / "eight_bits.md"
 
-INTRODUCTION = """# Eight bits, measured
+INTRODUCTION = """# int8 weights: raw data
 
-Made by `python -m benchmarks.eight_bits --page --drawn 100`: layers with W and R in int8, on each machine in turns with
-our own float32 and bfloat16, PyTorch's `quantize_dynamic` of `nn.GRU`, ncnn's GRU in int8, which takes one row, OpenVINO
-after `nncf.quantize` and ONNX Runtime's float32. Times as fast as our float32, one thread; the float32 layer's time is
-that of the whole call. dB: the ratio of
-signal to noise against float32, of W8A16 / W8A8: weights in 8 bits, inputs of products in 16 or in 8. Shapes are
-T,B,I,H.
+These are the measurements of [Quantization](../../docs/guides/quantization.md), written by
+`python -m benchmarks.eight_bits --page --drawn 100`. They compare layers with W and R in int8 with other storage types
+and runtimes, on one thread. All of them alternate on each machine:
 
-![How many times as fast eight bits are](eight-bits.png)"""  # noqa: E501
+- onegru's float32 and bfloat16
+- PyTorch's `quantize_dynamic` of `nn.GRU`
+- ncnn's GRU in int8, which supports only one row
+- OpenVINO after `nncf.quantize`
+- ONNX Runtime's float32
 
-REASONS = """## Why not more
+A ratio is onegru's float32 time divided by the other time. The float32 column is the time of a whole call. W8A16 has
+int8 weights and int16 activations. W8A8 has int8 weights and int8 activations. The column dB is the SNR of
+W8A16 / W8A8, compared with float32. Shapes are T,B,I,H.
 
-With 2 MiB of L2 the matrices of H = 512 are in L3 as float32 and in L2 as int8. Zen 4 has 1 MiB of L2, and its L3 is
-nearer: float32 loses less there, so that int8 gains less.
+![Speed-up with int8 weights, compared with float32](eight-bits.png)"""  # noqa: E501
 
-With AMX, what is not a product takes most of the time: at H = 256 and B = 8 the gates take 43 % of the kernels' time,
-the products 37 %, rounding the states 10 %, reading the sums of the products with x 8 % (`perf`). From H = 1024 on the
-matrices come from L3, 30 GB/s on that machine; the next panel is fetched while one is multiplied, a share of it in each
-sweep. Six products of 16 rows, 64 inputs and 16 channels take 28 ns from L1, but 36 ns from L2. For inputs in int16, two
-planes of 16 rows fill the tiles, so that 64 rows sweep a panel four times, and one of H = 1024 is larger than L1.
-Tried and left: fetching where all rows take one sweep (up to 30 % slower), into L1 (no difference), AMX for one row
-(0.7 to 0.97 times as fast).
+REASONS = """## Limits
 
-`nncf.quantize` (3.4.0) leaves the GRUSequence of these models as it is: its column is OpenVINO's own speed, in bfloat16
-where the CPU has AMX. No machine here has AVX-VNNI without AVX-512."""  # noqa: E501
+- **Caches**: with 2 MiB of L2, the matrices of H = 512 are in L3 as float32, and in L2 as int8. Zen 4 has 1 MiB of L2
+  and a faster L3. float32 is less slow there, so int8 gains less.
+- **AMX, H = 256, B = 8**: the gates take 43 % of the kernels' time, and the matmuls 37 %. Rounding the states takes
+  10 %, and reading the sums of the matmul with x takes 8 % (measured with `perf`).
+- **AMX, H ≥ 1024**: the matrices come from L3 with 30 GB/s on that machine. While one panel is multiplied, a part of
+  the next one is fetched in each pass. Six products of 16 rows, 64 inputs and 16 channels take 28 ns from L1, and 36 ns
+  from L2.
+- **AMX, int16 activations**: two planes of 16 rows fill the tiles. 64 rows therefore need four passes over a panel. A
+  panel of H = 1024 is larger than L1.
+- **OpenVINO by NNCF**: `nncf.quantize` (3.4.0) does not change the GRUSequence of these models. The column shows
+  OpenVINO's own speed, in bfloat16 if the CPU has AMX.
+- No machine here has AVX-VNNI without AVX-512.
+
+| Change that was tried with AMX, and not kept | Result |
+| --- | --- |
+| fetching ahead if all rows need one pass | up to 30 % slower |
+| fetching into L1 | no difference |
+| AMX for one row | 0.7 to 0.97 times as fast |"""  # noqa: E501
 
 #: By what multiplies, the type of the inputs and H, for one row, 8 and 64: how many times as fast as float32
 #: int8 has to be.
@@ -160,15 +172,15 @@ def drawn(count: int, seconds: float) -> str:
         found["int16"].append(times["float32"] / times["int16"])
         found["int8"].append(times["float32"] / times["int8"])
     called = {"int16": "W8A16", "int8": "W8A8"}
-    return "; ".join(f"{called[name]}: {summary(ratios)}" for name, ratios in found.items())
+    return ". ".join(f"{called[name]}: {summary(ratios)}" for name, ratios in found.items())
 
 
 def main() -> None:
     """Measure, print, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--drawn", type=int, default=0, help="so many drawn shapes besides the table's")
-    parser.add_argument("--seconds", type=float, default=2.0, help="for each line")
-    parser.add_argument("--page", action="store_true", help=f"write docs/{PAGE.name}")
+    parser.add_argument("--drawn", type=int, default=0, help="number of additional random shapes")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds for each line")
+    parser.add_argument("--page", action="store_true", help=f"write benchmarks/results/{PAGE.name}")
     options = parser.parse_args()
     onegru.set_num_threads(1)
     torch.set_num_threads(1)
@@ -186,9 +198,9 @@ def main() -> None:
         lines.append(row(case, options.seconds, products))
         print(lines[-1], flush=True)
     if options.drawn:
-        lines += ["", f"{options.drawn} drawn shapes. {drawn(options.drawn, options.seconds / 4)}."]
+        lines += ["", f"{options.drawn} random shapes. {drawn(options.drawn, options.seconds / 4)}."]
         print(lines[-1])
-    lines += ["", "Whole models of float32, a run of so many frames:", ""]
+    lines += ["", "The table shows the time of one run of whole float32 models, with a number of frames.", ""]
     for line in whole_models(options.seconds):
         lines.append(line)
         print(line, flush=True)

@@ -1,12 +1,14 @@
-"""From measurements to pages: what was found, what was to be reached, tables and pictures.
+"""Write the pages about performance from measurements.
 
     python -m benchmarks.report [FILE…] [--to FOLDER]
 
-takes the files of results in build/benchmarks, or those given, into benchmarks/machines, where each machine
-has a file. Writes docs/performance.md, the raw data benchmarks/results/performance.md and their pictures,
-with
-a column or a section for each machine, and benchmarks/targets.md. A new result of a case replaces the old
-one.
+The command merges results from build/benchmarks, or from the given files, into benchmarks/machines, which has
+one file for each machine. A new result of a case replaces the old one. Then it writes:
+
+- docs/performance.md, with a column for each machine
+- benchmarks/results/performance.md, with a section for each machine
+- the pictures of both
+- benchmarks/targets.md
 """
 
 from __future__ import annotations
@@ -33,14 +35,24 @@ from benchmarks.turns import ROOT
 
 __all__ = ["write_report"]
 
-#: What profiles of the missed targets showed, and what was tried: written by hand.
+#: Notes about the missed targets, written by hand.
 FOUND = Path(__file__).with_name("found.md")
-#: All targets, reached or missed: a page of development, which is no part of the documentation.
+#: Names of the parts of a measurement.
+_PARTS = {
+    "tables": "real shapes",
+    "whole": "whole models",
+    "ways": "weight encodings",
+    "paced": "calls with pauses",
+    "beside": "busy machine",
+    "drawn": "random shapes",
+    "scoring": "data sets",
+}
+#: All targets, reached or missed. The page is for developers.
 TARGETS = "benchmarks/targets.md"
 
 
 def write_report(machines: Machines, folder: Path) -> None:
-    """Write the pages and pictures below `folder`, and print the targets that are missed."""
+    """Write the pages and pictures to `folder`, and print the missed targets."""
     docs, results = folder / "docs", folder / "benchmarks" / "results"
     for place in (docs, results):
         place.mkdir(parents=True, exist_ok=True)
@@ -66,8 +78,8 @@ def write_report(machines: Machines, folder: Path) -> None:
     for name, parts in machines.items():
         for verdict in verdicts(parts):
             if not verdict.reached:
-                told = f"{verdict.what}, {verdict.threads}: {verdict.found:.4g}, not {verdict.words}"
-                print(f"missed on {name}: {told}")
+                found = f"{verdict.what}, {verdict.threads}: {verdict.found:.4g}, not {verdict.words}"
+                print(f"missed on {name}: {found}")
     print(f"wrote {docs / 'performance.md'}, {results / 'performance.md'} and their pictures")
 
 
@@ -83,11 +95,10 @@ def _tables(machines: Machines, folder: Path) -> list[str]:
     lines = [
         "# Performance: raw data",
         "",
-        "These are the measurements of [Performance](../../docs/performance.md), written by `make "
-        "bench`. The "
-        "tables show the median time of a call in µs, in float32 with both outputs, an initial state and "
-        "biases. "
-        "A ratio is the other runtime's time divided by onegru's. The spread covers its measurements.",
+        "These are the measurements of [Performance](../../docs/performance.md), written by `make bench`. "
+        "The tables show the median time of a call in µs, in float32 with both outputs, an initial state and "
+        "biases. A ratio is the fastest other runtime's time divided by onegru's. The spread is the range of "
+        "onegru's measurements, relative to their median.",
         "",
     ]
     for name, parts in machines.items():
@@ -113,15 +124,14 @@ def _targets(machines: Machines) -> list[str]:
 
 
 def _origin(parts: Parts) -> list[str]:
-    """With what each part was measured, and when."""
+    """The versions and the date of each part."""
     said: dict[str, list[str]] = {}
     for name, document in parts.items():
         machine = document["machine"]
         versions = ", ".join(f"{package} {version}" for package, version in machine["versions"].items())
-        words = (
-            f"Python {machine['python']}, {versions}; {machine['date']}. {document.get('note', '')}".strip()
-        )
-        said.setdefault(words, []).append(name)
+        note = document.get("note", "")
+        words = f"Python {machine['python']}, {versions}. Date: {machine['date']}. {note}".strip()
+        said.setdefault(words, []).append(_PARTS.get(name, name))
     return [
         line for words, names in said.items() for line in (f"{', '.join(names).capitalize()}: {words}", "")
     ]

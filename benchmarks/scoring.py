@@ -354,24 +354,25 @@ def scored_figures(entry: Entry) -> tuple[float, float, float]:
 
 
 def scored(parts: Parts) -> list[str]:
-    """The section of the page."""
+    """The section of the raw data."""
     entries = of_kind(parts, "scoring", "scoring")
     if not entries:
         return []
     lines = [
         "### Data sets",
         "",
-        f"Rows of {SHORTEST} to {LONGEST} steps in Parquet files, lognormal with a median of {MEDIAN}, "
-        f"through two layers, {I} → {H} → {H}, by `onegru score`, from file to file. “Layers alone”: batches "
-        "of similar rows made beforehand. ONNX Runtime: as many rows as onegru's batches have on average, "
-        "as they come, padded to the longest; with as many threads as are fastest. Of the processor time "
-        "that a run takes beyond the layers', half is Arrow's decoding of Parquet: 5.5 µs a row for lists "
-        "of lists, 2.9 for lists of numbers, and 20.5 for the layers. The rest copies rows together and "
-        "into batches, reads files and pads. Tried without gain: batches of 4,096 to 32,768 steps, whole "
-        "row groups at a time, Arrow's other memory pools, Python's switch interval.",
+        f"The Parquet files have rows of {SHORTEST} to {LONGEST} steps. Lengths are lognormal with a median "
+        f"of {MEDIAN}. `onegru score` runs two layers, {I} → {H} → {H}, from file to file. *Only the layers* "
+        "runs batches of similar rows, prepared beforehand. ONNX Runtime gets batches of onegru's mean "
+        "size, in the order of the file, padded to the longest row, with the fastest number of threads.",
         "",
-        "| rows | column | GB | threads | `onegru score`, rows/s | layers alone | ONNX Runtime, in memory | "
-        "from file to file | most memory |",
+        "Half of the processor time beyond the layers is Arrow's decoding of Parquet: 5.5 µs per row for "
+        "lists of lists and 2.9 µs for lists of numbers. The layers take 20.5 µs. The rest copies rows, "
+        "reads files and pads. These did not help: batches of 4,096 to 32,768 steps, whole row groups, "
+        "Arrow's other memory pools, Python's switch interval.",
+        "",
+        "| rows | column | GB | threads | `onegru score`, rows/s | only the layers, rows/s "
+        "| ONNX Runtime, in memory, rows/s | ONNX Runtime, files, rows/s | peak memory |",
         "| ---: | --- |" + " ---: |" * 7,
     ]
     for entry in entries:

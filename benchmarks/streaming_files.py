@@ -1,7 +1,7 @@
-"""`python -m benchmarks.streaming_files`: a frame of models that were rewritten to stream, in turns.
+"""`python -m benchmarks.streaming_files`: time one frame of models that `onegru stream` converted.
 
-Beside onegru and ONNX Runtime on the rewritten file stands what is done without it: the whole window of the
-last frames again for each new one. Each is checked against a whole run before it is timed. One thread.
+The converted file runs in onegru and in ONNX Runtime. The baseline is the original model, which runs again on
+the last frames for each new frame. Results are compared with a whole run first. One thread.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "benchmarks" / "results" / "streaming_files.md"
 WINDOW, FRAMES = 100, 30
 
-INTRODUCTION = f"""# Streaming files, measured
+INTRODUCTION = f"""# Streaming: raw data
 
-Made by `python -m benchmarks.streaming_files --page`: one frame of models of whole sequences, in µs, with one
-thread. The model was rewritten by `onegru stream` and runs in onegru, or in ONNX Runtime by
-itself; or, as is done without that, the window of the last {WINDOW} frames runs again for each new one. The
-networks are in the shapes of published ones but smaller (examples/streaming and
-tests/frameworks/test_streaming_exports.py)."""
+These are the measurements of [Make a model stream](../../docs/guides/streaming.md), written by
+`python -m benchmarks.streaming_files --page`. The table shows the time of one frame in µs, on one thread. `onegru stream`
+converted each model. The converted file runs in onegru, or in ONNX Runtime without onegru.
+
+The last two columns show the alternative: the original model runs again on the last {WINDOW} frames for each new
+frame. The networks have the structure of published ones, but are smaller (`examples/streaming` and
+`tests/frameworks/test_streaming_exports.py`)."""  # noqa: E501
 
 
 def sessions(path: Path) -> onnxruntime.InferenceSession:
@@ -108,8 +110,8 @@ def networks(folder: Path) -> dict[str, tuple[Path, dict[str, Any], dict[str, in
 def main() -> None:
     """Measure, print, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=2.0, help="for each model")
-    parser.add_argument("--page", action="store_true", help=f"write docs/{PAGE.name}")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds for each model")
+    parser.add_argument("--page", action="store_true", help=f"write benchmarks/results/{PAGE.name}")
     options = parser.parse_args()
     onegru.set_num_threads(1)
     place = machine()

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.training`: onegru.torch beside PyTorch, inference and training, in turns.
+"""`python -m benchmarks.training`: compare onegru.torch with PyTorch in inference and training.
 
-The peer is torch.nn.GRU, or a loop over the steps where PyTorch has no other way. Each line is checked before
-it is timed: the same outputs and gradients, but for rounding. Times are the best of many runs.
+The baseline is torch.nn.GRU, or a loop over the steps if PyTorch has no such GRU. Outputs and gradients must
+agree up to rounding before a case is timed. Calls alternate. Times are the best of many runs.
 """
 
 from __future__ import annotations
@@ -29,37 +29,51 @@ from benchmarks.processors import microarchitecture
 
 PAGE = Path(__file__).with_name("results") / "training.md"
 
-INTRODUCTION = """# Training, measured
+INTRODUCTION = """# Training: raw data
 
-Made by `python -m benchmarks.training --page --drawn 240`: `onegru.torch` beside PyTorch, on each machine in turns,
-float32, every gradient asked for. Outputs and gradients are compared before anything is timed. Times are the best of
-many runs, PyTorch's / onegru's, in ms. The peer is `torch.nn.GRU`; for attention, resets and the reset gate before the
-product, which it has not, a loop over the steps. Shapes are T,B,I,H.
+These are the measurements of [training in PyTorch](../../docs/guides/training.md), written by
+`python -m benchmarks.training --page --drawn 240`. They compare `onegru.torch` with PyTorch in float32, with all
+gradients. The two alternate on each machine. Outputs and gradients are compared first.
 
-![How many times as fast training is](training.png)"""  # noqa: E501
+A time is the best of many runs in ms, as PyTorch's / onegru's. The baseline is `torch.nn.GRU`. `torch.nn.GRU` has no
+attention, no resets, and no reset gate before the matmul. For these, the baseline is a loop over the steps. Shapes are
+T,B,I,H.
 
-REASONS = """## Why not more
+![Speed-up of training compared with PyTorch](training.png)"""  # noqa: E501
 
-The matrix products of a batch are most of the time, and run at 60 to 80 % of the peak of multiply-adds in PyTorch
-and in onegru alike: with AVX2, at 100,256,128,128, the forward pass at 67 GFLOP/s and the gradients at 69, of 104. To be
-1.6 times as fast as PyTorch there, both would have to run at 85. Where H is small or
-rows are few, PyTorch's many small operators are most of its time, which is what onegru saves.
+REASONS = """## Limits
 
-What was tried: keeping the gates for the gradients instead of computing them again (a fifth to a quarter less time, kept);
-blocks of weights' gradients that stay in cache (kept); memory kept from call to call (0 to 3 %, not kept).
+- **Batches**: matmuls take most of the time. In PyTorch and in onegru, they reach 60 to 80 % of the peak of
+  multiply-adds. With AVX2 and the shape 100,256,128,128, the forward pass reaches 67 of 104 GFLOP/s, and the gradients
+  reach 69. For a speed-up of 1.6, both would need 85.
+- **Small H or few rows**: PyTorch's many small operators take most of its time. onegru does not need them.
+- **Single steps** read each weight once. In training they also write one gradient for each weight. From H = 256 on,
+  memory limits PyTorch and onegru. On two threads, PyTorch is better there.
+- **Tiny calls** are limited by Python. One takes 16 µs without gradients (`nn.GRU`: 30), and 118 µs with gradients
+  (`nn.GRU`: 155). About 40 µs of these are autograd's cost for a function with that many tensors.
 
-A single step reads each weight once and, in training, writes as many gradients: from H = 256 on that is memory's time, for
-both sides alike, and of two threads PyTorch's has the better. Below it is Python's: a tiny call is 16 µs without
-gradients (nn.GRU 30), 118 with them (155), of which some 40 are autograd's own for a function of that many tensors.
+| Change that was tried | Gain | Kept |
+| --- | --- | --- |
+| store the gates for the gradients instead of computing them again | a fifth to a quarter less time | yes |
+| blocks of weight gradients that stay in the cache | – | yes |
+| memory kept between calls | 0 to 3 % | no |
 
-## Beside oneDNN and torch.compile
+## Compared with oneDNN and torch.compile
 
-`python -m benchmarks.onednn`: the kernels alone, one thread, against oneDNN 3.2, which gets its weights in PyTorch's order
-too. Geometric mean of 11 of the shapes above 1.06, from 0.79 (a step of 8 rows, 512 units) to 1.84
-(one row of 64 units); of drawn shapes 1.07, least 0.85. At H = 512 and 64 rows oneDNN is the faster one: 0.84.
+`python -m benchmarks.onednn` compares only the kernels with oneDNN 3.2, on one thread. oneDNN also gets its weights in
+PyTorch's order.
 
-`torch.compile(nn.GRU)` gains nothing in training (100,32,256,256: 151 ms eager, 161 compiled, 116 by onegru), and compiling
-the cell of an AUGRU's loop little (100,128,36,36: 66 ms eager, 59 compiled, 20 by onegru)."""  # noqa: E501
+| Shapes | Geometric mean | Lowest | Highest |
+| --- | ---: | --- | --- |
+| 11 of the shapes above | 1.06 | 0.79 (a step of 8 rows, 512 units) | 1.84 (one row of 64 units) |
+| random shapes | 1.07 | 0.85 | – |
+
+At H = 512 and 64 rows, oneDNN is faster: the ratio is 0.84.
+
+| Training | PyTorch, eager | `torch.compile` | onegru |
+| --- | ---: | ---: | ---: |
+| `nn.GRU`, 100,32,256,256 | 151 ms | 161 ms | 116 ms |
+| an AUGRU as a loop of cells, with the compiled cell, 100,128,36,36 | 66 ms | 59 ms | 20 ms |"""  # noqa: E501
 
 
 @dataclass(frozen=True)
@@ -257,7 +271,7 @@ def summary(ratios: Sequence[float]) -> str:
     """What many cases come to."""
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     below = sum(ratio < 1 for ratio in ratios)
-    return f"geometric mean {mean:.2f}, least {min(ratios):.2f}, {below} of {len(ratios)} below 1"
+    return f"geometric mean {mean:.2f}, lowest {min(ratios):.2f}, {below} of {len(ratios)} below 1"
 
 
 def table(
@@ -275,7 +289,7 @@ def table(
             inference.append(ratios[0])
             training.append(ratios[1])
             figures = " | ".join(f"{a:.2f} / {b:.2f} | {a / b:.2f}×" for a, b in times)
-            rows.append(f"| {case.name or 'drawn'} | {what} | {figures} |")
+            rows.append(f"| {case.name or 'random'} | {what} | {figures} |")
             missed = f" missed: {target:g}" if count == 1 and 0 < ratios[1] < target else ""
             print(f"{number}/{len(cases)}, threads {count}: {rows[-1]}{missed}", flush=True)
     return rows, inference, training
@@ -300,11 +314,11 @@ def write_page(page: Path, introduction: str, place: str, section: str, reasons:
 def main() -> None:
     """Measure, print, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--drawn", type=int, default=0, help="so many drawn shapes besides the table's")
-    parser.add_argument("--only", default="", help="cases whose name or shape holds this")
-    parser.add_argument("--seconds", type=float, default=2.0, help="for each pair of times")
+    parser.add_argument("--drawn", type=int, default=0, help="number of additional random shapes")
+    parser.add_argument("--only", default="", help="only cases with this text in their name or shape")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds for each pair of times")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--page", action="store_true", help=f"write docs/{PAGE.name}")
+    parser.add_argument("--page", action="store_true", help=f"write benchmarks/results/{PAGE.name}")
     options = parser.parse_args()
     cases = [case for case in CASES if options.only in f"{case.name} {case}"]
     whole = [program for program in programs.PROGRAMS if options.only in program.name]
@@ -313,18 +327,22 @@ def main() -> None:
     for count in options.threads:
         rows, inference, training = table(cases, count, options.seconds)
         lines += ["", f"### {count} thread{'s'[: count > 1]}", ""]
-        lines += ["| what | shape | inference | times | training | times |"]
+        lines += ["| case | shape | inference, ms | speed-up | training, ms | speed-up |"]
         lines += ["| --- | --- | ---: | ---: | ---: | ---: |", *rows, ""]
         lines += [f"Inference: {summary(inference)}. Training: {summary(training)}."] if rows else []
         rows, inference, training = table(whole, count, options.seconds)
-        lines += ["", "| whole program | what | runs | times | a step of training | times |"] if rows else []
+        lines += (
+            ["", "| program | description | inference, ms | speed-up | training step, ms | speed-up |"]
+            if rows
+            else []
+        )
         lines += ["| --- | --- | ---: | ---: | ---: | ---: |", *rows] if rows else []
         if options.drawn:
             shapes = drawn(options.drawn)
             rows, inference, training = table(shapes, count, options.seconds / 4)
             lines += [
                 "",
-                f"{options.drawn} drawn shapes. Inference: {summary(inference)}. "
+                f"{options.drawn} random shapes. Inference: {summary(inference)}. "
                 f"Training: {summary(training)}.",
             ]
             few = [ratio for case, ratio in zip(shapes, training, strict=True) if case.T == 1]

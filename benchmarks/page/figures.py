@@ -1,4 +1,4 @@
-"""Figures that follow from the files of results."""
+"""Figures computed from the files of results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.beside import CONTENDERS
+from benchmarks.beside import CONTENDERS, SPINNING
 from benchmarks.drawn import AGAINST
 from benchmarks.limits import least_seconds
 from benchmarks.models.cases import Case
@@ -24,6 +24,7 @@ __all__ = [
     "drawn_summary",
     "drawn_threads",
     "falls",
+    "load_words",
     "mean_of",
     "of_kind",
     "rate",
@@ -88,8 +89,13 @@ def way_ratios(parts: Parts, threads: str) -> dict[tuple[str, str], list[tuple[f
     return {key: sorted(pairs, key=lambda pair: pair[0]) for key, pairs in found.items()}
 
 
+def load_words(name: str) -> str:
+    """The name of a load on the pages."""
+    return {"nothing": "none", SPINNING: "a spinning session"}.get(name, name)
+
+
 def way_words(form: str, name: str) -> str:
-    """What `way_ratios` compares: "ONNX files, onegru.load"."""
+    """The name of a comparison, such as "ONNX files, onegru.load"."""
     ways = {"onegru provider": "a session with the provider", "onegru replace_grus": "openvino.replace_grus"}
     return f"{'ONNX files' if form == 'onnx' else 'IRs'}, {ways.get(name, 'onegru.load')}"
 

@@ -1,4 +1,4 @@
-"""The page that a reader sees first: six rows, a picture, how, and where onegru is not faster."""
+"""Text of docs/performance.md: the first table, the method, and where onegru is not faster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from benchmarks.page.targets import LIMITS, is_small_step
 __all__ = ["ROWS", "rows_of", "story"]
 
 _COUNTS = ("1", "2")
-#: The IRs of the rows: of sizes that OpenVINO has been given, too, as it is slower where they are open.
+#: The IRs of the rows. OpenVINO gets fixed sizes, because it is slower with dynamic shapes.
 _IR = "ir, reshaped"
 
 
@@ -47,7 +47,7 @@ def _whole(form: str) -> Callable[[Parts, str], list[float]]:
 
 
 def _opening(form: str) -> Callable[[Parts, str], list[float]]:
-    """How many times as long onegru takes to open a file."""
+    """Time of onegru to open a file, divided by the time of its own runtime."""
 
     def ratios(parts: Parts, threads: str) -> list[float]:
         entries = [e for e in of_kind(parts, "whole", "whole", threads) if whole_words(e)[2] == form]
@@ -90,10 +90,8 @@ def story(machines: Machines) -> list[str]:
     return [
         "# Performance",
         "",
-        "This page shows how fast onegru is compared with other runtimes, and where it is not faster. "
-        "The table "
-        "shows the geometric mean of the speed-up on one thread / on two threads, measured in the same "
-        "run on the "
+        "Read this page to decide whether onegru makes your model faster. The table shows the geometric mean "
+        "of the speed-up on one thread / on two threads. Both sides of a ratio come from the same run on the "
         "same CPU.",
         "",
         *_first_table(machines),
@@ -101,23 +99,21 @@ def story(machines: Machines) -> list[str]:
         "![Speed of onegru relative to other runtimes](performance.png)",
         "",
         "Bars show the geometric mean on two threads, and lines show the range over all cases. Below 1, "
-        "onegru "
-        "is slower: [Where it is not faster](#where-it-is-not-faster) explains these cases.",
+        "onegru is slower: [Where it is not faster](#where-it-is-not-faster) explains these cases.",
         "",
         "## How it was measured",
         "",
         "- **Baselines**: ONNX Runtime, OpenVINO and PyTorch with constant weights, fixed shapes, bound "
-        "outputs "
-        "and inference mode. All runtimes use the same number of pinned threads.",
-        "- **Order**: the runtimes alternate, each for a tenth of a second, in seven rounds. The table uses "
+        "outputs and inference mode. All runtimes use the same number of pinned threads.",
+        "- **Order**: the runtimes alternate in seven rounds, each for a tenth of a second. The table uses "
         "medians. Results are checked against float64 first.",
-        "- **Cases**: the GRUs of real models, for which the kernels were tuned, and 300 random shapes, for "
-        "which they were not. Both reset modes are measured. The fastest other runtime is chosen for "
-        "each case.",
+        "- **Cases**: GRUs of real models, which the kernels were tuned for, and 300 random shapes, which "
+        "they were not tuned for. Both reset modes are measured. Real models are compared with the fastest "
+        "other runtime in each case, and random shapes with ONNX Runtime.",
         "- **Second measurement**: random shapes with a ratio below 1.05 were measured again for longer. Low "
         "ratios are therefore more reliable, and biased slightly upwards.",
-        "- **Whole models**: `onegru.load` compared with the file's own runtime. OpenVINO gets fixed sizes "
-        "(`reshape`), because it is usually faster with them.",
+        "- **Whole models**: `onegru.load` is compared with the file's own runtime. OpenVINO gets fixed "
+        "sizes (`reshape`), because it is usually faster with them.",
         "- **Your machine**: run `make bench`. The [raw data](../benchmarks/results/performance.md) have all "
         "times and spreads.",
         "",
@@ -151,21 +147,21 @@ def _first_table(machines: Machines) -> list[str]:
     }
     heads = " | ".join(_columns(machines).values())
     lines = [f"| | baseline | {heads} |", "| --- | --- |" + " ---: |" * len(machines)]
-    for row, (beside, _) in ROWS.items():
+    for row, (baseline, _) in ROWS.items():
         cells = [
             " / ".join(f"{mean:.1f}×" if mean else "–" for mean in rows[row]) if any(rows[row]) else "–"
             for rows in found.values()
         ]
-        lines.append(f"| {row} | {beside} | {' | '.join(cells)} |")
+        lines.append(f"| {row} | {baseline} | {' | '.join(cells)} |")
     return lines
 
 
-#: By name, what is measured of a machine on one thread: pairs of a model's or a shape's name and a cell.
+#: The cells of a machine on one thread: pairs of a row's name and a text.
 Cells = Callable[[Parts], Iterator[tuple[str, str]]]
 
 
 def _table(first: str, machines: Machines, cells: Cells) -> list[str]:
-    """Rows by what was measured, columns by machine."""
+    """A table with a column for each machine."""
     found: dict[str, dict[str, str]] = {}
     known = {name: dict(cells(parts)) for name, parts in machines.items()}
     called = {name: label for name, label in _columns(machines).items() if known[name]}
@@ -179,7 +175,7 @@ def _table(first: str, machines: Machines, cells: Cells) -> list[str]:
     return lines
 
 
-#: How the models of `benchmarks/models/real.py` are called.
+#: Names of the models of `benchmarks/models/real.py`.
 _MODELS = {
     "gtcrn": "GTCRN",
     "ulunas": "UL-UNAS",
@@ -205,46 +201,56 @@ def _models(parts: Parts) -> Iterator[tuple[str, str]]:
 
 
 def _limits(machines: Machines) -> list[str]:
-    """A paragraph for each reason, with what was measured on all machines."""
+    """A table of speed-ups on all machines, and a list of reasons."""
     batches = _all(machines, _tables(lambda shape: shape.regime == "batch" and shape.H >= 256))
     steps = _all(machines, _tables(lambda shape: shape.T == shape.B == 1 and shape.H >= 512))
     shares = _all(machines, _of_peak)
     drawn, real = _all(machines, drawn_ratios), _all(machines, _tables())
     opening = {form: _all(machines, _opening(form)) for form in ("onnx", _IR)}
     singly = [label for name, label in labels(machines).items() if drawn_ratios(machines[name], "1")]
-    irs, open_irs = _all(machines, _whole(_IR)), _all(machines, _whole("ir"))
     ways = {
         form: [
             value for parts in machines.values() for count in _COUNTS for value in _ways(parts, count, form)
         ]
         for form in ("onnx", "ir")
     }
-    lines = [
-        f"- **Large layers are near the limit of the machine.** In batches with H ≥ 256, onegru reaches "
-        f"{_percent(shares)} of the peak of multiply-adds. Single steps with H ≥ 512 are limited by "
-        "reading the "
-        f"weights. Compared with the fastest other runtime, batches are {_span(batches)} times as fast, and "
-        f"single steps {_span(steps)} times.",
-        f"- **Small layers gain most, because other runtimes have more overhead.** {_small(machines)} In a "
+    rows = (
+        ("batches, H ≥ 256", _FASTEST, batches, "onegru is near the peak of multiply-adds"),
+        ("single steps, H ≥ 512", _FASTEST, steps, "reading the weights is the limit"),
+        ("whole IRs", "OpenVINO", _all(machines, _whole(_IR)), "Python adds about 8 µs to each call"),
+        (
+            "whole IRs, dynamic shapes",
+            "OpenVINO",
+            _all(machines, _whole("ir")),
+            "the same, but onegru specializes the shapes",
+        ),
+        (
+            "random weight encodings, ONNX",
+            "ONNX Runtime",
+            ways["onnx"],
+            "small single steps, or weights computed in each run",
+        ),
+        ("random weight encodings, IR", "OpenVINO", ways["ir"], "small single steps"),
+    )
+    return [
+        "| case | baseline | range of the speed-up | mean | reason for the lowest |",
+        "| --- | --- | ---: | ---: | --- |",
+        *(f"| {case} | {baseline} | {_range(found)} | {why} |" for case, baseline, found, why in rows),
+        "",
+        f"- **Large layers** are near the limit of the machine. In batches with H ≥ 256, onegru reaches "
+        f"{_percent(shares)} of the peak of multiply-adds.",
+        f"- **Small layers** gain most, because other runtimes have more overhead. {_small(machines)} In a "
         f"model with many operators, this gain is small.",
         "- **Training of large layers** is only 1.05 to 1.3 times as fast, because PyTorch uses oneDNN's "
-        "kernels. Small layers gain several times. See the "
-        "[raw data](../benchmarks/results/training.md).",
-        f"- **Single shapes.** Of the GRUs of real models, {_slower(real)} are slower than the fastest other "
+        "kernels. Small layers gain several times. See the [raw data](../benchmarks/results/training.md).",
+        f"- **Single shapes**: of the GRUs of real models, {_slower(real)} are slower than the fastest other "
         f"runtime. Of the random shapes on {' and '.join(singly)}, {_slower(drawn)} are slower than ONNX "
         f"Runtime.",
-        f"- **Loading a file** usually takes longer, because onegru checks the file and packs weights: "
-        f"{_span(opening['onnx'])} times as long for ONNX, and {_span(opening[_IR])} times for IRs.",
-        f"- **Small OpenVINO models.** `onegru.load` calls OpenVINO from Python, which costs about 8 µs per "
-        f"call. Whole models are {_span(irs)} times as fast. If the file has dynamic shapes, which "
-        f"`onegru.load` specializes, they are {_span(open_irs)} times as fast.",
-        f"- **Computed weights.** If nodes compute weights from default inputs, the execution provider packs "
-        f"them in each run. On random models with different weight encodings, onegru is "
-        f"{_span(ways['onnx'])} times as fast for ONNX, and {_span(ways['ir'])} times for IRs.",
-        "- **Two threads after a pause.** Waking a thread takes 50 to 100 µs on these machines, so a call of "
-        "0.3 ms gains little from a second thread. Other runtimes keep a whole CPU busy instead.",
+        f"- **Loading a file** usually takes longer, because onegru checks the file and packs weights. It "
+        f"takes {_span(opening['onnx'])} times as long for ONNX, and {_span(opening[_IR])} times for IRs.",
+        "- **Two threads after a pause**: waking a thread takes 50 to 100 µs on these machines. A call of "
+        "0.3 ms therefore gains little from a second thread. Other runtimes keep a whole CPU busy instead.",
     ]
-    return lines
 
 
 def _all(machines: Machines, of: Callable[[Parts, str], list[float]]) -> list[float]:
@@ -252,7 +258,7 @@ def _all(machines: Machines, of: Callable[[Parts, str], list[float]]) -> list[fl
 
 
 def _of_peak(parts: Parts, threads: str) -> list[float]:
-    """The shares of the peak of multiply-adds that batches reach, where it was measured."""
+    """The fraction of the peak of multiply-adds that each batch reaches, if the peak was measured."""
     is_known = threads in parts.get("tables", {"limits": {}})["limits"]
     return LIMITS[0].shares(parts, threads) if is_known else []
 
@@ -266,19 +272,26 @@ def _ways(parts: Parts, count: str, form: str) -> list[float]:
 
 
 def _slower(ratios: Sequence[float]) -> str:
-    """How many are below 1, and the lowest."""
+    """The number of ratios below 1, and the lowest."""
     return f"{sum(value < 1 for value in ratios)} of {len(ratios)} (the lowest {min(ratios, default=0):.2f})"
 
 
 def _span(ratios: Sequence[float]) -> str:
-    """From the lowest to the highest, and the mean."""
+    """The range and the mean."""
     if not ratios:
         return "–"
     return f"{min(ratios):.2f} to {max(ratios):.1f} (mean {mean_of(ratios):.2f})"
 
 
+def _range(ratios: Sequence[float]) -> str:
+    """The range and the mean, as two cells."""
+    if not ratios:
+        return "– | –"
+    return f"{min(ratios):.2f}× to {max(ratios):.1f}× | {mean_of(ratios):.2f}×"
+
+
 def _small(machines: Machines) -> str:
-    """What a single step of the smallest layer takes in each, in µs."""
+    """The time of one step of the smallest layer in each runtime, in µs."""
     found: dict[str, list[float]] = {}
     for parts in machines.values():
         for entry in of_kind(parts, "tables", "case", "1"):
@@ -319,7 +332,7 @@ def _machines(machines: Machines) -> list[str]:
 
 
 def _versions(machine: Mapping[str, Any]) -> str:
-    """Those of the peers that a part was measured beside; empty where one is missing."""
+    """The versions of the other runtimes of a part, or nothing if one is missing."""
     known = [machine["versions"].get(name) for name in OTHERS]
     return ", ".join(version.partition("+")[0] for version in known) if all(known) else ""
 

@@ -1,4 +1,4 @@
-"""The tables of the page, one for each kind of results."""
+"""Tables of the raw data, one for each kind of results."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from benchmarks.page.figures import (
     drawn_summary,
     drawn_threads,
     falls,
+    load_words,
     of_kind,
     rate,
     ratio,
@@ -35,9 +36,9 @@ _SUMMARY = "lowest | 5 % | median | geometric mean"
 
 
 def targets(parts: Parts) -> list[str]:
-    """All targets, and what was measured."""
+    """All targets, with the measured values."""
     lines = [
-        "| what | threads | target | measured | |",
+        "| case | threads | target | measured | result |",
         "| --- | --- | --- | ---: | --- |",
     ]
     for verdict in verdicts(parts):
@@ -50,14 +51,14 @@ def targets(parts: Parts) -> list[str]:
 
 def table(entries: list[Entry], threads: str, limits: Entry) -> list[str]:
     said = ", ".join(
-        f"{name} {rate / 1e9:.0f} GB/s" + (f" ({size >> 10} KB a core)" if size else "")
+        f"{name} {rate / 1e9:.0f} GB/s" + (f" ({size >> 10} KB per core)" if size else "")
         for name, size, rate in limits["levels"]
     )
     names = ("onegru", "onegru step", "onegru alloc", "onegru bfloat16", *OTHERS)
     lines = [
         f"### {threads_of(threads)}",
         "",
-        f"FMA peak {limits['fma'] / 1e9:.0f} GFLOP/s; reading: {said}.",
+        f"Peak of multiply-adds: {limits['fma'] / 1e9:.0f} GFLOP/s. Read bandwidth: {said}.",
         "",
         f"| T,B,I,H,D reset | {' | '.join(names)} | ratio | spread | GFLOP/s | of peak |",
         "| --- |" + " ---: |" * (len(names) + 4),
@@ -79,15 +80,19 @@ def whole(parts: Parts) -> list[str]:
     lines = [
         "### Whole models",
         "",
-        "Models of the kinds that people run, made and exported by PyTorch with fixed seeds "
-        "(`benchmarks/models/real.py`); µs a call. onegru by `onegru.load`, and by "
-        "`onegru.execution_provider` in ONNX Runtime's own session; the runtime by itself. An IR as the "
-        "file is, with open sizes, and reshaped by OpenVINO to the sizes that arrive, which `onegru.load` "
-        "does by itself. Fused: a file whose GRU is decomposed into other operators "
-        "(`benchmarks/models/decomposed.py`), which the runtime runs as it is, and onegru with "
-        "`fuse=True`. Last, milliseconds to load.",
+        "The models are common kinds, built and exported by PyTorch with fixed seeds "
+        "(`benchmarks/models/real.py`). Times are in µs per call.",
         "",
-        "| model | frames | form | threads | onegru | provider | the runtime | ratio | loads | the runtime |",
+        "- *onegru* is `onegru.load`.",
+        "- *provider* is `onegru.execution_provider` in a session of ONNX Runtime.",
+        "- *runtime* is the file's own runtime without onegru.",
+        "- *ir* is the file with dynamic shapes.",
+        "- *ir, reshaped* is the file after OpenVINO's `reshape`, which `onegru.load` does automatically.",
+        "- *fused* is a file with a decomposed GRU (`benchmarks/models/decomposed.py`). The runtime runs it "
+        "unchanged, and onegru runs it with `fuse=True`.",
+        "",
+        "| model | frames | file | threads | onegru | provider | runtime | ratio | onegru loads, ms "
+        "| runtime loads, ms |",
         "| --- | ---: | --- | --- |" + " ---: |" * 6,
     ]
     for entry in entries:
@@ -101,16 +106,19 @@ def whole(parts: Parts) -> list[str]:
 
 
 def ways(parts: Parts) -> list[str]:
-    """Models by the ways in which they carry weights; those of them that are slower by name."""
+    """Models with different weight encodings, and a list of the slower ones."""
     lines = [
-        "### Ways of carrying weights",
+        "### Weight encodings",
         "",
-        "A GRU and a dense layer in files drawn from a seed (`benchmarks/models/ways.py`): matrices behind "
-        "other operators, in float16, int8 and int4, as defaults of inputs, in bodies and functions, by "
-        "PyTorch's exporters, ONNX Runtime's quantisers and OpenVINO's converter, sizes fixed and open. The "
-        "time of the runtime alone on the same file over onegru's; 0 where onegru refuses it or is wrong.",
+        "Each file has a GRU and a dense layer, and is generated from a seed (`benchmarks/models/ways.py`). "
+        "Weights pass through other operators, are float16, int8 or int4, are defaults of inputs, or are in "
+        "subgraphs and functions. PyTorch's exporters, ONNX Runtime's quantizers and OpenVINO's converter "
+        "write the files, with fixed and dynamic shapes.",
         "",
-        f"| what | threads | models | {_SUMMARY} | below 1 |",
+        "A ratio is the time of the runtime without onegru, divided by onegru's. It is 0 if onegru rejects "
+        "the file or is wrong.",
+        "",
+        f"| case | threads | models | {_SUMMARY} | below 1 |",
         "| --- | --- |" + " ---: |" * 6,
     ]
     slower: list[str] = []
@@ -140,11 +148,13 @@ def paced(parts: Parts) -> list[str]:
     lines = [
         "### Calls with pauses",
         "",
-        "Median of a call in µs, reset after, asleep before each for so long, as where frames or requests "
-        "come; then the fastest peer's time over onegru's, and how much of a CPU a runtime's other threads "
-        "use in the last half of the pauses.",
+        "The table shows the median time of a call in µs, with the reset gate after the matmul. The program "
+        "sleeps before each call, like a program that waits for frames or requests. A ratio is the fastest "
+        "other runtime's time divided by onegru's. The last two columns show the CPU use of each runtime's "
+        "other threads in the last half of the pauses.",
         "",
-        f"| T,B,I,H,D | calls | threads | {' | '.join(names)} | ratio | onegru's helpers | ONNX Runtime's |",
+        f"| T,B,I,H,D | calls | threads | {' | '.join(names)} | ratio | onegru's threads "
+        "| ONNX Runtime's threads |",
         "| --- | --- | --- |" + " ---: |" * (len(names) + 3),
     ]
     for entry in entries:
@@ -161,14 +171,17 @@ def beside(parts: Parts) -> list[str]:
     names = " | ".join(f"{name} median | mean" for name in CONTENDERS)
     entries = of_kind(parts, "beside", "beside")
     lines = [
-        "### Beside other processes",
+        "### Busy machine",
         "",
-        "Median and mean of single calls in µs, with as many threads as onegru and ONNX Runtime choose by "
-        "themselves, and of onegru with one; reset after, nothing pinned. Beside busy loops, which are "
-        "processes of the same priority; and in turns with calls of an ONNX Runtime session in the same "
-        "process, whose threads go on spinning. Last, the default's time over the better of the other two.",
+        "The table shows the median and mean time of single calls in µs, with the reset gate after the "
+        "matmul. onegru and ONNX Runtime use their default number of threads, and onegru also one thread. "
+        "No thread is pinned.",
         "",
-        f"| T,B,I,H,D | beside | {names} | median | mean | |",
+        "Busy loops are processes with the same priority. The spinning session is an ONNX Runtime session in "
+        "the same process. Its calls alternate with the measured calls, and its threads keep spinning. The "
+        "columns median and mean show the default's time divided by the better of the other two.",
+        "",
+        f"| T,B,I,H,D | load | {names} | median | mean | target |",
         "| --- | --- |" + " ---: |" * (2 * len(CONTENDERS) + 2) + " --- |",
     ]
     for entry in entries:
@@ -180,24 +193,24 @@ def beside(parts: Parts) -> list[str]:
         found = [beside_ratio(entry, kind) for kind in ("median", "mean")]
         verdict = "reached" if max(found) <= BESIDE_TARGET else "missed"
         lines.append(
-            f"| {entry['case'].split()[0]} | {entry['beside']} | {' | '.join(cells)} | {found[0]:.2f} "
-            f"| {found[1]:.2f} | {verdict} |"
+            f"| {entry['case'].split()[0]} | {load_words(entry['beside'])} | {' | '.join(cells)} "
+            f"| {found[0]:.2f} | {found[1]:.2f} | {verdict} |"
         )
     return [*lines, ""] if entries else []
 
 
 def drawn(parts: Parts, picture: str = "") -> list[str]:
-    """The drawn shapes; `picture` is the file of their curves."""
+    """Random shapes. `picture` is the file with their curves."""
     if not drawn_threads(parts):
         return []
     sizes = ", ".join(f"{name} {low}…{high}" for name, (low, high) in SIZES.items())
     lines = [
         "### Random shapes",
         "",
-        f"Drawn from seed {parts['drawn']['settings']['seed']}: {sizes}, each uniform on a logarithmic "
-        f"scale; one and both directions, both places of the reset gate; a call of more than "
-        f"{MOST_FLOPS / 1e9:g} GFLOP is drawn again. A peer's time over onegru's; whatever came out below "
-        f"{AGAIN} was measured again, longer, and that counts.",
+        f"The shapes are generated from seed {parts['drawn']['settings']['seed']}: {sizes}, each uniform on "
+        f"a logarithmic scale. They have one or two directions, and both reset modes. A call with more than "
+        f"{MOST_FLOPS / 1e9:g} GFLOP is replaced. A ratio is ONNX Runtime's time divided by onegru's. Ratios "
+        f"below {AGAIN} were measured again for longer, and the second result counts.",
         "",
         *([f"![random shapes]({picture})", ""] if picture else []),
         f"| threads | shapes | {_SUMMARY} | below 1 |",
@@ -220,10 +233,10 @@ def rows(parts: Parts) -> list[str]:
     if not entries:
         return []
     lines = [
-        "### Every number of rows",
+        "### Each batch size",
         "",
-        f"GFLOP/s on one thread, I = H, T = {ROWS_STEPS}, reset after; in bold what is more than "
-        f"{FALL_TARGET:.0%} below the row before.",
+        f"The table shows GFLOP/s on one thread, with I = H, T = {ROWS_STEPS} and the reset gate after the "
+        f"matmul. A bold value is more than {FALL_TARGET:.0%} below the value for the previous batch size.",
         "",
         f"| B | {' | '.join(e['case'] for e in entries)} |",
         "| --- |" + " ---: |" * len(entries),

@@ -1,4 +1,4 @@
-"""What is to be reached, and was it."""
+"""Targets, and whether they are reached."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from benchmarks.page.figures import (
     drawn_summary,
     drawn_threads,
     falls,
+    load_words,
     mean_of,
     of_kind,
     rate,
@@ -88,13 +89,13 @@ LIMITS = (
         lambda entry, limits: rate(entry) / float(limits["fma"]),
     ),
     Limit(
-        "single steps, H ≥ 512, of the bandwidth of what holds the weights",
+        "single steps, H ≥ 512, of the bandwidth of the level with the weights",
         (0.8, 0.8),
         lambda shape: shape.T == shape.B == 1 and shape.H >= 512,
         share,
     ),
     Limit(
-        "one row over time, H ≥ 256, of the stricter of the two",
+        "one row over time, H ≥ 256, of the lower of the two limits",
         (0.75, 0.6),
         lambda shape: shape.B == 1 < shape.T and shape.H >= 256,
         share,
@@ -221,7 +222,7 @@ def _models(entries: list[Entry], form: str, threads: str) -> Iterator[Verdict]:
 def _ways(parts: Parts) -> Iterator[Verdict]:
     for threads in ("1", "2"):
         for key, pairs in way_ratios(parts, threads).items():
-            name = f"ways of carrying weights, {way_words(*key)}, lowest"
+            name = f"weight encodings, {way_words(*key)}, lowest"
             yield Verdict(name, threads, LOWEST, pairs[0][0])
 
 
@@ -238,18 +239,20 @@ def _paced(parts: Parts) -> Iterator[Verdict]:
             gains += [one / two] if HELPED_FROM <= one < math.inf else []
         name = f"calls {pace}"
         if against:
-            yield Verdict(f"{name}, from 0.3 ms on, lowest against ONNX Runtime", "2", LOWEST, min(against))
+            yield Verdict(
+                f"{name}, from 0.3 ms on, lowest compared with ONNX Runtime", "2", LOWEST, min(against)
+            )
         if gains:
-            yield Verdict(f"{name}, from 1 ms on, lowest against one thread", "2", HELPED, min(gains))
+            yield Verdict(f"{name}, from 1 ms on, lowest compared with one thread", "2", HELPED, min(gains))
         if idle := [seconds for e in helped.values() for seconds in times(e, ["onegru"], "idle").values()]:
-            yield Verdict(f"{name}, CPU that idle helpers use, highest", "2", IDLE, max(idle), most=True)
+            yield Verdict(f"{name}, CPU use of idle worker threads, highest", "2", IDLE, max(idle), most=True)
 
 
 def _scoring(parts: Parts) -> Iterator[Verdict]:
     for entry in of_kind(parts, "scoring", "scoring"):
         name, threads = f"`onegru score`, {entry['case']}", str(entry["threads"])
         of_layers, _, memory = scored_figures(entry)
-        yield Verdict(f"{name}, share of the layers alone", threads, SCORING_TARGETS[0], of_layers)
+        yield Verdict(f"{name}, fraction of the layers' speed", threads, SCORING_TARGETS[0], of_layers)
         yield Verdict(
             f"{name}, MiB of memory", threads, SCORING_TARGETS[1] >> 20, memory / (1 << 20), most=True
         )
@@ -260,4 +263,10 @@ def _beside(parts: Parts) -> Iterator[Verdict]:
         members = [e for e in of_kind(parts, "beside", "beside") if e["beside"] == neighbour]
         for kind in ("median", "mean") if members else ():
             highest = max(beside_ratio(e, kind) for e in members)
-            yield Verdict(f"beside {neighbour}, highest {kind}", "default", BESIDE_TARGET, highest, most=True)
+            yield Verdict(
+                f"load: {load_words(neighbour)}, highest {kind}",
+                "default",
+                BESIDE_TARGET,
+                highest,
+                most=True,
+            )

@@ -1,11 +1,14 @@
-"""Writes the tables of README.md, docs/ and native/ from the package's own data, and builds the site.
+"""Generate tables in docs/, native/ and src/ from the package, and build the site.
 
-    python -m docs.generate            rewrite what lies between the markers
-    python -m docs.generate --check    exit with 1 if that would change a file
+    python -m docs.generate            rewrite the tables
+    python -m docs.generate --check    exit with code 1 if a table is out of date
     python -m docs.generate.site       build the site: `make docs`
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`; a word after the name is its argument.
-In C++ it stands between `// table: NAME` and `// end`, in Python after `#` likewise.
+Each table is between two markers. Words after the name are arguments of its function.
+
+- Markdown: `<!-- table: NAME -->` and `<!-- end -->`
+- C++: `// table: NAME` and `// end`
+- Python: `# table: NAME` and `# end`
 """
 
 from __future__ import annotations
@@ -75,7 +78,7 @@ _TABLE = re.compile(
 )
 _PLACES = ("README.md", "docs/**/*.md", "native/**/*.h", "native/**/*.cc", "src/onegru/engines/native.py")
 
-#: The files that have tables, from the root of the repository.
+#: The files with tables, relative to the root of the repository.
 FILES = tuple(
     str(path.relative_to(ROOT))
     for place in _PLACES
@@ -85,7 +88,7 @@ FILES = tuple(
 
 
 def update(text: str) -> str:
-    """`text` with every table generated again."""
+    """Return `text` with new tables."""
 
     def fill(match: re.Match[str]) -> str:
         name, *arguments = match["name"].split()

@@ -1,4 +1,4 @@
-"""`python -m docs.generate`: see the package."""
+"""Command line of `python -m docs.generate`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from docs.generate import FILES, ROOT, update
 
 
 def main() -> int:
-    """Update the files, or only say which are out of date."""
+    """Update the files. With --check, only list those that are out of date."""
     stale = []
     for name in FILES:
         path = ROOT / name

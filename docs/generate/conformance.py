@@ -1,4 +1,4 @@
-"""The tables of docs/conformance.md: what the kit covers, and how runtimes do, from docs/conformance.json."""
+"""Tables of docs/conformance.md: cases of the suite, and results from docs/conformance.json."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from onegru.conformance.factors import all_factors_of, factors_of
 from onegru.conformance.report.data import alone, features_of
 from onegru.conformance.results import STATUSES, Outcome, RuntimeResults, Status, read_results
 
-#: Where `make conformance` leaves its results.
+#: The file that `make conformance` writes.
 RESULTS = Path(__file__).resolve().parents[1] / "conformance.json"
 MARKS: dict[Status, str] = {"passes": "✓", "differs": "≠", "refuses": "⊘", "crashes": "✗"}
-_MIXED = "◐"  # passes alone, but not in every combination
-_SPACE = "\u00a0"  # between a number and its mark, which belong on one line
+_MIXED = "◐"  # passes on its own, but not in every combination
+_SPACE = "\u00a0"  # keeps a number and its mark on one line
 
 
 def coverage() -> str:
-    """How many cases there are of each operator."""
+    """Number of cases of each operator."""
     rows = []
     for name, own in _by_operator().items():
         single = sum(len(case.choices) == 0 or alone(case) is not None for case in own)
@@ -29,12 +29,12 @@ def coverage() -> str:
         levels = sum(len(factor.levels) for factor in factors.values())
         rows.append([name, *map(str, (len(factors), levels, single, len(own) - single, len(own)))])
     total = ["**all**", "", "", *(str(sum(int(row[at]) for row in rows)) for at in (3, 4, 5))]
-    header = ["operator", "factors", "levels", "one thing unusual, or none", "several", "cases"]
+    header = ["operator", "factors", "levels", "at most one unusual level", "several unusual levels", "cases"]
     return table(header, [*rows, total])
 
 
 def factors() -> str:
-    """What varies, with its levels."""
+    """Every factor with its levels."""
     rows: dict[str, dict[str, None]] = {}
     for own in _by_operator().values():
         for name, factor in factors_of(own[0].operator).items():
@@ -44,33 +44,33 @@ def factors() -> str:
 
 
 def runtimes() -> str:
-    """How each runtime does on each operator."""
+    """Results of each runtime for each operator."""
     rows = {**_by_operator(), "**all**": all_cases()}
     return table(_header("operator"), ([name, *_row(own)] for name, own in rows.items()))
 
 
 def features() -> str:
-    """How each runtime does on each feature: alone, and in all cases with it."""
+    """Results of each runtime for each feature, on its own and in all cases with it."""
     return table(_header("feature"), _feature_rows())
 
 
 def quantized() -> str:
-    """How each runtime does on each quantized case, and on all of them."""
+    """Results of each runtime for each quantized case, and in total."""
     one = f"1{_SPACE}"
     rows = [[*_about(case), *(cell.removeprefix(one) for cell in _row([case]))] for case in quantized_cases()]
     return table(
-        ["integers", "beside that", "opset", *_header("")[1:]],
+        ["stored as integers", "other features", "opset", *_header("")[1:]],
         [*rows, ["**all**", "", "", *_row(quantized_cases())]],
     )
 
 
 def _about(case: Case) -> list[str]:
-    """What is stored as integers, what else is unusual, and the opset."""
+    """The stored integers, other unusual features, and the opset."""
     own = factors_of(case.operator)
     levels = all_factors_of(case.operator)
     checks = (levels[name].levels[level] for name, level in case.choices.items() if name not in own)
-    beside = (f"{name} {level}" for name, level in case.choices.items() if name in own)
-    return [" ".join(checks), ", ".join(beside), str(case.opset)]
+    others = (f"{name} {level}" for name, level in case.choices.items() if name in own)
+    return [" ".join(checks), ", ".join(others), str(case.opset)]
 
 
 def _row(cases: Sequence[Case]) -> list[str]:
@@ -97,7 +97,7 @@ def _by_operator() -> dict[str, list[Case]]:
 
 @cache
 def _results() -> Sequence[RuntimeResults]:
-    """Those of the last `make conformance`; nothing before the first."""
+    """Results of the last `make conformance`, if any."""
     return read_results(RESULTS) if RESULTS.exists() else ()
 
 
@@ -110,7 +110,7 @@ def _header(first: str) -> list[str]:
 
 
 def _taken(result: RuntimeResults) -> set[str]:
-    """The operators whose plain node it passes."""
+    """Operators of which the runtime passes the case without unusual levels."""
     return {name for name, own in _by_operator().items() if _number(_outcomes(result, own[:1]), "passes")}
 
 
@@ -123,13 +123,13 @@ def _number(outcomes: Sequence[Outcome], status: Status) -> int:
 
 
 def _counts(outcomes: Sequence[Outcome]) -> str:
-    """How many there are of each outcome, such as "81 ✓ 3 ≠ 2 ⊘"."""
+    """Number of cases by status, such as "81 ✓ 3 ≠ 2 ⊘"."""
     counts = {status: _number(outcomes, status) for status in STATUSES}
     return " ".join(f"{count}{_SPACE}{MARKS[status]}" for status, count in counts.items() if count) or "–"
 
 
 def _cell(result: RuntimeResults, single: Sequence[Case], own: Sequence[Case]) -> str:
-    """What comes of a feature alone, as marks; behind that how many of all cases with it pass."""
+    """Marks for a feature on its own, then how many of all cases with it pass."""
     every = _outcomes(result, own)
     if not every:
         return "–"

@@ -1,4 +1,4 @@
-"""The figures of docs/index.md: the first table of docs/performance.md."""
+"""The figures of docs/why.md: the first table of docs/performance.md."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ NAMED: Cell = (Reason("(--node NAME)", short="`--node`"),)
 NOTHING: Cell = (Reason("no decomposed GRU that could be fused", short="–"),)
 LAYERS: Cell = (
     Reason(
-        "holds layers and no model that runs", "The file contains layers. `convert` turns one into a model"
+        "contains layers, not a runnable model", "The file contains layers. `convert` turns one into a model"
     ),
 )
 FUSE = Reason("`onegru fuse` replaces", short="after `fuse`")

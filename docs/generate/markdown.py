@@ -1,4 +1,4 @@
-"""Pieces of Markdown."""
+"""Helpers that write Markdown."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ NONE = "–"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table."""
+    """Return a table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def code(text: object) -> str:
-    """`text` as code, in a cell of a table."""
+    """Return `text` as code for a cell of a table."""
     return f"`{text}`".replace("|", "\\|")
 
 
 def listed(names: Iterable[object]) -> str:
-    """Names as code, with commas."""
+    """Return names as code, separated by commas."""
     return ", ".join(map(code, names))

@@ -1,7 +1,7 @@
-"""Run the kit in every runtime that is installed, for the tables of docs/conformance.md: `make conformance`.
+"""Run the conformance suite in every installed runtime, for docs/conformance.md: `make conformance`.
 
-onegru runs by both engines and as ONNX Runtime's provider. The results have neither times nor figures, which
-differ from processor to processor.
+onegru runs with both engines, and as ONNX Runtime's execution provider. Times and error sizes are not stored,
+because they depend on the processor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onegru.conformance.runtimes.run import run_cases
 
 
 def main() -> None:
-    """Write the results."""
+    """Run the suite and write the results."""
     has_onnxruntime = RUNTIMES["onnxruntime"].version() is not None
     providers = ("OnegruExecutionProvider", "CPUExecutionProvider") if has_onnxruntime else ()
     results = []

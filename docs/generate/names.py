@@ -1,4 +1,4 @@
-"""The reference of the public names: its groups, each a page of the site."""
+"""Groups of public names. Each group is a page of the reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import onegru
 from docs.generate.markdown import code, table
 
-#: The title of each page, and its names in order. A name of the package that is in none fails a test.
+#: The title of each page, and its names in order. A test fails if a public name is missing.
 GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
     "functions": (
         "Operators as functions",
@@ -90,7 +90,7 @@ GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
 def names(group: str) -> str:
     """The names of a group, each with the first sentence of its docstring."""
     return table(
-        ["name", "what it is"], ([code(f"onegru.{name}"), _summary(name)] for name in GROUPS[group][1])
+        ["name", "description"], ([code(f"onegru.{name}"), _summary(name)] for name in GROUPS[group][1])
     )
 
 
@@ -105,7 +105,7 @@ def _summary(name: str) -> str:
 
 
 def _unimported(name: str) -> str:
-    """The docstring of a name of `onegru.torch`, read from its source: PyTorch may not be installed."""
+    """The docstring of a name of `onegru.torch`, from its source, because PyTorch may be missing."""
     folder = Path(onegru.__file__).parent / "torch"
     for path in sorted(folder.glob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:

@@ -1,4 +1,4 @@
-"""The tables of the native core, for programs without Python."""
+"""Tables of the native core, generated from the Python package."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def native_functions() -> str:
 
 
 def native_activations() -> str:
-    """What each activation function takes, and its defaults."""
+    """The parameters of each activation function, and their defaults."""
 
     def value(kind: ActivationKind, parameter: str) -> str:
         if parameter not in kind.takes:
@@ -54,7 +54,7 @@ def native_activations() -> str:
 
 
 def native_operators() -> str:
-    """Every version of every operator, by domain."""
+    """Every version of every operator, with its domain."""
 
     def row(operator: Operator, domain: str) -> str:
         flags = (
@@ -72,7 +72,7 @@ def native_operators() -> str:
 
 
 def native_attributes() -> str:
-    """The attributes of every version, and a visitor of them."""
+    """The attributes of all versions, and a function that visits them."""
     attributes: dict[str, Attribute] = dict(AUGRU.attributes)
     for operator in GRU_VERSIONS.values():
         attributes |= {name: item for name, item in operator.attributes.items() if name not in attributes}
@@ -95,7 +95,7 @@ def native_inputs() -> str:
 
 
 def native_choices() -> str:
-    """What the options of the execution provider may be."""
+    """The values of the execution provider's options."""
     choices = {
         "kEngines": ("auto", *ENGINES),
         "kWeightStorages": WEIGHT_STORAGES,
@@ -105,12 +105,12 @@ def native_choices() -> str:
 
 
 def native_carriers() -> str:
-    """The operators through which constants stay constant."""
+    """The operators that keep a constant constant."""
     return _rows("const char* kCarriers[]", (f'"{name}"' for name in sorted(CARRIERS)))
 
 
 def native_threads() -> str:
-    """The most threads that a call may use."""
+    """The maximum number of threads of a call."""
     return f"inline constexpr std::size_t kMaxThreads = {MOST_THREADS};"
 
 
@@ -125,7 +125,7 @@ def native_digest() -> str:
 
 
 def native_interface() -> str:
-    """What Python's side expects of the module; the digest there may be about to be written."""
+    """The interface that Python expects of the module, with the current digest."""
     words = " ".join((_digest(), *INTERFACE.split(" ")[1:]))
     lines = "\n".join(f'    "{line}"' for line in textwrap.wrap(words, 100, drop_whitespace=False))
     return f"constexpr const char kInterface[] =\n{lines};"

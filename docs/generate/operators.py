@@ -1,4 +1,4 @@
-"""The tables of the README and of docs/operators/."""
+"""Tables of docs/operators/."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from onegru.runtimes.known_issues import MEASURED, RULES
 ALL: Mapping[str, Operator] = {item.name: item for item in (NEWEST, AUGRU, *OPERATORS.values())}
 
 _SIZES = {"G": "3H", "N": "6H"}
-_RUNTIMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "onnx": "ONNX's evaluator"}
+_RUNTIMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "onnx": "ONNX's reference evaluator"}
+_EFFECTS = {"refuses": "rejected", "miscomputes": "wrong result"}
 
 
 def operators() -> str:
-    """What each operator can do."""
+    """The supported features of each operator."""
     header = ["operator", "versions", "function", "directions", "reset gate", "activations", "clip"]
     return table(
         [*header, "lengths", "attention"],
@@ -45,7 +46,7 @@ def operators() -> str:
 
 
 def _dialect(operator: Operator) -> str:
-    return "ONNX" if operator is NEWEST else "onegru's" if operator is AUGRU else "OpenVINO"
+    return "ONNX" if operator is NEWEST else "onegru" if operator is AUGRU else "OpenVINO"
 
 
 def _function(operator: Operator) -> str:
@@ -80,11 +81,11 @@ def _directions(operator: Operator) -> str:
 
 
 def versions() -> str:
-    """What each version of ONNX's GRU changes."""
-    rows = [["1", listed(GRU_VERSIONS[1].attributes)]]
+    """The changes of each version of ONNX's GRU."""
+    rows = [["1", f"adds {listed(GRU_VERSIONS[1].attributes)}"]]
     for before, after in pairwise(GRU_VERSIONS):
         rows.append([str(after), "; ".join(_changes(GRU_VERSIONS[before], GRU_VERSIONS[after]))])
-    return table(["version", "attributes, and what changes"], rows)
+    return table(["version", "changes"], rows)
 
 
 def _changes(old: Operator, new: Operator) -> Iterable[str]:
@@ -95,12 +96,12 @@ def _changes(old: Operator, new: Operator) -> Iterable[str]:
     for name in old.attributes.keys() & new.attributes.keys():
         kept = new.attributes[name].choices or ()
         if lost := [choice for choice in old.attributes[name].choices or () if choice not in kept]:
-            yield f"{code(name)} may no longer be {listed(map(repr, lost))}"
+            yield f"{code(name)} no longer accepts {listed(map(repr, lost))}"
     required = {port.name for port in old.outputs if port.required}
     if freed := [port.name for port in new.outputs if port.name in required and not port.required]:
         yield f"output {listed(freed)} becomes optional"
     if types := [name for name in new.element_types if name not in old.element_types]:
-        yield f"adds {', '.join(types)}"
+        yield f"adds the type {', '.join(types)}"
 
 
 def activations() -> str:
@@ -116,7 +117,7 @@ def activations() -> str:
                     if name not in kind.takes
                     else f"{value:g}"
                     if (value := dict(kind.defaults).get(name)) is not None
-                    else "must be given"
+                    else "required"
                     for name in ("alpha", "beta")
                 ),
             )
@@ -152,20 +153,20 @@ def equations(name: str) -> str:
 
 _WORDS: Mapping[Role, str] = {
     "X": "input",
-    "initial_h": "first state",
+    "initial_h": "initial state",
     "sequence_lens": "length of each row",
-    "W": "input weights: z, r, h",
-    "R": "recurrence weights: z, r, h",
+    "W": "input weights for z, r, h",
+    "R": "recurrence weights for z, r, h",
     "B": "biases",
     "A": "attention scores",
-    "Y": "the state after every step",
-    "Y_h": "the last state of each row",
+    "Y": "state after every step",
+    "Y_h": "last state of each row",
 }
 _WORDS_OF_A_STEP: Mapping[Role, str] = {**_WORDS, "initial_h": "state", "Y_h": "new state"}
 
 
 def ports(name: str) -> str:
-    """The inputs and the outputs of an operator, with their shapes."""
+    """The inputs and outputs of an operator, with their shapes."""
     operator = ALL[name]
     return "\n\n".join(
         _ports(operator, *kind) for kind in (("input", operator.inputs), ("output", operator.outputs))
@@ -175,12 +176,12 @@ def ports(name: str) -> str:
 def _ports(operator: Operator, kind: str, of: Sequence[Port]) -> str:
     words = _WORDS if operator.input("sequence_lens") else _WORDS_OF_A_STEP
     two = any(port.batch_first for port in operator.ports())
-    header = [kind, "what it is", "shape", *(["with layout 1"] if two else [])]
+    header = [kind, "meaning", "shape", *(["shape with layout 1"] if two else [])]
     rows = []
     for port in of:
         shapes = [_shape(operator, port.axes)]
         if two:
-            shapes.append(_shape(operator, port.batch_first) if port.batch_first else "the same")
+            shapes.append(_shape(operator, port.batch_first) if port.batch_first else "same")
         notes = [words[port.role], *([" or ".join(port.types)] if port.types else [])]
         rows.append([code(port.name), ", ".join([*notes, *([] if port.required else ["optional"])]), *shapes])
     return table(header, rows)
@@ -195,12 +196,12 @@ def _shape(operator: Operator, axes: str) -> str:
 
 
 def attributes(name: str) -> str:
-    """The attributes of an operator, with their defaults and what they may be."""
+    """The attributes of an operator, with their defaults and values."""
     operator = ALL[name]
     history = tuple(GRU_VERSIONS.values()) if operator is NEWEST else (operator,)
     # The newest description of each.
     found = {item.name: item for version in history for item in version.attributes.values()}
-    header = ["attribute", *(["versions"] if operator is NEWEST else []), "default", "may be"]
+    header = ["attribute", *(["versions"] if operator is NEWEST else []), "default", "values"]
     return table(
         header,
         (
@@ -215,7 +216,7 @@ def attributes(name: str) -> str:
 
 
 def _lifetime(attribute: str) -> str:
-    """The versions of ONNX's GRU that have an attribute."""
+    """The versions of ONNX's GRU with an attribute."""
     having = [number for number, version in GRU_VERSIONS.items() if attribute in version.attributes]
     if having == list(GRU_VERSIONS):
         return "all"
@@ -223,15 +224,15 @@ def _lifetime(attribute: str) -> str:
 
 
 def _range(attribute: Attribute, *, in_onnx: bool) -> tuple[str, str]:
-    """The default, and what it may be."""
+    """The default, and the valid values."""
     if attribute.kind == "flag" and in_onnx:
-        return code(int(bool(attribute.default))), "an integer; true unless it is 0"
+        return code(int(bool(attribute.default))), "an integer, 0 is false"
     return _default(attribute), _values(attribute)
 
 
 def _default(attribute: Attribute) -> str:
     if attribute.required:
-        return "none, required"
+        return "required"
     if attribute.default is None or attribute.default == ():
         return _ABSENT.get(attribute.name, "none")
     default = attribute.default
@@ -240,7 +241,7 @@ def _default(attribute: Attribute) -> str:
 
 _ABSENT: Mapping[str, str] = {
     "activations": "`Sigmoid`, `Tanh` for each direction",
-    "hidden_size": "read off R",
+    "hidden_size": "from R",
 }
 
 _KINDS = {
@@ -260,7 +261,7 @@ def _values(attribute: Attribute) -> str:
 
 
 def issues(name: str) -> str:
-    """What other runtimes get wrong with an operator."""
+    """Known problems of other runtimes with an operator."""
     return "\n\n".join(_issues(name))
 
 
@@ -269,9 +270,9 @@ def _issues(name: str) -> Iterator[str]:
         rules = [rule for rule in RULES if rule.runtime == runtime and name in rule.operators]
         if rules:
             yield f"**{_RUNTIMES[runtime]} {version}**"
-            yield "\n".join(f"- *{rule.effect}*: {_named(rule.reason)}" for rule in rules)
+            yield "\n".join(f"- *{_EFFECTS[rule.effect]}*: {_named(rule.reason)}" for rule in rules)
 
 
 def _named(reason: str) -> str:
-    """A reason with its names as code: recognised by an underscore."""
+    """The reason, with names that contain an underscore as code."""
     return re.sub(r"\b[A-Za-z.]+(?:_[a-z]+)+(?:\(\))?", lambda match: f"`{match[0]}`", reason)

@@ -1,9 +1,13 @@
 """`python -m docs.generate.site` builds the site from docs/: `make docs`.
 
-The pages are written for the repository's web pages. On their way to build/site/ they are copied to
-build/docs/: links to files that are no pages lead to the repository, drawings become a part of the page and
-so follow its colours, public names lead to their reference, and the reference itself gets its pages. Any
-warning is a failure.
+The pages of docs/ are written for the repository. `prepare` copies them to build/docs/ with these changes:
+
+- links to files outside docs/ point to the repository
+- drawings become part of the page, so that they use its colours
+- public names link to the reference
+- each group of public names gets a page
+
+The site is written to build/site/. Any warning is an error.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ REPOSITORY = "https://github.com/onegru/onegru/blob/main"
 
 _PUBLIC = "|".join([*onegru.__all__, "__version__", "backend"])
 
-#: Whole blocks of code, headings and links, whose text stays as it is, or a public name as code.
+#: Code blocks, headings and links, which stay unchanged, or a public name as code.
 _NAMES = re.compile(
     r"^```.*?^```$|^#.*?$|\[[^\]]*\]\([^)]*\)"
     rf"|`onegru\.((?:{_PUBLIC})\b(?:\.[A-Za-z]\w*)?)(?:\([^`]*\))?`",
@@ -33,7 +37,7 @@ _NAMES = re.compile(
 
 
 def prepare() -> None:
-    """Write the pages, and what they need, to build/docs/."""
+    """Write the pages and their files to build/docs/."""
     pages = BUILD / "docs"
     shutil.rmtree(pages, ignore_errors=True)
     for path in sorted(DOCS.rglob("*")):
@@ -51,7 +55,7 @@ def prepare() -> None:
 
 
 def page(path: Path) -> str:
-    """The page of the site that a page of docs/ becomes."""
+    """Convert a page of docs/ to a page of the site."""
     text = re.sub(r"^<!-- .*? -->$", "", update(path.read_text(encoding="utf-8")), flags=re.MULTILINE)
     text = re.sub(
         r"^!\[([^\]]*)\]\((\S+\.svg)\)$", lambda match: _drawing(path, *match.groups()), text, flags=re.M
@@ -61,7 +65,7 @@ def page(path: Path) -> str:
 
 
 def _drawing(path: Path, title: str, name: str) -> str:
-    """A drawing as a part of the page, on one line: an empty line would end it."""
+    """Return a drawing as HTML on one line, because an empty line would end it."""
     drawing = " ".join((path.parent / name).read_text(encoding="utf-8").split())
     return f'<figure class="drawing" role="img" aria-label="{title}">{drawing}</figure>'
 
@@ -71,7 +75,7 @@ def _linked(match: re.Match[str]) -> str:
 
 
 def _address(path: Path, link: str) -> str:
-    """Where a link of a page leads: another page, or a file in the repository."""
+    """Return the address of a link: another page, or a file in the repository."""
     target = (path.parent / link).resolve()
     if target.is_relative_to(DOCS) and target.suffix in (".md", ".png"):
         return link
@@ -79,7 +83,7 @@ def _address(path: Path, link: str) -> str:
 
 
 def build() -> int:
-    """Build the site; 0 if nothing was said against it."""
+    """Build the site. Return 0 if there were no warnings."""
     command = [
         sys.executable,
         "-m",
@@ -100,7 +104,7 @@ def build() -> int:
 
 
 def main() -> int:
-    """Prepare and build."""
+    """Prepare the pages and build the site."""
     prepare()
     return build()
 

@@ -112,7 +112,7 @@ BAD_ARGUMENTS = {
     "unknown option": (["run", "gru.onnx", "--fast"], "No such option"),
     "missing model": (["run", "none.onnx"], "none.onnx: No such file or directory"),
     "missing model, inspected": (["inspect", "none.onnx"], "none.onnx: No such file or directory"),
-    "a folder": (["run", "folder"], "folder: a folder; must be a file, and none in it"),
+    "a folder": (["run", "folder"], "folder: a folder; must be a file; no file in it"),
     "not a model": (["run", "text.onnx"], "text.onnx: not an ONNX model, or truncated"),
     "not an IR": (["inspect", "text.xml"], "text.xml: not well-formed XML"),
     "missing file": (["run", "gru.onnx", "-i", "X=none.npy"], "none.npy: No such file or directory"),

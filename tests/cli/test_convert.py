@@ -427,7 +427,7 @@ def test_arguments(convert: Cli) -> None:
     convert("a.onnx", "b.pb").refused("TARGET: 'b.pb'; must end in .onnx, .xml, .safetensors")
     convert("a.pb", "b.onnx").refused("a.pb: No such file or directory")
     np.save("a.npy", np.zeros(3))
-    convert("a.npy", "b.onnx").refused("a.npy: an .npy array of NumPy; must be one of these: ONNX model, ")
+    convert("a.npy", "b.onnx").refused("a.npy: a NumPy .npy array; must be one of these: ONNX model, ")
     Path("a.npy").unlink()
     convert("none.onnx", "b.xml").refused("none.onnx: No such file or directory")
     convert("none.safetensors", "b.xml").refused("none.safetensors: No such file or directory")
@@ -464,7 +464,7 @@ def test_sizes_and_inputs(convert: Cli) -> None:
 def test_a_writer_without_options(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"must end in"):
         convert_layers(make_gru(), tmp_path / "m.pb", {})
-    with pytest.raises(SpecError, match=r"opset: 14; must be None for \.pt, as only \.onnx has it"):
+    with pytest.raises(SpecError, match=r"opset: 14; must be None for \.pt, because only \.onnx has it"):
         convert_layers(make_gru(), tmp_path / "m.pt", {"opset": 14})
 
 

@@ -150,7 +150,9 @@ def test_sizes_of_open_dimensions(cli: Cli) -> None:
         assert {key: item["shape"] for key, item in found.items()} == shapes
     for command in ("run", "verify", "trace"):
         said = cli(command, name, "--random", 0, "--dim", "seq=2")
-        assert said.code == 0 and "random inputs with batch=3; --dim NAME=SIZE for others" in said.err
+        assert (
+            said.code == 0 and "random inputs with batch=3; to change a size, add --dim NAME=SIZE" in said.err
+        )
     for dim in ("seq=1000000000000", "X=2,1000000000000,5"):
         cli("run", name, "--random", 0, "--dim", dim).refused(f"--dim: {dim!r}; must be 999999999999 at most")
 
@@ -173,8 +175,7 @@ def test_random_inputs_that_contradict_each_other(cli: Cli, command: str) -> Non
     }
     save(Path(), model(graph(nodes, inputs, ["Y"], constants)))
     cli(command, "model.onnx", "--random", 0, "--dim", "batch=5").refused(
-        "values that must match others cannot be random: give them with -i rows=FILE, or other sizes "
-        "with --dim"
+        "if inputs must match each other, pass them with -i rows=FILE, or change sizes with --dim"
     )
     np.save("rows.npy", np.array([5]))
     assert cli(command, "model.onnx", "-i", "rows=rows.npy", "--random", 0, "--dim", "batch=5").code == 0

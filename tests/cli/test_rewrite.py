@@ -176,7 +176,7 @@ def test_quantize_and_streaming(tmp_path: Path) -> None:
     onegru.save_layers(make_gru(), source)
     result = run("stream", source, target, "--quantize", "--no-check")
     assert result.exit_code == 0, result.output
-    assert onegru.inspect(target).streaming.startswith("yes; the file says")
+    assert onegru.inspect(target).streaming.startswith("yes; the file specifies")
     onegru.make_streaming(source, target)
     x = tmp_path / "x.npy"
     np.save(x, numbers(1, 5, 2, make_gru().spec.input_size))

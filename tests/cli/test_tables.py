@@ -154,7 +154,7 @@ def test_inspect_of_layers(cli: Cli) -> None:
     assert [item["name"] for item in document["gru_layers"]] == ["GRU, layer 0", "GRU, layer 1"]
     for command in ("run", "bench"):
         cli(command, "layers.onnx").refused(
-            "layers.onnx: a safetensors file, which holds layers and no model"
+            "layers.onnx: a safetensors file, which contains layers, not a runnable model"
         )
 
 

@@ -161,7 +161,7 @@ def test_a_case_catches_it(faulty: ModuleType) -> None:
     indirect=["faulty"],
 )
 def test_what_a_plain_case_of_16_bits_does_not_notice(faulty: ModuleType, dtype: str) -> None:
-    """As docs/conformance.md says; those of float32 and float64 do."""
+    """As docs/guides/conformance.md says. The cases of float32 and float64 notice it."""
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
     noticed = {name: not is_right(Case(GRU, {"type": name}), faulty) for name in (dtype, "float64")}

@@ -62,7 +62,7 @@ def test_archives_that_expand(tmp_path: Path) -> None:
         archive.writestr("metadata.json", '{"keras_version": "3.9.0"}')
         archive.writestr("config.json", b"[" + b"[]," * (21 << 20) + b"1]")
     assert path.stat().st_size < 200_000
-    with pytest.raises(FormatError, match=r"config\.json has over 16777216 bytes"):
+    with pytest.raises(FormatError, match=r"config\.json is too large; must have at most 16777216 bytes"):
         onegru.load_layers(path)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("metadata.json", '{"keras_version": "3.9.0"}')
@@ -117,13 +117,13 @@ def called(layer: dict[str, Any], *by: str) -> dict[str, Any]:
 
 INPUT = entry("in", "InputLayer")
 OTHERS: dict[str, tuple[str, list[dict[str, Any]], str]] = {
-    "dense": ("Sequential", [entry("gru", **FACTS), entry("out", "Dense")], "'out', a Dense"),
+    "dense": ("Sequential", [entry("gru", **FACTS), entry("out", "Dense")], "'out' is a Dense"),
     "wrapped": (
         "Sequential",
         [entry("td", "TimeDistributed", layer=entry("x", **FACTS)), entry("gru", **FACTS)],
-        r"'td', a TimeDistributed\(GRU\)",
+        r"'td' is a TimeDistributed\(GRU\)",
     ),
-    "masked": ("Sequential", [entry("m", "Masking"), entry("gru", **FACTS)], "'m', a Masking"),
+    "masked": ("Sequential", [entry("m", "Masking"), entry("gru", **FACTS)], "'m' is a Masking"),
     "own": (
         "Functional",
         [
@@ -131,7 +131,7 @@ OTHERS: dict[str, tuple[str, list[dict[str, Any]], str]] = {
             called({**entry("own"), "registered_name": "a>GRU"}, "in"),
             called(entry("gru", **FACTS), "own"),
         ],
-        "'own', a GRU",
+        "'own' is a GRU",
     ),
 }
 
@@ -140,7 +140,7 @@ OTHERS: dict[str, tuple[str, list[dict[str, Any]], str]] = {
 def test_a_model_that_does_more_wants_names(tmp_path: Path, what: str) -> None:
     kind, layers, named = OTHERS[what]
     path = open_layers("path", saved(tmp_path / "x.h5", *layers, kind=kind, grus=["gru"]))
-    with pytest.raises(SpecError, match=rf"by {named}; say with nodes \(--node NAME\) .*'gru'"):
+    with pytest.raises(SpecError, match=rf"its GRUs: {named}; say with nodes \(--node NAME\) .*'gru'"):
         read_source(path)
     assert isinstance(read_source(path, ["gru"]), onegru.GRU)
     other = named.split("'")[1]
@@ -186,7 +186,7 @@ def test_models_without_a_gru_that_can_be_read(tmp_path: Path) -> None:
         ),
         (
             write_h5(tmp_path / "b.h5", own, {}, "3.9.0"),
-            ": a 'Own', whose layers only its program knows",
+            ": a 'Own', whose layers are defined only in its program",
         ),
         (saved(tmp_path / "c.h5", entry("l", "LSTM")), ": 'l', a LSTM"),
         (saved(tmp_path / "d.h5"), ""),
@@ -198,7 +198,7 @@ def test_models_without_a_gru_that_can_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("group", "message"),
     [
-        ("actor/layers/1", "an HDF5 file, but of another program than Keras"),
+        ("actor/layers/1", "an HDF5 file, but not from Keras"),
         ("layers/gru/cell/vars", "weights only, without activations; must be a whole model"),
     ],
 )

@@ -146,8 +146,8 @@ def test_files_under_any_name(tmp_path: Path, name: str, end: str) -> None:
     with pytest.raises(FormatError) as caught:
         onegru.load(path)
     assert str(caught.value) == (
-        f"{path}: {kind.words}, which holds layers and no model that runs: read them with "
-        "onegru.load_layers, or make a model of them with `onegru convert`"
+        f"{path}: {kind.words}, which contains layers, not a runnable model: use "
+        "onegru.load_layers, or `onegru convert` to create a model"
         + (f"; {kind.remedy}" if kind is Kind.KERAS else "")
     )
 
@@ -263,18 +263,18 @@ def test_an_end_of_what_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ((), "a folder; must be a file, and none in it looks like a model"),
-        (("config.json", "model.safetensors"), "a folder; must be a file: give {}/model.safetensors"),
-        (("b.onnx", "a.onnx", "c.pt"), "a folder; must be a file: give {0}/a.onnx or {0}/b.onnx"),
-        (("pytorch_model.bin", "vocab.json"), "a folder; must be a file: give {}/pytorch_model.bin"),
+        ((), "a folder; must be a file; no file in it looks like a model"),
+        (("config.json", "model.safetensors"), "a folder; must be a file: pass {}/model.safetensors"),
+        (("b.onnx", "a.onnx", "c.pt"), "a folder; must be a file: pass {0}/a.onnx or {0}/b.onnx"),
+        (("pytorch_model.bin", "vocab.json"), "a folder; must be a file: pass {}/pytorch_model.bin"),
         (
             ("m-00001-of-00001.safetensors", "m.safetensors.index.json"),
-            "a folder; must be a file: give {}/m.safetensors.index.json",
+            "a folder; must be a file: pass {}/m.safetensors.index.json",
         ),
         (
             ("saved_model.pb", "x.h5"),
-            "a folder, a SavedModel of TensorFlow; must be a file: `python -m tf2onnx.convert --saved-model "
-            "FOLDER --output x.onnx` makes one of its folder",
+            "a folder, a TensorFlow SavedModel; must be a file: convert its folder with "
+            "`python -m tf2onnx.convert --saved-model FOLDER --output x.onnx`",
         ),
     ],
 )
@@ -298,7 +298,7 @@ def test_a_zip_with_nothing_of_pytorch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["safetensors", "Keras, legacy", "PyTorch"])
 def test_bytes_of_another_kind(tmp_path: Path, name: str) -> None:
     data = written(tmp_path, name).read_bytes()
-    with pytest.raises(FormatError, match=r"model in memory: .*; only an ONNX model is loaded from memory"):
+    with pytest.raises(FormatError, match=r"model in memory: .*; must be an ONNX model"):
         onegru.load(data)
 
 

@@ -93,14 +93,14 @@ def test_lists_and_what_is_no_state_dict(tmp_path: Path) -> None:
     expect(path, second, "ensemble.1.0.gru")
     expect(write_checkpoint(tmp_path / "x.pt", [first, ["a", "b"]]), first, "0.gru")
     module = Call(Global("a.net", "Net"), ())
-    with pytest.raises(FormatError, match=r"no GRU .*: 'model' is an a\.net\.Net, more than tensors"):
+    with pytest.raises(FormatError, match=r"no GRU .*: 'model' is an a\.net\.Net, not tensors"):
         onegru.load_layers(write_checkpoint(tmp_path / "x.pt", {"model": module, "epoch": 3}))
     lstm = {
         "weight_ih_l0": np.zeros((4 * H, I), np.float32),
         "weight_hh_l0": np.zeros((4 * H, H), np.float32),
     }
     with pytest.raises(
-        FormatError, match=r"no GRU .*: '' has weight_hh_l0 of 4.hidden_size rows, as an LSTM"
+        FormatError, match=r"no GRU .*: '' has weight_hh_l0 with 4.hidden_size rows, as an LSTM"
     ):
         onegru.load_layers(write_checkpoint(tmp_path / "x.pt", lstm))
 
@@ -135,7 +135,7 @@ def test_nothing_is_run(tmp_path: Path) -> None:
             with pytest.raises(FormatError, match=r"x\.pt: "):
                 onegru.load_layers(write_checkpoint(tmp_path / "x.pt", content))
     assert not (tmp_path / "harm").exists()
-    with pytest.raises(FormatError, match=r"weight_ih_l0: an os\.system, more than tensors and plain data"):
+    with pytest.raises(FormatError, match=r"weight_ih_l0: an os\.system, not tensors and plain data"):
         onegru.load_layers(write_checkpoint(tmp_path / "x.pt", {"weight_ih_l0": system}))
     module = Call(Global("torch.nn.modules.rnn", "GRU"), ())
     with pytest.raises(
@@ -183,15 +183,15 @@ def test_more_numbers_than_the_file_has(tmp_path: Path) -> None:
     one = writer.storage(np.zeros(1, np.float32))
     wide = writer.view(one, 0, (3 << 20, 1 << 20), (0, 0))
     path = writer.write(tmp_path / "x.pt", {"weight_ih_l0": wide, "weight_hh_l0": wide})
-    with pytest.raises(FormatError, match="of more than four times the file's"):
+    with pytest.raises(FormatError, match="tensors exceed four times the file's"):
         onegru.load_layers(path)
     for offset, shape, steps in ((0, (2,), (1,)), (1, (1,), (1,)), (0, (1,), (-1,)), (0, (1 << 61,), (0,))):
         beyond = {"weight_ih_l0": writer.view(one, offset, shape, steps)}
-        with pytest.raises(FormatError, match=r"weight_ih_l0: |of more than four times"):
+        with pytest.raises(FormatError, match=r"weight_ih_l0: |exceed four times"):
             onegru.load_layers(writer.write(tmp_path / "x.pt", beyond))
     big = writer.storage(np.zeros(100_000, np.float32))
     views = {f"x{n}.weight_ih_l0": writer.view(big, 0, (100_000,), (1,)) for n in range(700)}
-    with pytest.raises(FormatError, match="of more than four times"):
+    with pytest.raises(FormatError, match="exceed four times"):
         onegru.load_layers(writer.write(tmp_path / "x.pt", views))
 
 
@@ -201,7 +201,7 @@ def test_more_letters_than_the_file_has(tmp_path: Path) -> None:
     one = Raw(writer.part(writer.tensor(np.zeros(1, np.float32))) + b"q\x01")
     many = {f"x{number}": Raw(b"h\x01") for number in range(5_000)}
     content = {"weight_ih_l0": one, "a" * 900: many}
-    with pytest.raises(FormatError, match="names of more letters than four times the file's"):
+    with pytest.raises(FormatError, match="names have more letters than four times the file's"):
         onegru.load_layers(writer.write(tmp_path / "x.pt", content))
 
 
@@ -211,12 +211,12 @@ def test_storages_that_are_not_as_said(tmp_path: Path) -> None:
     key, data, count = writer.storages[0]
     for changed in (data[:-4], data + bytes(4), b""):
         writer.storages[0] = (key, changed, count)
-        with pytest.raises(FormatError, match="of another size"):
+        with pytest.raises(FormatError, match="another size than the file states"):
             onegru.load_layers(writer.write(tmp_path / "x.pt", content))
         legacy = Writer(legacy=True, storages=writer.storages)
         with pytest.raises(FormatError, match=r"x\.pt: "):
             onegru.load_layers(legacy.write(tmp_path / "x.pt", content))
-    with pytest.raises(FormatError, match="of a LongStorage; must be of floating-point numbers"):
+    with pytest.raises(FormatError, match="a LongStorage; must have a floating-point type"):
         onegru.load_layers(write_checkpoint(tmp_path / "x.pt", {"weight_ih_l0": np.zeros(3, np.int64)}))
 
 
@@ -265,7 +265,7 @@ def test_a_program_and_other_archives(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.pt", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", bytes(1 << 28))
     assert (tmp_path / "x.pt").stat().st_size < 1 << 20
-    with pytest.raises(FormatError, match=r"archive/data\.pkl has over \d+ bytes"):
+    with pytest.raises(FormatError, match=r"archive/data\.pkl is too large; must have at most \d+ bytes"):
         onegru.load_layers(tmp_path / "x.pt")
 
 
@@ -279,5 +279,5 @@ def test_a_zip_whose_directory_is_all_of_it(tmp_path: Path) -> None:
     size = (count * len(one)).to_bytes(4, "little")
     end = b"PK\5\6" + bytes(4) + b"\xff\xff\xff\xff" + size + bytes(4) + bytes(2)
     (tmp_path / "x.pt").write_bytes(one * count + end)
-    with pytest.raises(FormatError, match="too large a directory"):
+    with pytest.raises(FormatError, match="the directory is too large"):
         onegru.load_layers(tmp_path / "x.pt")

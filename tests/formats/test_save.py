@@ -43,9 +43,9 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
     "initial_h": ({}, "m.onnx", {"initial_h": 1}, "initial_h: 1; must be True or False"),
     "batch_size": ({}, "m.onnx", {"batch_size": 0}, "batch_size: 0; must be at least 1"),
     "attention": ({"attention": True}, "m.onnx", {}, "attention: 'openvino'; ONNX's GRU has none"),
-    "opset of IR": ({}, "m.xml", {"opset": 22}, "opset: 22; must be None for .xml, as only .onnx has it"),
+    "opset of IR": ({}, "m.xml", {"opset": 22}, "must be None for .xml, because only .onnx has it"),
     "cell of ONNX": ({}, "m.onnx", {"cell": False}, "cell: False; must be None for .onnx"),
-    "inputs of weights": ({}, "m.safetensors", {"initial_h": True}, "as only .onnx, .xml has it"),
+    "inputs of weights": ({}, "m.safetensors", {"initial_h": True}, "because only .onnx, .xml has it"),
     "lengths of a cell": ({}, "m.xml", {"cell": True, "sequence_lens": True}, "must be None for a cell"),
     "steps of a cell": ({}, "m.xml", {"cell": True, "seq_length": 1}, "must be None for a cell"),
     "no batch": ({}, "m.onnx", {"batch_size": 0}, "batch_size: 0; must be at least 1"),
@@ -293,7 +293,7 @@ def test_an_ir_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: py
     assert gru.layer is not None and bits(gru.layer) == bits(make_gru(2))
     assert times == 3
     times = -99
-    with pytest.raises(onegru.FormatError, match="is replaced again and again while it is read"):
+    with pytest.raises(onegru.FormatError, match="replaced repeatedly while it is read"):
         onegru.load(path)
 
 

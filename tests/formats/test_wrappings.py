@@ -55,7 +55,7 @@ def test_shards(tmp_path: Path, end: str) -> None:
     first, second, index = shards(tmp_path, end)
     for path in (first, second, index):
         expect(path)
-        with pytest.raises(FormatError, match=r"which holds layers and no model that runs"):
+        with pytest.raises(FormatError, match=r"which contains layers, not a runnable model"):
             onegru.load(path)
     second.unlink()
     for path in (first, index):
@@ -68,7 +68,7 @@ def test_shards(tmp_path: Path, end: str) -> None:
 def test_a_tensor_that_two_shards_hold(tmp_path: Path) -> None:
     first, second, _ = shards(tmp_path)
     second.write_bytes(first.read_bytes())
-    with pytest.raises(FormatError, match=r"'weight_.._l0', which model-00001-of-00002.safetensors holds as"):
+    with pytest.raises(FormatError, match=r"'weight_.._l0' is also in model-00001-of-00002.safetensors"):
         onegru.load_layers(first)
 
 
@@ -171,7 +171,7 @@ def test_further_names_have_an_end(tmp_path: Path) -> None:
     first, again = shared(writer, state(), 0)
     for number in range(1, 13):
         first, again = shared(writer, {"a" * 40: first, "b" * 40: again}, number)
-    with pytest.raises(FormatError, match=r"over \d+ letters in further names of GRUs"):
+    with pytest.raises(FormatError, match=r"over \d+ letters in additional names of GRUs"):
         onegru.load_layers(writer.write(tmp_path / "a.pt", {"net": first}))
 
 
@@ -180,7 +180,7 @@ def test_tensors_without_names(tmp_path: Path, wrapped: bool, first: str) -> Non
     tensors = [*state().values()]
     path = write_checkpoint(tmp_path / "a.pt", {"gru": tensors} if wrapped else tensors)
     with pytest.raises(
-        FormatError, match=rf"no GRU .*: '{first}' has a number in place of a name, .* state_dict"
+        FormatError, match=rf"no GRU .*: '{first}' has a number instead of a name, .* state_dict"
     ):
         onegru.load_layers(path)
 

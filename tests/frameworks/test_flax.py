@@ -190,7 +190,7 @@ def test_functions_that_onegru_does_not_have() -> None:
 
     with pytest.raises(SpecError, match=r"activation_fn: \"tanh \(not Flax's\)\""):
         onegru.from_flax(nnx_cell(activation_fn=tanh))
-    with pytest.raises(SpecError, match="gate_fn: 'relu'; must be None, as the cell says it itself"):
+    with pytest.raises(SpecError, match="gate_fn: 'relu'; must be None for an NNX cell"):
         onegru.from_flax(nnx_cell(), gate_fn="relu")
 
 
@@ -216,19 +216,19 @@ def test_bfloat16_keeps_the_bits() -> None:
 def test_modules_that_hold_several() -> None:
     first, second = nnx_cell(seed=1), nnx_cell(seed=2)
     both = nnx.Bidirectional(nnx.RNN(first), nnx.RNN(second))
-    with pytest.raises(SpecError, match="prefix: missing; source holds 2 GRUCells"):
+    with pytest.raises(SpecError, match="prefix: missing; must name one of the 2 GRUCells in source"):
         onegru.from_flax(both)
     X = draw((2, 7, I), seed=5)
     halves = [onegru.from_flax(both, prefix=f"{way}_rnn.cell") for way in ("forward", "backward")]
     assert [half.spec.direction for half in halves] == ["forward", "reverse"]
     expected = np.asarray(both(X))
     assert largest_difference(np.concatenate([run(half, X) for half in halves], -1), expected) <= 1e-6
-    with pytest.raises(SpecError, match="prefix: 'cell', where there is no GRUCell"):
+    with pytest.raises(SpecError, match="prefix: no GRUCell at 'cell'"):
         onegru.from_flax(both, prefix="cell")
 
 
 def test_other_modules() -> None:
-    with pytest.raises(SpecError, match=r"holds no GRUCell; must be an nnx\.GRUCell"):
+    with pytest.raises(SpecError, match=r"contains no GRUCell; must be an nnx\.GRUCell"):
         onegru.from_flax(nnx.OptimizedLSTMCell(I, H, rngs=nnx.Rngs(0)))
     with pytest.raises(SpecError, match="no parameters of a GRUCell"):
         onegru.from_flax(nnx.state(nnx.OptimizedLSTMCell(I, H, rngs=nnx.Rngs(0))))
@@ -236,18 +236,18 @@ def test_other_modules() -> None:
     carry = lstm.initialize_carry(jax.random.key(0), (2, I))
     with pytest.raises(SpecError, match="looks like an LSTM"):
         onegru.from_flax(lstm.init(jax.random.key(0), carry, jnp.zeros((2, I)))["params"])
-    with pytest.raises(SpecError, match="a module of linen, which holds no parameters"):
+    with pytest.raises(SpecError, match="a linen module has no parameters"):
         onegru.from_flax(linen.GRUCell(H))
     with pytest.raises(SpecError, match="source: int; must be a mapping"):
         onegru.from_flax(3)
     own = type("Own", (nnx.GRUCell,), {})
-    with pytest.raises(SpecError, match="Own, a class of its own"):
+    with pytest.raises(SpecError, match="Own, a custom subclass"):
         onegru.from_flax(own(I, H, rngs=nnx.Rngs(0)))
-    with pytest.raises(SpecError, match="in reverse without keep_order"):
+    with pytest.raises(SpecError, match="a reverse RNN needs keep_order=True"):
         onegru.from_flax(nnx.RNN(nnx_cell(), reverse=True))
     with pytest.raises(SpecError, match="direction: 'reverse'; must not be given"):
         onegru.from_flax(nnx.RNN(nnx_cell(), reverse=True, keep_order=True), direction="reverse")
-    with pytest.raises(SpecError, match="that do not run forward and in reverse"):
+    with pytest.raises(SpecError, match="must be one forward and one reverse RNN"):
         onegru.from_flax(nnx.RNN(nnx_cell()), backward=nnx.RNN(nnx_cell()))
 
 
@@ -255,11 +255,11 @@ def test_parameters_that_are_not_known() -> None:
     """As a newer version of Flax may add them, such as the bias that linen has inside."""
     cell = nnx_cell()
     cell.hn_bias = nnx.Param(jnp.ones(H))
-    with pytest.raises(SpecError, match="source: hn_bias; must not be there"):
+    with pytest.raises(SpecError, match="source: unknown variable hn_bias"):
         onegru.from_flax(cell)
     cell = nnx_cell()
     cell.dense_h = nnx.Linear(H, 3 * H, rngs=nnx.Rngs(1))
-    with pytest.raises(SpecError, match=r"dense_h\.bias: not a tensor of a GRU of Flax NNX"):
+    with pytest.raises(SpecError, match=r"dense_h\.bias: not a tensor of a Flax NNX GRU"):
         onegru.from_flax(cell)
 
 

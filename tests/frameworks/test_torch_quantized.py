@@ -25,7 +25,7 @@ pytestmark = [
 
 KINDS = {"qint8": torch.qint8, "float16": torch.float16}
 PACKED = (
-    "weights packed by PyTorch's dynamic quantization, which PyTorch alone unpacks: pass the module itself"
+    "weights packed by PyTorch's dynamic quantization, which only PyTorch can unpack: pass the module itself"
 )
 
 
@@ -139,7 +139,7 @@ def test_biases_that_are_packed_are_added() -> None:
 
 def test_within_a_model() -> None:
     model = torch.nn.ModuleDict({"one": quantized(), "two": torch.nn.GRU(I, H)})
-    with pytest.raises(SpecError, match=r"there are 2 GRUs, of which it must name one: 'two', 'one\.gru'$"):
+    with pytest.raises(SpecError, match=r"must name one of the 2 GRUs: 'two', 'one\.gru'$"):
         onegru.from_torch(model)
     first, second = (onegru.from_torch(model, prefix=name) for name in ("one.gru", "two"))
     assert_bits(
@@ -187,7 +187,7 @@ def test_state_dicts_are_refused(kind: str, cell: bool, tmp_path: Path) -> None:
         for read in (onegru.load_layers, onegru.inspect):
             with pytest.raises(FormatError, match=where):
                 read(path)
-    with pytest.raises(FormatError, match="a PyTorch checkpoint, which holds layers and no model that runs"):
+    with pytest.raises(FormatError, match="which contains layers, not a runnable model"):
         onegru.load(path)
 
 

@@ -113,5 +113,5 @@ def test_bodies_lie_as_deep_as_protobuf_reads(depth: int, tmp_path: Path) -> Non
         assert "GRU" in str(onegru.inspect(path))
         assert model.run(FEEDS)["Y"].shape == (4, 1, B, H)
         return
-    with pytest.raises(FormatError, match=r"model\.onnx: bodies lie too deep within each other"):
+    with pytest.raises(FormatError, match=r"model\.onnx: subgraphs are nested too deeply"):
         onegru.load(save(tmp_path, chains.nested(depth)))

@@ -116,7 +116,7 @@ def test_providers_and_engines(tmp_path: Path) -> None:
         session = InferenceSession(path, **arguments)
         np.testing.assert_array_equal(session.run(None, feed)[0], got[0])
         assert session.model._options.engine == "reference"
-    with pytest.raises(SpecError, match="engine: 'native'; must be 'reference', as the provider"):
+    with pytest.raises(SpecError, match="engine: 'native'; must be 'reference', as in the provider"):
         InferenceSession(path, engine="native", providers=[own])
     for wrong in ("CPUExecutionProvider", 3):
         with pytest.raises(SpecError, match=r"providers: .*; must be a list of names"):
@@ -203,7 +203,7 @@ def test_other_providers_do_not_drop_onegru(tmp_path: Path) -> None:
     session.set_providers(["CPUExecutionProvider"])
     assert session.get_providers()[0] == "OnegruExecutionProvider"
     for wrong in ([5], [()], [None]):
-        with pytest.raises(SpecError, match=r"providers: .*; must be names, or tuples"):
+        with pytest.raises(SpecError, match=r"providers: .*; must contain names, or tuples"):
             InferenceSession(streaming(tmp_path), providers=wrong)  # type: ignore[arg-type]
 
 
@@ -227,7 +227,7 @@ def test_streams_bytes_with_external_data(tmp_path: Path, monkeypatch: pytest.Mo
     options = onnxruntime.SessionOptions()
     options.add_external_initializers(list(values), list(values.values()))
     session = InferenceSession(path.read_bytes(), options)
-    with pytest.raises(onegru.FormatError, match=r"give a session the folder \(session\.model_external_init"):
+    with pytest.raises(onegru.FormatError, match=r"in the session options \(session\.model_external_init"):
         session.stream()
 
 

@@ -146,7 +146,7 @@ def test_defaults_and_values(ours: Model) -> None:
         (
             {"lens": None},
             r"^'lens': missing; .*model\.onnx requires it, int32 \[batch\]: "
-            "the number of steps of each row, 4 where it is whole$",
+            "the number of steps of each row, 4 for a full row$",
         ),
         ({"x": X}, r"^'x': not an input of .*model\.onnx; its inputs: 'X', 'lens', 'h', 'gain'$"),
         ({"W": WEIGHTS["W"]}, r"^'W': not an input of .*; its inputs: 'X', 'lens', 'h', 'gain'$"),
@@ -412,9 +412,9 @@ def test_models_in_memory(tmp_path: Path) -> None:
     assert repr(onegru.load(data)).startswith("Model('model in memory'")
     onegru.save_layers(onegru.GRU(np.ones((1, 6, 3), "f"), np.ones((1, 6, 2), "f")), tmp_path / "m.xml")
     for text in ((tmp_path / "m.xml").read_bytes(), b"\xef\xbb\xbf\n <net/>"):
-        with pytest.raises(FormatError, match="an OpenVINO IR, which must be loaded by the name of its file"):
+        with pytest.raises(FormatError, match="an OpenVINO IR; must be loaded by its path"):
             onegru.load(text)
-    with pytest.raises(FormatError, match="model in memory: holds no graph"):
+    with pytest.raises(FormatError, match="model in memory: contains no graph"):
         onegru.load(b"")
     nothing: tuple[Any, ...] = (None, 3, [data], onnx.NodeProto(), open)
     for wrong in nothing:

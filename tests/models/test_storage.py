@@ -213,7 +213,7 @@ def test_options_of_the_provider_and_arguments_are_one(tmp_path: Path) -> None:
         (other,) = both.keys() - {name}
         assert_bits(made({name: value}, **{other: both[other]}).run(None, {"X": X})[0], wanted)
         with pytest.raises(
-            SpecError, match=f"^{name}: '.*'; must be '{value}', as the provider's options say$"
+            SpecError, match=f"^{name}: '.*'; must be '{value}', as in the provider's options$"
         ):
             made(both, **{**both, name: {"weight_storage": "float16"}.get(name, "int16")})
     with pytest.raises(SpecError, match=r"^activation_storage: 'int8'; must be None unless"):

@@ -244,7 +244,9 @@ def test_lengths_that_are_missing(tmp_path: Path) -> None:
     path = tmp_path / "m.xml"
     onegru.save_layers(make_gru(), path, sequence_lens=True)
     X = numbers(1, 2, 7, make_gru().spec.input_size)
-    with pytest.raises(SpecError, match=r"'sequence_lengths': missing; .* steps of each row, 7 where"):
+    with pytest.raises(
+        SpecError, match=r"'sequence_lengths': missing; .* steps of each row, 7 for a full row"
+    ):
         onegru.quantize(path, {"X": X})
 
 

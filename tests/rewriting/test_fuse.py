@@ -254,7 +254,7 @@ def test_many_near_misses_are_counted() -> None:
     missed = tuple(NearMiss(f"h{number}", "no state") for number in range(8))
     message = str(fusing.nothing_found("m.onnx", missed, 17))
     assert f"{count(8, 'near miss')}: 'h0': no state; " in message
-    assert message.endswith("'h4': no state; 3 more, which `onegru inspect` lists")
+    assert message.endswith("'h4': no state; 3 more; list them with `onegru inspect`")
 
 
 def test_old_opsets_are_named(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_old_opsets_are_named(tmp_path: Path) -> None:
         node("Add", ["q", "p"], ["y"]),
     ]
     old = model(graph(nodes, [value("x", shape=[2, 2])], ["y"]), opset=6, ir=3)
-    with pytest.raises(onegru.FormatError, match=r"it has opset 6, and they are found from 7 on"):
+    with pytest.raises(onegru.FormatError, match=r"it has opset 6; must have at least opset 7"):
         onegru.fuse(save(tmp_path, old), tmp_path / "target.onnx", check=False)
 
 

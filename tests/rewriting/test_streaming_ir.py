@@ -78,7 +78,7 @@ def check(
     stream = onegru.load(target).stream()
     found = [stream.step({"X": X[:, :, a:b]})["Z"] for a, b in pairwise(np.cumsum([0, *cuts]))]
     np.testing.assert_allclose(np.concatenate(found, 2), expected, atol=tolerance)
-    assert onegru.inspect(target).streaming == "yes; the file says which output feeds which input"
+    assert onegru.inspect(target).streaming == "yes; the file specifies which output feeds which input"
     return report
 
 

@@ -521,7 +521,9 @@ def test_inputs_that_are_broadcast_have_one_size(part: str, kind: str, tmp_path:
     np.testing.assert_allclose(np.concatenate(parts, 2), whole, atol=1e-5)
     for few, many in ((X[:1], other), (X, other[:1])):
         stream.reset()
-        with pytest.raises(SpecError, match=r"^'other': \S+ is [13], and [13] in 'X'; must be the same, as"):
+        with pytest.raises(
+            SpecError, match=r"^'other': \S+ is [13], and [13] in 'X'; must be equal, because"
+        ):
             stream.step({"X": few[:, :, :4], "other": many[:, :, :4]})
 
 

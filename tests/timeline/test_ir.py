@@ -255,7 +255,7 @@ def test_states_that_come_back_elsewhere_are_none(
     tmp_path: Path, order: tuple[int, int], direction: str
 ) -> None:
     model = onegru.load(stacked(tmp_path / "m.xml", order, direction))
-    with pytest.raises(SpecError, match="state: none found"):
+    with pytest.raises(SpecError, match="state: no state inputs found"):
         model.stream()
 
 

@@ -185,5 +185,5 @@ def test_a_gru_s_states_stay_as_they_were_proved() -> None:
     net = StreamNet()
     net.op("Add", net.gru("x", "h", "h_out"), net.gru("x", "h"), output="y")
     net.outputs["y"] = None
-    with pytest.raises(SpecError, match="none found"):
+    with pytest.raises(SpecError, match="no state inputs found"):
         onegru.load(net.model()).stream()

@@ -121,7 +121,7 @@ def test_layers_and_directions() -> None:
     assert [layer.spec for layer in stack] == module.specs()
     state = module.state_dict()
     one_way = {name: value for name, value in state.items() if "reverse" not in name}
-    with pytest.raises(SpecError, match=f"{KEY}: direction bidirectional; must be as the other tensors"):
+    with pytest.raises(SpecError, match=f"{KEY}: direction bidirectional; must match the other tensors"):
         onegru.from_torch(one_way)
     cell = ours.GRUCell(I, H, clip=0.5)
     layer = onegru.from_torch(cell.state_dict())
@@ -201,11 +201,11 @@ def test_tensors_that_were_renamed_without_their_form(suffix: str, tmp_path: Pat
         torch.save(renamed, path)
     else:
         pytest.importorskip("safetensors.torch").save_file(renamed, path)
-    with pytest.raises(FormatError, match=r"'new' has no _extra_state, but 'old\._extra_state' is one"):
+    with pytest.raises(FormatError, match=r"'new' has no _extra_state, but 'old\._extra_state' belongs"):
         onegru.load_layers(path)
-    with pytest.raises(SpecError, match=r"'old\._extra_state' is one of a module"):
+    with pytest.raises(SpecError, match=r"'old\._extra_state' belongs to a module"):
         onegru.from_torch(renamed)
-    with pytest.raises(SpecError, match=r"'old\._extra_state' is one of a module"):
+    with pytest.raises(SpecError, match=r"'old\._extra_state' belongs to a module"):
         onegru.from_torch(renamed, prefix="new")
     foreign = {
         "other._extra_state": torch.zeros(3),

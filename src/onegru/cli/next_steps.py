@@ -21,7 +21,7 @@ def next_steps(found: Inspection) -> Iterator[tuple[str, str]]:
     is_onnx = found.kind == Kind.ONNX.words
     if found.decomposed:
         yield "decomposed", f"onegru fuse {file} TARGET"
-    if found.streaming.startswith("once rewritten"):
+    if found.streaming.startswith("supported after"):
         delay = " --delay" if "--delay" in found.streaming else ""
         yield "streams after", f"onegru stream {file} TARGET{delay}"
     operators = {gru.operator for gru in found.grus}

@@ -1,1 +1,1 @@
-"""Files: recognised, read into `Graph` or layers, written."""
+"""Detect, read and write model and layer files."""

@@ -1,4 +1,4 @@
-"""GRUs in PyTorch's checkpoints: `.pt` and `.pth` files, and `.safetensors` with PyTorch's names."""
+"""Read GRUs from PyTorch checkpoints: `.pt`, `.pth` and `.safetensors` files."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from onegru.layers.stack import Stack
 from onegru.layers.torch_form import KEY, LONGEST
 from onegru.system.bounded import LARGEST_TEXT
 
-# How deep the mappings of a checkpoint may be nested: {"state_dict": {"model": …}} is usual.
+# Depth limit for nested mappings of a checkpoint, such as {"state_dict": {"model": …}}.
 _DEPTH = 16
 _LONGEST_NAME = 1000
 
-# What holds tensors, by names or by numbers.
+# Containers of tensors, by name or by index.
 _Nested = Mapping[object, object] | list[object] | tuple[object, ...]
 
-# How many modules a refusal explains.
+# Number of modules that an error message explains.
 _MOST_WORDS = 3
 
-# What stands for a tensor that is no part of a GRU.
+# Placeholder for a tensor that does not belong to a GRU.
 _OTHER = object()
 
 _T = TypeVar("_T")
@@ -65,7 +65,7 @@ def read_safetensors(path: Opened, name: str | None = None) -> dict[str, GRU | S
         with _broken(shard), safetensors.safe_open(shard, framework="np") as file:
             for key in file.keys():  # noqa: SIM118
                 if keys.setdefault(key, shard) is not shard:
-                    raise FormatError(f"{shard}: {key!r}, which {keys[key].path.name} holds as well")
+                    raise FormatError(f"{shard}: {key!r} is also in {keys[key].path.name}")
     shared = _shared_names(path, metadata, keys)
     own_forms = {form_name(str(module_of(key))) for key in (*keys, *shared) if is_recurrent(key)}
     lent = {first for key, first in shared.items() if is_recurrent(key) or key in own_forms}
@@ -78,21 +78,21 @@ def read_safetensors(path: Opened, name: str | None = None) -> dict[str, GRU | S
                 k for k in own if k not in names and may_be_form(k) and _may_hold_form(file.get_slice(k))
             ]
             if any(file.get_slice(key).get_dtype() == "BF16" for key in names):
-                bfloat16()  # NumPy has to know the type
+                bfloat16()  # registers the type in NumPy
             tensors |= {key: file.get_tensor(key) for key in names}
     held = sum(tensor.nbytes for tensor in tensors.values() if isinstance(tensor, np.ndarray))
     tensors |= {key: tensors[first] for key, first in shared.items()}
     named = sum(tensor.nbytes for tensor in tensors.values() if isinstance(tensor, np.ndarray))
     if named > _most_shared(held):
         raise FormatError(
-            f"{path}: shared tensors come to more than four times the {held} bytes that it holds and 256 MiB;"
+            f"{path}: shared tensors add up to more than four times the file's {held} bytes plus 256 MiB;"
             " write each shared layer once"
         )
     return _layers(path, tensors, name)
 
 
 def _most_shared(size: int) -> int:
-    """The most bytes of tensors of a file of this size. Several names may share one, as tied layers do."""
+    """Return the limit of tensor bytes for a file of this size. Tied layers share tensors."""
     return 4 * size + (256 << 20)
 
 
@@ -103,23 +103,23 @@ def _shared_names(
     entries = {key: first for told in metadata for key, first in told.items() if key not in keys}
     for key, first in entries.items():
         if is_recurrent(key) and first not in keys:
-            raise FormatError(f"{path}: its metadata say that {key!r} shares {first!r}, which is missing")
+            raise FormatError(f"{path}: according to its metadata {key!r} shares {first!r}, which is missing")
     return {key: first for key, first in entries.items() if isinstance(first, str) and first in keys}
 
 
 @contextmanager
 def _broken(path: Opened) -> Iterator[None]:
-    """Turns whatever reading a safetensors file raises into a FormatError."""
+    """Turn all errors of reading a safetensors file into FormatError."""
     try:
         yield
     except (MissingExtraError, FormatError):
         raise
-    except Exception as error:  # the package raises its own error, and NumPy's for types unknown to it
+    except Exception as error:  # the package's own error, or NumPy's for unknown types
         raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from error
 
 
 def _may_hold_form(entry: Any) -> bool:
-    """Whether a tensor of a safetensors file is of a form's size and type, whosesoever it is."""
+    """Whether a tensor of a safetensors file has the size and type of a form."""
     shape = entry.get_shape()
     return len(shape) == 1 and shape[0] <= LONGEST and entry.get_dtype() in ("F16", "BF16", "F32", "F64")
 
@@ -137,7 +137,7 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
     for key, tensor in every:
         letters -= len(key)
         if letters < 0:
-            raise FormatError(f"{path}: names of more letters than four times the file's {size} bytes")
+            raise FormatError(f"{path}: names have more letters than four times the file's {size} bytes")
         if isinstance(tensor, _Again):
             again.setdefault(key, tensor.first)
             continue
@@ -145,17 +145,17 @@ def read_pytorch(path: Opened, name: str | None = None) -> dict[str, GRU | Stack
             others[key] = tensor
             continue
         if isinstance(tensor, Unknown):
-            raise FormatError(f"{path}: {key}: {an(tensor.name)}, more than tensors and plain data")
-        assert isinstance(tensor, Tensor | np.ndarray), "the rest are forms, whose names are others"
+            raise FormatError(f"{path}: {key}: {an(tensor.name)}, not tensors and plain data")
+        assert isinstance(tensor, Tensor | np.ndarray), "forms have other names"
         left -= tensor.nbytes
         if left < 0:
-            raise FormatError(f"{path}: tensors of more than four times the file's {size} bytes and 256 MiB")
+            raise FormatError(f"{path}: tensors exceed four times the file's {size} bytes plus 256 MiB")
         if found.setdefault(key, tensor) is not tensor:
             raise FormatError(f"{path}: two tensors called {key!r}")
     tensors = {key: _numbers(path, key, tensor) for key, tensor in found.items()}
     for key in filter(may_be_form, others):
         if isinstance(form := others[key], Tensor) and form.nbytes <= left:
-            with suppress(ValueError):  # else no form
+            with suppress(ValueError):  # otherwise not a form
                 others[key] = form.numbers()
     return _layers(path, {**tensors, **others}, name, again)
 
@@ -183,32 +183,31 @@ def other_tensors(path: Opened, grus: Collection[str]) -> tuple[str, ...]:
 
 
 def _state_dict(path: Opened) -> tuple[_Nested, int]:
-    """What a file of PyTorch's holds, and its size."""
+    """Return the content of a PyTorch file, and its size."""
     content, size = read_torch(path)
     if isinstance(content, Unknown) and content.is_module:
         content = _of_module(content, "")
     if not isinstance(content, Mapping | list | tuple):
         words = content.name if isinstance(content, Unknown) else type(content).__name__
         raise FormatError(
-            f"{path}: {an(words)}, more than tensors and plain data; must be a state dict: "
-            "save model.state_dict()"
+            f"{path}: {an(words)}, not tensors and plain data; must be a state dict: save model.state_dict()"
         )
     return content, size
 
 
-# Modules whose parameters are a GRU's; those of a class derived from them may compute something else.
+# Modules with a GRU's parameters. Subclasses can compute something else.
 _GRUS = (
     *("torch.nn.modules.rnn.GRU", "torch.nn.modules.rnn.GRUCell"),
     *("onegru.torch.modules.TorchGRU", "onegru.torch.cells.TorchGRUCell"),
 )
 
 
-# Attributes with what dynamic quantization packs, which are no parameters, as state dicts name them, too.
+# Attributes with packed weights of dynamic quantization, by their names in state dicts; not parameters.
 _PACKED = ("param", "_packed_weight_ih", "_packed_weight_hh")
 
 
 def _of_module(module: Unknown, name: str) -> dict[object, object]:
-    """The parameters and the modules of a module that was saved as a whole."""
+    """Return the parameters and submodules of a module that was saved as an object."""
     parameters, modules = module.state["_parameters"], module.state["_modules"]
     is_other = module.name not in _GRUS and any(is_recurrent(str(key)) for key in parameters)
     state = module.state if ".quantized.dynamic." in module.name else {}
@@ -223,10 +222,10 @@ def _tensors(
     depth: int,
     seen: dict[int, tuple[object, str]],
 ) -> Iterator[tuple[str, object]]:
-    """Tensors, unknown objects and forms in nested mappings and lists, by their names joined with dots.
+    """Find tensors, unknown objects and forms in nested containers, by their names joined with dots.
 
-    Each container is gone through once, as one that holds itself twice would never end; where it is met
-    again, and does not hold itself, stands an `_Again`.
+    Each container is visited once, because containers can contain themselves. Further occurrences outside
+    the container itself yield an `_Again`.
     """
     seen[id(content)] = content, prefix
     for key, given in content.items() if isinstance(content, Mapping) else enumerate(content):
@@ -244,7 +243,7 @@ def _tensors(
         if not is_form and not isinstance(value, Mapping | list | tuple | Tensor | Unknown | np.ndarray):
             continue
         if len(name) > _LONGEST_NAME:
-            raise FormatError(f"{path}: a name of {len(name)} characters; must be at most {_LONGEST_NAME}")
+            raise FormatError(f"{path}: a name of {len(name)} characters; must have at most {_LONGEST_NAME}")
         if key != "" and id(value) in seen:
             first = seen[id(value)][1]
             if first and not name.startswith(f"{first}."):
@@ -262,20 +261,20 @@ def _numbers(path: Opened, name: str, tensor: Tensor | Array) -> Array:
         return tensor.numbers()
     except MissingExtraError:
         raise
-    except Exception as error:  # of the archive, too
+    except Exception as error:  # including errors of the archive
         raise FormatError(f"{path}: {name}: {error}") from error
 
 
 def _add_names(path: Opened, found: dict[str, _T], again: Mapping[str, str]) -> None:
-    """Let what has been found go by the other names of what holds it, too, of which `again` has the first."""
+    """Add entries under the other names of their containers; `again` has the first name of each."""
     keys, letters = sorted(found), LARGEST_TEXT // 16
     for name, first in again.items():
-        within = keys[bisect_left(keys, f"{first}.") : bisect_left(keys, f"{first}/")]  # "/" is behind "."
+        within = keys[bisect_left(keys, f"{first}.") : bisect_left(keys, f"{first}/")]  # "/" follows "."
         for key in (first, *within) if first in found else within:
             more = name + key.removeprefix(first)
             letters -= len(more)
             if letters < 0:
-                raise FormatError(f"{path}: over {LARGEST_TEXT // 16} letters in further names of GRUs")
+                raise FormatError(f"{path}: over {LARGEST_TEXT // 16} letters in additional names of GRUs")
             if found.setdefault(more, found[key]) is found[key]:
                 insort(keys, more)
 
@@ -289,9 +288,9 @@ def _layers(
         wanted = name.removesuffix(".")
         if wanted not in groups:
             there = ", ".join(repr(found) for found in groups) or "none"
-            raise SpecError.of("name", f"{name!r}, which {path} does not hold; it holds {there}")
+            raise SpecError.of("name", f"no GRU {name!r} in {path}; available: {there}")
         return {wanted: read_group(groups[wanted], where=f"{path}: ")}
-    made: dict[int, GRU | Stack] = {}  # each once, whatever the number of its names
+    made: dict[int, GRU | Stack] = {}  # each is read once, even with several names
     layers: dict[str, GRU | Stack] = {}
     for found, group in groups.items():
         if not group.refusal:
@@ -302,13 +301,13 @@ def _layers(
                 raise FormatError(f"{path}: {found}{': ' if found else ''}{group.refusal}")
         why = [f"{found!r} has {group.refusal}" for found, group in groups.items()]
         why += [
-            f"{key!r} is {an(value.name)}, more than tensors and plain data: save its state_dict()"
+            f"{key!r} is {an(value.name)}, not tensors and plain data: save its state_dict()"
             for key, value in tensors.items()
             if isinstance(value, Unknown) and not groups
         ]
         bare = [key for key in tensors if key.rpartition(".")[2].isdecimal()]
         if bare and not groups:
-            why.append(f"{bare[0]!r} has a number in place of a name, as in a list: save a state_dict()")
+            why.append(f"{bare[0]!r} has a number instead of a name, as in a list: save a state_dict()")
         more = f" and {len(why) - _MOST_WORDS} more" if len(why) > _MOST_WORDS else ""
         there = f": {'; '.join(why[:_MOST_WORDS])}{more}" if why else ""
         raise FormatError(f"{path}: no GRU with its own weights{there}")

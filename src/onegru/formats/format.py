@@ -10,7 +10,7 @@ from onegru.core.errors import FormatError, needs_extra
 from onegru.formats.graph import Graph
 from onegru.formats.opened import Kind, Opened
 
-if TYPE_CHECKING:  # which import what reads each format
+if TYPE_CHECKING:  # these import the readers of all formats
     from onegru.formats.onnx.validate import ModelProto
     from onegru.layers.gru import GRU
     from onegru.layers.stack import Stack
@@ -24,8 +24,8 @@ class Format:
     """A kind of file that has neither layers nor a graph, unless a subclass says so.
 
     Attributes:
-        runtime: the other runtime that opens it; "" if none does.
-        has_versions: whether `keras_version` says something of it.
+        runtime: the other runtime that opens such files; "" if there is none.
+        has_versions: whether `keras_version` applies to it.
     """
 
     runtime = ""
@@ -42,7 +42,7 @@ class Format:
         raise FormatError(f"{file}: {file.kind.words}; holds no layers")
 
     def left_out(self, file: Opened, grus: Collection[str], keras_version: str | None) -> tuple[str, ...]:
-        """The tensors or layers that are no part of these GRUs, or of any if there are none."""
+        """Return the tensors or layers outside these GRUs, or outside all GRUs if none are given."""
         return ()
 
     def chain(self, file: Opened, keras_version: str | None) -> tuple[bool, str]:
@@ -50,12 +50,12 @@ class Format:
         return False, ""
 
     def files(self, file: Opened) -> list[Path]:
-        """The files that it consists of."""
+        """Return the files that belong to the model."""
         return [file.path]
 
 
 class OnnxFormat(Format):
-    """An ONNX model, with external data."""
+    """An ONNX model, possibly with external data."""
 
     runtime = "onnxruntime"
 
@@ -74,7 +74,7 @@ class OnnxFormat(Format):
 
 
 class OpenVinoFormat(Format):
-    """An IR, with its .bin."""
+    """An OpenVINO IR with its .bin."""
 
     runtime = "openvino"
 
@@ -120,7 +120,7 @@ class KerasFormat(Format):
         why = "is not just its GRU, called once" if len(model.layers) == 1 else ""
         if model.others:
             first, kind = next(iter(model.others.items()))
-            why = f"does more than its GRUs do, by {first!r}, a {kind}"
+            why = f"computes more than its GRUs: {first!r} is a {kind}"
         return model.is_chain, "" if model.is_chain else why
 
 
@@ -138,7 +138,7 @@ class _Checkpoint(Format):
 
 
 class PytorchFormat(_Checkpoint):
-    """A state dict of PyTorch's."""
+    """A PyTorch state dict."""
 
     def read_layers(
         self, file: Opened, name: str | None, keras_version: str | None
@@ -150,7 +150,7 @@ class PytorchFormat(_Checkpoint):
 
 
 class SafetensorsFormat(_Checkpoint):
-    """A safetensors file, of this package or with the tensors of a framework."""
+    """A safetensors file from onegru or from a framework."""
 
     def read_layers(
         self, file: Opened, name: str | None, keras_version: str | None
@@ -165,7 +165,7 @@ class TfliteFormat(Format):
     """A TensorFlow Lite model, in which `onegru.models.fusing` finds GRUs."""
 
     def left_out(self, file: Opened, grus: Collection[str], keras_version: str | None) -> tuple[str, ...]:
-        """The kinds of operators that are not read, and so are no part of a GRU."""
+        """Return the kinds of operators that are not read, and so cannot belong to a GRU."""
         return file.once(tflite_model)[1]
 
 
@@ -188,14 +188,14 @@ FORMATS: Mapping[Kind, Format] = {
 
 
 def format_of(file: Opened) -> Format:
-    """What reads a file."""
+    """Return the format of a file."""
     return FORMATS.get(file.kind, Format())
 
 
 def _without_gru(others: Mapping[str, str]) -> str:
-    """Describe a Keras model without a GRU that can be read, and say what to do."""
+    """Describe a Keras model without a readable GRU, with a remedy."""
     if list(others) == [""]:
-        listed = f": a {others['']!r}, whose layers only its program knows"
+        listed = f": a {others['']!r}, whose layers are defined only in its program"
     else:
         named = [f"{name!r}, a {kind}" for name, kind in others.items()]
         more = f"; and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""

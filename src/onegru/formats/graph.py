@@ -15,7 +15,7 @@ from onegru.engines.interface import EngineOptions
 from onegru.formats.opened import Opened
 from onegru.operators.schema import Operator, Port, Role
 
-#: A fixed size, the name of a symbolic one, or None for one that is neither known nor named.
+#: A fixed size, the name of a symbolic size, or None for an unknown size without a name.
 Dimension = int | str | None
 
 
@@ -24,13 +24,13 @@ class TensorInfo:
     """An input or output of a model.
 
     Attributes:
-        name: its name.
-        dtype: its element type by NumPy's name ("str" for strings); the file's own type if not a tensor.
-        shape: its dimensions; None if even the rank is unknown.
-        optional: whether an input may be left out, as the file has a default for it.
-        is_tensor: False for sequences, maps and optionals.
-        aliases: other names that the file has for it.
-        value: what steps call it; its name unless given.
+        name: the name.
+        dtype: the element type by NumPy's name ("str" for strings). The file's type if it is not a tensor.
+        shape: the dimensions. None if even the rank is unknown.
+        optional: whether the input can be omitted, because the file has a default. Default: False.
+        is_tensor: False for sequences, maps and optionals. Default: True.
+        aliases: other names in the file. Default: none.
+        value: the name of the value in the graph's steps. Default: `name`.
     """
 
     name: str
@@ -50,7 +50,7 @@ TensorInfo.__module__ = "onegru.reports"
 
 
 def by_name(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
-    """Inputs or outputs by every name that means just one of them; names take precedence over aliases."""
+    """Return inputs or outputs by each unambiguous name; names take precedence over aliases."""
     infos = list(infos)
     names = {info.name: info for info in infos}
     aliases = Counter(alias for info in infos for alias in set(info.aliases))
@@ -67,11 +67,11 @@ class Runner(NamedTuple):
 
 
 class Step(ABC):
-    """A step of a model: a GRU node, or what NumPy does.
+    """A step of a model: a GRU node, or an operation in NumPy.
 
     Attributes:
-        node_count: how many nodes it stands for, without GRU nodes and type conversions.
-        gives_views: whether its outputs share memory with what it reads.
+        node_count: number of nodes in the step, without GRU nodes and type conversions.
+        gives_views: whether its outputs share memory with its inputs.
     """
 
     node_count = 0
@@ -80,16 +80,16 @@ class Step(ABC):
     @property
     @abstractmethod
     def reads(self) -> Collection[str]:
-        """The values that it takes."""
+        """The input values."""
 
     @property
     @abstractmethod
     def gives(self) -> Collection[str]:
-        """The values that it gives."""
+        """The output values."""
 
     @abstractmethod
     def runner(self, layers: Mapping[GruStep, Runner]) -> Runner:
-        """What runs it, given what runs each GRU node."""
+        """Return the runner of this step, given the runners of the GRU nodes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,26 +114,26 @@ class GruStep(Step):
 
     @property
     def ports(self) -> tuple[Port, ...]:
-        """The operator's inputs, then its outputs, with the axes that they have in the node's layout."""
+        """The operator's inputs, then its outputs, with their axes in the node's layout."""
         layout = self.attributes.get("layout", 0)
         return self.operator.ports(layout if isinstance(layout, int) else 0)
 
     def port(self, role: Role) -> Port | None:
-        """The input or output of this role, as in `ports`; None if the operator has none."""
+        """Return the input or output with this role, as in `ports`; None if the operator has none."""
         return next((port for port in self.ports if port.role == role), None)
 
     @property
     def reads(self) -> Collection[str]:
-        """The values that it takes."""
+        """The input values."""
         return self.inputs.values()
 
     @property
     def gives(self) -> Collection[str]:
-        """The values that it gives."""
+        """The output values."""
         return self.outputs.values()
 
     def runner(self, layers: Mapping[GruStep, Runner]) -> Runner:
-        """Its layer's."""
+        """Return the runner of the node's layer."""
         return layers[self]
 
 
@@ -148,12 +148,12 @@ class OwnStep(Step):
         self.gives = gives
 
     def runner(self, layers: Mapping[GruStep, Runner]) -> Runner:
-        """Its own."""
+        """Return a runner that calls `run`."""
         return Runner(self.reads, self.run)
 
     @abstractmethod
     def run(self, values: dict[str, Any]) -> None:
-        """Add its outputs to the values, by name."""
+        """Add the outputs to the values, by name."""
 
 
 class Conversion(OwnStep):
@@ -171,11 +171,11 @@ class Conversion(OwnStep):
             values[target] = convert(values[source], self.dtype)
 
 
-#: Runs a model: from its inputs to its outputs, by what the graph calls them.
+#: Runs a model: from inputs to outputs, by their names in the graph.
 Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 
-#: Called with the index of a GRU node, a moment, and its arrays by the specification's names, which are gone
-#: afterwards: at "weights" those that a node has packed, at "done" all of one that has run.
+#: Called with the index of a GRU node, an event, and the node's arrays by the specification's names. Events
+#: are "weights" (with the packed weights) and "done" (with all arrays). The arrays are valid only during it.
 Observer = Callable[[int, str, Mapping[str, Array]], None]
 
 
@@ -236,7 +236,7 @@ class Graph:
 
 
 def nested_words(grus: Iterable[GruStep]) -> tuple[str, ...]:
-    """Descriptions of the GRU nodes within bodies of other nodes."""
+    """Describe the GRU nodes in subgraphs of other nodes."""
     return tuple(f"{gru} in {', in '.join(reversed(gru.bodies))}" for gru in grus if gru.bodies)
 
 
@@ -260,15 +260,15 @@ class LazyConstants(Mapping[str, Array]):
         return len(self._arrays)
 
 
-#: What a model that was rewritten for streaming holds in its metadata: which output feeds which input.
+#: Metadata key of models rewritten for streaming: which output feeds which input.
 STREAM_KEY = "onegru.stream"
 
-#: What `onegru.save_layers` writes into the metadata of a model whose initial states may be left out.
+#: Metadata key and value that `onegru.save_layers` writes if the initial states of a model can be omitted.
 STATES_KEY, STATES_WORD = "onegru.initial_h", "optional"
 
 
 def initial_states(graph: Graph) -> frozenset[str]:
-    """The names of inputs that are initial states of GRU nodes, and nothing else."""
+    """Return the names of inputs that are used only as initial states of GRU nodes."""
     reads = Counter(value for step in graph.steps or graph.grus for value in step.reads)
     reads.update(info.value for info in graph.outputs)
     states = Counter(gru_value(gru, "initial_h") for gru in graph.grus)
@@ -281,13 +281,13 @@ def kept_states(graph: Graph) -> str:
 
 
 def batch_axes(graph: Graph) -> dict[str, int]:
-    """The axis of the rows of each input that is the initial state of a GRU node, by the input's name."""
+    """Return the batch axis of each input that is the initial state of a GRU node, by input name."""
     names = {info.value: info.name for info in graph.inputs}
     states = ((names.get(gru_value(gru, "initial_h")), gru.port("initial_h")) for gru in graph.grus)
     return {name: port.axes.index("B") for name, port in states if name is not None and port is not None}
 
 
 def gru_value(gru: GruStep, role: Role) -> str:
-    """What a GRU node's input or output of this role takes or gives; empty if it has none."""
+    """Return the value of a GRU node's input or output with this role; empty if it has none."""
     port = gru.port(role)
     return "" if port is None else {**gru.inputs, **gru.outputs}.get(port.name, "")

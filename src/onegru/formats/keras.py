@@ -31,16 +31,16 @@ _MODELS = ("Functional", "Sequential", "Model")
 _DEPTH = 16
 _MOST_GROUPS = 100_000
 
-# What holds a model's layers in an archive.
+# Groups with a model's layers in an archive.
 _CONTAINERS = ("layers", "_layer_checkpoint_dependencies", "layer_checkpoint_dependencies")
 
-# The groups at the root of what Keras writes.
+# Groups at the root of Keras files.
 _OWN_GROUPS = {*_CONTAINERS, "vars", "model_weights", "top_level_model_weights"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The place of a layer among those of its class within a model, and how many those are."""
+    """The index of a layer among the layers of its class in a model, and their number."""
 
     kind: str
     index: int
@@ -49,9 +49,9 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A layer of the configuration, with the names and places of the models around it and its own.
+    """A layer of the configuration, with the names and places of the enclosing models and the layer.
 
-    Only that of a GRU comes with its configuration.
+    `config` is empty unless the layer is a GRU.
     """
 
     path: tuple[str, ...]
@@ -72,30 +72,30 @@ class _Collected:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Answer with the GRUs of a file: the name, class, configuration and number of arrays of each.
+    """Write the GRUs of a file: the name, class, configuration and number of arrays of each.
 
-    The names and classes of its other layers go with them, and whether GRUs are all that the model is.
-    Arguments: the file, what to call it in messages, and as JSON the layer's name and the version of Keras,
-    both of which may be null. What is wrong is answered as {"error": class, "message": text}.
+    The answer also has the names and classes of the other layers, and whether the model is only a sequence of
+    GRUs. Arguments: the file, its name for messages, and as JSON the layer's name and the version of Keras,
+    which can both be null. Errors are written as {"error": class, "message": text}.
     """
     file, shown, name, version = arguments
     try:
         collected = _collect(Path(file), Path(shown), json.loads(name), json.loads(version))
         arrays = [array for _, _, own in collected.grus for array in own]
         if sum(array.nbytes for array in arrays) > Path(file).stat().st_size:
-            raise FormatError(f"{shown}: layers that share their arrays; each must have its own")
+            raise FormatError(f"{shown}: layers share their arrays; each must have its own arrays")
         head = [(key, found.kind, found.config, len(own)) for key, found, own in collected.grus]
         facts = {"layers": head, "others": collected.others, "is_chain": collected.is_chain}
         write_answer({"keras_version": collected.version, **facts}, arrays)
     except MemoryError:
-        message = f"{shown}: takes over {READING.memory} bytes to read"
+        message = f"{shown}: needs more than {READING.memory} bytes to read"
         write_answer({"error": "FormatError", "message": message})
     except OneGRUError as error:
         write_answer({"error": type(error).__name__, "message": str(error)})
 
 
 def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -> _Collected:
-    """What a saved model holds, of its GRUs all or the one called `name`."""
+    """Read a saved model, with all its GRUs or the one called `name`."""
     import h5py
 
     with _naming(path):
@@ -106,7 +106,7 @@ def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -
                 model = _json(path, read_member(path, archive, "config.json"))
                 info = archive.getinfo("model.weights.h5")
                 if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-                    raise FormatError(f"{path}: model.weights.h5 is packed; must be stored as it is")
+                    raise FormatError(f"{path}: model.weights.h5 is compressed; must be uncompressed")
                 with archive.open(info) as stream, h5py.File(stream, "r") as weights:
                     archived = _ArchivedWeights(path, h5py, weights)
                     return _read(path, version, model, archived.of_layer, name)
@@ -114,10 +114,10 @@ def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -
             config = file.attrs.get("model_config")
             if config is None:
                 if not ({"keras_version", "layer_names"} & file.attrs.keys() or _OWN_GROUPS & file.keys()):
-                    raise FormatError(f"{path}: an HDF5 file, but of another program than Keras")
+                    raise FormatError(f"{path}: an HDF5 file, but not from Keras; must be a Keras model")
                 raise FormatError(
-                    f"{path}: weights only, without activations; must be a whole model, or give "
-                    "from_keras the layer or its arrays"
+                    f"{path}: weights only, without activations; must be a whole model. Otherwise pass the "
+                    "layer or its arrays to from_keras"
                 )
             version = _version(path, file.attrs.get("keras_version"), given)
             legacy = _LegacyWeights(path, h5py, file, joined=version.startswith("3"))
@@ -126,7 +126,7 @@ def _collect(file_path: Path, path: Path, name: str | None, given: str | None) -
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Turn whatever zipfile, json and h5py raise for bad bytes into a FormatError."""
+    """Turn all errors of zipfile, json and h5py into FormatError."""
     try:
         yield
     except (OneGRUError, MemoryError):
@@ -139,17 +139,17 @@ def _naming(path: Path) -> Iterator[None]:
 def _json(path: Path, text: bytes | str) -> Mapping[str, Any]:
     content = parse_json(text)
     if not is_mapping(content):
-        raise FormatError(f"{path}: a configuration that is not a mapping")
+        raise FormatError(f"{path}: the configuration is not a mapping")
     return content
 
 
 def _version(path: Path, told: object, given: str | None) -> str:
-    """The version of Keras that wrote a file."""
+    """Return the version of Keras that wrote a file."""
     if told is None or told == "":
         if given is None:
             raise SpecError.of(
                 "keras_version",
-                f"missing; must be given, such as '2.3', as {path} does not say (of "
+                f"missing; must be given, such as '2.3', because {path} does not contain it (with "
                 "`onegru convert`: --keras-version)",
             )
         generation_of(given)
@@ -158,16 +158,14 @@ def _version(path: Path, told: object, given: str | None) -> str:
     try:
         generation_of(version)
     except SpecError as error:
-        raise FormatError(
-            f"{path}: keras_version {version!r:.40}; must be 2 or 3, whose layers are known"
-        ) from error.__cause__
+        raise FormatError(f"{path}: keras_version {version!r:.40}; must be 2 or 3") from error.__cause__
     if given is not None and not f"{version}.".startswith(f"{given}."):
-        raise SpecError.of("keras_version", f"{given!r}; must be {version!r}, as {path} says, or None")
+        raise SpecError.of("keras_version", f"{given!r}; must be {version!r}, as in {path}, or None")
     return version
 
 
 def _text(value: object) -> str:
-    """An attribute's text, which may be bytes."""
+    """Return the text of an attribute, which can be bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
@@ -189,7 +187,7 @@ def _read(
     if name is not None:
         if name not in layers:
             there = ", ".join(map(repr, layers)) or "none"
-            raise SpecError.of("name", f"{name!r}, which {path} does not hold; it holds {there}")
+            raise SpecError.of("name", f"no GRU {name!r} in {path}; available: {there}")
         layers = {name: layers[name]}
     grus = [(key, found, arrays_of(found)) for key, found in layers.items()]
     return _Collected(version, grus, others, is_chain)
@@ -209,7 +207,7 @@ def _layers(
         kind, own = str(entry.get("class_name")), entry.get("config")
         place = _Place(kind, before[kind], kinds[kind])
         before[kind] += 1
-        # Such a list holds no name; the entry may have one.
+        # A configuration that is a list has no name; the entry can have one.
         inner = (*path, str(own.get("name") if is_mapping(own) else entry.get("name")))
         if kind in _MODELS and depth:
             yield from _layers(entry, inner, (*places, place), depth - 1)
@@ -224,14 +222,14 @@ def _layers(
 
 
 def _entries(model: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
-    """The layers in a model's configuration; None if it lists none."""
-    config = model.get("config")  # of Sequential before Keras 2.2.3, a list
+    """Return the layers in a model's configuration; None if it has no list of layers."""
+    config = model.get("config")  # a list for Sequential before Keras 2.2.3
     entries = config.get("layers") if is_mapping(config) else config
     return [item for item in entries if is_mapping(item)] if isinstance(entries, list) else None
 
 
 def _is_chain(model: Mapping[str, Any], grus: Sequence[_Found]) -> bool:
-    """Whether a model of GRUs and inputs alone is these GRUs on top of each other."""
+    """Whether a model of only GRUs and inputs calls these GRUs one after the other."""
     kind = model.get("class_name")
     if model.get("registered_name") not in (None, kind) or any(len(found.path) > 1 for found in grus):
         return False  # a custom class, or models within models, which may be called in any way
@@ -241,7 +239,7 @@ def _is_chain(model: Mapping[str, Any], grus: Sequence[_Found]) -> bool:
 
 
 class _Weights:
-    """Arrays of an HDF5 file; only links within it are followed."""
+    """Arrays of an HDF5 file; soft and external links are not followed."""
 
     def __init__(self, path: Path, h5py: Any, file: Any) -> None:
         self._path = path
@@ -251,7 +249,7 @@ class _Weights:
     def _child(self, group: Any, name: str) -> Any:
         if not self._has(group, name):
             raise FormatError(
-                f"{self._path}: {getattr(group, 'name', '')}/{name}: missing, or a link; must exist"
+                f"{self._path}: {getattr(group, 'name', '')}/{name}: not found (links are not followed)"
             )
         return group[name]
 
@@ -260,10 +258,10 @@ class _Weights:
         return isinstance(link, self._h5py.HardLink)
 
     def _array(self, node: Any) -> Array:
-        """A dataset's numbers, if the file itself holds all of them."""
+        """Return the values of a dataset that the file itself contains."""
         plain = isinstance(node, self._h5py.Dataset) and not node.is_virtual and not node.external
         if not plain or node.id.get_storage_size() < node.nbytes or node.chunks is not None:
-            raise FormatError(f"{self._path}: {node.name}: not a plain array within the file")
+            raise FormatError(f"{self._path}: {node.name}: must be a plain array inside the file")
         array = np.asarray(node[()])
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
@@ -275,7 +273,7 @@ class _Weights:
 
 
 class _ArchivedWeights(_Weights):
-    """Those of a `.keras` archive: in groups named after classes, each with `vars`."""
+    """Arrays of a `.keras` archive: in groups with class names, each with `vars`."""
 
     def __init__(self, path: Path, h5py: Any, file: Any) -> None:
         super().__init__(path, h5py, file)
@@ -285,12 +283,14 @@ class _ArchivedWeights(_Weights):
     def _collect(self, group: Any, prefix: str, depth: int) -> None:
         """Collect every group called `vars`, by the path of its owner."""
         for key in group:
-            # What Keras 2 wrote on Windows is one name with backslashes.
+            # Keras 2 on Windows wrote one name with backslashes.
             name = f"{prefix}/{key.replace(chr(92), '/')}"
             if not self._has(group, key) or not isinstance(child := group[key], self._h5py.Group):
                 continue
             if len(self._groups) > _MOST_GROUPS or not depth:
-                raise FormatError(f"{self._path}: over {_MOST_GROUPS} groups of weights, or too deep")
+                raise FormatError(
+                    f"{self._path}: more than {_MOST_GROUPS} weight groups, or nested too deeply"
+                )
             if name.endswith("/vars"):
                 self._groups[name.removesuffix("/vars")] = child
             else:
@@ -304,7 +304,7 @@ class _ArchivedWeights(_Weights):
         return list(self._of_kind(prefix, found.kind))
 
     def _member(self, prefix: str, name: str, place: _Place) -> str:
-        """The path of a layer: by the name that Keras 3 records, or by its place among its class."""
+        """Return the path of a layer, by the name that Keras 3 records or by its index in its class."""
         members = {
             f"{start}{path.removeprefix(start).partition('/')[0]}"
             for start in (f"{prefix}/{container}/" for container in _CONTAINERS)
@@ -316,7 +316,7 @@ class _ArchivedWeights(_Weights):
             matching = [path for path, own in named.items() if own == name]
             if len(matching) == 1:
                 return matching[0]
-            raise FormatError(f"{self._path}: weights of {len(matching)} layers called {name!r}; must be one")
+            raise FormatError(f"{self._path}: weights of {len(matching)} layers called {name!r}; must be 1")
         of_class = re.compile(rf"{re.escape(place.kind.lower())}(?:_([0-9]{{1,9}}))?")
         matches = [(path, of_class.fullmatch(path.rpartition("/")[2])) for path in members]
         ordered = sorted((int(match[1] or 0), path) for path, match in matches if match)
@@ -333,7 +333,7 @@ class _ArchivedWeights(_Weights):
         elif kind == "GRUCell":
             variables = self._groups.get(prefix)
             if variables is None:
-                raise FormatError(f"{self._path}: {prefix}/vars: missing, or a link; must exist")
+                raise FormatError(f"{self._path}: {prefix}/vars: not found (links are not followed)")
             for index in range(len(variables)):
                 yield self._array(self._child(variables, str(index)))
         else:
@@ -366,7 +366,7 @@ class _LegacyWeights(_Weights):
         return self._child(self._file, "model_weights") if "model_weights" in self._file else self._file
 
     def _names(self, group: Any) -> Iterator[str]:
-        """The paths, which are spread over several attributes if there are many."""
+        """Return the paths, which can be split over several attributes."""
         several = (f"weight_names{index}" for index in range(len(group.attrs)))
         for attribute in ("weight_names", *several):
             yield from map(_text, group.attrs.get(attribute, ()))

@@ -1,4 +1,4 @@
-"""GRUs in models that Keras 2 or 3 saved: `.keras` archives and legacy `.h5` files.
+"""Read GRUs from saved Keras models: `.keras` and `.h5` files.
 
 The configuration is read as data and the weights as arrays: nothing of Keras runs, so nothing that a file
 says can make it run code. `onegru.formats.keras` reads the file in a separate process.
@@ -41,7 +41,7 @@ def read_keras(path: Opened, name: str | None = None, keras_version: str | None 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The reading of a file with these arguments of `read_keras`."""
+    """A call of `read_keras` with these arguments, for `Opened.once`."""
 
     name: str | None
     keras_version: str | None
@@ -71,11 +71,11 @@ def _model(path: Opened, name: str | None, keras_version: str | None) -> KerasMo
 
 
 def _read(path: Opened, arguments: list[str]) -> tuple[dict[str, Any], list[Array]]:
-    """What the reading process answers."""
+    """Return the answer of the reading process."""
     with child_folder() as place:
         ended = run_child(_READER, [str(path.path.absolute()), str(path), *arguments], place, READING)
         if ended.code is None or ended.code == KILLED:
-            reason = f"not read within {READING.cpu_seconds} s of computing, or {READING.seconds:g} s in all"
+            reason = f"not read within {READING.cpu_seconds} s of CPU time or {READING.seconds:g} s in total"
             raise FormatError(f"{path}: {reason}")
         try:
             return read_answer(place)
@@ -89,7 +89,7 @@ def _read(path: Opened, arguments: list[str]) -> tuple[dict[str, Any], list[Arra
 def _layers(
     path: Opened, head: Mapping[str, Any], available: int
 ) -> list[tuple[str, str, Mapping[str, Any], int]]:
-    """For each layer its name, class, configuration and number of arrays, which must be all there are."""
+    """Check and return the name, class, configuration and number of arrays of each layer."""
     try:
         found = [(key, kind, config, count) for key, kind, config, count in head["layers"]]
         _ = head["is_chain"], [(key, kind) for key, kind in head["others"]]
@@ -101,5 +101,5 @@ def _layers(
         or count < 0
         for key, kind, config, count in found
     ) or available != sum(count for *_, count in found):
-        raise FormatError(f"{path}: not a model that Keras saved (the reading process left another answer)")
+        raise FormatError(f"{path}: not a model that Keras saved (invalid answer of the reading process)")
     return found

@@ -21,7 +21,7 @@ from onegru.system.bounded import LARGEST_TEXT, check_regular, file_version
 
 
 class Kind(Enum):
-    """A kind of file: what to call it, what onegru finds in it, and what to do for the whole model."""
+    """A kind of file: its description, its content for onegru, and a remedy for the user."""
 
     ONNX = "an ONNX model", "model"
     OPENVINO = "an OpenVINO IR", "model"
@@ -30,32 +30,32 @@ class Kind(Enum):
     KERAS = (
         "a Keras model",
         "layers",
-        "for the whole model call model.export('x.onnx', format='onnx') in Keras with a fixed number of "
+        "for the whole model, call model.export('x.onnx', format='onnx') in Keras with a fixed number of "
         "steps, then `onegru fuse`",
     )
     TORCHSCRIPT = (
         "a TorchScript program",
         "",
-        "torch.save(torch.jit.load(…).state_dict(), 'x.pt') makes one of its layers",
+        "for its layers, run torch.save(torch.jit.load(…).state_dict(), 'x.pt')",
     )
-    NPZ = "an .npz archive of NumPy", "", "or give its arrays to onegru.from_torch or onegru.from_keras"
-    NPY = "an .npy array of NumPy", ""
+    NPZ = "a NumPy .npz archive", "", "or pass its arrays to onegru.from_torch or onegru.from_keras"
+    NPY = "a NumPy .npy array", ""
     PICKLE = "a pickle, which could run code", ""
     TFLITE = "a TensorFlow Lite model", "layers"
     GZIP = "a gzip file", ""
     ZIP = "a zip archive of another kind", ""
-    LFS = "a pointer of Git LFS in place of the file itself", ""
+    LFS = "a Git LFS pointer instead of the file", "", "run `git lfs pull`"
     HTML = "a web page", ""
     JSON = "JSON text", ""
     EXPORTED = (
-        "a program of torch.export",
+        "a torch.export program",
         "",
-        "torch.save(torch.export.load(…).state_dict, 'x.pt') makes one of its layers",
+        "for its layers, run torch.save(torch.export.load(…).state_dict, 'x.pt')",
     )
     SAVED_MODEL = (
-        "a SavedModel of TensorFlow",
+        "a TensorFlow SavedModel",
         "",
-        "`python -m tf2onnx.convert --saved-model FOLDER --output x.onnx` makes one of its folder",
+        "convert its folder with `python -m tf2onnx.convert --saved-model FOLDER --output x.onnx`",
     )
     NUMBERS = "the values of a model without its graph", "", "of an OpenVINO IR, pass the .xml"
     EMPTY = "an empty file", "", "download or export it again"
@@ -67,10 +67,10 @@ class Kind(Enum):
         self.remedy = remedy
 
 
-#: What files of PyTorch before 1.6 begin with: a number, as a pickle.
+#: The start of files of PyTorch before 1.6: a number, as a pickle.
 LEGACY_PYTORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
-# The bytes that files have at their beginning, or a few bytes behind it.
+# Bytes at or near the start of files, with their offsets.
 _STARTS: tuple[tuple[int, bytes, Kind], ...] = (
     (0, b"\x89HDF\r\n\x1a\n", Kind.KERAS),
     (0, LEGACY_PYTORCH, Kind.PYTORCH),
@@ -81,18 +81,18 @@ _STARTS: tuple[tuple[int, bytes, Kind], ...] = (
     *((0, bytes((0x80, protocol)), Kind.PICKLE) for protocol in range(2, 6)),
 )
 
-# A SavedModel: its version, then a message whose first one has operators, tags or a version of TensorFlow.
+# A SavedModel: its version, then a nested message with operators, tags or a version of TensorFlow.
 _SAVED_MODEL = re.compile(
     rb"\x08\x01\x12~\x0a~[\x12\x22\x2a]".replace(b"~", rb"[\x80-\xff]{0,4}[\0-\x7f]"), re.DOTALL
 )
 
-# The keys of ModelProto's fields but ir_version: the names, model_version, graph, opset_import, …
+# The keys of ModelProto's fields except ir_version: the names, model_version, graph, opset_import, …
 _MODEL_FIELDS = {0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42, 0x72, 0xA2, 0xCA, 0xD2}
 
-# What may follow the first bracket of JSON text, in lower case; an empty end of `text` is not among them.
+# Characters after the first bracket of JSON text, in lower case; the end of the text is not allowed.
 _JSON_NEXT = {bytes([char]) for char in b'"{}[]-0123456789tfn'}
 
-# What reads a file whose content says nothing, by the end of its name; the reader says what is wrong with it.
+# The kind of a file with unknown content, by its suffix; the reader then reports the problem.
 _NAMES = {
     ".xml": Kind.OPENVINO,
     ".safetensors": Kind.SAFETENSORS,
@@ -105,10 +105,10 @@ _NAMES = {
 
 
 def kind_of_start(start: bytes, size: int) -> Kind:
-    """The kind of a file by its first 1024 bytes and its size; all zip archives are of one kind here."""
+    """Detect the kind of a file from its first 1024 bytes and its size; all zip archives are one kind."""
     if start.startswith(b"PK"):
         return Kind.ZIP
-    # A length first, which may look like the start of anything.
+    # Checked first: the length can look like the start of any other kind.
     if 2 <= int.from_bytes(start[:8], "little") <= min(size - 8, LARGEST_TEXT) and start[8:9] == b"{":
         return Kind.SAFETENSORS
     for place, begin, kind in _STARTS:
@@ -123,13 +123,13 @@ def kind_of_start(start: bytes, size: int) -> Kind:
         return Kind.JSON
     if text.startswith((b"<", b"\xff\xfe<", b"\xfe\xff\0<")):
         return Kind.OPENVINO
-    # ir_version, which is small, and another field.
+    # ir_version, which is small, then another field.
     is_model = len(start) > 2 and start[0] == 0x08 and 0 < start[1] < 32 and start[2] in _MODEL_FIELDS
     return Kind.ONNX if is_model else Kind.UNKNOWN
 
 
 def _kind_of_zip(path: Path) -> Kind:
-    """The kind of a zip archive, by the names of its members."""
+    """Detect the kind of a zip archive from the names of its members."""
     import zipfile  # slow to import, and rarely needed
 
     from onegru.formats.zip_file import open_zip
@@ -151,12 +151,12 @@ def _kind_of_zip(path: Path) -> Kind:
     return Kind.NPZ if names and all(name.endswith(".npy") for name in names) else Kind.ZIP
 
 
-# What reads the shards that an index names, by the end of its name.
+# The kind of the shards of an index file, by the end of its name.
 _INDEXES = {".safetensors.index.json": Kind.SAFETENSORS, ".bin.index.json": Kind.PYTORCH}
 
 
 def _kind_of_name(path: Path, detected: Kind) -> Kind:
-    """What reads a file of this name, where its content says little; else what was detected."""
+    """Return the kind by file name if the content is ambiguous; otherwise the detected kind."""
     if detected is Kind.JSON:
         return next((kind for end, kind in _INDEXES.items() if path.name.endswith(end)), detected)
     if detected in (Kind.UNKNOWN, Kind.ZIP):
@@ -164,18 +164,18 @@ def _kind_of_name(path: Path, detected: Kind) -> Kind:
     return detected
 
 
-# How often a file is read again if it is replaced meanwhile.
+# Number of attempts to read a file that is replaced while it is read.
 _TRIES = 10
 
-# As many files of a folder a message names.
+# Number of files in a folder that a message names.
 _MOST_NAMED = 3
 
-# What a file's kind is told from.
+# Number of bytes for the detection of the kind.
 _START = 1024
 
 Parsed = TypeVar("Parsed")
 
-#: The least that is too large for an ONNX model, as protobuf has no longer message.
+#: The limit of the size of an ONNX model, from protobuf's limit for messages.
 _ONNX_LIMIT = 1 << 31
 
 
@@ -207,11 +207,11 @@ class Opened(os.PathLike[str]):
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """The size in bytes."""
         return self.version[-1]
 
     def once(self, parse: Callable[[Opened], Parsed]) -> Parsed:
-        """What a function makes of the file, made at the first call; shared, so it must not be changed."""
+        """Call a function with the file and cache the result, which callers must not change."""
         if parse not in self._parsed:
             self._parsed[parse] = parse(self)
         found: Parsed = self._parsed[parse]
@@ -233,13 +233,13 @@ def open_file(argument: str, path: object) -> Opened:
         check_regular(file)
         version = file_version(file)
         opened = _read(file, version)
-        if file_version(file) == version:  # else a .bin may belong to another .xml
+        if file_version(file) == version:  # otherwise the .bin can belong to another .xml
             return opened
-    raise FormatError(f"{file}: is replaced again and again while it is read")
+    raise FormatError(f"{file}: replaced repeatedly while it is read; try again when it is complete")
 
 
 def _in_place_of(folder: Path) -> str:
-    """What a folder is, and what to give in its place."""
+    """Describe a folder and the files to pass instead."""
     names = sorted(path.name for path in folder.iterdir())
     if "saved_model.pb" in names:
         return f"a folder, {Kind.SAVED_MODEL.words}; must be a file: {Kind.SAVED_MODEL.remedy}"
@@ -248,28 +248,28 @@ def _in_place_of(folder: Path) -> str:
     onnx = [name for name in names if name.endswith(".onnx")]
     found = [*onnx, *indexes] or files or [name for name in names if name == "pytorch_model.bin"]
     if not found:
-        return "a folder; must be a file, and none in it looks like a model"
-    return f"a folder; must be a file: give {' or '.join(str(folder / name) for name in found[:_MOST_NAMED])}"
+        return "a folder; must be a file; no file in it looks like a model"
+    return f"a folder; must be a file: pass {' or '.join(str(folder / name) for name in found[:_MOST_NAMED])}"
 
 
 def _read(path: Path, version: tuple[int, ...]) -> Opened:
-    """The file, with all of its content if its readers want all of it."""
+    """Open a file, with its whole content if its reader needs it."""
     with path.open("rb") as file:
         start = file.read(_START)
         kind = kind_of_start(start, version[-1]) if start else Kind.EMPTY
         if kind is Kind.ZIP:
             kind = _kind_of_zip(path)
         reader = _kind_of_name(path, kind)
-        # The file may be sparse, but its bytes would take memory all the same.
+        # A sparse file would need memory for all its bytes, too.
         if reader in (Kind.ONNX, Kind.TFLITE) and version[-1] >= _ONNX_LIMIT:
-            raise FormatError(f"{path}: has {version[-1]} bytes; {reader.words} has less than 2 GiB")
+            raise FormatError(f"{path}: {version[-1]} bytes; {reader.words} must have less than 2 GiB")
         data = start + file.read() if reader.holds == "model" else b""
     weights = _weights(path.with_suffix(".bin")) if reader is Kind.OPENVINO else None
     return Opened(path, reader, kind, version, data, weights)
 
 
 def _weights(path: Path) -> Array | FormatError | OSError:
-    """What a .bin holds. A link is followed: the file's name comes from the user, not from the IR."""
+    """Read a .bin. Links are followed, because the file name comes from the user, not from the IR."""
     try:
         check_regular(path)
         return np.fromfile(path, np.uint8)
@@ -289,11 +289,11 @@ def open_model(argument: str, path: object) -> Opened:
     """A model that runs: ONNX or OpenVINO."""
     file = open_layers(argument, path)
     if file.kind.holds == "layers":
-        if file.detected not in (file.kind, Kind.JSON):  # of the text that an index is, its name says it all
+        if file.detected not in (file.kind, Kind.JSON):  # an index is JSON, and its name has the kind
             raise _refusal(file, file.detected)
         raise FormatError(
-            f"{file}: {file.kind.words}, which holds layers and no model that runs: read them with "
-            f"onegru.load_layers, or make a model of them with `onegru convert`"
+            f"{file}: {file.kind.words}, which contains layers, not a runnable model: use "
+            f"onegru.load_layers, or `onegru convert` to create a model"
             f"{f'; {file.kind.remedy}' if file.kind.remedy else ''}"
         )
     return file

@@ -1,8 +1,8 @@
 """Read files of `torch.save` without PyTorch and without running code.
 
-A pickle is a program for a machine that calls whatever it names. Here `pickletools` reads its instructions,
-and only containers, plain values and tensors are made; anything else becomes `Unknown`. So no step takes more
-memory than the file has bytes, and nothing is ever called.
+A pickle is a program that can call any function. Here `pickletools` reads its instructions, which create only
+containers, plain values and tensors; anything else becomes `Unknown`. No function is called, and no
+instruction needs more memory than the size of the file.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from onegru.formats.opened import LEGACY_PYTORCH, Opened
 from onegru.formats.zip_file import open_zip, read_member
 from onegru.system.bounded import LARGEST_TEXT
 
-# The most instructions of a pickle; a tensor takes about 60, and a second is enough for a million.
+# Limit of instructions in a pickle. A tensor needs about 60; a million take about a second.
 _MOST = 4_000_000
 
-# The types of storages by PyTorch's names: the bytes of an element, and its type if it is floating-point.
+# Types of storages by PyTorch's names: the bytes per element, and the type if it is floating-point.
 _STORAGES: Mapping[str, tuple[int, str | None]] = {
     "HalfStorage": (2, "float16"),
     "BFloat16Storage": (2, "bfloat16"),
@@ -54,7 +54,7 @@ class Unknown:
 
     @property
     def is_module(self) -> bool:
-        """Whether it is a module of PyTorch's, or of a class derived from it."""
+        """Whether it is a PyTorch module, or an instance of a subclass."""
         return all(isinstance(self.state.get(name), dict) for name in ("_parameters", "_modules"))
 
 
@@ -67,7 +67,7 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A tensor, whose numbers are read when they are asked for."""
+    """A tensor whose values are read on demand."""
 
     storage: _Storage
     offset: int
@@ -77,19 +77,19 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its numbers."""
+        """The size in bytes."""
         return math.prod(self.shape) * _STORAGES[self.storage.kind][0]
 
     def numbers(self) -> Array:
         """Its numbers, a view of the storage in memory."""
         if _STORAGES[self.storage.kind][1] is None:
-            raise ValueError(f"of a {self.storage.kind}; must be of floating-point numbers")
+            raise ValueError(f"a {self.storage.kind}; must have a floating-point type")
         last = self.offset + sum(
             (size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)
         )
         count = math.prod(self.shape)
         if count > self.storage.count or (count and last >= self.storage.count):
-            raise ValueError(f"{list(self.shape)} numbers, of which the file does not hold each")
+            raise ValueError(f"shape {list(self.shape)}; the file does not contain all values")
         whole = self._fetch(self.storage)
         strides = [step * whole.itemsize for step in self.strides]
         return np.lib.stride_tricks.as_strided(whole[self.offset if count else 0 :], self.shape, strides)
@@ -116,7 +116,7 @@ def _read_zip(path: Opened) -> object:
             raise ValueError(f"holds {'no' if not texts else 'more than one'} data.pkl")
         folder = texts[0].removesuffix("data.pkl")
         if f"{folder}constants.pkl" in names:
-            raise FormatError(f"{path}: a TorchScript program; must be a state dict, as torch.save writes it")
+            raise FormatError(f"{path}: a TorchScript program; must be a state dict from torch.save")
         order = "little"
         if f"{folder}byteorder" in names:
             order = read_member(path, archive, f"{folder}byteorder", 10).decode()
@@ -126,7 +126,7 @@ def _read_zip(path: Opened) -> object:
         with open_zip(path) as archive:
             info = archive.getinfo(f"{folder}data/{storage.key}")
             if info.compress_type != zipfile.ZIP_STORED or info.file_size != _size(storage):
-                raise ValueError(f"storage {storage.key!r} of another size than the file says")
+                raise ValueError(f"storage {storage.key!r} has another size than the file states")
             data = bytearray(info.file_size)
             with archive.open(info) as member:
                 place = 0
@@ -139,7 +139,7 @@ def _read_zip(path: Opened) -> object:
 
 
 def _read_legacy(path: Opened) -> object:
-    """Four pickles, of which the last is the content, then one of the storages' keys, and the storages."""
+    """Read four pickles, the last with the content, then a pickle with the storage keys, and the storages."""
     with path.stream() as file:
         head = io.BytesIO(file.read(LARGEST_TEXT))
     places: dict[str, int] = {}
@@ -164,7 +164,7 @@ def _read_legacy(path: Opened) -> object:
         places[key] = place + 8
         place += 8 + _size(machine.storages[key])
     if place != path.size:
-        raise ValueError("storages of another size than the file says")
+        raise ValueError("storages have another size than the file states")
     return content
 
 
@@ -173,7 +173,7 @@ def _size(storage: _Storage) -> int:
 
 
 def _cached(fetch: Callable[[_Storage], bytearray], order: str) -> Callable[[_Storage], Array]:
-    """The numbers of a storage, fetched once."""
+    """Return a function that reads each storage once."""
 
     @functools.cache
     def numbers(storage: _Storage) -> Array:
@@ -186,7 +186,7 @@ def _cached(fetch: Callable[[_Storage], bytearray], order: str) -> Callable[[_St
 
 
 class _Machine:
-    """Executes a pickle's instructions, as far as they make containers, plain values and tensors."""
+    """Executes the instructions of a pickle that create containers, plain values and tensors."""
 
     def __init__(self, fetch: Callable[[_Storage], Array] | None) -> None:
         self._fetch = fetch
@@ -197,7 +197,7 @@ class _Machine:
         self.storages: dict[str, _Storage] = {}
 
     def run(self, file: IO[bytes]) -> object:
-        """The value of the pickle that starts here."""
+        """Return the value of the pickle that starts here."""
         for opcode, argument, _ in pickletools.genops(file):
             self._spend(1)
             if opcode.name in _PLAIN:
@@ -261,7 +261,7 @@ class _Machine:
                 stack[-3:] = [Unknown(function.name if isinstance(function, Unknown) else "?")]
             case "BUILD":
                 state, made = stack.pop(), stack[-1]
-                if isinstance(made, Unknown):  # attributes, of which plain values have none that matter
+                if isinstance(made, Unknown):  # attributes; those of plain values do not matter
                     _fill(made.state, dict, state.items() if isinstance(state, dict) else [("", state)])
             case "BINPERSID":
                 stack.append(self._storage(stack.pop()))
@@ -276,9 +276,9 @@ class _Machine:
         return items
 
     def _storage(self, value: Any) -> object:
-        """What a persistent id stands for."""
+        """Return the object of a persistent id."""
         if isinstance(value, tuple) and value[:1] == ("module",) and len(value) > 1:
-            return value[1]  # a class, and its source, which old versions wrote
+            return value[1]  # a class with its source, from old versions
         kind, key, _, count = value[1:5]
         view = value[5] if len(value) > 5 else None
         own = kind.name.removeprefix("torch.storage.").removeprefix("torch.")
@@ -287,11 +287,11 @@ class _Machine:
             return Unknown(kind.name)
         storage = _Storage(key, own, count)
         if self.storages.setdefault(key, storage) != storage:
-            raise ValueError(f"storage {key!r} of two kinds")
+            raise ValueError(f"storage {key!r} has two types")
         return storage
 
     def _made(self, function: Any, arguments: Any) -> object:
-        """The result of a call, if it is known."""
+        """Return the result of a known call, otherwise `Unknown`."""
         name = function.name if isinstance(function, Unknown) else "?"
         if not isinstance(arguments, tuple):
             return Unknown(name)
@@ -327,21 +327,21 @@ class _Machine:
         numbers = (offset, *shape, *strides)
         if any(type(number) is not int or not 0 <= number < 1 << 62 for number in numbers):
             return None
-        is_other = len(rest) > 2 and bool(rest[2])  # such as: to be negated
+        is_other = len(rest) > 2 and bool(rest[2])  # lazy operations, such as negation
         if len(shape) != len(strides) or len(shape) > 16 or is_other or self._fetch is None:
             return None
         return Tensor(storage, offset, tuple(shape), tuple(strides), self._fetch)
 
 
 def _fill(container: Any, kind: type[Any], items: Any) -> None:
-    """Add items to a container of this kind, unless it is unknown."""
+    """Add items to a container of this kind; ignore unknown objects."""
     if isinstance(container, Unknown):
         return
     if not isinstance(container, kind):
         raise ValueError(f"items for a {type(container).__name__}")
     if kind is list:
         container.extend(items)
-    else:  # other keys would be hashed, which takes a tuple's hash as deep as the tuple
+    else:  # other keys must not be hashed: the hash of a deeply nested tuple recurses
         known = (
             (key if isinstance(key, _KEYS) else Unknown(type(key).__name__), value) for key, value in items
         )
@@ -352,7 +352,7 @@ _KEYS = (str, bytes, int, float, bool, NoneType)
 
 
 def array_of(made: Unknown) -> Array | None:
-    """An array of NumPy's among unknown objects; None if it is none of floats in C's order."""
+    """Read a NumPy array from an unknown object; None unless it is a C-contiguous float array."""
     state, types = made.state.get(""), {"f2": "float16", "f4": "float32", "f8": "float64"}
     if not made.name.endswith("multiarray._reconstruct") or not isinstance(state, tuple) or len(state) != 5:
         return None
@@ -370,7 +370,7 @@ def array_of(made: Unknown) -> Array | None:
     return np.frombuffer(data, swapped).reshape(shape).astype(kind)
 
 
-# Instructions whose argument is the value, and those that stand for one.
+# Instructions whose argument is the value, then instructions with a fixed value.
 _PLAIN = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"}
 _PLAIN |= {"STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES"}
 _PLAIN |= {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}

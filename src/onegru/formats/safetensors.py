@@ -1,10 +1,10 @@
-"""Layers in a .safetensors file: canonical weights, and their `Spec` as JSON in its metadata.
+"""Read and write layers as .safetensors files.
 
-Tensors `layers.0.W`, `layers.0.R`, `layers.0.B` and so on, as `onegru.GRU` takes them. The metadata's entry
-"onegru" holds `{"format": 1, "stack": false, "layers": [...]}`, each layer with the fields of `Spec`. In
-format 2 a W or R may be of int8, w = q·scale, with its scales in `layers.0.W_scale`: [D, 3H], one for each
-row, or [D, 3H, groups], one for each 32, 64 or 128 weights of a row. A file with floats alone is of format 1,
-which older versions read.
+A file has canonical weights, and the `Spec` of each layer in its metadata. Tensors are `layers.0.W`,
+`layers.0.R`, `layers.0.B` and so on, in the form of `onegru.GRU`. The metadata entry "onegru" is `{"format":
+1, "stack": false, "layers": [...]}`; each layer has the fields of `Spec`. In format 2, W and R can be int8: w
+= q·scale. The scales `layers.0.W_scale` are [D, 3H] (one for each row) or [D, 3H, groups] (one for each 32,
+64 or 128 weights of a row). Files with only floats have format 1, which older versions can read.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def read_metadata(path: Opened) -> Mapping[str, Any]:
     except ValueError as error:
         raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from error
     if not isinstance(metadata, dict):
-        raise FormatError(f"{path}: not a safetensors file (metadata that is not a mapping)")
+        raise FormatError(f"{path}: not a safetensors file (the metadata is not a mapping)")
     return metadata
 
 
@@ -90,14 +90,14 @@ def read_layers(path: str | os.PathLike[str]) -> GRU | Stack:
     metadata = read_metadata(path)
     with path.stream() as file:
         data = file.readall()
-    # Its stubs leave this function untyped.
+    # The package's stubs have no type for this function.
     deserialize: Callable[[bytes], list[tuple[str, dict[str, Any]]]] = safetensors.deserialize
     try:
         found = dict(deserialize(data))
     except (safetensors.SafetensorError, ValueError) as error:
         raise FormatError(f"{path}: not a safetensors file, or truncated ({error})") from error
     if _KEY not in metadata:
-        raise FormatError(f"{path}: no {_KEY!r} in its metadata; what its tensors mean is not known")
+        raise FormatError(f"{path}: no {_KEY!r} in its metadata, so the meaning of its tensors is unknown")
     try:
         with prefixed_errors(f"metadata {_KEY!r}: "):
             specs, stack = _read_document(metadata[_KEY])
@@ -107,7 +107,7 @@ def read_layers(path: str | os.PathLike[str]) -> GRU | Stack:
 
 
 def _layers(specs: Sequence[Spec], stack: bool, found: Mapping[str, Mapping[str, Any]]) -> GRU | Stack:
-    """The same from what the metadata say and the tensors; raises SpecError."""
+    """Create the layer or stack from the metadata and the tensors; raises SpecError."""
     wanted = {f"layers.{index}.{name}" for index in range(len(specs)) for name in "WRB"}
     scaled = {name for name in wanted if name in found and found[name]["dtype"] == "I8" and name[-1] != "B"}
     wanted |= {f"{name}_scale" for name in scaled}
@@ -124,12 +124,12 @@ def _layers(specs: Sequence[Spec], stack: bool, found: Mapping[str, Mapping[str,
     if stack:
         return Stack(layers)
     if len(layers) != 1:
-        raise SpecError(f"{count(len(layers), 'layer')} that do not form a stack; must be 1")
+        raise SpecError(f"{count(len(layers), 'layer')} without a stack; must be 1")
     return layers[0]
 
 
 def _weight(found: Mapping[str, Mapping[str, Any]], name: str) -> Array:
-    """A weight, of integers the numbers that they stand for."""
+    """Read a weight and dequantize it if it is int8."""
     if f"{name}_scale" not in found:
         return _array(found[name])
     q, scale = np.frombuffer(found[name]["data"], np.int8), _array(found[f"{name}_scale"])
@@ -137,16 +137,16 @@ def _weight(found: Mapping[str, Mapping[str, Any]], name: str) -> Array:
     if scale.dtype != np.float32 or scale.shape[:2] != q.shape[:2]:
         what = f"{scale.dtype.name} {list(scale.shape)}"
         wanted = f"float32 {list(q.shape[:2])} or [D, 3H, groups]"
-        raise SpecError(f"tensor '{name}_scale': {what}; must be {wanted}, as {name!r}")
+        raise SpecError(f"tensor '{name}_scale': {what}; must be {wanted}, like {name!r}")
     if q.ndim != 3:
-        return q.astype(np.float32)  # whose shape is refused
+        return q.astype(np.float32)  # the layer rejects the shape
     scales = scale if scale.ndim == 3 else scale[..., None]
     K = q.shape[2]
     for group in map(group_size, filter(is_int8, WEIGHT_STORAGES)):
         if scales.ndim == 3 and scales.shape[2] == (-(-K // group) if group else 1):
             with default_float_mode(), np.errstate(over="ignore", invalid="ignore"):
                 return dequantized(q, scales, group)
-    raise SpecError(f"tensor '{name}_scale': shape {list(scale.shape)}; no group of weights has that many")
+    raise SpecError(f"tensor '{name}_scale': shape {list(scale.shape)}; must match a supported group size")
 
 
 def _array(tensor: Mapping[str, Any]) -> Array:
@@ -171,10 +171,10 @@ def _read_document(text: str) -> tuple[list[Spec], bool]:
     if type(version) is not int or version not in (_FORMAT, _FORMAT_INT8):
         raise SpecError(f"format {version!r}; must be {_FORMAT} or {_FORMAT_INT8}")
     if document.keys() != {"format", "stack", "layers"}:
-        raise SpecError(f"has {', '.join(document)}; must be format, stack, layers")
+        raise SpecError(f"has {', '.join(document)}; must have format, stack, layers")
     layers, stack = document["layers"], document["stack"]
     if not isinstance(layers, list) or not layers or type(stack) is not bool:
-        raise SpecError("layers must be a list of at least one, stack true or false")
+        raise SpecError("layers must be a non-empty list, and stack must be true or false")
     specs = []
     for index, item in enumerate(layers):
         with prefixed_errors(f"layer {index}: "):

@@ -1,4 +1,4 @@
-"""Writing layers to files: ONNX, OpenVINO IR, safetensors, PyTorch and Keras."""
+"""Write layers to files: ONNX, OpenVINO IR, safetensors, PyTorch and Keras."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.operators.onnx import NEWEST
 
-#: The ends of the names of files that `save_layers` writes, and the options that each takes.
+#: The suffixes of files that `save_layers` writes, with the options of each.
 SUFFIXES: dict[str, tuple[str, ...]] = {
     ".onnx": ("opset", "layout", "initial_h", "sequence_lens", "batch_size", "seq_length"),
     ".xml": ("cell", "initial_h", "sequence_lens", "batch_size", "seq_length"),
@@ -52,37 +52,41 @@ def save_layers(
     - `.safetensors`: the weights as `GRU` takes them, and in the metadata what else makes the layer. Read it
       with `onegru.load_layers`.
     - `.pt`: the state dict of a PyTorch `nn.GRU`.
-    - `.keras`: a Keras 3 model of the layers.
+    - `.keras`: a Keras 3 model with the layers.
 
-    A layer that keeps its weights in int8 is written so to `.onnx` (from opset 13 on), `.xml` and
-    `.safetensors`: integers, a scale for each row and, in models, nodes that convert them back, which any
-    runtime runs. `onegru.load_layers` gives the numbers that they stand for, in float32, and its layers'
-    `with_storage("int8")` computes with the same integers. Weights in groups are written with a scale for
-    each group: to `.onnx` from opset 21 on, where OpenVINO reads them only if the last group of a row is
-    whole; to `.xml`, if it is; and to `.safetensors`. Elsewhere the same numbers are written in float32.
+    Int8 weights stay int8 in `.onnx` (opset 13 or later), `.xml` and `.safetensors`: integers with a scale
+    for each row. Models also have nodes that dequantize them, so any runtime can run them.
+    `onegru.load_layers` returns the dequantized float32 weights. `with_storage("int8")` of these layers
+    computes with the same integers.
 
-    An option that the file's kind does not have must be None.
+    Grouped int8 weights have a scale for each group in `.onnx` (opset 21 or later) and `.safetensors`, and in
+    `.xml` if the last group of a row is complete. OpenVINO can read such an `.onnx` file only if it is
+    complete there, too. In all other cases the same values are written as float32.
+
+    Options that the format does not have must be None.
 
     Args:
-        layers: what to write.
-        path: where to; its end selects the kind.
-        opset: of an ONNX model, 1…22; None for 22.
-        layout: of an ONNX model: 0 for time first, 1 for batch first (from opset 14 on); None for 0.
-        cell: of an IR: whether to write cells, which take one step; None for False.
-        initial_h: whether the model takes initial states; if not, they are zeros. None for True: onegru runs
-            the model without them as well, from zeros; other runtimes require them, as no format has inputs
-            that may be left out at every batch size.
-        sequence_lens: whether the model takes lengths; if not, all rows have all steps of X. None for False:
-            of an IR, OpenVINO 2026.4 ignores lengths unless batch_size and seq_length are fixed.
-        batch_size: the only batch size that the model takes; None for any.
-        seq_length: the only number of steps that the model takes; None for any.
+        layers: the layer or stack.
+        path: the file; its suffix selects the format.
+        opset: the opset of an ONNX model, 1 to 22. Default: None (22).
+        layout: the layout of an ONNX model: 0 (time first) or 1 (batch first, from opset 14 on). Default:
+            None (0).
+        cell: whether to write an IR with cells, which take one step. Default: None (False).
+        initial_h: whether the model has inputs for initial states; otherwise they are zeros. Default: None
+            (True). onegru can run the model without these inputs, from zeros. Other runtimes require them,
+            because no format has optional inputs for every batch size.
+        sequence_lens: whether the model has an input for lengths; otherwise all sequences have all steps of
+            X. Default: None (False), because OpenVINO 2026.4 ignores lengths in an IR unless batch_size and
+            seq_length are fixed.
+        batch_size: the only batch size of the model. Default: None (any).
+        seq_length: the only number of steps of the model. Default: None (any).
 
     Raises:
         SpecError: an argument is invalid, or the file's kind cannot express a layer.
         MissingExtraError: a package that the file's kind needs is not installed.
         OSError: the file cannot be written. What was there is as it was.
     """
-    # Imported here, as `import onegru` does not need them.
+    # Imported here, because `import onegru` does not need them.
     from onegru.formats.writing import Interface
     from onegru.system.atomic_write import write_files
 
@@ -99,7 +103,7 @@ def save_layers(
         (item.spec, item.weights, group_size(kept) if is_int8(kept := item.weight_storage) else None)
         for item in layers_of(layers)
     ]
-    # Through int, as a size may be one of NumPy's integers, which other packages refuse.
+    # int(), because a size can be a NumPy integer, which other packages reject.
     sizes = [None if size is None else int(size) for size in (batch_size, seq_length)]
     interface = Interface(initial_h is None or bool(initial_h), bool(sequence_lens), *sizes)
     if kind == ".safetensors":
@@ -123,13 +127,13 @@ def save_layers(
 
 
 def _check_options(kind: str, given: Mapping[str, object]) -> None:
-    """Raise SpecError unless what is given has an effect on this kind of file, and is of its type."""
+    """Raise SpecError if an option has no effect on this kind of file, or has the wrong type."""
     for name, value in given.items():
         if value is None:
             continue
         if name not in SUFFIXES[kind]:
             takers = ", ".join(suffix for suffix, names in SUFFIXES.items() if name in names)
-            raise SpecError.of(name, f"{value!r}; must be None for {kind}, as only {takers} has it")
+            raise SpecError.of(name, f"{value!r}; must be None for {kind}, because only {takers} has it")
         if name in ("cell", "initial_h", "sequence_lens"):
             if not isinstance(value, bool | np.bool_):
                 raise SpecError.of(name, f"{value!r}; must be True or False")

@@ -1,4 +1,4 @@
-"""Checkpoints in several files, as Hugging Face's tools write them: shards, and an index that names them."""
+"""Find the shards of Hugging Face checkpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST = 1000  # shards
 
 
 def shards_of(file: Opened) -> tuple[Opened, ...]:
-    """The files of a checkpoint, given its index, one of its shards, or all of it in one file.
+    """Open the files of a checkpoint, given its index, one of its shards, or its only file.
 
     A shard alone would pass for a whole: of a GRU without the biases that another one holds.
     """
@@ -31,7 +31,7 @@ def shards_of(file: Opened) -> tuple[Opened, ...]:
 
 
 def _names_of_index(file: Opened) -> list[str]:
-    """The shards that an index names, each once."""
+    """Return the names of the shards in an index, each once."""
     with file.stream() as stream:
         text = stream.read(LARGEST_TEXT + 1)
     try:
@@ -40,7 +40,7 @@ def _names_of_index(file: Opened) -> list[str]:
         raise FormatError(f"{file}: not an index of shards ({error})") from error
     places = document.get("weight_map") if isinstance(document, dict) else None
     if not isinstance(places, dict) or not places or not all(isinstance(n, str) for n in places.values()):
-        raise FormatError(f"{file}: not an index of shards: no 'weight_map' of names of files")
+        raise FormatError(f"{file}: not an index of shards: no 'weight_map' with file names")
     names = list(dict.fromkeys(places.values()))
     if len(names) > _MOST:
         raise FormatError(f"{file}: names {len(names)} shards; must be at most {_MOST}")
@@ -66,6 +66,6 @@ def _opened(file: Opened, names: list[str]) -> tuple[Opened, ...]:
             )
         shard = open_file("path", path)
         if shard.kind is not file.kind:
-            raise FormatError(f"{shard}: {shard.kind.words}; must be {file.kind.words}, as {file.path.name}")
+            raise FormatError(f"{shard}: {shard.kind.words}; must be {file.kind.words} like {file.path.name}")
         shards.append(shard)
     return tuple(shards)

@@ -1,8 +1,8 @@
 """Find inputs and outputs of a model that are the same state.
 
 An exported streaming model has the initial state of its GRUs as an input and their last state as an output.
-Between these and the GRUs lie only operators that move, cut or join arrays. Numbered elements are sent
-through them to prove that the last state of a GRU comes back to the same GRU, each number at its place.
+Only operators that move, cut or join arrays are between them and the GRUs. Evaluating these operators with
+numbered elements proves that the last state of a GRU returns to the same GRU, with each element at its index.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from onegru.formats.graph import GruStep, TensorInfo, gru_value
 _MOVES = movers(Elements.KEPT | Elements.PERMUTED, casts=True)
 _CUTS, _JOINS = movers(Elements.CUT), movers(Elements.JOINED)
 
-# More than any state has; beyond, nothing is proved.
+# Limit of a state's elements; larger states are not proved.
 _MOST_ELEMENTS = 1 << 20
 _MOST_OPS = 1000
 
@@ -36,7 +36,7 @@ def find_states(
     outputs: Sequence[TensorInfo],
     name: Callable[[str], str] = lambda value: value,
 ) -> tuple[tuple[str, str], ...]:
-    """Pairs of an output and the input that takes it in the next run.
+    """Find pairs of an output and the input that receives it in the next run.
 
     An input and an output are a pair if they reach the same forward GRUs, are of one type and shape, and each
     element of the output would be the input's at its place if the GRUs returned their initial states. Of
@@ -81,13 +81,13 @@ def find_states(
 
 
 def _producer(flow: Flow, name: str) -> Op | None:
-    """The operator that gives a value in a run that has steps."""
+    """Return the operator that computes a value in a run with at least one step."""
     op = flow.producers.get(name)
     return None if op is None else unguarded(flow, op)
 
 
 def _source(flow: Flow, name: str) -> str:
-    """The value that another one is all or a part of."""
+    """Return the value from which another value is moved or cut."""
     for _ in range(_MOST_OPS):
         op = _producer(flow, name)
         if op is None or op.kind not in _MOVES | _CUTS:
@@ -97,7 +97,7 @@ def _source(flow: Flow, name: str) -> str:
 
 
 def _joined(flow: Flow, name: str, ends: Mapping[str, str]) -> set[str]:
-    """The last states of GRUs that a value is made of."""
+    """Return the last states of GRUs that a value consists of."""
     found: set[str] = set()
     waiting, seen = [name], {name}
     while waiting and len(seen) < _MOST_OPS:
@@ -154,7 +154,7 @@ def _computed(flow: Flow, ends: Mapping[str, str], arrays: dict[str, Array], out
             arrays.update(zip(op.outputs, results, strict=False))
             if name not in arrays:
                 raise UnknownOpError
-        elif id(op) in seen and name not in ends:  # its inputs wait already: a cycle
+        elif id(op) in seen and name not in ends:  # its inputs are already waiting: a cycle
             raise UnknownOpError
         seen.add(id(op))
         waiting += missing
@@ -162,7 +162,7 @@ def _computed(flow: Flow, ends: Mapping[str, str], arrays: dict[str, Array], out
 
 
 def _alike(info: TensorInfo, output: TensorInfo) -> bool:
-    """Whether an input may take an output: sizes that are fixed in both are equal."""
+    """Whether an input can receive an output: the types match, and sizes that are fixed in both are equal."""
     if info.dtype != output.dtype:
         return False
     if info.shape is None or output.shape is None:

@@ -57,7 +57,7 @@ def write_note(
 def read_note(
     text: str, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
 ) -> dict[str, Any] | None:
-    """The attributes of a `Graph` that a note tells; None if it is broken, or does not fit the model."""
+    """Read the attributes of a `Graph` from an entry; None if it is broken or does not fit the model."""
     pairs: tuple[tuple[str, str], ...] = ()
     kept: dict[str, Any] = {}
     shapes: dict[str, tuple[int | str, ...]] = {}
@@ -101,7 +101,7 @@ def read_note(
 
 
 def kept_states_of(text: str) -> list[State]:
-    """The states that a model itself keeps, by its note; none of another model, or of a broken note."""
+    """Read the states that a model itself stores from its entry; empty if it stores none or is broken."""
     with suppress(*BROKEN):
         document = json.loads(text)
         if document.get("keeps") is True:
@@ -128,7 +128,7 @@ def named_states(text: str, side: str, infos: Sequence[TensorInfo]) -> tuple[Ten
 
 
 def named_sizes(text: str, inputs: Sequence[TensorInfo]) -> tuple[TensorInfo, ...] | None:
-    """Inputs with the names that a note has for their open sizes; None if these do not fit."""
+    """Return inputs with the entry's names of their open sizes; None if these do not fit."""
     found: list[TensorInfo] = []
     try:
         sizes = parse_json(text).get("sizes", {})
@@ -147,11 +147,11 @@ def named_sizes(text: str, inputs: Sequence[TensorInfo]) -> tuple[TensorInfo, ..
 
 
 def _as_json(array: Array) -> Any:
-    """Numbers as JSON has them, and infinite ones, which it lacks, as strings: "inf", "-inf"."""
+    """Convert values for JSON; infinities become the strings "inf" and "-inf"."""
     numbers = array.astype(float)
     return np.where(np.isfinite(numbers), numbers.astype(object), numbers.astype(str).astype(object)).tolist()
 
 
 def _is_size(number: object) -> bool:
-    """Whether what a file says may be a size."""
+    """Whether a value from a file is a valid size."""
     return type(number) is int and 0 <= number < 2**31

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from onegru.core.spec import Spec, Weights
 
-#: Layers in canonical form, the lowest first. Last, how many weights of a row of W and R share a scale where
-#: they are written in int8, 0 for all of them; None where they are written as they are.
+#: Layers in canonical form, the first layer first. The last item is the group size of int8 weights: how many
+#: weights of a row share a scale, or 0 for all of them. None for weights that are not quantized.
 Layers = Sequence[tuple[Spec, Weights, int | None]]
 
 
@@ -23,5 +23,5 @@ class Interface:
 
 
 def suffixes(layers: Layers) -> list[str]:
-    """The ends of the names of each layer's values: its number, if there are several layers."""
+    """Return the name suffix of each layer's values: its number, if there are several layers."""
     return [f"_{index}" for index in range(len(layers))] if len(layers) > 1 else [""]

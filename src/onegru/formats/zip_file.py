@@ -11,21 +11,21 @@ from contextlib import contextmanager
 from onegru.core.errors import FormatError
 from onegru.system.bounded import LARGEST_TEXT
 
-# The most bytes that an archive is read by at once, so also those of its directory: 200,000 members.
+# Limit of bytes in one read, which also limits the directory: about 200,000 members.
 _LARGEST_READ = 2 * LARGEST_TEXT
 
 
 class _InSmallReads(io.FileIO):
-    """A file that reads at most as much at once as a directory may have, and nothing before its beginning."""
+    """A file that limits the size of each read and rejects positions before its start."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is not None and size > _LARGEST_READ:
-            raise zipfile.BadZipFile("too large a directory")
+            raise zipfile.BadZipFile("the directory is too large")
         return super().read(_LARGEST_READ if size is None or size < 0 else size) or b""
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         if whence == 0 and offset < 0:
-            raise zipfile.BadZipFile("a place before the file")
+            raise zipfile.BadZipFile("a position before the start of the file")
         return super().seek(offset, whence)
 
 
@@ -43,5 +43,5 @@ def read_member(path: object, archive: zipfile.ZipFile, name: str, largest: int 
     with archive.open(name) as file:
         content = file.read(largest + 1)
     if len(content) > largest:
-        raise FormatError(f"{path}: {name} has over {largest} bytes; must have at most {largest}")
+        raise FormatError(f"{path}: {name} is too large; must have at most {largest} bytes")
     return content

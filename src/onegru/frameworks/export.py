@@ -1,4 +1,4 @@
-"""Layers as the frameworks' own files."""
+"""Serialize layers as files of PyTorch and Keras."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def keras_bytes(source: GRU | Stack, path: Path) -> bytes:
     if isinstance(source, GRU):
         made = keras.Sequential([keras.Input((None, first.input_size), dtype=first.dtype), made])
     with tempfile.TemporaryDirectory(prefix="onegru-") as folder:
-        written = Path(folder) / "model.keras"  # Keras writes only to a name with this suffix
+        written = Path(folder) / "model.keras"  # Keras requires this suffix
         made.save(written)
         return written.read_bytes()

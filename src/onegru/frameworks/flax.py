@@ -1,4 +1,4 @@
-"""GRUs from and to Flax: parameters of linen's GRUCell and of NNX's."""
+"""Convert GRUs from and to Flax GRUCells (linen and NNX)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Form = Literal["linen", "nnx"]
 
 _FORMS: Mapping[Form, Framework] = {"linen": FLAX_LINEN, "nnx": FLAX_NNX}
 
-# How deep a mapping of parameters may be, as one may contain itself; a model's are no deeper.
+# Depth limit for mappings of parameters, which can contain themselves. No model nests them deeper.
 _DEPTH = 32
 
-# Parts that other cells have, and what they are.
+# Names of parts that only other cells have, and the kind of cell.
 _OTHERS = {"ii": "an LSTM", "if": "an LSTM or a minimal gated unit", "i": "a plain recurrent cell"}
 
 
@@ -53,18 +53,18 @@ def from_flax(
         engine: what runs it, as in `onegru.GRU`.
 
     Returns:
-        the layer, of the type of the parameters.
+        the layer, with the type of the parameters.
 
     Raises:
-        SpecError: there is no GRUCell, or there are several and `prefix` does not say which (the message
-            lists them), or parameters are missing or do not fit, or the cell's functions are not onegru's.
+        SpecError: there is no GRUCell; there are several and `prefix` names none of them (the message lists
+            them); parameters are missing or do not fit; or onegru does not have the cell's functions.
     """
     if not isinstance(direction, str) or direction not in ("forward", "reverse"):
         raise SpecError.of(
-            "direction", f"{shown(direction)}; must be 'forward' or 'reverse'; for both, give backward"
+            "direction", f"{shown(direction)}; must be 'forward' or 'reverse'; for both, pass backward"
         )
     if backward is not None and direction != "forward":
-        raise SpecError.of("direction", f"{direction!r}; must be 'forward', as backward is given")
+        raise SpecError.of("direction", f"{direction!r}; must be 'forward' when backward is given")
     names = {"gate_fn": gate_fn, "activation_fn": activation_fn}
     framework, tensors, functions, reverse = _cell("source", source, prefix, names)
     way: Direction = "reverse" if reverse else cast(Direction, direction)
@@ -73,7 +73,7 @@ def from_flax(
         other, tensors, functions, others_reverse = _cell("backward", backward, prefix, names)
         if other is not framework:
             raise SpecError.of(
-                "backward", f"a cell of {other.name}; must be one of {framework.name}, as source is"
+                "backward", f"a cell of {other.name}; must be a cell of {framework.name}, like source"
             )
         if reverse or others_reverse is False:
             raise SpecError("source, backward: must be one forward and one reverse RNN")
@@ -81,7 +81,7 @@ def from_flax(
         cells.append(tensors)
         activations.append(functions)
     elif reverse is not None and direction == "reverse":
-        raise SpecError.of("direction", "'reverse'; must not be given, as the RNN says it itself")
+        raise SpecError.of("direction", "'reverse'; must not be given for an RNN, which has its direction")
     spec, weights = read(framework, cells, direction=way, activations=activations)
     return GRU.from_canonical(spec, weights, engine=engine)
 
@@ -89,7 +89,7 @@ def from_flax(
 def _cell(
     argument: str, source: object, prefix: str | None, names: Mapping[str, str | None]
 ) -> tuple[Framework, dict[str, object], tuple[Activation, Activation], bool | None]:
-    """A cell's kind, tensors, functions, and whether it runs in reverse (None if nothing says so)."""
+    """Return a cell's kind, tensors and functions, and whether it runs in reverse (None if unknown)."""
     functions, reverse = None, None
     if not is_mapping(source):
         source, functions, reverse = _from_module(argument, source, prefix)
@@ -98,14 +98,14 @@ def _cell(
         return framework, tensors, find_activations(framework, names), reverse
     for name, given in names.items():
         if given is not None:
-            raise SpecError.of(name, f"{given!r}; must be None, as the cell says it itself")
+            raise SpecError.of(name, f"{given!r}; must be None for an NNX cell, which has its own function")
     return framework, tensors, functions, reverse
 
 
 def _find(
     argument: str, source: Mapping[str, Any], prefix: str | None
 ) -> tuple[Framework, dict[str, object]]:
-    """The one cell within parameters, or the one at `prefix`."""
+    """Find the only cell in the parameters, or the cell at `prefix`."""
     found: dict[str, tuple[Framework, Mapping[str, Any]]] = {}
     cells = list(_search(source, "", _DEPTH, {}))
     outer = all(f"{path}.".startswith("params.") for path, _, _ in cells)
@@ -124,32 +124,34 @@ def _find(
 
 
 def _choose(argument: str, cells: Mapping[str, object], prefix: str | None, optional: str = "") -> str:
-    """The place of the only cell, or the one that `prefix` names, which may begin with `optional`."""
+    """Return the path of the only cell, or of the one at `prefix`, which can begin with `optional`."""
     there = ", ".join(map(repr, cells)) or "none"
     if prefix is None:
         if len(cells) > 1:
             raise SpecError.of(
                 "prefix",
-                f"missing; {argument} holds {len(cells)} GRUCells, of which it must name one: {there}",
+                f"missing; must name one of the {len(cells)} GRUCells in {argument}: {there}",
             )
         if not cells:
-            raise SpecError.of(argument, "holds no GRUCell; must be an nnx.GRUCell, or hold one")
+            raise SpecError.of(
+                argument, "contains no GRUCell; must be an nnx.GRUCell or a module that contains one"
+            )
         return next(iter(cells))
     wanted = prefix.removesuffix(".") if isinstance(prefix, str) else None
     if wanted is not None and wanted not in cells:
         wanted = wanted.removeprefix(optional)
     if wanted is None or wanted not in cells:
-        raise SpecError.of("prefix", f"{shown(prefix)}, where there is no GRUCell; there are {there}")
+        raise SpecError.of("prefix", f"no GRUCell at {shown(prefix)}; available: {there}")
     return wanted
 
 
 def _search(
     source: Mapping[Any, Any], path: str, depth: int, seen: dict[int, object]
 ) -> Iterator[tuple[str, Framework, Mapping[str, Any]]]:
-    """Each cell within parameters, and where it lies.
+    """Find each cell in the parameters, with its path.
 
-    `seen` keeps the mappings that were searched: nnx.State makes a new one for each access, and without a
-    reference the next one could get the same id.
+    `seen` references the searched mappings: nnx.State creates a new one for each access, and the next one
+    could otherwise get the same id.
     """
     for framework in (FLAX_LINEN, FLAX_NNX):
         parts = {form.name.partition(".")[0] for form in framework.forms[True]}
@@ -164,14 +166,14 @@ def _search(
 
 
 def _is_merged_gru(source: Mapping[Any, Any]) -> bool:
-    """Whether dense_h has three gates; LSTMs and plain cells of NNX have a dense_h too."""
+    """Whether dense_h has three gates. NNX LSTMs and plain cells also have a dense_h."""
     dense = source["dense_h"]
     shape = tuple(getattr(dense.get("kernel"), "shape", ())) if is_mapping(dense) else ()
     return len(shape) == 2 and shape[1] == 3 * shape[0]
 
 
 def _flatten(cell: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """A cell's tensors under the names of `layouts`, such as "ir.kernel"."""
+    """Return a cell's tensors by their names in `layouts`, such as "ir.kernel"."""
     for part, tensors in cell.items():
         if not is_mapping(tensors):
             raise SpecError(f"{part}: {type(tensors).__name__}; must be a mapping of kernel and bias")
@@ -181,15 +183,15 @@ def _flatten(cell: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 def _from_module(
     argument: str, module: Any, prefix: str | None
 ) -> tuple[Mapping[str, Any], tuple[Activation, Activation], bool | None]:
-    """The parameters of an NNX module's cell, its functions, and whether it runs in reverse."""
+    """Return the parameters and functions of an NNX module's cell, and whether it runs in reverse."""
     wrong = f"{argument}: {type(module).__name__}; must be a mapping of parameters or an NNX module"
-    if "flax" not in sys.modules:  # without it, nothing is a module of Flax
+    if "flax" not in sys.modules:  # then there are no Flax modules
         raise SpecError(wrong)
     with needs_extra("flax", "flax", "a module of Flax"):
         from flax import linen, nnx
     if isinstance(module, linen.Module):
         raise SpecError.of(
-            argument, "a module of linen, which holds no parameters; must be those, as init gives them"
+            argument, "a linen module has no parameters; pass the dict that `module.init` returns"
         )
     if not isinstance(module, nnx.Module):
         raise SpecError(wrong)
@@ -207,15 +209,15 @@ def _from_module(
     for place, variable in nnx.iter_graph(cell):
         if isinstance(variable, nnx.Variable) and not isinstance(variable, nnx.RngState):
             part, *names = map(str, place)
-            if len(names) != 1 or part not in state:  # which a newer version of Flax may compute with
+            if len(names) != 1 or part not in state:  # a newer version of Flax may use it
                 there = ".".join(map(str, place))
-                raise SpecError.of(argument, f"{there}; must not be there, as onegru does not know it")
+                raise SpecError.of(argument, f"unknown variable {there}; must have only dense_i and dense_h")
             state[part][names[0]] = variable
     return ({path: state} if path else state), (f, g), _runs_in_reverse(argument, nnx, module, cell)
 
 
 def _function(function: object, argument: str) -> Activation:
-    """Which of Flax's functions it is."""
+    """Identify a function of Flax."""
     import flax.linen.activation as own
 
     for name, activation in FLAX_NNX.activations.items():
@@ -226,7 +228,7 @@ def _function(function: object, argument: str) -> Activation:
 
 
 def _runs_in_reverse(argument: str, nnx: Any, module: Any, cell: Any) -> bool | None:
-    """Whether the module runs the cell in reverse; None if it does not say."""
+    """Whether the module runs the cell in reverse; None if unknown."""
     ways: dict[int, bool] = {}
     nodes = [node for _, node in nnx.iter_graph(module)]
     for node in nodes:
@@ -234,46 +236,43 @@ def _runs_in_reverse(argument: str, nnx: Any, module: Any, cell: Any) -> bool | 
             if node.reverse and not node.keep_order:
                 raise SpecError.of(
                     argument,
-                    "an RNN in reverse without keep_order; must be with it, as onegru keeps Y "
-                    "at the input's steps",
+                    "a reverse RNN needs keep_order=True, because onegru returns Y in input order",
                 )
             ways[id(node)] = bool(node.reverse)
     for node in nodes:
-        if isinstance(node, nnx.Bidirectional):  # runs its second RNN in reverse, whatever that says
+        if isinstance(node, nnx.Bidirectional):  # runs its second RNN in reverse in any case
             ways |= {
                 id(rnn): way
                 for rnn, way in ((node.forward_rnn, False), (node.backward_rnn, True))
                 if id(rnn) in ways
             }
     if len(set(ways.values())) > 1:
-        raise SpecError.of(argument, "RNNs that run one cell forward and in reverse; must be the cell itself")
+        raise SpecError.of(argument, "RNNs that run one cell forward and in reverse; pass the cell itself")
     return next(iter(ways.values()), None)
 
 
 def to_flax(layer: GRU, *, form: str = "linen", direction: str | None = None) -> dict[str, dict[str, Array]]:
     """Convert a layer to the parameters of a Flax `GRUCell`.
 
-    For linen they are what stands under "params"; for NNX, what `nnx.update(cell, …)` takes. Linen has no
-    biases on hr and hz, and NNX none on dense_h: ours are added to those on the inputs, which keeps the
-    function but can't be undone.
+    Parameters contain neither the activations nor the direction. Set `gate_fn` and `activation_fn` of the
+    cell, and `reverse` of its RNN.
 
     Args:
-        layer: with the reset gate after the recurrent product (`linear_before_reset=True`), without clip and
-            attention; with activations that Flax has by the same formula, for which the cell has `gate_fn`
-            and `activation_fn`: parameters do not hold them. For NNX, Rbh must be zero.
-        form: "linen" or "nnx".
-        direction: of a bidirectional layer, the direction whose cell it is, "forward" or "reverse"; None for
-            a layer of one direction. That a cell runs in reverse, its parameters do not hold.
+        layer: a layer with `linear_before_reset=True`, without clip and attention. Flax must have its
+            activations with the same formulas. For NNX, Rbh must be zero.
+        form: "linen" (default) or "nnx".
+        direction: "forward" or "reverse": the direction to convert. Required for a bidirectional layer.
+            Default: None (the only direction).
 
     Returns:
-        arrays of the layer's type by part ("ir", …, or "dense_i", "dense_h"), then "kernel" and "bias".
+        arrays with the layer's type, by part ("ir", …, or "dense_i", "dense_h"), then by "kernel" and "bias".
 
     Raises:
-        SpecError: a GRUCell can't express it; the message says why.
+        SpecError: a GRUCell cannot express the layer; the message says why.
     """
     if not isinstance(layer, GRU):
         raise SpecError.of(
-            "layer", f"{type(layer).__name__}; must be a GRU; a stack's layers come one by one"
+            "layer", f"{type(layer).__name__}; must be a GRU; convert the layers of a stack one by one"
         )
     form = choice("form", form, get_args(Form))
     spec = layer.spec
@@ -282,17 +281,17 @@ def to_flax(layer: GRU, *, form: str = "linen", direction: str | None = None) ->
         if not isinstance(direction, str) or direction not in ("forward", "reverse"):
             raise SpecError.of(
                 "direction",
-                f"{shown(direction)}; must be 'forward' or 'reverse', as a GRUCell of Flax has one direction",
+                f"{shown(direction)}; must be 'forward' or 'reverse': a Flax GRUCell has one direction",
             )
         index = ("forward", "reverse").index(direction)
     elif direction is not None and (not isinstance(direction, str) or direction != spec.direction):
         raise SpecError.of(
-            "direction", f"{shown(direction)}; must be {spec.direction!r}, the layer's own, or None"
+            "direction", f"{shown(direction)}; must be {spec.direction!r} (the layer's direction) or None"
         )
     framework = _FORMS[cast(Form, form)]
     for function in spec.activations[index]:
         if function not in framework.activations.values():
-            raise SpecError.of("activations", f"{function}, which {framework.name} does not have")
+            raise SpecError.of("activations", f"{function}; must be an activation of {framework.name}")
     arrays = write(framework, spec, layer.weights)[index]
     nested: dict[str, dict[str, Array]] = {}
     for name, array in arrays.items():

@@ -1,4 +1,4 @@
-"""GRUs from and to Keras 3 layers."""
+"""Convert GRUs from and to Keras 3 layers."""
 
 from __future__ import annotations
 
@@ -30,23 +30,28 @@ def from_keras(
     """Create a layer or stack from a Keras layer or its arrays.
 
     Args:
-        source: a built `keras.layers.GRU`, `GRUCell`, `RNN` of a `GRUCell` or of `StackedRNNCells`, a
-            `Bidirectional` of one of the first with merge_mode "concat", a `Sequential` of nothing but
-            these, a model that holds one and no other within layers of other classes, or the list of arrays
-            that `layer.get_weights()` gives (kernel [I, 3H], recurrent_kernel [H, 3H] and, if there is one,
-            bias [2, 3H] or [3H]; for two directions the backward one's after the forward one's).
-        name: which layer, in a model that holds several.
-        reset_after: for arrays without biases, which do not say it.
-        bidirectional: for 4 arrays or more: whether they are two directions; layers come one by one.
-        activation: for arrays: the name of g; None for Keras's default, "tanh".
-        recurrent_activation: for arrays: the name of f; None for Keras's default, "sigmoid".
-        engine: what runs it, as in `onegru.GRU`.
+        source: one of:
+
+            - a built `keras.layers.GRU`, `GRUCell`, or `RNN` of a `GRUCell` or of `StackedRNNCells`;
+            - a `Bidirectional` of one of these, with merge_mode "concat";
+            - a `Sequential` that consists of these;
+            - a model that contains one of these, and no GRUs inside layers of other classes;
+            - the list of arrays that `layer.get_weights()` returns: kernel [I, 3H], recurrent_kernel [H, 3H]
+              and, if there is one, bias ([2, 3H] or [3H]). For two directions, the backward arrays follow the
+              forward arrays.
+        name: the name of the layer, if the model contains several. Default: None (the only layer).
+        reset_after: the reset mode. Required for arrays without biases. Default: None (inferred).
+        bidirectional: whether 4 or more arrays are two directions. Required for such arrays. Pass the layers
+            of a stack one by one.
+        activation: the name of g, for arrays. Default: None ("tanh", as in Keras).
+        recurrent_activation: the name of f, for arrays. Default: None ("sigmoid", as in Keras).
+        engine: the engine that runs the layer, as in `onegru.GRU`.
 
     Returns:
-        a `GRU`, or a `Stack` for stacked cells and a `Sequential`; of the type of the variables. Layers take
-        time first unless called with layout=1. dropout, stateful, unroll, return_sequences and return_state
-        do not change the function: Y and Y_h are always there. A layer with go_backwards=True becomes a
-        reverse one if it returns only its last output, as Keras leaves a sequence in processing order.
+        a `GRU`, or a `Stack` for stacked cells and a `Sequential`, with the type of the variables. Calls
+        expect time first unless you pass layout=1. dropout, stateful, unroll, return_sequences and
+        return_state have no effect: a layer always returns Y and Y_h. A layer with go_backwards=True becomes
+        a reverse layer if it returns only its last output, because Keras does not reorder its sequences.
 
     Raises:
         SpecError: a fact is missing, or the layer does what onegru does not: another activation, another
@@ -54,15 +59,15 @@ def from_keras(
     """
     if isinstance(source, list | tuple):
         if name is not None:
-            raise SpecError.of("name", f"{shown(name)}; must be None, as arrays have no names")
+            raise SpecError.of("name", f"{shown(name)}; must be None for arrays, which have no names")
         return from_arrays(source, reset_after, bidirectional, activation, recurrent_activation, engine)
     given: dict[str, object] = {"reset_after": reset_after, "bidirectional": bidirectional}
     given |= {"activation": activation, "recurrent_activation": recurrent_activation}
     for argument, value in given.items():
         if value is not None:
-            raise SpecError.of(argument, f"{shown(value)}; must be None, as the layer says it itself")
-    if "keras" not in sys.modules:  # without it, nothing is a layer of Keras
-        raise SpecError.of("source", f"{type(source).__name__}; must be a layer of Keras or a list of arrays")
+            raise SpecError.of(argument, f"{shown(value)}; must be None for a layer, which specifies it")
+    if "keras" not in sys.modules:  # then there are no Keras layers
+        raise SpecError.of("source", f"{type(source).__name__}; must be a Keras layer or a list of arrays")
     return _from_layer(source, name, engine)
 
 
@@ -76,8 +81,8 @@ def import_keras(purpose: str) -> Any:
             if backend == "keras":
                 raise
             raise SpecError(
-                f"{purpose}: Keras is set to a backend that is not installed, {backend}; set KERAS_BACKEND "
-                "to torch, jax or numpy"
+                f"{purpose}: the backend of Keras, {backend}, is not installed; set KERAS_BACKEND to torch, "
+                "jax or numpy"
             ) from error
     return keras
 
@@ -85,7 +90,7 @@ def import_keras(purpose: str) -> Any:
 def _from_layer(source: Any, name: str | None, engine: str) -> GRU | Stack:
     keras = import_keras("a layer of Keras")
     if not isinstance(source, keras.layers.Layer):
-        raise SpecError.of("source", f"{type(source).__name__}; must be a layer of Keras or a list of arrays")
+        raise SpecError.of("source", f"{type(source).__name__}; must be a Keras layer or a list of arrays")
     if _class_name(keras, source) is None and hasattr(source, "layers"):
         return _from_model(keras, source, name, engine)
     if name not in (None, source.name):
@@ -94,7 +99,7 @@ def _from_layer(source: Any, name: str | None, engine: str) -> GRU | Stack:
 
 
 def _class_name(keras: Any, layer: object) -> str | None:
-    """The class of a layer that may hold GRUs; None if it is another one."""
+    """Return the class of a layer that can contain GRUs; None for other layers."""
     return next((name for name in RECURRENT if type(layer) is getattr(keras.layers, name)), None)
 
 
@@ -103,11 +108,11 @@ def _from_one(keras: Any, layer: Any, engine: str) -> GRU | Stack:
     where = f"{layer.name}: "
     if kind is None:
         raise SpecError(
-            f"{where}a layer of class {type(layer).__name__!r}; must be one of {', '.join(RECURRENT)}, or "
-            "its arrays be given, if they mean the same"
+            f"{where}a layer of class {type(layer).__name__!r}; must be one of {', '.join(RECURRENT)}; if it "
+            "computes the same, pass its arrays"
         )
     if not layer.built or not layer.weights:
-        raise SpecError(f"{where}not built yet; must be built, to have weights")
+        raise SpecError(f"{where}not built, so it has no weights; build the layer first")
     _check_functions(keras, layer, where)
     arrays: list[object] = [_to_array(keras, variable) for variable in layer.weights]
     return from_config(kind, layer.get_config(), arrays, engine=engine, where=where)
@@ -119,7 +124,7 @@ def _to_array(keras: Any, variable: Any) -> Array:
 
 
 def _check_functions(keras: Any, layer: Any, where: str) -> None:
-    """Refuse a custom function or cell under the name of one of Keras's."""
+    """Reject a custom function or cell with the name of a Keras function or cell."""
     if isinstance(layer, keras.layers.Bidirectional):
         for half in (layer.forward_layer, layer.backward_layer):
             if _class_name(keras, half) is None:
@@ -148,19 +153,17 @@ def _from_model(keras: Any, model: Any, name: str | None, engine: str) -> GRU | 
     if name is not None:
         chosen = [layer for layer in found if layer.name == name]
         if len(chosen) != 1:
-            raise SpecError.of(
-                "name", f"{name!r}, of which there are {len(chosen)} layers; there are {there}"
-            )
+            raise SpecError.of("name", f"{len(chosen)} layers are called {name!r}; must name one of: {there}")
         return _from_one(keras, chosen[0], engine)
     hidden = ", ".join(_holders_of_others(keras, model, found))
     if not found:
-        beside = f", but GRUs within {hidden}, which are not read; give such a GRU itself" if hidden else ""
+        beside = f"; GRUs inside {hidden} are not read: pass such a GRU itself" if hidden else ""
         raise SpecError.of(
-            "source", f"the model {model.name!r} holds no layer of class {', '.join(RECURRENT)}{beside}"
+            "source", f"the model {model.name!r} contains no layer of class {', '.join(RECURRENT)}{beside}"
         )
     if hidden:
         raise SpecError.of(
-            "name", f"missing; must say which layer, one of {there}, as GRUs within {hidden} are not read"
+            "name", f"missing; must be one of {there}, because GRUs inside {hidden} are not read"
         )
     if len(found) == 1:
         return _from_one(keras, found[0], engine)
@@ -168,11 +171,11 @@ def _from_model(keras: Any, model: Any, name: str | None, engine: str) -> GRU | 
     if plain and all(getattr(layer, "return_sequences", False) for layer in found[:-1]):
         made = (_from_one(keras, layer, engine) for layer in found)
         return Stack([layer for each in made for layer in layers_of(each)])
-    raise SpecError.of("name", f"missing; there are {len(found)} layers, of which it must name one: {there}")
+    raise SpecError.of("name", f"missing; must name one of the {len(found)} layers: {there}")
 
 
 def _recurrent_layers(keras: Any, model: Any) -> Iterator[Any]:
-    """The layers within a model that may be GRUs, those of models within it too."""
+    """Find the layers of a model and its nested models that can be GRUs."""
     for layer in model.layers:
         kind = _class_name(keras, layer)
         if kind in ("GRU", "GRUCell") or (kind is not None and _holds_gru(keras, layer)):
@@ -182,7 +185,7 @@ def _recurrent_layers(keras: Any, model: Any) -> Iterator[Any]:
 
 
 def _holders_of_others(keras: Any, model: Any, found: Sequence[Any]) -> Iterator[str]:
-    """The layers of a model that hold GRUs beside those found, such as a TimeDistributed."""
+    """Find the other layers of a model that contain GRUs, such as a TimeDistributed."""
     kinds = (keras.layers.GRU, keras.layers.GRUCell)
     seen = {id(inner) for layer in found for inner in layer._flatten_layers()}
     for layer in model.layers:
@@ -201,15 +204,15 @@ def to_keras_weights(source: GRU) -> list[Array]:
     """Convert a layer to the arrays of a Keras layer's `set_weights`.
 
     Args:
-        source: without clip and attention. With linear_before_reset=False, Keras has one bias: ours are added
-            up, which keeps the function but can't be undone.
+        source: a layer without clip and attention. With linear_before_reset=False, Keras has one bias: the
+            sum of Wb and Rb, which cannot be separated again.
 
     Returns:
-        kernel [I, 3H], recurrent_kernel [H, 3H] and bias ([2, 3H], or [3H] with linear_before_reset=False);
-        for a bidirectional layer then those of the backward direction.
+        kernel [I, 3H], recurrent_kernel [H, 3H] and bias ([2, 3H], or [3H] with linear_before_reset=False).
+        For a bidirectional layer, the arrays of the backward direction follow.
 
     Raises:
-        SpecError: Keras can't express it; the message says why.
+        SpecError: Keras cannot express the layer; the message says why.
     """
     if not isinstance(source, GRU):
         raise SpecError.of("source", f"{type(source).__name__}; must be a GRU")
@@ -225,18 +228,19 @@ def to_keras(source: GRU | Stack, *, return_sequences: bool = True, return_state
     """Convert a layer or stack to a built Keras layer.
 
     Args:
-        source: without clip and attention, with activations that Keras has by the same formula. With
-            linear_before_reset=False, Keras has one bias: ours are added up, which keeps the function but
-            can't be undone.
-        return_sequences: whether it returns Y, else its last outputs, Y_h.
-        return_state: as in Keras; False for a stack.
+        source: a layer or stack without clip and attention. Keras must have its activations with the same
+            formulas. With linear_before_reset=False, Keras has one bias: the sum of Wb and Rb, which cannot
+            be separated again.
+        return_sequences: whether the Keras layer returns Y (default) or only its last outputs, Y_h.
+        return_state: whether it also returns the state, as in Keras. Default: False. Must be False for a
+            stack.
 
     Returns:
-        a `GRU`, a `Bidirectional` of two, or a `Sequential` of such for a stack.
+        a `GRU`, a `Bidirectional` of two, or a `Sequential` of these for a stack.
 
     Raises:
-        SpecError: Keras can't express it; the message says why. A reverse layer's sequence comes in
-            processing order from Keras: only its last output can be expressed.
+        SpecError: Keras cannot express the layer; the message says why. For a reverse layer, set
+            return_sequences=False, because Keras returns its sequences in processing order.
         MissingExtraError: Keras is not installed.
     """
     layers = layers_of(source)
@@ -248,8 +252,8 @@ def to_keras(source: GRU | Stack, *, return_sequences: bool = True, return_state
         sequences = return_sequences or layer is not layers[-1]
         if layer.spec.direction == "reverse" and sequences:
             raise SpecError(
-                f"{where}direction: 'reverse'; must be forward or bidirectional, or return_sequences=False, "
-                "as Keras leaves such a sequence in processing order"
+                f"{where}direction: 'reverse'; must be forward or bidirectional, or set "
+                "return_sequences=False, because Keras leaves such a sequence in processing order"
             )
         arrays = _keras_arrays(layer, where)
         functions = [
@@ -265,7 +269,7 @@ def to_keras(source: GRU | Stack, *, return_sequences: bool = True, return_state
 
 
 def _keras_activation(function: Activation, where: str) -> str | tuple[str, dict[str, float]]:
-    """Keras's name of a function, or a layer of it with its values."""
+    """Return Keras's name of a function, or the class and arguments of its activation layer."""
     try:
         return activation_name(KERAS, function, f"{where}activations")
     except SpecError:
@@ -296,7 +300,7 @@ def _make(
                 go_backwards=reverse,
                 return_sequences=sequences,
                 return_state=return_state,
-                # Set below; those of the default can't be made in every type on every backend.
+                # Set below; the default initializers do not support all types on all backends.
                 kernel_initializer="zeros",
                 recurrent_initializer="zeros",
                 dtype=spec.dtype,

@@ -1,4 +1,4 @@
-"""GRUs from what Keras layers consist of: a configuration and arrays. Keras itself is not needed."""
+"""Create GRUs from the configuration and arrays of Keras layers, without Keras."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from onegru.frameworks.weights import find_activation, find_activations, read
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 
-#: The classes of layers that may hold GRUs; Keras 2 had CuDNNGRU as well.
+#: The classes of layers that can contain GRUs; Keras 2 also had CuDNNGRU.
 RECURRENT = ("GRU", "GRUCell", "RNN", "Bidirectional")
 
 Config = Mapping[str, Any]
@@ -35,7 +35,7 @@ class Generation:
     recurrent_activation: str | None  # as above
 
 
-#: What a layer of today's Keras means.
+#: Layers of Keras 3.
 KERAS_3 = Generation(KERAS, True, "sigmoid")
 
 
@@ -43,13 +43,13 @@ def generation_of(version: str) -> Generation:
     """The meaning of configurations under a version, such as "3", "2.1.6" or "2.2.4-tf"."""
     match = re.fullmatch(r"(?P<major>[23])(?:\.(?P<minor>[0-9]{1,3})(?P<rest>[.-].*)?)?", version, re.DOTALL)
     if match is None:
-        raise SpecError.of("keras_version", f"{version!r:.40}; must be one of Keras 2 or 3, such as '2.3'")
+        raise SpecError.of("keras_version", f"{version!r:.40}; must be Keras 2 or 3, such as '2.3'")
     if match["major"] == "3":
         return KERAS_3
     minor = int(match["minor"] or 0)
     if minor >= 4:  # with TensorFlow 2
         return Generation(KERAS_2, True, "sigmoid")
-    if match["minor"] is None or (match["rest"] or "").endswith("-tf"):  # of TensorFlow 1 or of its 2.0
+    if match["minor"] is None or (match["rest"] or "").endswith("-tf"):  # TensorFlow 1 or 2.0
         return Generation(KERAS_2, None, None)
     return Generation(KERAS_2, False, "sigmoid" if minor == 3 else "hard_sigmoid")
 
@@ -67,7 +67,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Recurrent:
-    """What a layer's configuration says: its cells, the lowest first, for each direction."""
+    """Configuration of a layer: for each direction its cells, the first layer first."""
 
     directions: tuple[tuple[Cell, ...], ...]
     reverse: bool = False
@@ -91,15 +91,14 @@ def from_arrays(
     if len(arrays) == 9 and len(shapes[0]) == len(shapes[1]) == 2 and shapes[0][1] == shapes[1][0]:
         raise SpecError.of(
             "source",
-            "9 arrays, three for each gate, as Keras 1 has them; must be those of Keras 2 or 3, with "
-            "the gates of a matrix side by side (mind Keras 1's other default activations)",
+            "9 arrays, three for each gate, as in Keras 1; must be arrays of Keras 2 or 3, with "
+            "the gates of a matrix concatenated (note that Keras 1 has other default activations)",
         )
     if len(arrays) >= 4 and bidirectional is None:
         raise SpecError.of(
             "bidirectional",
-            f"missing; {count(len(arrays), 'array')} are two directions (True) or "
-            "several layers, "
-            "which come one by one",
+            f"must be set for {count(len(arrays), 'array')}: True for two directions; pass several layers "
+            "one at a time",
         )
     directions = 2 if bidirectional else 1
     if len(arrays) not in (2 * directions, 3 * directions):
@@ -113,10 +112,10 @@ def from_arrays(
 
 
 def _build(recurrent: Recurrent, arrays: list[object], engine: str, where: str) -> GRU | Stack:
-    """The layers of a configuration, with its arrays in Keras's order."""
+    """Create the layers of a configuration; the arrays are in Keras's order."""
     directions = len(recurrent.directions)
     if len(arrays) % directions:
-        raise SpecError(f"{where}{count(len(arrays), 'array')}; must be as many for each direction")
+        raise SpecError(f"{where}{count(len(arrays), 'array')}; must be an even number for two directions")
     share = len(arrays) // directions
     cells = [
         _split(cells, arrays[i * share : (i + 1) * share], where)
@@ -128,7 +127,9 @@ def _build(recurrent: Recurrent, arrays: list[object], engine: str, where: str) 
         place = f"{where}layer {index}: " if len(recurrent.directions[0]) > 1 else where
         modes = {_reset_after(cell, own, place) for cell, own in zip(each, tensors, strict=True)}
         if len(modes) > 1:
-            raise SpecError(f"{place}reset_after: True in one direction, False in the other; must be alike")
+            raise SpecError(
+                f"{place}reset_after: True in one direction, False in the other; must be the same in both"
+            )
         spec, weights = read(
             KERAS,
             tensors,
@@ -139,21 +140,19 @@ def _build(recurrent: Recurrent, arrays: list[object], engine: str, where: str) 
         )
         for cell in each:
             if cell.units not in (None, spec.hidden_size):
-                raise SpecError(
-                    f"{place}units: {cell.units}; must be {spec.hidden_size}, as the arrays have it"
-                )
+                raise SpecError(f"{place}units: {cell.units}; must be {spec.hidden_size}, as in the arrays")
         layers.append(GRU.from_canonical(spec, weights, engine=engine))
     return layers[0] if len(layers) == 1 else Stack(layers)
 
 
 def _split(cells: Sequence[Cell], arrays: list[object], where: str) -> list[dict[str, object]]:
-    """The arrays of each cell, by name."""
+    """Return the arrays of each cell by name."""
     split = []
     for cell in cells:
         has_bias = len(arrays) == 3 if cell.use_bias is None else cell.use_bias
         names = ("kernel", "recurrent_kernel", "bias")[: 2 + has_bias]
         if len(arrays) < len(names):
-            raise SpecError(f"{where}{names[len(arrays)]}: missing; must be there, as the layer is built")
+            raise SpecError(f"{where}{names[len(arrays)]}: missing; a built layer must have it")
         tensors = dict(zip(names, arrays, strict=False))
         split.append(_from_cudnn(tensors, where) if cell.is_cudnn else tensors)
         arrays = arrays[len(names) :]
@@ -165,11 +164,11 @@ def _split(cells: Sequence[Cell], arrays: list[object], where: str) -> list[dict
 
 
 def _from_cudnn(tensors: dict[str, object], where: str) -> dict[str, object]:
-    """A CuDNNGRU's arrays as a GRU's: each gate's kernels hold cuDNN's matrices, in whatever shape."""
+    """Convert a CuDNNGRU's arrays to a GRU's: each gate's kernels store cuDNN's matrices, reshaped."""
     names = ("kernel", "recurrent_kernel", "bias")
     kernel, recurrent, bias = (as_tensor(f"{where}{name}", tensors[name]) for name in names)
     if {kernel.ndim, recurrent.ndim} != {2} or kernel.shape[1] % 3 or recurrent.shape[1] % 3 or bias.size % 2:
-        raise SpecError(f"{where}arrays of other shapes; must be those of a CuDNNGRU")
+        raise SpecError(f"{where}wrong array shapes; must be the shapes of a CuDNNGRU")
     return {
         "kernel": np.hstack([gate.reshape(gate.shape[::-1]).T for gate in np.hsplit(kernel, 3)]),
         "recurrent_kernel": np.hstack([gate.T for gate in np.hsplit(recurrent, 3)]),
@@ -178,7 +177,7 @@ def _from_cudnn(tensors: dict[str, object], where: str) -> dict[str, object]:
 
 
 def _reset_after(cell: Cell, tensors: Mapping[str, object], where: str) -> bool:
-    """The reset mode that the configuration or the shape of the bias says; both must agree."""
+    """Return the reset mode from the configuration or the shape of the bias, which must agree."""
     if "bias" not in tensors:
         if cell.reset_after is None:
             raise SpecError(f"{where}reset_after: missing; it cannot be inferred from arrays without biases")
@@ -208,7 +207,7 @@ def from_config(
 
 
 def is_gru(class_name: str, config: Config) -> bool:
-    """Whether a serialized layer is one of GRUs, whether or not onegru has all that it does."""
+    """Whether a serialized layer consists of GRUs, supported or not."""
     if class_name in ("GRU", "GRUCell", "CuDNNGRU"):
         return True
     keys = {"RNN": "cell", "StackedRNNCells": "cells", "Bidirectional": "layer"}
@@ -220,7 +219,7 @@ def is_gru(class_name: str, config: Config) -> bool:
 
 
 def _is_serialized(value: object) -> TypeGuard[Config]:
-    """Whether it is a serialized object, with a class and a configuration."""
+    """Whether a value is a serialized object with a class and a configuration."""
     return is_mapping(value) and isinstance(value.get("class_name"), str) and is_mapping(value.get("config"))
 
 
@@ -234,8 +233,8 @@ def _read_config(class_name: str, config: Config, generation: Generation, where:
     reverse = bool(config.get("go_backwards", False))
     if reverse and config.get("return_sequences", False):
         raise SpecError(
-            f"{where}go_backwards: True, with return_sequences; must be False, or return_sequences be, as "
-            "Keras leaves such a sequence in processing order"
+            f"{where}go_backwards: True, with return_sequences; one of them must be False, because Keras "
+            "leaves such a sequence in processing order"
         )
     if class_name == "CuDNNGRU":
         cell = Cell(True, True, find_activations(KERAS), _units(config, where), is_cudnn=True)
@@ -245,7 +244,7 @@ def _read_config(class_name: str, config: Config, generation: Generation, where:
 
 
 def _cells(config: Config, where: str) -> Iterator[Config]:
-    """The configurations of the cells within an RNN layer."""
+    """Return the configurations of the cells in an RNN layer."""
     kind, inner = _serialized(config.get("cell"), f"{where}cell")
     if kind == "StackedRNNCells":
         cells = inner.get("cells")
@@ -261,7 +260,7 @@ def _cells(config: Config, where: str) -> Iterator[Config]:
 
 
 def _serialized(value: object, argument: str) -> tuple[str, Config]:
-    """Class and configuration of a serialized object."""
+    """Return the class and configuration of a serialized object."""
     if not _is_serialized(value):
         raise SpecError.of(argument, f"{value!r:.60}; must be a serialized object")
     if not is_own(value):
@@ -270,29 +269,30 @@ def _serialized(value: object, argument: str) -> tuple[str, Config]:
 
 
 def is_own(value: Mapping[str, Any]) -> bool:
-    """Whether a serialized object is of one of Keras's own classes; others may have their names."""
+    """Whether a serialized object has a class of Keras itself; custom classes can have the same names."""
     return value.get("registered_name") is None and str(value.get("module", "keras")).split(".")[0] == "keras"
 
 
 def _read_bidirectional(config: Config, generation: Generation, where: str) -> Recurrent:
     mode = config.get("merge_mode")
     if mode != "concat":
-        raise SpecError(
-            f"{where}merge_mode: {mode!r}; must be 'concat', as the directions lie side by side in Y"
-        )
+        raise SpecError(f"{where}merge_mode: {mode!r}; must be 'concat', because Y stores both directions")
     forward_class, forward = _serialized(config.get("layer"), f"{where}layer")
     backward_class, backward = _serialized(
         config.get("backward_layer") or {**config["layer"], "config": {**forward, "go_backwards": True}},
         f"{where}backward_layer",
     )
     if forward.get("go_backwards", False) or not backward.get("go_backwards", False):
-        raise SpecError(f"{where}go_backwards: True for the forward layer; must be only for the backward one")
+        raise SpecError(f"{where}go_backwards: must be False for the forward layer, True for the backward")
     halves = [
         _read_config(kind, {**half, "go_backwards": False}, generation, f"{where}{which} layer: ")
         for which, kind, half in (("forward", forward_class, forward), ("backward", backward_class, backward))
     ]
     if any(len(half.directions) != 1 or len(half.directions[0]) != 1 for half in halves):
-        raise SpecError(f"{where}several cells in one direction; must be one, as no direction sees the other")
+        raise SpecError(
+            f"{where}several cells in one direction; must have one cell per direction, because onegru "
+            "concatenates the directions after each layer"
+        )
     return Recurrent((halves[0].directions[0], halves[1].directions[0]))
 
 
@@ -305,8 +305,8 @@ def _read_cell(config: Config, generation: Generation, where: str) -> Cell:
     f = config.get("recurrent_activation", generation.recurrent_activation)
     if f is None and "recurrent_activation" not in config:
         raise SpecError(
-            f"{where}recurrent_activation: missing; must be there, as TensorFlow's default was hard_sigmoid "
-            "before version 2 and is sigmoid since"
+            f"{where}recurrent_activation: missing; must be given, because TensorFlow's default was "
+            "hard_sigmoid before version 2 and is sigmoid since"
         )
     functions = (
         _activation(f, generation, f"{where}recurrent_activation"),
@@ -323,7 +323,7 @@ def _units(config: Config, where: str) -> int:
 
 
 def _activation(value: object, generation: Generation, argument: str) -> Activation:
-    """An activation as a configuration has it: a name, or a serialized function or layer."""
+    """Read an activation of a configuration: a name, or a serialized function or layer."""
     if value is None:
         value = "linear"
     if not is_mapping(value):
@@ -331,7 +331,7 @@ def _activation(value: object, generation: Generation, argument: str) -> Activat
     kind, config = value.get("class_name"), value.get("config")
     known = generation.framework.activation_layers.get(kind) if isinstance(kind, str) else None
     if known is None or not is_mapping(config) or not is_own(value):
-        raise SpecError.of(argument, f"{kind!r}, which onegru does not have")
+        raise SpecError.of(argument, f"{kind!r}; must be an activation that onegru supports")
     function, parameter, fixed = known
     alpha = config.get(parameter)
     if isinstance(alpha, bool) or not isinstance(alpha, int | float):

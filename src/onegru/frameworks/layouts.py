@@ -1,7 +1,8 @@
 """Weight layouts of PyTorch, Keras and Flax, as data.
 
-Sources: the documentation and the published sources of torch 2.13, Keras 2.1 to 3.15, and Flax 0.12.
-Canonical gates are z, r, h; each framework names, orders, joins and transposes them in its own way.
+`weights` converts between them. Sources: the documentation and the published sources of torch 2.13, Keras 2.1
+to 3.15, and Flax 0.12.
+Canonical gates are z, r, h; each framework names, orders, joins and transposes them differently.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Literal
 from onegru.core.activations import Activation, names_in
 from onegru.core.dtypes import to_float32
 
-#: A block of the canonical weights: rows of W or R, or a part of their biases Wb and Rb.
+#: A block of the canonical weights: W, R, or the bias of one of them, Wb or Rb.
 Block = Literal["W", "R", "Wb", "Rb"]
 
 
@@ -27,7 +28,7 @@ class TensorForm:
 
     @property
     def is_kernel(self) -> bool:
-        """Whether it is a matrix of weights; a bias otherwise."""
+        """Whether it is a weight matrix; False for a bias."""
         return self.blocks[0] in ("W", "R")
 
 
@@ -100,7 +101,7 @@ KERAS = Framework(
     },
 )
 
-#: What Keras 2 called hard_sigmoid is another function.
+#: Keras 2, with another hard_sigmoid.
 KERAS_2 = replace(
     KERAS,
     name="Keras 2",

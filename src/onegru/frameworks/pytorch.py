@@ -1,4 +1,4 @@
-"""GRUs from and to PyTorch: modules and state dicts."""
+"""Convert GRUs from and to PyTorch modules and state dicts."""
 
 from __future__ import annotations
 
@@ -20,31 +20,30 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.layers.torch_form import KEY, read_torch_form
 
-# A tensor of any recurrent module of PyTorch, or of a cell, whose tensors have no layer.
+# A tensor of a recurrent module of PyTorch, or of a cell, whose names have no layer.
 _NAME = re.compile(
     r"(?P<prefix>(?:.*\.)?)(?P<tensor>weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)"
     r"(?:_l(?P<layer>0|[1-9][0-9]{0,3})(?P<reverse>_reverse)?)?",
     re.DOTALL,
 )
 
-# The parts that weight normalization and pruning keep instead of a tensor, to compute it from.
+# The parts from which weight normalization and pruning compute a tensor.
 _PART = re.compile(
     r"(?P<prefix>(?:.*?\.)??)(?:parametrizations\.)?(?P<whole>(?:weight|bias)_[ih]h(?:_l[0-9]+(?:_reverse)?)?)"
     r"(?:_g|_v|_orig|_mask|\.original[0-9]*)",
     re.DOTALL,
 )
 
-# What a module of PyTorch's dynamic quantization keeps instead: objects that hold the weights and do not say
-# whether it is a GRU.
+# Packed weights of PyTorch's dynamic quantization, which do not show whether the module is a GRU.
 _PACKED = re.compile(
     r"(?P<prefix>(?:.*\.)?)(?:_all_weight_values\.[0-9]+\.param|_packed_weight_[ih]h)", re.DOTALL
 )
 _DYNAMIC = "torch.ao.nn.quantized.dynamic.modules.rnn"
 
-# Values of a state dict that are no tensors.
+# Types of values in a state dict that are not tensors.
 _PLAIN = (str, bytes, bool, int, float, complex, NoneType, list, tuple, Mapping)
 
-# Modules that have tensors of the same names, with other functions.
+# Other modules whose tensors have the same names, by the number of gates.
 _OTHERS = {1: "a plain RNN", 4: "an LSTM"}
 
 
@@ -65,7 +64,7 @@ class Group:
     astray: str = ""
 
     def check_complete(self, where: str) -> None:
-        """Name the first tensor that is missing."""
+        """Raise SpecError for the first missing tensor."""
         both = any(reverse for _, reverse in self.tensors)
         biased = any({"bias_ih", "bias_hh"} & tensors.keys() for tensors in self.tensors.values())
         for layer in sorted({-1 if layer is None else layer for layer, _ in self.tensors}):
@@ -79,26 +78,26 @@ class Group:
                     if part := self.parts.get(name):
                         reason = f"{part!r} is a part of it: undo weight normalization or pruning first"
                     elif tensor.startswith("bias") and {"weight_ih", "weight_hh"} <= found.keys():
-                        reason = "a GRU has biases everywhere or nowhere"
+                        reason = "a GRU must have all biases or none"
                     else:
-                        reason = f"a {'bidirectional ' if both else ''}GRU of PyTorch has it"
+                        reason = f"a {'bidirectional ' if both else ''}PyTorch GRU must have it"
                     raise SpecError(f"{where}{name}: missing; {reason}")
 
     @property
     def is_cell(self) -> bool:
-        """Whether it is a cell, which has no layers."""
+        """Whether the module is a cell, which has no layers."""
         return all(layer is None for layer, _ in self.tensors)
 
     @property
     def refusal(self) -> str:
-        """Why it is no GRU, or none that can be read; empty if it may be one."""
+        """The reason why the module cannot be read as a GRU; empty if it can."""
         if self.is_packed:
             return (
-                "weights packed by PyTorch's dynamic quantization, which PyTorch alone unpacks: pass the "
+                "weights packed by PyTorch's dynamic quantization, which only PyTorch can unpack: pass the "
                 "module itself to onegru.from_torch"
             )
         if len({layer is None for layer, _ in self.tensors}) > 1:
-            return "tensors of a cell and of layers, which no module has together"
+            return "tensors of both a cell and layers; must be one of them"
         for (layer, _), tensors in self.tensors.items():
             name = "weight_hh" if layer is None else f"weight_hh_l{layer}"
             if "weight_hr" in tensors:
@@ -107,7 +106,7 @@ class Group:
             if len(shape) == 2 and shape[1] > 0 and shape[0] != 3 * shape[1] and shape[0] % shape[1] == 0:
                 count = shape[0] // shape[1]
                 return (
-                    f"{name} of {count}*hidden_size rows, as {_OTHERS.get(count, 'no GRU')} has; a GRU has "
+                    f"{name} with {count}*hidden_size rows, as {_OTHERS.get(count, 'no GRU')} has; a GRU has "
                     "3*hidden_size"
                 )
         if self.other:
@@ -117,8 +116,8 @@ class Group:
             )
         if self.astray:
             return (
-                f"no {KEY}, but {self.astray!r} is one of a module whose tensors have other names: what they "
-                "compute is not known"
+                f"no {KEY}, but {self.astray!r} belongs to a module whose tensors have other names, so their "
+                "function is unknown"
             )
         if self.form is not None:
             try:
@@ -128,7 +127,7 @@ class Group:
         return ""
 
 
-#: Where onegru's own modules are, by which a module says what it computes.
+#: Python modules with the classes of onegru.torch.
 _OURS = ("onegru.torch.modules", "onegru.torch.cells")
 
 
@@ -138,15 +137,19 @@ def from_torch(
     """Create a layer or stack from a PyTorch module or state dict.
 
     Args:
-        source: an `nn.GRU` or `nn.GRUCell`, or one of `onegru.torch`, or of PyTorch's dynamic quantization
-            (`torch.ao.nn.quantized.dynamic`), a module that holds one, or a state dict: a mapping from names
-            (`weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, `weight_ih_l0_reverse`, …, for a cell
-            `weight_ih`, …) to tensors or arrays, with or without those of other modules.
-        prefix: the name of the GRU within the model, such as "encoder.gru" where its tensors are
-            "encoder.gru.weight_ih_l0", …; "" if their names stand alone. None if there is only one.
-        batch_first: for a state dict, which does not say it: whether the layer's calls take batch first, as
-            the module's do (`layout=1` of the layer); None for False. A module says it itself.
-        engine: what runs it, as in `onegru.GRU`.
+        source: one of:
+
+            - an `nn.GRU` or `nn.GRUCell`, or their equivalents in `onegru.torch`;
+            - a GRU or GRUCell of PyTorch's dynamic quantization (`torch.ao.nn.quantized.dynamic`);
+            - a module that contains one of these;
+            - a state dict: a mapping from names to tensors or arrays. The names are `weight_ih_l0`,
+              `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, `weight_ih_l0_reverse`, …, or for a cell
+              `weight_ih`, …. It can contain the tensors of other modules.
+        prefix: the name of the GRU in the model, such as "encoder.gru" for "encoder.gru.weight_ih_l0"; ""
+            if the names have no prefix. Default: None (the only GRU).
+        batch_first: whether calls of the layer expect the batch first (`layout=1`). Set it for a state dict
+            only: a module specifies it. Default: None (False for a state dict).
+        engine: the engine that runs the layer, as in `onegru.GRU`.
 
     Returns:
         a `GRU` for one layer, in one or both directions, and for a cell; a `Stack` for several. They are of
@@ -158,29 +161,27 @@ def from_torch(
         each step, which the layer does not.
 
     Raises:
-        SpecError: there is no GRU, or there are several and `prefix` does not say which (the message lists
-            them), or tensors are missing or do not fit, or a state dict has others under the GRU's own name.
+        SpecError: no GRU is found; there are several and `prefix` names none of them (the message lists
+            them); tensors are missing or do not fit; or a state dict has other tensors under the GRU's name.
     """
     if batch_first is not None:
         batch_first = flag("batch_first", batch_first)
     state_dict, told = (source, {}) if is_mapping(source) else _state_dict(source, prefix)
     groups = find_groups(state_dict)
-    for name in told.keys() & groups.keys():  # its class says that it is a GRU, whatever else it holds
+    for name in told.keys() & groups.keys():  # its class is a GRU, so other tensors do not matter
         groups[name].other = ""
     if prefix is not None:
         if not isinstance(prefix, str):
             raise SpecError.of("prefix", f"{shown(prefix)}; must be text, or None")
         if prefix.removesuffix(".") not in groups:
-            raise SpecError.of(
-                "prefix", f"{prefix!r}, which has no recurrent module; there are {_list(groups)}"
-            )
+            raise SpecError.of("prefix", f"no recurrent module at {prefix!r}; available: {_list(groups)}")
         group = groups[prefix.removesuffix(".")]
     else:
         possible = {name: group for name, group in groups.items() if not group.refusal}
         if len(possible) > 1:
             raise SpecError.of(
                 "prefix",
-                f"missing; there are {len(possible)} GRUs, of which it must name one: {_list(possible)}",
+                f"missing; must name one of the {len(possible)} GRUs: {_list(possible)}",
             )
         if not possible:
             found = "".join(f"; {name!r} has {group.refusal}" for name, group in groups.items())
@@ -190,13 +191,13 @@ def from_torch(
 
 
 def _layout(group: Group, told: bool | None, batch_first: bool | None) -> int:
-    """The layout of a module's calls: as the module says, else as the caller does."""
+    """Return the layout of calls, from the module or else from the caller's argument."""
     says = False if group.is_cell else told
     if says is None:
         return int(batch_first or False)
     if batch_first not in (None, says):
-        whose = "a cell takes one step" if group.is_cell else "the module says it itself"
-        raise SpecError.of("batch_first", f"{batch_first}; must be {says} or None, as {whose}")
+        whose = "a cell takes one step" if group.is_cell else "the module specifies it"
+        raise SpecError.of("batch_first", f"{batch_first}; must be {says} or None, because {whose}")
     return int(says)
 
 
@@ -207,14 +208,14 @@ def _list(groups: Mapping[str, Group]) -> str:
 
 
 def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Mapping[str, bool | None]]:
-    """A module's tensors, by name, those of GRUs as they take effect; and whether each GRU is batch first."""
+    """Return a module's effective tensors by name, and whether each GRU is batch first."""
     if isinstance(module, type) or not all(
         callable(getattr(module, name, None)) for name in ("state_dict", "named_modules")
     ):
         raise SpecError.of(
-            "source", f"{type(module).__name__}; must be a module of PyTorch or a mapping of tensors"
+            "source", f"{type(module).__name__}; must be a PyTorch module or a mapping of tensors"
         )
-    with needs_extra("torch", "torch", "a module of PyTorch"):
+    with needs_extra("torch", "torch", "a PyTorch module"):
         import torch
 
     tensors = {name: value for name, value in module.state_dict().items() if packed_in(name) is None}
@@ -241,28 +242,28 @@ def _state_dict(module: Any, prefix: str | None) -> tuple[Mapping[str, Any], Map
                 "old weight_norm's; must be without (torch.nn.utils.parametrizations are understood)",
             )
         dot = f"{name}." if name else ""
-        # Of a parametrized weight, the state dict holds the parts; the weight itself is an attribute.
+        # A state dict contains only the parts of a parametrized weight; the weight is an attribute.
         found = (
             {tensor: getattr(child, tensor) for tensor in _names_in(child)}
             if dynamic is None
             else _unpacked(child)
         )
         tensors |= {f"{dot}{tensor}": numbers for tensor, numbers in found.items()}
-        if own is None:  # an entry of a derived class, which has PyTorch's way to compute
+        if own is None:  # a class without onegru's forward, so the entry does not apply
             tensors.pop(f"{dot}{KEY}", None)
         told[name] = getattr(child, "batch_first", None)
     return tensors, told
 
 
 def _is_dynamic(kind: type) -> bool:
-    """Whether a class is a GRU of PyTorch's dynamic quantization, without its import, which takes long."""
+    """Whether a class is a GRU of PyTorch's dynamic quantization, without the slow import of that package."""
     return kind.__module__ == _DYNAMIC and kind.__name__ in ("GRU", "GRUCell")
 
 
 def _unpacked(module: Any) -> dict[str, Any]:
-    """The tensors of a dynamically quantized module, in float32, by the names that a float module has.
+    """Return the float32 tensors of a dynamically quantized module by the names of a float module.
 
-    Biases are added if they are packed, whatever the module's attribute says.
+    Packed biases are effective regardless of the module's bias attribute.
     """
     packed = {**module.get_weight(), **module.get_bias()}
     return {
@@ -273,13 +274,13 @@ def _unpacked(module: Any) -> dict[str, Any]:
 
 
 def _is_changed(module: Any) -> bool:
-    """Whether hooks or an own forward may change a module's function or weights in each call."""
+    """Whether hooks or an instance's forward can change a module's function or weights."""
     hooks = ("_forward_hooks", "_forward_pre_hooks")
     return "forward" in vars(module) or any(getattr(module, name, None) for name in hooks)
 
 
 def _names_in(module: Any) -> list[str]:
-    """The names of the tensors of a GRU or a GRUCell."""
+    """Return the tensor names of a GRU or GRUCell."""
     tensors = ["weight_ih", "weight_hh"] + (["bias_ih", "bias_hh"] if module.bias else [])
     suffixes = [""]
     if hasattr(module, "num_layers"):
@@ -289,24 +290,24 @@ def _names_in(module: Any) -> list[str]:
 
 
 def is_recurrent(name: str) -> bool:
-    """Whether a tensor of this name belongs to a recurrent module."""
+    """Whether a tensor with this name belongs to a recurrent module."""
     return module_of(name) is not None
 
 
 def module_of(name: str) -> str | None:
-    """The recurrent module to which a tensor of this name belongs; None if it belongs to none."""
+    """Return the name of the recurrent module of a tensor; None if the tensor belongs to none."""
     match = _NAME.fullmatch(name)
     return None if match is None else match["prefix"].removesuffix(".")
 
 
 def packed_in(name: str) -> str | None:
-    """The dynamically quantized module whose packed weights have this name; None if it is another name."""
+    """Return the name of the dynamically quantized module of packed weights; None for other names."""
     match = _PACKED.fullmatch(name)
     return None if match is None else match["prefix"].removesuffix(".")
 
 
 def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:
-    """The recurrent modules whose tensors a state dict holds, by what stands before their names."""
+    """Find the recurrent modules in a state dict, by the prefix of their tensors."""
     groups: dict[str, Group] = {}
     parts: dict[str, dict[str, str]] = {}
     for name, tensor in state_dict.items():
@@ -330,7 +331,7 @@ def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:
     )
     for group in groups.values():
         group.astray = astray if group.form is None and not group.is_packed else ""
-    whole = dict(groups)  # those beside which nothing else was found
+    whole = dict(groups)  # groups without other tensors so far
     lengths = Counter(map(len, whole))
     for name, tensor in state_dict.items():
         if not isinstance(name, str) or isinstance(tensor, _PLAIN):
@@ -345,7 +346,7 @@ def find_groups(state_dict: Mapping[str, object]) -> dict[str, Group]:
 
 
 def _is_own(name: str, prefix: str, state_dict: Mapping[str, object]) -> bool:
-    """Whether an entry is one that the recurrent module of this prefix has, as PyTorch or onegru keeps it."""
+    """Whether an entry is part of the recurrent module with this prefix."""
     if (packed := packed_in(name)) is not None or is_recurrent(name):
         return prefix in (packed, module_of(name))
     if part := _PART.fullmatch(name):
@@ -355,7 +356,7 @@ def _is_own(name: str, prefix: str, state_dict: Mapping[str, object]) -> bool:
 
 
 def may_be_form(name: object) -> bool:
-    """Whether an entry of this name may say what a module computes."""
+    """Whether an entry with this name can specify the function of a module of `onegru.torch`."""
     return isinstance(name, str) and name.rpartition(".")[2] == KEY
 
 
@@ -370,7 +371,7 @@ def _is_form(name: object, entry: object) -> bool:
 
 
 def form_name(prefix: str) -> str:
-    """The name of the entry for what the module of this name computes."""
+    """Return the name of the entry that specifies a module's function."""
     return f"{prefix}.{KEY}" if prefix else KEY
 
 
@@ -381,12 +382,12 @@ def read_group(group: Group, *, engine: str = "auto", where: str = "", layout: i
         raise SpecError(f"{where}{group.refusal}")
     layers = sorted({layer for layer, _ in group.tensors if layer is not None})
     if missing := sorted(set(range(len(layers))).difference(layers)):
-        raise SpecError(f"{where}weight_ih_l{missing[0]}: missing; there are layers up to {layers[-1]}")
+        raise SpecError(f"{where}weight_ih_l{missing[0]}: missing; must have all layers up to {layers[-1]}")
     group.check_complete(where)
     both = any(reverse for _, reverse in group.tensors)
     form = None if group.form is None else read_torch_form(group.form).spec
     if form is not None and form.num_directions != 1 + both:
-        raise SpecError(f"{where}{KEY}: direction {form.direction}; must be as the other tensors have it")
+        raise SpecError(f"{where}{KEY}: direction {form.direction}; must match the other tensors")
     made: list[GRU] = []
     for layer in layers or (None,):
         directions = [group.tensors.get((layer, reverse), {}) for reverse in (False, True)[: 1 + both]]
@@ -401,7 +402,7 @@ def read_group(group: Group, *, engine: str = "auto", where: str = "", layout: i
         return made[0]
     sizes_of_all = {layer.spec.hidden_size for layer in made}
     if len(sizes_of_all) > 1:
-        raise SpecError(f"{where}hidden sizes {sorted(sizes_of_all)}; must be one for all layers")
+        raise SpecError(f"{where}hidden sizes {sorted(sizes_of_all)}; must be the same for all layers")
     try:
         return Stack(made)
     except SpecError as error:
@@ -412,17 +413,16 @@ def to_torch_state_dict(source: GRU | Stack, *, prefix: str = "") -> dict[str, A
     """Convert a layer or stack to the arrays of an `nn.GRU` state dict.
 
     Args:
-        source: forward or bidirectional, with the reset gate after the recurrent product
-            (`linear_before_reset=True`), Sigmoid and Tanh, without clip and attention; in a stack, all of one
-            hidden size and direction.
-        prefix: what to put before the names, with a dot between.
+        source: a forward or bidirectional layer with `linear_before_reset=True`, Sigmoid and Tanh, without
+            clip and attention. The layers of a stack must have the same hidden size and direction.
+        prefix: the prefix of the names; a dot is added. Default: "" (no prefix).
 
     Returns:
-        arrays of the layer's type: weight_ih_l0 [3H, I], weight_hh_l0 [3H, H], bias_ih_l0 [3H], bias_hh_l0
-        [3H], the same with _reverse, and so on for each layer.
+        arrays with the layer's type: weight_ih_l0 [3H, I], weight_hh_l0 [3H, H], bias_ih_l0 [3H], bias_hh_l0
+        [3H], the same with _reverse for the backward direction, and so on for each layer.
 
     Raises:
-        SpecError: `nn.GRU` can't express it; the message says why.
+        SpecError: `nn.GRU` cannot express the layer; the message says why.
     """
     layers = layers_of(source)
     if not isinstance(prefix, str):
@@ -437,12 +437,12 @@ def to_torch_state_dict(source: GRU | Stack, *, prefix: str = "") -> dict[str, A
                 f"{where}direction: 'reverse'; must be forward or bidirectional, as nn.GRU has them"
             )
         if spec.input_size < 1:
-            raise SpecError(f"{where}input_size: 0; must be at least 1, as nn.GRU has it")
+            raise SpecError(f"{where}input_size: 0; must be at least 1 for nn.GRU")
         for name in ("direction", "hidden_size"):
             mine, others = getattr(spec, name), getattr(first, name)
             if mine != others:
                 raise SpecError(
-                    f"{where}{name}: {mine!r}; must be {others!r}, as nn.GRU has one for all layers"
+                    f"{where}{name}: {mine!r}; must be {others!r}, because nn.GRU has one for all layers"
                 )
         halves = write(PYTORCH, spec, layer.weights, where=where)
         for suffix, tensors in zip(("", "_reverse"), halves, strict=False):
@@ -454,11 +454,14 @@ def to_torch(source: GRU | Stack, *, batch_first: bool | None = None) -> Any:
     """Convert a layer or stack to an `nn.GRU` on the CPU.
 
     Args:
-        source: as for `to_torch_state_dict`.
-        batch_first: as in `nn.GRU`; None for the layer's or stack's own layout.
+        source: a layer or stack, as for `to_torch_state_dict`.
+        batch_first: as in `nn.GRU`. Default: None (the layout of the layer or stack).
+
+    Returns:
+        the `nn.GRU`, with the layer's type.
 
     Raises:
-        SpecError: `nn.GRU` can't express it; the message says why.
+        SpecError: `nn.GRU` cannot express the layer; the message says why.
         MissingExtraError: torch is not installed.
     """
     arrays = to_torch_state_dict(source)
@@ -474,16 +477,16 @@ def to_torch(source: GRU | Stack, *, batch_first: bool | None = None) -> Any:
         bidirectional=spec.num_directions == 2,
         batch_first=batch_first,
         dtype=getattr(torch, spec.dtype),
-        device="meta",  # no initial values, so that none of torch's random numbers are used up
+        device="meta",  # no initial values, so torch's random state does not change
     ).to_empty(device="cpu")
     module.load_state_dict({name: to_tensor(array) for name, array in arrays.items()})
     return module
 
 
 def to_tensor(array: Array) -> Any:
-    """A tensor of PyTorch with an array's numbers, bfloat16 included; torch must be installed."""
+    """Convert an array to a PyTorch tensor, including bfloat16; torch must be installed."""
     import torch
 
-    if array.dtype.name == "bfloat16":  # by way of float32, which holds all of it
+    if array.dtype.name == "bfloat16":  # via float32, which represents all its values
         return torch.from_numpy(array.astype("float32")).to(torch.bfloat16)
     return torch.from_numpy(array)

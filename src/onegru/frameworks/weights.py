@@ -1,4 +1,4 @@
-"""From a framework's tensors to the canonical form and back: one algorithm, with the frameworks as data."""
+"""Convert framework tensors to the canonical form and back."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from onegru.core.spec import Direction, Spec, Weights
 from onegru.core.tensors import as_tensor
 from onegru.frameworks.layouts import Block, Framework, TensorForm
 
-#: One direction's tensors, by the framework's names.
+#: The tensors of one direction, by the framework's names.
 Arrays = Mapping[str, object]
 
 _GATES = "zrh"
 
-# Other cells that keep their gates in one matrix, by the number of gates.
+# Other cells that store their gates in one matrix, by the number of gates.
 _OTHER_CELLS = {1: "a plain recurrent layer", 2: "a minimal gated unit", 4: "an LSTM"}
 
 
@@ -37,7 +37,7 @@ def read(
     parts = [_read_direction(framework, forms, tensors, where) for tensors in directions]
     if len({(part[0].shape, part[0].dtype) for part in parts}) > 1:
         sizes = " and ".join(f"{part[0].dtype.name} {list(part[0].shape)}" for part in parts)
-        raise SpecError(f"{where}input weights of {sizes}; must be alike in both directions")
+        raise SpecError(f"{where}input weights of {sizes}; must be the same in both directions")
     W, R, B = (np.stack(arrays) for arrays in zip(*parts, strict=True))
     if activations is None:
         activations = [find_activations(framework)] * len(parts)
@@ -55,14 +55,14 @@ def read(
 def _read_direction(
     framework: Framework, forms: Sequence[TensorForm], tensors: Arrays, where: str
 ) -> tuple[Array, Array, Array]:
-    """W [3H, I], R [3H, H] and B [6H] of one direction."""
+    """Read W [3H, I], R [3H, H] and B [6H] of one direction."""
     biases = {form.name for form in forms if not form.is_kernel}
     lacks_biases = framework.may_lack_biases and not biases & tensors.keys()
     names = [form.name for form in forms if form.is_kernel or not lacks_biases]
     if missing := [name for name in names if name not in tensors]:
-        raise SpecError(f"{where}{missing[0]}: missing; a GRU of {framework.name} has it")
+        raise SpecError(f"{where}{missing[0]}: missing; a {framework.name} GRU must have it")
     if unknown := sorted(tensors.keys() - set(names)):
-        raise SpecError(f"{where}{unknown[0]}: not a tensor of a GRU of {framework.name}")
+        raise SpecError(f"{where}{unknown[0]}: not a tensor of a {framework.name} GRU")
     arrays: dict[str, Array] = {}
     types: tuple[str, ...] = ()
     for name in names:
@@ -83,13 +83,13 @@ def _read_direction(
 def _sizes(
     framework: Framework, forms: Sequence[TensorForm], arrays: Mapping[str, Array], where: str
 ) -> tuple[int, int]:
-    """hidden_size and input_size, as the first kernels of R and W have them."""
+    """Return hidden_size and input_size from the shapes of the first kernels of R and W."""
     found: dict[Block, int] = {}
     for block in ("R", "W"):
         form = next(form for form in forms if form.blocks == (block,))
         array = arrays[form.name]
         if array.ndim != 2:
-            raise SpecError(f"{where}{form.name}: shape {list(array.shape)}; must have two axes")
+            raise SpecError(f"{where}{form.name}: shape {list(array.shape)}; must have 2 dimensions")
         across, along = array.shape[::-1] if framework.transposed else array.shape
         found[block] = along
         count = len(form.gates)
@@ -107,7 +107,7 @@ def _sizes(
 def _blocks(
     framework: Framework, form: TensorForm, array: Array, hidden_size: int, input_size: int, where: str
 ) -> dict[tuple[Block, str], Array]:
-    """The canonical blocks that a tensor holds."""
+    """Split a tensor into canonical blocks."""
     shape = _shape(framework, form, hidden_size, input_size)
     if array.shape != shape:
         raise SpecError(f"{where}{form.name}: shape {list(array.shape)}; must be {list(shape)}")
@@ -130,7 +130,7 @@ def _shape(framework: Framework, form: TensorForm, hidden_size: int, input_size:
 
 
 def write(framework: Framework, spec: Spec, weights: Weights, *, where: str = "") -> list[dict[str, Array]]:
-    """Bring canonical weights into a framework's form.
+    """Convert canonical weights to a framework's tensors.
 
     Biases for which the framework has no place are added to those next to them, where that keeps the
     function: they can't be split again.
@@ -177,8 +177,8 @@ def _write_direction(
             continue
         if gate == "h" and spec.linear_before_reset:
             raise SpecError(
-                f"{where}B: Rbh is not zero; must be, as a GRU of {framework.name} adds no bias to what the "
-                "reset gate multiplies"
+                f"{where}B: Rbh is not zero; must be zero, because a {framework.name} GRU has no bias inside "
+                "the reset gate's product"
             )
         blocks["Wb", gate] = _sum(blocks["Wb", gate], blocks["Rb", gate])
 
@@ -192,7 +192,7 @@ def _write_direction(
 
 
 def _sum(a: Array, b: Array) -> Array:
-    """The sum a + b, rounded once, also in 16-bit types."""
+    """Return a + b, rounded once, also in 16-bit types."""
     with default_float_mode():
         return (a.astype(np.float64) + b.astype(np.float64)).astype(a.dtype)
 
@@ -203,8 +203,7 @@ def find_activation(framework: Framework, name: object, argument: str) -> Activa
         known = ", ".join(framework.activations)
         raise SpecError.of(
             argument,
-            f"{shown(name)}, which onegru does not have as {framework.name} computes it; must be "
-            f"one of {known}",
+            f"{shown(name)}; not supported as {framework.name} computes it; must be one of {known}",
         )
     return framework.activations[name]
 
@@ -227,4 +226,4 @@ def activation_name(framework: Framework, function: Activation, argument: str = 
         if own == function:
             return name
     known = ", ".join(map(str, dict.fromkeys(framework.activations.values())))
-    raise SpecError.of(argument, f"{function}, which {framework.name} does not have; must be one of {known}")
+    raise SpecError.of(argument, f"{function}; not available in {framework.name}; must be one of {known}")

@@ -1,1 +1,1 @@
-"""Whole models: loading, running, streaming and describing them."""
+"""Load, run, stream and describe whole models."""

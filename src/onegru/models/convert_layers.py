@@ -39,7 +39,7 @@ from onegru.models.select_layers import joined
 from onegru.operators.schema import CANONICAL_AXES, Role
 from onegru.system.atomic_write import naming, write_files
 
-_SIZES = ((7, 4), (1, 1))  # steps and rows of the random inputs, where the target leaves them open
+_SIZES = ((7, 4), (1, 1))  # (T, B) of the random inputs where the target does not fix them
 
 _Slot = tuple[Role, int]  # a role, and the layer's number where each layer has its own
 
@@ -58,7 +58,7 @@ class OutputCheck:
 
     @property
     def agrees(self) -> bool:
-        """Whether they differ by no more than they may."""
+        """Whether the difference is within the tolerance."""
         return self.difference.max_abs <= self.tolerance
 
 
@@ -73,11 +73,12 @@ def convert_layers(
         save_layers(source, written, **options)  # type: ignore[arg-type]
         try:
             checks = _check(source, written)
-        except (FormatError, SpecError) as error:  # which names the temporary file
+        except (FormatError, SpecError) as error:  # its message names the temporary file
             words = str(error).replace(str(written), str(target))
-            raise type(error)(f"cannot be checked, and was not written: {words}") from error.__cause__
+            words = f"not written, because the result cannot be checked: {words}"
+            raise type(error)(words) from error.__cause__
         if all(item.agrees for item in checks):
-            if target.suffix.lower() == ".xml":  # `save_layers` knows how to replace two files
+            if target.suffix.lower() == ".xml":  # `save_layers` can replace two files
                 save_layers(source, target, **options)  # type: ignore[arg-type]
             else:
                 write_files([(target, lambda file: file.write(written.read_bytes()))])
@@ -126,13 +127,13 @@ def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[OutputC
 
 
 def _slots(model: Model) -> dict[str, tuple[_Slot, str]]:
-    """The role, layer and axes of each input and output of a written model."""
+    """Return the role, layer index and axes of each input and output of a written model."""
     by_value: dict[str, tuple[_Slot, str]] = {}
     for index, gru in enumerate(model.gru_nodes):
         names = {**step_of(gru).inputs, **step_of(gru).outputs}
         for port in step_of(gru).ports:
             if port.role in CANONICAL_AXES and port.name in names:
-                place = index if port.role in ("initial_h", "Y_h") else 0  # there is one of each other
+                place = index if port.role in ("initial_h", "Y_h") else 0  # others exist only once
                 by_value.setdefault(names[port.name], ((port.role, place), port.axes))
     found = {}
     for info in (*model.inputs, *model.outputs):
@@ -143,7 +144,7 @@ def _slots(model: Model) -> dict[str, tuple[_Slot, str]]:
 
 
 def _fixed_sizes(model: Model, slots: Mapping[str, tuple[_Slot, str]]) -> dict[str, int]:
-    """The numbers of steps and rows that a model fixes; a cell takes one step."""
+    """Return the T and B that a model fixes; a cell has T = 1."""
     for info in model.inputs:
         (role, _), axes = slots[info.name]
         if role == "X":

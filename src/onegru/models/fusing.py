@@ -1,4 +1,4 @@
-"""The decomposed GRUs of a model: found, and replaced in memory."""
+"""Find and replace the decomposed GRUs of a model in memory."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from onegru.formats.openvino.document import IrDocument
     from onegru.fusion.search import Fused, NearMiss, Progress
 
-_MOST_NAMED = 5  # of the near misses, in a message
+_MOST_NAMED = 5  # near misses that a message names
 
-_LONGEST = 200  # of their messages, in ours
+_LONGEST = 200  # characters of another error's message in onegru's message
 
-# What blends an old and a new state, what scales each of them, and what takes products with matrices.
+# Operators that blend the old and the new state, scale them, and multiply matrices.
 _BLENDS = {"Add", "Sub", "Sum", "Where"}
 _SCALES = {"Mul", "Div", "Where"}
 _PRODUCTS = {"MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Einsum"}
@@ -52,11 +52,11 @@ def replace_decomposed(source: Source, model: ModelProto, progress: Progress | N
     def size(graph_of: ModelProto) -> int:
         return sum(not is_plain_constant(node) for node in all_nodes(graph_of.graph.node))
 
-    add_augru_functions(model, source)  # broken ones end the process in onnx's shape inference
+    add_augru_functions(model, source)  # broken functions crash the process in onnx's shape inference
     model = unfold_functions(source, model)
     kinds = {node.op_type.removeprefix("QLinear") for node in all_nodes(model.graph.node)}
     before = size(model)
-    if not (kinds & _BLENDS and kinds & _SCALES and kinds & _PRODUCTS):  # which spares most models the search
+    if not (kinds & _BLENDS and kinds & _SCALES and kinds & _PRODUCTS):  # no search for most models
         return Decomposed(model, (), (), (before, before))
     from onegru.fusion.onnx.model import fuse_model
 
@@ -75,7 +75,7 @@ def replace_decomposed(source: Source, model: ModelProto, progress: Progress | N
     except OneGRUError:
         raise
     except BROKEN as error:
-        if error in raised:  # the caller's own
+        if error in raised:  # the caller's function raised it
             raise
         words = " ".join(f"{type(error).__name__}: {error}".split())
         raise source.error(f"cannot be searched for decomposed GRUs ({words[:_LONGEST]})") from error
@@ -109,7 +109,7 @@ def find_in_ir(file: Opened, progress: Progress | None = None, *, only_layers: b
 
 
 def _layer_count(root: ET.Element) -> int:
-    """How many layers compute something, those in bodies included."""
+    """Count the layers that compute something, including layers in bodies."""
     layers = root.iterfind(".//layer")
     return sum(layer.get("type") not in ("Const", "Parameter", "Result") for layer in layers)
 
@@ -124,7 +124,7 @@ def find_in_file(file: Opened) -> Decomposed | DecomposedIr:
 
 
 def fusing_hint(path: str | os.PathLike[str]) -> str:
-    """Words on the decomposed GRUs of a model's file without GRU nodes; "" where none are found."""
+    """Return a hint that `onegru fuse` helps; "" if the file has no decomposed GRUs."""
     with suppress(OneGRUError, OSError):
         file = open_model("path", path)
         format_of(file).read_graph(file, again=True)  # first, because it rejects malicious files
@@ -147,7 +147,7 @@ def tflite_graph(file: Opened) -> tuple[Graph, Decomposed]:
 
 
 def fused_graph(file: Opened) -> Graph:
-    """The graph of a model's file with its decomposed GRUs replaced. Raises as `onegru.load` does."""
+    """Return the graph of a file with its decomposed GRUs replaced. Raises the errors of `onegru.load`."""
     if file.kind is Kind.OPENVINO:
         from onegru.formats.openvino.reader import read_ir
 
@@ -166,7 +166,7 @@ def with_sequences(file: Opened, graph: Graph) -> Graph:
     try:
         found = find_in_ir(file, only_layers=True)
         return replace(found.document.graph(file.path), file=file) if found.fused else graph
-    except FormatError:  # which `read_ir` lets through: as it is
+    except FormatError:  # `read_ir` accepts it, so the graph stays unchanged
         return graph
 
 
@@ -180,26 +180,26 @@ def fused_onnx(source: Source, data: bytes) -> Graph:
 
 
 def _fused_onnx(graph: Graph, source: Source, model: ModelProto) -> Graph:
-    """The graph of a model, which this changes, with its decomposed GRUs replaced; `graph` without any."""
+    """Replace the decomposed GRUs of a model in place; return the new graph, or `graph` if unchanged."""
     from onegru.formats.onnx.parse import parse_onnx
     from onegru.formats.onnx.validate import serialized
 
     found = replace_decomposed(source, model)
     if not found.fused:
         return graph
-    # What another runtime is given is no longer the file, whose folder still has the external data.
+    # Another runtime gets this data, not the file. The external data stay in the file's folder.
     data = serialized(source, found.model)
     return replace(parse_onnx(data, replace(source, file=None)), data=data)
 
 
 def nothing_found(name: str, missed: tuple[NearMiss, ...], opset: int = OLDEST_OPSET) -> FormatError:
-    """The error for a caller who asked to fuse a model in which nothing can be fused."""
+    """Return the error for a model in which nothing can be fused."""
     words = f"{name}: it has no decomposed GRU that could be fused; nothing was written"
     if opset < OLDEST_OPSET:
-        return FormatError(f"{words}: it has opset {opset}, and they are found from {OLDEST_OPSET} on")
+        return FormatError(f"{words}: it has opset {opset}; must have at least opset {OLDEST_OPSET}")
     if missed:
         named = [f"{miss.place!r}: {miss.reason}" for miss in missed[:_MOST_NAMED]]
         if len(missed) > _MOST_NAMED:
-            named.append(f"{len(missed) - _MOST_NAMED} more, which `onegru inspect` lists")
+            named.append(f"{len(missed) - _MOST_NAMED} more; list them with `onegru inspect`")
         words += f". {count(len(missed), 'near miss')}: {'; '.join(named)}"
     return FormatError(words)

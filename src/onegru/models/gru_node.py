@@ -1,4 +1,4 @@
-"""The GRU nodes of a model, each with its layer, which is made once if its weights are constants."""
+"""The GRU nodes of a model, and their layers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class GruNode:
-    """One GRU node of a model."""
+    """A GRU node of a model, with its layer if the weights are constants."""
 
     def __init__(
         self, node: GruStep, place: str, options: EngineOptions, later: Callable[[], object] | None = None
@@ -41,18 +41,18 @@ class GruNode:
         self._lowered: Lowered | None = None
         self._weights: tuple[object, ...] = ()
         self._is_fixed = False
-        # Weights of the last run that had others, and what was made of them.
+        # The computed weights of the last run, and their layer.
         self._last: tuple[tuple[Array | None, ...], GRU, Lowered] | None = None
         self._has_told = False
 
     @property
     def name(self) -> str:
-        """The node's name."""
+        """Node name."""
         return self._step.name
 
     @property
     def operator(self) -> str:
-        """The operator and its version, such as "GRU-14"."""
+        """Operator and version, such as "GRU-14"."""
         return str(self._step.operator)
 
     @property
@@ -62,19 +62,19 @@ class GruNode:
 
     @property
     def layer(self) -> GRU | None:
-        """Its layer; None if its weights are computed in each run."""
+        """The node's layer; None if its weights are computed in each run."""
         self._prepare_now()
         return self._layer
 
     @property
     def has_own_state(self) -> bool:
-        """Whether its initial state is a constant other than zero, which is not part of the layer."""
+        """Whether the initial state is a nonzero constant, which is not part of the layer."""
         self._prepare_now()
         return self._has_own_state
 
     @property
     def weights(self) -> tuple[Array, ...]:
-        """W, R and, if given, B, as the node takes them; empty if they are computed in each run."""
+        """W, R and, if present, B, in the node's layout; empty if they are computed in each run."""
         self._prepare_now()
         return tuple(np.asarray(array) for array in self._weights if array is not None)
 
@@ -90,11 +90,11 @@ class GruNode:
 
     @property
     def _has_fixed_layer(self) -> bool:
-        """Whether no run has other weights than those of its layer."""
+        """Whether every run uses the weights of the layer."""
         return self.layer is not None and self._is_fixed
 
     def _prepare_now(self) -> None:
-        """Make the layer of a node that a runtime runs, as somebody looks at it."""
+        """Create the layer of a node that another runtime runs, at its first access."""
         later, self._later = self._later, None
         if later is not None:
             later()
@@ -125,7 +125,7 @@ class GruNode:
         return state_of(self, _later=None, _last=None)
 
     def _runner(self) -> Runner:
-        """What runs the node, on the fast path if there is one."""
+        """Return the function that runs the node, on the fast path if possible."""
         node, fixed = self._step, WEIGHTS if self._is_fixed else ()
         reads = {value for name, value in node.inputs.items() if name not in fixed}
         if self._layer is None:
@@ -136,7 +136,7 @@ class GruNode:
         return Runner(reads, lambda values: fast(values) if self._has_defaults(values) else self._run(values))
 
     def _has_defaults(self, values: Mapping[str, object]) -> bool:
-        """Whether the weights are those of the layer."""
+        """Whether the run uses the layer's weights."""
         return all(a is b for a, b in zip(self._weights_in(values), self._weights, strict=True))
 
     def _run(self, values: dict[str, Any]) -> None:
@@ -154,14 +154,14 @@ class GruNode:
         values.update((node.outputs[name], array) for name, array in results.items())
 
     def _add_state(self, given: dict[str, Any], layer: GRU) -> None:
-        """Use zeros for an initial state that was left out."""
+        """Use zeros for an omitted initial state."""
         ports = {port.role: port for port in self._step.ports}
         state = ports["initial_h"]
         if state.name in given and given[state.name] is None:
             spec, axes = layer.spec, ports["X"].axes
             shape = np.shape(given[ports["X"].name])
             sizes = {**dict(zip(axes, shape, strict=False)), "D": spec.num_directions, "H": spec.hidden_size}
-            if len(shape) == len(axes):  # else X will be refused
+            if len(shape) == len(axes):  # otherwise X is rejected later
                 given[state.name] = np.zeros([sizes[axis] for axis in state.axes], numpy_dtype(spec.dtype))
 
     def _trace(self, runs: Sequence[Mapping[str, Array]], source: str) -> GateTrace:
@@ -169,7 +169,7 @@ class GruNode:
         from onegru.layers.gates.data import join_runs
 
         if not runs:
-            raise SpecError.of("node", f"{self.name!r} did not run on these inputs; must be one that did")
+            raise SpecError.of("node", f"{self.name!r} did not run on these inputs; must be a node that runs")
         return join_runs([self._trace_once(arrays, source) for arrays in runs])
 
     def _trace_once(self, arrays: Mapping[str, Array], source: str) -> GateTrace:
@@ -203,7 +203,7 @@ class GruNode:
         return tuple(values[inputs[name]] if name in inputs else None for name in WEIGHTS)
 
     def _made(self, weights: tuple[object, ...]) -> tuple[GRU, Lowered]:
-        """The layer of weights that a run has, which is made when they have changed."""
+        """Return the layer for computed weights; it is created again only if they have changed."""
         arrays = tuple(None if array is None else np.asarray(array) for array in weights)
         last = self._last
         if last is not None and all(map(_same_bits, arrays, last[0])):
@@ -282,9 +282,9 @@ def find_node(nodes: Sequence[GruNode], node: object) -> int:
         if len(found) == 1:
             return found[0]
         if found:
-            raise SpecError.of(
-                "node", f"{len(found)} nodes are called {shown(node)}; must be one of {found}, an index"
-            )
+            indices = f"{', '.join(map(str, found[:-1]))} or {found[-1]}"
+            words = f"{len(found)} nodes are called {shown(node)}; use an index: {indices}"
+            raise SpecError.of("node", words)
         names = ", ".join(repr(item.name) for item in nodes) or "none"
         raise SpecError.of("node", f"{shown(node)}; must be one of the GRU nodes: {names}")
     index = integer("node", node)
@@ -296,7 +296,7 @@ def find_node(nodes: Sequence[GruNode], node: object) -> int:
 def _fast_run(
     node: GruStep, layer: GRU, otherwise: Callable[[dict[str, Any]], None]
 ) -> Callable[[dict[str, Any]], None]:
-    """The fast path to a node's outputs, by a layer's call; `otherwise` is the general path."""
+    """Return the fast path, which calls the layer directly; `otherwise` is the general path."""
     ports = {port.role: port for port in node.ports}
     x, h, lens, scores = (
         node.inputs.get(ports[role].name) if role in ports else None
@@ -306,7 +306,7 @@ def _fast_run(
     is_cell, layout = "T" not in ports["X"].axes, int(ports["X"].axes.startswith("BT"))
     is_required = ports["initial_h"].required
     types = {np.dtype(name) for name in ports["sequence_lens"].types or ()} if lens is not None else ()
-    is_by_direction = "Y" in ports and ports["Y"].axes.startswith("BDT")  # where a layer's call gives BTDH
+    is_by_direction = "Y" in ports and ports["Y"].axes.startswith("BDT")  # a layer's call returns BTDH
     try_call = layer.try_call
 
     def run(values: dict[str, Any]) -> None:
@@ -323,7 +323,7 @@ def _fast_run(
         ):
             return otherwise(values)  # the specification allows no other type
         if attention is not None and np.ndim(attention) != 3:
-            return otherwise(values)  # where a layer would also take two
+            return otherwise(values)  # a layer would also accept 2 dimensions
         done = try_call(X, state, sequence_lens=lengths, attention=attention, layout=layout)
         if done is None:
             return otherwise(values)
@@ -336,39 +336,39 @@ def _fast_run(
     return run
 
 
-# What other modules of the package ask of a node, and no user.
+# Internal functions for other modules of the package.
 
 
 def step_of(node: GruNode) -> GruStep:
-    """The node in its graph."""
+    """Return the node in its graph."""
     return node._step
 
 
 def runner_of(node: GruNode) -> Runner:
-    """What runs it, on the fast path if there is one."""
+    """Return the function that runs the node, on the fast path if possible."""
     return node._runner()
 
 
 def has_fixed_layer(node: GruNode) -> bool:
-    """Whether its layer is the same in every run."""
+    """Whether the layer is the same in every run."""
     return node._has_fixed_layer
 
 
 def trace_node(node: GruNode, runs: Sequence[Mapping[str, Array]], source: str) -> GateTrace:
-    """Its gates in these runs."""
+    """Return the gates of the node in these runs."""
     return node._trace(runs, source)
 
 
 def ports_for(node: GruStep, lowered: Lowered) -> Sequence[Port]:
-    """The ports of a run to come."""
+    """Return the ports for a new run."""
     return _ports_of(lowered) if node.full_length else lowered.ports
 
 
 def _ports_of(lowered: Lowered) -> list[Port]:
-    """The ports of a run that has been: a node that takes all steps is not given its lengths."""
+    """Return the ports of a finished run, with optional lengths: nodes that use all steps have none."""
     return [replace(port, required=False) if port.role == "sequence_lens" else port for port in lowered.ports]
 
 
 def repeat(node: GruNode, layer: GRU, arrays: Mapping[str, Array]) -> Callable[[], dict[str, Array]]:
-    """What repeats a run of it with another layer."""
+    """Return a function that repeats a run of the node with another layer."""
     return node._repeat(layer, arrays)

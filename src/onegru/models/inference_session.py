@@ -1,4 +1,4 @@
-"""ONNX Runtime's session with onegru inside: a program that uses ONNX Runtime changes one import."""
+"""A drop-in replacement for ONNX Runtime's `InferenceSession`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Provider = str | tuple[str, Mapping[str, object]]
 class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     """`onnxruntime.InferenceSession` with onegru's execution provider.
 
-    In all else it is that class: methods, options, input and output binding, exceptions. AUGRU nodes need no
-    function in the file, without which ONNX Runtime alone opens none.
+    Methods, options, input and output binding, and exceptions are those of ONNX Runtime's class. AUGRU nodes
+    need no function in the file. ONNX Runtime without onegru cannot open such a file.
 
     Args:
         path_or_bytes: an ONNX model's file, or its content.
@@ -52,7 +52,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         MissingExtraError: this ONNX Runtime is too old.
 
     Warns:
-        SpecWarning: a GRU node holds something without effect.
+        SpecWarning: a GRU node has an attribute or input without effect.
 
     ONNX Runtime's exceptions pass through; the message for an invalid GRU node is onegru's.
     """
@@ -84,7 +84,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         for name, wanted in asked._asdict().items():
             found = getattr(self._engine_options, name)
             if wanted not in (None, False, "auto", found):
-                raise SpecError.of(name, f"{wanted!r}; must be {found!r}, as the provider's options say")
+                raise SpecError.of(name, f"{wanted!r}; must be {found!r}, as in the provider's options")
         for name, without in (("weight_storage", None), ("flush_subnormals", False)):
             found = getattr(self._engine_options, name)
             if self._engine_options.engine == "reference" and found != without:
@@ -100,9 +100,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._model: Model | None = None
         self._set: tuple[Any, Any] | None = None  # the arguments of the last `set_providers`
         if self._engine_options.named:
-            self.model  # noqa: B018  refuses names that no node has
+            self.model  # noqa: B018  rejects names that no node has
         super().__init__(model, sess_options, chosen, chosen_options, **kwargs)
-        self._made = {*vars(self), "_made"} - before  # what no pickle needs
+        self._made = {*vars(self), "_made"} - before  # not pickled
 
     def _with_own(
         self,
@@ -110,14 +110,14 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         options: Sequence[Mapping[object, object]] | None,
         asked: EngineOptions,
     ) -> tuple[list[Provider], list[Mapping[object, object]] | None, EngineOptions]:
-        """The providers, onegru's among them; their options; those that onegru's has, or are `asked` for."""
+        """Return all providers including onegru's, their options, and the options of onegru's engine."""
         if isinstance(providers, str) or not isinstance(providers, Sequence | None):
             raise SpecError.of("providers", f"{shown(providers)}; must be a list of names")
         chosen = list(providers or [_CPU])
         for item in chosen:
             if not isinstance(item, str) and not (isinstance(item, tuple) and len(item) == 2):
                 raise SpecError.of(
-                    "providers", f"{shown(item)}; must be names, or tuples of a name and options"
+                    "providers", f"{shown(item)}; must contain names, or tuples of a name and options"
                 )
         own = register()
         names = [item if isinstance(item, str) else item[0] for item in chosen]
@@ -133,7 +133,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         if found is not None and place < len(found):
             told = found[place]
         if not isinstance(told, Mapping):
-            return chosen, found, model_options(*asked)  # ONNX Runtime will say what is wrong
+            return chosen, found, model_options(*asked)  # ONNX Runtime raises the error
         given: dict[Any, Any] = {**asked.texts, **told}
         if found is None:
             chosen[place] = (own, given)
@@ -155,7 +155,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._model = None
         try:
             if self._engine_options.named:
-                self.model  # noqa: B018  refuses names that no node has
+                self.model  # noqa: B018  rejects names that no node has
             super().set_providers(chosen, options)
         except BaseException:
             self._engine_options, self._model = before
@@ -164,7 +164,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     @classmethod
     def _of(cls, providers: tuple[Any, Any] | None, *made_with: Any) -> Self:
-        """A session of this class, made from one that was pickled or copied."""
+        """Create a session from a pickled or copied session."""
         session = cls.__new__(cls)
         *arguments, options, kwargs = made_with
         InferenceSession.__init__(session, *arguments, **{**options._asdict(), **kwargs})
@@ -181,7 +181,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
     @property
     def model(self) -> Model:
-        """The model as onegru sees it, with its GRU layers and streams. This session runs it."""
+        """The `onegru.Model` of this session, with its GRU nodes; this session runs it."""
         if self._model is None:
             with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given with the session
                 graph = graph_of(self._given, folder=self._folder)
@@ -198,7 +198,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
 
 def _folder_of(options: Any) -> Path | None:
-    """The folder of external data that ONNX Runtime's options name."""
+    """Return the external-data folder in ONNX Runtime's options; None if it is not set."""
     try:
         return Path(os.path.realpath(options.get_session_config_entry(_FOLDER)))
     except (AttributeError, RuntimeError):  # there are no options, or they do not name it
@@ -240,10 +240,10 @@ class _OpenedModel(RuntimeModel):
     whole: RuntimeModel
 
     def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:
-        """The session's `run`; for an observer, another session's."""
+        """Return the session's `run`; with an observer, the `run` of another session."""
         if observer is not None:
             return self.whole.open(options, observer)
-        session = self.session  # not opened yet, if names of nodes have to be checked first
+        session = self.session  # not opened yet if node names must be checked first
 
         def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
             names = [output.name for output in session.get_outputs()]

@@ -1,4 +1,4 @@
-"""Checks of a model's inputs against their types and shapes in the file."""
+"""Check a model's inputs against their types and shapes in the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onegru.formats.graph import TensorInfo
 
 
 class Inputs:
-    """A model's inputs, for the fast path of their check."""
+    """A fast check of a model's inputs."""
 
     def __init__(self, infos: Sequence[TensorInfo]) -> None:
         self._looks = [_look(info) for info in infos]
@@ -23,14 +23,14 @@ class Inputs:
         self._is_same = all(name == value for name, value, _, _, _ in self._looks)
 
     def plain(self, inputs: Mapping[str, object]) -> Mapping[str, object] | None:
-        """The array of each input, by the steps' name for it; None if it takes the general path."""
+        """Return the input arrays by their names in the graph; None to use the general check."""
         if not self._known or len(inputs) != len(self._looks):
             return None
         for name, _, dtype, shape, open_axes in self._looks:
             array = inputs.get(name)
             if type(array) is not np.ndarray:
                 return None
-            # What was pickled, as by another process, has an equal type that is another object.
+            # An unpickled array, such as from another process, has an equal but different dtype object.
             if array.dtype is not dtype and array.dtype != dtype:
                 return None
             have = array.shape
@@ -47,7 +47,7 @@ _Look = tuple[str, str, "np.dtype[Any] | None", tuple[int | None, ...], bool]
 
 
 def _look(info: TensorInfo) -> _Look:
-    """An input's name, the steps' name for it, its type if plain, its sizes, whether one of them is open."""
+    """Return an input's name, name in the graph, type if plain, sizes, and whether a size is open."""
     shape = tuple(size if isinstance(size, int) else None for size in info.shape or ())
     plain = info.is_tensor and info.shape is not None and info.dtype not in ("str", "unknown")
     return info.name, info.value, numpy_dtype(info.dtype) if plain else None, shape, None in shape

@@ -1,4 +1,4 @@
-"""A description of the GRUs in a file, as plain data, without running anything."""
+"""Describe the GRUs in a file without running the model."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Inspection(CardReport):
             facts.append(("other nodes", f"{self.other_nodes:,}"))
         if self.decomposed:
             facts.append(("decomposed into other operators", str(len(self.decomposed))))
-            facts.append(("to make GRU nodes of them", f"onegru fuse {self.path} TARGET"))
+            facts.append(("to replace them by GRU nodes", f"onegru fuse {self.path} TARGET"))
         headings = ("GRU", "operator", "input → hidden", "direction", "reset gate", "activations")
         if self.streaming:
             facts.append(("streaming", self.streaming))
@@ -112,11 +112,15 @@ Inspection.__module__ = "onegru.reports"
 def inspect(path: str | os.PathLike[str]) -> Inspection:
     """Describe the GRUs of a file, and known problems in other runtimes.
 
-    The model is not run, so an ONNX model needs only onnx. (Weights that nodes compute from constants are
-    described if the model's runtime is installed.)
+    The description includes sizes, direction, reset gate, activations, and other runtimes that fail on the
+    GRUs. An ONNX model needs only the package onnx. If nodes compute weights from constants, their sizes
+    need the model's runtime as well.
 
     Args:
         path: any file that `onegru.load` or `onegru.load_layers` reads.
+
+    Returns:
+        the description, which prints as a table in notebooks.
 
     Raises:
         FormatError: the file is broken, or of a kind without GRUs.
@@ -148,12 +152,12 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
 
 
 def _described(file: Opened) -> dict[str, Any]:
-    """What an inspection says of the decomposed GRUs of a model that can be read."""
+    """Return the fields of an inspection about decomposed GRUs."""
     from onegru.fusion.search import NearMiss
 
     try:
         found = find_in_file(file)
-    except FormatError as error:  # the rest can be told all the same
+    except FormatError as error:  # the rest of the inspection is still valid
         return {"near_misses": (NearMiss(str(file), str(error).removeprefix(f"{file}: ")),)}
     return {
         "decomposed": found.fused,
@@ -163,7 +167,7 @@ def _described(file: Opened) -> dict[str, Any]:
 
 
 def report(model: Model) -> tuple[GruReport, ...]:
-    """A report on each GRU node of a model, in running order."""
+    """Return a report on each GRU node of a model, in execution order."""
     return report_nodes(model.inputs, model.gru_nodes)
 
 

@@ -18,8 +18,8 @@ from onegru.models.gru_node import step_of
 from onegru.models.model import Model, graph_in, runs_of_nodes
 from onegru.timeline.read import Timeline, read_timeline
 
-# What keeps the meaning of lengths: their type, shape and order may change. Of these the first input is
-# followed, or each of those named.
+# Operators that keep the meaning of lengths, although type, shape and order may change, with the indices of
+# the inputs to follow.
 _KEPT: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(
         movers(Elements.KEPT | Elements.PERMUTED | Elements.CUT | Elements.REPEATED, casts=True), (0,)
@@ -29,12 +29,12 @@ _KEPT: Mapping[str, tuple[int, ...]] = {
     "Where": (1, 2),
     **dict.fromkeys(("ReduceMax", "ReduceMin"), (0,)),
 }
-# What brings them into another unit, as strides do: the recurrence's steps are then not the input's.
+# Operators that change their unit, as for strides: the recurrence's steps are then not the input's steps.
 _SCALED: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Sum", "Mod"), tuple(range(8))),
     **dict.fromkeys(("Floor", "Ceil", "Round"), (0,)),
 }
-# Where a value counts steps in another way: as it hides or picks some of them, of what is no constant.
+# Operators that use a value as a step count to mask or select steps of a non-constant input.
 _COUNTED: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("Less", "LessOrEqual", "Greater", "GreaterOrEqual"), (0, 1)),
     **dict.fromkeys(("Gather", "GatherElements", "GatherND", "Range"), (1,)),
@@ -63,7 +63,7 @@ _known: WeakKeyDictionary[Model, _Known] = WeakKeyDictionary()
 
 
 def find_lengths(model: Model) -> Mapping[str, LengthsInput]:
-    """The inputs that hold lengths, by name; none of a model whose operators cannot be followed."""
+    """Return the inputs that contain lengths, by name; empty if onegru cannot follow the operators."""
     return _look(model).found
 
 
@@ -92,7 +92,7 @@ def count_steps(model: Model, inputs: Mapping[str, Any]) -> dict[str, int]:
 
 
 def steps_in(model: Model, seen: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, int]:
-    """The same of a run, from what `Model._all_runs` says of it."""
+    """Return the same from the result of `Model._all_runs`."""
     found: dict[str, int] = {}
     for gru, runs in zip(model.gru_nodes, seen, strict=True):
         ports = {port.role: port for port in step_of(gru).ports}
@@ -135,7 +135,7 @@ def _find(timeline: Timeline) -> dict[str, LengthsInput]:
 
 
 def _takers(flow: Flow) -> Iterator[tuple[Flow, Op, int, int | None]]:
-    """What takes lengths, and where it lies; the place of these, and the axis of steps of a recurrence."""
+    """Yield the flow, operator and input index of each user of lengths, and a recurrence's time axis."""
     waiting = [flow]
     while waiting:
         here = waiting.pop()
@@ -157,7 +157,7 @@ def _takers(flow: Flow) -> Iterator[tuple[Flow, Op, int, int | None]]:
 
 
 def _roots(flow: Flow, name: str) -> Iterator[tuple[str, bool]]:
-    """What a value is made of by operators that keep lengths lengths, and whether in another unit."""
+    """Yield the values that lengths are computed from, and whether their unit differs."""
     waiting, seen = [(flow, name, False)], set[tuple[int, str, bool]]()
     while waiting:
         here, name, is_scaled = waiting.pop()

@@ -1,4 +1,4 @@
-"""`load`: a model from a file, or from memory."""
+"""Load a model from a file or from memory."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def load(
 ) -> Model:
     """Load a model with GRUs.
 
-    A loop in an IR that does nothing but what a GRUCell or AUGRUCell does, at each step of one axis, is
-    loaded as a sequence, which gives the same bits.
+    In an IR, a loop over one axis that only runs a GRUCell or AUGRUCell is loaded as a sequence layer. The
+    results are bitwise identical.
 
     Args:
         path: an ONNX model, or an OpenVINO IR (with its `.bin` in the same folder). The kind is detected from
@@ -56,7 +56,7 @@ def load(
         OSError: the file cannot be opened.
 
     Warns:
-        SpecWarning: a node holds something without effect.
+        SpecWarning: a node has an attribute or input without effect.
     """
     options = model_options(engine, weight_storage, activation_storage, flush_subnormals)
     return Model(graph_of(path, fuse=flag("fuse", fuse)), options)
@@ -68,7 +68,7 @@ def graph_of(path: object, *, fuse: bool = False, folder: Path | None = None) ->
         return _in_memory(path, fuse, folder)
     file = open_model("path", path)
     if fuse:
-        from onegru.models.fusing import fused_graph  # which takes long to import
+        from onegru.models.fusing import fused_graph  # slow import
 
         return fused_graph(file)
     graph = format_of(file).read_graph(file)
@@ -80,10 +80,10 @@ def graph_of(path: object, *, fuse: bool = False, folder: Path | None = None) ->
 
 
 def _in_memory(model: object, fuse: bool, folder: Path | None) -> Graph:
-    """The graph in the bytes of an ONNX model, or in a ModelProto."""
+    """Return the graph of an ONNX model in memory."""
     if not isinstance(model, bytes | bytearray | memoryview) and not hasattr(model, "SerializeToString"):
         raise SpecError.of(
-            "path", f"{shown(model)}; must be the name of a file, the bytes of an ONNX model, or a ModelProto"
+            "path", f"{shown(model)}; must be a path, the bytes of an ONNX model, or a ModelProto"
         )
     with needs_extra("onnx", "onnx", "an ONNX model"):
         from onegru.formats.onnx.parse import parse_onnx
@@ -92,11 +92,11 @@ def _in_memory(model: object, fuse: bool, folder: Path | None) -> Graph:
     data = bytes(model) if isinstance(model, bytes | bytearray | memoryview) else serialized(source, model)
     kind = kind_of_start(data[:1024], len(data))
     if kind is Kind.OPENVINO:
-        raise source.error(f"{kind.words}, which must be loaded by the name of its file, for its .bin")
+        raise source.error(f"{kind.words}; must be loaded by its path, because it needs its .bin file")
     if kind not in (Kind.ONNX, Kind.UNKNOWN):
-        raise source.error(f"{kind.words}; only an ONNX model is loaded from memory")
+        raise source.error(f"{kind.words}; must be an ONNX model")
     if fuse:
-        from onegru.models.fusing import fused_onnx  # which takes long to import
+        from onegru.models.fusing import fused_onnx  # slow import
 
         graph = fused_onnx(source, data)
         return graph if graph.data else replace(graph, data=data)

@@ -1,4 +1,4 @@
-"""The GRU layers of files: models, checkpoints, and onegru's own."""
+"""Load GRU layers from models and checkpoints."""
 
 from __future__ import annotations
 
@@ -23,32 +23,38 @@ def load_layers(
 ) -> dict[str, GRU | Stack]:
     """Load the GRU layers of a file.
 
+    The content determines the kind of file:
+
+    - a PyTorch checkpoint: a state dict, or mappings and lists that contain state dicts. No code in the file
+      is run.
+    - a safetensors file with PyTorch's or onegru's tensor names
+    - a saved Keras model (`.keras`, `.h5`)
+    - a TensorFlow Lite, OpenVINO or ONNX model
+
     Args:
-        path: a PyTorch checkpoint (a state dict, or mappings and lists that hold some; none of its code is
-            run), a safetensors file (with PyTorch's names, or onegru's own), a saved Keras model (`.keras`,
-            `.h5`), a TensorFlow Lite, OpenVINO or ONNX model. Its type is detected from its content.
-        name: the only layer to load, by its name in the result; None for all.
-        keras_version: the version of Keras that saved the file, 2.0 to 3, such as "2.3", if the file does not
-            tell it: defaults and one activation have changed. None if it does, as nearly all do.
+        path: the path of the file.
+        name: the layer to load, by its name in the result. Default: None (all layers).
+        keras_version: the version of Keras that saved the file, 2.0 to 3, such as "2.3", because defaults
+            differ between versions. Needed only if the file does not contain it. Default: None (read from
+            the file).
 
     Returns:
-        the layers by name, in the file's order: for PyTorch the prefix of their tensors ("" if there is
-        none), for Keras the layer's name ("encoder/gru" within a model "encoder"), for ONNX, OpenVINO and
-        TensorFlow Lite the name of a node with constant weights. A repeated name gets a number. Other layers
-        are left out, such as LSTMs, and cells with further tensors under their name, which no GRU of PyTorch
-        has.
+        the layers by name, in the file's order. The name is the prefix of the tensors in a PyTorch file (""
+        if there is none), the layer's name in a Keras file ("encoder/gru" in a model "encoder"), or the name
+        of a node with constant weights. A repeated name gets a number. Other layers are skipped, such as
+        LSTMs and cells with tensors that a PyTorch GRU does not have.
 
     Raises:
-        FormatError: the file is broken, or holds no GRU, or none but what PyTorch's dynamic quantization
-            has packed: `from_torch` takes the module.
+        FormatError: the file is broken or contains no GRU. Layers from PyTorch's dynamic quantization cannot
+            be read; pass the module to `from_torch`.
         SpecError: onegru does not support a GRU, no GRU is called `name`, or `keras_version` is missing or
-            not what the file says.
+            contradicts the file.
         MissingExtraError: the file needs a package that is not installed.
         OSError: the file cannot be opened.
     """
     for argument, value in (("name", name), ("keras_version", keras_version)):
         if value is not None and not isinstance(value, str):
-            raise SpecError.of(argument, f"{value!r}; must be text, or None")
+            raise SpecError.of(argument, f"{value!r}; must be a string, or None")
     file = open_layers("path", path)
     form = format_of(file)
     if keras_version is not None and not form.has_versions:
@@ -65,7 +71,7 @@ def load_layers(
         wanted = name if name in layers else name.removesuffix(".")
         if wanted not in layers:
             there = ", ".join(map(repr, layers)) or "none"
-            raise SpecError.of("name", f"{name!r}, which {file} does not hold; it holds {there}")
+            raise SpecError.of("name", f"no GRU {name!r} in {file}; available: {there}")
         return {wanted: layers[wanted]}
     if not layers:
         raise FormatError(f"{file}: no GRU with its own weights")
@@ -78,7 +84,7 @@ def left_out(file: Opened, grus: Collection[str] = (), keras_version: str | None
 
 
 def distinct_layers(found: Mapping[str, GRU | Stack]) -> dict[str, GRU | Stack]:
-    """Those that `load_layers` has found, each by the first of its names: a checkpoint may give one more."""
+    """Return the result of `load_layers` with only the first name of each layer."""
     first: dict[int, str] = {}
     for name, layer in found.items():
         first.setdefault(id(layer), name)
@@ -86,7 +92,7 @@ def distinct_layers(found: Mapping[str, GRU | Stack]) -> dict[str, GRU | Stack]:
 
 
 def named_layers(found: Mapping[str, GRU | Stack]) -> list[tuple[str, GRU]]:
-    """Each layer of those that `load_layers` has found with a name, the lowest of a stack first."""
+    """Return each layer in the result of `load_layers` with a name; stacks are split, lowest layer first."""
     return [
         (f"{name or 'GRU'}, layer {index}" if len(layers) > 1 else name or "GRU", layer)
         for name, layer_or_stack in found.items()
@@ -96,7 +102,7 @@ def named_layers(found: Mapping[str, GRU | Stack]) -> list[tuple[str, GRU]]:
 
 
 def gru_nodes(graph: Graph) -> list[GruNode]:
-    """The GRU nodes of a graph, prepared without the rest of it."""
+    """Return the GRU nodes of a graph, without preparing its other nodes."""
     constants = dict(graph.constants)
     for step in graph.prelude:
         step.run(constants)
@@ -106,18 +112,18 @@ def gru_nodes(graph: Graph) -> list[GruNode]:
 
 
 def _tflite_layers(file: Opened) -> dict[str, GRU | Stack]:
-    """The GRUs that a TensorFlow Lite model has decomposed into other operators."""
-    from onegru.models.fusing import tflite_graph  # which takes long to import
+    """Return the decomposed GRUs of a TensorFlow Lite model."""
+    from onegru.models.fusing import tflite_graph  # slow import
 
     graph, found = file.once(tflite_graph)
-    # A cell within a loop that is not one of a GRU may run in any order.
+    # A cell in another loop may run in any order.
     graph = replace(graph, grus=tuple(gru for gru in graph.grus if not gru.bodies))
     layers = _layers_of(gru_nodes(graph))
     if masked := [item.place for item in found.fused if item.masked]:
-        raise FormatError(f"{file}: {masked[0]!r} leaves out steps by a mask, which no layer has; not read")
+        raise FormatError(f"{file}: {masked[0]!r} skips masked steps, which a layer cannot do; not supported")
     near = [f"{miss.place!r}: {miss.reason}" for miss in found.near_misses]
     if unread := left_out(file):
-        near.append(f"not read are {', '.join(unread[:10])}")
+        near.append(f"operators not read: {', '.join(unread[:10])}")
     if near and not layers:
         raise FormatError(f"{file}: no GRU with its own weights; {near[0]}")
     return layers

@@ -1,4 +1,4 @@
-"""A whole model, whose GRU nodes onegru runs, and whose other nodes another runtime runs."""
+"""Run whole models: GRU nodes in onegru, other nodes in another runtime."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Model:
 
     Args:
         graph: the content of a file.
-        options: what runs the GRU nodes.
+        options: the options for the GRU nodes.
 
     Raises:
         SpecError: a GRU node is invalid.
@@ -70,22 +70,22 @@ class Model:
                 GruNode(gru, f"{graph.path}: {gru}: ", options, self._prepare_layers) for gru in graph.grus
             )
             handed_out = set(graph.whole.shared)
-        # The callers' and the steps' name for each output, and whether it can be returned without a copy.
+        # Each output's name, its name in the graph, and whether it can be returned without a copy.
         self._results: list[tuple[str, str, bool]] = []
         for info in graph.outputs:
             self._results.append((info.name, info.value, info.value not in handed_out))
             handed_out.add(info.value)  # a second output of one value is a copy
         self._is_plain = all(is_new and name == value for name, value, is_new in self._results)
-        self._made = {*vars(self), "_made"} - before  # what no pickle needs, as the graph has it
+        self._made = {*vars(self), "_made"} - before  # not pickled, because the graph has it
 
     def _prepare_layers(self) -> None:
-        """Make the layers of a model that a runtime runs, as somebody looks at them."""
+        """Create the layers of a model that another runtime runs, at their first access."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
             prepare_nodes(self._layers, self._graph.constants, self._graph)
 
     def _make_steps(self, graph: Graph, options: EngineOptions) -> set[str]:
-        """Make the steps, and return the values whose memory belongs to a caller or to the next run."""
+        """Create the steps. Return the values whose memory belongs to the caller or to the next run."""
         self._constants: dict[str, Any] = dict(graph.constants)
         for own_step in graph.prelude:
             own_step.run(self._constants)
@@ -102,27 +102,27 @@ class Model:
 
     @property
     def path(self) -> str:
-        """The file that the model comes from."""
+        """Path of the model's file."""
         return self._graph.path
 
     @property
     def _file(self) -> Opened | None:
-        """The same, opened; None for a model in memory."""
+        """The opened file; None for a model in memory."""
         return self._graph.file
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """Its inputs: names, types and shapes."""
+        """Names, types and shapes of the inputs."""
         return self._graph.inputs
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """Its outputs: names, types and shapes."""
+        """Names, types and shapes of the outputs."""
         return self._graph.outputs
 
     @property
     def gru_nodes(self) -> tuple[GruNode, ...]:
-        """Its GRU nodes, in running order; those in bodies come last."""
+        """GRU nodes in execution order; nodes in subgraphs come last."""
         return self._layers
 
     @property
@@ -132,7 +132,7 @@ class Model:
 
     @property
     def other_node_count(self) -> int:
-        """The number of nodes that another runtime runs."""
+        """Number of nodes that another runtime runs."""
         if self._graph.whole is not None:
             return self._graph.whole.node_count
         return sum(step.node_count for step in self._graph.steps)
@@ -173,8 +173,8 @@ class Model:
             an array for each output, by name, in the model's order.
 
         Raises:
-            SpecError: an input is missing, unknown, or of a type or shape that does not fit.
-            FormatError: another runtime fails on its part.
+            SpecError: an input is missing or unknown, or its type or shape does not fit.
+            FormatError: another runtime fails on its part of the model.
         """
         if progress is None and self._run_whole is not None:
             values = self._run_whole(self._fed(inputs))
@@ -195,18 +195,19 @@ class Model:
 
         Args:
             inputs: as for `run`.
-            node: the name of one of `gru_nodes`, or its index; None for the inputs and outputs of all.
+            node: the name or index of one of `gru_nodes`. Default: None (inputs and outputs of all nodes).
 
         Returns:
-            for each node its inputs and outputs, weights included, by the specification's names for them,
-            such as "X" and "Y_h", those of the last time if it runs several times in the body of a loop;
-            with `node` that node's gates at each step. If it runs several times, each time from the state
-            that it left, the runs are one sequence of steps; else it is the last sequence of that kind.
+            without `node`, a mapping for each GRU node with its inputs, weights and outputs, by the
+            specification's names such as "X" and "Y_h". For a node in a loop, these are the arrays of the
+            last run. With `node`, the gates of that node at each step. If the node runs several times, and
+            each run starts from the previous state, the runs form one sequence; otherwise the last sequence
+            is returned.
 
         Raises:
-            SpecError: an input is missing, unknown, or of a type or shape that does not fit; or there is no
-                such node, several have this name, or it did not run.
-            FormatError: another runtime fails on its part.
+            SpecError: an input is missing or unknown, or its type or shape does not fit; or no node, or
+                several nodes, have this name; or the node did not run.
+            FormatError: another runtime fails on its part of the model.
         """
         if node is None:
             return self._traced(inputs)[1]
@@ -214,13 +215,13 @@ class Model:
         return trace_node(self.gru_nodes[index], self._runs_of(index, inputs), Path(self.path).name)
 
     def _runs_of(self, index: int, inputs: Mapping[str, object]) -> list[dict[str, Array]]:
-        """What `_all_runs` returns for one node."""
+        """Return the result of `_all_runs` for one node."""
         return self._all_runs(inputs, (index,))[index]
 
     def _all_runs(
         self, inputs: Mapping[str, object], wanted: Collection[int] | None = None
     ) -> list[list[dict[str, Array]]]:
-        """Run the model, and return what `trace` does for each node, for each time that it ran.
+        """Run the model, and return inputs and outputs of each run of each node, as in `trace`.
 
         Weights are left out where the node has a layer.
         """
@@ -240,7 +241,7 @@ class Model:
         return found
 
     def _traced(self, inputs: Mapping[str, object]) -> tuple[dict[str, Array], list[dict[str, Array]]]:
-        """Run the model, and return its outputs and what `trace` returns. Raises as `run` does."""
+        """Run the model, and return its outputs and the result of `trace`. Raises the errors of `run`."""
         if self._graph.whole is not None:
             seen: list[dict[str, Array]] = [{} for _ in self._layers]
 
@@ -255,19 +256,19 @@ class Model:
             {
                 port: np.asarray(values[name])
                 for port, name in (*node.inputs.items(), *node.outputs.items())
-                if name in values  # else a state that was left out
+                if name in values  # otherwise an omitted state
             }
             for node in (step_of(gru) for gru in self.gru_nodes)
         ]
 
     def _handed_out(self, values: Mapping[str, Any]) -> dict[str, Array]:
-        """A run's outputs, by the callers' names for them."""
+        """Return a run's outputs, by their public names."""
         return {
             name: values[value] if is_new else _copy(values[value]) for name, value, is_new in self._results
         }
 
     def _fed(self, inputs: Mapping[str, object]) -> Mapping[str, Any]:
-        """A run's inputs, checked, by the graph's names for them."""
+        """Return a run's checked inputs, by their names in the graph."""
         given = self._inputs.plain(inputs) if type(inputs) is dict else None
         if given is not None:
             return given
@@ -276,7 +277,7 @@ class Model:
         return values
 
     def _add_states(self, values: dict[str, Any]) -> None:
-        """Use what states are at first for those that were left out; zeros unless the file says others."""
+        """Add the initial values of omitted states: those in the file, or zeros."""
         zero_inputs = self._graph.zero_inputs
         missing = [info for info in self.inputs if info.name in zero_inputs and info.value not in values]
         if missing and self._graph.keeps:
@@ -284,7 +285,7 @@ class Model:
             first = first_states(self._graph, given)
             values.update({info.value: first[info.name] for info in missing})
             return
-        if not missing or self._graph.whole is None:  # whose steps know what to do
+        if not missing or self._graph.whole is None:  # the steps handle missing states
             return
         rows = {
             gru_value(gru, "initial_h"): values[gru.inputs["X"]].shape[port.axes.index("B")]
@@ -296,12 +297,12 @@ class Model:
         for info in missing:
             count = rows.get(info.value, shared)
             if count is None:
-                raise SpecError(f"{info.name!r}: missing; must be given, as the inputs leave its rows open")
+                raise SpecError(f"{info.name!r}: missing; pass it, because its batch size is unknown")
             sizes = [size if isinstance(size, int) else count for size in info.shape or ()]
             values[info.value] = np.zeros(sizes, numpy_dtype(info.dtype))
 
     def _values(self, inputs: Mapping[str, object], progress: Progress | None) -> dict[str, Any]:
-        """All values of a run, by name, except constants that no step reads."""
+        """Return all values of a run, by name, except unused constants."""
         values = self._needed.copy()
         values.update(self._fed(inputs))
         for done, run in enumerate(self._runs):
@@ -339,13 +340,13 @@ class Model:
             delay: with `rewrite`, whether outputs may come later, where a node needs steps ahead.
 
         Raises:
-            SpecError: an output or input is unknown, they do not fit each other, or none is found; or, with
-                states that were found, a node reverses time or mixes all steps of a run: chunks would not
-                give what one run gives.
+            SpecError: an output or input is unknown, a pair does not fit, or no state is found. If `state`
+                is None, also if a node reverses time or mixes all steps of a run, because chunks would
+                then change the results.
 
         Warns:
-            SpecWarning: a node needs earlier steps that no state carries, or what it does along time is not
-                known; with `state`, a node reverses time or mixes steps.
+            SpecWarning: a node needs earlier steps that no state carries, or its use of the time axis is
+                unknown. With `state`, also if a node reverses time or mixes steps.
         """
         if flag("rewrite", rewrite):
             if state is not None:
@@ -364,23 +365,22 @@ class Model:
             state = dict(self._graph.states)
             if not self._graph.keeps:  # checked when the file was written
                 return ModelStream(self._graph, self.run, state, {} if dims is None else dims)
-        from onegru.timeline.check import check_time, judge  # which few need
+        from onegru.timeline.check import check_time, judge  # rarely needed
 
         found = None
         if state is None:
             found = judge(self._graph)
             state = found.pairs
             if not state:
-                from onegru.models.streaming import streaming_words  # the same reason
+                from onegru.models.streaming import streaming_words  # slow import
 
                 words = streaming_words(self._graph)
-                own = "no input is the initial state of one GRU whose last one is an output, or is so named"
+                own = f"no state inputs found in {self.path}: no input is the initial state of a GRU "
+                own += "whose last state is an output, and no names match"
                 own += f"; streaming: {words}" * bool(words)
-                raise SpecError.of(
-                    "state", f'none found in {self.path}: {own}; else name them, as {{"h_out": "h_in"}}'
-                )
+                raise SpecError.of("state", f'{own}; or name the states, as {{"h_out": "h_in"}}')
         if not isinstance(state, Mapping) or not state:
-            raise SpecError.of("state", "must be a mapping from outputs to inputs, with at least one")
+            raise SpecError.of("state", "must be a mapping from outputs to inputs, with at least one pair")
         named = () if found is None else found.named
         stream = ModelStream(self._graph, self.run, state, {} if dims is None else dims, named)
         check_time(found or judge(self._graph, stream.pairs), refuses=found is not None)
@@ -397,7 +397,7 @@ class Model:
                 names = ", ".join(repr(info.name) for info in self.inputs) or "none"
                 raise SpecError(f"{name!r}: not an input of {self.path}; its inputs: {names}")
             if info.value in values:
-                raise SpecError(f"{name!r}: given twice; another name of it is {info.name!r}")
+                raise SpecError(f"{name!r}: given twice; its other name is {info.name!r}")
             values[info.value] = fit(info, value) if info.is_tensor else value
         for info in self.inputs:
             may_lack = info.optional or info.name in self._graph.zero_inputs
@@ -409,46 +409,46 @@ class Model:
         return values
 
     def _of_lengths(self, value: str, values: Mapping[str, Any]) -> str:
-        """What to give for an input that GRUs take as the lengths of rows; empty for another one."""
+        """Return a hint for an input that is the lengths of a GRU; empty for other inputs."""
         for step in (step_of(node) for node in self.gru_nodes):
             lengths, X = step.port("sequence_lens"), step.port("X")
             if lengths is not None and X is not None and step.inputs.get(lengths.name) == value:
                 shape = np.shape(values.get(step.inputs.get(X.name, ""), ()))
                 whole = dict(zip(X.axes, shape, strict=False)).get("T", "all")
-                return f": the number of steps of each row, {whole} where it is whole"
+                return f": the number of steps of each row, {whole} for a full row"
         return ""
 
 
 def _copy(value: object) -> Any:
-    """A copy for the caller, of a constant, which the next run uses as well, or of a view."""
+    """Copy a constant, which the next run needs unchanged, or a view."""
     if isinstance(value, list):  # a sequence
         return [_copy(item) for item in value]
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-# What other modules of the package ask of a model, and no user.
+# Internal functions for other modules of the package.
 
 
 def graph_in(model: Model) -> Graph:
-    """Its graph."""
+    """Return the model's graph."""
     return model._graph
 
 
 def file_of(model: Model) -> Opened | None:
-    """Its file, opened; None for a model in memory."""
+    """Return the opened file; None for a model in memory."""
     return model._file
 
 
 def options_of(model: Model) -> EngineOptions:
-    """What runs its GRU nodes."""
+    """Return the options of the GRU nodes."""
     return model._options
 
 
 def runs_of_nodes(model: Model, inputs: Mapping[str, object]) -> list[list[dict[str, Array]]]:
-    """Run it, and return the inputs and outputs of each node, for each time that the node ran."""
+    """Run the model, and return the inputs and outputs of each run of each node."""
     return model._all_runs(inputs)
 
 
 def traced(model: Model, inputs: Mapping[str, object]) -> tuple[dict[str, Array], list[dict[str, Array]]]:
-    """Run it, and return its outputs and what `trace` returns."""
+    """Run the model, and return its outputs and the result of `trace`."""
     return model._traced(inputs)

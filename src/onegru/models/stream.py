@@ -24,9 +24,8 @@ _Run = Callable[[Mapping[str, object]], dict[str, Array]]
 class ModelStream:
     """A stream of a model that carries its states, from `Model.stream`.
 
-    States begin at the input's default if the file holds one, else at zero. Sizes that the file leaves open
-    are taken by name from the other inputs of the first step; a size they do not determine must be given.
-    Not safe to call from several threads at once.
+    Initial states are the input's default in the file, or zeros. Symbolic sizes come from the other inputs of
+    the first step, by name; pass other sizes as `dims` of `Model.stream`. Not thread-safe.
     """
 
     __module__ = "onegru.reports"
@@ -48,24 +47,24 @@ class ModelStream:
         if not all(isinstance(name, str) for pair in self._pairs.items() for name in pair):
             raise SpecError.of("state", "must be a mapping from names of outputs to names of inputs")
         if len(set(self._pairs.values())) < len(self._pairs):
-            raise SpecError.of("state", "an input takes two outputs; must take one")
+            raise SpecError.of("state", "an input is fed by two outputs; map each input once")
         for output, taker in self._pairs.items():
             for side, name, known in (("output", output, outputs), ("input", taker, self._inputs)):
                 if name not in known:
                     names = ", ".join(map(repr, known))
                     raise SpecError.of(
-                        "state", f"{name!r} is not an {side} of {graph.path}; must be of {names}"
+                        "state", f"{name!r} is not an {side} of {graph.path}; must be one of {names}"
                     )
             given, taken = outputs[output], self._inputs[taker]
             if given.dtype != taken.dtype:
                 raise SpecError.of(
-                    "state", f"{output!r} is {given.dtype}, {taker!r} is {taken.dtype}; must be of one type"
+                    "state", f"{output!r} is {given.dtype}, {taker!r} is {taken.dtype}; must have equal types"
                 )
             if given.shape is not None and taken.shape is not None and not fits(given.shape, taken.shape):
                 raise SpecError.of(
                     "state",
                     f"{output!r} is {shape_words(given.shape)}, {taker!r} is "
-                    f"{shape_words(taken.shape)}; must be of one shape",
+                    f"{shape_words(taken.shape)}; must have equal shapes",
                 )
         self._untold = [
             output
@@ -99,14 +98,14 @@ class ModelStream:
 
     @property
     def pairs(self) -> dict[str, str]:
-        """The input that each state output goes to in the next step."""
+        """The state input for each state output."""
         return dict(self._pairs)
 
     @property
     def state(self) -> dict[str, Array]:
-        """A copy of each state, by the name of its input; without those that no step has set yet.
+        """Copies of the states, by input name; states that are not set yet are missing.
 
-        Assign a mapping to set some or all of them.
+        Assign a mapping to set some or all states.
         """
         return {name: array.copy() for name, array in self._state.items()}
 
@@ -121,16 +120,17 @@ class ModelStream:
         self._state.clear()
 
     def step(self, inputs: Mapping[str, object], *, rows: object = None) -> dict[str, Array]:
-        """Run the model once and keep its states.
+        """Run the model once, and keep its new states.
 
         Args:
-            inputs: an array for each input that is not a state, by name; one for a state replaces it.
-            rows: indices of the rows of the batch that take the step: `inputs` and outputs have only these
-                rows, in this order; the states of the others stay. None for all. The model's batch size must
-                be open, and its rows independent of each other.
+            inputs: an array for each input that is not a state, by name. An array for a state replaces it.
+            rows: indices of the rows of the batch that take this step. `inputs` and outputs then contain only
+                these rows, in this order, and the states of other rows stay unchanged. The model's batch size
+                must be dynamic, and its rows must be independent. Default: None (all rows).
 
         Returns:
-            an array for each output that is not a state, by name; for each if all are states, as of a cell.
+            an array for each output that is not a state, by name. If all outputs are states, as in a cell,
+            all outputs.
 
         Raises:
             SpecError: an input is missing, unknown, or does not fit. The states stay as they are.
@@ -155,8 +155,8 @@ class ModelStream:
             if not fits_shape(info, new):
                 raise SpecError.of(
                     "state",
-                    f"{output!r} is {list(new)}; must be {shape_words(info.shape or ())}, as "
-                    f"{info.name!r} takes it in the next step",
+                    f"{output!r} is {list(new)}; must be {shape_words(info.shape or ())}, the shape of its "
+                    f"input {info.name!r}",
                 )
         if self._gives_states:
             self._state.update({taker: results[output].copy() for output, taker in self._pairs.items()})
@@ -166,7 +166,7 @@ class ModelStream:
         return results
 
     def _unpaired(self, given: Mapping[str, object], error: str) -> str:
-        """How to name a state that is missing, if an output is its next value by its name; else empty."""
+        """Return a hint how to name a missing state if an output has a matching name; else empty."""
         from onegru.timeline.pairs import is_next_name
 
         lacking = [name for name in self._inputs.keys() - given if error.startswith(f"{name!r}: missing")]
@@ -175,23 +175,22 @@ class ModelStream:
         if not found:
             return ""
         listed = ", ".join(f'"{output}": "{name}"' for output, name in {**self._pairs, **found}.items())
-        return f"; if it is a state, whose next value does not depend on it, say so: stream({{{listed}}})"
+        return f"; if it is a state, although its next value does not depend on it: stream({{{listed}}})"
 
     def _step_of(self, rows: object, inputs: Mapping[str, object]) -> dict[str, Array]:
-        """A step of some rows."""
+        """Run a step of some rows."""
         if not self._pairs:
-            raise SpecError.of("rows", "given, and the model carries no state; must be None")
+            raise SpecError.of("rows", "must be None, because the model has no state")
         axes = self._row_axes()
         missing = [name for name in axes if name not in self._state]
         states = {**self._state, **self._zeros(missing, {})}
         for name in missing:
             if name not in states:
-                raise SpecError.of(
-                    "rows", f"state {name!r} has none yet; take a step of all, or set it (.state)"
-                )
+                words = f"state {name!r} is not set; run one step with all rows first, or set stream.state"
+                raise SpecError.of("rows", words)
         counts = {states[name].shape[axis] for name, axis in axes.items()}
         if len(counts) > 1:
-            raise SpecError.of("rows", f"the states have {sorted(counts)} rows; must have as many each")
+            raise SpecError.of("rows", f"the states have {sorted(counts)} rows; must have equal batch sizes")
         indices = as_rows(rows, counts.pop())
         given = {name: np.take(states[name], indices, axis) for name, axis in axes.items()} | dict(inputs)
         results = self._run(given)
@@ -224,21 +223,25 @@ class ModelStream:
             if axis is None or axis >= len(shape):
                 raise SpecError.of(
                     "rows",
-                    f"which dimension of state {name!r}, {shape_words(shape)}, are the rows is not "
-                    "known; must be None",
+                    f"must be None: the batch axis of state {name!r}, {shape_words(shape)}, is unknown",
                 )
             if isinstance(shape[axis], int):
-                raise SpecError.of("rows", f"state {name!r} has always {shape[axis]} rows; must be None")
+                raise SpecError.of(
+                    "rows", f"must be None: the batch size of state {name!r} is fixed at {shape[axis]}"
+                )
             axes[name] = axis
         return axes
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the states to a file, in NumPy's `.npz` format.
+        """Write the states to a file in NumPy's `.npz` format.
+
+        Args:
+            path: the file to write or replace.
 
         Raises:
-            OSError: it cannot be written; what was there before stays.
+            OSError: the file cannot be written; an existing file stays unchanged.
         """
-        from onegru.layers.state_files import write_states  # slow to import, and few need it
+        from onegru.layers.state_files import write_states  # slow import, rarely needed
 
         write_states(path, self._state)
 
@@ -246,10 +249,10 @@ class ModelStream:
         """Load states from a file of `save`; missing states are reset.
 
         Raises:
-            FormatError: it is not such a file.
-            SpecError: a state does not fit this model. The states stay as they are.
+            FormatError: `save` did not write this file.
+            SpecError: a state does not fit this model. The states stay unchanged.
         """
-        from onegru.layers.state_files import read_states  # slow to import, and few need it
+        from onegru.layers.state_files import read_states  # slow import, rarely needed
         from onegru.system.array_files import Header
 
         def expected(name: str, header: Header) -> str:
@@ -272,7 +275,8 @@ class ModelStream:
     def _info(self, name: str) -> TensorInfo:
         if name not in self._pairs.values():
             names = ", ".join(map(repr, self._pairs.values()))
-            raise SpecError.of("state", f"{name!r} is not a state of {self._graph.path}; must be of {names}")
+            path = self._graph.path
+            raise SpecError.of("state", f"{name!r} is not a state of {path}; must be one of {names}")
         return self._inputs[name]
 
     def _check(self, info: TensorInfo, dtype: str, shape: Sequence[int]) -> None:
@@ -284,7 +288,7 @@ class ModelStream:
             )
 
     def _zeros(self, names: Sequence[str], inputs: Mapping[str, object]) -> dict[str, Array]:
-        """The initial states, for those that have no default in the model: zeros, unless it says others."""
+        """Return the initial values of states without a default: values of the file, or zeros."""
         sizes, owners = dict(self._dims), dict[str, str]()
         takers = self._pairs.values()
         needed = {
@@ -298,13 +302,13 @@ class ModelStream:
                 for size in told.keys() & self._dims.keys():
                     if told[size] != self._dims[size]:
                         raise SpecError(
-                            f"{name!r}: {size} is {told[size]}; must be {self._dims[size]}, as dims= says"
+                            f"{name!r}: {size} is {told[size]}; must be {self._dims[size]}, as in dims="
                         )
                 for size in told.keys() & needed & sizes.keys():
                     if told[size] != sizes[size]:
                         raise SpecError(
                             f"{name!r}: {size} is {told[size]}, and {sizes[size]} in {owners[size]!r}; must "
-                            "be the same, as a state has this size"
+                            "be equal, because a state has this size"
                         )
                 sizes.update(told)
                 owners.update(dict.fromkeys(told, name))
@@ -312,8 +316,8 @@ class ModelStream:
             shape = getattr(inputs.get(name), "shape", ())
             if axis < len(shape) and shape[axis] < least:
                 raise SpecError(
-                    f"{name!r}: {count(shape[axis], 'step')} in the first run; must be at least {least}, as "
-                    f"outputs come {count(least - 1, 'step')} later"
+                    f"{name!r}: {count(shape[axis], 'step')} in the first run; must be at least {least}, "
+                    f"because outputs are delayed by {count(least - 1, 'step')}"
                 )
         zeros: dict[str, Array] = {}
         for name in names:
@@ -322,7 +326,7 @@ class ModelStream:
                 continue
             if info.shape is None:
                 raise SpecError.of(
-                    "state", f"{name!r} is of unknown rank; set it before the first step (.state)"
+                    "state", f"{name!r} has an unknown rank; set stream.state before the first step"
                 )
             shape = self._graph.starts.get(name, info.shape)
             wanted = [size if isinstance(size, int) else sizes.get(size or "") for size in shape]
@@ -331,15 +335,15 @@ class ModelStream:
                     continue
                 raise SpecError.of(
                     "state",
-                    f"{name!r} is {shape_words(info.shape)}, whose sizes the inputs leave open; give "
-                    "dims= to stream(), or set it before the first step (.state)",
+                    f"{name!r} is {shape_words(info.shape)}, and the inputs do not determine its sizes; pass "
+                    "dims= to stream(), or set stream.state before the first step",
                 )
             try:
                 zeros[name] = np.zeros([size or 0 for size in wanted], numpy_dtype(info.dtype))
                 if name in self._graph.initial:
                     zeros[name][...] = self._graph.initial[name]
             except (ValueError, MemoryError) as error:
-                raise SpecError.of("state", f"{name!r} would be {wanted}; must fit into memory") from error
+                raise SpecError.of("state", f"{name!r} has shape {wanted}; must fit into memory") from error
         return zeros
 
 

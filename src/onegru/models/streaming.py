@@ -1,4 +1,4 @@
-"""A model of whole sequences, made to run in chunks of time in memory."""
+"""Rewrite a whole-sequence model in memory to run in chunks."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 def streaming_words(graph: Graph) -> str:
-    """Whether a model runs in chunks of time as it is, or rewritten, or why not; empty for other models."""
+    """Describe whether a model runs in chunks, unchanged or rewritten, or why not; empty for others."""
     if not _is_whole(graph):
         return ""
     states = kept_states(graph)
     if graph.starts and not states:
-        return "yes; the file says which output feeds which input"
+        return "yes; the file specifies which output feeds which input"
     from onegru.timeline.check import judge
 
     found, why = judge(graph), ""
     if states:
         doubt = found.warning and f"; {found.warning}"
-        return f"yes, by the states that it keeps ({states}), which are inputs and outputs here{doubt}"
+        return f"yes, with its internal states ({states}), which are inputs and outputs in onegru{doubt}"
     if found.is_sound:
-        single = "; a run takes one step" if found.is_single else ""
-        return f"yes, by its own states ({found.states}){single}" if found.named else "yes"
+        single = "; one step per run" if found.is_single else ""
+        return f"yes, with its own states ({found.states}){single}" if found.named else "yes"
     for delay in (False, True):
         try:
             made = _streaming(graph, None, delay, found)
@@ -47,20 +47,19 @@ def streaming_words(graph: Graph) -> str:
         kinds = Counter("state" if state.steps is None else "cache" for state in made.states)
         added = " and ".join(count(number, kind) for kind, number in kinds.items()) or "no state"
         later = max(made.delays.values(), default=0)
-        wait = f", {count(later, 'step')} later (--delay)" if later else ""
+        wait = f", and delays outputs by {count(later, 'step')} (--delay)" if later else ""
         how = f"onegru stream, or stream(rewrite=True{', delay=True' * bool(later)})"
-        return f"once rewritten by {how}, which adds {added}{wait}"
+        return f"supported after {how}, which adds {added}{wait}"
     if found.pairs and not found.refusal:
-        doubt = found.warning or "no time axis is known"
-        own = f"as it is, by its own states ({found.states})"
-        return f"{own}; whether they are all that it needs is not known: {doubt}"
+        doubt = found.warning or "no time axis found"
+        return f"unchanged, with its own states ({found.states}); it may need other states: {doubt}"
     return why.replace("cannot run in chunks, as", "no:")
 
 
 def run_in_chunks(
     graph: Graph, time: Mapping[str, int] | None, forms: Forms, found: AsItIs | None = None
 ) -> Streaming:
-    """Change a model so that it runs in chunks; one that does as it is only has to say so.
+    """Change a model to run in chunks; if it already does, only add metadata.
 
     What streams, inspections and rewriting hold of a model comes from `judge` and from here.
     """
@@ -70,19 +69,19 @@ def run_in_chunks(
         check_stated(gru, graph.constants, graph)
     found = judge(graph) if found is None else found
     is_sound = found.is_sound and time is None and not graph.starts and _is_open(graph, found)
-    if is_sound and found.is_single and found.named:  # whose steps nobody can compare with more at once
+    if is_sound and found.is_single and found.named:  # cannot be compared with a run of several steps
         return forms.told(found)
     try:
         made = forms.rewritten(is_sound)
         taken = [name for name in made.time if time is None and name in found.pairs.values()]
         if taken:
-            why = f"input {taken[0]!r} is a state by its name, and goes along time"
+            why = f"input {taken[0]!r} is named like a state, but has a time axis"
             raise SpecError(f"{graph.path}: cannot run in chunks, as {why}")
     except SpecError as error:
         if is_sound:
             return forms.told(found)
         if found.pairs and not found.refusal and not graph.starts:
-            hint = f"stream() of the model as it is carries the states that it has ({found.states})"
+            hint = f"stream() of the unchanged model carries its own states ({found.states})"
             raise SpecError(f"{error}; {hint}", error.argument) from error.__cause__
         if not graph.grus and (hint := fusing_hint(graph.path)):
             raise SpecError(f"{error}; {hint}", error.argument) from error.__cause__
@@ -120,14 +119,14 @@ def forms_of_onnx(
 
 
 def forms_of_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Forms:
-    """Of an IR; the arguments are those of `forms_of_onnx`."""
+    """Return the forms of an IR; arguments as in `forms_of_onnx`."""
     from onegru.timeline.openvino import streaming_ir, told_ir
 
     return Forms(lambda _: streaming_ir(graph, time, delay), lambda found: told_ir(graph, found))
 
 
 def _is_open(graph: Graph, found: AsItIs) -> bool:
-    """Whether a run of the model as it is takes a chunk, of any size or of one step."""
+    """Whether the unchanged model accepts chunks of any size, or of one step."""
     shapes = {info.name: info.shape or () for info in graph.inputs}
     sizes = [shapes[name][axis] for name, axis in found.time.items() if axis < len(shapes[name])]
     return all(size == 1 or not isinstance(size, int) for size in sizes)
@@ -156,7 +155,7 @@ def _is_whole(graph: Graph) -> bool:
 
 
 def _source_of(graph: Graph) -> Source:
-    """Where the external data of an ONNX model lie, which is changed in memory."""
+    """Return the source of the external data of an ONNX model that is changed in memory."""
     from onegru.formats.onnx.validate import Source
 
     return Source(graph.path) if graph.file is None else replace(Source.of(graph.file), file=None)

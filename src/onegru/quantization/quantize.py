@@ -64,51 +64,52 @@ def quantize(
 
         onegru.quantize("model.onnx", "small.onnx", samples)
 
-    Nothing is calibrated: scales come from the weights, and from each row of inputs as it is multiplied. The
-    samples only serve to measure, and should be inputs that the model is made for. The target may come before
-    the samples, as `fuse` and `rewrite` take it, or after them.
+    onegru needs no calibration: scales come from the weights, and from each row of inputs at run time. The
+    samples are used only to measure. Use typical inputs of the model. You can pass the target before the
+    samples, as for `fuse` and `rewrite`, or after them.
 
     Args:
-        source: a model, or its file; a float32 layer or stack.
-        samples: of a model, inputs as for `Model.run`, or several of them in a list; states that the metadata
-            of the file tell of may be left out. Of layers, X, or the arguments of a call by name, or a list
-            of either. None for random ones, which are no more than a first look.
-        target: an ONNX file or an OpenVINO IR to write, of a source that is the name of one of the same kind,
-            which it may replace; None to write nothing. W and R of the GRU nodes are stored in it in int8, a
-            scale for each row, with DequantizeLinear nodes, from opset 13 on, in an IR with Convert and
-            Multiply layers; biases, inputs and states stay float32, and so do nodes that `mode`, `min_snr_db`
-            or `nodes` leave as they are.
-            `onegru.load(target, weight_storage="int8")` computes with these integers, other runtimes with
-            their values in float32. The file is compared with the source first, on the first sample.
-        mode: storage of all GRUs: "W8A8" and "W8A16", int8 weights with activations in
-            int8 or int16; "bfloat16" and "float16", the weights; or "float32". "W8A16" by default.
-        min_snr_db: instead of `mode`, the least ratio of signal to noise in dB that every output keeps on
-            these samples. Each GRU gets few bits: all begin with W8A8, and as long as the noise is too large,
-            the GRU that adds most of it gets more; then each gets fewer again if the ratio is kept. W8A8
-            counts only where W8A16 keeps the ratio as well, if that is among the modes.
-        modes: those that `min_snr_db` may choose; float32 always is one. All by default, with `target`
-            those that a file holds: W8A8, W8A16 and float32.
-        nodes: the names of the GRUs that get fewer bits; all by default.
-        group_size: 32, 64 or 128 for one scale for that number of int8 weights of a row, if one scale for
-            the row keeps too little; None for one. In an ONNX file from opset 21 on; in an IR it has to
-            divide the rows.
-        opset: with `target`, the version of ONNX's operators that it uses; that of the source by default.
+        source: a model, its file, a float32 layer or a stack.
+        samples: for a model, inputs as for `Model.run`, or a list of them; you can omit states that the
+            file's metadata describes. For layers, X, or the arguments of a call by name, or a list of either.
+            Default: None, random inputs, which give only a first impression.
+        target: the file to write, if the source is an ONNX file or an OpenVINO IR. It must be of the same
+            kind, and can replace the source. W and R of GRU nodes are stored in int8 with one scale per row:
+            in ONNX with DequantizeLinear nodes (opset 13 or later), in an IR with Convert and Multiply
+            layers. Biases, inputs and states stay float32, and so do GRUs that `mode`, `min_snr_db` or
+            `nodes` exclude. `onegru.load(target, weight_storage="int8")` computes with these integers; other
+            runtimes compute with their float32 values. The file is first compared with the source on the
+            first sample. Default: None, write nothing.
+        mode: the storage of all GRUs: "W8A8" or "W8A16" (int8 weights with activations in int8 or int16),
+            "bfloat16" or "float16" (weights only), or "float32". Default: "W8A16".
+        min_snr_db: the lowest signal-to-noise ratio in dB that each output may have on these samples, in
+            place of `mode`. All GRUs start with W8A8. While the noise is too large, the GRU that adds most of
+            it gets more bits. Then each GRU gets fewer bits again where the ratio allows it. W8A8 is used
+            only where W8A16, if it is among the modes, also reaches the ratio.
+        modes: the modes that `min_snr_db` can choose; float32 is always included. Default: all; with
+            `target`, those that a file can store: W8A8, W8A16 and float32.
+        nodes: the names of the GRUs to store in fewer bits. Default: all.
+        group_size: the number of int8 weights of a row that share a scale: 32, 64 or 128. Use it if one scale
+            per row loses too much accuracy. An ONNX file needs opset 21 or later; in an IR, the size must
+            divide the row. Default: None, one scale per row.
+        opset: the ONNX opset of `target`. Default: the source's.
         dims: sizes of open dimensions of a model's random inputs, as for `onegru.verify`.
-        seed: of random inputs.
-        tolerance: with `target`, the largest absolute difference to allow in its check, times the largest
-            number of the output if that is above 1; 0.1 by default. Of integers and booleans it is the share
-            that may differ.
-        progress: called before each measurement with the number of those done, and the most there may be.
+        seed: the seed of random inputs.
+        tolerance: with `target`, the largest absolute difference that its check allows. If an output has
+            numbers above 1, the tolerance is multiplied by the largest. For integers and booleans, it is the
+            share that may differ. Default: 0.1.
+        progress: a function, called before each measurement with the number of measurements done and the
+            largest possible number.
 
     Returns:
-        the result, what was measured, and what was written. GRUs of another type than float32, with weights
-        that the model computes, or with weights that int8 cannot hold stay as they are.
+        The result, the measurements, and the written file. A GRU stays unchanged if it is not float32, if the
+        model computes its weights, or if int8 cannot store its weights.
 
     Raises:
-        SpecError: an argument is invalid, a sample does not fit, outputs are not finite on them, or no GRU
-            of a file to write can be in int8, or is chosen for it.
-        FormatError: a file is broken, another runtime fails on its part, or the target differs from the
-            source by more than `tolerance`; nothing is written then.
+        SpecError: an argument is invalid, a sample does not fit, outputs are not finite, or no GRU of the
+            file can be stored in int8.
+        FormatError: a file is broken, another runtime fails, or the target differs from the source by more
+            than `tolerance`. Nothing is written.
         OSError: a file cannot be read or written.
     """
     check_function("progress", progress)
@@ -136,16 +137,8 @@ def quantize(
                 raise SpecError.of(name, "has no effect without target; remove it")
         made = source if isinstance(source, GRU | Stack | Model) else load(source)
     else:
-        if isinstance(source, GRU | Stack | Model):
-            raise SpecError.of("target", "has no effect with a model or layers in memory; remove it")
         Check(tolerance=tolerance)
-        file = open_model("source", source)
-        is_ir = file.kind is Kind.OPENVINO
-        as_target(file, target, ".xml" if is_ir else ".onnx")
-        if is_ir and opset is not None:
-            raise SpecError.of(
-                "opset", f"{opset}; has no effect, because {file} is an OpenVINO IR; remove it"
-            )
+        source = _check_files(source, target, opset)
         made = load(source)
     subject = quantization_target(made, samples, dims or {}, seed, group, wanted)
     order = [word for word in MODES if word in modes or word == EXACT]
@@ -157,6 +150,20 @@ def quantize(
     names = _names_in_int8(report, min_snr_db) if report.grus else None
     written = _written(open_model("source", source), target, first, opset, names, group)
     return dataclasses.replace(report, written=written)
+
+
+def _check_files(
+    source: str | os.PathLike[str] | GRU | Stack | Model, target: str | os.PathLike[str], opset: int | None
+) -> str | os.PathLike[str]:
+    """Check that a target can be written for a source."""
+    if isinstance(source, GRU | Stack | Model):
+        raise SpecError.of("target", "has no effect with a model or layers in memory; remove it")
+    file = open_model("source", source)
+    is_ir = file.kind is Kind.OPENVINO
+    as_target(file, target, ".xml" if is_ir else ".onnx")
+    if is_ir and opset is not None:
+        raise SpecError.of("opset", f"{opset}; has no effect, because {file} is an OpenVINO IR; remove it")
+    return source
 
 
 def _checked_modes(

@@ -150,7 +150,7 @@ class Quantization(Generic[Quantizable]):
             ("signal to noise", _ratio_words(self.chosen)),
             ("weights", chosen),
             ("in float32", float32),
-            ("numbers compared", f"{self.compared:,}"),
+            ("values compared", f"{self.compared:,}"),
         ]
         return card("Quantization", facts, ("GRU", "kept in", *MODES, ""), grus)
 
@@ -159,7 +159,7 @@ class Quantization(Generic[Quantizable]):
         rows = [("", *MODES, "kept in"), *table_rows(self)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         rows = [(row[0], *map(str.rjust, row[1:-1], widths[1:-1]), row[-1]) for row in rows]
-        words = f"{self.compared:,} numbers compared"
+        words = f"{self.compared:,} values compared"
         words += "" if self.steps is None else f", over {count(self.steps, 'step')}"
         return "\n".join([*aligned(rows), words, *self.usage])
 

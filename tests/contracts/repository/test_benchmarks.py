@@ -260,8 +260,8 @@ def test_ways_and_paced_calls_reach_the_pages(tmp_path: Path) -> None:
     write_report(read_machines([tmp_path / "ways.json", record.path]), tmp_path)
     names = ("docs/performance.md", "benchmarks/results/performance.md", "benchmarks/targets.md")
     pages = [(tmp_path / name).read_text("utf-8") for name in names]
-    assert "On random models with different weight encodings, onegru is 0.00 to " in pages[0]
+    assert "| random weight encodings, ONNX | ONNX Runtime | 0.00× to " in pages[0]
     assert "| a call every 10 ms | fastest other runtime | " in pages[0]
-    assert "| ways of carrying weights, ONNX files, onegru.load, lowest | 1 | ≥ 1 | 0 | missed |" in pages[2]
+    assert "| weight encodings, ONNX files, onegru.load, lowest | 1 | ≥ 1 | 0 | missed |" in pages[2]
     assert "- ONNX files, onegru.load, 1 thread: `onnx 0/0: by hand;" in pages[1]
     assert "| 1,1,80,320,1 | every 100 ms | 1 | " in pages[1]

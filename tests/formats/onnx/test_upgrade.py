@@ -308,7 +308,7 @@ def test_a_body_adds_to_what_it_computes_itself(tmp_path: Path) -> None:
     )
     nodes = [node("If", ["flag"], ["Z"], then_branch=body, else_branch=body, name="if")]
     with pytest.raises(
-        FormatError, match=r"If node 'if': cannot be upgraded from opset 6 to 7 \(axis 1, where the rank of"
+        FormatError, match=r"If node 'if': cannot be upgraded from opset 6 to 7 \(axis 1, but the rank of"
     ):
         loaded(tmp_path, old(nodes, ["Z"], {"rows": ROWS, "flag": np.array(True)}, opset=6))
 
@@ -332,19 +332,19 @@ def test_a_body_adds_to_what_it_computes_itself(tmp_path: Path) -> None:
             3,
             node("Add", ["Y_h", "K"], ["Z"], broadcast=1, axis=-2, name="bad"),
             {},
-            "axis -2, where 'Y_h' has rank 3",
+            "axis -2, but 'Y_h' has rank 3",
         ),
         (
             3,
             node("Add", ["Y_h", "K"], ["Z"], broadcast=1, axis=3, name="bad"),
             {},
-            "axis 3, where 'Y_h' has rank 3",
+            "axis 3, but 'Y_h' has rank 3",
         ),
         (
             3,
             node("Add", ["K", "Y_h"], ["Z"], broadcast=1, axis=0, name="bad"),
             {},
-            "axis 0, where 'K' has rank 1",
+            "axis 0, but 'K' has rank 1",
         ),
     ],
 )
@@ -374,7 +374,7 @@ def test_an_axis_where_no_rank_is_known(tmp_path: Path) -> None:
             np.testing.assert_array_equal(loaded(tmp_path, proto).run({"P": X})["Z"], X + ROWS[:, None])
         else:
             with pytest.raises(
-                FormatError, match=r"Add node 'bad': cannot be upgraded .* \(axis 1, where the rank of 'P'"
+                FormatError, match=r"Add node 'bad': cannot be upgraded .* \(axis 1, but the rank of 'P'"
             ):
                 loaded(tmp_path, proto)
 

@@ -116,9 +116,9 @@ HUGE = 2**40
         (changed(dims=[2**62, 4, 0, 3]), "12 bytes; must be 0 for"),
         (changed(data_type=0), "tensor 'K': unknown element type 0"),
         (changed(data_type=99), "tensor 'K': unknown element type 99"),
-        (changed(data_type=TensorProto.STRING), "raw or external data of strings; must be numbers"),
+        (changed(data_type=TensorProto.STRING), "raw or external data of strings; must be numeric"),
         (changed(data_type=TensorProto.DOUBLE), "12 bytes; must be 24 for shape [3]"),
-        (changed(segment=0), "tensor 'K': is a segment; must be whole"),
+        (changed(segment=0), "tensor 'K': is a segment; must be a complete tensor"),
     ],
 )
 def test_tensors_of_a_wrong_size(tmp_path: Path, bad: TensorProto, message: str) -> None:
@@ -156,7 +156,7 @@ def edited(edit: Callable[[ModelProto], object]) -> ModelProto:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda m: m.ClearField("graph"), "holds no graph; not an ONNX model, or truncated"),
+        (lambda m: m.ClearField("graph"), "contains no graph; not an ONNX model, or truncated"),
         (
             lambda m: m.graph.node[1].input.__setitem__(1, "no"),
             "Add node 'add': input 'no' is not defined",
@@ -204,24 +204,24 @@ def test_a_body_that_takes_what_is_nowhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("attribute", "message"),
     [
-        (AttributeProto(name="value"), "attribute 'value' is not one of Constant's"),
+        (AttributeProto(name="value"), "'value' is not an attribute of Constant"),
         (
             AttributeProto(name="value", type=AttributeProto.FLOAT, f=1),
-            "attribute 'value' is not one of Constant's",
+            "'value' is not an attribute of Constant",
         ),
         (AttributeProto(name="value", type=AttributeProto.TENSOR), "cannot be read"),
         (
             AttributeProto(name="value_float", type=AttributeProto.STRING, s=b"x"),
-            "'value_float' is not one of",
+            "'value_float' is not an attribute of",
         ),
         (
             AttributeProto(name="value_ints", type=AttributeProto.FLOATS, floats=[1]),
-            "'value_ints' is not one of",
+            "'value_ints' is not an attribute of",
         ),
         (AttributeProto(name="value_string", type=AttributeProto.STRING, s=b"\xff"), "cannot be read"),
         (
             AttributeProto(name="colour", type=AttributeProto.INT, i=1),
-            "attribute 'colour' is not one of Constant's",
+            "'colour' is not an attribute of Constant",
         ),
     ],
 )
@@ -296,7 +296,7 @@ def test_bodies_in_bodies_without_end(tmp_path: Path) -> None:
     body = b""
     for _ in range(5000):
         body = field(1, field(5, field(6, body)))
-    assert refused(tmp_path, field(7, body)) == "bodies lie too deep within each other for protobuf"
+    assert refused(tmp_path, field(7, body)) == "subgraphs are nested too deeply for protobuf"
 
 
 # ---- every truncation, and random changes ----

@@ -31,8 +31,8 @@ from tests.support.files.ir_files import IrWriter, edit, refuse, write_case
         (lambda t: t.replace('layer id="1"', 'layer id="0"'), "two layers have the id '0'"),
         (lambda t: t.replace('from-layer="0"', 'from-layer="77"'), "an edge names layer '77', which does not exist"),
         (lambda t: t.replace('to-layer="5" to-port="1"', 'to-layer="5" to-port="9"'), "an edge names port '9' of GRUCell layer"),
-        (lambda t: t.replace('to-layer="5" to-port="1"', 'to-layer="5" to-port="0"'), "two edges lead to port '0' of GRUCell"),
-        (lambda t: re.sub(r'<edge from-layer="0"[^>]*>', "", t), "GRUCell layer 'gru': no edge leads to its input port '0'"),
+        (lambda t: t.replace('to-layer="5" to-port="1"', 'to-layer="5" to-port="0"'), "two edges to port '0' of GRUCell"),
+        (lambda t: re.sub(r'<edge from-layer="0"[^>]*>', "", t), "GRUCell layer 'gru': no edge to its input port '0'"),
         (lambda t: t.replace(' from-port="0"', "", 1), "a <edge> has no 'from-port'"),
         (lambda t: t.replace('type="GRUCell"', ""), "a <layer> has no 'type'"),
         (lambda t: t.replace('<port id="1"', '<port id="0"', 1), "two ports of layer '5' have the same id"),
@@ -145,7 +145,7 @@ def test_entities_are_refused(tmp_path: Path, doctype: str) -> None:
 def test_depth_is_bounded(tmp_path: Path) -> None:
     path = tmp_path / "deep.xml"
     path.write_text("<net>" * 100_000)
-    refuse(path, "elements lie more than 200 deep")
+    refuse(path, "elements are nested more than 200 deep")
 
 
 def test_constants_that_overlap_do_not_multiply(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_constants_that_overlap_do_not_multiply(tmp_path: Path) -> None:
         data = {"element_type": "f32", "shape": "250000", "offset": str(4 * n), "size": "1000000"}
         value = ir.layer("Const", f"c{n}", data)[0]
     ir.result("out", value)
-    refuse(ir.write(tmp_path / "overlap.xml"), "constants overlap, and come to far more than its .bin holds")
+    refuse(ir.write(tmp_path / "overlap.xml"), "constants overlap, and are far larger than the .bin")
 
 
 def test_wrong_numbers_of_ports(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_chain_of_conversions_does_not_take_all_memory(tmp_path: Path) -> None
     for number in range(200):
         value = ir.convert(f"to{number}", value, ("float64", "float32")[number % 2])
     ir.result("out", value)
-    refuse(ir.write(tmp_path / "chain.xml"), "conversions of constants come to far more than the .bin holds")
+    refuse(ir.write(tmp_path / "chain.xml"), "conversions of constants are far larger than the .bin")
 
 
 def test_integers_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_what_commands_make_of_it(tmp_path: Path) -> None:
     path = made_stateful(tmp_path)
     found = onegru.inspect(path)
     assert found.streaming == (
-        "yes, by the states that it keeps (hhn → hhn), which are inputs and outputs here"
+        "yes, with its internal states (hhn → hhn), which are inputs and outputs in onegru"
     )
     (layer,) = onegru.load_layers(path).values()
     assert isinstance(layer, onegru.GRU)
@@ -263,7 +263,7 @@ def test_a_file_without_its_states_is_not_written(tmp_path: Path, monkeypatch: p
         onegru.fuse(path, target)
     assert not target.exists()
     onegru.fuse(path, target, check=False)  # as a file of an earlier version
-    assert onegru.inspect(target).streaming == "yes; the file says which output feeds which input"
+    assert onegru.inspect(target).streaming == "yes; the file specifies which output feeds which input"
     with pytest.raises(SpecError, match="'hhn': missing"):
         onegru.load(target).run({"x": draw(1, I)})
 
@@ -273,10 +273,10 @@ def test_a_file_without_its_states_is_not_written(tmp_path: Path, monkeypatch: p
     [
         (lambda t: t.replace('type="Assign"', 'type="Relu"'), "ReadValue layer .*: no Assign layer of its variable"),
         (lambda t: t.replace('type="ReadValue"', 'type="Relu"'), "Assign layer .*: no ReadValue layer of its"),
-        (lambda t: t.replace('type="Squeeze" version="opset1">', 'type="ReadValue" version="opset6"><data variable_id="hhn"/>'), "ReadValue layer .*: is the second of variable 'hhn'"),
-        (lambda t: t.replace('"hhn"', '"x"'), "ReadValue layer .*: variable_id 'x' names another input or output as well"),
-        (lambda t: t.replace('variable_shape="1,1,5"', 'variable_shape="?,1,5"'), r"ReadValue layer .*: its variable_shape, \[\?, 1, 5\], is open, and it takes"),
-        (lambda t: t.replace('variable_shape="1,1,5"', 'variable_shape="..."'), "ReadValue layer .*: the type or the rank of its variable is open"),
+        (lambda t: t.replace('type="Squeeze" version="opset1">', 'type="ReadValue" version="opset6"><data variable_id="hhn"/>'), "ReadValue layer .*: second layer of variable 'hhn'"),
+        (lambda t: t.replace('"hhn"', '"x"'), "ReadValue layer .*: variable_id 'x' is also the name of another input or output"),
+        (lambda t: t.replace('variable_shape="1,1,5"', 'variable_shape="?,1,5"'), r"ReadValue layer .*: its variable_shape, \[\?, 1, 5\], is open, and it has"),
+        (lambda t: t.replace('variable_shape="1,1,5"', 'variable_shape="..."'), "ReadValue layer .*: the type or rank of its variable is open"),
         (lambda t: t.replace('variable_type="f32"', 'variable_type="f4"'), "variable_type 'f4'; must be one of"),
         (lambda t: t.replace('variable_id="hhn" variable', "variable"), "ReadValue layer .*: its <data> has no 'variable_id'"),
         (lambda t: t.replace('type="ReadValue" version="opset6"', 'type="ReadValue" version="opset99"'), "version 'opset99'; must be opset3 or opset6"),
@@ -289,7 +289,7 @@ def test_what_is_refused(tmp_path: Path, change: Callable[[str], str], message: 
 
 def test_first_values_that_are_refused(tmp_path: Path) -> None:
     refuse(
-        low_latency(tmp_path, constant=False), "ReadValue layer .*: its first value is computed in each run"
+        low_latency(tmp_path, constant=False), "ReadValue layer .*: its initial value is computed in each run"
     )
     path = of_three(tmp_path)
     edit(path, lambda t: t.replace(f'variable_shape="1,1,{H}"', f'variable_shape="1,2,{H}"'))

@@ -129,7 +129,7 @@ def test_convert(tmp_path: Path, end: str) -> None:
 
 def test_models_are_not_run() -> None:
     with pytest.raises(
-        FormatError, match="a TensorFlow Lite model, which holds layers and no model that runs"
+        FormatError, match="a TensorFlow Lite model, which contains layers, not a runnable model"
     ):
         onegru.load(path_of("states"))
 
@@ -197,9 +197,9 @@ def slices_behind_begin_late(places: Places) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (starts_at_one, "not read are WHILE"),
-        (one_counter_starts_late, "not read are WHILE"),
-        (counts_by_two, "not read are WHILE"),
+        (starts_at_one, "operators not read: WHILE"),
+        (one_counter_starts_late, "operators not read: WHILE"),
+        (counts_by_two, "operators not read: WHILE"),
         (ends_early, "only its cell was replaced"),
         (slices_behind_begin_late, "only its cell was replaced"),
     ],
@@ -250,14 +250,14 @@ def test_masked_steps_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     original = fusing.tflite_graph
     monkeypatch.setattr(fusing, "tflite_graph", masked)
-    with pytest.raises(FormatError, match="leaves out steps by a mask, which no layer has"):
+    with pytest.raises(FormatError, match="skips masked steps, which a layer cannot do"):
         onegru.load_layers(path_of("states"))
 
 
 def test_a_masked_layer_is_no_other() -> None:
     """Keras computes its first step once more in front of the loop, for the shape of it."""
     for read in (onegru.load_layers, onegru.inspect):
-        with pytest.raises(FormatError, match="leaves out steps by a mask, which no layer has"):
+        with pytest.raises(FormatError, match="skips masked steps, which a layer cannot do"):
             read(path_of("masked"))
 
 
@@ -278,11 +278,11 @@ def test_bodies_end_somewhere() -> None:
     from onegru.formats.tflite.translate import GraphWriter, Translation
 
     empty = Subgraph((), (), (), ())
-    with pytest.raises(FormatError, match="bodies lie too deep within each other"):
+    with pytest.raises(FormatError, match="subgraphs are nested too deeply"):
         GraphWriter(Translation([empty], {}), empty, 9)
     whole = Translation([empty], {}, left=1)
     GraphWriter(whole, empty)
-    with pytest.raises(FormatError, match="operators, bodies included"):
+    with pytest.raises(FormatError, match="operators, including subgraphs"):
         GraphWriter(whole, empty)
 
 

@@ -343,13 +343,13 @@ def test_near_misses_that_openvino_has_converted(tmp_path: Path, fault: str) -> 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('internal_layer_id="0"', 'internal_layer_id="99"', "its port_map names '99', no Parameter layer"),
-        ('external_port_id="0"', 'external_port_id="77"', "its port_map names port '77', which it has not"),
+        ('internal_layer_id="0"', 'internal_layer_id="99"', "its port_map names '99', which is not a"),
+        ('external_port_id="0"', 'external_port_id="77"', "its port_map names port '77', which does not"),
         ('part_size="1"', 'part_size="x"', "its port_map: part_size 'x'; must be an integer"),
         (
             'to-layer="1" />\n\t\t\t</back_edges>',
             'to-layer="9" />\n\t\t\t</back_edges>',
-            "a back edge must lead",
+            "a back edge must connect",
         ),
         ('offset="', 'offset="9', "ends at byte"),
         ('version="11"', 'version="3"', "IR version 3"),
@@ -371,7 +371,7 @@ def test_a_body_whose_edges_are_missing_is_refused(tmp_path: Path) -> None:
         return text[:start] + re.sub(r"<edge from-layer=[^>]*/>", "", text[start:], count=1)
 
     edit(path, drop)
-    with pytest.raises(onegru.FormatError, match="no edge leads to its input port"):
+    with pytest.raises(onegru.FormatError, match="no edge to its input port"):
         fuse_ir(path)
 
 

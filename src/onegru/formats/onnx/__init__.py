@@ -1,1 +1,1 @@
-"""ONNX models, read and written."""
+"""Read and write ONNX models."""

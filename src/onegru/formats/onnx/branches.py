@@ -1,4 +1,4 @@
-"""Branches of If nodes whose condition is a constant."""
+"""Inline branches of If nodes with a constant condition."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from onegru.formats.onnx.values import names_in
 
 
 def inline_branches(model: ModelProto, flow: Flow) -> bool:
-    """Replace each If whose condition is known by the nodes of its branch; returns whether there was one.
+    """Replace each If with a constant condition by the nodes of its branch; return whether there was one.
 
-    PyTorch's exporter writes an If for a squeeze of an axis whose size it does not know.
+    PyTorch's exporter writes an If to squeeze an axis of unknown size.
     """
     names, nodes = names_in(model), list[NodeProto]()
     for node in model.graph.node:
@@ -28,7 +28,7 @@ def inline_branches(model: ModelProto, flow: Flow) -> bool:
 
 
 def _branch(node: NodeProto, flow: Flow) -> GraphProto | None:
-    """The branch that an If always runs; None if that is not known, or the branch has nested bodies."""
+    """Return the branch that an If always runs; None if unknown, or if the branch has nested subgraphs."""
     condition = flow.constant(node.input[0]) if len(node.input) == 1 else None
     if condition is None or condition.size != 1:
         return None
@@ -40,7 +40,7 @@ def _branch(node: NodeProto, flow: Flow) -> GraphProto | None:
 
 
 def _inlined(graph: GraphProto, node: NodeProto, branch: GraphProto, names: set[str]) -> list[NodeProto]:
-    """The nodes of a branch under new names, then what names its outputs as the If does."""
+    """Return the nodes of a branch under new names, then Identity nodes for the outputs of the If."""
     own = {name for item in branch.node for name in item.output} | {item.name for item in branch.initializer}
     renamed = {name: fresh_name(name, names) for name in sorted(own - {""})}
     for tensor in branch.initializer:

@@ -26,9 +26,9 @@ from onegru.formats.onnx.values import Values, all_values
 from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
 
 _WEIGHTS = slice(1, 4)  # W, R and B among the inputs of either operator
-_LEAST_IR = 4  # where an initializer need not be an input
+_LEAST_IR = 4  # the first version in which initializers can be separate from inputs
 
-# Their results differ from run to run, so they are never run ahead of time. Those of Dropout may, too.
+# Their results differ between runs, so they are never run ahead of time. The same can apply to Dropout.
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"}
 _RANDOM |= {"Multinomial", "Bernoulli"}
 
@@ -52,7 +52,7 @@ def nodes_ahead(
         may = may and fits(node) and not any(attribute_graphs(node))
         inputs = [taken for taken in node.input if taken] if may else []
         missing = [taken for taken in inputs if taken not in known]
-        may = may and started.isdisjoint(missing)  # else a cycle, which the body of a node may have
+        may = may and started.isdisjoint(missing)  # otherwise a cycle, which is possible in a subgraph
         if may and missing:
             started.add(name)
             waiting += missing
@@ -68,9 +68,10 @@ def nodes_ahead(
 def results(
     values: Values, opset: int, nodes: Sequence[NodeProto], names: Sequence[str]
 ) -> dict[str, Array] | None:
-    """What nodes that take only constants give; None if onnx's own evaluator does not run them.
+    """Compute nodes with only constant inputs; None if onnx's own evaluator does not run them.
 
-    DequantizeLinear gives ONNX Runtime's bits, and not in the size that a file says a block has.
+    DequantizeLinear is computed here: bitwise identical to ONNX Runtime, and in bounded memory for any block
+    size.
     """
     done: dict[str, Array] = {}
     left: list[NodeProto] = []
@@ -106,14 +107,14 @@ def results(
 
 
 def _evaluate(graph: GraphProto, opset: int) -> list[Array] | None:
-    """The outputs of a graph by onnx's own evaluator; None if it cannot run it, or they are no arrays."""
+    """Run a graph in onnx's own evaluator; None if it fails, or if an output is not an array."""
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     try:
         from onnx.reference import ReferenceEvaluator
 
         with np.errstate(all="ignore"):
             results = list(ReferenceEvaluator(model).run(None, {}))
-    except Exception:  # an operator that it does not have, or whatever is wrong with the nodes
+    except Exception:  # an unsupported operator, or any defect of the nodes
         return None
     return results if all(isinstance(result, np.ndarray) for result in results) else None
 
@@ -126,7 +127,7 @@ def fold_weights(source: Source, model: ModelProto, opset: int, size: int) -> se
         return set()
     most = check_bounds(source, model, sort_nodes(source, model.graph), size, external_tensors(model))
     retired: set[str] = set()
-    for index, names in enumerate(wanted):  # graphs come before the bodies in them
+    for index, names in enumerate(wanted):  # graphs come before their subgraphs
         nodes, _ = nodes_ahead(levels[index], sorted(names), lambda _: True)
         if nodes:
             fits = _bound(levels[index], model, nodes, most).fits
@@ -137,7 +138,7 @@ def fold_weights(source: Source, model: ModelProto, opset: int, size: int) -> se
 
 
 def _wanted(levels: Sequence[Values]) -> list[set[str]]:
-    """For each graph, the values that nodes compute and weights are made of, here or in its bodies."""
+    """Return for each graph the computed values that weights depend on, here or in its subgraphs."""
     places = {id(values): index for index, values in enumerate(levels)}
     wanted: list[set[str]] = [set() for _ in levels]
     for index, values in reversed(list(enumerate(levels))):
@@ -160,7 +161,7 @@ def _wanted(levels: Sequence[Values]) -> list[set[str]]:
 
 
 def _bound(values: Values, model: ModelProto, nodes: Sequence[NodeProto], most: int) -> Ahead:
-    """What may be computed of nodes that take only constants."""
+    """Return the bounds for computing nodes with only constant inputs."""
     taken = {name for node in nodes for name in node.input if name and values.is_constant(name)}
     held = [values.held(name) for name in sorted(taken)]
     plain = [item for item in held if isinstance(item, NodeProto)]
@@ -172,7 +173,7 @@ def _bound(values: Values, model: ModelProto, nodes: Sequence[NodeProto], most: 
 def _fold(values: Values, opset: int, nodes: Sequence[NodeProto], names: Sequence[str]) -> set[str]:
     """Put constants instead of nodes that give these values; returns what the nodes that are gone took.
 
-    Those whose results only they used are gone as well.
+    Nodes whose results are no longer used are removed, too.
     """
     graph = values.graph
     gone = {_key(values.producers[name]) for name in names}
@@ -199,5 +200,5 @@ def _fold(values: Values, opset: int, nodes: Sequence[NodeProto], names: Sequenc
 
 
 def _key(node: NodeProto) -> tuple[str, ...]:
-    """What tells a node from all others of its graph."""
+    """Return a unique key of a node in its graph."""
     return tuple(node.output)

@@ -1,7 +1,7 @@
-"""Quantized weights of GRU nodes: DequantizeLinear nodes whose inputs are constants.
+"""Dequantize constant weights of GRU nodes once: fold their DequantizeLinear nodes.
 
-ONNX Runtime does not fold these nodes, since for many operators it has kernels that use the integers. It has
-no such kernel for GRU and would run DequantizeLinear in every call. Here the weights are dequantized once.
+ONNX Runtime does not fold these nodes, because many of its kernels use the integers. It has no such kernel
+for GRU, and would run DequantizeLinear in every call.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from onegru.formats.onnx.validate import (
 )
 from onegru.formats.onnx.values import Values, all_graphs, all_values
 
-# Operators that may stand between DequantizeLinear and a GRU.
+# Operators that are allowed between DequantizeLinear and a GRU.
 _MOVERS = movers(
     Elements.KEPT | Elements.PERMUTED | Elements.CUT | Elements.JOINED,
     casts=True,
     without=("Flatten", "Gather"),
 )
-#: Those by which files make weights of constants; the execution provider leaves none of them to a run.
-#: QuantizeLinear is what ONNX Runtime's optimizer adds.
+#: Operators that turn constants into weights; the execution provider runs all of them ahead of time.
+#: ONNX Runtime's optimizer adds QuantizeLinear.
 CARRIERS = {"DequantizeLinear", "QuantizeLinear", *(kind for kind in _MOVERS if "::" not in kind)}
-#: The opset from which on each attribute is there.
+#: The first opset with each attribute.
 _SINCE = {"axis": 13, "block_size": 21, "output_dtype": 23}
 _WEIGHTS = slice(1, 4)  # W, R and B among the inputs of either operator
 
 
 def int8_opset(group: int) -> int:
-    """The first opset whose DequantizeLinear has a scale for each row, or for each `group` weights of it."""
+    """Return the first opset whose DequantizeLinear supports scales by row, or by group of weights."""
     return _SINCE["block_size" if group else "axis"]
 
 
 def quantized_inputs(matrix: Array, group: int) -> tuple[Array, Array, dict[str, Any]]:
-    """What makes a DequantizeLinear node give a W or R: integers, scales and attributes.
+    """Return the integers, scales and attributes of a DequantizeLinear node for a W or R.
 
-    With two directions and a scale for each row the integers have rank 2, [2·3H, K]: their rows are one axis.
+    With two directions and a scale for each row, the integers are [2·3H, K], to get one axis of rows.
     """
     q, scale = quantize_channels(matrix, group)
     if group:
@@ -65,7 +65,7 @@ def fold_dequantized(source: Source, model: ModelProto, opset: int) -> bool:
         return False
     if not _replace(source, model, kind, functools.partial(dequantized, opset)):
         return False
-    _replace(source, model, "Reshape", _reshaped)  # as `onegru quantize` writes two directions
+    _replace(source, model, "Reshape", _reshaped)  # from `onegru quantize`, for two directions
     return True
 
 
@@ -75,7 +75,7 @@ def _replace(
     kind: str,
     value_of: Callable[[Values, NodeProto], Array | None],
 ) -> bool:
-    """Replace nodes of one operator, on the way to a weight, by what `value_of` says they compute."""
+    """Replace nodes of one operator that lead to a weight by the results of `value_of`."""
     levels = list(all_values(source, model))
     used_elsewhere = {id(values.graph): _used_elsewhere(values) for values in levels}
     found: dict[tuple[int, str], tuple[Values, NodeProto]] = {}
@@ -100,7 +100,7 @@ def _replace(
 
 
 def _producers(values: Values, name: str, kind: str) -> Iterator[tuple[Values, NodeProto]]:
-    """The nodes of this operator that a value is made by, but for moving its numbers, and where they are."""
+    """Find the nodes of this operator upstream of a value, through operators that only move elements."""
     seen: set[str] = set()
     waiting = [name]
     while waiting:
@@ -117,7 +117,7 @@ def _producers(values: Values, name: str, kind: str) -> Iterator[tuple[Values, N
 
 
 def _used_elsewhere(values: Values) -> set[str]:
-    """The values of a graph that it returns, or that operators other than GRU compute with."""
+    """Return the values that are graph outputs, or inputs of operators other than GRU."""
     found = set(values.outputs)
     for name, nodes in values.consumers.items():
         if not all(is_ours(node) or _moves_numbers(node) for node in nodes):
@@ -155,7 +155,7 @@ def dequantized(opset: int, values: Values, node: NodeProto) -> Array | None:
 
 
 def _reshaped(values: Values, node: NodeProto) -> Array | None:
-    """A constant in another shape; None for any other value, or where sizes are left to the operator."""
+    """Reshape a constant; None for other values, or if a size is 0 or -1."""
     if len(node.input) != 2 or len(node.output) != 1:
         return None
     array, shape = (values.constant(name) for name in node.input)

@@ -1,4 +1,4 @@
-"""Changes of a graph, applied to the ONNX model that it comes from."""
+"""Apply changes of a flow to its ONNX model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onegru.formats.onnx.validate import drop_named, replace_nodes
 
 
 def node_of(flow: Flow, op: Op, opset: int) -> NodeProto:
-    """A new operator as a node of an opset."""
+    """Create the node of an operator in an opset."""
     attributes: dict[str, Any] = {
         name: onnx.numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
         for name, value in op.attributes.items()
@@ -62,12 +62,12 @@ def node_with_lists(
 
 
 def code_of(dtype: str) -> int:
-    """The number that ONNX has for an element type."""
+    """Return ONNX's code of an element type."""
     return int(onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(dtype)))
 
 
 def apply_edit(model: ModelProto, opset: int, edit: Edit) -> None:
-    """Change a model, which has what the edit's flow was read from; what nothing needs any more goes."""
+    """Apply an edit to the model that its flow was read from, and remove unused nodes and constants."""
     graph: GraphProto = model.graph
     graph.initializer.extend(
         onnx.numpy_helper.from_array(array, name) for name, array in edit.constants.items()
@@ -98,7 +98,7 @@ def apply_edit(model: ModelProto, opset: int, edit: Edit) -> None:
 
 
 def _change(staged: Staged) -> None:
-    """Change a node of the file."""
+    """Apply a staged change to its node."""
     node: NodeProto = staged.op.origin
     if staged.is_new:
         node.CopyFrom(onnx.helper.make_node(staged.kind, staged.inputs, staged.outputs, name=node.name))

@@ -1,4 +1,4 @@
-"""ONNX graphs as flows, and back."""
+"""Convert ONNX graphs to flows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def flow_of(
 
 
 def lazy_flow_of(values: Values) -> LazyFlow:
-    """A graph as a flow that is only asked of shapes and constants."""
+    """Convert a graph to a lazy flow that only knows shapes and constants."""
     graph, plain = values.graph, [node for node in values.graph.node if is_plain_constant(node)]
     constants = _constants_of(values, [name for node in plain for name in node.output])
     read = functools.partial(_op_of, values.source, types={}, ir_version=values.ir_version)
@@ -68,14 +68,14 @@ def lazy_flow_of(values: Values) -> LazyFlow:
 
 
 def _constants_of(values: Values, others: Iterable[str]) -> dict[str, Callable[[], Array]]:
-    """What reads each constant among a graph's initializers and some other values."""
+    """Return readers for the constants among a graph's initializers and some other values."""
     names = [*values.tensors, *others]
     held = {name: constant for name in names if (constant := values.held(name)) is not None}
     return {name: functools.partial(values.array, constant) for name, constant in held.items()}
 
 
 def _stated(graph: GraphProto) -> tuple[dict[str, Shape], dict[str, str]]:
-    """The shapes and element types that a graph states."""
+    """Return the shapes and element types that a graph states."""
     shapes: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     dtypes: dict[str, str] = {}
     for value in (*graph.input, *graph.output, *graph.value_info):
@@ -111,7 +111,7 @@ _OLD_BROADCAST = ("Add", "Sub", "Mul", "Div", "And", "Or", "Less", "Greater", "E
 
 
 def _learn(name: str, kind: TypeProto, shapes: dict[str, Shape], dtypes: dict[str, str]) -> None:
-    """Note what a type says of a value."""
+    """Record the shape and element type of a value."""
     if not kind.HasField("tensor_type"):
         return
     if kind.tensor_type.HasField("shape"):
@@ -129,11 +129,11 @@ def _learn(name: str, kind: TypeProto, shapes: dict[str, Shape], dtypes: dict[st
 
 
 def graph_types(model: ModelProto) -> dict[str, TypeProto]:
-    """The types of a model's values, as stated and as onnx infers them."""
+    """Return the stated and inferred types of a model's values."""
     try:
-        # Without data_prop, which takes memory without bounds on shapes that grow.
+        # Without data_prop, which needs unbounded memory for growing shapes.
         inferred = onnx.shape_inference.infer_shapes(without_weights(model))
-    except Exception:  # of no particular class; then what is stated will have to do
+    except Exception:  # no specific class; only the stated types are available then
         inferred = model
     types: dict[str, TypeProto] = {}
     graphs = [inferred.graph]

@@ -1,7 +1,7 @@
-"""One GRU step in elementary ONNX operators, in the symbols of `onegru.Spec`.
+"""Express a GRU step with elementary ONNX operators.
 
-Activations are expressed with elementary operators: these take float64 too, and propagate NaN, which an
-activation's own operator may not do.
+The symbols are those of `onegru.Spec`. Activations consist of elementary operators, because these support
+float64 and propagate NaN. The operators of activations do not always do so.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from onegru.core.activations import ACTIVATIONS, Activation
 
 
 class StepNodes(Protocol):
-    """Where the nodes go."""
+    """Receiver of the nodes of a step."""
 
     def op(self, kind: str, inputs: Sequence[str], what: str) -> str:
-        """Add a node; returns the name of its output, which may be called after `what`."""
+        """Add a node and return the name of its output, which can contain `what`."""
 
     def number(self, value: float) -> str:
-        """A scalar constant, in the type of the computation."""
+        """Add a scalar constant with the type of the computation."""
 
     def halves(self, value: str, names: tuple[str, str]) -> list[str]:
-        """The halves of the last axis of a matrix, which may have these names."""
+        """Split the last axis of a matrix into halves, which can have these names."""
 
 
 def gru_step(
@@ -59,7 +59,7 @@ def gru_step(
 
 
 class _Activated:
-    """An activation as nodes."""
+    """An activation that adds its nodes."""
 
     def __init__(self, nodes: StepNodes, activation: Activation, clip: float | None) -> None:
         self.nodes = nodes
@@ -67,7 +67,7 @@ class _Activated:
         self.clip = clip
 
     def of(self, x: str, what: str) -> str:
-        """Add the nodes that compute it of a value, clipped; names begin with `what`."""
+        """Add the nodes for the activation of a value, with clipping; names begin with `what`."""
         if self.clip is not None:
             x = self.nodes.op("Min", [x, self.nodes.number(self.clip)], f"{what}_below")
             x = self.nodes.op("Max", [x, self.nodes.number(-self.clip)], f"{what}_clipped")
@@ -77,14 +77,14 @@ class _Activated:
 
 
 class _Elementary:
-    """The elementary functions as nodes of a graph; see `onegru.core.elementary.Elementary`."""
+    """Elementary functions that add nodes to a graph; see `onegru.core.elementary.Elementary`."""
 
     def __init__(self, nodes: StepNodes, what: str) -> None:
         self.nodes = nodes
         self.what = what
 
     def op(self, kind: str, *inputs: str | float) -> str:
-        """Add a node; returns the name of its output."""
+        """Add a node and return the name of its output."""
         names = [item if isinstance(item, str) else self.nodes.number(item) for item in inputs]
         return self.nodes.op(kind, names, f"{self.what}/{kind.lower()}")
 
@@ -113,7 +113,7 @@ class _Elementary:
         return self.op("Sub", self.op("Exp", x), 1.0)
 
     def softplus(self, x: str) -> str:
-        """The sum max(x, 0) + log(1 + e^-|x|)."""
+        """Add nodes for max(x, 0) + log(1 + e^-|x|)."""
         small = self.op("Exp", self.op("Neg", self.op("Abs", x)))
         return self.op("Add", self.op("Max", x, 0.0), self.op("Log", self.op("Add", small, 1.0)))
 

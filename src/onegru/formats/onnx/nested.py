@@ -1,4 +1,4 @@
-"""The GRU nodes in the bodies of other nodes, such as If, Loop and Scan."""
+"""Find GRU nodes in subgraphs of If, Loop and Scan nodes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def find_nested(
 def _bodies_nodes(
     owners: Iterable[NodeProto], bodies: tuple[str, ...], around: Values
 ) -> Iterator[tuple[NodeProto, tuple[str, ...], Values]]:
-    """The nodes in the bodies of others, with descriptions of these bodies, and the values known there."""
+    """Iterate over nodes in subgraphs, with descriptions of the subgraphs and the values known there."""
     for owner in owners:
         for attribute in owner.attribute:
             for body in (attribute.g,) if attribute.HasField("g") else tuple(attribute.graphs):

@@ -1,4 +1,4 @@
-"""Single nodes and values of an ONNX graph: attributes, constants, types."""
+"""Read attributes, constants and types of single ONNX nodes and values."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def node_attributes(source: Source, node: NodeProto, operator: Operator) -> dict
         if attribute.name in values:
             raise source.error(f"{place} appears twice")
         if attribute.type not in PLAIN_TYPES or attribute.ref_attr_name:
-            raise source.error(f"{place} has no plain value")
+            raise source.error(f"{place} must have a plain value: a number, text or a list")
         if (known := operator.attributes.get(attribute.name)) is not None:
             wanted = _ATTRIBUTE_TYPES[known.kind]
             if attribute.type != wanted:
                 have, must = map(AttributeProto.AttributeType.Name, (attribute.type, wanted))
-                raise source.error(f"{place} is of type {have}; must be {must}")
+                raise source.error(f"{place} has type {have}; must be {must}")
         value = onnx.helper.get_attribute_value(attribute)
         try:
             if attribute.type == AttributeProto.STRING:
@@ -49,7 +49,7 @@ def node_attributes(source: Source, node: NodeProto, operator: Operator) -> dict
 
 
 def is_plain_constant(node: NodeProto) -> bool:
-    """Whether a node is a Constant that holds a dense value."""
+    """Whether a node is a Constant with a dense value."""
     return (
         node.op_type == "Constant"
         and is_onnx(node)
@@ -59,7 +59,7 @@ def is_plain_constant(node: NodeProto) -> bool:
     )
 
 
-# What a Constant may hold: the types of the attribute and of the tensor.
+# Attributes of Constant, each with the types of the attribute and of the tensor.
 _CONSTANT_TYPES = {
     "value_float": (AttributeProto.FLOAT, TensorProto.FLOAT),
     "value_floats": (AttributeProto.FLOATS, TensorProto.FLOAT),
@@ -76,7 +76,7 @@ def constant_value(source: Source, node: NodeProto) -> Array:
     attribute = node.attribute[0]
     kind, code = _CONSTANT_TYPES.get(attribute.name, (AttributeProto.UNDEFINED, TensorProto.UNDEFINED))
     if attribute.type != kind or kind == AttributeProto.UNDEFINED:
-        raise source.error(f"{describe(node)}: attribute {attribute.name!r} is not one of Constant's")
+        raise source.error(f"{describe(node)}: {attribute.name!r} is not an attribute of Constant")
     if attribute.name == "value":
         return to_array(source, attribute.t)
     value = onnx.helper.get_attribute_value(attribute)
@@ -86,7 +86,7 @@ def constant_value(source: Source, node: NodeProto) -> Array:
 
 
 def tensor_info(value: ValueInfoProto, *, optional: bool = False) -> TensorInfo:
-    """A model's input or output."""
+    """Describe a model's input or output."""
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         return TensorInfo(value.name, type_words(value.type) or "unknown", None, optional, is_tensor=False)
@@ -101,7 +101,7 @@ def tensor_info(value: ValueInfoProto, *, optional: bool = False) -> TensorInfo:
 
 
 def type_words(kind: TypeProto) -> str:
-    """A type as ONNX Runtime writes it, such as "seq(tensor(float))"; empty if it is not known."""
+    """Return a type in ONNX Runtime's notation, such as "seq(tensor(float))"; empty if unknown."""
     match kind.WhichOneof("value"):
         case "tensor_type":
             known = kind.tensor_type.elem_type in set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
@@ -114,7 +114,7 @@ def type_words(kind: TypeProto) -> str:
 
 
 def fixed_sizes(kind: TypeProto) -> tuple[int | None, ...] | None:
-    """The sizes of a tensor's type, None for one that is not fixed; None if even the rank is unknown."""
+    """Return the sizes of a tensor's type, with None for open sizes; None if even the rank is unknown."""
     if not kind.tensor_type.HasField("shape"):
         return None
     return tuple(

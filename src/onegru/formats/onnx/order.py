@@ -1,4 +1,4 @@
-"""The order of the nodes of an ONNX graph: which node depends on which, bodies included."""
+"""Sort the nodes of an ONNX graph by their dependencies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onegru.formats.onnx.validate import Source, attribute_graphs, describe
 
 
 def free_names(graph: GraphProto) -> set[str]:
-    """The names that a body takes from outside."""
+    """Return the names that a subgraph uses from outside."""
     known = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     known |= {tensor.values.name for tensor in graph.sparse_initializer}
     known |= {name for node in graph.node for name in node.output}
@@ -22,7 +22,7 @@ def free_names(graph: GraphProto) -> set[str]:
 
 
 def node_inputs(node: NodeProto) -> set[str]:
-    """The names that a node takes, those that its bodies take from outside included."""
+    """Return the names that a node and its subgraphs use from outside."""
     names = set(node.input) - {""}
     for body in attribute_graphs(node):
         names |= free_names(body)
@@ -30,7 +30,7 @@ def node_inputs(node: NodeProto) -> set[str]:
 
 
 def needed_nodes(nodes: Sequence[NodeProto], values: Iterable[str]) -> list[NodeProto]:
-    """Those of the nodes that these values depend on; nodes come in an order in which they can be run."""
+    """Return the nodes that these values depend on; the nodes are in topological order."""
     wanted = set(values)
     needed: list[NodeProto] = []
     for node in reversed(nodes):
@@ -51,7 +51,7 @@ def sort_nodes(source: Source, graph: GraphProto) -> list[NodeProto]:
 
     for value in graph.input:
         give(value.name, None, "graph input")
-    inputs = set(given)  # each may have an initializer as well
+    inputs = set(given)  # each can also have an initializer
     for tensor in graph.initializer:
         if tensor.name in inputs:
             inputs.remove(tensor.name)

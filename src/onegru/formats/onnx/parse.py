@@ -1,7 +1,7 @@
-"""From an .onnx file to a `Graph`.
+"""Read .onnx files as `Graph`.
 
-A model of nothing but GRU nodes and nodes that move axes becomes steps that need only NumPy. Every other one
-is run as a whole by ONNX Runtime, with onegru for its GRU nodes.
+A model that consists of GRU nodes and nodes that only move axes becomes steps for NumPy. ONNX Runtime runs
+all other models, with onegru for their GRU nodes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from onegru.operators.onnx import AUGRU, GRU_VERSIONS, NEWEST_OPSET, gru_version
 
 _WEIGHTS = ("W", "R", "B")
 _SEARCHED = 1 << 20
-_SPARSE = "is sparse; what a GRU node takes or an output gives must be dense"
+_SPARSE = "is sparse; inputs of GRU nodes and outputs of the model must be dense"
 
 
 def read_onnx(file: Opened, *, again: bool = False) -> Graph:
@@ -76,17 +76,17 @@ def read_onnx(file: Opened, *, again: bool = False) -> Graph:
 
 
 def parse_onnx(data: bytes, source: Source) -> Graph:
-    """Read a serialized model. Raises as `read_onnx` does."""
+    """Read a serialized model; raises as `read_onnx`."""
     return _Reader(source, data, functools.partial(read_model, source, data)).read()
 
 
 def _constants(source: Source, data: bytes, parse: Callable[[], ModelProto]) -> dict[str, Array]:
-    """The constants that the GRU nodes of a serialized model use."""
+    """Read the constants that the GRU nodes of a serialized model use."""
     return _Reader(source, data, parse, folds=True).constants()
 
 
 class _Reader:
-    """One model being read. `parse` makes a model of `data`, which may be changed.
+    """Reads one model. `parse` creates a model from `data` that can be changed.
 
     With `folds`, weights that nodes compute from constants become constants.
     """
@@ -112,7 +112,7 @@ class _Reader:
         self.values = Values(source, self.graph, model.ir_version)
         self.tensors, self.sparse = self.values.tensors, self.values.sparse
         self.defaults, self.producers = self.values.defaults, self.values.producers
-        has_none = len(data) < _SEARCHED and b"location" not in data  # which takes long in large ones
+        has_none = len(data) < _SEARCHED and b"location" not in data  # slow for large models
         external = [] if has_none else external_tensors(model)
         most = check_bounds(source, model, self.nodes, len(data), external)
         self.ahead = Ahead(model, self.nodes, most, set(self.tensors) - self.defaults | self.sparse)
@@ -122,7 +122,7 @@ class _Reader:
         self._check_sparse()
 
     def read(self) -> Graph:
-        """The model as a graph."""
+        """Return the model as a graph."""
         inputs = tuple(
             tensor_info(value, optional=value.name in self.defaults)
             for value in self.graph.input
@@ -176,10 +176,10 @@ class _Reader:
     def _gru_node(self, node: NodeProto, bodies: tuple[str, ...] = ()) -> GruStep:
         place = f"{self.source.name}: {describe(node)}"
         operator = AUGRU if is_augru(node) else gru_version(self.opset)
-        assert operator is not None, "model_opset lets none below 1 through"
+        assert operator is not None, "model_opset rejects versions below 1"
         since = onnx.defs.get_schema("GRU", min(self.opset, onnx.defs.onnx_opset_version())).since_version
         if operator is not AUGRU and since > operator.version:
-            words = f"version {since}; must be at most {max(GRU_VERSIONS)}, the newest that onegru knows"
+            words = f"version {since}; must be at most {max(GRU_VERSIONS)}, the newest that onegru supports"
             raise FormatError(f"{place}: {words}")
         versions = {entry.domain: entry.version for entry in self.model.opset_import}
         if operator is AUGRU and (version := versions.get(node.domain, AUGRU.version)) != AUGRU.version:
@@ -193,7 +193,7 @@ class _Reader:
                 f"{place}: {count(len(node.output), 'output')}; must be at most {len(operator.outputs)}"
             )
         attributes = node_attributes(self.source, node, operator)
-        scope = "".join(f"{body}/" for body in bodies)  # the same name may be another value elsewhere
+        scope = "".join(f"{body}/" for body in bodies)  # another subgraph can use the same name
         inputs, outputs = (
             {port.name: scope + name for port, name in zip(ports, names, strict=False) if name}
             for ports, names in ((operator.inputs, node.input), (operator.outputs, node.output))
@@ -218,7 +218,7 @@ class _Reader:
             if producer is not None and producer.op_type == "Constant" and not is_plain_constant(producer):
                 raise self.source.error(f"Constant {name!r}: {_SPARSE}")
 
-    # As a whole
+    # For ONNX Runtime
 
     def _whole(self, count: int) -> OnnxRuntimeModel:
         """The model for ONNX Runtime; each GRU node gets its own name."""
@@ -256,7 +256,7 @@ class _Reader:
         )
 
     def _check_inputs(self) -> None:
-        """Give the inputs whose type is not stated that of the weights of a GRU node that takes them."""
+        """Give each input without a type the type of the weights of a GRU node that uses it."""
         for value in self.graph.input:
             kind = value.type
             if kind.WhichOneof("value") not in (None, "tensor_type") or kind.tensor_type.elem_type:
@@ -266,11 +266,11 @@ class _Reader:
                 self.tensors[name].data_type for gru in consumers if (name := gru.inputs["W"]) in self.tensors
             }
             if len(types) != 1:
-                raise self.source.error(f"graph input {value.name!r}: its type is unknown; must be given")
+                raise self.source.error(f"graph input {value.name!r}: must have a type")
             kind.tensor_type.elem_type, self.is_changed = types.pop(), True
 
     def _check_weights(self, gru: GruStep, place: str) -> None:
-        """Check the sizes of weights that the file holds."""
+        """Check the sizes of weights in the file."""
         arrays: dict[str, Array] = {}
         for name in _WEIGHTS:
             if name in gru.inputs:
@@ -283,10 +283,10 @@ class _Reader:
         W, R, B = map(arrays.get, _WEIGHTS)
         check_weights(gru.operator, gru.attributes, W, R, B, place)
 
-    # What is known before any input is
+    # Constants
 
     def _ahead_of_runs(self) -> list[NodeProto]:
-        """The nodes that compute weights only from constants, unless the results are too large."""
+        """Return the nodes that compute weights only from constants, unless the results are too large."""
         weights = [gru.inputs[n] for gru in self.grus.values() for n in _WEIGHTS if n in gru.inputs]
         return nodes_ahead(self.values, weights, self.ahead.fits)[0]
 
@@ -324,7 +324,7 @@ class _Reader:
         return tuple(steps[::-1])
 
     def _integers(self, name: str) -> tuple[int, ...] | None:
-        """The constant of a name, if it is one axis of 64-bit integers."""
+        """Return a constant if it is a list of 64-bit integers."""
         array = self.values.integers_of(name)
         return None if array is None or array.ndim != 1 or array.dtype != np.int64 else tuple(array.tolist())
 
@@ -334,14 +334,14 @@ def model_opset(source: Source, model: ModelProto) -> int:
     versions = [entry.version for entry in model.opset_import if is_onnx(entry)]
     if not versions:
         if model.ir_version < 3:
-            return 1  # before IR version 3 a model could not name one
+            return 1  # before IR version 3, models had no opset
         if any(is_onnx(node) for node in model.graph.node):
-            raise source.error("opset_import: no version of the ONNX operators; must name one")
+            raise source.error("opset_import: no version of the ONNX operators; must have one")
         return onnx.defs.onnx_opset_version()
     if len(set(versions)) > 1:
-        raise source.error(f"opset_import: versions {versions} of the ONNX operators; must be one")
+        raise source.error(f"opset_import: versions {versions} of the ONNX operators; must have only one")
     newest = max(NEWEST_OPSET, onnx.defs.onnx_opset_version())
     if not 1 <= versions[0] <= newest:
-        words = f"must be 1 to {newest}, the newest that onegru and the installed onnx know"
+        words = f"must be 1 to {newest}, the newest that onegru and the installed onnx support"
         raise source.error(f"opset_import: version {versions[0]}; {words}")
     return int(versions[0])

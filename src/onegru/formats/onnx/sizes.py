@@ -1,4 +1,4 @@
-"""A model without its weights, for what looks only at sizes."""
+"""Remove the weights of a model for analyses of shapes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 import onnx
 from onnx import GraphProto, ModelProto, TensorProto
 
-_MOST_NUMBERS = 256  # of a constant that `without_weights` keeps
+_MOST_NUMBERS = 256  # largest constant that `without_weights` keeps
 
 
 def without_weights(model: ModelProto) -> ModelProto:
-    """A model with an input for each large constant; its functions and the bodies in its nodes are kept."""
+    """Return a model with inputs instead of large constants; its functions and subgraphs are kept."""
     old = model.graph
     graph = GraphProto(name=old.name, input=old.input, output=old.output, value_info=old.value_info)
     inputs = {value.name for value in old.input}

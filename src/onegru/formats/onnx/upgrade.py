@@ -1,4 +1,4 @@
-"""Upgrading nodes of opsets that ONNX Runtime no longer runs to one that it does, by onnx's own converter."""
+"""Upgrade models from opsets that ONNX Runtime no longer supports."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def infer_types(model: ModelProto) -> dict[str, TypeProto]:
     elements = {name: kind.tensor_type.elem_type for name, kind in types.items()}
     elements |= {tensor.name: tensor.data_type for tensor in copy.graph.initializer}
     for node in copy.graph.node:
-        # Shape inference leaves GRU-1 and GRU-3 out; the specification says their types and ranks.
+        # Shape inference does not support GRU-1 and GRU-3; the specification has their types and ranks.
         element = next((elements[name] for name in node.input if elements.get(name)), None)
         if is_gru(node) and element is not None:
             for name, rank in zip(node.output, (4, 3), strict=False):
                 if name and not types.get(name, TypeProto()).tensor_type.HasField("shape"):
                     _set_type(copy.graph, onnx.helper.make_tensor_value_info(name, element, [None] * rank))
     copy = infer_shapes(copy)
-    # Many operators got their shape inference with opset 6, and it does for their earlier versions too.
+    # Many operators got shape inference with opset 6, which is also correct for their earlier versions.
     for entry in copy.opset_import:
         if is_onnx(entry):
             entry.version = OLDEST_OPSET - 1
@@ -45,8 +45,8 @@ def infer_types(model: ModelProto) -> dict[str, TypeProto]:
 
 
 def infer_shapes(model: ModelProto) -> ModelProto:
-    """The model with inferred shapes, or as it is if inference fails."""
-    with contextlib.suppress(Exception):  # inference is a help, not a condition
+    """Return the model with inferred shapes, or unchanged if inference fails."""
+    with contextlib.suppress(Exception):  # inference is optional
         return onnx.shape_inference.infer_shapes(model)
     return model
 
@@ -68,7 +68,7 @@ def upgrade(source: Source, model: ModelProto) -> ModelProto:
     """The same model at opset `OLDEST_OPSET`."""
     try:
         return _convert(model)
-    except Exception as error:  # a C++ exception of no particular class, or a _CannotError
+    except Exception as error:  # a C++ exception without a specific class, or a _CannotError
         for node in model.graph.node:
             if (reason := _why_not(model, node)) is not None:
                 old = next((entry.version for entry in model.opset_import if is_onnx(entry)), 1)
@@ -93,7 +93,7 @@ def _convert(model: ModelProto) -> ModelProto:
 
 
 def _why_not(model: ModelProto, node: NodeProto) -> str | None:
-    """Why the converter fails on this node alone; None if it does not."""
+    """Return why the converter fails on a model with only this node; None if it does not fail."""
     types = {value.name: value for value in [*model.graph.input, *model.graph.value_info]}
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     names = sorted(node_inputs(node))
@@ -108,20 +108,20 @@ def _why_not(model: ModelProto, node: NodeProto) -> str | None:
     alone.opset_import.extend(model.opset_import)
     try:
         _convert(alone)
-    except Exception as error:  # a C++ exception of no particular class, or a _CannotError
+    except Exception as error:  # a C++ exception without a specific class, or a _CannotError
         return converter_reason(error)
     return None
 
 
 def converter_reason(error: Exception) -> str:
-    """What onnx's converter says went wrong, without its own source lines."""
+    """Return the reason in an error of onnx's converter, without its source lines."""
     text = str(error).strip()
     return text.splitlines()[-1].rpartition("failed: ")[2] if text else type(error).__name__
 
 
-# Broadcasting: up to opset 6 by the attributes `broadcast` and `axis`, from 7 on by NumPy's rule. The
-# converter knows it for some operators only, needs every dimension, and misplaces a middle axis; so the nodes
-# are upgraded here, and hidden from it under a domain that it does not know.
+# Broadcasting used the attributes `broadcast` and `axis` up to opset 6, and NumPy's rule from 7 on. The
+# converter supports only some operators, needs all dimensions, and misplaces a middle axis. So the nodes are
+# upgraded here, and hidden from the converter in an unknown domain.
 
 _BROADCASTING = frozenset(
     ("Add", "And", "Div", "Equal", "Gemm", "Greater", "Less", "Mul", "Or", "Pow", "PRelu", "Sub", "Xor")
@@ -130,7 +130,7 @@ _UPGRADED = "onegru.upgraded"
 
 
 class _CannotError(Exception):
-    """A node cannot be upgraded; the message says why."""
+    """A node cannot be upgraded; the message has the reason."""
 
 
 def _ranks(graph: GraphProto) -> dict[str, int]:
@@ -155,23 +155,23 @@ def _upgrade_broadcasts(graph: GraphProto, ranks: Mapping[str, int]) -> None:
 
 
 def _upgrade_broadcast(node: NodeProto, ranks: Mapping[str, int]) -> list[NodeProto]:
-    """Adapt a node to NumPy's rule. Returns the node that is then needed before it, if any."""
+    """Adapt a node to NumPy's rule; return the node that is needed before it, if any."""
     values = {attribute.name: attribute.i for attribute in node.attribute}
     drop_named(node.attribute, ("axis", "broadcast", "consumed_inputs"))
-    # PRelu's slopes always lay along axis 1. Without an axis, or with -1, the last axes are meant.
+    # PRelu's slopes are always along axis 1. Without an axis, or with -1, the last axes are used.
     axis = 1 if node.op_type == "PRelu" else values.get("axis", -1) if values.get("broadcast") else -1
     if axis == -1 or len(node.input) < 2:
         return []
     first, second = node.input[0], node.input[1]
     for name in (first, second):
         if name not in ranks:
-            raise _CannotError(f"axis {axis}, where the rank of {name!r} is not known")
+            raise _CannotError(f"axis {axis}, but the rank of {name!r} is unknown")
     missing = ranks[first] - axis - ranks[second]
     if ranks[second] == 0 or missing == 0:
         return []
     if axis < 0 or missing < 0:
         raise _CannotError(
-            f"axis {axis}, where {first!r} has rank {ranks[first]} and {second!r} {ranks[second]}"
+            f"axis {axis}, but {first!r} has rank {ranks[first]} and {second!r} {ranks[second]}"
         )
     node.input[1] = f"{second}/onegru_unsqueezed/{node.output[0]}"
     axes = range(ranks[second], ranks[second] + missing)
@@ -179,11 +179,11 @@ def _upgrade_broadcast(node: NodeProto, ranks: Mapping[str, int]) -> list[NodePr
 
 
 def _upgrade_grus(graph: GraphProto) -> None:
-    """Bring GRU nodes to version 7 in the same way: what they lose has no effect."""
+    """Convert GRU nodes to version 7 in the same way; the removed attributes have no effect."""
     for node in all_nodes(graph.node):
         if is_gru(node):
             node.domain = _UPGRADED
             drop_named(node.attribute, ("output_sequence",))
             for item in node.attribute:
-                if item.name == "direction" and item.s == b"foward":  # version 1's specification misprints it
+                if item.name == "direction" and item.s == b"foward":  # a typo in version 1's specification
                     item.s = b"forward"

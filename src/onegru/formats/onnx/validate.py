@@ -1,7 +1,7 @@
-"""Reading untrusted .onnx files.
+"""Parse and validate untrusted .onnx files.
 
-What comes out is a ModelProto whose names are text, whose tensors are as large as they say, and whose
-external data lie inside the model's folder.
+In the resulting ModelProto, names are text, tensors have the stated sizes, and external data are inside the
+model's folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from onnx import (
     OperatorSetIdProto,
     TensorProto,
 )
-from onnx import ModelProto as ModelProto  # for the types of others
+from onnx import ModelProto as ModelProto  # for type annotations elsewhere
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, SpecError
@@ -51,29 +51,29 @@ class Source:
 
     @classmethod
     def of(cls, file: Opened) -> Self:
-        """A file that has been opened."""
+        """Return the source for an opened file."""
         return cls.of_path(file.path, file.version)
 
     @classmethod
     def of_path(cls, path: Path, version: tuple[int, ...] = ()) -> Self:
-        """A file of this name."""
+        """Return the source for a file name."""
         beside = Path(os.path.realpath(path)).parent if path.is_symlink() else None
         return cls(str(path), path.parent, path, version, beside)
 
     def changed(self, path: Path) -> Source:
-        """The model, changed in memory, as what another file is to hold; external data lie where they did."""
+        """Return the source of the changed model for another file; external data stay in their folder."""
         return replace(self, name=str(path), file=None, version=())
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether it is a file, and has not been written since."""
+        """Whether it is a file that has not been written since."""
         try:
             return self.file is not None and file_version(self.file) == self.version
         except OSError:
             return False
 
     def error(self, message: str) -> FormatError:
-        """A FormatError that names the file."""
+        """Create a FormatError that names the file."""
         return FormatError(f"{self.name}: {message}")
 
 
@@ -84,10 +84,10 @@ def read_model(source: Source, data: bytes) -> ModelProto:
         model.ParseFromString(data)
     except Exception as error:  # protobuf's DecodeError is not in the public interface of every version
         if "depth" in str(error).lower():
-            raise source.error("bodies lie too deep within each other for protobuf") from error
+            raise source.error("subgraphs are nested too deeply for protobuf") from error
         raise source.error(f"not an ONNX model, or truncated ({error})") from error
     if not model.HasField("graph"):
-        raise source.error("holds no graph; not an ONNX model, or truncated")
+        raise source.error("contains no graph; not an ONNX model, or truncated")
     _check_text(source, model)
     for tensor in all_tensors(model):
         check_tensor(source, tensor)
@@ -95,23 +95,21 @@ def read_model(source: Source, data: bytes) -> ModelProto:
 
 
 def model_of(file: Opened) -> ModelProto:
-    """A model of one's own from a file, which is parsed and checked at the first call only."""
+    """Return a copy of the model in a file, which is parsed and checked only once."""
     model = ModelProto()
     model.CopyFrom(file.once(parse_file))
     return model
 
 
 def parse_file(file: Opened) -> ModelProto:
-    """The model in a file, for `Opened.once`."""
+    """Read the model in a file, for `Opened.once`."""
     return read_model(Source.of(file), file.data)
 
 
 def serialized(source: Source, model: object, problem: str = "cannot be serialized") -> bytes:
     """The bytes of a ModelProto."""
     if not isinstance(model, ModelProto):
-        raise SpecError.of(
-            "path", f"{type(model).__name__}; must be a ModelProto, bytes, or the name of a file"
-        )
+        raise SpecError.of("path", f"{type(model).__name__}; must be a ModelProto, bytes, or a file name")
     try:
         return bytes(model.SerializeToString())
     except Exception as error:  # protobuf's own
@@ -126,12 +124,12 @@ def drop_named(field: MutableSequence[Any], names: Container[str]) -> None:
 
 
 def is_onnx(thing: NodeProto | OperatorSetIdProto) -> bool:
-    """Whether a node's operator, or an operator set, is of the ONNX specification itself."""
+    """Whether a node's operator, or an operator set, belongs to the ONNX standard."""
     return thing.domain in ("", "ai.onnx")
 
 
 def trimmed(names: Iterable[str]) -> list[str]:
-    """The inputs or outputs of a node, without absent ones at their end."""
+    """Return the inputs or outputs of a node without trailing absent ones."""
     kept = list(names)
     while kept and not kept[-1]:
         kept.pop()
@@ -139,7 +137,7 @@ def trimmed(names: Iterable[str]) -> list[str]:
 
 
 def replace_nodes(owner: GraphProto | FunctionProto, nodes: Iterable[NodeProto]) -> None:
-    """Give a graph or a function these nodes instead of its own, which may be among them."""
+    """Replace the nodes of a graph or function; the new nodes can include old ones."""
     copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del owner.node[:]
     owner.node.extend(copies)
@@ -151,12 +149,12 @@ def is_gru(node: NodeProto) -> bool:
 
 
 def is_augru(node: NodeProto) -> bool:
-    """Whether a node is onegru's own operator, a GRU with attention."""
+    """Whether a node is an AUGRU, onegru's operator for a GRU with attention."""
     return node.op_type == AUGRU.name and node.domain in AUGRU_DOMAINS
 
 
 def is_augru_function(function: FunctionProto) -> bool:
-    """Whether a function tells other runtimes what AUGRU nodes compute."""
+    """Whether a function defines AUGRU nodes for other runtimes."""
     return function.name == AUGRU.name and function.domain in AUGRU_DOMAINS
 
 
@@ -166,19 +164,19 @@ def is_ours(node: NodeProto) -> bool:
 
 
 def describe(node: NodeProto) -> str:
-    """What to call a node in messages."""
+    """Describe a node for messages."""
     if node.name:
         return f"{node.op_type} node {node.name!r}"
     return f"{node.op_type} node that gives {next(filter(None, node.output), '')!r}"
 
 
-#: Attributes of these types hold numbers or text, and nothing else: `read_model` has made sure.
+#: Attributes of these types contain only numbers or text, which `read_model` has checked.
 PLAIN_TYPES = {AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.STRING}
 PLAIN_TYPES |= {AttributeProto.FLOATS, AttributeProto.INTS, AttributeProto.STRINGS}
 
 
 def attribute_graphs(node: NodeProto) -> Iterator[GraphProto]:
-    """The bodies that a node has."""
+    """Iterate over the subgraphs of a node."""
     for attribute in node.attribute:
         if attribute.type in PLAIN_TYPES:
             continue
@@ -188,7 +186,7 @@ def attribute_graphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def element_type(code: int) -> np.dtype[Any] | None:
-    """The element type that ONNX numbers so; None if there is none."""
+    """Return the element type with an ONNX code; None if there is none."""
     try:
         return onnx.helper.tensor_dtype_to_np_dtype(code)
     except (KeyError, ValueError):
@@ -202,7 +200,7 @@ def to_array(source: Source, tensor: TensorProto) -> Array:
         tensor = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=raw, name=tensor.name)
     try:
         return onnx.numpy_helper.to_array(tensor)
-    except Exception as error:  # whatever the helper stumbles over, the tensor is at fault
+    except Exception as error:  # any error here is a defect of the tensor
         raise source.error(f"tensor {tensor.name!r}: cannot be read ({error})") from error
 
 
@@ -212,7 +210,7 @@ def external_files(source: Source, tensors: Iterable[TensorProto]) -> set[Path]:
 
 
 def external_tensors(model: ModelProto) -> list[TensorProto]:
-    """The tensors of a model with external data."""
+    """Return the tensors of a model with external data."""
     return [tensor for tensor in all_tensors(model) if tensor.data_location == TensorProto.EXTERNAL]
 
 
@@ -228,7 +226,7 @@ def placed(source: Source, data: bytes) -> tuple[bytes, Path | None]:
     for tensor, path in zip(tensors, places, strict=True):
         if not path.is_relative_to(source.beside):
             raise source.error(
-                f"tensor {tensor.name!r}: external data in another folder than others; must be one"
+                f"tensor {tensor.name!r}: external data in another folder; must be the same folder for all"
             )
         (entry,) = (entry for entry in tensor.external_data if entry.key == "location")
         entry.value = str(path.relative_to(source.beside))
@@ -254,20 +252,20 @@ _PARTS = frozenset(("t", "g", "tp", "tensors", "graphs", "type_protos", "sparse_
 
 
 def _check_text(source: Source, message: Message) -> None:
-    """Raise FormatError if a string of a message is not UTF-8; protobuf leaves those as bytes."""
-    if isinstance(message, TensorProto):  # to list its fields would be to copy its numbers
+    """Raise FormatError if a string of a message is not UTF-8; protobuf returns such strings as bytes."""
+    if isinstance(message, TensorProto):  # listing its fields would copy its values
         _check_strings(source, [message.name])
         for entry in message.external_data:
             _check_text(source, entry)
         return
     if isinstance(message, NodeProto) and not message.op_type:
-        raise source.error("a node names no operator; must name one")
+        raise source.error("a node has no op_type; must have one")
     if isinstance(message, NodeProto) and message.op_type == "Einsum":
         _check_equation(source, message)
     is_plain = isinstance(message, AttributeProto) and message.type in PLAIN_TYPES
     for field, value in message.ListFields():
         if is_plain and field.name in _PARTS:
-            raise source.error(f"attribute {message.name!r}: holds {field.name!r}, which its type is not")
+            raise source.error(f"attribute {message.name!r}: contains {field.name!r}, unlike its type")
         items = [value] if isinstance(value, Message | str | bytes) else value
         if field.type == field.TYPE_STRING:
             _check_strings(source, items)
@@ -277,12 +275,12 @@ def _check_text(source: Source, message: Message) -> None:
 
 
 def _check_equation(source: Source, node: NodeProto) -> None:
-    """Refuse an equation that onnx's shape inference does not come to an end with."""
+    """Reject an equation that makes onnx's shape inference loop forever."""
     for attribute in node.attribute:
         terms = attribute.s.replace(b"->", b",").replace(b" ", b"").split(b",")
         if attribute.name == "equation" and any(term.replace(b"...", b"", 1).count(b".") for term in terms):
             raise source.error(
-                f"{describe(node)}: equation {attribute.s!r}; must have one ellipsis in a term at most"
+                f"{describe(node)}: equation {attribute.s!r}; must have at most one ellipsis in a term"
             )
 
 
@@ -296,13 +294,13 @@ def _check_strings(source: Source, strings: Iterable[str | bytes]) -> None:
 
 
 def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor of a model: in its graph, in bodies, functions and attributes."""
+    """Iterate over all tensors of a model: in its graph, subgraphs, functions and attributes."""
     for owner in (model.graph, *model.functions):
         yield from _tensors_in(owner)
 
 
 def _tensors_in(message: Message) -> Iterator[TensorProto]:
-    if isinstance(message, TensorProto):  # whose own fields would be copied
+    if isinstance(message, TensorProto):  # without its fields, which would be copied
         yield message
     elif type(message) is not AttributeProto or message.type not in PLAIN_TYPES:
         for field, value in message.ListFields():
@@ -312,11 +310,11 @@ def _tensors_in(message: Message) -> Iterator[TensorProto]:
 
 
 def check_tensor(source: Source, tensor: TensorProto) -> None:
-    """Raise FormatError unless a tensor is as large as its shape says and its external data are in place."""
+    """Raise FormatError if a tensor's data do not fit its shape, or its external data are missing."""
     if any(size < 0 for size in tensor.dims):
         raise source.error(f"tensor {tensor.name!r}: shape {list(tensor.dims)}; must not be negative")
     if tensor.HasField("segment"):
-        raise source.error(f"tensor {tensor.name!r}: is a segment; must be whole")
+        raise source.error(f"tensor {tensor.name!r}: is a segment; must be a complete tensor")
     if tensor.data_location == TensorProto.EXTERNAL:
         path, offset, length = external_place(source, tensor)
         size = path.stat().st_size
@@ -331,7 +329,7 @@ def check_tensor(source: Source, tensor: TensorProto) -> None:
     else:
         bits = _bits(source, tensor)
         have = len(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type)))
-        # Complex numbers take two items; types of less than a byte share one.
+        # Complex numbers need two items; types smaller than a byte share one.
         parts = 2 if tensor.data_type in (TensorProto.COMPLEX64, TensorProto.COMPLEX128) else 1
         wanted = (math.prod(tensor.dims) * min(bits, 8) + 7) // 8 * parts
         _check_size(source, tensor, have, wanted, "values")
@@ -345,12 +343,12 @@ def _check_size(source: Source, tensor: TensorProto, have: int, wanted: int, uni
 
 def _byte_count(source: Source, tensor: TensorProto) -> int:
     if tensor.data_type == TensorProto.STRING:
-        raise source.error(f"tensor {tensor.name!r}: raw or external data of strings; must be numbers")
+        raise source.error(f"tensor {tensor.name!r}: raw or external data of strings; must be numeric")
     return int(math.prod(tensor.dims) * _bits(source, tensor) + 7) // 8
 
 
 def _bits(source: Source, tensor: TensorProto) -> int:
-    """How many bits an element takes; 8 for a string."""
+    """Return the number of bits of an element; 8 for a string."""
     dtype = element_type(tensor.data_type)
     if dtype is None:
         raise source.error(f"tensor {tensor.name!r}: unknown element type {tensor.data_type}")
@@ -382,17 +380,17 @@ def external_place(source: Source, tensor: TensorProto) -> tuple[Path, int, int]
 def _external_file(source: Source, place: str, location: str) -> Path:
     if source.folder is None:
         raise source.error(
-            f"{place} in {location!r}, but the model has no folder; load it from its file, or give a session "
-            f"the folder ({FOLDER_OPTION})"
+            f"{place} in {location!r}, but the model has no folder; load it from its file, or set the folder "
+            f"in the session options ({FOLDER_OPTION})"
         )
     folder = Path(os.path.realpath(source.folder))
     if not location or "\0" in location:
         raise source.error(f"{place} without a location")
-    # ONNX Runtime takes some names that begin so for addresses in its own memory.
+    # ONNX Runtime interprets some names with this prefix as addresses in its own memory.
     if location.startswith("*"):
         raise source.error(f"{place} in {location!r}, which is not a file")
     try:
-        # An absolute one is not looked at: on Windows it may lie on another machine, which would be told.
+        # Absolute paths are not accessed: on Windows, an access could contact another machine.
         absolute = Path(location).is_absolute()
         path = folder if absolute else Path(os.path.realpath(folder / location))
         inside = not absolute and path.is_relative_to(folder)

@@ -1,4 +1,4 @@
-"""The values of an ONNX graph: what makes and takes each, which are constants, their types and shapes."""
+"""Values of an ONNX graph: producers, consumers, constants, types and shapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """A graph and the bodies in it, however deep."""
+    """Iterate over a graph and all its subgraphs."""
     yield graph
     for node in graph.node:
         for body in attribute_graphs(node):
@@ -25,7 +25,7 @@ def all_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def names_in(model: ModelProto) -> set[str]:
-    """The names that a model uses, of values and of nodes, in bodies too."""
+    """Return the names of values and nodes in a model, including its subgraphs."""
     used: set[str] = set()
     for graph in all_graphs(model.graph):
         used |= {value.name for value in (*graph.input, *graph.output, *graph.value_info)}
@@ -37,13 +37,13 @@ def names_in(model: ModelProto) -> set[str]:
 
 
 class Names:
-    """The names that a model uses, of values and of nodes; new ones differ from all of them."""
+    """The names of values and nodes in a model, to create new names."""
 
     def __init__(self, model: ModelProto) -> None:
         self._used = names_in(model)
 
     def fresh(self, base: str) -> str:
-        """`base`, or with a number after it where that is taken."""
+        """Return `base`, with a number appended if the name is already used."""
         return fresh_name(base, self._used)
 
 
@@ -72,12 +72,12 @@ class Values:
         self.types = {value.name: value.type for value in stated} if types is None else types
 
     def of_body(self, body: GraphProto) -> Values:
-        """The values of a body of one of its nodes, of unknown types."""
+        """Return the values of a subgraph of one of the nodes, without types."""
         return Values(self.source, body, self.ir_version, {}, self)
 
     @functools.cached_property
     def consumers(self) -> dict[str, list[NodeProto]]:
-        """The nodes that take each value, in their bodies too."""
+        """The nodes that use each value, directly or in their subgraphs."""
         found: dict[str, list[NodeProto]] = {}
         for node in self.graph.node:
             for name in node_inputs(node):
@@ -85,7 +85,7 @@ class Values:
         return found
 
     def owner(self, name: str) -> Values:
-        """The values among which a value is defined; the outermost if it is nowhere."""
+        """Return the graph's values in which a value is defined; the outermost if it is undefined."""
         values = self
         while values.outer is not None and not (
             name in values.producers
@@ -99,14 +99,14 @@ class Values:
     # Constants
 
     def is_constant(self, name: str) -> bool:
-        """Whether a value is an initializer, but no input's default, or what a Constant node holds."""
+        """Whether a value is an initializer (except defaults of inputs) or the output of a Constant node."""
         at = self.owner(name)
         if name in at.producers:
             return is_plain_constant(at.producers[name])
         return (name in at.tensors or name in at.sparse) and name not in at.defaults
 
     def held(self, name: str) -> TensorProto | NodeProto | None:
-        """The initializer or node of a dense constant; None for any other value."""
+        """Return the initializer or node of a dense constant; None for other values."""
         at = self.owner(name)
         if name in at.sparse or not at.is_constant(name):
             return None
@@ -119,13 +119,13 @@ class Values:
         return None if held is None else self.array(held)
 
     def array(self, held: TensorProto | NodeProto) -> Array:
-        """What an initializer or a Constant node holds. Raises as `constant` does."""
+        """Read an initializer or a Constant node; raises as `constant`."""
         if isinstance(held, NodeProto):
             return constant_value(self.source, held)
         return to_array(self.source, held)
 
     def integers_of(self, name: str) -> Array | None:
-        """A dense constant of integers; None for any other value."""
+        """Read a dense constant of integers; None for other values."""
         held = self.held(name)
         if held is None or (
             isinstance(held, TensorProto) and held.data_type not in (TensorProto.INT32, TensorProto.INT64)
@@ -137,16 +137,16 @@ class Values:
     # Types
 
     def shape(self, name: str) -> tuple[int | None, ...] | None:
-        """A value's shape, None for each size that is not fixed; None where even the rank is not known."""
+        """Return the shape of a value, with None for open sizes; None if even the rank is unknown."""
         held = self.held(name)
         if held is not None:
             return tuple(held.dims) if isinstance(held, TensorProto) else self.array(held).shape
         return fixed_sizes(self.types.get(name, TypeProto()))
 
     def dtype(self, name: str) -> str | None:
-        """A value's element type by NumPy's name, if it is a constant or of floating-point numbers."""
+        """Return the element type of a constant or floating-point value by NumPy's name."""
         held = self.held(name)
-        if isinstance(held, TensorProto):  # whose values, which may lie in another file, need not be read
+        if isinstance(held, TensorProto):  # without reading its values, which can be in another file
             stored = element_type(held.data_type)
             return None if stored is None else stored.name
         if held is not None:
@@ -156,7 +156,7 @@ class Values:
 
 
 def all_values(source: Source, model: ModelProto) -> Iterator[Values]:
-    """The values of a model's graph, then of the bodies in it, each behind those around it."""
+    """Iterate over the values of a model's graph, then of its subgraphs, outer before inner."""
     waiting = [Values(source, model.graph, model.ir_version)]
     while waiting:
         values = waiting.pop()

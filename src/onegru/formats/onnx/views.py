@@ -1,7 +1,7 @@
-"""Nodes that only move axes, for which no other runtime is needed.
+"""Run nodes that only move axes in NumPy, without another runtime.
 
-In exported models there is often just a Squeeze or a Transpose between two GRUs: NumPy computes it in less
-time than it takes to call another runtime.
+Exported models often have only a Squeeze or a Transpose between two GRUs. NumPy computes it in less time than
+a call of another runtime takes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from onegru.dataflow.table import operator_of
 from onegru.formats.graph import OwnStep
 from onegru.formats.onnx.validate import Source, describe, is_onnx
 
-#: The integers of a one-dimensional constant, by its name; None for any other value.
+#: Returns the integers of a one-dimensional constant by its name; None for other values.
 Integers = Callable[[str], tuple[int, ...] | None]
 
 
 def view_of(node: NodeProto, opset: int, integers: Integers) -> Callable[[Any], Any] | None:
-    """What a node does to its first input; None unless it only moves axes, as its constants say.
+    """Return the function that a node applies to its first input; None unless it only moves axes.
 
     A node whose attributes or inputs are not exactly those of its opset is left to ONNX Runtime.
     """
@@ -69,7 +69,7 @@ def _list(attribute: AttributeProto) -> tuple[int, ...] | None:
 
 
 def _reshaped(x: Array, sizes: tuple[int, ...], keeps_zero: bool) -> Array:
-    """Reshape: unless `keeps_zero`, a size of 0 stands for that of the input's axis."""
+    """Reshape; unless `keeps_zero`, a size of 0 means the size of the input's axis."""
     if not keeps_zero and 0 in sizes:
         if any(size == 0 and index >= x.ndim for index, size in enumerate(sizes)):
             raise ValueError(f"shape {list(sizes)} for an array of rank {x.ndim}")
@@ -93,7 +93,7 @@ class ViewStep(OwnStep):
     @functools.cached_property
     def _view(self) -> Callable[[Any], Any]:
         view = view_of(self._node, self._opset, self._constants.get)
-        assert view is not None, "the reader makes steps only of such nodes"
+        assert view is not None, "the reader creates steps only from such nodes"
         return view
 
     def __getstate__(self) -> dict[str, object]:
@@ -104,5 +104,5 @@ class ViewStep(OwnStep):
         (source,), (target,) = self.reads, self.gives
         try:
             values[target] = self._view(values[source])
-        except ValueError as error:  # NumPy's AxisError, too
+        except ValueError as error:  # including NumPy's AxisError
             raise self._source.error(f"{describe(self._node)}: {error}") from error

@@ -1,4 +1,4 @@
-"""Layers as an ONNX model, of any opset from 1 to 22."""
+"""Write layers as an ONNX model with opset 1 to 22."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from onegru.formats.writing import Interface, Layers, suffixes
 from onegru.operators.onnx import GRU_VERSIONS, activation_attributes, gru_version
 from onegru.operators.schema import Operator
 
-_NEWEST_OPSET = min(max(GRU_VERSIONS), onnx.defs.onnx_opset_version())  # of which onnx knows all
-_MAX_BYTES = 2**31 - 2**20  # a file may have 2 GiB; all but the weights needs far less than the rest
+_NEWEST_OPSET = min(max(GRU_VERSIONS), onnx.defs.onnx_opset_version())  # the installed onnx can be older
+_MAX_BYTES = 2**31 - 2**20  # 2 GiB per file, minus 1 MiB for everything except weights
 
 
 def onnx_bytes(layers: Layers, opset: int, layout: int, interface: Interface) -> bytes:
@@ -32,7 +32,7 @@ def onnx_bytes(layers: Layers, opset: int, layout: int, interface: Interface) ->
     size = sum(array.nbytes for _, weights, _ in layers for array in _tensors(weights).values())
     if size > _MAX_BYTES:
         raise SpecError.of(
-            "layers", f"{size} bytes of weights; must be below 2 GiB, which an .onnx file holds"
+            "layers", f"{size} bytes of weights; must be below 2 GiB, the limit of an .onnx file"
         )
     graph = _Graph(operator, opset, layout, interface)
     value = "X"
@@ -51,14 +51,14 @@ def _tensors(weights: Weights) -> dict[str, Array]:
 
 
 class _Graph:
-    """A graph that grows layer by layer."""
+    """Builds the graph layer by layer."""
 
     def __init__(self, operator: Operator, opset: int, layout: int, interface: Interface) -> None:
         self.operator = operator
         self.opset = opset
         self.layout = layout
         self.interface = interface
-        # The least that has this opset. The table leaves out the opsets 2 to 4, which have the first one's.
+        # The oldest IR version with this opset. onnx's table lacks opsets 2 to 4, which are as opset 1.
         known = opset if opset >= 5 else 1
         self.ir_version = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", known)])
         self.nodes: list[NodeProto] = []
@@ -69,7 +69,7 @@ class _Graph:
         return name
 
     def in_int8(self, name: str, array: Array, group: int) -> str:
-        """Add a weight in int8, and nodes that convert it back; returns its name."""
+        """Add an int8 weight and the nodes that dequantize it; return its name."""
         q, scale, attributes = quantized_inputs(array, group)
         value = name if q.ndim == 3 else f"{name}.rows"
         inputs = [self.constant(f"{name}.int8", q), self.constant(f"{name}.scale", scale)]
@@ -96,13 +96,11 @@ class _Graph:
         self.nodes.append(node)
 
     def _attributes(self, spec: Spec) -> dict[str, Any]:
-        """The attributes that differ from their defaults; direction and hidden_size always."""
+        """Return direction, hidden_size, and the attributes that differ from their defaults."""
         if spec.attention:
             raise SpecError.of("attention", f"{spec.attention!r}; ONNX's GRU has none in any version")
         if (needs := self.operator.type_needs.get(spec.dtype)) is not None:
-            raise SpecError.of(
-                "opset", f"{self.opset}; must be at least {needs}, as the weights are {spec.dtype}"
-            )
+            raise SpecError.of("opset", f"{self.opset}; must be at least {needs} for {spec.dtype} weights")
         attributes: dict[str, Any] = {"direction": spec.direction, "hidden_size": spec.hidden_size}
         if any((f.name, g.name) != ("Sigmoid", "Tanh") for f, g in spec.activations):
             attributes |= activation_attributes(spec.activations)
@@ -120,7 +118,7 @@ class _Graph:
         return attributes
 
     def side_by_side(self, spec: Spec, Y: str, name: str) -> str:
-        """Add nodes that turn Y into [T, B, D·H] ([B, T, D·H] under layout 1); returns the result's name."""
+        """Add nodes that turn Y into [T, B, D·H] ([B, T, D·H] in layout 1); return the result's name."""
         D, H = spec.num_directions, spec.hidden_size
         if self.layout == 0 and D == 1:
             return self._with_lists("Squeeze", Y, name, axes=[1])
@@ -132,7 +130,7 @@ class _Graph:
         return self._with_lists("Reshape", Y, name, shape=[0, 0, D * H])
 
     def _with_lists(self, kind: str, value: str, name: str, **lists: list[int]) -> str:
-        """Add a node with lists of integers."""
+        """Add a node with lists of integers and return its output."""
 
         def constant(argument: str, numbers: list[int]) -> str:
             return self.constant(f"{name}.{argument}", np.array(numbers, np.int64))
@@ -141,7 +139,7 @@ class _Graph:
         return name
 
     def serialized(self, layers: Layers) -> bytes:
-        """The whole model."""
+        """Return the serialized model."""
         first, last = layers[0][0], layers[-1][0]
         inputs = [self._info("X", first, "X")]
         if self.interface.sequence_lens:
@@ -152,7 +150,7 @@ class _Graph:
             if self.interface.initial_h:
                 inputs.append(self._info(f"initial_h{suffix}", spec, "initial_h"))
             outputs.append(self._info(f"Y_h{suffix}", spec, "Y_h"))
-        if self.ir_version < 4:  # where every initializer is an input as well
+        if self.ir_version < 4:  # before version 4, every initializer is also an input
             inputs += [
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
                 for tensor in self.initializers

@@ -1,1 +1,1 @@
-"""OpenVINO's IRs, read and written."""
+"""Read and write OpenVINO IRs."""

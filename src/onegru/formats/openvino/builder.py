@@ -1,4 +1,4 @@
-"""Building an OpenVINO IR layer by layer: the text of the .xml, the bytes of the .bin."""
+"""Build the .xml and .bin of an OpenVINO IR layer by layer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from onegru.formats.graph import STATES_KEY, STATES_WORD
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS
 from onegru.formats.openvino.xml import EDGE_ENDS
 
-#: A shape; None for a size that is open.
+#: A shape, with None for open sizes.
 Shape = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An output of a layer: the ids of layer and port, type and shape."""
+    """An output of a layer: the ids of its layer and port, its type and its shape."""
 
     layer: int
     port: int
@@ -27,11 +27,11 @@ class Value:
 
 
 class Net:
-    """An IR that grows layer by layer."""
+    """An IR to which layers can be added."""
 
     def __init__(self) -> None:
         self.data: list[bytes] = []
-        self.states_are_optional = False  # whether onegru may run it without its initial states
+        self.states_are_optional = False  # whether onegru can run it without its initial states
         self._offset = 0
         self._root = ET.Element("net", name="onegru", version="11")
         self._layers = ET.SubElement(self._root, "layers")
@@ -80,7 +80,7 @@ class Net:
         return self.layer("Const", name, "opset1", data, outputs=[(dtype, array.shape, name)])[0]
 
     def xml(self, shift: int = 0) -> bytes:
-        """The content of the .xml, for a .bin that has the data `shift` bytes from its beginning."""
+        """Return the content of the .xml, for a .bin in which the data begin at byte `shift`."""
         root = copy.deepcopy(self._root)
         for data in root.iterfind("layers/layer[@type='Const']/data"):
             data.set("offset", str(int(data.attrib["offset"]) + shift))

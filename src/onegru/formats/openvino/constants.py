@@ -1,4 +1,4 @@
-"""The constants of an IR, and the .bin that holds their values."""
+"""Read the constants of an IR, with their values in the .bin."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from onegru.core.errors import FormatError
 from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
 from onegru.formats.openvino.xml import Layer
 
-#: What a .bin holds, or why it cannot be read.
+#: The content of a .bin, or the reason why it cannot be read.
 Weights = Array | FormatError | OSError
 
-# How many bits an element takes, for the types that no array has; OpenVINO unpacks them.
+# Bits per element of types that NumPy does not have; OpenVINO unpacks them.
 _PACKED = {"u1": 1, "u2": 2, "u4": 4, "i4": 4, "nf4": 4, "f4e2m1": 4, "f8e4m3": 8, "f8e5m2": 8, "f8e8m0": 8}
 
-#: The places at which constants begin in a .bin that onegru writes are multiples of this.
+#: The alignment of constants in a .bin that onegru writes.
 ALIGNED = 64
 
-# What the constants of a file may come to, as a multiple of its .bin, and what their conversions may.
+# Limits of the bytes of constants and of their conversions, as multiples of the .bin, plus a constant.
 _MOST_OVERLAP, _MOST_CONVERTED, _FREE = 4, 16, 2**20
 
 
@@ -36,7 +36,7 @@ class Constants:
 
     @property
     def weights(self) -> Array:
-        """The .bin: bytes; none if it cannot be read."""
+        """The bytes of the .bin; empty if it cannot be read."""
         return np.zeros(0, np.uint8) if isinstance(self._weights, Exception) else self._weights
 
     def check(self, layer: Layer) -> tuple[object, ...]:
@@ -48,7 +48,7 @@ class Constants:
         self._seen.add(key)
         bits = _PACKED[kind] if kind in _PACKED else numpy_dtype(ELEMENT_TYPES[kind]).itemsize * 8
         wanted = (math.prod(shape) * bits + 7) // 8
-        if size != wanted and (wanted or size > 1):  # OpenVINO writes a byte for what is empty
+        if size != wanted and (wanted or size > 1):  # OpenVINO writes one byte for an empty constant
             named = ELEMENT_TYPES.get(kind, kind)
             raise parser.error(f"{layer}: size {size}; must be {wanted} for {named} {list(shape)}")
         length = len(self._read(layer)) if size else 0
@@ -56,7 +56,7 @@ class Constants:
             raise parser.error(f"{layer}: ends at byte {offset + size} of its .bin, which has {length}")
         self._bytes += size
         if self._bytes > _MOST_OVERLAP * length + _FREE:
-            raise parser.error(f"{layer}: constants overlap, and come to far more than its .bin holds")
+            raise parser.error(f"{layer}: constants overlap, and are far larger than the .bin")
         return key
 
     def array(self, layer: Layer) -> Array:
@@ -70,10 +70,10 @@ class Constants:
         return array
 
     def count_conversion(self, layer: Layer, length: int, dtype: str) -> None:
-        """Refuse conversions of constants that come to far more than the file itself."""
+        """Reject conversions of constants that are far larger than the file."""
         self._converted_bytes += length * numpy_dtype(dtype).itemsize
         if self._converted_bytes > _MOST_CONVERTED * len(self.weights) + _FREE:
-            raise self.parser.error(f"{layer}: conversions of constants come to far more than the .bin holds")
+            raise self.parser.error(f"{layer}: conversions of constants are far larger than the .bin")
 
     def _place(self, layer: Layer) -> tuple[str, tuple[int, ...], int, int]:
         parser = self.parser

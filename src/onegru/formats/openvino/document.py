@@ -24,29 +24,29 @@ class IrDocument:
 
     @functools.cached_property
     def _content(self) -> tuple[ET.Element, Array]:
-        """What its .xml and its .bin are to hold."""
-        weights = self._collect()  # which places the constants
+        """The content of the .xml and of the .bin."""
+        weights = self._collect()  # sets the positions of the constants
         root = copy.deepcopy(self._root)
         return root, hide_states(root, weights)
 
     @property
     def weights(self) -> Array:
-        """What its .bin is to hold."""
+        """The content of the .bin."""
         return self._content[1]
 
     def write(self, path: Path) -> None:
-        """Write the .xml, and its .bin. Raises OSError as `write_pair` does."""
+        """Write the .xml and the .bin; raises OSError as `write_pair`."""
         write_pair(path, self.shifted, [self.weights.tobytes()])
 
     def shifted(self, shift: int) -> bytes:
-        """The .xml for weights that begin at this place of the .bin."""
+        """Return the .xml for weights that begin at byte `shift` of the .bin."""
         root = copy.deepcopy(self._content[0])
         for data in root.iterfind(".//layer[@type='Const']/data"):
             data.set("offset", str(int(data.get("offset", "0")) + shift))
         return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
 
     def graph(self, path: Path) -> Graph:
-        """Its graph, read from what is to be written; `path` is the file that it comes from."""
+        """Read the graph from the new content; `path` is the source file."""
         root = copy.deepcopy(self._content[0])
         show_states(path, root, self.weights)
         return ir_graph(path, root, self.weights)

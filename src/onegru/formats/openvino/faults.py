@@ -1,4 +1,4 @@
-"""Networks that OpenVINO computes wrongly, rewritten so that it computes them right."""
+"""Rewrite networks to work around wrong results of OpenVINO."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onegru.formats.openvino.kinds import MORE_UNARY, UNARY
 from onegru.runtimes.openvino_graph import bodies_of, sizes_of
 
 _CONVOLUTIONS = ("Convolution", "GroupConvolution")
-# Layers that compute each element from one element of one input, if their other inputs are single numbers.
+# Elementwise layers: each output element depends on one element of one input if the others are scalars.
 _ELEMENTWISE = frozenset(
     {
         *(*UNARY.values(), *MORE_UNARY.values()),
@@ -20,7 +20,7 @@ _ELEMENTWISE = frozenset(
 
 
 def layers_of(network: Any) -> Iterator[Any]:
-    """The layers of a network, those of bodies included."""
+    """Iterate over the layers of a network and its bodies."""
     for layer in network.get_ordered_ops():
         yield layer
         for body, _ in bodies_of(layer):
@@ -28,7 +28,7 @@ def layers_of(network: Any) -> Iterator[Any]:
 
 
 def work_around_faults(network: Any) -> None:
-    """Rewrite what OpenVINO computes wrongly (seen on 2026.4); what the network means stays."""
+    """Rewrite layers that OpenVINO computes wrongly (seen in 2026.4) to equivalent ones."""
     for layer in list(layers_of(network)):
         if layer.get_type_name().startswith("Reduce") and not layer.get_attributes()["keep_dims"]:
             _keep_reduced_axes(layer)
@@ -37,17 +37,17 @@ def work_around_faults(network: Any) -> None:
 
 
 def _keep_reduced_axes(layer: Any) -> None:
-    """Make a reduction keep its axes, which a Squeeze then removes.
+    """Make a reduction keep its axes, and remove them with a Squeeze.
 
     After a reduction that removes axes, OpenVINO drops a Reshape, or a Transpose that moves only axes of size
-    1, as if the axes were still there (OpenVINO's issues 37959 and 37962).
+    1, as if the axes still existed (OpenVINO's issues 37959 and 37962).
     """
     from openvino import opset13
 
     axes = layer.input_value(1)
     sizes = sizes_of(axes.get_partial_shape())
     if sizes is None or not all(sizes):
-        return  # perhaps no axis is reduced, and a Squeeze without axes removes each of size 1
+        return  # the list of axes can be empty, and a Squeeze without axes removes all axes of size 1
     targets = list(layer.output(0).get_target_inputs())
     layer.set_attribute("keep_dims", True)
     layer.validate_and_infer_types()
@@ -59,8 +59,8 @@ def _keep_reduced_axes(layer: Any) -> None:
 def _compute_before_transpose(layer: Any) -> None:
     """Swap an elementwise layer with the Transpose before it.
 
-    Between a Transpose of what a one-dimensional convolution gives and the Transpose back, OpenVINO computes
-    elementwise layers on the wrong elements where all sizes are fixed.
+    Between a Transpose of the output of a one-dimensional convolution and the inverse Transpose, OpenVINO
+    applies elementwise layers to the wrong elements if all sizes are fixed.
     """
     from openvino import opset13
 
@@ -75,7 +75,7 @@ def _compute_before_transpose(layer: Any) -> None:
 
 
 def _data_input(layer: Any, *, single: bool = True) -> int | None:
-    """The only input of an elementwise layer that is no constant (of one element); None for another layer."""
+    """Return the only non-constant (or non-scalar) input of an elementwise layer; None for other layers."""
     if layer.get_type_name() not in _ELEMENTWISE:
         return None
     sources = [layer.input_value(at) for at in range(layer.get_input_size())]
@@ -89,7 +89,7 @@ def _is_constant(source: Any, single: bool) -> bool:
 
 
 def _moves_a_convolution(layer: Any) -> bool:
-    """Whether an elementwise layer takes the Transpose of a convolution, with elementwise layers between."""
+    """Whether an elementwise layer follows a Transpose of a convolution, with elementwise layers between."""
     place = _data_input(layer)
     if place is None or layer.input_value(place).get_node().get_type_name() != "Transpose":
         return False

@@ -16,7 +16,7 @@ from onegru.operators.schema import Attribute
 
 _Item = TypeVar("_Item")
 
-#: The element types that arrays can have, by the words of an IR.
+#: The element types that NumPy has, by their names in an IR.
 ELEMENT_TYPES: Mapping[str, str] = {
     "f16": "float16",
     "bf16": "bfloat16",
@@ -33,10 +33,10 @@ ELEMENT_TYPES: Mapping[str, str] = {
     "boolean": "bool",
 }
 
-#: The words of <data> by element type.
+#: The names in <data> by element type.
 ELEMENT_WORDS: Mapping[str, str] = {dtype: words for words, dtype in ELEMENT_TYPES.items()}
 
-#: The words of ports by element type.
+#: The names in ports by element type.
 PRECISIONS: Mapping[str, str] = {
     "float16": "FP16",
     "bfloat16": "BF16",
@@ -53,65 +53,65 @@ _CUT = {"axis": "0", "start": "0", "end": "-1", "stride": "1", "part_size": "1"}
 
 
 class AttributeParser:
-    """Reads the words of one file, and names the layer where they are wrong."""
+    """Parses the attributes of one file, and names the layer in errors."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def error(self, message: str) -> FormatError:
-        """A FormatError that names the file."""
+        """Create a FormatError that names the file."""
         return FormatError(f"{self.path}: {message}")
 
     def data(self, layer: Layer, name: str) -> str:
-        """What a layer's <data> has under this name."""
+        """Return an entry of a layer's <data>."""
         if name not in layer.data:
             raise self.error(f"{layer}: its <data> has no {name!r}")
         return layer.data[name]
 
     def element_type(self, layer: Layer, name: str) -> str:
-        """An element type, by NumPy's name."""
+        """Return an element type by NumPy's name."""
         words = self.data(layer, name)
         if words not in ELEMENT_TYPES:
             raise self.error(f"{layer}: {name} {words!r}; must be one of {', '.join(ELEMENT_TYPES)}")
         return ELEMENT_TYPES[words]
 
     def precision(self, port: IrPort) -> str:
-        """The element type that a port says it has; "unknown" if it says none that an array can have."""
+        """Return the stated element type of a port; "unknown" if there is none, or NumPy does not have it."""
         return _BY_PRECISION.get(port.precision.upper(), "unknown")
 
     def items(self, layer: Layer, name: str, read: Callable[[Layer, str, str], _Item]) -> tuple[_Item, ...]:
-        """The items of a list."""
+        """Parse the items of a list."""
         return tuple(read(layer, name, item) for item in _split(self.data(layer, name)))
 
     def shape(self, layer: Layer, name: str) -> tuple[Dimension, ...] | None:
-        """A shape with sizes that may be open; None for "...", an open rank."""
+        """Parse a shape, whose sizes can be open; None for "...", an open rank."""
         return None if self.data(layer, name).strip() == "..." else self.items(layer, name, self.dimension)
 
     def integer(self, layer: Layer, name: str, text: str) -> int:
-        """An integer of at least 0."""
+        """Parse an integer of at least 0."""
         if re.fullmatch(r"\s*[0-9]{1,18}\s*", text) is None:
             raise self.error(f"{layer}: {name}: {text!r}; must be an integer of at least 0")
         return int(text)
 
     def number(self, layer: Layer, name: str, text: str) -> float:
-        """A number, infinities and NaN included."""
+        """Parse a number, including infinities and NaN."""
         words = text.strip().lower()
         number_form = r"[+-]?(inf|infinity|nan|([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)"
         if re.fullmatch(number_form, words) is None:
             raise self.error(f"{layer}: {name}: {text!r}; must be a number")
         number = float(words)
         if math.isinf(number) and "inf" not in words:
-            raise self.error(f"{layer}: {name}: {text!r}; must be within float64")
+            raise self.error(f"{layer}: {name}: {text!r}; must be in float64's range")
         return number
 
     def dimension(self, layer: Layer, name: str, text: str) -> Dimension:
-        """A size; None where it is open: "?", "-1", or a range such as "1..8"."""
+        """Parse a size; None if it is open: "?", "-1", or a range such as "1..8"."""
         if text in ("?", "-1") or re.fullmatch(r"[0-9]*\.\.[0-9]*", text):
             return None
         return self.integer(layer, name, text)
 
     def cut(self, layer: Layer, entry: ET.Element) -> tuple[int, ...]:
-        """How a loop cuts a port: axis, start, end, stride and part_size of an entry of its port_map."""
+        """Return how a loop slices a port: axis, start, end, stride and part_size of a port_map entry."""
         numbers: list[int] = []
         for name, default in _CUT.items():
             text = entry.get(name, default)
@@ -123,7 +123,7 @@ class AttributeParser:
         return tuple(numbers)
 
     def attribute(self, layer: Layer, attribute: Attribute | None, text: str) -> object:
-        """The value that a string stands for; the string itself if the operator has no such attribute."""
+        """Parse the value of an attribute; the string itself if the operator does not have the attribute."""
         if attribute is None:
             return text.strip()
         match attribute.kind:

@@ -1,4 +1,4 @@
-"""OpenVINO's IRs as flows."""
+"""Convert OpenVINO IRs to flows."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ class IrReader:
     """Reads the graphs of one file.
 
     Args:
-        parser: of the file's attributes.
-        constants: its constants.
+        parser: the parser of the file's attributes.
+        constants: the constants of the file.
 
     Attributes:
-        names: all names in use.
+        names: all used names.
     """
 
     def __init__(self, parser: AttributeParser, constants: Constants) -> None:
         self.parser = parser
         self.constants = constants
         self.names: set[str] = set()
-        self._owners: dict[Size, list[tuple[Flow, str]]] = {}  # of the sizes that have names: whose they are
+        self._owners: dict[Size, list[tuple[Flow, str]]] = {}  # the values that have each named size
         self._stated: dict[str, Shape] = {}
 
     def fresh(self, wanted: str) -> str:
-        """A new name."""
+        """Return a new name."""
         return fresh_name(wanted, self.names)
 
     def read(
@@ -105,7 +105,7 @@ class IrReader:
         return graph
 
     def _name(self, graph: IrGraph, layer: Layer, prefix: str) -> None:
-        """Name the values that a layer gives after it."""
+        """Name the outputs of a layer after the layer."""
         base = f"{prefix}{layer.name or layer.id}"
         for place, port in enumerate(layer.outputs):
             wanted = base if len(layer.outputs) == 1 else f"{base}.{place}"
@@ -115,7 +115,7 @@ class IrReader:
                 graph.tensors[name] = port.names
 
     def _learn(self, graph: IrGraph, given: Mapping[tuple[str, str], str]) -> None:
-        """Note what the ports say of types and shapes."""
+        """Record the types and shapes that the ports state."""
         for layer in graph.net.layers.values():
             for port in layer.outputs:
                 name = given[layer.id, port.id]
@@ -133,7 +133,7 @@ class IrReader:
         dims: Sequence[int | str | None] | None
         if layer.type == "Parameter":
             dims = self.parser.shape(layer, "shape")
-        else:  # a port of unknown rank has no sizes, nor has that of a scalar
+        else:  # ports of unknown rank and of scalars have no sizes
             dims = [int(dim) if re.fullmatch("[0-9]{1,12}", dim) else None for dim in port.dims] or None
         if dims is None:
             return None
@@ -147,7 +147,7 @@ class IrReader:
         return tuple(sizes)
 
     def _add(self, graph: IrGraph, layer: Layer, given: Mapping[tuple[str, str], str]) -> None:
-        """Add a layer's operators."""
+        """Add the operators of a layer."""
         takes, flow = graph.inputs[layer.id], graph.flow
         gives = tuple(given[layer.id, port.id] for port in layer.outputs)
         ops: list[Op] = []
@@ -171,7 +171,7 @@ class IrReader:
     # Loops
 
     def _loop(self, graph: IrGraph, layer: Layer, takes: tuple[str, ...], gives: tuple[str, ...]) -> list[Op]:
-        """A loop with its body, then what repeats its outputs; nothing for a loop that is not known."""
+        """Return a loop with its body, then operators that repeat its outputs; empty for unknown loops."""
         element = layer.element.find("body")
         assert element is not None
         net = parse_layers(self.parser.path, element)
@@ -187,7 +187,7 @@ class IrReader:
         outputs = list(gives)
         ops: list[Op] = []
         finals: dict[str, str] = {}
-        for place, inner in attributes.last:  # one final value may be given twice
+        for place, inner in attributes.last:  # two outputs can have the same final value
             value = body.flow.resolve(body.flow.outputs[inner])
             if value in finals:
                 ops.append(Op("Identity", (finals[value],), (gives[place],), name=self.fresh(gives[place])))
@@ -207,7 +207,7 @@ class IrReader:
         return [loop, *ops]
 
     def _unify(self, flow: Flow, op: Op, ports: LoopPorts) -> None:
-        """Give the sizes of time one name: a loop takes as many slices of one value as of another."""
+        """Give the sizes of sliced axes one name, because a loop takes the same number of slices of each."""
         shapes = [(flow.shape(op.inputs[place]), cut.axis) for place, _, cut in ports.slices]
         sizes = [shape[axis] for shape, axis in shapes if shape and -len(shape) <= axis < len(shape)]
         if not ports.slices and op.kind == LOOP:
@@ -215,7 +215,7 @@ class IrReader:
         fixed: list[Size] = [size for size in sizes if isinstance(size, int)]
         named = [size for size in sizes if isinstance(size, str)]
         known: list[Size] = fixed or [size for size in named if size.startswith("T")]
-        chosen: Size = known[0] if known else f"T{len(self._owners)}"  # told apart from other sizes
+        chosen: Size = known[0] if known else f"T{len(self._owners)}"  # the prefix marks time axes
         if named and chosen not in self._owners:
             self._owners[chosen] = self._owners.get(named[0], [])
         for size in dict.fromkeys(named):
@@ -250,12 +250,14 @@ class _Ports:
         }
         kinds = {item.id: item.type for item in net.layers.values()}
         if any(kinds.get(a) != "Parameter" or kinds.get(b) != "Result" for a, b in back.items()):
-            raise parser.error(f"{layer}: a back edge must lead from a Result of its body to a Parameter")
+            raise parser.error(f"{layer}: a back edge must connect a Result of its body to a Parameter")
         for entry in layer.element.iterfind("port_map/*"):
             outer, inner = entry.get("external_port_id", ""), entry.get("internal_layer_id", "")
             wanted = "Parameter" if entry.tag == "input" else "Result"
             if kinds.get(inner) != wanted:
-                raise parser.error(f"{layer}: its port_map names {inner!r}, no {wanted} layer of its body")
+                raise parser.error(
+                    f"{layer}: its port_map names {inner!r}, which is not a {wanted} layer of its body"
+                )
             purpose = entry.get("purpose", "")
             if purpose == "current_iteration" and wanted == "Parameter":
                 self.iterations.append(inner)
@@ -267,7 +269,7 @@ class _Ports:
                 continue
             known = inputs if wanted == "Parameter" else outputs
             if outer not in known:
-                raise parser.error(f"{layer}: its port_map names port {outer!r}, which it has not")
+                raise parser.error(f"{layer}: its port_map names port {outer!r}, which does not exist")
             place, axis = known.index(outer), entry.get("axis", "")
             if wanted == "Parameter" and axis:
                 self.slices.append((place, inner, SliceSpec(*parser.cut(layer, entry))))
@@ -286,7 +288,7 @@ class _Ports:
             self.is_known = False
 
     def described(self, parameters: list[str], results: list[str]) -> LoopPorts:
-        """The map, with the body's inputs and outputs by their places."""
+        """Return the map, with the body's inputs and outputs by index."""
         return LoopPorts(
             tuple((place, parameters.index(inner), cut) for place, inner, cut in self.slices),
             tuple((place, parameters.index(a), results.index(b)) for place, a, b in self.merged),

@@ -18,36 +18,36 @@ from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
 from onegru.formats.openvino.xml import Layer
 from onegru.operators.openvino import OPERATORS
 
-#: OpenVINO's names of operators of one input, by ONNX's.
+#: OpenVINO's names of operators with one input, by ONNX's names.
 UNARY = {
     **{"Not": "LogicalNot", "Neg": "Negative"},
     **{name: name for name in ("Exp", "Log", "Abs", "Sqrt")},
     **{kind: layer for layer, kind in names_in("OpenVINO").items()},
 }
-#: The same of those that nothing new is written with.
+#: Further operators with one input, which are read but not written.
 MORE_UNARY = {
     **{"Ceil": "Ceiling", "HardSwish": "HSwish"},
     **{name: name for name in ("Erf", "Mish", "Sign", "Floor", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan")},
     **{name: name for name in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh")},
 }
-#: The same of operators that work element by element on several.
+#: OpenVINO's names of elementwise operators with several inputs, by ONNX's names.
 BINARY = {
     **{"Add": "Add", "Sub": "Subtract", "Mul": "Multiply", "Equal": "Equal"},
     **{"And": "LogicalAnd", "Or": "LogicalOr", "Where": "Select"},
     **{"Less": "Less", "LessOrEqual": "LessEqual", "Greater": "Greater", "GreaterOrEqual": "GreaterEqual"},
 }
 
-#: Stands before the type of a layer that means something else than its type usually does.
+#: The prefix of the type of a layer that has a rule, but is not supported by it.
 UNTRANSLATED = "untranslated::"
 _LAST = 2**63 - 1
 _LARGEST = 3.4e38
-#: Types of inputs of a Range, each beside one that it becomes: one of 16 bits would round numbers of steps.
+#: Types of inputs of a Range, each with a possible type of its result; 16-bit types would round step counts.
 _COUNTED = {(a, b) for a in ("int32", "int64") for b in ("int32", "int64", "float32", "float64")}
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class UnknownLayerError(Exception):
-    """A layer does what no operator here does."""
+    """A layer has no equivalent operator."""
 
 
 @dataclass(eq=False, slots=True)
@@ -64,50 +64,50 @@ class LayerTranslation:
     constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)  # new constants
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> Op:
-        """The operator that gives what the layer gives."""
+        """Create the operator with the outputs of the layer."""
         return Op(kind, inputs or self.inputs, self.outputs, attributes, name=self.layer.name)
 
     def before(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Add an operator on the way; returns the value that it gives."""
+        """Add an intermediate operator and return its output."""
         name = self.fresh(f"{self.layer.name}/{kind}")
         self.ops.append(Op(kind, inputs, (name,), attributes, name=name))
         self.flow.producers[name] = self.ops[-1]
         return name
 
     def integers(self, place: int) -> list[int]:
-        """A constant input of integers."""
+        """Read a constant input of integers."""
         array = self.flow.constant(self.inputs[place]) if place < len(self.inputs) else None
         if array is None or array.dtype.kind not in "iu":
             raise UnknownLayerError
         return [int(item) for item in array.ravel()]
 
     def integer(self, place: int) -> int:
-        """A constant input of one integer."""
+        """Read a constant input of one integer."""
         found = self.integers(place)
         if len(found) != 1:
             raise UnknownLayerError
         return found[0]
 
     def number(self, place: int) -> float:
-        """A constant input of equal numbers."""
+        """Read a constant input whose elements are all equal."""
         array = self.flow.constant(self.inputs[place]) if place < len(self.inputs) else None
         if array is None or not array.size or np.any(array != array.flat[0]):
             raise UnknownLayerError
         return float(array.flat[0])
 
     def word(self, name: str, default: str) -> str:
-        """An attribute, in lower case."""
+        """Return an attribute in lower case."""
         return self.layer.data.get(name, default).strip().lower()
 
     def flag(self, name: str, default: bool) -> bool:
-        """An attribute that is true or false."""
+        """Parse a Boolean attribute."""
         word = self.word(name, "true" if default else "false")
         if word not in ("true", "false", "1", "0"):
             raise UnknownLayerError
         return word in ("true", "1")
 
     def real(self, name: str) -> float:
-        """An attribute that is a number, as precise as the values that the layer takes."""
+        """Parse a number attribute, with the precision of the layer's inputs."""
         try:
             number = self.parser.number(self.layer, name, self.layer.data[name])
         except (FormatError, KeyError) as error:
@@ -115,21 +115,21 @@ class LayerTranslation:
         return number if self.flow.dtype(self.inputs[0]) == "float64" else to_float32(number)
 
     def whole(self, name: str, default: str = "") -> int:
-        """An attribute that is an integer, which may be negative."""
+        """Parse an integer attribute, which can be negative."""
         try:
             return int(self.layer.data.get(name, default))
         except ValueError as error:
             raise UnknownLayerError from error
 
     def numbers(self, name: str) -> list[int]:
-        """An attribute of integers; empty if it is not there."""
+        """Parse an attribute with a list of integers; empty if it is missing."""
         try:
             return [int(word) for word in self.layer.data.get(name, "").split(",") if word.strip()]
         except ValueError as error:
             raise UnknownLayerError from error
 
     def rank(self, place: int) -> int:
-        """The rank of an input."""
+        """Return the rank of an input."""
         shape = self.flow.shape(self.inputs[place])
         if shape is None:
             raise UnknownLayerError
@@ -140,7 +140,7 @@ Rule = Callable[[LayerTranslation], Op]
 
 
 def translate(place: LayerTranslation) -> list[Op]:
-    """A layer as operators, the last of which gives what it gives."""
+    """Translate a layer to operators; the last one has the outputs of the layer."""
     try:
         rule = _RULES[place.layer.type]
         least, most = _COUNTS.get(place.layer.type, (1, len(place.inputs)))
@@ -168,7 +168,7 @@ def _binary(kind: str) -> Rule:
 
 
 def _bound(kind: str, sign: int) -> Rule:
-    """Max or Min; a bound beyond what float32 has, which stands for none, is left out."""
+    """Translate Max or Min; a limit outside float32's range means no limit and is dropped."""
 
     def rule(place: LayerTranslation) -> Op:
         for bound, value in (place.inputs, place.inputs[::-1]):
@@ -182,7 +182,7 @@ def _bound(kind: str, sign: int) -> Rule:
 
 def _divide(place: LayerTranslation) -> Op:
     if place.flow.dtype(place.inputs[0]) not in _FLOATS and place.flag("m_pythondiv", True):
-        return _binary("openvino::Divide")(place)  # integers are rounded down, not to zero
+        return _binary("openvino::Divide")(place)  # integers are rounded down, not towards zero
     return _binary("Div")(place)
 
 
@@ -222,14 +222,14 @@ def _matmul(place: LayerTranslation) -> Op:
 
 def _clamp(place: LayerTranslation) -> Op:
     low, high = place.real("min"), place.real("max")
-    if (place.flow.dtype(place.inputs[0]) or "").lstrip("u").startswith("int"):  # which lie within
+    if (place.flow.dtype(place.inputs[0]) or "").lstrip("u").startswith("int"):  # integer limits
         low, high = np.ceil(low), np.floor(high)
     return place.op("Clip", place.inputs[0], min=float(low), max=float(high))
 
 
 def _batch_norm(place: LayerTranslation) -> Op:
     inputs = place.inputs
-    if place.layer.version == "opset1" and len(inputs) == 5:  # which takes gamma and beta before the data
+    if place.layer.version == "opset1" and len(inputs) == 5:  # has gamma and beta before the data
         inputs = (inputs[2], *inputs[:2], *inputs[3:])
     return place.op("openvino::BatchNormInference", *inputs)
 
@@ -245,9 +245,9 @@ def _prelu(place: LayerTranslation) -> Op:
         return place.op("LeakyRelu", x, alpha=place.number(1))
     if shape is None or slopes is None or len(shape) < 2:
         raise UnknownLayerError
-    if len(slopes) == 1 and slopes != (1,):  # one slope for each channel, which lies along axis 1
+    if len(slopes) == 1 and slopes != (1,):  # one slope for each channel, along axis 1
         if slopes[0] != shape[1] or not isinstance(shape[1], int):
-            raise UnknownLayerError  # of another axis only as long as there are other numbers of channels
+            raise UnknownLayerError  # the axis would depend on the number of channels
         axes = tuple(range(1, len(shape) - 1))
         slope = place.before("Unsqueeze", slope, axes=axes) if axes else slope
     return place.op("PRelu", x, slope)
@@ -324,14 +324,14 @@ def _gather(place: LayerTranslation) -> Op:
         return place.op("openvino::Gather", *place.inputs[:2], axis=place.integer(2), batch_dims=batch)
     indices = place.flow.constant(place.inputs[1])
     if place.layer.version != "opset8" and indices is not None and np.any(indices < 0):
-        raise UnknownLayerError  # before version 8, they do not count from the end
+        raise UnknownLayerError  # before version 8, negative indices do not count from the end
     return place.op("Gather", *place.inputs[:2], axis=place.integer(2))
 
 
 def _gather_nd(place: LayerTranslation) -> Op:
     batch = place.whole("batch_dims", "0")
     if batch > 1 and place.layer.version == "opset5":
-        raise UnknownLayerError  # makes one axis of them
+        raise UnknownLayerError  # this version merges the batch axes
     return place.op("GatherND", batch_dims=batch)
 
 
@@ -352,7 +352,7 @@ def _norm_over(place: LayerTranslation) -> Op:
 
 
 def _roll(place: LayerTranslation) -> Op:
-    place.integers(1)  # by how much, which may not be computed
+    place.integers(1)  # the shift must be a constant
     return place.op("openvino::Roll", place.inputs[0], axes=tuple(place.integers(2)))
 
 
@@ -368,7 +368,7 @@ def _mask(place: LayerTranslation, name: str, count: int) -> list[bool]:
 
 
 def _strided_slice(place: LayerTranslation) -> Op:
-    """As NumPy's x[begin:end:stride, ...], with masks for what is left out."""
+    """Translate NumPy's x[begin:end:stride, ...], with masks for omitted values."""
     begins, ends = place.integers(1), place.integers(2)
     strides = place.integers(3) if len(place.inputs) > 3 else [1] * len(begins)
     count = len(begins)
@@ -443,7 +443,7 @@ def _broadcast(place: LayerTranslation) -> Op:
 
 def _range(place: LayerTranslation) -> Op:
     dtypes = [place.flow.dtype(name) for name in place.inputs]
-    is_said = place.layer.version != "opset1"  # there it is that of the inputs
+    is_said = place.layer.version != "opset1"  # opset1 uses the type of the inputs
     dtype = ELEMENT_TYPES.get(place.word("output_type", "")) if is_said else dtypes[0]
     others = {(item, dtype) for item in dtypes if item != dtype}
     if dtype is None or not others.issubset(_COUNTED if is_said else ()):
@@ -472,7 +472,7 @@ def _einsum(place: LayerTranslation) -> Op:
 
 def _tile(place: LayerTranslation) -> Op:
     if place.flow.shape(place.inputs[1]) != (place.rank(0),):
-        raise UnknownLayerError  # the shorter of the two is filled up with ones
+        raise UnknownLayerError  # the shorter of the two is padded with ones
     return place.op("Tile")
 
 
@@ -504,13 +504,13 @@ def _cumsum(place: LayerTranslation) -> Op:
 
 
 def _mvn(place: LayerTranslation) -> Op:
-    if len(place.inputs) < 2:  # that of opset 2, whose axes are attributes
+    if len(place.inputs) < 2:  # opset 2, with axes as attributes
         raise UnknownLayerError
     return place.op("openvino::MVN")
 
 
 def _named(*words: str) -> Rule:
-    """A layer that ONNX has no operator for, with these attributes as words."""
+    """Translate a layer that ONNX does not have, with these attributes as text."""
 
     def rule(place: LayerTranslation) -> Op:
         found = {word: place.layer.data[word] for word in words if word in place.layer.data}
@@ -520,7 +520,7 @@ def _named(*words: str) -> Rule:
 
 
 def _interpolate(place: LayerTranslation) -> Op:
-    behind = {"opset4": 3, "opset11": 2}.get(place.layer.version)  # the place of the axes
+    behind = {"opset4": 3, "opset11": 2}.get(place.layer.version)  # the input with the axes
     if behind is None:
         raise UnknownLayerError
     axes = place.integers(behind) if len(place.inputs) > behind else range(place.rank(0))
@@ -532,7 +532,7 @@ def _interpolate(place: LayerTranslation) -> Op:
 
 
 def _window(place: LayerTranslation) -> Op:
-    """A convolution or a pooling, with ONNX's attributes."""
+    """Translate a convolution or a pooling, with ONNX's attributes."""
     auto = place.word("auto_pad", "explicit")
     attributes: dict[str, Any] = {
         **{name: place.numbers(name) for name in ("strides", "dilations", "output_padding")},
@@ -616,7 +616,7 @@ _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("LSTMCell", "RNNCell"), _named()),
 }
 
-# How many inputs those have that not any number will do for.
+# The minimum and maximum numbers of inputs of layers that do not accept any number.
 _COUNTS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(
         ("Add", "Subtract", "Multiply", "Maximum", "Minimum", "Divide", "Power", "MatMul", "Reshape"), (2, 2)

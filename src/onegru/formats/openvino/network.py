@@ -1,4 +1,4 @@
-"""Whole models in OpenVINO, which only this module and `check` import here."""
+"""Run models in OpenVINO; only this module and `check` import it here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from onegru.formats.openvino.faults import layers_of, work_around_faults
 from onegru.formats.openvino.fields import ELEMENT_TYPES
 from onegru.runtimes.openvino_graph import infer, sizes_of
 
-# The place in OpenVINO's sources that a message comes from, and the check that failed there.
+# The location in OpenVINO's sources in a message, and the check that failed.
 _SOURCES = re.compile(
     r"Exception from \S+:\d+:|(Check '[^']*'|RuntimeError: Check '[^']*') failed at \S+:\d+:|RuntimeError:"
 )
@@ -32,28 +32,28 @@ _SOURCES = re.compile(
 # The message of a GRU layer with invalid inputs, within one of OpenVINO's.
 _OURS = re.compile(r"OneGRU node '(.*?)': (.*?)(?: At: .*)?$")
 
-# For how many sets of sizes a model is compiled, and how many are remembered in case they come again.
+# Limits of the sets of sizes that a model is compiled for, and that are remembered.
 _MOST_SIZES, _MOST_SEEN = 4, 1000
 _Sizes = tuple[tuple[int, ...], ...]
 _PLAIN = {"f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"}
 
-# A byte of what no run leaves at the end of an output, but by chance.
+# A byte that a run leaves at the end of an output only by chance.
 _UNWRITTEN = 0xFB
 
-# Seconds to wait before a fork. After a run OpenVINO's threads look for more work for less than 1 ms; a child
-# that is forked meanwhile waits for them forever (3 of 100 did). On a busy machine that takes them longer;
-# other threads may compute as long as they like.
+# Seconds to wait before a fork. After a run, OpenVINO's threads wait actively for less than 1 ms. A child
+# that is forked in this time waits for them forever (3 of 100 did). On a busy machine they need longer. The
+# limit is for other threads, which can compute for any time.
 _REST, _MOST_REST = 0.01, 0.5
 
-# What may be computed ahead of the runs: so many times the constants, and so much in any case.
+# Limit of bytes computed ahead of runs: a multiple of the constants, plus a constant.
 _TIMES, _FREE = 16, 2**26
 
-# Computing as the file says: no lower precision than its own, and each single run as fast as possible.
+# No lower precision than the file's, and the lowest latency of single runs.
 _PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 
 
 class Network:
-    """A model that OpenVINO runs on the CPU, its GRU layers by onegru; threads may run it at the same time.
+    """A model that OpenVINO runs on the CPU, with onegru for its GRU layers. Runs are thread-safe.
 
     It is compiled for any sizes, and again for each set of sizes that comes a second time, up to a few.
     """
@@ -69,7 +69,7 @@ class Network:
         observer: Observer | None = None,
     ) -> None:
         self._place = place
-        self._weights = weights  # which OpenVINO reads as long as it lives
+        self._weights = weights  # must live as long as OpenVINO's model, which reads it
         self._model = _read(text, weights, place, where)
         work_around_faults(self._model)
         self._kept: list[object] = []
@@ -102,7 +102,7 @@ class Network:
             raise FormatError(f"{self._place}: OpenVINO refuses it ({_one_line(error)})") from error
 
     def _for_any(self) -> _Compiled | None:
-        """What runs any sizes; None of a model that OpenVINO can compile only for those that are known."""
+        """Compile for any sizes; None for a model that OpenVINO can compile only for fixed sizes."""
         try:
             return self._compiled(self._model)
         except FormatError:
@@ -139,7 +139,7 @@ class Network:
             raise FormatError(f"{self._place}: OpenVINO fails ({line})") from error
 
     def _for(self, sizes: _Sizes, given: Sequence[Array]) -> _Compiled:
-        """What runs inputs of these sizes, for which the model is compiled when they come a second time."""
+        """Return the model for these sizes; it is compiled for them when they occur a second time."""
         with self._lock:
             again = sizes in self._seen
             if not again and len(self._seen) < _MOST_SEEN:
@@ -158,10 +158,10 @@ class Network:
             self._sized[sizes] = self._any
             try:
                 made = self._compiled(self._reshaped(sizes))
-                # OpenVINO optimizes more where sizes are fixed, and sometimes wrongly (seen on 2026.4).
+                # OpenVINO optimizes more if sizes are fixed, and sometimes wrongly (seen in 2026.4).
                 if all(map(_agree, made.run(given), self._any.run(given))):
                     self._sized[sizes] = made
-            except Exception:  # the model may run these sizes only where sizes are open
+            except Exception:  # some models can run these sizes only if sizes are open
                 pass
             return self._sized[sizes]
 
@@ -172,7 +172,7 @@ class Network:
 
 
 def _agree(a: Array, b: Array) -> bool:
-    """Whether two outputs differ by no more than the roundings of different kernels."""
+    """Whether two outputs differ only by roundings of different kernels."""
     if a.dtype.kind in "iub" or a.shape != b.shape:
         return np.array_equal(a, b)
     share = 1e-2 if a.dtype.itemsize == 2 else 1e-3
@@ -182,13 +182,13 @@ def _agree(a: Array, b: Array) -> bool:
 
 
 def _is_fixed(model: Any) -> bool:
-    """Whether the sizes of all layers are known, those in bodies included."""
+    """Whether the sizes of all layers, including those in bodies, are known."""
     ports = (port for layer in layers_of(model) for port in layer.outputs())
     return not any(port.get_partial_shape().is_dynamic for port in ports)
 
 
 def _is_input(output: Any) -> bool:
-    """Whether an output is an input as it is, which OpenVINO mixes up if it is given arrays for both."""
+    """Whether an output is an unchanged input; OpenVINO confuses the arrays of such an input and output."""
     return bool(output.get_node().input_value(0).get_node().get_type_name() == "Parameter")
 
 
@@ -196,9 +196,9 @@ class _Compiled:
     """A compiled model, and its requests, each with separate tensors.
 
     Attributes:
-        model: OpenVINO's.
-        process: the process that compiled it, which has its threads.
-        lost: requests whose errors were lost, and that OpenVINO may run again.
+        model: OpenVINO's compiled model.
+        process: the process that compiled it and has its threads.
+        lost: requests whose errors were lost, and that OpenVINO can run again.
     """
 
     def __init__(self, compiled: Any, place: str, is_fixed: bool) -> None:
@@ -210,11 +210,13 @@ class _Compiled:
         types = [port.element_type.to_string() for port in ports]
         for words in types:
             if words not in ELEMENT_TYPES:
-                raise FormatError(f"{place}: gives {words}; must be one of {', '.join(ELEMENT_TYPES)}")
+                raise FormatError(
+                    f"{place}: an input or output is {words}; must be one of {', '.join(ELEMENT_TYPES)}"
+                )
         self._request = _SizedRequest if is_fixed and _PLAIN.issuperset(types) else _Request
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """The outputs for these inputs."""
+        """Run the model and return its outputs."""
         try:
             request = self._idle.pop()
         except IndexError:
@@ -239,19 +241,19 @@ class _Request:
             if tuple(tensor.shape) != array.shape:
                 tensor.shape = array.shape
             if array.size:
-                if array.dtype.name == "bfloat16":  # which its binding does not know: bits go in
+                if array.dtype.name == "bfloat16":  # unknown to OpenVINO's binding, so bits are copied
                     tensor.data.view(np.uint16)[...] = array.view(np.uint16)
                 else:
                     tensor.data[...] = array
         if os.getpid() == self._compiled.process:
             infer(self._request)
-        else:  # a child that was forked: there are no threads for it
+        else:  # a forked child, which has no OpenVINO threads
             _infer_here(self._request)
         return [_array(self._request.get_tensor(port)) for port in self._outputs]
 
 
 def _infer_here(request: Any) -> None:
-    """Run a request in this thread: what GRU layers refuse is raised, errors of others may be lost."""
+    """Run a request in this thread: raises errors of GRU layers; errors of other layers can be lost."""
     _native.watch_failures()
     try:
         request.infer(share_outputs=True)
@@ -261,11 +263,11 @@ def _infer_here(request: Any) -> None:
 
 
 class _SizedRequest:
-    """For one set of sizes: OpenVINO reads and writes these arrays in place; to ask for its own is slow.
+    """A request for one set of sizes, with arrays that OpenVINO reads and writes in place.
 
-    It runs in the caller's thread, as that is faster. Where the last element of an output is what it was made
-    before, an error may have been lost: it runs again, and from then on in OpenVINO's thread, as what failed
-    stays in a queue for this one.
+    It runs in the caller's thread, which is faster. If the last element of an output keeps its marker, an
+    error was perhaps lost. The request then runs again, and from then on in OpenVINO's thread, because failed
+    work stays in a queue for the caller's thread.
     """
 
     def __init__(self, compiled: _Compiled) -> None:
@@ -303,7 +305,7 @@ class _SizedRequest:
 def weights_of(
     text: str, weights: Array, place: str, where: str, grus: Sequence[GruStep]
 ) -> list[dict[str, Array]]:
-    """The constant weights of each GRU layer; nothing for one whose weights are computed in each run."""
+    """Return the constant weights of each GRU layer, without weights that are computed in each run."""
     model = _read(text, weights, place, where)
     from onegru.runtimes.openvino_replace import layers_in, weights_in
 
@@ -329,19 +331,19 @@ def _read(text: str, weights: Array, place: str, where: str) -> Any:
 
 
 def _number_of(node: Any, place: str) -> int:
-    """Which of the file's GRU layers a node is."""
+    """Return the number of a node among the file's GRU layers."""
     name = node.get_friendly_name()
     if not name.isdecimal():
         raise FormatError(
-            f"{place}: a layer of type {node.get_type_name()} that the file has under another type"
+            f"{place}: a layer of type {node.get_type_name()} that has another type in the file"
         )
     return int(name)
 
 
 def _check(network: Any, place: str, constants: int) -> None:
-    """Refuse models that would end the process."""
+    """Reject models that would crash the process."""
     memory = memory_size()
-    constant: set[str] = set()  # layers that OpenVINO computes ahead of all runs
+    constant: set[str] = set()  # layers that OpenVINO computes ahead of runs
     ahead = 0
     for layer in layers_of(network):
         where = f"{place}: {layer.get_type_name()} layer {layer.get_friendly_name()!r}"
@@ -350,17 +352,19 @@ def _check(network: Any, place: str, constants: int) -> None:
             least = math.prod(size for size in shape if size is not None) * port.get_element_type().size
             sizes = ", ".join("?" if size is None else str(size) for size in shape)
             if least > memory:
-                raise FormatError(f"{where} gives [{sizes}], which is beyond this machine's memory")
+                raise FormatError(f"{where}: output shape [{sizes}] exceeds this machine's memory")
             if _is_constant(layer, constant) and None not in shape:
                 ahead += least
                 if ahead > _TIMES * constants + _FREE:
-                    raise FormatError(f"{where} gives [{sizes}]; constants come to far more than the .bin")
+                    raise FormatError(
+                        f"{where}: output shape [{sizes}]; constants are far larger than the .bin"
+                    )
         if layer.get_type_name() == "Gather":
             _check_gather(layer, where)
 
 
 def _is_constant(layer: Any, constant: set[str]) -> bool:
-    """Whether a layer computes something only from constants; it joins `constant` then, or as a constant."""
+    """Whether a layer is computed only from constants; adds such layers and constants to `constant`."""
     takes = [port.get_node().get_name() for port in layer.input_values()]
     if layer.get_type_name() == "Constant" or (takes and constant.issuperset(takes)):
         constant.add(layer.get_name())
@@ -368,18 +372,18 @@ def _is_constant(layer: Any, constant: set[str]) -> bool:
 
 
 def _check_gather(layer: Any, place: str) -> None:
-    """OpenVINO's CPU reads one-dimensional data, such as a shape, at any index (seen on 2026.4)."""
+    """Check the index of a Gather: OpenVINO's CPU reads 1-D data outside its bounds (seen in 2026.4)."""
     shape = sizes_of(layer.input_value(0).get_partial_shape())
     indices = layer.input_value(1).get_node()
     if shape is None or len(shape) != 1 or shape[0] is None or indices.get_type_name() != "Constant":
         return
     wrong = [index for index in np.ravel(indices.get_data()).tolist() if not -shape[0] <= index < shape[0]]
     if wrong:
-        raise FormatError(f"{place}: index {wrong[0]}; must be within the {shape[0]} that there are")
+        raise FormatError(f"{place}: index {wrong[0]}; must be within the size {shape[0]} of the data")
 
 
 def _rest() -> None:
-    """Before a fork: let OpenVINO's threads fall asleep."""
+    """Wait before a fork until OpenVINO's threads are idle."""
     end = time.monotonic() + _MOST_REST
     time.sleep(_REST)
     while foreign_threads_run() and time.monotonic() < end:
@@ -388,7 +392,7 @@ def _rest() -> None:
 
 @functools.cache
 def core_with_extensions() -> Any:
-    """An `openvino.Core` that knows onegru's operators, the same one each time."""
+    """Return the `openvino.Core` with onegru's operators, which is created once."""
     import openvino
 
     from onegru.runtimes.openvino_op import CLASSES
@@ -402,7 +406,7 @@ def core_with_extensions() -> Any:
 
 
 def _array(tensor: Any) -> Array:
-    """A copy of what a tensor holds: the next run writes to the same memory."""
+    """Copy the content of a tensor, because the next run writes to the same memory."""
     array = np.array(tensor.data)
     return array.view(bfloat16()) if tensor.element_type.to_string() == "bf16" else array
 

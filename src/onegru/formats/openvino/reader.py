@@ -1,8 +1,7 @@
-"""From an OpenVINO IR (.xml with .bin) to a `Graph`.
+"""Read OpenVINO IRs (.xml with .bin, versions 10 and 11) as `Graph`.
 
-A file of nothing but Parameter, Const, Convert, Result, GRUCell, GRUSequence, AUGRUCell and AUGRUSequence
-layers becomes steps, for which OpenVINO is not needed. Every other one is run as a whole by OpenVINO, with
-onegru for its GRU layers. The format is that of OpenVINO's IR versions 10 and 11.
+A file with only Parameter, Const, Convert, Result, GRUCell, GRUSequence, AUGRUCell and AUGRUSequence layers
+becomes steps that do not need OpenVINO. OpenVINO runs all other models, with onegru for their GRU layers.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def ir_graph(path: Path, root: ET.Element, weights: Weights, text: bytes | None 
 
 
 def root_of(graph: Graph) -> ET.Element:
-    """The XML of an IR that was read; shared, so it must not be changed."""
+    """Return the XML of an IR that was read; callers must not change it."""
     outline, file = graph.outline, graph.file
     assert outline is not None
     if file is not None and file.once(ir_of)[1] is outline.text:
@@ -78,14 +77,14 @@ def root_of(graph: Graph) -> ET.Element:
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """What is known of a value: its type by NumPy's name, empty if unknown; its sizes, None for open ones."""
+    """The type of a value by NumPy's name (empty if unknown), and its shape, with None for open sizes."""
 
     words: str = ""
     shape: tuple[int | None, ...] | None = None
 
 
 class _Reader:
-    """One IR being read. A value is called after the layer and port that produce it: "layer:port"."""
+    """Reads one IR. A value has the name of its layer and port: "layer:port"."""
 
     def __init__(self, path: Path, net: Net, root: ET.Element, weights: Weights) -> None:
         self.path = path
@@ -96,11 +95,11 @@ class _Reader:
         self.constants = Constants(self.parser, weights)
         self.types: dict[str, ValueType] = {}
         self.grus: dict[str, GruStep] = {}
-        self._same: dict[str, str] = {}  # values that repeat others, and which those are
+        self._same: dict[str, str] = {}  # values that are equal to others, with those
         self._firsts: dict[tuple[object, ...], str] = {}
 
     def read(self, text: bytes) -> Graph:
-        """The model as a graph, whose .xml is `text`."""
+        """Return the model, whose .xml is `text`, as a graph."""
         for layer in self.net.layers.values():
             self._check_layer(layer)
         parameters = [self._parameter(layer) for layer in self._of_type("Parameter")]
@@ -147,7 +146,7 @@ class _Reader:
         return replace(graph, constants=lazy, whole=whole)
 
     def _with_sizes(self) -> dict[str, GruStep]:
-        """The GRU layers with what is known of their sizes; as they are where the rest cannot be followed."""
+        """Return the GRU layers with their sizes; unchanged if other layers cannot be followed."""
         try:
             return with_sizes(self.grus, self._stated, lambda: self._ir.flow, self._name)
         except (FormatError, *BROKEN):
@@ -156,8 +155,8 @@ class _Reader:
     def _states(
         self, parameters: Sequence[TensorInfo], results: Sequence[TensorInfo]
     ) -> tuple[tuple[str, str], ...]:
-        """The states that it has outside; none where its layers cannot be followed."""
-        if len(parameters) < 2:  # beside a signal
+        """Return the states that are inputs and outputs; empty if the layers cannot be followed."""
+        if len(parameters) < 2:  # a state and a signal
             return ()
         try:
             return find_states(lambda: self._ir.flow, self.grus.values(), parameters, results, self._name)
@@ -166,7 +165,7 @@ class _Reader:
 
     @functools.cached_property
     def _ir(self) -> IrGraph:
-        """Its layers, followed."""
+        """The IR as a flow."""
         return IrReader(self.parser, self.constants).read(self.net, self.root)
 
     @functools.cached_property
@@ -174,21 +173,21 @@ class _Reader:
         return {":".join(ends): name for name, ends in self._ir.native.items()}
 
     def _name(self, value: str) -> str:
-        """What the flow calls a value."""
+        """Return the name of a value in the flow."""
         return self._names[value]
 
     def _stated(self, value: str) -> tuple[int | None, ...] | None:
-        """What the file says of a value's shape."""
+        """Return the shape of a value according to the file."""
         layer_id, _, port_id = value.rpartition(":")
         layer = self.net.layers[layer_id]
         if layer.type in ("Parameter", "Const"):
             return self.types[value].shape
         dims = next(port.dims for port in layer.outputs if port.id == port_id)
-        # A port of unknown rank has none, nor has that of a scalar.
+        # Ports of unknown rank and of scalars have no sizes.
         return tuple(int(dim) if re.fullmatch("[0-9]{1,12}", dim) else None for dim in dims) or None
 
     def _distinct(self, side: str, infos: list[TensorInfo]) -> list[TensorInfo]:
-        """The same under distinct names: of each, the first that none before it has taken."""
+        """Return inputs or outputs with unique names: for each the first name that is not yet used."""
         taken: set[str] = set()
         distinct: list[TensorInfo] = []
         for info in infos:
@@ -232,11 +231,11 @@ class _Reader:
         )
 
     def _check_other(self, layer: Layer) -> None:
-        """Refuse what keeps a state, what only onegru may put into a model, and what ends the process."""
+        """Reject states in bodies, layers of onegru itself, and layers that crash the process."""
         if layer.type in STATEFUL:  # in a body
             raise self.parser.error(
-                f"{layer}: keeps a state between runs in the body of another layer; must be outside, where "
-                "it becomes an input and an output"
+                f"{layer}: keeps a state between runs in the body of another layer; must be outside of it, "
+                "because the state becomes an input and an output"
             )
         for entry in layer.element.iterfind("port_map/*[@axis]"):
             self.parser.cut(layer, entry)
@@ -244,12 +243,12 @@ class _Reader:
             raise self.parser.error(f"{layer}: is {ONLY_IN_MEMORY}")
 
     def taken(self, layer: Layer, index: int = 0) -> str:
-        """The value that an input of a layer takes."""
+        """Return the value of an input of a layer."""
         value = ":".join(self.net.source(layer, layer.inputs[index], self.path))
         return self._same.get(value, value)
 
     def _given(self, layer: Layer, index: int = 0) -> str:
-        """The value that an output of a layer gives."""
+        """Return the value of an output of a layer."""
         return f"{layer.id}:{layer.outputs[index].id}"
 
     def _parameter(self, layer: Layer) -> TensorInfo:
@@ -259,7 +258,7 @@ class _Reader:
         fixed = None if shape is None else tuple(size if isinstance(size, int) else None for size in shape)
         self.types[value] = ValueType(dtype, fixed)
         names = layer.outputs[0].names or (layer.name,)
-        # Sorted, those of operators that do nothing among them; the layer keeps the input's own.
+        # The names are sorted and include those of removed operators; the layer's name is the input's own.
         own = layer.name if layer.name in names else names[0]
         others = (*(name for name in names if name != own), *([layer.name] if layer.name != own else []))
         return TensorInfo(own, dtype, shape, aliases=others, value=value)
@@ -273,7 +272,7 @@ class _Reader:
         return TensorInfo(names[0], self.types[value].words, shape, aliases=names[1:], value=value)
 
     def _place(self, layer: Layer) -> PlacedLayer | None:
-        """The layer with its values; None if another one computes the same already."""
+        """Return the layer with its values; None if an earlier layer computes the same."""
         takes = tuple(self.taken(layer, index) for index in range(len(layer.inputs)))
         gives = tuple(self._given(layer, index) for index in range(len(layer.outputs)))
         key: tuple[object, ...] | None = None
@@ -306,8 +305,8 @@ class _Reader:
 
     def _gru(self, layer: Layer, takes: Sequence[str], gives: Sequence[str]) -> GruStep:
         step = self._gru_step(layer, takes, gives)
-        if len(step.operator.outputs) < len(gives):  # a cell's
-            self._same[gives[1]] = gives[0]  # both carry Ho
+        if len(step.operator.outputs) < len(gives):  # a cell
+            self._same[gives[1]] = gives[0]  # both are Ho
         self.types.update(dict.fromkeys(gives, ValueType(self.types[step.inputs["X"]].words)))
         return step
 
@@ -332,7 +331,7 @@ class _Reader:
 
 
 def _without_lengths(gru: GruStep) -> GruStep:
-    """A layer that takes no lengths, if these are all steps of X in any run."""
+    """Return a layer without lengths if they always equal the steps of X; otherwise the layer."""
     lengths = gru.operator.input("sequence_lens")
     if lengths is None or not gru.full_length:
         return gru

@@ -1,8 +1,8 @@
-"""The states that an IR keeps from run to run, as inputs and outputs while onegru works on it.
+"""Convert the variables of an IR to inputs and outputs, and back.
 
-When a file is read, each ReadValue layer becomes a Parameter and the Assign layer of the same variable a
-Result. Both get the variable's name, and metadata say which output feeds which input, as in onegru's own
-streaming files. When a changed model is written, they become ReadValue and Assign layers again.
+When a file is read, each ReadValue layer becomes a Parameter, and the Assign layer of the same variable
+becomes a Result. Both get the variable's name. Metadata specify which output feeds which input, as in files
+of `onegru stream`. When a changed model is written, they become ReadValue and Assign layers again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from onegru.formats.openvino.xml import (
 )
 from onegru.formats.stream_note import State, kept_states_of, write_note
 
-#: The layers that keep a state: what it is before a run, and what it is after.
+#: The layers of a state: its value before and after a run.
 STATEFUL = ("ReadValue", "Assign")
 
 
@@ -56,7 +56,8 @@ def show_states(path: Path, root: ET.Element, weights: Weights) -> bool:
         note = note_of(root, STREAM_KEY) or ""
         if not kept_states_of(note):
             return False
-        add_notes(root, {STREAM_KEY: json.dumps(json.loads(note) | {"keeps": False})})  # only variables keep
+        # Without variables, the model stores no states.
+        add_notes(root, {STREAM_KEY: json.dumps(json.loads(note) | {"keeps": False})})
         return True
     net, parser = parse_net(path, root), AttributeParser(path)
     reads, writes = (_by_variable(parser, net, kind) for kind in STATEFUL)
@@ -75,9 +76,9 @@ def show_states(path: Path, root: ET.Element, weights: Weights) -> bool:
                 f"{read}: starts from {start.dtype.name} {list(first)}; must be {dtype} {shape_words(shape)}"
             )
         sizes = [size for size in first if isinstance(size, int)]
-        if len(sizes) < len(first):  # where OpenVINO begins with no elements
+        if len(sizes) < len(first):  # OpenVINO would begin with an empty tensor
             raise parser.error(
-                f"{read}: its variable_shape, {shape_words(shape)}, is open, and it takes no first value; "
+                f"{read}: its variable_shape, {shape_words(shape)}, is open, and it has no initial value; "
                 "must have fixed sizes, or start from a constant"
             )
         states.append(State(variable, variable, read.name, tuple(sizes)))
@@ -106,7 +107,7 @@ def hide_states(root: ET.Element, weights: Array) -> Array:
         words, shape = data.attrib["element_type"], data.attrib["shape"]
         data.attrib = {"variable_id": state.input, "variable_type": words, "variable_shape": shape}
         read.attrib |= {"type": "ReadValue", "version": "opset6"}
-        if state.start is not None or "?" in shape:  # without a first value a variable starts from zeros
+        if state.start is not None or "?" in shape:  # without an initial value, a variable starts from zeros
             start = np.zeros([int(size) for size in state.first]) if state.start is None else state.start
             raw = start.astype(numpy_dtype(ELEMENT_TYPES[words]).newbyteorder("<")).tobytes()
             parts += [np.zeros(-sum(map(len, parts)) % ALIGNED, np.uint8), np.frombuffer(raw, np.uint8)]
@@ -153,7 +154,7 @@ def _add_first(
 
 
 def _by_variable(parser: AttributeParser, net: Net, kind: str) -> dict[str, Layer]:
-    """The layers of a kind by their variables; raises FormatError if two are of one variable."""
+    """Return the layers of a kind by variable; raises FormatError if a variable has two."""
     found: dict[str, Layer] = {}
     for layer in net.layers.values():
         if layer.type != kind:
@@ -162,11 +163,11 @@ def _by_variable(parser: AttributeParser, net: Net, kind: str) -> dict[str, Laye
             raise parser.error(f"{layer}: version {layer.version!r}; must be opset3 or opset6")
         variable = parser.data(layer, "variable_id").strip()
         if variable in found:
-            raise parser.error(f"{layer}: is the second of variable {variable!r}; must be the only one")
+            raise parser.error(f"{layer}: second layer of variable {variable!r}; must be the only one")
         if len(layer.inputs) > 1 or len(layer.outputs) > 1 or not (layer.outputs or kind == "Assign"):
             raise parser.error(f"{layer}: must have one input and one output")
         if kind == "Assign" and any(source == layer.id for source, _ in net.edges.values()):
-            raise parser.error(f"{layer}: other layers take its output; must be taken from where it takes it")
+            raise parser.error(f"{layer}: other layers use its output; must use its input instead")
         found[variable] = layer
     return found
 
@@ -174,7 +175,7 @@ def _by_variable(parser: AttributeParser, net: Net, kind: str) -> dict[str, Laye
 def _check_names(
     parser: AttributeParser, net: Net, reads: Mapping[str, Layer], writes: Mapping[str, Layer]
 ) -> None:
-    """Refuse variables without both layers, and those that are called as another input or output."""
+    """Reject variables without both layers, or with the name of another input or output."""
     for these, others, kind in ((reads, writes, "Assign"), (writes, reads, "ReadValue")):
         for variable in these.keys() - others.keys():
             raise parser.error(f"{these[variable]}: no {kind} layer of its variable; must have one")
@@ -192,11 +193,13 @@ def _check_names(
             ends.update({own, *(name for port in ports for name in port.names)})
     for variable, layer in reads.items():
         if names[variable] > 1 or ends[variable] > 1:
-            raise parser.error(f"{layer}: variable_id {variable!r} names another input or output as well")
+            raise parser.error(
+                f"{layer}: variable_id {variable!r} is also the name of another input or output"
+            )
 
 
 def _variable(parser: AttributeParser, read: Layer) -> tuple[str, tuple[Dimension, ...]]:
-    """The type of a variable, by NumPy's name, and its shape."""
+    """Return the type of a variable, by NumPy's name, and its shape."""
     port = read.outputs[0]
     if read.version == "opset3":
         dtype = parser.precision(port)
@@ -205,7 +208,7 @@ def _variable(parser: AttributeParser, read: Layer) -> tuple[str, tuple[Dimensio
         dtype = parser.element_type(read, "variable_type")
         shape = parser.shape(read, "variable_shape")
     if dtype not in ELEMENT_WORDS or shape is None:
-        raise parser.error(f"{read}: the type or the rank of its variable is open; must be fixed")
+        raise parser.error(f"{read}: the type or rank of its variable is open; must be fixed")
     return dtype, shape
 
 
@@ -220,7 +223,7 @@ def _starts(
     try:
         graph = IrReader(parser, Constants(parser, weights)).read(net, root)
         starts |= {name: graph.flow.constant(graph.inputs[read.id][0]) for name, read in given.items()}
-    except FormatError:  # which says more
+    except FormatError:  # has the better message
         raise
     except BROKEN:
         pass
@@ -229,7 +232,7 @@ def _starts(
         start = starts[variable]
         if start is None:
             raise parser.error(
-                f"{read}: its first value is computed in each run; must be a constant, or left out for zeros"
+                f"{read}: its initial value is computed in each run; must be a constant. Remove it for zeros"
             )
         with np.errstate(all="ignore"):
             numbers = start.astype(np.float64)
@@ -241,7 +244,7 @@ def _starts(
 
 
 def _turn(root: ET.Element, layer: Layer, kind: str, name: str, data: dict[str, str] | None) -> None:
-    """Make another layer of one: a Parameter, which takes nothing, or a Result, which gives nothing."""
+    """Turn a layer into a Parameter without inputs, or into a Result without outputs."""
     element = layer.element
     element.attrib |= {"type": kind, "name": name, "version": "opset1"}
     for tag in ("data", "input" if kind == "Parameter" else "output"):

@@ -15,7 +15,7 @@ from onegru.operators.openvino import OPERATORS, RANDOM
 
 @dataclass(frozen=True, slots=True)
 class PlacedLayer:
-    """A layer, the values that its inputs take, and the names of its outputs' values."""
+    """A layer with the values of its inputs and outputs."""
 
     layer: Layer
     inputs: tuple[str, ...]
@@ -23,14 +23,14 @@ class PlacedLayer:
 
 
 class Walker:
-    """One graph being analysed.
+    """Analyses one graph.
 
     Args:
-        parser: of the file's attributes.
-        constants: its constants.
-        layers: its layers, in an order in which they can be run.
-        grus: those that onegru runs, by their ids.
-        results: the values that its outputs take.
+        parser: the parser of the file's attributes.
+        constants: the constants.
+        layers: the layers in topological order.
+        grus: the layers that onegru runs, by id.
+        results: the values of the outputs.
 
     Attributes:
         others: the layers that are neither GRU layers nor computed only from constants.
@@ -61,7 +61,7 @@ class Walker:
         ]
 
     def steps(self) -> tuple[Step, ...] | None:
-        """The graph as steps; None if OpenVINO is needed to run it."""
+        """Return the graph as steps; None if OpenVINO is needed to run it."""
         if not self.wanted & self.fixed <= self.plain:
             return None
         wanted = set(self.wanted)
@@ -97,7 +97,7 @@ class Walker:
         return arrays, prelude
 
     def _find_fixed(self) -> None:
-        """Find the values computed only from constants, and those of them that are at most converted."""
+        """Find the values computed only from constants, and those that only conversions compute."""
         for item in self.layers:
             kind = item.layer.type
             computed = item.inputs and self.fixed.issuperset(item.inputs)
@@ -107,7 +107,7 @@ class Walker:
                     self.plain.update(item.outputs)
 
     def _behind(self, values: Collection[str]) -> list[PlacedLayer]:
-        """The layers that compute these values, all of which are fixed; in order."""
+        """Return the layers that compute these fixed values, in order."""
         wanted = set(values)
         found: list[PlacedLayer] = []
         for item in reversed(self.layers):

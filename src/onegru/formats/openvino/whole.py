@@ -1,4 +1,4 @@
-"""A whole IR as OpenVINO runs it, with onegru for its GRU layers."""
+"""IRs that OpenVINO runs, with onegru for their GRU layers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OpenvinoRuntimeModel(RuntimeModel):
         return lambda feeds: dict(zip(outputs, network.run([feeds[name] for name in inputs]), strict=True))
 
     def constant_weights(self) -> dict[str, Array]:
-        """The weights that are constants, or computed from some, by the values that the GRU layers take."""
+        """Return the weights that are constants, or computed from constants, by value name."""
         from onegru.formats.openvino.network import weights_of
 
         found = weights_of(self.text, self.weights, self.place, self.where, self.grus)
@@ -58,7 +58,7 @@ def all_constants(
 
 
 def marked(root: ET.Element, grus: Iterable[ET.Element]) -> str:
-    """The .xml with its GRU layers, which this changes: of onegru's operators, named by their numbers."""
+    """Change GRU layers to onegru's operators with their numbers as names; return the .xml."""
     for number, element in enumerate(grus):
         element.attrib |= {"version": "extension", "name": str(number)}
     return ET.tostring(root, encoding="unicode")

@@ -1,7 +1,7 @@
-"""Layers as an OpenVINO IR: the text of an .xml, version 11, and the bytes of its .bin.
+"""Write layers as an OpenVINO IR (version 11).
 
-GRUSequence-5 or GRUCell-3; with attention, AUGRUSequence or AUGRUCell under version "extension". OpenVINO has
-one bias for each gate where the canonical form has two: they are added, in the weights' type.
+The layers are GRUSequence-5 or GRUCell-3; with attention, AUGRUSequence or AUGRUCell (version "extension").
+OpenVINO has one bias for each gate, and the canonical form has two: they are added in the weights' type.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def write_pair(path: Path, text: Callable[[int], bytes], data: Sequence[bytes]) 
         return bin_path, lambda file: write_weights(file, shift, is_first)
 
     def write_weights(file: IO[bytes], shift: int, is_first: bool) -> None:
-        """The new weights; if there is a shift, at that place, behind the old ones or behind themselves."""
+        """Write the new weights; with a shift at that position, after the old or the new weights."""
         if is_first:
             with bin_path.open("rb") as old:
                 shutil.copyfileobj(old, file)
@@ -52,12 +52,12 @@ def write_pair(path: Path, text: Callable[[int], bytes], data: Sequence[bytes]) 
         file.seek(shift)
         file.writelines(data)
 
-    # OpenVINO takes the weights from the .bin of the .xml's name and from no other, and two files cannot be
-    # replaced at once. So that the pair is whole at each moment, the .bin first gets the new weights behind
-    # the old ones, the .xml names those, and both move to the front in the same way.
+    # OpenVINO reads the weights only from the .bin with the .xml's name, and two files cannot be replaced at
+    # once. To keep the pair consistent, the new weights are first appended to the .bin. Then the .xml refers
+    # to them. Finally both move to the front in the same way.
     if not path.exists():
         write_files([weights(), xml()])
-    elif not bin_path.exists():  # the .xml may name weights that are not there; these ones are not its own
+    elif not bin_path.exists():  # the old .xml must not refer to the new weights
         write_files([xml(), weights()])
     else:
         shift = -(-max(bin_path.stat().st_size, sum(map(len, data))) // 64) * 64
@@ -65,7 +65,7 @@ def write_pair(path: Path, text: Callable[[int], bytes], data: Sequence[bytes]) 
 
 
 def _net(layers: Layers, cell: bool, interface: Interface) -> Net:
-    """The model of layers."""
+    """Build the model."""
     net = Net()
     net.states_are_optional = interface.initial_h
     first = layers[0][0]
@@ -87,7 +87,7 @@ def _net(layers: Layers, cell: bool, interface: Interface) -> Net:
 
 
 def version_of(operator: Operator) -> str:
-    """The opset that an operator's layers are of."""
+    """Return the opset of an operator's layers."""
     return f"opset{operator.version}" if operator.version else "extension"
 
 
@@ -119,7 +119,7 @@ def operator_of(spec: Spec, cell: bool) -> Operator:
 
 
 class _Graph:
-    """The parts of a model of layers: its inputs, its GRUs, and the layers between them."""
+    """Adds the parts of a model: its inputs, its GRUs, and the layers between them."""
 
     def __init__(self, net: Net, interface: Interface, first: Spec) -> None:
         self._net = net
@@ -129,7 +129,7 @@ class _Graph:
         self._lengths: Value | None = None
 
     def parameter(self, operator: Operator, role: Role, spec: Spec, name: str) -> Value:
-        """Add an input of the model: an input of the operator, as it takes it."""
+        """Add an input of the model with the shape of an input of the operator."""
         port = operator.input(role)
         assert port is not None
         dtype = "int32" if role == "sequence_lens" else spec.dtype
@@ -151,7 +151,7 @@ class _Graph:
         suffix: str,
         is_last: bool,
     ) -> tuple[Value | None, Value]:
-        """Add a layer; returns its Y, which a cell has not, and its last state."""
+        """Add a layer; return its Y (None for a cell) and its last state."""
         arrays = arranged_weights(spec, weights, operator)
         inputs: list[Value] = []
         for port in operator.inputs:
@@ -179,9 +179,9 @@ class _Graph:
         return (given[0] if len(given) == 2 else None), given[-1]
 
     def _in_int8(self, name: str, array: Array, group: int) -> Value:
-        """Add a weight in int8, and layers that convert it back."""
+        """Add an int8 weight and the layers that dequantize it."""
         K = array.shape[2]
-        if group and K % group:  # such groups are no axis
+        if group and K % group:  # an incomplete group cannot be an axis
             return self._net.constant(name, array)
         q, scale = quantize_channels(array, group)
         shape = (*array.shape[:2], K // group, group) if group else array.shape
@@ -213,7 +213,7 @@ class _Graph:
             "Transpose", f"{name}/rows", "opset1", {}, [Y, order], [(Y.dtype, (B, T, D, H), "")]
         )[0]
         sizes = self._net.constant(f"{name}/sizes", np.array([0, 0, D * H], np.int64))
-        data = {"special_zero": "true"}  # a size of 0 stands for the size that there is
+        data = {"special_zero": "true"}  # a size of 0 means the existing size
         return self._net.layer("Reshape", name, "opset1", data, [rows, sizes], [(Y.dtype, shape, name)])[0]
 
     def _shape(self, port: Port, spec: Spec) -> Shape:
@@ -228,7 +228,7 @@ class _Graph:
         return tuple(sizes[axis] for axis in port.axes)
 
     def _sequence_lens(self, operator: Operator, name: str) -> Value:
-        """The lengths, for all layers: an input, or as many steps as X has for each row."""
+        """Return the lengths for all layers: an input, or the number of steps of X for each row."""
         if self._lengths is None:
             if self._interface.sequence_lens:
                 self._lengths = self.parameter(operator, "sequence_lens", self._first, name)
@@ -239,7 +239,7 @@ class _Graph:
         return self._lengths
 
     def _zeros(self, shape: Shape, dtype: str, name: str) -> Value:
-        """A state of zeros for as many rows as X has."""
+        """Add a zero state with the batch size of X."""
         rest = self._net.constant(f"{name}/sizes", np.array(shape[1:], np.int64))
         parts = [self._size_of_X(0, f"{name}/rows"), rest]
         sizes = self._net.layer(
@@ -249,7 +249,7 @@ class _Graph:
         return self._broadcast(zero, sizes, shape, name)
 
     def _size_of_X(self, axis: int, name: str) -> Value:
-        """X's size along an axis, [1]."""
+        """Add layers for X's size along an axis, as a list of one element."""
         assert self._X is not None
         rank = (len(self._X.shape),)
         shape = self._net.layer(
@@ -265,7 +265,7 @@ class _Graph:
 
 
 def attributes_of(spec: Spec, operator: Operator) -> dict[str, str]:
-    """The attributes of a layer, as an IR spells them."""
+    """Return the attributes of a layer as text for an IR."""
     attributes = {
         "hidden_size": str(spec.hidden_size),
         "activations": ", ".join(function.name.lower() for function in spec.activations[0]),
@@ -280,7 +280,7 @@ def attributes_of(spec: Spec, operator: Operator) -> dict[str, str]:
 
 
 def arranged_weights(spec: Spec, weights: Weights, operator: Operator) -> dict[Role, Array]:
-    """W, R and B, with the axes that they have in a layer."""
+    """Return W, R and B with the axes of a layer."""
     arrays = {"W": (weights.W, "DGI"), "R": (weights.R, "DGH"), "B": (_summed_biases(spec, weights.B), "DN")}
     return {
         port.role: arrange(*arrays[port.role], port.axes) for port in operator.inputs if port.role in arrays
@@ -288,7 +288,7 @@ def arranged_weights(spec: Spec, weights: Weights, operator: Operator) -> dict[R
 
 
 def _summed_biases(spec: Spec, B: Array) -> Array:
-    """[D, 3H], the sums of z, r and h; or with linear_before_reset [D, 4H]: the sums of z and r, Wbh, Rbh."""
+    """Return the summed biases: [D, 3H], or with linear_before_reset [D, 4H] (z, r, Wbh, Rbh)."""
     H = spec.hidden_size
     Wb, Rb = B[:, : 3 * H], B[:, 3 * H :]
     with np.errstate(over="ignore"):

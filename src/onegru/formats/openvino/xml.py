@@ -1,7 +1,4 @@
-"""Reading untrusted .xml files of IRs.
-
-What comes out is layers with numbered ports and edges between them, nothing more.
-"""
+"""Parse untrusted .xml files of IRs into layers, ports and edges."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ EDGE_ENDS = ("from-layer", "from-port", "to-layer", "to-port")
 
 @dataclass(frozen=True, slots=True)
 class IrPort:
-    """A port of a layer: its id, its tensor's names, its dimensions and precision as the file has them."""
+    """A port of a layer: its id, its tensor's names, and its dimensions and precision as text."""
 
     id: str
     names: tuple[str, ...]
@@ -33,7 +30,7 @@ class IrPort:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer of an IR; ports in the order of the file. `element` is all that the file says of it."""
+    """A layer of an IR, with ports in the order of the file; `element` is its XML."""
 
     id: str
     name: str
@@ -48,7 +45,7 @@ class Layer:
         return f"{self.type} layer {self.name!r}"
 
 
-#: The numbers of inputs and outputs of the layers that every reader knows.
+#: The numbers of inputs and outputs of basic layers.
 PORTS: Mapping[str, tuple[int, int]] = {
     "Parameter": (0, 1),
     "Const": (0, 1),
@@ -59,27 +56,27 @@ PORTS: Mapping[str, tuple[int, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """Layers by id, in the order of the file; for each input (layer, port), the output that it takes."""
+    """Layers by id in the order of the file; and for each input (layer, port) the connected output."""
 
     layers: Mapping[str, Layer]
     edges: Mapping[tuple[str, str], tuple[str, str]]
 
     def check_ports(self, layer: Layer, path: Path) -> None:
-        """Raise FormatError if a layer has not the ports that `PORTS` says."""
+        """Raise FormatError if a layer does not have the numbers of ports in `PORTS`."""
         inputs, outputs = PORTS[layer.type]
         if len(layer.inputs) != inputs or len(layer.outputs) != outputs:
             words = f"{count(inputs, 'input')} and {count(outputs, 'output')}"
             raise FormatError(f"{path}: {layer}: must have {words}")
 
     def source(self, layer: Layer, port: IrPort, path: Path) -> tuple[str, str]:
-        """The layer and port whose value an input port takes; raises FormatError if no edge leads to it."""
+        """Return the layer and port connected to an input port; raises FormatError if there is none."""
         found = self.edges.get((layer.id, port.id))
         if found is None:
-            raise FormatError(f"{path}: {layer}: no edge leads to its input port {port.id!r}")
+            raise FormatError(f"{path}: {layer}: no edge to its input port {port.id!r}; must have one")
         return found
 
     def ordered(self, path: Path) -> list[Layer]:
-        """The layers in an order in which they can run; raises FormatError if there is none."""
+        """Return the layers in topological order; raises FormatError if there is a cycle."""
         waits = {
             layer.id: [self.source(layer, port, path)[0] for port in layer.inputs]
             for layer in self.layers.values()
@@ -94,14 +91,14 @@ def parse_xml(text: bytes, path: Path) -> ET.Element:
     """The root element of a file's content."""
     builder = ET.TreeBuilder()
     depth = 0
-    parser = xml.parsers.expat.ParserCreate()  # ET's own would refuse names with a colon
+    parser = xml.parsers.expat.ParserCreate()  # ET's own parser rejects names with a colon
     parser.buffer_text = True
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         nonlocal depth
         depth += 1
         if depth > _MAX_DEPTH:
-            raise FormatError(f"{path}: elements lie more than {_MAX_DEPTH} deep")
+            raise FormatError(f"{path}: elements are nested more than {_MAX_DEPTH} deep")
         builder.start(tag, attributes)
 
     def end(tag: str) -> None:
@@ -111,7 +108,7 @@ def parse_xml(text: bytes, path: Path) -> ET.Element:
 
     def doctype(*declaration: object) -> None:
         raise FormatError(
-            f"{path}: has a document type declaration; an IR has none, and entities are refused"
+            f"{path}: has a document type declaration; an IR must not have one, because of entities"
         )
 
     parser.StartElementHandler = start
@@ -122,7 +119,7 @@ def parse_xml(text: bytes, path: Path) -> ET.Element:
         parser.Parse(text, True)
     except FormatError:
         raise
-    # The latter two: an encoding that is unknown, or that the file violates.
+    # ValueError and LookupError: the encoding is unknown, or the file violates it.
     except (xml.parsers.expat.ExpatError, ValueError, LookupError) as error:
         raise FormatError(f"{path}: not well-formed XML ({error})") from error
     return builder.close()
@@ -139,13 +136,13 @@ def add_notes(root: ET.Element, notes: Mapping[str, str]) -> None:
 
 
 def note_of(root: ET.Element, key: str) -> str | None:
-    """What the metadata of an IR say under a key."""
+    """Return an entry of an IR's metadata."""
     info = root.find("/".join(("rt_info", *key.split("."))))
     return None if info is None else info.get("value")
 
 
 def remove_note(root: ET.Element, key: str) -> None:
-    """Remove metadata of an IR, and what only led to them."""
+    """Remove an entry of an IR's metadata, and elements that become empty."""
     path = ["rt_info", *key.split(".")]
     for depth in range(len(path), 0, -1):
         parent, found = root.find("/".join(path[: depth - 1]) or "."), root.find("/".join(path[:depth]))
@@ -200,7 +197,7 @@ def parse_layers(path: Path, net: ET.Element) -> Net:
                     f"{path}: an edge names port {port_id!r} of {layers[layer_id]}, not one of its {side}"
                 )
         if (to_layer, to_port) in edges:
-            raise FormatError(f"{path}: two edges lead to port {to_port!r} of {layers[to_layer]}")
+            raise FormatError(f"{path}: two edges to port {to_port!r} of {layers[to_layer]}; must be one")
         edges[to_layer, to_port] = (from_layer, from_port)
     return Net(layers, edges)
 
@@ -237,7 +234,7 @@ def _ports(path: Path, element: ET.Element, side: str) -> tuple[IrPort, ...]:
 
 
 def _split_names(text: str) -> tuple[str, ...]:
-    """Comma-separated names, in which a backslash keeps a comma from separating."""
+    """Split comma-separated names, in which a backslash escapes a comma."""
     marked = text.replace("\\,", "\0")
     return tuple(name.replace("\0", ",").strip() for name in marked.split(",") if name.strip())
 

@@ -1,1 +1,1 @@
-"""TensorFlow Lite's files: read, and put into ONNX's operators, in which their GRUs are found."""
+"""Translate TensorFlow Lite files to ONNX, to find their GRUs."""

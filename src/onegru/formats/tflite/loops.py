@@ -1,8 +1,8 @@
-"""WHILE loops of a counted number of iterations, as ONNX's Loop.
+"""Translate WHILE loops with counted iterations to ONNX's Loop.
 
-What iterations collect is an array that the loop carries, of which iteration i makes a copy: the rows before
-i, the new one, the rows behind it; or it is a list of TensorFlow's. Where each row is written once, ONNX's
-Loop collects them. Where there is just the last one, it is the state.
+Iterations collect rows in an array or in a TensorFlow list. The loop carries the array, and iteration i
+copies it: the rows before i, the new row, the rows after it. If each row is written once, ONNX's Loop
+collects the rows. If only the last row is stored, it is the state.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from onnx import TensorProto, helper
 from onegru.formats.tflite.reader import Operator
 from onegru.formats.tflite.translate import GraphWriter, UnknownError
 
-_AXES = "RESHAPE", "EXPAND_DIMS"  # what adds an axis of size 1
+_AXES = "RESHAPE", "EXPAND_DIMS"  # operators that add an axis of size 1
 
 
 def stacked(graph: GraphWriter, op: Operator) -> list[str]:
-    """What a loop has put into a list, as an array, which is what ONNX's gives."""
+    """Return the list of a loop as an array, which ONNX's Loop returns."""
     graph.maker(op.inputs[0], "WHILE")
     return [graph.emit("Identity", graph.value(op.inputs[0]))]
 
 
 class Loop:
-    """A loop, which raises `UnknownError` unless its iterations are counted."""
+    """A WHILE loop; raises `UnknownError` if its iterations are not counted."""
 
     def __init__(self, graph: GraphWriter, op: Operator) -> None:
         places = [op.option(f"{name}SubgraphIndex") for name in ("Cond", "Body")]
@@ -37,7 +37,7 @@ class Loop:
         if not len(op.inputs) == len(op.outputs) == len(self.before) == len(self.after) == len(self.asked):
             raise UnknownError
         self.number, self.bound = self._count()
-        # What is collected, by the place of the array; the state that is its last row, and the shape of that.
+        # The collected rows by index of the array; and the states that are the last row, with their shapes.
         self.rows: dict[int, int] = {}
         self.last: dict[int, tuple[int, tuple[int, ...]]] = {}
         for place in range(len(self.before)):
@@ -47,19 +47,19 @@ class Loop:
                 continue
 
     def _is_next(self, after: int, before: int) -> bool:
-        """Whether a value is one more than another."""
+        """Whether a value equals another value plus 1."""
         op = self.body.maker(after, "ADD")
         others = [index for index in op.inputs if index != before]
         return len(others) == 1 == len(op.inputs) - 1 and self.body.integers(others[0]) == [1]
 
     def _is_counter(self, index: int) -> bool:
-        """Whether a value of the body counts iterations from 0 on."""
+        """Whether a value of the body counts iterations from 0."""
         place = self.before.index(index)
         is_zero = self.graph.integers(self.op.inputs[place]) == [0]
         return is_zero and self._is_next(self.after[place], index)
 
     def _count(self) -> tuple[int | None, int]:
-        """What all conditions hold a counter below: a number, or a value around the loop."""
+        """Return the upper limit of the counter in all conditions: a number, or a value outside the loop."""
         waiting, found = [*self.cond.subgraph.outputs], set[tuple[int | None, int]]()
         for _ in range(len(self.cond.subgraph.operators)):
             op = self.cond.maker(waiting.pop(), "LESS", "LOGICAL_AND")
@@ -87,11 +87,11 @@ class Loop:
         return (None, index) if is_open else (self.graph.integers(index)[0], -1)
 
     def _is_count(self, index: int) -> bool:
-        """Whether a value around the loop is the number of iterations."""
+        """Whether a value outside the loop is the number of iterations."""
         return index == self.bound if self.number is None else self.graph.integers(index) == [self.number]
 
     def _drop(self, place: int) -> None:
-        """Note how a value is made that ONNX's Loop need not carry."""
+        """Record how to compute a value that ONNX's Loop does not need to carry."""
         body, inner, start = self.body, self.before[place], self.op.inputs[place]
         if self.cond.takers[self.asked[place]] or self.after.count(self.after[place]) > 1:
             return
@@ -114,7 +114,7 @@ class Loop:
             self._drop_last(place, source, () if is_first else tuple(size or 0 for size in shape))
 
     def _drop_last(self, place: int, source: int, shape: tuple[int, ...]) -> None:
-        """Note a value that is a state in another shape, unless no iteration may write it."""
+        """Record a value that is a state in another shape, unless there may be no iteration."""
         state = self.after.index(source)
         starts = [self.graph.tensor(self.op.inputs[item]).value for item in (place, state)]
         is_zero = all(start is not None and not start.any() for start in starts)
@@ -122,7 +122,7 @@ class Loop:
             self.last[place] = state, shape
 
     def _drop_copy(self, place: int, made: Operator) -> None:
-        """Note an array of as many rows as there are iterations, each of which writes its own."""
+        """Record an array with one row for each iteration, which writes only that row."""
         body, inner = self.body, self.before[place]
         front, row, back = made.inputs
         cut, kept = body.maker(front, "SLICE").inputs, body.maker(back, "SLICE").inputs
@@ -144,14 +144,14 @@ class Loop:
                     self.rows[place] = source
 
     def _first_of(self, index: int, rest: int) -> int:
-        """The first of the numbers in a value, each other of which is `rest`."""
+        """Return the first element of a value whose other elements are all `rest`."""
         first, others = self.body.maker(index, "CONCATENATION").inputs
         if {*self.body.integers(others)} != {rest}:
             raise UnknownError
         return self.body.maker(first, *_AXES).inputs[0]
 
     def write(self) -> list[str]:
-        """Its outputs."""
+        """Write the loop and return its outputs."""
         graph, body = self.graph, self.body
         base, graph.base = graph.base, ""
         if self.number is None:

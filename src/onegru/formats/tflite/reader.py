@@ -1,7 +1,7 @@
-"""A .tflite file as plain data.
+"""Read .tflite files as plain data.
 
-The accessors of `tflite` follow whatever offsets a file holds, and raise where these lead out of it. What is
-read is counted, so that a small file whose parts lie on top of each other is not read as a large one.
+The accessors of the `tflite` package follow any offsets in a file, and raise errors outside of it. The reader
+counts what it reads, so that a small file with overlapping parts cannot be read as a large one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tflite
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError
 
-# Element types by their numbers; others are those of values that no rule takes.
+# Element types by their codes; no rule supports values of other types.
 _DTYPES = {0: "float32", 1: "float16", 2: "int32", 3: "uint8", 4: "int64", 6: "bool", 7: "int16", 9: "int8"}
 _MOST_AXES = 8
 _TYPES = {number: name.lower() for name, number in vars(tflite.TensorType).items() if isinstance(number, int)}
@@ -28,19 +28,19 @@ _OPTIONS = {number: name for name, number in vars(tflite.BuiltinOptions).items()
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Tensor:
-    """A value of a subgraph, by names that may not be its own."""
+    """A value of a subgraph; its name is not always unique."""
 
     name: str
     dtype: str  # NumPy's name, or ""
-    shape: tuple[int | None, ...]  # None for what is not fixed
-    value: Array | None  # of a constant, dequantized
-    is_quantized: bool  # whether it is computed in integers that stand for other numbers
-    type: str = "unknown"  # TensorFlow Lite's name of its element type
+    shape: tuple[int | None, ...]  # None for open sizes
+    value: Array | None  # the dequantized value of a constant
+    is_quantized: bool  # whether it is computed as quantized integers
+    type: str = "unknown"  # TensorFlow Lite's name of the element type
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Operator:
-    """An operator of a subgraph; an input that is left out is -1."""
+    """An operator of a subgraph; an omitted input is -1."""
 
     kind: str
     inputs: tuple[int, ...]
@@ -48,14 +48,14 @@ class Operator:
     options: Any = None
 
     def option(self, name: str, default: Any = 0) -> Any:
-        """An option by the name of its accessor."""
+        """Return an option by the name of its accessor."""
         found = getattr(self.options, name, None)
         return default if found is None else found()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Subgraph:
-    """A graph of a file: the model's, or the body of an operator."""
+    """A graph of a file: the main graph, or the body of an operator."""
 
     tensors: tuple[Tensor, ...]
     inputs: tuple[int, ...]
@@ -67,28 +67,28 @@ def read_subgraphs(data: bytes) -> tuple[Subgraph, ...]:
     """The graphs of a file, the model's first."""
     reader = _Reader(data)
     if not (count := reader.counted(reader.model.SubgraphsLength())):
-        raise FormatError("holds no graph; not a TensorFlow Lite model, or truncated")
+        raise FormatError("contains no graph; not a TensorFlow Lite model, or truncated")
     first, *bodies = (reader.subgraph(reader.model.Subgraphs(index)) for index in range(count))
     # The outputs of the model keep their names.
     return _without_copies(first, first.outputs), *(_without_copies(body) for body in bodies)
 
 
 class _OperatorCode(tflite.OperatorCode):  # type: ignore[misc]
-    """An operator's code, which stands in two fields; some writers set only the newer one.
+    """An operator's code, which has two fields; some writers set only the newer one.
 
-    The package's `BuiltinCode` gives the older field for all codes below 127.
+    The package's `BuiltinCode` returns the older field for all codes below 127.
     """
 
     def newer(self) -> int:
-        """The newer field; 0 if the file leaves it out."""
+        """Return the newer field; 0 if it is missing."""
         place = self._tab.Offset(10)
         return int(struct.unpack_from("<i", self._tab.Bytes, self._tab.Pos + place)[0]) if place else 0
 
 
 def _without_copies(graph: Subgraph, keep: tuple[int, ...] = ()) -> Subgraph:
-    """The graph without operators that change nothing: casts to the same type, reshapes to the same shape.
+    """Remove operators that change nothing: casts to the same type, and reshapes to the same shape.
 
-    Those that give a tensor of `keep` stay.
+    Operators with an output in `keep` stay.
     """
     made = Counter((*graph.inputs, *(output for op in graph.operators for output in op.outputs)))
     same: dict[int, int] = {}
@@ -123,13 +123,13 @@ def _without_copies(graph: Subgraph, keep: tuple[int, ...] = ()) -> Subgraph:
 
 class _Reader:
     def __init__(self, data: bytes) -> None:
-        self.left = len(data)  # of what is read, all of which takes a byte at least
+        self.left = len(data)  # limit of items to read: each needs at least one byte
         self.model = tflite.Model.GetRootAs(data, 0)
         codes = range(self.counted(self.model.OperatorCodesLength()))
         self.kinds = [self._kind(self.model.OperatorCodes(index)) for index in codes]
 
     def counted(self, length: int) -> int:
-        """A length that the file must have room for."""
+        """Return a length, and check that the file can contain that number of items."""
         self.left -= length
         if self.left < 0:
             raise FormatError(
@@ -144,7 +144,7 @@ class _Reader:
     def _tensors(self, owner: Any, name: str, count: int, least: int) -> tuple[int, ...]:
         found = self._numbers(owner, name)
         if found and not least <= min(found) <= max(found) < count:
-            raise FormatError(f"names tensors {min(found)} to {max(found)}; must be below {count}")
+            raise FormatError(f"refers to tensors {min(found)} to {max(found)}, but the model has {count}")
         return found
 
     def _text(self, text: Any) -> str:
@@ -155,13 +155,13 @@ class _Reader:
         return self._text(code.CustomCode()) or _KINDS.get(number, f"operator {number}")
 
     def subgraph(self, graph: Any) -> Subgraph:
-        """One graph."""
+        """Read a graph."""
         number = self.counted(graph.TensorsLength())
         tensors = [self._tensor(graph.Tensors(index)) for index in range(number)]
         operators = []
         for index in range(self.counted(graph.OperatorsLength())):
             op = self._operator(graph.Operators(index), number)
-            # Weights of half precision, and quantized ones, which are dequantized already.
+            # Half-precision weights, and quantized weights, which are already dequantized.
             value = tensors[op.inputs[0]].value if op.kind == "DEQUANTIZE" and op.inputs[:1] > (-1,) else None
             if value is None or value.dtype.kind != "f" or len(op.outputs) != 1:
                 operators.append(op)
@@ -199,15 +199,15 @@ class _Reader:
         if buffer.DataLength() != wanted:
             have = buffer.DataLength()
             raise FormatError(f"tensor {name!r}: {have} bytes; must be {wanted} for shape {list(shape)}")
-        raw = np.frombuffer(buffer.DataAsNumpy().tobytes(), np.uint8)  # a copy, at multiples of its size
+        raw = np.frombuffer(buffer.DataAsNumpy().tobytes(), np.uint8)  # a copy, which is aligned
         value = (raw != 0 if dtype == "bool" else raw.view(dtype)).reshape(shape)
         if is_quantized and value.dtype.kind in "iu":
             value, dtype = self._dequantized(name, value, scales), "float32"
-        self.counted(value.nbytes // 16)  # four times as large as it was, and shared
+        self.counted(value.nbytes // 16)  # values can be four times as large as their data, and shared
         return Tensor(name, dtype, shape, value, False)
 
     def _dequantized(self, name: str, value: Array, quantization: Any) -> Array:
-        """The numbers that integers stand for, by one scale, or one for each index of an axis."""
+        """Dequantize integers with one scale, or with one for each index of an axis."""
         count, axis = self.counted(quantization.ScaleLength()), quantization.QuantizedDimension()
         scales = np.asarray(quantization.ScaleAsNumpy(), np.float64)
         has_zeros = self.counted(quantization.ZeroPointLength()) > 0

@@ -1,4 +1,4 @@
-"""TensorFlow Lite's models in ONNX's operators, and the rule for each operator that a GRU may consist of."""
+"""Translation rules for the TensorFlow Lite operators that GRUs can consist of."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from onegru.formats.tflite.loops import Loop, stacked
 from onegru.formats.tflite.reader import Operator, read_subgraphs
 from onegru.formats.tflite.translate import GraphWriter, Rule, Translation, UnknownError
 
-_FUSED = {0: "Identity", 1: "Relu", 3: "Clip", 4: "Tanh"}  # the activations that an operator may have
+_FUSED = {0: "Identity", 1: "Relu", 3: "Clip", 4: "Tanh"}  # fused activations of operators
 _FAR = 2**62  # beyond any size
 
 
 def _same(kind: str, count: int, graph: GraphWriter, op: Operator) -> list[str]:
-    """An operator that ONNX has with the same inputs."""
+    """Translate an operator that ONNX has with the same inputs."""
     return _activated(graph, op, graph.emit(kind, *graph.all(op, count)))
 
 
@@ -67,7 +67,7 @@ def _strided_slice(graph: GraphWriter, op: Operator) -> list[str]:
     shrunk, cut = [axis for axis in range(len(begin)) if masks[2] >> axis & 1], []
     for axis in range(len(begin)):
         begin[axis] = 0 if masks[0] >> axis & 1 else begin[axis]
-        if axis in shrunk:  # one index, whatever the end says
+        if axis in shrunk:  # one index, regardless of the end
             end[axis], strides[axis] = begin[axis] + 1 or _FAR, 1
             is_all = sizes[axis] == 1 and begin[axis] in (0, -1)
         else:
@@ -102,7 +102,7 @@ def _reshape(graph: GraphWriter, op: Operator) -> list[str]:
     )
     kept = [size for size in after if size != 1]
     if len(before) == len(after) and [before[axis] for axis in long] == kept:
-        # Converters write a Transpose of one row so.
+        # Converters write a Transpose for batch size 1 in this way.
         order = [single.pop(0) if size == 1 else long.pop(0) for size in after]
         return [graph.emit("Transpose", graph.value(x), perm=order)]
     return [graph.emit("Reshape", graph.value(x), graph.constant(after), allowzero=1)]
@@ -163,7 +163,7 @@ _ALIKE = {
     **{"MINIMUM": ("Min", 2), "MAXIMUM": ("Max", 2), "RELU6": ("Identity", 1), "LOGICAL_AND": ("And", 2)},
 }
 
-#: What writes each operator.
+#: The translation rule of each operator.
 RULES: Mapping[str, Rule] = {
     **{kind: functools.partial(_same, *alike) for kind, alike in _ALIKE.items()},
     **dict.fromkeys(("CONCATENATION", "PACK"), _concatenated),
@@ -197,4 +197,4 @@ def onnx_model(file: Opened) -> tuple[ModelProto, tuple[str, ...]]:
         raise FormatError(f"{file}: {error}") from error.__cause__
     except (*BROKEN, struct.error) as error:
         words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise FormatError(f"{file}: parts contradict each other; broken or truncated ({words})") from error
+        raise FormatError(f"{file}: inconsistent content; broken or truncated ({words})") from error

@@ -1,7 +1,7 @@
-"""A TensorFlow Lite model in ONNX's operators, one for one.
+"""Translate a TensorFlow Lite model to ONNX operators, one by one.
 
-An operator without a rule, or with an option that its rule does not do, is kept by its name, in the domain
-`tflite`: what needs it is not found to be a GRU.
+An operator without a rule, or with an option that its rule does not support, keeps its name in the domain
+`tflite`. A part of the model that needs it is not recognized as a GRU.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from onegru.core.errors import FormatError
 from onegru.dataflow.names import fresh_name
 from onegru.formats.tflite.reader import Operator, Subgraph, Tensor
 
-_DOMAIN = "tflite"  # of what is kept by name
+_DOMAIN = "tflite"  # domain of untranslated operators
 _OPSET, _IR_VERSION = 17, 8
-_MOST_OPERATORS = 200_000  # those of a body as often as it is used
+_MOST_OPERATORS = 200_000  # a body counts each time it is used
 _DEEPEST = 8
 _LONGEST = 200  # of names
 
-#: What gives an operator's outputs by ONNX's; it raises `UnknownError` for what it does not do.
+#: Translates an operator and returns its outputs; raises `UnknownError` if it is not supported.
 Rule = Callable[["GraphWriter", Operator], Sequence[str]]
 
 
 class UnknownError(Exception):
-    """An operator that is not put into ONNX's."""
+    """An operator cannot be translated."""
 
 
 @dataclass(eq=False)
 class Translation:
-    """A whole model being translated, by the rules for each kind of operator."""
+    """The translation of a model by the rules for each kind of operator."""
 
     subgraphs: Sequence[Subgraph]
     rules: Mapping[str, Rule]
-    unknown: Counter[str] = field(default_factory=Counter)  # the operators that are kept by name
-    names: set[str] = field(default_factory=set)  # all in use
-    used: Counter[str] = field(default_factory=Counter)  # how often each was asked for
+    unknown: Counter[str] = field(default_factory=Counter)  # the untranslated operators
+    names: set[str] = field(default_factory=set)  # all used names
+    used: Counter[str] = field(default_factory=Counter)  # number of requests for each name
     left: int = _MOST_OPERATORS
 
     def model(self) -> ModelProto:
-        """The model. Raises FormatError where it is hostile."""
+        """Translate the model; raises FormatError if it is malicious."""
         main = self.subgraphs[0]
         writer = GraphWriter(self, main)
         inputs = [writer.declared(index) for index in main.inputs]
@@ -58,21 +58,21 @@ class Translation:
 
 
 class GraphWriter:
-    """A graph, or a body that lies in `depth` others, being translated."""
+    """The translation of a graph, or of a body inside `depth` others."""
 
     def __init__(self, whole: Translation, subgraph: Subgraph, depth: int = 0) -> None:
         if depth > _DEEPEST:
-            raise FormatError("bodies lie too deep within each other; must end somewhere")
+            raise FormatError(f"subgraphs are nested too deeply; must have at most {_DEEPEST} levels")
         whole.left -= 1 + len(subgraph.operators)
         if whole.left < 0:
-            raise FormatError(f"more than {_MOST_OPERATORS:,} operators, bodies included; not read")
+            raise FormatError(f"more than {_MOST_OPERATORS:,} operators, including subgraphs; not supported")
         self.whole, self.subgraph, self.depth = whole, subgraph, depth
         self.makers = {output: op for op in subgraph.operators for output in op.outputs}
         self.takers = Counter(index for op in subgraph.operators for index in op.inputs)
         self.takers.update(subgraph.outputs)
         made = [*subgraph.inputs, *(output for op in subgraph.operators for output in op.outputs)]
         if len(set(made)) < len(made):
-            raise FormatError("a value is computed twice; must be once")
+            raise FormatError("a value is computed twice; must be computed once")
         self.values: dict[int, str] = {}
         self.nodes: list[NodeProto] = []
         self.odd: list[NodeProto] = []
@@ -81,75 +81,75 @@ class GraphWriter:
         self.base = ""
 
     def tensor(self, index: int) -> Tensor:
-        """A tensor of the graph."""
+        """Return a tensor of the graph."""
         if index < 0:
             raise UnknownError
         return self.subgraph.tensors[index]
 
     def maker(self, index: int, *kinds: str) -> Operator:
-        """The operator that makes a tensor, of one of these kinds."""
+        """Return the operator of one of these kinds that computes a tensor."""
         op = self.makers.get(index)
         if op is None or op.kind not in kinds:
             raise UnknownError
         return op
 
     def integers(self, index: int) -> list[int]:
-        """The numbers of a constant of integers."""
+        """Return the values of an integer constant."""
         value = self.tensor(index).value
         if value is None or value.dtype.kind != "i" or value.size > 64:
             raise UnknownError
         return [int(item) for item in value.ravel()]
 
     def axis(self, axis: int, index: int) -> int:
-        """An axis of a tensor, counted from its first."""
+        """Return an axis of a tensor, counted from its first."""
         rank = len(self.tensor(index).shape)
         if not -rank <= axis < rank:
             raise UnknownError
         return axis % rank
 
     def value(self, index: int) -> str:
-        """ONNX's name of a tensor."""
+        """Return the ONNX name of a tensor."""
         tensor = self.tensor(index)
         if index not in self.values and tensor.value is not None:
             self.values[index] = self.constant(tensor.value, tensor.name)
-        elif index not in self.values:  # a constant of another kind, or what only an operator's state is
+        elif index not in self.values:  # a constant of another type, or the state of an operator
             self.whole.unknown[f"constant of type {tensor.dtype or tensor.type}"] += 1
             self.values[index] = self.fresh(tensor.name)
             self.odd.append(helper.make_node("CONSTANT", [], [self.values[index]], domain=_DOMAIN))
         return self.values[index]
 
     def all(self, op: Operator, count: int | None = None) -> list[str]:
-        """The values that an operator takes, of which there must be so many."""
+        """Return the inputs of an operator, which must be `count` if given."""
         if count is not None and len(op.inputs) != count:
             raise UnknownError
         return [self.value(index) for index in op.inputs]
 
     def fresh(self, base: str) -> str:
-        """A new name."""
+        """Return a new name."""
         base = base[:_LONGEST] or "value"
-        self.whole.used[base] += 1  # so that many of one name take no longer than others
+        self.whole.used[base] += 1  # keeps many requests for one name fast
         number = self.whole.used[base]
         return fresh_name(base if number == 1 else f"{base}_{number}", self.whole.names)
 
     def constant(self, array: Array | Sequence[int], base: str = "constant") -> str:
-        """A constant; of int64 if it is not an array."""
+        """Add a constant; int64 if it is not an array."""
         name = self.fresh(base)
         numbers = array if isinstance(array, np.ndarray) else np.array(array, np.int64)
         self.constants.append(onnx.numpy_helper.from_array(numbers, name))
         return name
 
     def emit(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """The value of a new node."""
+        """Add a node with one output and return the output."""
         return self.emit_all(kind, inputs, 1, **attributes)[0]
 
     def emit_all(self, kind: str, inputs: Sequence[str], count: int, **attributes: Any) -> list[str]:
-        """The values of a new node of several."""
+        """Add a node and return its outputs."""
         outputs = [self.fresh(self.base or kind) for _ in range(count)]
         self.nodes.append(helper.make_node(kind, inputs, outputs, outputs[0], **attributes))
         return outputs
 
     def declared(self, index: int) -> ValueInfoProto:
-        """An input."""
+        """Declare an input."""
         self.values[index] = self.fresh(self.tensor(index).name)
         return typed(self.values[index], self.tensor(index))
 
@@ -159,7 +159,7 @@ class GraphWriter:
         return typed(self.emit("Identity", self.value(index)), self.tensor(index))
 
     def graph(self, name: str, inputs: list[ValueInfoProto], outputs: list[ValueInfoProto]) -> GraphProto:
-        """What was written."""
+        """Return the graph of the added nodes."""
         nodes, infos = [*self.odd, *self.nodes], self.infos
         return helper.make_graph(nodes, name, inputs, outputs, initializer=self.constants, value_info=infos)
 
@@ -182,10 +182,10 @@ class GraphWriter:
             values = [] if rule is None or is_quantized else rule(self, op)
             if len(values) == len(op.outputs):
                 return values
-        except (UnknownError, ValueError, LookupError):  # which has not what the rule takes out of it
+        except (UnknownError, ValueError, LookupError):  # the operator lacks something that the rule needs
             pass
         del self.nodes[before:]
-        # A state that is kept from run to run may be any value.
+        # The initial value of a state that is stored between runs can be any value.
         self.whole.unknown = unknown + Counter({op.kind} - {"VAR_HANDLE", "READ_VARIABLE"})
         inputs = [self.value(index) if index >= 0 else "" for index in op.inputs]
         outputs = self.emit_all(op.kind, inputs, len(op.outputs), domain=_DOMAIN)
@@ -195,6 +195,6 @@ class GraphWriter:
 
 
 def typed(name: str, tensor: Tensor) -> ValueInfoProto:
-    """The type of a value."""
+    """Describe the type of a value."""
     code = helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)) if tensor.dtype else TensorProto.UNDEFINED
     return helper.make_tensor_value_info(name, code, tensor.shape)

@@ -190,7 +190,7 @@ def test_shapes_cross(tmp_path: Path) -> None:
 def test_model_without_shapes(tmp_path: Path) -> None:
     nodes = [node("Relu", ["X"], ["P"]), gru("P", ["Y", "Y_h"], bias="B"), node("Neg", ["Y_h"], ["Z"])]
     proto = model(graph(nodes, [onnx.ValueInfoProto(name="X")], [onnx.ValueInfoProto(name="Z")], WEIGHTS))
-    message = "graph input 'X': its type is unknown; must be given"
+    message = "graph input 'X': must have a type"
     for kind in (None, onnx.helper.make_tensor_type_proto(TensorProto.UNDEFINED, [None])):
         if kind is not None:
             proto.graph.input[0].type.CopyFrom(kind)

@@ -1,1 +1,1 @@
-"""The functions of ONNX models: those of others, and those that say what AUGRU nodes compute."""
+"""Functions of ONNX models: inline other functions, and define AUGRU nodes."""

@@ -1,8 +1,8 @@
-"""The GRU with attention in ONNX models.
+"""GRUs with attention (AUGRU) in ONNX models.
 
-ONNX has no operator for it. A model that holds nodes of onegru's own, `AUGRU`, holds functions as well that
-say in ONNX's operators what they compute, so every runtime can run it. onegru's execution provider takes the
-nodes before ONNX Runtime puts the functions in their place.
+ONNX has no operator for it. Models with onegru's own `AUGRU` nodes also contain functions that define these
+nodes with ONNX's operators, for runtimes that support functions. onegru's execution provider claims the nodes
+before ONNX Runtime inlines the functions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from onegru.formats.onnx.validate import (
 from onegru.operators.attributes import read_attributes
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS
 
-_OLDEST_IR = 8  # which brought functions
+_OLDEST_IR = 8  # the first version with functions
 
 
 def augru_node(
@@ -60,14 +60,14 @@ def augru_node(
 
 
 def lacks_augru_functions(model: ModelProto) -> bool:
-    """Whether a model has AUGRU nodes without a function: ONNX Runtime opens no such model."""
+    """Whether a model has AUGRU nodes without a function, which ONNX Runtime rejects."""
     there = {function.domain for function in model.functions if is_augru_function(function)}
     nodes = all_nodes(node for owner in (model.graph, *model.functions) for node in owner.node)
     return any(is_augru(node) and node.domain not in there for node in nodes)
 
 
 def add_augru_functions(model: ModelProto, source: Source | None = None) -> bool:
-    """Give a model the functions of its AUGRU nodes, in place of those that it has.
+    """Add the functions of a model's AUGRU nodes, and replace existing ones.
 
     Nodes in bodies and in other functions count as well. Nodes that differ in their attributes, or in which
     inputs they have, need separate functions, for which they get separate domains. The domains are
@@ -93,8 +93,8 @@ def add_augru_functions(model: ModelProto, source: Source | None = None) -> bool
             if key not in variants:
                 if len(variants) == len(AUGRU_DOMAINS):
                     raise source.error(
-                        f"{describe(node)}: differs in its attributes or inputs from {len(variants)} others "
-                        "that differ; must be like one of them"
+                        f"{describe(node)}: needs a separate function, but the model already has "
+                        f"{len(variants)}; must have the attributes and inputs of another node"
                     )
                 with prefixed_errors(f"{source.name}: {describe(node)}: "):
                     domain = AUGRU_DOMAINS[len(variants)]
@@ -117,7 +117,7 @@ def add_augru_functions(model: ModelProto, source: Source | None = None) -> bool
 
 
 def _import(owner: ModelProto | FunctionProto, domains: Iterable[str]) -> bool:
-    """Add domains to the opsets; returns whether any was missing."""
+    """Add domains to the opset imports; return whether one was missing."""
     missing = [domain for domain in domains if all(entry.domain != domain for entry in owner.opset_import)]
     owner.opset_import.extend(onnx.helper.make_opsetid(domain, AUGRU.version) for domain in missing)
     return bool(missing)
@@ -130,7 +130,7 @@ def _holds_augru(owner: GraphProto | FunctionProto) -> bool:
 def _augru_nodes(
     owner: GraphProto | FunctionProto, around: Mapping[str, str]
 ) -> Iterator[tuple[NodeProto, Mapping[str, str]]]:
-    """The AUGRU nodes of a graph or function and its bodies, each with the element types that are known."""
+    """Find the AUGRU nodes of a graph or function and its subgraphs, with the known element types."""
     codes = {value.name: value.type.tensor_type.elem_type for value in owner.value_info}
     if isinstance(owner, GraphProto):
         codes |= {value.name: value.type.tensor_type.elem_type for value in owner.input}

@@ -1,8 +1,9 @@
 """The function of an AUGRU node in ONNX operators: a Scan for each direction.
 
-The nodes are those of every opset from 9 on, the function's types those of its inputs. ONNX's functions can
-neither ask which inputs a node has nor choose by its attributes, so there is one for each such case, and its
-domain tells it apart: ONNX Runtime 1.25 confuses functions that only their overloads tell apart.
+A function has a Scan for each direction. The operators exist in every opset from 9 on, and the types follow
+the inputs. ONNX functions cannot depend on which inputs or attributes a node has, so there is one function
+for each case. Each has its own domain: ONNX Runtime 1.25 confuses functions that differ only in their
+overloads.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import read_activations, read_clip
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, AUGRU_OPSET
 
-#: The inputs that a node may lack, and the output: its last, as only those at the end can be missing.
+#: Optional inputs, and the optional output: the last one, because only trailing outputs can be missing.
 OPTIONAL = (*(port.name for port in AUGRU.inputs if not port.required), AUGRU.outputs[-1].name)
-#: From this opset on a function serves every element type: constants take that of X.
+#: From this opset on, one function serves every element type: CastLike converts constants to the type of X.
 CASTS_LIKE = 15
 
 
@@ -39,14 +40,14 @@ def augru_function(
     """The function `AUGRU` for nodes with these attributes and inputs."""
     values = read_attributes(AUGRU, attributes)
     if opset < AUGRU_OPSET:
-        raise SpecError.of("opset", f"{opset}; must be at least {AUGRU_OPSET}, whose Scan {AUGRU} is made of")
+        raise SpecError.of("opset", f"{opset}; must be at least {AUGRU_OPSET} for the Scan in {AUGRU}")
     if dtype is None and opset < CASTS_LIKE:
-        raise SpecError.of("dtype", f"None; must be given below opset {CASTS_LIKE}, which brought CastLike")
+        raise SpecError.of("dtype", f"None; must be given below opset {CASTS_LIKE}, which added CastLike")
     for name in given:
         if name not in OPTIONAL:
             raise SpecError(f"given: {name!r}; must be one of {', '.join(OPTIONAL)}")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # given when a node is read
+        warnings.simplefilter("ignore")  # shown when a node is read
         nodes = _Writer(opset, dtype, values, given).written()
     function = onnx.helper.make_function(
         domain,
@@ -63,7 +64,7 @@ def augru_function(
 
 
 class _Writer:
-    """The nodes of a function, as they are added."""
+    """Builds the nodes of a function."""
 
     def __init__(
         self, opset: int, dtype: str | None, values: Mapping[str, Any], given: Collection[str]
@@ -71,14 +72,14 @@ class _Writer:
         self.opset = opset
         self.dtype = dtype
         self.given = given
-        # Of X, A and Y. Nothing is transposed: Scan knows axes.
+        # Axes of X, A and Y. Nothing is transposed, because Scan has axes.
         self.time, self.batch = (1, 0) if values["layout"] == 1 else (0, 1)
         self.reset_after = bool(values["linear_before_reset"])
         self.attention = str(values["attention"])
         self.reversed = reversed_directions(values["direction"])
         self.activations = read_activations(AUGRU, values, len(self.reversed))
         self.clip = read_clip(AUGRU, values["clip"])
-        self.constants: list[NodeProto] = []  # numbers, before all other nodes
+        self.constants: list[NodeProto] = []  # scalars, before all other nodes
         self.numbers: dict[float, str] = {}
         self.nodes: list[NodeProto] = []
         self.count = 0
@@ -89,30 +90,30 @@ class _Writer:
     # Nodes
 
     def add(self, operator: str, *inputs: str, outputs: int = 1, **attributes: Any) -> list[str]:
-        """Add a node; returns its outputs."""
+        """Add a node and return its outputs."""
         self.count += 1
         names = [f"{operator.lower()}_{self.count}" + (f"_{i}" if i else "") for i in range(outputs)]
         self.nodes.append(onnx.helper.make_node(operator, inputs, names, **attributes))
         return names
 
     def new(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node of one output; returns it."""
+        """Add a node with one output and return the output."""
         return self.add(operator, *inputs, **attributes)[0]
 
     def op(self, kind: str, inputs: Sequence[str], what: str) -> str:
-        """Add a node of a step, of `onegru.formats.onnx.gru_step.StepNodes`, as `number` and `halves` are."""
+        """See `onegru.formats.onnx.gru_step.StepNodes`, also for `number` and `halves`."""
         return self.new(kind, *inputs)
 
     def halves(self, value: str, names: tuple[str, str]) -> list[str]:
-        """The halves of the last axis of a matrix."""
+        """Split the last axis of a matrix into halves."""
         return self.split(value, 2, 1)
 
     def integers(self, items: int | Sequence[int], dtype: str = "int64") -> str:
-        """A constant."""
+        """Add an integer constant."""
         return self.new("Constant", value=onnx.numpy_helper.from_array(np.array(items, dtype)))
 
     def number(self, value: float) -> str:
-        """A constant of the type of X, outside of all bodies."""
+        """Add a scalar constant with the type of X, outside of all subgraphs."""
         if value not in self.numbers:
             inside, self.nodes = self.nodes, self.constants
             array = np.array(value, numpy_dtype(self.dtype or "float32"))
@@ -122,35 +123,35 @@ class _Writer:
         return self.numbers[value]
 
     def split(self, value: str, parts: int, axis: int) -> list[str]:
-        """Equal parts."""
+        """Split an axis into equal parts."""
         counted = {"num_outputs": parts} if self.opset >= 18 else {}
         return self.add("Split", value, outputs=parts, axis=axis, **counted)
 
     def unsqueezed(self, value: str, axis: int) -> str:
-        """The value with an axis of size one."""
+        """Insert an axis of size 1."""
         if self.opset < 13:
             return self.new("Unsqueeze", value, axes=[axis])
         return self.new("Unsqueeze", value, self.integers([axis]))
 
     def matrix(self, *parts: str) -> str:
-        """Weights of gates, one below the other, transposed."""
+        """Concatenate the weights of gates and transpose them."""
         whole = parts[0] if len(parts) == 1 else self.new("Concat", *parts, axis=0)
         return self.new("Transpose", whole, perm=[1, 0])
 
     def size(self, value: str, axis: int) -> str:
-        """The size of an axis, as a list."""
+        """Return the size of an axis as a one-element list."""
         return self.new("Gather", self.new("Shape", value), self.integers([axis]), axis=0)
 
     def part(self, value: str, index: int, axis: int = 0) -> str:
-        """One of an axis, which goes."""
+        """Select one index of an axis and remove the axis."""
         return self.new("Gather", value, self.integers(index), axis=axis)
 
     # The sequence
 
     def written(self) -> list[NodeProto]:
-        """The nodes of the function."""
+        """Return the nodes of the function."""
         axis_of_Y, axis_of_h = (2, 1) if self.batch == 0 else (1, 0)
-        # The shape of [B, H]: ONNX Runtime's Scan has to know ranks, which the model may not say.
+        # The shape of [B, H]: ONNX Runtime's Scan needs known ranks, which the model may not state.
         self.rows = self.integers([-1, 0])
         zeros = ""
         if "initial_h" not in self.given:
@@ -172,7 +173,7 @@ class _Writer:
         return self.constants + self.nodes
 
     def direction(self, d: int, start: str) -> tuple[str, str]:
-        """Y [T, B, H], or [B, T, H] with the batch first, and Y_h [B, H] of a direction."""
+        """Add a direction; return Y [T, B, H] ([B, T, H] with batch first) and Y_h [B, H]."""
         Wz, Wr, Wn = self.split(self.part("W", d), 3, 0)
         Rz, Rr, Rn = self.split(self.part("R", d), 3, 0)
         x_zr = self.new("MatMul", "X", self.matrix(Wz, Wr))
@@ -209,13 +210,13 @@ class _Writer:
             scan_output_directions=[way],
         )
         h = outputs[0]
-        if self.lengths is not None:  # a row without steps has no last state
+        if self.lengths is not None:  # Y_h is zero for a sequence of length 0
             some = self.new("Less", self.integers([0], "int32"), self.lengths)
             h = self.new("Where", some, h, self.zero)
         return outputs[-1], h
 
     def body(self, d: int, Rzr: str, Rn: str, bias: str | None) -> onnx.GraphProto:
-        """A step: the state, with lengths the step's number, its part of the gates, its scores."""
+        """Return the body of a step. Inputs: the state, with lengths the step index, gate inputs, scores."""
         outside, self.nodes = self.nodes, []
         h, t, x_zr, x_n, a = (f"{name}_{self.count}" for name in ("h", "t", "x_zr", "x_n", "a"))
         h_zr, h_n = self.new("MatMul", h, Rzr), None

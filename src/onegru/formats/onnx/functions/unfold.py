@@ -11,10 +11,10 @@ from onegru.formats.onnx.validate import Source, attribute_graphs, is_augru_func
 
 _MAX_NODES = 100_000
 _MAX_DEPTH = 100
-# How large they may become when inlined: so many times the file, or so many bytes if that is more.
+# Size limit of inlined functions: a multiple of the file size, plus a constant number of bytes.
 _TIMES, _FREE_BYTES = 16, 2**26
 
-# What a call names: domain, name and overload.
+# The key of a function: domain, name and overload.
 _Key = tuple[str, str, str]
 
 
@@ -31,7 +31,7 @@ def unfold_functions(source: Source, model: ModelProto) -> ModelProto:
         if key in functions:
             raise source.error(f"function {function.name!r} is defined twice")
         if key[:2] == ("", "GRU"):
-            raise source.error("function 'GRU' has the name of ONNX's operator; must have another")
+            raise source.error("function 'GRU' has the name of ONNX's operator; must have another name")
         functions[key] = function
     _check_sizes(source, model, functions)
     holders = _holders(functions)
@@ -51,27 +51,27 @@ def unfold_functions(source: Source, model: ModelProto) -> ModelProto:
     try:
         model = inliner.inline_local_functions(model)
         model.functions.extend(own)
-    except Exception as error:  # a C++ exception of no particular class
-        raise source.error(f"functions that hold GRUs cannot be unfolded ({_first_line(error)})") from error
-    # It leaves calls of functions that were written for another opset than the model. (convert_version=True
-    # fails on those that take an initializer, as weights are: "Type unknown", onnx 1.23.)
+    except Exception as error:  # a C++ exception without a specific class
+        raise source.error(f"functions with GRUs cannot be inlined ({_first_line(error)})") from error
+    # The inliner leaves calls of functions that have another opset than the model. (convert_version=True
+    # fails if they take an initializer, such as weights: "Type unknown", onnx 1.23.)
     for node in all_nodes(model.graph.node):
         if call_key(node) in holders:
             raise source.error(
-                f"function {node.op_type!r} holds a GRU and is written for other opsets than the model; "
-                "must be for the same, or hold only operators that did not change in between"
+                f"function {node.op_type!r} contains a GRU and has other opsets than the model; "
+                "must have the same, or only operators that did not change between them"
             )
     return model
 
 
 def call_key(owner: NodeProto | FunctionProto) -> _Key:
-    """What a node calls; what a function is called by."""
+    """Return the key of the function that a node calls, or of a function."""
     name = owner.op_type if isinstance(owner, NodeProto) else owner.name
     return "" if owner.domain == "ai.onnx" else owner.domain, name, owner.overload
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """The nodes and those of their bodies."""
+    """Iterate over nodes and the nodes in their subgraphs."""
     for node in nodes:
         yield node
         for body in attribute_graphs(node):
@@ -79,12 +79,12 @@ def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def _check_sizes(source: Source, model: ModelProto, functions: dict[_Key, FunctionProto]) -> None:
-    """Raise FormatError unless the functions, inlined, are finite, not too large and not too deep."""
+    """Raise FormatError if inlined functions would be infinite, too large or nested too deeply."""
     known: dict[_Key, tuple[int, int, int]] = {}
     most_bytes = _FREE_BYTES + _TIMES * model.ByteSize()
 
     def measure(nodes: Iterable[NodeProto], callers: tuple[_Key, ...]) -> tuple[int, int, int]:
-        """How many nodes these become, of how many bytes, and how deep their calls go."""
+        """Return the number of nodes after inlining, their bytes, and the depth of calls."""
         size = depth = 0
         nodes = list(nodes)
         length = sum(node.ByteSize() for node in nodes)
@@ -100,11 +100,11 @@ def _check_sizes(source: Source, model: ModelProto, functions: dict[_Key, Functi
                 size, length = size + inner_size, length + inner_length
                 depth = max(depth, inner_depth + 1)
             if size > _MAX_NODES:
-                raise source.error(f"functions unfold to more than {_MAX_NODES} nodes")
+                raise source.error(f"inlined functions have more than {_MAX_NODES} nodes")
             if length > most_bytes:
-                raise source.error(f"functions unfold to more than {most_bytes} bytes")
+                raise source.error(f"inlined functions have more than {most_bytes} bytes")
             if depth > _MAX_DEPTH:
-                raise source.error(f"functions call each other more than {_MAX_DEPTH} deep")
+                raise source.error(f"nested calls of functions are more than {_MAX_DEPTH} deep")
         return size, length, depth
 
     for key, function in functions.items():
@@ -114,7 +114,7 @@ def _check_sizes(source: Source, model: ModelProto, functions: dict[_Key, Functi
 
 
 def _holders(functions: dict[_Key, FunctionProto]) -> set[_Key]:
-    """The functions that hold a GRU, themselves or in functions that they call."""
+    """Return the functions that contain a GRU, directly or through calls."""
     holders: set[_Key] = set()
     size = -1
     while len(holders) > size:
@@ -126,7 +126,7 @@ def _holders(functions: dict[_Key, FunctionProto]) -> set[_Key]:
 
 
 def _write_defaults(model: ModelProto, functions: dict[_Key, FunctionProto]) -> None:
-    """Write the default values of functions' attributes into their calls; the inliner would drop them."""
+    """Write the defaults of functions' attributes into their calls, because the inliner drops them."""
     for nodes in (model.graph.node, *(function.node for function in model.functions)):
         for node in all_nodes(nodes):
             if (function := functions.get(call_key(node))) is not None:
@@ -135,7 +135,7 @@ def _write_defaults(model: ModelProto, functions: dict[_Key, FunctionProto]) -> 
 
 
 def _write_opset(model: ModelProto, function: FunctionProto) -> None:
-    """Give a function the model's opset, if each of its operators has one and the same version at both."""
+    """Give a function the model's opset if all its operators have the same version in both opsets."""
     new = {entry.version for entry in model.opset_import if is_onnx(entry)}
     entries = [entry for entry in function.opset_import if is_onnx(entry)]
     opsets = {*new, *(entry.version for entry in entries)}

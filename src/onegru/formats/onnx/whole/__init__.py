@@ -1,1 +1,1 @@
-"""ONNX models that ONNX Runtime runs as a whole, their GRU nodes by onegru."""
+"""Run ONNX models in ONNX Runtime, with onegru for their GRU nodes."""

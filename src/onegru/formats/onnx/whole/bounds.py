@@ -1,7 +1,7 @@
 """Bounds on the memory that loading a model needs.
 
-ONNX Runtime computes what depends only on constants when a session is made, and follows the numbers of
-shapes from node to node.
+ONNX Runtime computes nodes that depend only on constants when it creates a session, and propagates the values
+of shapes from node to node.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from onegru.formats.onnx.validate import (
     is_onnx,
 )
 
-# How many bytes may be computed ahead of the runs: so many times the file, and these for a file of any size.
+# Limit of bytes computed ahead of runs: a multiple of the file size, plus a constant.
 _TIMES, _FREE = 16, 2**26
-# What shapes may come to, in numbers: ONNX Runtime takes 280 bytes for each (seen on 1.31).
+# Limit of the elements of propagated shapes: ONNX Runtime needs 280 bytes for each (seen in 1.31).
 _NUMBERS = 2**18
-# Tensors of up to so many numbers may say how large others are.
+# Limit of the elements of tensors that can be shapes.
 _SHAPE_NUMBERS = 1024
 
 
@@ -50,31 +50,31 @@ def check_bounds(
             if total > most:
                 raise source.error(
                     f"sparse initializer {sparse.values.name!r}: shape {list(sparse.dims)}; sparse tensors "
-                    "come to far more than the file holds"
+                    "are far larger than the file"
                 )
     total = 0
     for tensor in external:
         total += math.prod(tensor.dims) * _item_size(tensor.data_type)
         if total > most:
             raise source.error(
-                f"tensor {tensor.name!r}: external data overlap, and come to far more than their files"
+                f"tensor {tensor.name!r}: external data overlap, and are far larger than their files"
             )
     _Shapes(source, model, size).follow(nodes, {tensor.name: tensor for tensor in model.graph.initializer})
     return most
 
 
 class Ahead:
-    """The part of a model that depends only on constants, and how large its values are.
+    """The part of a model that depends only on constants, with the sizes of its values.
 
     Args:
         model: the model.
-        nodes: of its graph, in an order in which they can be run.
-        most: how many bytes may be computed ahead of the runs.
-        constants: the names of initializers that no caller replaces.
-        tensors: the initializers; None for those of the model's graph.
+        nodes: the nodes of its graph in topological order.
+        most: the limit of bytes that can be computed ahead of runs.
+        constants: the names of initializers that callers cannot replace.
+        tensors: the initializers. Default: None (those of the model's graph).
 
     Attributes:
-        most: the largest size in bytes of a value that is computed ahead of the runs.
+        most: the largest size in bytes of a value that is computed ahead of runs.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Ahead:
         chosen: list[NodeProto] = []
         plain: list[NodeProto] = []
         known: set[str] = set()
-        inner = 0  # nodes in bodies and functions, whose dependencies are not followed
+        inner = 0  # nodes in subgraphs and functions, whose dependencies are not followed
         count_inner = _counter(model.functions)
         for node in nodes:
             inner += count_inner(node)
@@ -105,10 +105,10 @@ class Ahead:
             self.most //= max(1, len(sizes) + inner)
 
     def fits(self, node: NodeProto) -> bool:
-        """Whether a node that depends only on constants gives values that may be computed ahead.
+        """Whether the results of a node that depends only on constants are small enough.
 
-        Nodes with blocks of scales that are no plain constants do not: onnx's evaluator repeats each as often
-        as the file says, whatever the shape.
+        Nodes with blocks of computed scales are not: onnx's evaluator repeats each scale as often as the file
+        states, regardless of the shape.
         """
         has_blocks = any(attribute.name == "block_size" and attribute.i for attribute in node.attribute)
         if has_blocks and not all(name in self._constants for name in node.input if name):
@@ -117,7 +117,7 @@ class Ahead:
 
 
 def _counter(functions: Iterable[FunctionProto]) -> Callable[[NodeProto], int]:
-    """How many nodes one stands for: in its bodies and in functions that it calls, but AUGRU's."""
+    """Return a function that counts the nodes in a node's subgraphs and functions, except AUGRU's."""
     others = (function for function in functions if not is_augru_function(function))
     by_key: dict[object, FunctionProto] = {call_key(function): function for function in others}
 
@@ -150,7 +150,7 @@ def _inferred(
         else:
             graph.node.append(node)
     for name, tensor in held.items():
-        # Its numbers count where it is a shape; external ones are nowhere near.
+        # The values of small tensors can be shapes; external ones are not read.
         if math.prod(tensor.dims) > _SHAPE_NUMBERS or tensor.data_location == TensorProto.EXTERNAL:
             graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
         else:
@@ -161,11 +161,11 @@ def _inferred(
     small.opset_import.extend(model.opset_import)
     for entry in small.opset_import:
         if is_onnx(entry):
-            entry.version = max(entry.version, 6)  # many operators are inferred only from then on
+            entry.version = max(entry.version, 6)  # many operators have no inference before opset 6
     if not small.opset_import:
         small.opset_import.append(onnx.helper.make_opsetid("", 6))
-    with contextlib.suppress(Exception):  # what is not inferred is not known
-        # Without data_prop, which takes memory without bounds on shapes that grow.
+    with contextlib.suppress(Exception):  # the other sizes stay unknown
+        # Without data_prop, which needs unbounded memory for growing shapes.
         graph = onnx.shape_inference.infer_shapes(small).graph
     sizes = {name: math.prod(tensor.dims) * _item_size(tensor.data_type) for name, tensor in held.items()}
     for value in (*graph.value_info, *graph.output):
@@ -185,7 +185,7 @@ _MOVES = movers(Elements.KEPT | Elements.PERMUTED | Elements.CUT, without=("Gath
 
 
 class _Shapes:
-    """Lists of integers that a runtime follows from node to node, in case they become shapes."""
+    """Lists of integers that a runtime propagates from node to node, in case they become shapes."""
 
     def __init__(self, source: Source, model: ModelProto, size: int) -> None:
         self._source = source
@@ -209,12 +209,14 @@ class _Shapes:
                 self._left -= found.size
                 if self._left < 0:
                     raise self._source.error(
-                        f"{describe(node)}: shapes come to far more numbers than the file holds"
+                        f"{describe(node)}: shapes have too many elements for the size of the file"
                     )
             function = self._functions.get(call_key(node)) if self._functions else None
             bodies = list(attribute_graphs(node))
             if (bodies or function is not None) and depth >= _MAX_DEPTH:
-                raise self._source.error(f"{describe(node)}: lies in more than {_MAX_DEPTH} bodies and calls")
+                raise self._source.error(
+                    f"{describe(node)}: nested in more than {_MAX_DEPTH} subgraphs and calls"
+                )
             for body in bodies:
                 self.follow(body.node, {tensor.name: tensor for tensor in body.initializer}, known, depth + 1)
             if function is not None:
@@ -257,7 +259,7 @@ class _Shapes:
                 rank += sum(len(item.ints) for item in node.attribute)
             else:
                 rank = _RANK if second is None else data.rank + second.size
-        elif node.op_type == "Gather":  # as many as there are indices, however long the table
+        elif node.op_type == "Gather":  # the number of indices, for any length of the table
             rank = _RANK if second is None else data.rank + second.rank - 1
             if second is not None:
                 size = second.size * (1 if data.rank <= 1 else data.size)
@@ -267,7 +269,7 @@ class _Shapes:
 
 
 class _List(NamedTuple):
-    """How many integers there are, along how many axes at most, and the only one of a constant."""
+    """The number of integers, the maximum rank, and the value of a constant with one element."""
 
     size: int
     rank: int
@@ -277,13 +279,13 @@ class _List(NamedTuple):
     def of(cls, tensor: TensorProto) -> _List:
         size, only = math.prod(tensor.dims), ()
         if size == 1 and tensor.data_location != TensorProto.EXTERNAL:
-            with contextlib.suppress(Exception):  # what is broken is refused by what reads it
+            with contextlib.suppress(Exception):  # readers reject broken tensors later
                 only = tuple(onnx.numpy_helper.to_array(tensor).ravel().tolist())
         return cls(size, len(tensor.dims), only)
 
 
 def _sliced(node: NodeProto, known: Mapping[str, _List], count: int) -> int:
-    """How many numbers Slice leaves of so many; all, unless constants say where it begins and ends."""
+    """Return how many of `count` elements Slice keeps; all, unless its bounds are constants."""
     told = {item.name: tuple(item.ints) for item in node.attribute}
     for name, value in zip(("starts", "ends", "axes", "steps"), node.input[1:], strict=False):
         if value:
@@ -294,7 +296,7 @@ def _sliced(node: NodeProto, known: Mapping[str, _List], count: int) -> int:
     return len(range(count)[slice(*(number for (number,) in bounds))])
 
 
-# Operators whose results are followed, too.
+# Operators whose results are also propagated.
 _FOLLOWED = {"Add", "Concat", "Div", "Gather", "Max", "Min", "Mod", "Mul", "Neg", "Slice", "Sub", "Where"}
 _FOLLOWED |= movers(Elements.KEPT, casts=True, without=("Flatten",))
 _RANK = 8
@@ -306,7 +308,7 @@ def _is_shape(tensor: TensorProto) -> bool:
 
 
 def _item_size(code: int) -> int:
-    """The bytes of an element, as an array has it."""
+    """Return the bytes of an element in an array."""
     if code == TensorProto.STRING:
         return 64
     dtype = element_type(code)

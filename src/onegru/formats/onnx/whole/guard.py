@@ -1,8 +1,8 @@
-"""Nodes that prevent ONNX Runtime from crashing the process.
+"""Insert nodes that prevent ONNX Runtime from crashing the process.
 
-Its LSTM kernel does so on no rows (seen on 1.31). As sizes are known in a run only, X is reshaped to its
-own shape, times the size of one number in a shape that is [1, 1, 1], or impossible if X is empty where it
-must not be. That works for every element type.
+Its LSTM kernel crashes on an empty batch (seen in 1.31). Sizes are known only in a run. So X is reshaped to
+its own shape times 1, where the 1 is the size of a scalar reshaped to [1, 1, 1]. If X is empty where it must
+not be, that shape is impossible and the node fails. This works for every element type.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 from onegru.core.dtypes import Array
 from onegru.formats.onnx.validate import attribute_graphs, describe, is_onnx, replace_nodes
 
-# Whether X may have no steps, no rows, no features.
+# Whether X can have 0 steps, 0 rows, 0 features.
 _MAY_BE_EMPTY: Mapping[str, tuple[bool, bool, bool]] = {"LSTM": (True, False, False)}
 
 
@@ -41,7 +41,7 @@ def _guard(owner: GraphProto | FunctionProto) -> bool:
 
 
 def _checks(node: NodeProto) -> list[NodeProto]:
-    """Nodes that pass X on, and fail if it is empty where it must not be."""
+    """Return nodes that pass X through, and fail if it is empty where it must not be."""
     place = f"{describe(node)}, which takes no empty X"
     X = node.input[0]
     names = (f"{X}/onegru_check_{number}/{next(filter(None, node.output), '')}" for number in range(12))

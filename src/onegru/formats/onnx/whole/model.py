@@ -1,4 +1,4 @@
-"""A whole ONNX model as ONNX Runtime runs it, with onegru for its GRU nodes."""
+"""ONNX models that ONNX Runtime runs, with onegru for their GRU nodes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class OnnxRuntimeModel(RuntimeModel):
         return run
 
     def _opened(self, given: Mapping[str, Any]) -> Run:
-        """The model, opened with these options of the provider."""
+        """Open the model with these options of the provider."""
         model = str(self.source.file) if self.source.is_unchanged else self.data
 
         def session(model: bytes | str) -> Run:
@@ -74,10 +74,10 @@ class OnnxRuntimeModel(RuntimeModel):
         return lambda feeds: usual(feeds) if self.defaults.isdisjoint(feeds) else others()(feeds)
 
     def _without_inputs(self) -> bytes:
-        """The model, its defaults plain constants."""
+        """Return the model with its defaults as plain constants."""
         model = ModelProto.FromString(self.data)
         drop_named(model.graph.input, self.defaults)
-        return serialized(self.source, model, "too large to be handed to ONNX Runtime")
+        return serialized(self.source, model, "too large for ONNX Runtime")
 
 
 def runnable(
@@ -85,28 +85,28 @@ def runnable(
 ) -> bytes:
     """A model in a form that ONNX Runtime runs."""
     version, is_changed = model.ir_version, data is None
-    if model.ir_version < 4:  # an initializer that is an input as well is a constant, until then
+    if model.ir_version < 4:  # before version 4, an initializer that is also an input is a constant
         drop_named(model.graph.input, {tensor.name for tensor in model.graph.initializer})
         is_changed = True
     if not any(is_onnx(entry) for entry in model.opset_import):
         model.opset_import.append(onnx.helper.make_opsetid("", opset))
         is_changed = True
     model.ir_version = _least_ir_version(model)
-    # In place of the file's own as well, which may say anything of the operator.
+    # Also replaces the functions in the file, which are not trusted.
     is_changed |= add_augru_functions(model, source)
     if opset < OLDEST_OPSET:
-        # The nodes that no output needs are left out: the converter may not know them.
+        # Without unused nodes, which the converter may not support.
         replace_nodes(model.graph, needed_nodes(nodes, (value.name for value in model.graph.output)))
         _add_types(model)
         model, is_changed = upgrade(source, model), True
     is_changed |= guard(model)
     if data is not None and not is_changed and model.ir_version == version:
         return data
-    return serialized(source, model, "too large to be handed to ONNX Runtime")
+    return serialized(source, model, "too large for ONNX Runtime")
 
 
 def _add_types(model: ModelProto) -> None:
-    """Add the types and shapes that the converter needs to know."""
+    """Add the types and shapes that the converter needs."""
     graph = model.graph
     types = infer_types(model)
     for value in graph.output:
@@ -119,7 +119,7 @@ def _add_types(model: ModelProto) -> None:
 
 
 def _least_ir_version(model: ModelProto) -> int:
-    """The oldest IR version that suffices: onnx writes newer ones than ONNX Runtime knows."""
+    """Return the oldest sufficient IR version, because onnx writes versions too new for ONNX Runtime."""
     needed = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
     if model.functions:
         needed = max(needed, 10 if any(function.overload for function in model.functions) else 8)

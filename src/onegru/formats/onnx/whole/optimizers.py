@@ -11,22 +11,22 @@ from onegru.formats.onnx.functions.unfold import all_nodes
 from onegru.formats.onnx.validate import Source, all_tensors, attribute_graphs, is_onnx, is_ours
 from onegru.formats.onnx.values import Values, all_graphs
 
-# Computes a GRU node of nothing but constants with ONNX Runtime's own kernel, when a session is made and
-# before any provider sees it.
+# Computes GRU nodes with only constant inputs in ONNX Runtime's own kernel when a session is created, before
+# a provider gets them.
 _FOLDING = "ConstantFolding"
-# Makes products of float16 with a transposed operand into a node that has no kernel, at which another
-# optimizer, NchwcTransformer, ends the process (seen on 1.32).
+# Turns float16 matmuls with a transposed operand into a node without a kernel, which makes another optimizer,
+# NchwcTransformer, crash the process (seen in 1.32).
 _FUSING_TRANSPOSES = "MatmulTransposeFusion"
-# Makes int8 zero points uint8, but not the output_dtype of their QuantizeLinear, which opset 21 added.
-# The node then contradicts itself, and ONNX Runtime refuses the model (seen on 1.32).
+# Changes int8 zero points to uint8, but not the output_dtype of their QuantizeLinear (since opset 21). The
+# node is then inconsistent, and ONNX Runtime rejects the model (seen in 1.32).
 _TO_UINT8 = "QDQS8ToU8Transformer"
 _OUTPUT_DTYPE = 21
-# Removes products with numbers that float32 rounds to 1, and sums with those that it rounds to 0, in float64,
-# too (seen on 1.32).
+# Removes multiplications by values that float32 rounds to 1, and additions of values that it rounds to 0,
+# even in float64 (seen in 1.32).
 _REMOVING_NOOPS = "NoopElimination"
 
 _SCALED = ("QuantizeLinear", "DequantizeLinear")
-# With products of integers, or what becomes one.
+# Operators with integer products, or that become such operators.
 _INTEGERS = frozenset(
     {
         *("MatMulInteger", "QLinearMatMul", "QGemm", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
@@ -36,7 +36,7 @@ _INTEGERS = frozenset(
 
 
 def harmful_optimizers(model: ModelProto) -> tuple[str, ...]:
-    """The names of the optimizers with which ONNX Runtime gives no right result, or refuses the model."""
+    """Return the optimizers with which ONNX Runtime computes wrong results or rejects the model."""
     opsets = (item for owner in (model, *model.functions) for item in owner.opset_import)
     is_new = any(is_onnx(item) and item.version >= _OUTPUT_DTYPE for item in opsets)
     nodes = all_nodes(node for owner in (model.graph, *model.functions) for node in owner.node)
@@ -46,20 +46,20 @@ def harmful_optimizers(model: ModelProto) -> tuple[str, ...]:
 
 
 def crashing_optimizers(model: ModelProto) -> tuple[str, ...]:
-    """The names of the optimizers that would compute GRU nodes themselves, or end the process."""
+    """Return the optimizers that would compute GRU nodes themselves, or crash the process."""
     found = (_FOLDING if has_constant_grus(model) else "", _FUSING_TRANSPOSES if _has_halves(model) else "")
     return tuple(filter(None, found))
 
 
 def takes_exact_int8(model: ModelProto) -> bool:
-    """Whether ONNX Runtime can be told to multiply integers of eight bits exactly where there is no VNNI.
+    """Whether ONNX Runtime's option for exact 8-bit products without VNNI can be set.
 
-    What it does for that breaks DequantizeLinear nodes with a scale for each channel and no zero points: they
-    fail when they are run (seen on 1.32).
+    The option breaks DequantizeLinear nodes with a scale for each channel and no zero points, which then fail
+    in a run (seen in 1.32).
     """
     most: dict[
         str, int
-    ] = {}  # numbers of the largest constant of a name: bodies and functions have their own
+    ] = {}  # elements of the largest constant with a name; subgraphs and functions reuse names
     nodes = list(all_nodes(node for owner in (model.graph, *model.functions) for node in owner.node))
     named = [(tensor.name, math.prod(tensor.dims)) for tensor in all_tensors(model)]
     named += [(node.output[0], _numbers(node)) for node in nodes if node.op_type == "Constant"]
@@ -71,7 +71,7 @@ def takes_exact_int8(model: ModelProto) -> bool:
 
 
 def _numbers(node: NodeProto) -> int:
-    """How many numbers a Constant node has, as far as scales are written so."""
+    """Return the number of elements of a Constant node, for the attributes that scales use."""
     return sum(
         math.prod(item.t.dims) if item.name == "value" else len(item.floats) or item.name == "value_float"
         for item in node.attribute
@@ -79,7 +79,7 @@ def _numbers(node: NodeProto) -> int:
 
 
 def _has_halves(model: ModelProto) -> bool:
-    """Whether any value may be float16: types come from inputs, from constants, and from what nodes name."""
+    """Whether a value can be float16: types come from inputs, constants and attributes of nodes."""
     return TensorProto.FLOAT16 in _stated_types(model)
 
 
@@ -94,7 +94,7 @@ def _stated_types(model: ModelProto) -> Iterator[int]:
 
 
 def has_constant_grus(model: ModelProto) -> bool:
-    """Whether there are GRU nodes that take nothing but constants; in bodies and functions, too."""
+    """Whether there are GRU nodes with only constant inputs, also in subgraphs and functions."""
     graphs = [model.graph, *(GraphProto(node=function.node) for function in model.functions)]
     return any(_has(Values(Source("the model"), graph, model.ir_version, {})) for graph in graphs)
 
@@ -110,7 +110,7 @@ def _has(values: Values) -> bool:
 
 
 def _is_computed(name: str, values: Values, known: dict[str, bool]) -> bool:
-    """Whether a value depends on no input, and on no node with bodies."""
+    """Whether a value depends on no input and on no node with subgraphs."""
     seen: set[str] = set()
     waiting = [name]
     while waiting:

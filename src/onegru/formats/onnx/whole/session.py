@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime."""
+"""Create and run ONNX Runtime sessions."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from onegru.engines.native import get_num_threads
 from onegru.formats.onnx.validate import FOLDER_OPTION, Source, placed
 from onegru.runtimes.execution_provider import get_ep_name, register
 
-# Its messages begin with a code and its name.
+# The prefix of ONNX Runtime's messages: a code and its name.
 _STATUS = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 # The message of a GRU node that is invalid, or has invalid inputs, within its own.
 _OURS = re.compile(r"INVALID_ARGUMENT.* onegru: (.*)")
-_ONLY_FATAL = 4  # of ONNX Runtime's log levels; it logs an error and raises it as well
+_ONLY_FATAL = 4  # ONNX Runtime's log level; it logs errors in addition to raising them
 _MOST_AHEAD = "optimization.constant_folding_max_output_size_in_bytes"
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
-# Without VNNI its kernels saturate sums of two products of eight bits, unless they are told not to.
+# Without VNNI, ONNX Runtime's kernels saturate sums of two 8-bit products unless this option is set.
 _EXACT_INT8 = "session.x64quantprecision"
 _FOLDED_WEIGHTS = "session.disable_quant_qdq"
 _CPU = "CPUExecutionProvider"
 _BFLOAT16 = "tensor(bfloat16)"
 _BFLOAT16_CODE = 16
-# Optimizers that merge equal GRU nodes, or move nodes out of an If under other names.
+# Optimizers that merge equal GRU nodes, or move nodes out of an If and rename them.
 _MERGERS = ["CommonSubexpressionElimination", "ConstantFolding"]
 
 
@@ -82,26 +82,26 @@ class Session:
 
         def opened(entries: Mapping[str, str]) -> Any:
             options = self._options(source, entries)
-            with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given by what read it
+            with warnings.catch_warnings(action="ignore", category=SpecWarning):  # shown by the reader
                 return onnxruntime.InferenceSession(
                     model, options, providers=providers, disabled_optimizers=list(disabled), enable_fallback=0
                 )
 
         self._session: Any = None
         if exact_int8:
-            with contextlib.suppress(Exception):  # without it, the model may be what is wrong: see below
+            with contextlib.suppress(Exception):  # tried again below without the option
                 self._session = opened({**entries, _EXACT_INT8: "1"})
         try:
             self._session = self._session or opened(entries)
         except FormatError:
             raise
-        except Exception as error:  # its exceptions share no base class
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
             raise self._error(error, "refuses it") from error
         outputs = self._session.get_outputs()
         self.output_names = [output.name for output in outputs]
-        # Arrays of that type cannot be passed as they are.
+        # bfloat16 arrays cannot be passed directly.
         self._has_bfloat16 = any(_BFLOAT16 in item.type for item in (*self._session.get_inputs(), *outputs))
-        # Without its Python methods, which take some µs.
+        # Bypasses the Python methods of the session, which take some µs.
         self._run = (getattr(self._session, "_sess", None) or self._session).run
 
     @staticmethod
@@ -128,13 +128,13 @@ class Session:
                     _array_of(value) for value in self._session.run_with_ort_values(self.output_names, given)
                 ]
             results: list[Any] = self._run(self.output_names, feeds, None)
-        except Exception as error:  # its exceptions share no base class
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
             raise self._error(error, "fails") from error
         return results
 
     def _error(self, error: Exception, what: str) -> Exception:
         if isinstance(error, MemoryError) or is_own_mistake(error):
-            return error  # which is none of ONNX Runtime's
+            return error  # not from ONNX Runtime
         line = " ".join(str(error).split())
         if (ours := _OURS.search(line)) is not None:
             return SpecError(f"{self._source.name}: {ours[1]}")
