@@ -19,7 +19,7 @@ def replace_ops(flow: Flow, added: Iterable[Op], constants: Mapping[str, Array])
         old.outputs = tuple("" if name in given else name for name in old.outputs)
     ops = _leading_to(flow.outputs, producers)
     waits = {
-        number: {id(producers[name]) for name in op.taken() if name in producers}
+        number: list(dict.fromkeys(id(producers[name]) for name in op.taken() if name in producers))
         for number, op in ops.items()
     }
     places = {id(op): place for place, op in enumerate((*kept, *new))}
@@ -48,7 +48,7 @@ def _leading_to(outputs: Iterable[str], producers: Mapping[str, Op]) -> dict[int
     return found
 
 
-def _sorted(order: Iterable[int], waits: Mapping[int, set[int]]) -> Iterator[int]:
+def _sorted(order: Iterable[int], waits: Mapping[int, list[int]]) -> Iterator[int]:
     """Numbers in an order in which each follows those that it waits for, and else as given."""
     done: set[int] = set()
     opened: set[int] = set()
