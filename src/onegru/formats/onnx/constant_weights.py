@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from onegru.core.dtypes import Array
 from onegru.formats.onnx.dequantized import dequantized
 from onegru.formats.onnx.node import is_plain_constant
-from onegru.formats.onnx.order import needed_nodes, node_inputs, sort_nodes
+from onegru.formats.onnx.order import needed_nodes, node_inputs
 from onegru.formats.onnx.validate import (
     Source,
     attribute_graphs,
@@ -125,7 +125,7 @@ def fold_weights(source: Source, model: ModelProto, opset: int, size: int) -> se
     wanted = _wanted(levels)
     if not any(wanted):
         return set()
-    most = check_bounds(source, model, sort_nodes(source, model.graph), size, external_tensors(model))
+    most = check_bounds(source, model, size, external_tensors(model))
     retired: set[str] = set()
     for index, names in enumerate(wanted):  # graphs come before their subgraphs
         nodes, _ = nodes_ahead(levels[index], sorted(names), lambda _: True)

@@ -33,7 +33,7 @@ from onegru.formats.graph import (
 from onegru.formats.onnx.constant_weights import fold_weights, nodes_ahead, results
 from onegru.formats.onnx.dequantized import fold_dequantized
 from onegru.formats.onnx.flow import lazy_flow_of
-from onegru.formats.onnx.functions.unfold import unfold_functions
+from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
 from onegru.formats.onnx.nested import find_nested
 from onegru.formats.onnx.node import is_plain_constant, node_attributes, tensor_info
 from onegru.formats.onnx.order import sort_nodes
@@ -114,7 +114,7 @@ class _Reader:
         self.defaults, self.producers = self.values.defaults, self.values.producers
         has_none = len(data) < _SEARCHED and b"location" not in data  # slow for large models
         external = [] if has_none else external_tensors(model)
-        most = check_bounds(source, model, self.nodes, len(data), external)
+        most = check_bounds(source, model, len(data), external)
         self.ahead = Ahead(model, self.nodes, most, set(self.tensors) - self.defaults | self.sparse)
         grus = {id(node): self._gru_node(node) for node in self.nodes if is_ours(node)}
         self.grus = with_sizes(grus, self.values.shape, lambda: lazy_flow_of(self.values))
@@ -242,6 +242,7 @@ class _Reader:
         data = runnable(
             self.source, self.model, self.nodes, None if self.is_changed else self.data, self.opset
         )
+        nodes = all_nodes(node for owner in (self.model.graph, *self.model.functions) for node in owner.node)
         return OnnxRuntimeModel(
             node_count=count,
             shared=frozenset(shared),
@@ -253,6 +254,7 @@ class _Reader:
             exact_int8=takes_exact_int8(self.model),
             most_ahead=self.ahead.most,
             defaults=frozenset(self.defaults),
+            lstm=next((describe(node) for node in nodes if node.op_type == "LSTM" and is_onnx(node)), ""),
         )
 
     def _check_inputs(self) -> None:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from copy import deepcopy
 
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, version_converter
 
 from onegru.formats.onnx.functions.unfold import all_nodes
-from onegru.formats.onnx.order import node_inputs
 from onegru.formats.onnx.validate import (
     Source,
-    attribute_graphs,
     describe,
     drop_named,
     is_gru,
     is_onnx,
-    replace_nodes,
 )
 from onegru.operators.onnx import OLDEST_OPSET
 
@@ -65,52 +61,32 @@ def _types(model: ModelProto) -> dict[str, TypeProto]:
 
 
 def upgrade(source: Source, model: ModelProto) -> ModelProto:
-    """The same model at opset `OLDEST_OPSET`."""
-    try:
-        return _convert(model)
-    except Exception as error:  # a C++ exception without a specific class, or a _CannotError
-        for node in model.graph.node:
-            if (reason := _why_not(model, node)) is not None:
-                old = next((entry.version for entry in model.opset_import if is_onnx(entry)), 1)
-                opsets = f"from opset {old} to {OLDEST_OPSET}"
-                raise source.error(f"{describe(node)}: cannot be upgraded {opsets} ({reason})") from error
-        raise source.error(
-            f"cannot be upgraded to opset {OLDEST_OPSET} ({converter_reason(error)})"
-        ) from error
-
-
-def _convert(model: ModelProto) -> ModelProto:
+    """Convert a model to opset `OLDEST_OPSET`."""
     copy = deepcopy(model)
-    _upgrade_broadcasts(copy.graph, _ranks(copy.graph))
-    _upgrade_grus(copy.graph)
+    for node in all_nodes(copy.graph.node):
+        if is_onnx(node) and node.op_type in _BROADCASTING:
+            _drop_broadcast(source, node)
+        elif is_gru(node):  # the attributes that version 7 removed have no effect
+            drop_named(node.attribute, ("output_sequence",))
+            for item in node.attribute:
+                if item.name == "direction" and item.s == b"foward":  # a typo in version 1's specification
+                    item.s = b"forward"
+        else:
+            continue
+        node.domain = _UPGRADED
     copy.opset_import.append(onnx.helper.make_opsetid(_UPGRADED, 1))
-    copy = version_converter.convert_version(copy, OLDEST_OPSET)
+    try:
+        copy = version_converter.convert_version(copy, OLDEST_OPSET)
+    except Exception as error:  # a C++ exception without a specific class
+        raise source.error(
+            f"cannot be upgraded to opset {OLDEST_OPSET} ({converter_reason(error)}); must have opset "
+            f"{OLDEST_OPSET} or later"
+        ) from error
     for node in all_nodes(copy.graph.node):
         if node.domain == _UPGRADED:
             node.domain = ""
     copy.opset_import.remove(next(entry for entry in copy.opset_import if entry.domain == _UPGRADED))
     return copy
-
-
-def _why_not(model: ModelProto, node: NodeProto) -> str | None:
-    """Return why the converter fails on a model with only this node; None if it does not fail."""
-    types = {value.name: value for value in [*model.graph.input, *model.graph.value_info]}
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    names = sorted(node_inputs(node))
-    graph = onnx.helper.make_graph(
-        [node],
-        "node",
-        [types.get(name) or ValueInfoProto(name=name) for name in names if name not in tensors],
-        [ValueInfoProto(name=name) for name in node.output if name],
-        [tensors[name] for name in names if name in tensors],
-    )
-    alone = ModelProto(ir_version=model.ir_version, graph=graph)
-    alone.opset_import.extend(model.opset_import)
-    try:
-        _convert(alone)
-    except Exception as error:  # a C++ exception without a specific class, or a _CannotError
-        return converter_reason(error)
-    return None
 
 
 def converter_reason(error: Exception) -> str:
@@ -120,70 +96,21 @@ def converter_reason(error: Exception) -> str:
 
 
 # Broadcasting used the attributes `broadcast` and `axis` up to opset 6, and NumPy's rule from 7 on. The
-# converter supports only some operators, needs all dimensions, and misplaces a middle axis. So the nodes are
-# upgraded here, and hidden from the converter in an unknown domain.
-
+# converter supports only some of these operators, and misplaces a middle axis. Without an axis both rules
+# agree, so these nodes stay as they are, hidden from the converter in an unknown domain.
 _BROADCASTING = frozenset(
     ("Add", "And", "Div", "Equal", "Gemm", "Greater", "Less", "Mul", "Or", "Pow", "PRelu", "Sub", "Xor")
 )
 _UPGRADED = "onegru.upgraded"
 
 
-class _CannotError(Exception):
-    """A node cannot be upgraded; the message has the reason."""
-
-
-def _ranks(graph: GraphProto) -> dict[str, int]:
-    ranks = {
-        value.name: len(value.type.tensor_type.shape.dim)
-        for value in [*graph.input, *graph.value_info]
-        if value.type.tensor_type.HasField("shape")
-    }
-    return ranks | {tensor.name: len(tensor.dims) for tensor in graph.initializer}
-
-
-def _upgrade_broadcasts(graph: GraphProto, ranks: Mapping[str, int]) -> None:
-    nodes: list[NodeProto] = []
-    for node in graph.node:
-        for body in attribute_graphs(node):
-            _upgrade_broadcasts(body, {**ranks, **_ranks(body)})
-        if node.op_type in _BROADCASTING and is_onnx(node):
-            nodes += _upgrade_broadcast(node, ranks)
-            node.domain = _UPGRADED
-        nodes.append(node)
-    replace_nodes(graph, nodes)
-
-
-def _upgrade_broadcast(node: NodeProto, ranks: Mapping[str, int]) -> list[NodeProto]:
-    """Adapt a node to NumPy's rule; return the node that is needed before it, if any."""
+def _drop_broadcast(source: Source, node: NodeProto) -> None:
+    """Adapt a node to NumPy's rule."""
     values = {attribute.name: attribute.i for attribute in node.attribute}
-    drop_named(node.attribute, ("axis", "broadcast", "consumed_inputs"))
-    # PRelu's slopes are always along axis 1. Without an axis, or with -1, the last axes are used.
     axis = 1 if node.op_type == "PRelu" else values.get("axis", -1) if values.get("broadcast") else -1
-    if axis == -1 or len(node.input) < 2:
-        return []
-    first, second = node.input[0], node.input[1]
-    for name in (first, second):
-        if name not in ranks:
-            raise _CannotError(f"axis {axis}, but the rank of {name!r} is unknown")
-    missing = ranks[first] - axis - ranks[second]
-    if ranks[second] == 0 or missing == 0:
-        return []
-    if axis < 0 or missing < 0:
-        raise _CannotError(
-            f"axis {axis}, but {first!r} has rank {ranks[first]} and {second!r} {ranks[second]}"
+    if axis != -1:
+        raise source.error(
+            f"{describe(node)}: broadcasts along axis {axis}, as opsets below {OLDEST_OPSET} do; the model "
+            f"must have opset {OLDEST_OPSET} or later"
         )
-    node.input[1] = f"{second}/onegru_unsqueezed/{node.output[0]}"
-    axes = range(ranks[second], ranks[second] + missing)
-    return [onnx.helper.make_node("Unsqueeze", [second], [node.input[1]], axes=axes)]
-
-
-def _upgrade_grus(graph: GraphProto) -> None:
-    """Convert GRU nodes to version 7 in the same way; the removed attributes have no effect."""
-    for node in all_nodes(graph.node):
-        if is_gru(node):
-            node.domain = _UPGRADED
-            drop_named(node.attribute, ("output_sequence",))
-            for item in node.attribute:
-                if item.name == "direction" and item.s == b"foward":  # a typo in version 1's specification
-                    item.s = b"forward"
+    drop_named(node.attribute, ("axis", "broadcast", "consumed_inputs"))

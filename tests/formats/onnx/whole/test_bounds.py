@@ -12,7 +12,6 @@ from onnx import NodeProto, TensorProto, helper
 from onnx.numpy_helper import from_array
 
 import onegru
-from onegru.core.dtypes import Array
 from tests.support.machine.processes import run_python
 
 node = helper.make_node
@@ -195,31 +194,6 @@ def refused(path: Path, *words: str) -> None:
     assert megabytes < 300
 
 
-@pytest.mark.parametrize("first", ["numbers", "shape"])
-def test_shapes_that_grow(tmp_path: Path, first: str) -> None:
-    """ONNX Runtime follows their numbers from node to node, 280 bytes for each."""
-    nodes = [node("Shape", ["x"], ["k0"])] if first == "shape" else []
-    tensors = [] if first == "shape" else [tensor("k0", np.ones(16))]
-    nodes += [node("Concat", [f"k{i}"] * 2, [f"k{i + 1}"], axis=0, name=f"n{i}") for i in range(20)]
-    nodes += [node("ReduceProd", ["k20"], ["p"]), node("Cast", ["p"], ["k"], to=1)]
-    path = write(tmp_path / "m.onnx", (nodes, tensors))
-    refused(path, "Concat node 'n1", "shapes have too many elements for the size of the file")
-
-
-def test_shapes_that_grow_in_functions(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "m.onnx", ([node("d", ["s"], ["t"], domain="f"), node("Cast", ["t"], ["k"], to=1)], [])
-    )
-    model = onnx.load(path)
-    model.graph.initializer.append(tensor("s", np.ones(16)))
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("f", 1)]
-    nodes = [node("Concat", [f"a{i}"] * 2, [f"a{i + 1}"], axis=0) for i in range(20)]
-    model.functions.append(helper.make_function("f", "d", ["a0"], ["a20"], nodes, opsets))
-    model.opset_import.append(opsets[1])
-    path.write_bytes(model.SerializeToString())
-    refused(path, "Concat node that gives 'a1", "shapes have too many elements")
-
-
 def test_functions_that_unfold_to_many_bytes(tmp_path: Path) -> None:
     """A constant of 1 MB, called for a thousand times."""
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("f", 1)]
@@ -288,82 +262,6 @@ def test_external_data_that_overlap(tmp_path: Path) -> None:
         model.graph.initializer.append(item)
     path.write_bytes(model.SerializeToString())
     refused(path, "external data overlap, and are far larger than their files")
-
-
-def test_other_bounds_of_real_models(tmp_path: Path) -> None:
-    """Shapes that are put together at every layer, and tables of indices, are no attack."""
-    nodes: list[NodeProto] = [node("Identity", ["x"], ["v0"])]
-    for index in range(300):
-        nodes += [
-            node("Shape", [f"v{index}"], [f"s{index}"]),
-            node("Concat", [f"s{index}", "one"], [f"w{index}"], axis=0),
-            node("Slice", [f"w{index}", "zero", "one"], [f"u{index}"]),
-            node("Reshape", [f"v{index}", f"u{index}"], [f"r{index}"]),
-            node("Gather", [f"r{index}", "table"], [f"g{index}"]),
-            node("Concat", [f"g{index}", f"g{index}"], [f"h{index}"], axis=0),
-            node("Slice", [f"h{index}", "zero", "one"], [f"v{index + 1}"]),
-        ]
-    nodes.append(node("Identity", ["v300"], ["k"]))
-    tensors = [tensor("one", [1]), tensor("zero", [0]), tensor("table", np.zeros(5000))]
-    model = onegru.load(write(tmp_path / "m.onnx", (nodes, tensors)))
-    result: Array = model.run({"x": np.ones(1, np.float32)})["y"]
-    assert result == 2
-
-
-@pytest.mark.parametrize("kind", ["Gather", "Gather by a number", "Slice", "Slice of opset 9", "in bodies"])
-def test_what_is_taken_from_a_long_table_is_short(kind: str, tmp_path: Path) -> None:
-    """As positions are taken from a table of all of them, in each layer."""
-    taken = []
-    for index in range(20):
-        if kind == "Gather by a number":
-            taken += [
-                node("Constant", [], [f"i{index}"], value_int=index),
-                node("Gather", ["table", f"i{index}"], [f"s{index}"]),
-                node("Reshape", [f"s{index}", "one"], [f"t{index}"]),
-            ]
-        elif kind == "Slice":
-            taken.append(node("Slice", ["table", "one", "two"], [f"t{index}"]))
-        elif kind == "Slice of opset 9":
-            taken.append(node("Slice", ["table"], [f"t{index}"], starts=[index], ends=[index + 1], axes=[0]))
-        else:
-            taken.append(node("Gather", ["table", "one"], [f"t{index}"]))
-    taken += [node("Concat", [f"t{index}" for index in range(20)], ["c"], axis=0)]
-    taken += [node("Cast", ["c"], ["b"], to=1), node("ReduceSum", ["b"], ["k"], keepdims=0)]
-    tensors = [tensor("table", np.ones(30_000)), tensor("one", [1]), tensor("two", [2])]
-    if kind == "in bodies":
-        body = helper.make_graph(taken, "body", [], [helper.make_tensor_value_info("k", 1, [])])
-        other = helper.make_graph(
-            [node("Neg", ["f"], ["n"])], "o", [], [helper.make_tensor_value_info("n", 1, [])]
-        )
-        taken = [node("If", ["yes"], ["k"], then_branch=body, else_branch=other)]
-        tensors += [tensor("yes", True, "bool"), tensor("f", 1, "float32")]
-    path = write(tmp_path / "m.onnx", (taken, tensors))
-    if kind == "Slice of opset 9":
-        model = onnx.load(path)
-        model.opset_import[0].version = 9
-        onnx.save(model, path)
-    assert onegru.load(path).run({"x": np.ones(1, np.float32)})["y"] == 21
-
-
-def test_rows_of_a_table_count_whole(tmp_path: Path) -> None:
-    """One index takes all numbers of a table that has one row."""
-    nodes = [node("Unsqueeze", ["k0", "zero"], ["r"]), node("Gather", ["r", "zero"], ["g"], axis=0)]
-    nodes.append(node("Reshape", ["g", "flat"], ["j0"]))
-    nodes += [node("Concat", [f"j{i}"] * 2, [f"j{i + 1}"], axis=0, name=f"n{i}") for i in range(8)]
-    nodes += [node("ReduceProd", ["j8"], ["p"]), node("Cast", ["p"], ["k"], to=1)]
-    tensors = [tensor("k0", np.ones(2**14)), tensor("zero", [0]), tensor("flat", [-1])]
-    refused(write(tmp_path / "m.onnx", (nodes, tensors)), "Concat node 'n", "shapes have too many elements")
-
-
-def test_slices_by_what_is_computed_count_whole(tmp_path: Path) -> None:
-    nodes = [node("Shape", ["x"], ["end"])]
-    nodes += [node("Slice", ["table", "zero", "end"], [f"t{index}"], name=f"n{index}") for index in range(20)]
-    nodes += [
-        node("Concat", [f"t{index}" for index in range(20)], ["c"], axis=0),
-        node("Cast", ["c"], ["k"], to=1),
-    ]
-    tensors = [tensor("table", np.ones(30_000)), tensor("zero", [0])]
-    refused(write(tmp_path / "m.onnx", (nodes, tensors)), "Slice node 'n", "shapes have too many elements")
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
+from onegru.core.errors import SpecError
 from onegru.engines.interface import EngineOptions
 from onegru.formats.graph import Observer, Run, RuntimeModel
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.order import needed_nodes
 from onegru.formats.onnx.upgrade import infer_types, upgrade
 from onegru.formats.onnx.validate import Source, drop_named, is_onnx, replace_nodes, serialized
-from onegru.formats.onnx.whole.guard import guard
 from onegru.formats.onnx.whole.session import Session
 from onegru.operators.onnx import OLDEST_OPSET
 from onegru.runtimes.execution_provider import add_observer, remove_observer
@@ -37,6 +38,7 @@ class OnnxRuntimeModel(RuntimeModel):
     # the inputs that have defaults. These are constants, and so is what is computed of them, until a run
     # gives others: such runs have a separate session, of the model as it is
     defaults: frozenset[str]
+    lstm: str  # a description of its first LSTM node, with which ONNX Runtime ends the process for no rows
 
     def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:
         """See `RuntimeModel`."""
@@ -66,12 +68,24 @@ class OnnxRuntimeModel(RuntimeModel):
                 exact_int8=self.exact_int8,
             )
             names = made.output_names
+            if self.lstm:
+                return lambda feeds: dict(zip(names, made.run(self._checked(feeds)), strict=True))
             return lambda feeds: dict(zip(names, made.run(feeds), strict=True))
 
         if not self.defaults:
             return session(model)
         usual, others = session(self._without_inputs()), functools.cache(lambda: session(model))
         return lambda feeds: usual(feeds) if self.defaults.isdisjoint(feeds) else others()(feeds)
+
+    def _checked(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Reject empty inputs of a model with an LSTM."""
+        if empty := next((name for name, array in feeds.items() if 0 in np.shape(array)), None):
+            shape = list(np.shape(feeds[empty]))
+            raise SpecError(
+                f"{self.source.name}: {empty!r} has shape {shape}; must not be empty, because ONNX Runtime "
+                f"cannot run {self.lstm} on an empty X"
+            )
+        return feeds
 
     def _without_inputs(self) -> bytes:
         """Return the model with its defaults as plain constants."""
@@ -99,7 +113,6 @@ def runnable(
         replace_nodes(model.graph, needed_nodes(nodes, (value.name for value in model.graph.output)))
         _add_types(model)
         model, is_changed = upgrade(source, model), True
-    is_changed |= guard(model)
     if data is not None and not is_changed and model.ir_version == version:
         return data
     return serialized(source, model, "too large for ONNX Runtime")
