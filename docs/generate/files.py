@@ -64,7 +64,7 @@ UNROLLED = Reason(
     "Not supported, because each step has a copy of the layer after the GRU. Use Dense without "
     "TimeDistributed",
 )
-NOT_FLOAT32: Cell = (Reason("can be kept in int8: ", "Not supported, because the weights are not float32"),)
+NOT_FLOAT32: Cell = (Reason("can be stored as int8: ", "Not supported, because the weights are not float32"),)
 WEIGHTS: Cell = (
     Reason(
         "weights only, without activations", "The file has weights without activations. Save the whole model"

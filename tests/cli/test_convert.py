@@ -308,7 +308,7 @@ def test_what_lies_between_counts(convert: Cli) -> None:
             constants = {"backwards": np.array([3, 2, 1, 0])}
         two_grus(nodes, constants)
         convert("model.onnx", f"{number}.safetensors").refused(
-            "model.onnx: its GRUs are not fed by one another; say with nodes (--node NAME) which to take, of "
+            "model.onnx: its GRUs are not a chain; say with nodes (--node NAME) which to take, of "
             "'below', 'above'"
         )
         assert not Path(f"{number}.safetensors").exists()
@@ -343,7 +343,7 @@ NOT_ALONE: dict[str, tuple[list[onnx.NodeProto], str]] = {
     ),
     "side by side": (
         [gru("X", ["Y"], name="g"), gru("X", ["Y_h"], name="g2")],
-        "its GRUs are not fed by one another",
+        "its GRUs are not a chain",
     ),
 }
 
@@ -358,7 +358,7 @@ def test_a_model_that_does_more(convert: Cli, case: tuple[list[onnx.NodeProto], 
     )
     result = convert("model.onnx", "m.xml", "--node", "g")
     assert result.code == 0, result.err
-    says = "the state that 'g' starts from is left out, as a layer has none" in " ".join(result.err.split())
+    says = "the initial state of 'g' is ignored, because a layer has none" in " ".join(result.err.split())
     assert says == (reason == "has its own initial state")
 
 

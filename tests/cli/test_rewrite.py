@@ -57,7 +57,7 @@ def test_json(source: Path, tmp_path: Path) -> None:
     report = json.loads(result.output)
     assert report["opsets"] == [14, 14]
     assert report["nodes"] == [
-        {"name": "gru [1]", "done": ["expressed with other operators, with 2 Scans"], "reasons": []}
+        {"name": "gru [1]", "done": ["decomposed into other operators, with 2 Scans"], "reasons": []}
     ]
     assert {item["runtime"] for item in report["outputs"]} == {"onegru", "onnxruntime"}
     assert all(0 < item["max_abs"] < 1e-6 and item["max_ulp"] > 0 for item in report["outputs"])
@@ -136,7 +136,7 @@ def test_samples(source: Path, tmp_path: Path) -> None:
         (["--samples", "a", "-i", "b"], "--samples: has no effect with --input; remove one of them"),
         (["--samples", "a", "--column", "X"], "--column: 'X'; must be NAME=COLUMN"),
         (["--samples", "a", "--axes", "X"], "--axes: 'X'; must be NAME=AXIS,..."),
-        (["--min-snr", 150], "min_snr_db: 150.0 dB; no GRU node keeps as much in int8"),
+        (["--min-snr", 150], "min_snr_db: 150.0 dB; no GRU node keeps this in int8"),
         (["--node", "none"], "nodes: 'none'; must be among 'gru [1]'"),
         (["-i", "x.npy", "--dim", "T=3"], "--dim: has no effect here; it applies to random inputs"),
     ],
@@ -153,7 +153,7 @@ def test_why_no_gru_can_be_kept_in_int8(tmp_path: Path) -> None:
     result = run("quantize", tmp_path / "m.onnx", tmp_path / "small.onnx", "--min-snr", 30)
     assert result.exit_code != 0 and not (tmp_path / "small.onnx").exists()
     words = str(result.exception) + " ".join(result.output.split())
-    assert "source: no GRU node can be stored as int8: " in words and "is of float64" in words
+    assert "source: no GRU node can be stored as int8: " in words and "has type float64" in words
 
 
 def test_quantize_some_nodes(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_quantize_some_nodes(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert result.output.split("\n")[1:5] == [
         "one",
-        "  hidden_size = 3 written" if "hidden_size = 3 written" in result.output else "  unchanged",
+        "  hidden_size = 3 added" if "hidden_size = 3 added" in result.output else "  unchanged",
         "two",
         "  W and R became int8, with a scale for each row",
     ]

@@ -157,7 +157,7 @@ def test_models_of_nothing_but_grus(tmp_path: Path) -> None:
         SpecError, match="is not just its GRU, called once; say with nodes"
     ):  # its outputs are its inputs, too
         read("Functional", INPUT, called(a, "in", "a"))
-    with pytest.raises(SpecError, match="holds 2 GRUs; say with nodes"):  # side by side, perhaps
+    with pytest.raises(SpecError, match="contains 2 GRUs; say with nodes"):  # side by side, perhaps
         read("Functional", INPUT, called(a, "in"), called(b, "in"))
     with pytest.raises(
         SpecError, match="is not just its GRU, called once; say with nodes"

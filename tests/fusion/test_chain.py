@@ -59,5 +59,5 @@ def test_outputs_that_begin_with_another_number_are_no_states() -> None:
     _, search = check_fused(net.model(), feeds(), BOUND)
     assert [(item.form, item.steps) for item in search.fused] == [("chain", T - 1), ("cell", 1)]
     assert [item.reason for item in search.near_misses] == [
-        "what it adds to the old state is not (1 - z) times one candidate"
+        "the term added to the old state is not (1 - z) times one candidate"
     ] * T

@@ -36,13 +36,13 @@ pytest.importorskip("onnxruntime")
 Generator = np.random.Generator
 
 #: The reasons for which a drawn model may be left alone.
-AFFINE_RESET = "its candidate takes no state"
-AT_ITS_BOUND = "its ThresholdedRelu is cut off just where it begins"
+AFFINE_RESET = "its candidate does not use the state"
+AT_ITS_BOUND = "its ThresholdedRelu is clipped at its threshold"
 NO_SWITCH = "masks steps, but its update gate cannot become 1"
-NO_PRODUCT = "its gates take values that no matrix multiplies"
+NO_PRODUCT = "its gates use values without a matmul"
 #: What a cell's parts are told by where one of the above is not the first to be looked at.
-NO_BLEND = "what it adds to the old state is not"
-NO_RESET = "takes the state"
+NO_BLEND = "the term added to the old state is not"
+NO_RESET = "uses the state"
 OTHER_GATES = "its gates are"
 FIRST_STEP = "the candidate is not a function of a sum of products"
 

@@ -212,7 +212,7 @@ def test_a_mask_that_may_be_longer_stays_in_the_loop() -> None:
     net = both_directions(steps="other")
     _, search = check_fused(net.model(), feeds(MASKS["in the middle"]))
     assert not [item for item in search.fused if item.form == "loop"]
-    words = "the loop is not known to take as many as there are"
+    words = "the number of slices may differ from the number of iterations"
     assert sum(words in item.reason for item in search.near_misses) == 2
 
 

@@ -68,7 +68,9 @@ def test_a_file_with_a_delay_is_drawn_for(kind: str, tmp_path: Path) -> None:
     whole = onegru.load(target).stream()
     whole.state = {name: inputs[name] for name in whole.pairs.values() if inputs[name].size}
     np.testing.assert_array_equal(whole.step({"X": inputs["X"]})["Z"], model.run(inputs)["Z"])
-    with pytest.raises(SpecError, match=f"^dims: 'X' has 1 step; must have at least {least}, as outputs"):
+    with pytest.raises(
+        SpecError, match=f"^dims: 'X' has 1 step; must have at least {least}, because outputs"
+    ):
         pick_inputs(model, {}, 0, {"X": (2, C, 1)})
     other = "openvino" if kind == "xml" else "onnxruntime"
     assert [item.status for item in onegru.verify(target, runtimes=[other]).runtimes] == ["agrees"] * 2

@@ -143,7 +143,7 @@ def test_frame_by_frame(told: bool, tmp_path: Path) -> None:
     wanted = {"conv_cache_out": "conv_cache", "inter_cache_out": "inter_cache"}
     notes = onegru.make_streaming(path, target).notes
     own = "conv_cache_out → conv_cache, inter_cache_out → inter_cache"
-    assert f"its own states ({own}) are all that it needs; the metadata name them now" in notes
+    assert f"its own states ({own}) are sufficient; the metadata name them now" in notes
     streams = [model.stream(), onegru.load(target).stream()]
     assert all(stream.pairs == wanted for stream in streams)
     shapes: dict[str, Any] = {info.name: info.shape for info in model.inputs if info.name != "x"}

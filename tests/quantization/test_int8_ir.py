@@ -103,6 +103,6 @@ def test_an_ir_without_gru_layers(tmp_path: Path) -> None:
     source, target = tmp_path / "model.xml", tmp_path / "int8.xml"
     x = ov.opset13.parameter([2, 3], np.float32, name="x")
     ov.save_model(ov.Model([ov.opset13.tanh(x)], [x], "none"), source)
-    with pytest.raises(onegru.FormatError, match="holds no GRU layer; there is nothing to quantize"):
+    with pytest.raises(onegru.FormatError, match="has no GRU layer; there is nothing to quantize"):
         onegru.quantize(source, None, target)
     assert not target.exists()

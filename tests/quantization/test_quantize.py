@@ -146,7 +146,7 @@ def test_a_model(tmp_path: Path) -> None:
     assert [(item.name, item.mode, item.reason) for item in report.grus] == [
         ("first", "W8A16", ""),
         ("second", "W8A16", ""),
-        ("third", "float32", "is of float64"),
+        ("third", "float32", "has type float64"),
     ]
     assert report.weight_storage == {"first": "int8", "second": "int8"}
     assert report.activation_storage == {"first": "int16", "second": "int16"}
@@ -166,7 +166,7 @@ def test_a_model(tmp_path: Path) -> None:
     own = np.concatenate([layer.with_storage("int8", "int8")(arrays["X"])[1] for arrays in traced])
     assert report.grus[1].modes["W8A8"].snr == pytest.approx(decibels(wanted, own))
     text = str(report)
-    assert "first" in text and "is of float64" in text and f"{report.chosen.snr:.1f} dB" in text
+    assert "first" in text and "has type float64" in text and f"{report.chosen.snr:.1f} dB" in text
     lines = [line.split() for line in text.split("\n")]
     assert [words[0] for words in lines[1:-1]] == (
         ["first", "size", "time", "second", "size", "time", "third", "all", "size", "time"]
@@ -252,7 +252,7 @@ def test_lengths_that_are_missing(tmp_path: Path) -> None:
 
 def test_refusals_of_models() -> None:
     data = two_grus().SerializeToString()
-    with pytest.raises(SpecError, match=r"^source: runs by the reference"):
+    with pytest.raises(SpecError, match=r"^source: uses the reference engine"):
         onegru.quantize(onegru.load(data, engine="reference"))
     with pytest.raises(SpecError, match=r"^samples\[1\]: 'X': missing"):
         onegru.quantize(onegru.load(data), [{"X": numbers(1, 3, 2, 5)}, {}])
@@ -292,7 +292,7 @@ def test_a_file_holds_what_the_report_says(tmp_path: Path) -> None:
         SpecError, match=r"^source: no GRU node can be stored as int8: 'n' computes its weights"
     ):
         onegru.quantize(alone, samples, tmp_path / "none.onnx")
-    with pytest.raises(SpecError, match=r"^modes: \['float32'\]; must have W8A8 or W8A16"):
+    with pytest.raises(SpecError, match=r"^modes: \['float32'\]; must contain W8A8 or W8A16"):
         onegru.quantize(source, samples, tmp_path / "none.onnx", min_snr_db=1, modes=["float32"])
     assert not (tmp_path / "none.onnx").exists()
 

@@ -121,7 +121,7 @@ def test_random_inputs_give_finite_outputs(check: str, plant: str, tmp_path: Pat
 @pytest.mark.parametrize("check", CHECKS)
 def test_a_check_that_would_prove_nothing(check: str, tmp_path: Path) -> None:
     source = save(tmp_path, planted(source_of(check), never_finite))
-    words = r"of output '\w+' \d+ of \d+ numbers are finite.*, so the comparison is inconclusive.*-i"
+    words = r"of output '\w+' \d+ of \d+ numbers are finite.*, so the (check|comparison) is inconclusive.*-i"
     with pytest.raises((FormatError, SpecError), match=words):
         CHECKS[check](source, tmp_path / "target.onnx")
     assert not (tmp_path / "target.onnx").exists()
@@ -131,11 +131,11 @@ def test_outputs_that_do_not_change(tmp_path: Path) -> None:
     nodes = [gru("X", ["Y"], bias="B", name="g"), node("Sub", ["Y", "Y"], ["Z"])]
     X = value("X", "float32", ["time", "batch", I])
     source = save(tmp_path, model(graph(nodes, [X], ["Z"], weights())))
-    with pytest.raises(FormatError, match=r"no output changes as the random inputs do, .* inconclusive"):
+    with pytest.raises(FormatError, match=r"no output depends on the random inputs, .* inconclusive"):
         onegru.rewrite(source, tmp_path / "target.onnx", decompose=True)
     given = {"X": np.ones((3, 2, I), np.float32)}
     onegru.rewrite(source, tmp_path / "target.onnx", decompose=True, check=onegru.Check(inputs=given))
-    with pytest.raises(FormatError, match=r"no output changes as the random inputs do, .* inconclusive"):
+    with pytest.raises(FormatError, match=r"no output depends on the random inputs, .* inconclusive"):
         onegru.verify(source)
     assert onegru.verify(source, given, runtimes=["onnxruntime"]).input_dependent is None
 
@@ -214,7 +214,7 @@ def test_a_check_with_lengths_uses_every_weight(tmp_path: Path) -> None:
     infos = [value("X", "float32", ["time", "batch", I]), value("l", "int64", ["batch"])]
     known = weights()
     one, other = (model(graph(nodes, infos, ["Y"], {**known, "R": known["R"] * c})) for c in (1, -7))
-    with pytest.raises(FormatError, match="differs from the source's"):
+    with pytest.raises(FormatError, match="differs from the source"):
         compared(save(tmp_path, one), other)
 
 
@@ -320,7 +320,7 @@ def test_lists_of_arrays_are_compared_by_their_numbers(tmp_path: Path) -> None:
     (report,) = onegru.rewrite(source, tmp_path / "target.onnx", decompose=True).outputs
     assert report.name == "Z" and report.max_abs < 1e-6 and report.compared > 50
     other = {**weights(), "B": weights()["B"] + np.float32(1e-4)}
-    with pytest.raises(FormatError, match=r"item \d of output 'Z' in onegru differs from the source's by"):
+    with pytest.raises(FormatError, match=r"item \d of output 'Z' in onegru differs from the source by"):
         compared(source, model(graph(split, [X], [Z], other)))
     never = [gru("X", ["y"], bias="B", name="g"), *never_finite("y", "Y"), split[1]]
     source = save(tmp_path, model(graph(never, [X], [Z], {**weights(), **ONE})))
@@ -342,7 +342,7 @@ def test_tiny_outputs_are_compared_by_their_size(tmp_path: Path) -> None:
     (report,) = onegru.rewrite(source, tmp_path / "target.onnx", decompose=True).outputs
     assert report.max_abs < 1e-13 and report.tolerance < 1e-10
     fault = scaled(B=weights()["B"] * 2)
-    with pytest.raises(FormatError, match="'Y' in onegru differs from the source's by"):
+    with pytest.raises(FormatError, match="'Y' in onegru differs from the source by"):
         compared(source, fault)
     compared(source, fault, tolerance=1e-6)
     assert onegru.verify(source).agrees
@@ -363,7 +363,7 @@ def test_each_of_many_words_is_compared(tmp_path: Path) -> None:
     source = save(tmp_path, spoken(words))
     compared(source, spoken(words))
     words[1000] = "another"
-    with pytest.raises(FormatError, match="'words' in onegru differs from the source's"):
+    with pytest.raises(FormatError, match="'words' in onegru differs from the source"):
         compared(source, spoken(words))
 
 
@@ -407,7 +407,7 @@ def test_rounding_is_allowed_and_faults_are_not(scale: float, tmp_path: Path) ->
     }
     for wrong in faults.values():
         for inputs in (None, {"X": x}):
-            with pytest.raises(FormatError, match=r"differs from the source's by"):
+            with pytest.raises(FormatError, match=r"differs from the source by"):
                 compared(
                     source, plain(I=64, H=128, **{**known, "W": wrong.astype(np.float32)}), inputs=inputs
                 )

@@ -93,7 +93,7 @@ def test_they_become_constants(make: Callable[[str, Array], Part], rewriting: st
     reports = [
         REWRITINGS[rewriting](path, target) for path, target in zip((source, plain), targets, strict=True)
     ]
-    assert "weights that nodes compute from constants are constants now" in reports[0].notes
+    assert "weights that nodes compute from constants are now constants" in reports[0].notes
     assert reports[0].nodes == reports[1].nodes
     first, second = (onegru.load(target).run({"X": X}) for target in targets)
     for name, array in second.items():

@@ -68,7 +68,7 @@ def test_more_than_a_file_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for module in (validate, external_data):
         monkeypatch.setattr(module, "external_bytes", small)
     made = onegru.rewrite(source, tmp_path / "new.onnx", layout=1)
-    assert made.notes == ("external data of 1 tensor stay outside of the file",)
+    assert made.notes == ("external data of 1 tensor stay outside the file",)
     onegru.make_streaming(source, tmp_path / "streaming.onnx")
     onegru.rewrite(source, tmp_path / "decomposed.onnx", decompose=True)
     wanted = expected(source, IDS)
@@ -135,7 +135,9 @@ def test_nothing_is_written_that_fails_the_check(tmp_path: Path, few: int) -> No
 def test_a_file_that_holds_the_data_is_not_replaced(tmp_path: Path, few: int) -> None:
     source = embedded(tmp_path, few, "data.onnx")
     before = (tmp_path / "data.onnx").read_bytes()
-    with pytest.raises(onegru.SpecError, match=r"^target: '.*data\.onnx' holds external data; must be anoth"):
+    with pytest.raises(
+        onegru.SpecError, match=r"^target: '.*data\.onnx' contains external data; must be anoth"
+    ):
         onegru.rewrite(source, tmp_path / "data.onnx", layout=1)
     assert (tmp_path / "data.onnx").read_bytes() == before
 
@@ -188,7 +190,7 @@ def test_checked_in_a_runtime(tmp_path: Path, few: int, runtime: str) -> None:
     made = onegru.rewrite(source, tmp_path / "new.onnx", runtime=runtime, opset=18)  # type: ignore[arg-type]
     runs = {report.runtime for report in made.outputs}
     assert runs == ({"onegru", "onnxruntime"} if runtime == "onnxruntime" else {"onegru"})
-    unchecked = "not checked in openvino, which reads no external data of a model in memory"
+    unchecked = "not checked in openvino, which cannot read external data of a model in memory"
     assert (unchecked in made.notes) == (runtime == "openvino")
 
 
@@ -197,7 +199,7 @@ def test_fused(tmp_path: Path, few: int) -> None:
     (tmp_path / "other").mkdir()
     onegru.rewrite(source, source.with_name("decomposed.onnx"), decompose=True)
     found = onegru.fuse(source.with_name("decomposed.onnx"), tmp_path / "other" / "fused.onnx")
-    assert found.notes == ("external data of 1 tensor stay outside of the file",)
+    assert found.notes == ("external data of 1 tensor stay outside the file",)
     assert locations(tmp_path / "other" / "fused.onnx") == ["big.bin"]
     assert_close(onegru.load(tmp_path / "other" / "fused.onnx").run(IDS), expected(source, IDS), 1e-5)
 
@@ -205,5 +207,5 @@ def test_fused(tmp_path: Path, few: int) -> None:
 def test_what_one_file_can_hold_comes_into_it(tmp_path: Path) -> None:
     source = embedded(tmp_path / "source", 10)
     made = onegru.rewrite(source, tmp_path / "new.onnx", layout=1)
-    assert made.notes == ("external data of 1 tensors are now within the file",)
+    assert made.notes == ("external data of 1 tensors are now in the file",)
     assert not locations(tmp_path / "new.onnx")

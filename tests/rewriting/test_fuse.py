@@ -114,7 +114,7 @@ def test_external_data_come_into_the_file(tmp_path: Path) -> None:
     source, target = tmp_path / "source" / "model.onnx", tmp_path / "target.onnx"
     onnx.save_model(case.model, str(source), save_as_external_data=True, size_threshold=100, location="w.bin")
     report = onegru.fuse(source, target)
-    assert "are now within the file" in report.notes[0]
+    assert "are now in the file" in report.notes[0]
     (tmp_path / "source" / "w.bin").unlink()
     assert_computes(onegru.load(target), case)
 
@@ -186,7 +186,7 @@ def test_rewriting_alone_fuses_nothing(tmp_path: Path) -> None:
     """But who asks is told what to do first."""
     source, target = saved(tmp_path, case_of("chain")), tmp_path / "target.onnx"
     hint = r"; \d decomposed GRUs?: `onegru fuse` replaces (it|them) with"
-    with pytest.raises(onegru.FormatError, match=f"holds no GRU node{hint}"):
+    with pytest.raises(onegru.FormatError, match=f"has no GRU node{hint}"):
         onegru.rewrite(source, target)
     with pytest.raises(onegru.SpecError, match=f"has no GRU node{hint}"):
         read_source(source)
@@ -348,7 +348,7 @@ def test_a_result_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytes
         return found
 
     monkeypatch.setattr(fuse_module, "replace_decomposed", worse)
-    with pytest.raises(onegru.FormatError, match=r"not written: output .* differs from the source's by"):
+    with pytest.raises(onegru.FormatError, match=r"not written: output .* differs from the source by"):
         onegru.fuse(saved(tmp_path, case_of("chain")), tmp_path / "target.onnx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx"]
 

@@ -190,7 +190,7 @@ def test_functions_that_hold_grus(tmp_path: Path) -> None:
     proto = graph(nodes, [value("X", shape=["T", "N", I])], [value("Y", shape=[None] * 4)], weights())
     source = model(proto, functions=[function], domains={"own": 1})
     report, target = rewritten(tmp_path, source, decompose=True)
-    assert "functions that hold GRU nodes" in report.notes[0]
+    assert "functions that contain GRU nodes" in report.notes[0]
     feeds = {"X": numbers(1, T, B, I)}
     wanted = expected(tmp_path / "model.onnx", feeds)
     assert_close(onnxruntime_results(target, feeds), wanted, 1e-6)
@@ -249,7 +249,7 @@ def test_external_data_come_into_the_file(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     target = tmp_path / "elsewhere" / "target.onnx"
     report = rewrite(path, target, opset=22)
-    assert report.notes == ("external data of 3 tensors are now within the file",)
+    assert report.notes == ("external data of 3 tensors are now in the file",)
     feeds = {"X": numbers(1, T, B, I)}
     assert_close(onegru.load(target).run(feeds), expected(path, feeds), 1e-6)
 

@@ -100,7 +100,7 @@ def test_newer_attributes_at_their_defaults(tmp_path: Path) -> None:
     assert [len(item.attribute) for item in target.graph.node[:2]] == [0, 0]
     refused = model(proto, opset=18)
     refused.graph.node[1].attribute[0].i = 1
-    with pytest.raises(onegru.FormatError, match="Reshape node 'reshape': cannot be brought"):
+    with pytest.raises(onegru.FormatError, match="Reshape node 'reshape': cannot be converted"):
         rewrite(save(tmp_path, refused), tmp_path / "target.onnx", opset=13)
 
 
@@ -131,6 +131,6 @@ def test_what_cannot_be_converted_is_named(tmp_path: Path) -> None:
     ]
     constants = {**weights(), "scale": numbers(4, I)}
     source = model(graph(nodes, [value("x", shape=["T", "N", I])], ["Y"], constants), opset=17)
-    with pytest.raises(onegru.FormatError, match="LayerNormalization node 'norm': cannot be brought"):
+    with pytest.raises(onegru.FormatError, match="LayerNormalization node 'norm': cannot be converted"):
         rewrite(save(tmp_path, source), tmp_path / "target.onnx", opset=13)
     assert not (tmp_path / "target.onnx").exists()

@@ -75,7 +75,7 @@ def test_decompose_few_steps(case: Case, steps: int, tmp_path: Path) -> None:
     """A fixed, small number of steps needs no loop, and asks for no shape, whatever the batch."""
     source = with_steps(case, steps)
     report, target = rewritten(tmp_path, source, decompose=True)
-    assert report.nodes[0].done == ("expressed with other operators, step by step",)
+    assert report.nodes[0].done == ("decomposed into other operators, step by step",)
     assert not {item.op_type for item in target.graph.node} & LOOPS
     others = ("onnxruntime",) if case.dtype == "float64" else ("onnxruntime", "openvino")
     for rows in (B, 1):
@@ -105,7 +105,7 @@ def test_a_wrong_number_of_steps_fails(tmp_path: Path) -> None:
     source = Case("plain", present=("Y",)).build()
     source.graph.value_info.append(value("X", shape=[2, "rows", I]))
     report, target = rewritten(tmp_path, source, decompose=True, check=False)
-    assert report.nodes[0].done == ("expressed with other operators, step by step",)
+    assert report.nodes[0].done == ("decomposed into other operators, step by step",)
     with pytest.raises(Exception, match=r"[Ss]plit"):
         onnxruntime_results(target, {"x": numbers(50, 5, B, 2)})
 
@@ -209,7 +209,7 @@ def test_given_inputs_and_sizes(tmp_path: Path) -> None:
     constants = {**weights(), "shape": np.array([10, 3, I])}
     source = model(graph(nodes, [value("x", shape=["K"])], [value("Y", shape=[None] * 4)], constants))
     path = save(tmp_path, source)
-    with pytest.raises(onegru.FormatError, match=r"does not run on random inputs .* give inputs or dims"):
+    with pytest.raises(onegru.FormatError, match=r"does not run on random inputs .* pass inputs or dims"):
         rewrite(path, tmp_path / "target.onnx", opset=22)
     assert rewrite(path, tmp_path / "target.onnx", opset=22, check=onegru.Check(dims={"K": 150})).outputs
     assert rewrite(
@@ -258,8 +258,8 @@ def test_bfloat16(tmp_path: Path) -> None:
     outputs = [value("Y", "bfloat16", [None] * 4)]
     source = model(graph(nodes, inputs, outputs, weights(D=2, dtype="bfloat16")), opset=22)
     report, _ = rewritten(tmp_path, source, runtime="onnxruntime")
-    assert report.notes == ("not checked in onnxruntime, which takes no bfloat16 arrays",)
-    assert report.nodes[0].done == ("expressed with other operators, with 2 Scans",)
+    assert report.notes == ("not checked in onnxruntime, which does not accept bfloat16 arrays",)
+    assert report.nodes[0].done == ("decomposed into other operators, with 2 Scans",)
     feeds = {"X": numbers(1, T, B, I, dtype="bfloat16")}
     wanted = {"Y": expected(tmp_path / "model.onnx", feeds)["Y"].astype(np.float32)}
     found = {"Y": onegru.load(tmp_path / "target.onnx").run(feeds)["Y"].astype(np.float32)}

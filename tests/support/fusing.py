@@ -20,7 +20,7 @@ from onegru.fusion.search import Search
 
 Array = NDArray[Any]
 
-DEFECT = "a defect of onegru"
+DEFECT = "a bug in onegru"
 GRUS = ("GRU", "AUGRU")
 LOOPS = ("Loop", "Scan")
 

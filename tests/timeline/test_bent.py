@@ -855,7 +855,10 @@ def verdict(seed: int, folder: Path, names: list[str]) -> tuple[str, str]:
     try:
         onegru.make_streaming(source, target, delay=True, check=False, time={"X": 2})
     except SpecError as error:
-        assert "cannot run in chunks, as" in str(error) or "has nothing to carry" in str(error), (name, error)
+        assert "cannot run in chunks, as" in str(error) or "has no state to carry" in str(error), (
+            name,
+            error,
+        )
         return name, "refused"
     may_stream = not names or name in _MAY_STREAM or (net.fixed and name in _MAY_STREAM_FIXED)
     found = "equal" if may_stream else "equal by chance"

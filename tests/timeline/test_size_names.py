@@ -120,7 +120,7 @@ def test_a_number_of_steps_that_inputs_leave_open(declared: int, tmp_path: Path)
     with pytest.raises(SpecError, match=refusal):
         onegru.load(source).stream(rewrite=True)
     report = onegru.make_streaming(source, target, check=onegru.Check(dims={"time": T}))
-    assert report.notes[0] == f"the source takes {T} steps in each run, though its inputs leave it open"
+    assert report.notes[0] == f"the source needs {T} steps in each run, although its time axis is dynamic"
     model, rng = onegru.load(target), np.random.default_rng(2)
     for rows in (1, 3):
         X = rng.standard_normal((rows, C, T)).astype(np.float32)
@@ -141,7 +141,9 @@ def test_blocks_of_time_are_no_number_of_steps(tmp_path: Path) -> None:
     net.last = net.back(net.add("Reshape", net.swapped(net.gru(), (0, 2, 1)), net.add("Shape", rows)))
     net.last = net.add("Add", net.last, whole)
     source = save(tmp_path, net.whole("batch", 17))
-    with pytest.raises(FormatError, match=f"the source takes {2 * T} steps as well as the {T}"):
+    with pytest.raises(
+        FormatError, match=f"the source accepts {2 * T} steps, although its file specifies {T}"
+    ):
         onegru.make_streaming(source, tmp_path / "t.onnx", check=onegru.Check(dims={"time": T}))
 
 
@@ -154,9 +156,7 @@ def test_sizes_that_are_declared_for_one_number_of_steps(tmp_path: Path) -> None
     proto = net.whole(B, 17)
     proto.graph.value_info.append(value(rows, shape=[B, T, C]))
     (dim,) = proto.graph.output[0].type.tensor_type.shape.dim[2:]
-    with pytest.raises(
-        FormatError, match=r"if it takes one number of steps, say which \(dims, --dim time=N\)"
-    ):
+    with pytest.raises(FormatError, match=r"if the number of steps is fixed, pass it \(dims, --dim time=N\)"):
         onegru.make_streaming(save(tmp_path, proto), tmp_path / "t.onnx")
     check = onegru.Check(dims={"time": T})
     (report,) = onegru.make_streaming(tmp_path / "model.onnx", tmp_path / "t.onnx", check=check).outputs

@@ -1,1 +1,1 @@
-"""GRUs that are decomposed into other operators: found, checked, replaced with GRU nodes."""
+"""Find decomposed GRUs, check them, and replace them by GRU nodes."""

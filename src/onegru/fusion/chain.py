@@ -1,4 +1,4 @@
-"""Cells, and chains of them, that become GRU nodes."""
+"""Replace cells, and chains of cells, by GRU nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from onegru.fusion.nodes.sources import Sliced, Source, before, over_time
 
 
 def replace_cells(graph: Graph) -> dict[str, str]:
-    """Replace the cells that pass the numeric check; returns why other candidates do not match, by output."""
+    """Replace cells that pass the numeric check; return why other candidates do not match, by output."""
     cells = _Cells(graph)
     found, misses = cells.find()
     for chain in cells.chains(found):
@@ -38,9 +38,9 @@ class _Found:
     """A cell in a graph."""
 
     cell: Cell  # the cell
-    ops: list[Op]  # the operators between its state and its new state, which it replaces
-    zeroed: list[str]  # values that are its new state, zero where the step is off
-    twin: str = ""  # another value that is its new state, as Keras passes on its output as well; "" for none
+    ops: list[Op]  # the operators between its state and its new state, which the node replaces
+    zeroed: list[str]  # values that are its new state, or zero for masked steps
+    twin: str = ""  # another value equal to its new state, as Keras also passes on its output; "" for none
 
 
 class _Cells:
@@ -51,7 +51,7 @@ class _Cells:
         self.quantized = QuantizedCells(graph.flow)
 
     def find(self) -> tuple[dict[str, _Found], dict[str, str]]:
-        """The cells, by their outputs, and why other candidates do not match."""
+        """Return the cells, by output, and why other candidates do not match."""
         found: dict[str, _Found] = {}
         misses: dict[str, str] = {}
         needed = needed_values(self.graph.flow)
@@ -66,7 +66,7 @@ class _Cells:
                         found[name] = item
                 except MissError as error:
                     misses[name] = str(error)
-        # What is a cell with a mask is one without, further inside.
+        # A cell with a mask contains a cell without a mask.
         for output, item in list(found.items()):
             for name in {name for op in item.ops for name in op.outputs} - {output}:
                 found.pop(name, None)
@@ -78,10 +78,10 @@ class _Cells:
         return found, {name: reason for name, reason in misses.items() if name not in inside}
 
     def _find(self, op: Op, name: str) -> _Found | None:
-        """The cell that an operator gives as `name`; None if nothing there looks like one."""
+        """Return the cell with output `name`; None if no cell is recognizable there."""
         cell = find_cell(self.graph.at, name) if self._may_blend(op) else None
         if cell is None and (kind := self.quantized.product_of(op)):
-            raise MissError(f"its products are quantized ({kind}); fuse the model before it is quantized")
+            raise MissError(f"its matmuls are quantized ({kind}); fuse the model before you quantize it")
         if cell is None:
             return None
         if reason := self._why_not(cell):
@@ -91,9 +91,9 @@ class _Cells:
         return _Found(cell, ops, self._zeroed(cell, ops), twin)
 
     def _why_not(self, cell: Cell) -> str:
-        """Why a cell does not become a node; empty if it does."""
+        """Return why a cell does not become a node; empty if it does."""
         if cell.lacks_products and not is_zero(self.graph.flow, cell.state.name):
-            return "it takes no product of its state with constants"
+            return "it does not multiply its state with constant weights"
         return self.graph.search.allows(cell)
 
     def _may_blend(self, op: Op) -> bool:
@@ -106,13 +106,13 @@ class _Cells:
         if name not in flow.outputs and all(other.kind == "Shape" for other in flow.consumers[name]):
             return False  # only its shape counts
         if op.kind != "Where" and any(flow.constant(item) is not None for item in inputs):
-            return False  # which no blend takes
+            return False  # a blend has no constants
         producers = [flow.producer(flow.resolve(item)) for item in inputs]
         kinds = {"" if producer is None else producer.kind for producer in producers}
         return op.kind == "Where" or bool(kinds & {"Mul", "Div"})
 
     def _region(self, cell: Cell) -> list[Op]:
-        """The operators that depend on a cell's state and lead to its new one, in order."""
+        """Return the operators from a cell's state to its new state, in order."""
         flow = self.graph.flow
         views = [cell.state, *cell.inputs, *(mask.view for mask in cell.masks)]
         views += [cell.attention] if cell.attention else []
@@ -139,7 +139,7 @@ class _Cells:
         return sorted(ops.values(), key=flow.position)
 
     def _zeroed(self, cell: Cell, ops: list[Op]) -> list[str]:
-        """Values that are the new state, zero where the step is off; what leads to them is added to `ops`."""
+        """Return values that are the new state or zero for masked steps; add their operators to `ops`."""
         if not cell.masks:
             return []
         wanted = zeroed_state(self.graph.at, cell)
@@ -159,7 +159,7 @@ class _Cells:
         return found
 
     def _add_twin(self, cell: Cell, ops: list[Op]) -> str:
-        """Another value that is the new state, and counts as it in later steps; it is added to `ops`."""
+        """Find another value equal to the new state, for use in later steps; add its operators to `ops`."""
         at, known = self.graph.at, set(map(id, ops))
         near = [other for op in ops for other in self._consumers(op)] if cell.masks else []
         near += [other for op in near if op.kind == "Mul" for other in self._consumers(op)]
@@ -172,7 +172,7 @@ class _Cells:
                 ops += [op for op in made if op and id(op) not in known and not taken.isdisjoint(op.inputs)]
                 ops.append(last)
                 at.twins[last.outputs[0]] = cell.output
-                at.boundaries.add(cell.output)  # which products may take under the other name
+                at.boundaries.add(cell.output)  # matmuls may use it by the other name
                 return last.outputs[0]
         return ""
 
@@ -180,24 +180,24 @@ class _Cells:
         return [other for name in op.outputs for other in self.graph.flow.consumers.get(name, ())]
 
     def _looked_into(self, ops: list[Op], outputs: set[str]) -> str:
-        """Which value within a cell others take; "" if none."""
+        """Return which inner value of a cell is used elsewhere; "" if none."""
         inner = set(map(id, ops))
         for op in ops:
             for name in op.outputs:
                 if not name or name in outputs:
                     continue
                 if name in self.graph.flow.outputs:
-                    return f"{name!r}, which it computes on the way, is an output as well"
+                    return f"its inner value {name!r} is also an output"
                 for consumer in self.graph.flow.consumers.get(name, ()):
                     if id(consumer) not in inner and consumer.kind != "Shape":
                         words = f"{consumer.kind} node {consumer.name!r}" if consumer.name else consumer.kind
-                        return f"{name!r}, which it computes on the way, is taken by {words} as well"
+                        return f"its inner value {name!r} is also used by {words}"
         return ""
 
     # Chains
 
     def chains(self, found: dict[str, _Found]) -> list[list[str]]:
-        """The cells in chains, by what they give: each takes the state that the one before gives."""
+        """Return chains of cells, by output; each cell uses the state of the cell before."""
         followers: dict[str, list[str]] = {}
         for output, item in found.items():
             followers.setdefault(self.graph.flow.resolve(item.cell.state.name), []).append(output)
@@ -211,7 +211,7 @@ class _Cells:
             is_float64 = self.graph.dtype_of(first) == "float64"
             if second.computes_as(first, is_float64=is_float64):
                 return after[0]
-            starts = is_zero(self.graph.flow, first.state.name)  # where exporters leave out products with h
+            starts = is_zero(self.graph.flow, first.state.name)  # exporters omit matmuls with h there
             is_next = starts and second.computes_as(first, is_float64=is_float64, from_zero=True)
             return after[0] if is_next else None
 
@@ -227,7 +227,7 @@ class _Cells:
         return self._independent(chains, found)
 
     def _independent(self, chains: list[list[str]], found: dict[str, _Found]) -> list[list[str]]:
-        """The chains; one whose inputs depend on its own states is cells apart."""
+        """Split the chains with inputs that depend on their own states into single cells."""
         bits = {name: 1 << number for number, chain in enumerate(chains) if len(chain) > 1 for name in chain}
         below: dict[str, int] = {}
         for op in self.graph.flow.ops if bits else ():
@@ -248,13 +248,13 @@ class _Cells:
         return result
 
     def replace(self, chain: list[_Found]) -> None:
-        """Replace a chain of cells, once the numeric check passes."""
+        """Replace a chain of cells if the numeric check passes."""
         longer = self._with_step_from_zero(chain)
         if longer is None or not self._try(longer):
             self._try(chain)
 
     def _try(self, chain: list[_Found]) -> bool:
-        """Replace a chain; whether that could be done."""
+        """Replace a chain; return whether it was possible."""
         first, last = chain[0].cell, chain[-1].cell
         removed = [op for item in chain for op in item.ops]
         emitter = self.graph.emitter(last.output, self.graph.dtype_of(last))
@@ -275,7 +275,7 @@ class _Cells:
         return False
 
     def _with_step_from_zero(self, chain: list[_Found]) -> list[_Found] | None:
-        """The chain and a step before it that an exporter has computed with zeros; None if there is none."""
+        """Add an earlier step that an exporter computed from zeros; None if there is none."""
         first, second = chain[0].cell, chain[1].cell if len(chain) > 1 else None
         state = self.graph.flow.resolve(first.state.name)
         op = self.graph.flow.producers.get(state)
@@ -323,7 +323,7 @@ class _Chain:
         self.zeros = self._used(self.zeroed) if all(self.zeroed) else _Used([], [])
         for item in chain:
             if any(self._is_taken(name, set()) for name in item.zeroed[:-1]):
-                raise MissError("its states are zeroed in more ways than one")
+                raise MissError("its states are zeroed in several ways")
         self.taken = bool(self.states or self.zeros or self.doubles)
         self.Y = ""
 
@@ -331,7 +331,7 @@ class _Chain:
         return over_time(self.graph.at, views)
 
     def _used(self, order: list[str]) -> _Used:
-        """Who takes the states: stacks of all of them, and those that take one."""
+        """Return the users of the states: stacks of all states, and users of single states."""
         stacks = self._stacks_of(order)
         within = {id(op) for op, ops in stacks for op in (op, *ops)}
         return _Used([op for op, _ in stacks], [name for name in order if self._is_taken(name, within)])
@@ -342,9 +342,9 @@ class _Chain:
         return name in flow.outputs or any(id(op) not in known for op in flow.consumers.get(name, ()))
 
     def emit(self) -> int:
-        """Add the node, and what gives the values that others take; returns the width of x."""
+        """Add the node, and operators for the values that others use; return the width of x."""
         emitter, graph = self.emitter, self.graph
-        # The last cell's parameters, as the first may lack what a state of zeros needs not.
+        # The last cell's parameters, because the first may lack those that a zero state does not need.
         first = replace(self.cells[-1], state=self.cells[0].state)
         last = self.outputs[-1]
         asked = set()
@@ -375,7 +375,7 @@ class _Chain:
         return width
 
     def _give(self, order: list[str], used: _Used, Y: str, known: dict[str, str]) -> None:
-        """Give the values that others take."""
+        """Add operators for the values that others use."""
         emitter = self.emitter
         for name in used.single:
             shape = emitter.shape(name)
@@ -387,14 +387,14 @@ class _Chain:
             place_stack(emitter, value, op.outputs[0], op.attributes["axis"])
 
     def _piece(self, name: str) -> str:
-        """The state that a piece of a stack is, with one more axis or as it is."""
+        """Return the state that a piece of a stack contains, with or without a new axis."""
         op = self.graph.flow.producer(name)
         if op is not None and op.kind in ("Unsqueeze", "Reshape"):
             return self.graph.flow.resolve(op.inputs[0])
         return self.graph.flow.resolve(name)
 
     def _stacks_of(self, order: list[str]) -> list[tuple[Op, list[Op]]]:
-        """The operators that put all states side by side, and what adds the new axis to each."""
+        """Return the operators that stack all states, and the operators that add the new axis to each."""
         flow = self.graph.flow
         found: list[tuple[Op, list[Op]]] = []
         if len(order) < 2 or not all(order):
@@ -417,7 +417,7 @@ class _Chain:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Used:
-    """Who takes the states of a chain."""
+    """Users of the states of a chain."""
 
     stacks: list[Op]  # what puts all of them side by side
     single: list[str]  # those that are taken one by one

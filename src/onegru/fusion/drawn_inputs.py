@@ -1,4 +1,4 @@
-"""Numbers that operators are run with: random ones, in arrays of sizes that fit the operators."""
+"""Generate random inputs for operators, with sizes that fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_ELEMENTS = 2**24
 
 
 def least_sizes(flow: Flow, ops: Iterable[Op]) -> dict[Size, int]:
-    """How large open axes are at least of which operators take the elements at certain places."""
+    """Return the smallest sizes of dynamic axes that operators index at fixed positions."""
     least: dict[Size, int] = {}
     for op in ops:
         shape, call = flow.shape(op.inputs[0]) if op.inputs else None, Call(op, flow)
@@ -38,13 +38,13 @@ def least_sizes(flow: Flow, ops: Iterable[Op]) -> dict[Size, int]:
 
 
 def random(flow: Flow, name: str, sizes: Sizes, rng: np.random.Generator, factor: float) -> Array:
-    """A constant as it is, or random numbers of a value's type and shape, about as large as `factor`."""
+    """Return a constant unchanged, or random values of a value's type and shape, scaled by `factor`."""
     array = flow.constant(name)
     if array is not None:
         return array.astype(np.float64) if array.dtype.kind == "f" else array
     shape = flow.shape(name)
     if shape is None:
-        raise UnknownError(f"the shape of {name!r} is not known")
+        raise UnknownError(f"the shape of {name!r} is unknown")
     numbers = sizes.shape(shape)
     if np.prod(numbers, dtype=float) > _MOST_ELEMENTS:
         raise UnknownError(f"{name!r} is too large")
@@ -61,7 +61,7 @@ def random(flow: Flow, name: str, sizes: Sizes, rng: np.random.Generator, factor
 def loop_index(
     flow: Flow, name: str, sizes: Sizes, indices: Mapping[str, LoopIndex] | None, iteration: int
 ) -> Array:
-    """An index of one of the first iterations."""
+    """Return the loop index of one of the first iterations."""
     index = (indices or {})[name]
     number = index.base + index.sign * iteration + (sizes.of(index.size) if index.size != 0 else 0)
     return np.full(sizes.shape(flow.shape(name) or ()), number, np.int64)

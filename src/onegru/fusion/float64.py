@@ -1,4 +1,4 @@
-"""Operators computed in float64, by the values that they take."""
+"""Compute operators in float64."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from onegru.operators.lowering import lower
 from onegru.operators.openvino import CELLS
 from onegru.operators.schema import WEIGHTS, Port
 
-#: The kinds of the nodes that cells become.
+#: The kinds of nodes that replace cells.
 NODES = ("GRU", "onegru::AUGRU")
-#: How large sizes are that a graph leaves open, at least.
+#: The smallest size for dynamic dimensions.
 STEPS = 4
 
 
@@ -43,11 +43,11 @@ class Values(dict[str, Array]):
 
 
 class UnknownError(Exception):
-    """Something cannot be computed here."""
+    """A value cannot be computed."""
 
 
 class Sizes(dict[str, int]):
-    """A number for each size that has a name."""
+    """A number for each named size."""
 
     def __init__(self, equal: bool = False, least: Mapping[Size, int] | None = None) -> None:
         super().__init__()
@@ -55,14 +55,14 @@ class Sizes(dict[str, int]):
         self.least = least or {}
 
     def of(self, size: Size) -> int:
-        """The number of a size."""
+        """Return the number for a size."""
         if isinstance(size, int):
             return size
         least = max(self.least.values(), default=0) if self.equal else self.least.get(size, 0)
         return self.setdefault(size, max(least, STEPS + (0 if self.equal else len(self) % 3)))
 
     def shape(self, shape: Shape) -> tuple[int, ...]:
-        """The numbers of a shape."""
+        """Return the numbers for a shape."""
         return tuple(map(self.of, shape))
 
 
@@ -88,7 +88,7 @@ def run(
             if array is None and (resolved := flow.resolve(name)) in values:
                 array = values[resolved]
             if array is None:
-                raise UnknownError(f"{name!r} is not known")
+                raise UnknownError(f"{name!r} is unknown")
             values[name] = array.astype(np.float64) if array.dtype.kind == "f" else array
         return values[name]
 
@@ -102,7 +102,7 @@ def run(
 
 
 def evaluate(op: Op, inputs: list[Array | None], values: Values) -> None:
-    """Compute an operator in float64, and add what it gives to the values."""
+    """Compute an operator in float64, and add its outputs to the values."""
     if values.kinks is not None:
         values.kinks.note(op, inputs)
     if op.kind == "Shape" and inputs[0] is not None:
@@ -134,7 +134,7 @@ def evaluate(op: Op, inputs: list[Array | None], values: Values) -> None:
 
 
 def _cell(op: Op, inputs: list[Array | None], values: Values) -> Array:
-    """A layer of one step by the float64 reference."""
+    """Compute a cell layer with the float64 reference engine."""
     operator = CELLS[op.kind]
     given = {port.name: np.asarray(array) for port, array in zip(operator.inputs, inputs, strict=False)}
     try:
@@ -152,7 +152,7 @@ def _cell(op: Op, inputs: list[Array | None], values: Values) -> Array:
 
 
 def _gru(op: Op, inputs: list[Array | None]) -> list[Array]:
-    """A GRU by the float64 reference."""
+    """Compute a GRU with the float64 reference engine."""
     given: list[Array | None] = [*inputs, *[None] * (7 - len(inputs))]
     X, W, R, B, lengths, initial_h, A = given
     options: dict[str, Any] = {
@@ -175,6 +175,6 @@ def _gru(op: Op, inputs: list[Array | None]) -> list[Array]:
     attention = None if A is None else np.asarray(A, np.float64)[..., 0]
     try:
         Y, Y_h = layer(np.asarray(X, np.float64), state, sequence_lens=lengths, attention=attention)
-    except SpecError as error:  # sizes that need not fit each other
+    except SpecError as error:  # random sizes may not fit each other
         raise UnknownError(str(error)) from error
     return [np.asarray(Y), np.asarray(Y_h)]

@@ -1,4 +1,4 @@
-"""A first step that an exporter has computed with a state of zeros, recognised by the step after it."""
+"""Recognize a first step that an exporter computed from a zero state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onegru.fusion.nodes.sources import before, path
 
 
 def is_step_from_zero(at: Expressions, name: str, first: Cell, second: Cell) -> bool:
-    """Whether a value is what a cell computes from a state of zeros, one step before that cell."""
+    """Whether a value is the result of a cell with a zero state, one step before `first`."""
     state = at.flow.resolve(first.state.name)
     places = [*first.inputs, *([first.attention] if first.attention else [])]
     later = [*second.inputs, *([second.attention] if second.attention else [])]
@@ -47,14 +47,14 @@ def is_step_from_zero(at: Expressions, name: str, first: Cell, second: Cell) -> 
 
 
 def _source(at: Expressions, view: View) -> Polynomial:
-    """A view as an atom, one for all views of the same elements; 0 if it is a state of zeros."""
+    """Return a view as an atom, shared by all views of the same elements; 0 for a zero state."""
     return constant(0) if is_zero(at.flow, view.name) else at.atom(path(at, view)[-1])
 
 
 class _Substituted:
-    """Polynomials with other values instead of theirs.
+    """Polynomials with substituted values.
 
-    Products with matrices of equal content become one, however a model keeps them.
+    Matmuls with matrices of equal content become one, regardless of their storage in the model.
     """
 
     def __init__(self, at: Expressions, value: Callable[[View], Polynomial]) -> None:
@@ -71,7 +71,7 @@ class _Substituted:
             result = add(result, term)
         return result
 
-    @answered_once("_known", lambda at, number: constant(0))  # atoms are of older ones alone
+    @answered_once("_known", lambda at, number: constant(0))  # atoms depend only on older atoms
     def _atom(self, number: int) -> Polynomial:
         atom = self.algebra.atoms[number]
         return self.value(atom.place) if atom.kind == "value" else self._function(atom)

@@ -1,4 +1,4 @@
-"""Decomposed recurrences, replaced by GRU nodes: cells, chains of them, and loops."""
+"""Replace decomposed recurrences by GRU nodes: cells, chains and loops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onegru.fusion.whole import replace_loop
 
 
 def fuse_flow(flow: Flow, search: Search) -> None:
-    """Replace the recurrences that a graph and its bodies hold, and note them in `search`."""
+    """Replace the recurrences in a graph and its subgraphs, and record them in `search`."""
     search.total = sum(1 for _ in _all_ops(flow))
     _fuse(Graph(flow, search))
     if search.progress is not None:
@@ -35,7 +35,7 @@ def _all_ops(flow: Flow) -> Iterable[Op]:
 
 
 def _fuse(graph: Graph) -> None:
-    """Replace what a graph holds."""
+    """Replace the recurrences in a graph."""
     alive = needed_values(graph.flow)
     for op in graph.flow.ops:
         for body in () if alive.isdisjoint(op.outputs) else op.bodies.values():
@@ -48,14 +48,14 @@ def _fuse(graph: Graph) -> None:
         join(graph.flow, graph.search)
     for name, reason in misses.items():
         now = graph.flow.producers.get(name)
-        if now is not None and now.origin is not None:  # not a first step that has gone with the others
+        if now is not None and now.origin is not None:  # not a first step that was replaced with the others
             graph.miss(name, reason)
 
 
 def _fuse_body(graph: Graph, op: Op, body: Flow, place: str) -> None:
     loop = read_loop(graph.flow, op)
     if loop is None:
-        if takes_parts(graph.flow, op):  # which OpenVINO gets wrong with a GRUCell in the body
+        if takes_parts(graph.flow, op):  # OpenVINO computes this incorrectly with a GRUCell in the body
             return
         _fuse(Graph(body, graph.search))
         return
@@ -68,6 +68,6 @@ def _fuse_body(graph: Graph, op: Op, body: Flow, place: str) -> None:
         _fuse(Graph(body, graph.search, Expressions(body, graph.search.algebra, loop.indices)))
         reasons = {item.reason for item in graph.search.near_misses[missed:]}
         if str(error) and len(graph.search.fused) > before:
-            graph.miss(place, f"only its cell was replaced, as {error}")
+            graph.miss(place, f"only its cell was replaced, because {error}")
         elif str(error) and reasons and str(error) not in reasons:
             graph.miss(place, str(error))

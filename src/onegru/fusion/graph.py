@@ -1,4 +1,4 @@
-"""A graph whose recurrences are being replaced."""
+"""State of a graph during the search for recurrences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onegru.fusion.search import Fused, NearMiss, Search
 
 
 class Graph:
-    """A graph, or a body, being changed."""
+    """A graph or subgraph that is being changed."""
 
     def __init__(self, flow: Flow, search: Search, at: Expressions | None = None) -> None:
         self.flow = flow
@@ -24,11 +24,11 @@ class Graph:
         self.made = NewOps()
 
     def miss(self, place: str, reason: str) -> None:
-        """Note what was not fused."""
+        """Record a near miss."""
         self.search.near_misses.append(NearMiss(place, reason))
 
     def emitter(self, place: str, dtype: str) -> Emitter:
-        """What new operators are made with."""
+        """Return an emitter for new operators."""
         emitter = Emitter(self.flow, f"onegru/{place}", self.search.names, dtype, self.made.known)
         emitter.has_lengths, emitter.opset = self.search.has_lengths, self.search.opset
         emitter.indices = self.at.indices
@@ -37,9 +37,9 @@ class Graph:
     def check_numerically(
         self, emitter: Emitter, place: str, run_loop: RunLoop | None = None
     ) -> Compared | None:
-        """Compare the new operators with the old ones, and take them if they agree.
+        """Compare the new operators with the old ones, and accept them if they agree.
 
-        Where only layers are cells there is no algebra to check, and a model is loaded: they are taken.
+        With `only_layers`, the new operators are accepted without a check, because there is no algebra.
         """
         if self.search.only_layers:
             self.made.take(emitter)
@@ -56,7 +56,8 @@ class Graph:
             return None
         if found.difference:
             self.search.refuted += 1
-            self.miss(place, f"it was mistaken for a GRU, which is a defect of onegru: {found.difference}")
+            words = "the numeric check contradicts the match, which is a bug in onegru; please report it"
+            self.miss(place, f"{words}: {found.difference}")
             return None
         self.made.take(emitter)
         return found
@@ -72,7 +73,7 @@ class Graph:
         width: int,
         check: Compared,
     ) -> None:
-        """Note what became a GRU."""
+        """Record a fused recurrence."""
         f, g = map(str, cell.activations)
         self.search.fused.append(
             Fused(
@@ -93,5 +94,5 @@ class Graph:
         )
 
     def dtype_of(self, cell: Cell) -> str:
-        """The element type of a cell."""
+        """Return the element type of a cell."""
         return self.flow.dtype(cell.output) or self.flow.dtype(cell.state.name) or self.search.dtype

@@ -1,4 +1,4 @@
-"""What new nodes make needless: double reversals, slices of a last state, two directions in two nodes."""
+"""Simplify a graph with new nodes: reversals, last states, directions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEFAULT = ["Sigmoid", "Tanh"]
 
 
 def join(flow: Flow, search: Search) -> None:
-    """Simplify a graph that has new nodes."""
+    """Simplify a graph with new nodes."""
     for step in (_without_reversals, _last_states, partial(_both_directions, {})):
         emitter = Emitter(flow, "onegru", search.names, "float32")
         for op in flow.ops:
@@ -31,14 +31,14 @@ def join(flow: Flow, search: Search) -> None:
                 step(flow, emitter, op)
                 continue
             del emitter.ops[done:]
-            emitter.known.clear()  # it may know of those
+            emitter.known.clear()  # it may contain removed operators
         if emitter.ops:
             replace_ops(flow, emitter.ops, emitter.constants)
     _without_copies(flow)
 
 
 def _without_copies(flow: Flow) -> None:
-    """Let new operators give values under the names that copies of them have."""
+    """Replace Identity operators: rename the outputs of new operators."""
     for op in flow.ops:
         before = flow.producers.get(op.inputs[0]) if op.kind == "Identity" and op.origin is None else None
         if before is None or before.origin is not None or op.inputs[0] in flow.outputs:
@@ -60,7 +60,7 @@ def _without_copies(flow: Flow) -> None:
 
 
 def _without_reversals(flow: Flow, emitter: Emitter, op: Op) -> None:
-    """Turn a reversal of a reversal into the value itself, with its axes as they then are."""
+    """Replace a double reversal by the value itself, transposed if necessary."""
     axis = reversed_axis(flow, op)
     if axis is None:
         return
@@ -85,7 +85,7 @@ def _without_reversals(flow: Flow, emitter: Emitter, op: Op) -> None:
 
 
 def _last_states(flow: Flow, emitter: Emitter, node: Op) -> None:
-    """Take the last state from Y_h instead of from the end of Y."""
+    """Read the last state from Y_h instead of from the end of Y."""
     if not _is_new_gru(node) or not node.outputs[0] or _input(node, 4):
         return
     for name in _states_in_order(flow, node):
@@ -105,7 +105,7 @@ def _last_states(flow: Flow, emitter: Emitter, node: Op) -> None:
 
 
 def _states_in_order(flow: Flow, node: Op) -> list[str]:
-    """The values that hold a node's states in the order of its steps, [time, rows, H]."""
+    """Return the values with a node's states in the order of its steps, [T, B, H]."""
     found: list[str] = []
     waiting = [
         name
@@ -133,7 +133,7 @@ def _states_in_order(flow: Flow, node: Op) -> list[str]:
 
 
 def _takes_last(flow: Flow, op: Op, name: str) -> bool:
-    """Whether an operator takes the last slice of a value along the first axis."""
+    """Whether an operator reads the last slice of a value along the first axis."""
     shape = flow.shape(name)
     if shape is None or op.inputs[0] != name:
         return False
@@ -157,9 +157,9 @@ def _takes_last(flow: Flow, op: Op, name: str) -> bool:
 
 
 def _both_directions(merged: dict[int, Op], flow: Flow, emitter: Emitter, op: Op) -> None:
-    """One bidirectional node for two of one direction each, where their outputs are joined.
+    """Merge a forward and a reverse node with concatenated outputs into a bidirectional node.
 
-    `merged` has the other direction of each node that is merged already, by the node's identity.
+    `merged` contains the other direction of each merged node, by the node's identity.
     """
     if op.kind != "Concat" or len(op.inputs) != 2:
         return
@@ -172,7 +172,7 @@ def _both_directions(merged: dict[int, Op], flow: Flow, emitter: Emitter, op: Op
 
 
 def _is_below(merged: Mapping[int, Op], flow: Flow, first: Op, second: Op) -> bool:
-    """Whether one of two operators depends on the other, in a graph where merged nodes are one."""
+    """Whether one of two operators depends on the other; merged nodes count as one."""
     waiting, seen = [*first.taken(), *second.taken()], set[int]()
     while waiting:
         op = flow.producers.get(waiting.pop())
@@ -185,7 +185,7 @@ def _is_below(merged: Mapping[int, Op], flow: Flow, first: Op, second: Op) -> bo
 
 
 def _node_behind(flow: Flow, name: str) -> Op | None:
-    """The new node whose output a value is, moved about."""
+    """Return the new node that a value comes from through axis moves; None if there is none."""
     for _ in range(12):
         op = flow.producers.get(name)
         if op is None or _is_new_gru(op):
@@ -209,7 +209,7 @@ def _output(op: Op, place: int) -> str:
 
 
 def _fit(flow: Flow, forward: Op, reverse: Op) -> bool:
-    """Whether two nodes are the two directions of one."""
+    """Whether two nodes can be the two directions of one node."""
     directions = [op.attributes.get("direction", "forward") for op in (forward, reverse)]
     same = ("hidden_size", "linear_before_reset", "clip")
     return (
@@ -260,7 +260,7 @@ def _merge(flow: Flow, emitter: Emitter, forward: Op, reverse: Op) -> None:
 
 
 def _joined(emitter: Emitter, name: str, arrays: list[Array | None]) -> str:
-    """The parameters of both directions as one constant; "" if neither has any."""
+    """Join the parameters of both directions in one constant; "" if neither has any."""
     given = [array for array in arrays if array is not None]
     if not given:
         return ""

@@ -1,4 +1,4 @@
-"""The numeric check of a match: old and new operators computed in float64, and compared."""
+"""Numeric check of a match: compare old and new operators in float64."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from onegru.fusion.drawn_inputs import least_sizes, loop_index, random
 from onegru.fusion.float64 import NODES, RunLoop, Sizes, UnknownError, Values, run
 
 _TOLERANCE = (
-    1e-5  # of an output's largest number: constants such as 1/6 are rounded in files, and steps add that up
+    1e-5  # relative to an output's largest value; files round constants such as 1/6, and steps add this up
 )
-_TINY = float(np.finfo(np.float32).tiny)  # below, float32 numbers have fewer digits
-_TOLERANCE_FLOAT64 = 1e-12  # of an output in float64, whose file rounds nothing to float32
-# What inputs and states are multiplied by in each of the runs. Zeros and tiny numbers show biases, large ones
-# what bounds there are, and those between every slope.
+_TINY = float(np.finfo(np.float32).tiny)  # smaller float32 values have fewer digits
+_TOLERANCE_FLOAT64 = 1e-12  # for float64 outputs, as the file does not round to float32
+# Factors of inputs and states in each run. Zeros and tiny values test biases, large values test limits, and
+# the values between test slopes.
 _SCALES = (1.0, 0.0, 0.3, 3.0, 10.0, 30.0, 0.1, 1e-3)
-_SMALLEST = 0.01  # of those that replace one with which numbers overflow
-_SHAKEN = 1e-11  # of inputs: what changes by more than it should where they change so little says nothing
-_COARSE = 1e-12  # of results: large ones that cancel leave their roundings, whatever the inputs
-_FINENESS = 1e-3  # of roundings in float64, relative to the coarse ones that stand for them
+_SMALLEST = 0.01  # smallest factor after overflow
+_SHAKEN = 1e-11  # input change; outputs that then change too much depend on rounding
+_COARSE = 1e-12  # change of results, because cancelled large values leave rounding errors
+_FINENESS = 1e-3  # float64 rounding relative to the coarse rounding above
 _SHAKES = 4
-_MOST_SEARCHED = 2**22  # numbers computed in the search for inputs beyond kinks
-_MOST_INFINITE = 4  # values of which infinite numbers are drawn
-_INITIAL_H = 5  # the place of this input of a node
+_MOST_SEARCHED = 2**22  # computed values in the search for inputs beyond non-differentiable points
+_MOST_INFINITE = 4  # number of values to test with infinity
+_INITIAL_H = 5  # index of this input of a node
 _MOST_TRIES, _LEAST_TRIES = 48, 4
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What a comparison of old and new operators has found."""
+    """Result of a comparison of old and new operators."""
 
-    difference: str  # how they differ, as text; "" if they agree
-    outputs: int = 0  # how many numbers were compared in each run
-    moved: int = 0  # how many of these changed from run to run: the others say little
+    difference: str  # the difference as text; "" if they agree
+    outputs: int = 0  # the number of values compared in each run
+    moved: int = 0  # the number of these values that differ between runs
 
 
 def compare(
@@ -53,10 +53,10 @@ def compare(
     indices: Mapping[str, LoopIndex] | None = None,
     dtype: str | None = None,
 ) -> Compared:
-    """Compute values by a graph's own and by new operators, on numbers of all sizes and beyond every kink."""
+    """Compare a graph's operators with new ones, on inputs of all magnitudes and on all sides of kinks."""
     runs = _Runs(flow, new, constants, run_loop, indices or {}, dtype)
     difference = at_infinity = ""
-    for equal in (False, True):  # sizes of different names may have to be the same
+    for equal in (False, True):  # sizes with different names may need to be equal
         try:
             runs.begin(equal)
             difference = runs.at_all_scales() or runs.beyond_kinks()
@@ -67,9 +67,9 @@ def compare(
         else:
             break
     if at_infinity:
-        raise MissError(f"it is a GRU for finite numbers only: {at_infinity}")
+        raise MissError(f"it is a GRU only for finite values: {at_infinity}")
     if not difference and not runs.moved.any():
-        raise UnknownError("no output changes with the inputs, or rounding decides them")
+        raise UnknownError("no output depends on the inputs, or all depend on rounding")
     return Compared(difference, runs.moved.size, int(runs.moved.sum()))
 
 
@@ -97,7 +97,7 @@ class _Runs:
         self.least = least_sizes(flow, self.old)
 
     def begin(self, equal: bool) -> None:
-        """Begin again."""
+        """Start a new comparison."""
         self.rng = np.random.default_rng(0)
         self.sizes = Sizes(equal, self.least)
         self.kinks = Kinks()
@@ -107,7 +107,7 @@ class _Runs:
         self.cost = 1
 
     def at_all_scales(self) -> str:
-        """How old and new differ on random inputs of all sizes; "" if they agree."""
+        """Return the difference on random inputs of all magnitudes; "" if they agree."""
         iterations = (0, 1) if self.indices else (0,)
         waiting = [(iteration, scale) for scale in _SCALES for iteration in iterations][::-1]
         while waiting:
@@ -115,19 +115,17 @@ class _Runs:
             try:
                 difference = self._compare(self._draw(scale, iteration))
             except UnknownError:
-                if iteration:  # there may be but one
+                if iteration:  # there may be only one iteration
                     continue
                 raise
-            if (
-                difference is None
-            ):  # comparisons turn what has overflowed into finite numbers that mean nothing
+            if difference is None:  # overflowed values may become meaningless finite values
                 waiting += [(iteration, scale / 10)] * (scale > _SMALLEST)
             elif difference:
                 return difference
         return ""
 
     def beyond_kinks(self) -> str:
-        """The same on inputs that are moved, step by step, to the sides of kinks that none has reached."""
+        """Return the difference on inputs that are moved to the missing sides of kinks."""
         for tries in range(min(_MOST_TRIES, max(_LEAST_TRIES, _MOST_SEARCHED // self.cost))):
             missing = [side for side in self.kinks.missing if side in self.nearest and side[0] in self.moving]
             if not missing:
@@ -138,9 +136,9 @@ class _Runs:
         return ""
 
     def at_infinity(self) -> str:
-        """The same with an infinite number in each row of what steps take, as masks of gates have them.
+        """Return the difference with an infinite value in each row of an input, as in masks of gates.
 
-        Functions without bounds give infinity, which any two forms of a cell turn into other numbers.
+        Unbounded functions are skipped: they return infinity, and equivalent cells then differ.
         """
         nodes = [op for op in self.new if op.kind in NODES]
         functions = {name for op in nodes for name in op.attributes.get("activations", ())}
@@ -156,11 +154,11 @@ class _Runs:
                 rows[places, places % rows.shape[1]] = sign
                 given[name] = rows.reshape(given[name].shape)
                 if difference := self._difference(*self._both(given), given):
-                    return f"{difference} where {name!r} is infinite"
+                    return f"{difference} if {name!r} is infinite"
         return ""
 
     def _leaves_of(self, place: int) -> list[str]:
-        """The inputs that lead to this input of new nodes, and to no state before the first step."""
+        """Return the inputs that affect this input of new nodes, but not an initial state."""
         made = {name: op for op in self.new for name in op.outputs}
         found: list[set[str]] = []
         for number in (place, _INITIAL_H):
@@ -185,7 +183,7 @@ class _Runs:
         return Values(given)
 
     def _moved(self, start: Values) -> Values:
-        """Inputs near others, or others times a number."""
+        """Return inputs near `start`, or a multiple of `start`."""
         factor, width = self.rng.choice([1.0, 1.0, 0.7, 1.5, -1.0]), 10.0 ** self.rng.uniform(-2, 0.5)
         return Values(
             {
@@ -197,7 +195,7 @@ class _Runs:
         )
 
     def _compare(self, given: Values) -> str | None:
-        """How old and new differ on inputs; "" if they agree, None if numbers overflow."""
+        """Return the difference on inputs; "" if they agree, None if values overflow."""
         before, after = self._both(given)
         self.nearest.update(dict.fromkeys(self.kinks.end(), given))
         self.cost = sum(array.size for array in before.values())
@@ -211,20 +209,20 @@ class _Runs:
         return ""
 
     def _both(self, given: Values) -> tuple[Values, Values]:
-        """What the old and the new operators give."""
+        """Run the old and the new operators."""
         before = self._run(self.old, Values(given, self.kinks), {})
         derived = {name: before[name] for name in self.derived}
         return before, self._run(self.new, Values({**given, **derived}), self.constants)
 
     def _difference(self, before: Values, after: Values, given: Values) -> str:
-        """How wanted values differ where the old ones are finite; "" if they agree."""
+        """Return the difference of the outputs where the old ones are finite; "" if they agree."""
         for name in self.wanted:
             a, b = before[name], after[name]
             if a.shape != b.shape:
                 return f"{name!r} is {list(a.shape)} and would become {list(b.shape)}"
             allowed = max(_TOLERANCE * _size(a), _TINY)
             apart = _abs_error(a, b)
-            if np.any(apart > allowed):  # rounding grows with what is added up
+            if np.any(apart > allowed):  # rounding errors grow in sums
                 is_sure = self._rounding_sensitivity(name, a, given) <= 0.1 * allowed
                 if np.any(is_sure & (apart > allowed)):
                     return f"{name!r} would differ by {np.max(apart[is_sure]):.3g}"
@@ -238,13 +236,13 @@ class _Runs:
         return ""
 
     def _note(self, outputs: Array) -> None:
-        """Note which outputs have changed."""
+        """Record which outputs have changed."""
         if self.first is None or self.first.shape != outputs.shape:
             self.first, self.moved = outputs, np.zeros(outputs.shape, bool)
         self.moved |= outputs != self.first
 
     def _rounding_sensitivity(self, name: str, array: Array, given: Values, fineness: float = 1.0) -> Array:
-        """How far an output of the old operators moves where inputs and results hardly do, as by rounding."""
+        """Return how much an old output changes with tiny changes of inputs and results, as by rounding."""
         most = np.zeros(array.shape)
         for _ in range(_SHAKES):
             moves = {
@@ -259,7 +257,7 @@ class _Runs:
         return most
 
     def _rounded(self, fineness: float) -> Callable[[Array], Array]:
-        """What rounds results coarsely, or as finely as float64."""
+        """Return a function that changes results randomly, like rounding."""
         coarse = _COARSE * fineness
         return lambda array: array * (1 + coarse * self.rng.uniform(-1, 1, array.shape))
 
@@ -268,7 +266,7 @@ class _Runs:
 
 
 def _abs_error(a: Array, b: Array) -> Array:
-    """How far `b` is from the finite numbers of `a`; 0 for others and for those that are no floats."""
+    """Return |a - b| where `a` is finite; 0 elsewhere, and for types other than floats."""
     if a.dtype.kind != "f":
         return np.zeros(a.shape)
     with np.errstate(invalid="ignore"):
@@ -276,11 +274,11 @@ def _abs_error(a: Array, b: Array) -> Array:
 
 
 def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tuple[list[Op], list[str]]:
-    """The operators that lead to wanted values, in order, and what they begin with: `begin`, or before."""
+    """Return the operators that compute `wanted`, in order, and their inputs: `begin` or earlier values."""
     leaves = {name for name in begin if flow.constant(name) is None}
     ops: dict[int, Op] = {}
     seen: set[str] = set()
-    shown: set[str] = set()  # of which only the shape counts, and is known
+    shown: set[str] = set()  # values of which only the known shape matters
     waiting = list(wanted)
     while waiting:
         name = waiting.pop()
@@ -305,7 +303,7 @@ def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tup
 
 
 def _moving(flow: Flow, leaves: Collection[str], ops: Sequence[Op]) -> set[int]:
-    """The operators, by identity, that depend on numbers and not on sizes alone; all of those in bodies."""
+    """Return the ids of operators that depend on values and not only on sizes; in bodies, of all."""
     depend = set(leaves)
     found: set[int] = set()
     for op in ops:
@@ -322,7 +320,7 @@ def _moving(flow: Flow, leaves: Collection[str], ops: Sequence[Op]) -> set[int]:
 
 
 def _is_derived(flow: Flow, name: str, others: Collection[str]) -> bool:
-    """Whether a value is computed only from others, as a sequence reversed of which both orders are used."""
+    """Whether a value is computed only from others, such as a reversed sequence."""
     seen: set[str] = set()
     waiting = [name]
     while waiting:
@@ -342,7 +340,7 @@ def _is_finite(array: Array) -> bool:
 
 
 def _size(array: Array) -> float:
-    """The largest finite number of an array."""
+    """Return the largest finite absolute value of an array."""
     if array.dtype.kind != "f":
         return 0.0
     return float(np.max(np.abs(array), initial=0, where=np.isfinite(array)))

@@ -1,4 +1,4 @@
-"""Results of a search for GRUs."""
+"""Results and state of a search for decomposed GRUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onegru.dataflow.table import UnknownOpError
 from onegru.fusion.cells.algebra import Algebra
 from onegru.fusion.cells.cell import Cell, MissError
 
-#: Called with the number of operators looked at and of all.
+#: Called with the number of examined operators and the total.
 Progress = Callable[[int, int], None]
 
 
@@ -24,27 +24,27 @@ _log = logging.getLogger("onegru")
 class Fused:
     """A recurrence that became a GRU node."""
 
-    place: str  # the value that its last step gave, or the name of the loop that it was
+    place: str  # the output of its last step, or the name of its loop
     form: str  # "cell", "chain" or "loop"
-    steps: int | None  # how many steps it has; None for as many as its input
-    nodes: int  # how many nodes were replaced
-    operator: str  # the node's operator
-    hidden_size: int  # H
-    input_size: int  # I
-    direction: str  # forward or reverse
-    linear_before_reset: bool  # whether the reset gate acts after the recurrent product
+    steps: int | None  # the number of steps; None for the number of steps of its input
+    nodes: int  # the number of replaced nodes
+    operator: str  # the operator of the new node
+    hidden_size: int  # the hidden size, H
+    input_size: int  # the input size, I
+    direction: str  # "forward" or "reverse"
+    linear_before_reset: bool  # whether the reset gate is applied after the recurrent matmul
     activations: tuple[str, str]  # f and g, as text
     masked: bool  # whether steps can be masked
-    outputs: int  # how many numbers the numeric check compared in each of its runs
-    input_dependent: int  # how many of these changed with its inputs
+    outputs: int  # the number of values that the numeric check compared in each run
+    input_dependent: int  # the number of these values that depend on the inputs
 
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
     """A recurrence that was not fused."""
 
-    place: str  # the value that it gives, or the loop
-    reason: str  # which part does not fit
+    place: str  # its output, or the name of its loop
+    reason: str  # the part that does not fit
 
 
 @dataclass(eq=False, slots=True)
@@ -53,9 +53,9 @@ class Search:
 
     names: set[str]  # all names in use
     source: str = "the model"  # the model, for messages
-    dtype: str = "float32"  # the element type of what has none that is known
-    progress: Progress | None = None  # called now and then
-    total: int = 0  # how many operators there are
+    dtype: str = "float32"  # the element type of values with unknown type
+    progress: Progress | None = None  # a function that is called from time to time; None for no calls
+    total: int = 0  # the number of operators
     seen: int = 0
     algebra: Algebra = field(default_factory=Algebra)  # the atoms
     fused: list[Fused] = field(default_factory=list)  # the recurrences that were replaced
@@ -73,9 +73,9 @@ class Search:
 
     @contextmanager
     def guarded(self, place: str) -> Iterator[None]:
-        """Leave a place as it is where its search fails, so that the rest of the model is searched.
+        """Continue the search after an error at one place, which stays unchanged.
 
-        A near miss is noted. Any other error is a bug in onegru, unless the file contradicts itself. It is
+        A near miss is recorded. Any other error is a bug in onegru, unless the file contradicts itself. It is
         logged with its traceback, because it says nothing about the user's GRU.
         """
         try:
@@ -93,7 +93,7 @@ class Search:
             )
 
     def count_visited(self) -> None:
-        """Count an operator."""
+        """Count an examined operator, and report progress."""
         self.seen += 1
         if self.progress is not None and self.seen % 500 == 0:
             self.progress(min(self.seen, self.total), self.total)

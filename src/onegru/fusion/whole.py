@@ -1,4 +1,4 @@
-"""Loops that become GRU nodes as a whole."""
+"""Replace whole loops by GRU nodes."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from onegru.fusion.nodes.sources import Sliced, Source, in_loop, path
 
 
 def replace_loop(graph: Graph, loop: Loop, at: Expressions, place: str) -> None:
-    """Replace a loop, once the numeric check passes."""
+    """Replace a loop if the numeric check passes."""
     try:
         _Whole(graph, loop, at, place).replace()
     except MissError:
         ahead = {name for name in computed_ahead(loop) if not _is_needed(at, name)}
         if ahead <= at.boundaries or graph.search.only_layers:
             raise
-        # What needs no state may be anything, as it can be computed before: not to be looked into, unless
-        # W or a mask stands in it.
+        # Values that need no state can be computed before the loop. They are not analyzed, except for W and
+        # masks.
         less = Expressions(loop.body, graph.search.algebra, loop.indices, at.slices)
         less.boundaries |= ahead
         with suppress(MissError):
@@ -48,7 +48,7 @@ def replace_loop(graph: Graph, loop: Loop, at: Expressions, place: str) -> None:
 
 
 def _is_needed(at: Expressions, name: str) -> bool:
-    """Whether a value is a sum of products of values with matrices, or is made of numbers and Booleans."""
+    """Whether a value is a sum of matmuls of values, or consists of numbers and Booleans."""
     found = at.of(name)
     if found is None:
         return False
@@ -59,7 +59,7 @@ def _is_needed(at: Expressions, name: str) -> bool:
 
 
 class _Whole:
-    """A loop being replaced; the caller's stays as it is."""
+    """The replacement of a loop; the caller's loop object stays unchanged."""
 
     def __init__(self, graph: Graph, loop: Loop, at: Expressions, place: str) -> None:
         self.graph = graph
@@ -70,15 +70,15 @@ class _Whole:
         self.hoist = Hoist(loop, self.emitter, graph.search.writes)
         self.given: set[str] = set()
         self.done: list[tuple[Cell, bool, int]] = []
-        # What the body computes twice: the value, and the one that it equals.
+        # Values that the body computes twice: the value, and the equal value.
         self.twins: dict[str, str] = {}
-        # Those whose last one is taken, by the value that leads the way.
+        # Carried values of which only the last one is used, by the value that they equal.
         self.lasts: dict[str, Carried] = {}
-        # The states of all iterations, by what the body calls a new one.
+        # The states of all iterations, by the body's name for a new state.
         self.states: dict[str, tuple[str, bool]] = {}
 
     def replace(self) -> None:
-        """Replace it."""
+        """Replace the loop."""
         loop, graph = self.loop, self.graph
         self._drop_unread()
         self._drop_twins()
@@ -87,7 +87,7 @@ class _Whole:
             cell = self._find(item)
             if cell is not None and loop.body.resolve(cell.state.name) == item.before:
                 if cell.lacks_products:
-                    raise MissError("it takes no product of its state with constants")
+                    raise MissError("it does not multiply its state with constant weights")
                 if reason := graph.search.allows(cell):
                     raise MissError(reason)
                 cells.append((item, cell))
@@ -110,7 +110,7 @@ class _Whole:
             graph.note(cell, self.place, "loop", steps, len(loop.body.ops), reverse, width, check)
 
     def _find(self, item: Carried) -> Cell | None:
-        """The cell whose new state a carried value is."""
+        """Return the cell with this carried value as its new state; None if there is none."""
         find = layer_cell if self.graph.search.only_layers else find_cell
         return find(self.at, self.loop.body.resolve(item.after))
 
@@ -119,7 +119,7 @@ class _Whole:
         return name in flow.outputs or bool(flow.consumers.get(name))
 
     def _drop_unread(self) -> None:
-        """Leave out values that neither an iteration nor the graph takes: Keras passes on its last output."""
+        """Remove unused carried values; Keras passes on its last output."""
         loop, body = self.loop, self.loop.body
         taken = {name for op in body.ops for name in op.taken()}.union(body.outputs)
         loop.carried = [
@@ -127,7 +127,7 @@ class _Whole:
         ]
 
     def _drop_twins(self) -> None:
-        """Merge values that iterations pass on twice: Keras passes its last output as well as its state.
+        """Merge equal carried values; Keras passes on its last output and its state.
 
         They stay equal even if the loop is not replaced.
         """
@@ -144,7 +144,7 @@ class _Whole:
                     break
 
     def _is_twin(self, item: Carried, other: Carried) -> bool:
-        """Whether one value is another in each iteration, and the other leads the way."""
+        """Whether one value equals another in each iteration, and can be replaced by it."""
         if not item.before:
             return self._is_last(item, other)
         outer, body = self.graph.flow, self.loop.body
@@ -165,7 +165,7 @@ class _Whole:
         return before[0] in first[1].atoms() and same(renamed, second[1])
 
     def _is_last(self, item: Carried, other: Carried) -> bool:
-        """Whether a value that no iteration reads is the last one of another."""
+        """Whether a value that no iteration reads is the last value of another."""
         outer, body, count = self.graph.flow, self.loop.body, self.loop.count
         has_steps = isinstance(count, int) and count > 0
         if not has_steps and not (is_zero(outer, item.initial) and is_zero(outer, other.initial)):
@@ -181,7 +181,7 @@ class _Whole:
         return self.at.algebra.values([p])
 
     def _add(self, item: Carried, cell: Cell, used: set[str]) -> None:
-        """Add the node of one state."""
+        """Add the node for one state."""
         loop, emitter = self.loop, self.emitter
         entries = [entry for entry in loop.collected if entry.name in used]
         states = [entry for entry in entries if self._is_state(entry, cell)]
@@ -196,9 +196,7 @@ class _Whole:
             return
         emitter.dtype = self.at.flow.dtype(cell.output) or self.graph.search.dtype
         inputs, reverse, lengths = self._over_time(cell, turned=True)
-        if (
-            cell.masks and lengths is None
-        ):  # lengths count in time, whichever way a layer below passes on its states
+        if cell.masks and lengths is None:  # lengths count in time, in any order of an earlier layer's states
             other = self._over_time(cell, turned=False)
             inputs, reverse, lengths = other if other[2] is not None else (inputs, reverse, lengths)
         outer = {field.name: getattr(cell, field.name) for field in fields(cell)}
@@ -227,7 +225,7 @@ class _Whole:
         self.done.append((cell, reverse, width))
 
     def _over_time(self, cell: Cell, *, turned: bool) -> tuple[tuple[Source, ...], bool, View | None]:
-        """What the steps take as x, whether they go backwards, and the lengths that their mask says."""
+        """Return the sources of x, whether the steps are reversed, and the lengths in their mask."""
         inputs = tuple(self._source(view, turned) for view in cell.inputs)
         reverse = next((source.step for source in inputs if isinstance(source, Sliced)), 1) < 0
         if len(cell.masks) != 1:
@@ -238,7 +236,7 @@ class _Whole:
         return inputs, reverse, lengths
 
     def _feeds_others(self, cell: Cell) -> bool:
-        """Whether another state of the loop takes this one's new value as its x."""
+        """Whether another cell of the loop uses this cell's new state as its x."""
         body = self.loop.body
         others = [item for item in self.loop.carried if body.resolve(item.after) != cell.output]
         for item in others:
@@ -268,7 +266,7 @@ class _Whole:
             raise MissError(f"{words} ({error})") from error.__cause__
 
     def _is_state(self, entry: Collected, cell: Cell) -> bool:
-        """Whether what a loop collects is the new state."""
+        """Whether the loop collects the new state here."""
         whole = self.at.whole(entry.inner)
         if whole is None or whole.width != cell.hidden_size:
             return False
@@ -278,7 +276,7 @@ class _Whole:
         )
 
     def _is_zeroed(self, entry: Collected, cell: Cell) -> bool:
-        """Whether it is the new state, zero where the step is off."""
+        """Whether the loop collects the new state here, or zero for masked steps."""
         whole = self.at.whole(entry.inner)
         wanted = zeroed_state(self.at, cell) if cell.masks else None
         if whole is None or wanted is None:
@@ -295,20 +293,20 @@ class _Whole:
             Y = emitter.reverse(Y, 0, "Y_backwards")
         shape = self.at.flow.shape(entry.inner)
         if shape is None:
-            raise MissError("the shape of what it collects is not known")
+            raise MissError("the shape of its collected values is unknown")
         steps = emitter.shape(Y)[0]
         whole = list(shape) if entry.is_kept else [*shape[: entry.axis], steps, *shape[entry.axis :]]
         whole[entry.axis] = steps
         emitter.flow.set_shape(entry.name, tuple(whole))
         place_stack(emitter, Y, entry.name, entry.axis)
 
-    # Its own run, for the numeric check
+    # Run of the loop, for the numeric check
 
     def _run(self, op: Op, values: Values, sizes: Sizes) -> None:
         """Compute the loop, iteration by iteration."""
         loop, flow = self.loop, self.graph.flow
         if op is not loop.op or loop.count is None:
-            raise UnknownError("a loop within")
+            raise UnknownError("it contains a loop")
         count = sizes.of(loop.count)
         outer = _Outer(flow, values)
         state = {item.before: outer[item.initial] for item in (*loop.carried, *self.lasts.values())}
@@ -334,7 +332,7 @@ class _Whole:
                 values[entry.name] = put(arrays, entry.axis)
 
     def _needed_ops(self) -> list[Op]:
-        """The operators that lead to what an iteration gives: conditions have kinks, and no effect."""
+        """Return the operators that an iteration's outputs need, without conditions, which have kinks."""
         loop, body = self.loop, self.loop.body
         kept = [entry.inner for entry in loop.collected if entry.name]
         carried = [*loop.carried, *self.lasts.values()]
@@ -348,7 +346,7 @@ class _Whole:
 
 
 class _Outer:
-    """The values around a loop."""
+    """Values outside a loop."""
 
     def __init__(self, flow: Flow, values: Values) -> None:
         self.flow = flow
@@ -359,13 +357,13 @@ class _Outer:
         if name not in self.values:
             array = self.flow.constant(name)
             if array is None:
-                raise UnknownError(f"{name!r} is not known")
+                raise UnknownError(f"{name!r} is unknown")
             self.values[name] = array.astype(np.float64, copy=False) if array.dtype.kind == "f" else array
         return self.values[name]
 
 
 class _Inner:
-    """The values of one iteration; `fixed` are those that all have, found once."""
+    """Values of one iteration; `fixed` caches values that are equal in all iterations."""
 
     def __init__(
         self,
@@ -405,9 +403,9 @@ class _Inner:
         return self.fixed[name]
 
     def run(self, ops: Sequence[Op]) -> None:
-        """Compute those that these operators give."""
+        """Compute the outputs of these operators."""
         for op in ops:
             try:
                 evaluate(op, [self[name] if name else None for name in op.inputs], self.values)
             except UnknownError:
-                continue  # none that a state depends on, or it will be missed
+                continue  # if a state depends on it, it will be missing later

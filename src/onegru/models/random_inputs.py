@@ -1,4 +1,4 @@
-"""Random inputs for a check, in shapes that a model with GRUs can take."""
+"""Generate random model inputs with valid shapes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from onegru.models.lengths import LengthsInput, find_lengths, steps_of
 from onegru.models.model import Model, graph_in
 from onegru.operators.schema import CANONICAL_AXES, Role
 
-#: Sizes of open dimensions, by name, and whole shapes of inputs.
+#: Sizes of dynamic dimensions, by name, and full shapes of inputs.
 Dims = Mapping[str, int | tuple[int, ...]]
 
 
 def check_random_inputs(inputs: object, dims: Dims | None, seed: object) -> Dims | None:
-    """Check the arguments of functions that use random inputs unless `inputs` are given."""
+    """Check the arguments of functions that use random inputs by default."""
     integer("seed", seed, 0)
     if inputs is not None and not isinstance(inputs, Mapping):
         raise SpecError.of("inputs", f"{shown(inputs)}; must be a mapping from names to arrays")
@@ -45,7 +45,7 @@ def check_random_inputs(inputs: object, dims: Dims | None, seed: object) -> Dims
 
 
 def size_plans(model: Model) -> Iterator[tuple[int, int, int]]:
-    """Sizes to try for open dimensions of a model, the likeliest first: steps, rows, all others."""
+    """Yield sizes to try for dynamic dimensions, the most likely first: steps, rows, all others."""
     least = max((steps for _, steps in graph_in(model).least_steps.values()), default=1)
     plans = [(7, 3, 4), (1, 1, 1), (16, 1, 16), (64, 2, 64)]
     plans += [(steps, rows, width) for width in widths(model) for steps, rows in ((7, 3), (1, 1))]
@@ -53,7 +53,7 @@ def size_plans(model: Model) -> Iterator[tuple[int, int, int]]:
 
 
 def widths(model: Model) -> list[int]:
-    """How many features the layers of a model's GRU nodes take, which its open dimensions may be."""
+    """Return the input sizes of a model's GRU layers, as candidates for dynamic dimensions."""
     layers = (node.layer for node in model.gru_nodes)
     return list(dict.fromkeys(layer.spec.input_size for layer in layers if layer is not None))
 
@@ -73,11 +73,11 @@ def draw_inputs(
     dims: Dims | None = None,
     others: Sequence[Model] = (),
 ) -> Drawn:
-    """Random inputs on which a model runs, if it can be, with finite outputs.
+    """Generate random inputs, with finite outputs if possible.
 
-    Dimensions of the same name get the same size, and so do the steps and the rows of all GRU nodes. Lengths
-    lie between 1 and the number of steps, which one row has. Numbers are normal; where outputs are then not
-    finite, as of logarithms and roots, they are drawn in other ways.
+    Dimensions with the same name get the same size, and so do the steps and the rows of all GRU nodes.
+    Lengths are between 1 and the number of steps, and one row has all steps. Values are normally distributed.
+    If outputs are not finite, as for logarithms and roots, other distributions are tried.
     """
     for name, told in (dims or {}).items():
         if min(told if isinstance(told, tuple) else (told,), default=1) < 1:
@@ -86,7 +86,7 @@ def draw_inputs(
     return _Draw(model, {}, seed, shapes, others).finite()
 
 
-_AGAIN, _TURNS = 1 << 20, 4  # what is added to the seed to draw again, and how often
+_AGAIN, _TURNS = 1 << 20, 4  # seed increment for other random inputs, and how often to try
 
 
 def draw_twice(
@@ -96,15 +96,15 @@ def draw_twice(
     dims: Dims | None = None,
     others: Sequence[Model] = (),
 ) -> tuple[Drawn, dict[str, int] | None]:
-    """As `draw_inputs`, and how many numbers of each output change as inputs are drawn again.
+    """Call `draw_inputs`, and count the values of each output that change with other random inputs.
 
-    The second is None of a model that takes no inputs, or does not run.
+    The counts are None if the model has no inputs, or does not run.
     """
     drawn = draw_inputs(model, seed, sizes, dims, others)
     if drawn.error is not None or not drawn.inputs:
         return drawn, None
     moved: dict[str, int] = {}
-    for turn in range(1, _TURNS + 1):  # a few integers may come out the same
+    for turn in range(1, _TURNS + 1):  # a few random integers may be equal
         again = draw_inputs(model, seed + turn * _AGAIN, sizes, dims, others).outputs
         moved = {name: _count_moved(array, again.get(name)) for name, array in drawn.outputs.items()}
         if any(moved.values()):
@@ -113,7 +113,7 @@ def draw_twice(
 
 
 def count_moved(model: Model, inputs: Mapping[str, Array], drawn: Collection[str], seed: int) -> int | None:
-    """How many numbers of a model's outputs change as inputs are drawn again; None if none is drawn."""
+    """Count the output values that change with other random inputs; None if no input is random."""
     shapes = {name: inputs[name].shape for name in drawn}
     given = {name: array for name, array in inputs.items() if name not in shapes}
     if not shapes:
@@ -128,7 +128,7 @@ def count_moved(model: Model, inputs: Mapping[str, Array], drawn: Collection[str
 
 def _count_moved(one: Any, other: Any) -> int:
     if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray) or one.shape != other.shape:
-        return 1  # whatever it is, it is another
+        return 1  # another type or shape
     is_same = (one == other) | ((one != one) & (other != other))
     return int(one.size - np.sum(is_same))
 
@@ -142,7 +142,7 @@ def pick_inputs(
     argument: str = "dims",
     sizes: tuple[int, int, int] | None = None,
 ) -> tuple[dict[str, Array], dict[str, int]]:
-    """Random arrays for inputs that are not given and have no default, as of `draw_inputs`."""
+    """Generate random arrays for inputs that are neither given nor have a default."""
     known = {
         size: given[info.name].shape[axis]
         for info in model.inputs
@@ -160,8 +160,8 @@ def pick_inputs(
         if drawn.error is None or not picked:
             return drawn.inputs, picked
         first = first or drawn.error
-    words = "of any size that was tried"
-    raise SpecError.of("inputs", f"{model.path} does not run on random ones {words} ({first}); must be given")
+    words = f"{model.path} does not run on random inputs of any size that was tried ({first}); must be given"
+    raise SpecError.of("inputs", words)
 
 
 def _shapes_missing(
@@ -172,9 +172,9 @@ def _shapes_missing(
     known: Mapping[str, int],
     argument: str,
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-    """The shapes of inputs to draw, and the sizes that come from `plan`.
+    """Return the shapes of the random inputs, and the sizes that come from `plan`.
 
-    States of a streaming file have the sizes that they have before its first run.
+    States of a streaming file have their initial sizes.
     """
     graph = graph_in(model)
     letters = {(name, axis): "T" for name, (axis, _) in graph.least_steps.items()} | input_letters(model)
@@ -204,12 +204,13 @@ def _shapes_missing(
     for name, (axis, least) in graph.least_steps.items() if first.keys().isdisjoint(dims) else ():
         if shapes.get(name, {axis: least})[axis] < least:
             words = f"{name!r} has {count(shapes[name][axis], 'step')}; must have at least {least}"
-            raise SpecError.of(argument, f"{words}, as outputs come {count(least - 1, 'step')} later")
+            later = count(least - 1, "step")
+            raise SpecError.of(argument, f"{words}, because outputs are delayed by {later}")
     return shapes, picked
 
 
-#: How numbers are drawn: the first way unless outputs are then not finite. Integers are 0 and 1 in the first
-#: way, which most indices allow, and 1 and 2 in the others, which most divisors do.
+#: Distributions of random values. The first one is used unless outputs are not finite. Integers are 0 and 1
+#: in the first one, which are valid as most indices, and 1 and 2 in the others, which are valid as divisors.
 WAYS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
     "normal": lambda rng, shape: rng.standard_normal(shape),
     "positive": lambda rng, shape: rng.uniform(0.5, 1.5, shape),
@@ -219,11 +220,11 @@ WAYS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
     "whole": lambda rng, shape: rng.integers(1, 4, shape).astype(np.float64),
 }
 _NORMAL = next(iter(WAYS))
-_MOST_VARIED = 8  # inputs that are drawn in another way than the rest
+_MOST_VARIED = 8  # largest number of inputs that get a separate distribution
 
 
 class _Try(NamedTuple):
-    """Inputs drawn in some ways, and the share of finite numbers in the worst output and in all."""
+    """Random inputs, their distributions, and the finite fraction of the worst output and of all."""
 
     share: tuple[float, float]
     drawn: Drawn
@@ -235,7 +236,7 @@ class _Try(NamedTuple):
 
 
 class _Draw:
-    """Draws inputs of a model."""
+    """Generates random inputs of a model."""
 
     def __init__(
         self,
@@ -247,7 +248,7 @@ class _Draw:
     ) -> None:
         total = sum(math.prod(shape) * 8 for shape in shapes.values())
         if total > memory_size() // 4:
-            raise SpecError(f"inputs to draw: {total} bytes; too much for this machine's memory")
+            raise SpecError(f"random inputs: {total} bytes; must fit into a quarter of this machine's memory")
         self.model, self.given, self.seed, self.shapes = model, given, seed, shapes
         self.infos = [info for info in model.inputs if info.name in shapes]
         for info in self.infos:
@@ -258,7 +259,7 @@ class _Draw:
             self._find_longest(item)
 
     def __call__(self, ways: Mapping[str, str]) -> dict[str, Array]:
-        """The inputs, those that are named drawn in another way than the first."""
+        """Return the inputs, with other distributions for the named ones."""
         rng = np.random.default_rng(self.seed)
         return {
             info.name: _draw_lengths(rng, info, self.shapes[info.name], self.longest[info.name])
@@ -270,7 +271,7 @@ class _Draw:
         }
 
     def finite(self) -> Drawn:
-        """Inputs with finite outputs, or else those with the most of them."""
+        """Return inputs with finite outputs, or with the most finite values."""
         names = [info.name for info in self.infos if info.name not in self.longest]
         best: _Try | None = None
         for way in WAYS if names else [_NORMAL]:
@@ -285,7 +286,7 @@ class _Draw:
         return Drawn(self({}), {}, self.error) if best is None else best.drawn
 
     def _better(self, best: _Try | None, ways: dict[str, str]) -> _Try | None:
-        """What comes of drawing in these ways, if it is better."""
+        """Return the inputs of these distributions if they are better than `best`."""
         inputs = self(ways)
         try:
             outputs = self.model.run({**self.given, **inputs})
@@ -300,7 +301,7 @@ class _Draw:
     # ---- lengths
 
     def _find_longest(self, model: Model) -> None:
-        """Add to `longest` the inputs that hold lengths, with the number of steps that they must fit."""
+        """Add the lengths inputs to `longest`, with the number of steps that they must fit."""
         shapes = {**{name: array.shape for name, array in self.given.items()}, **self.shapes}
         kinds = {info.name: numpy_kind(info) for info in self.infos}
         wanted = {
@@ -312,7 +313,7 @@ class _Draw:
         if not (wanted := wanted - self.longest.keys()):
             return
         for name, lengths in find_lengths(model).items():
-            # Floats may be shares of the steps, or anything where no recurrence takes them.
+            # Floats may be fractions of the steps, or anything else if no recurrence reads them.
             is_open = lengths.is_scaled or not lengths.is_sure
             if name not in wanted or (kinds[name] == "f" and is_open):
                 continue
@@ -323,13 +324,13 @@ class _Draw:
                 self.longest[name] = steps
 
     def _is_row(self, name: str) -> bool:
-        """Whether an input holds one number, or one for each row."""
+        """Whether an input contains one value, or one value per row."""
         declared = {info.name: info.shape for info in self.infos}[name]
         shape = self.shapes[name] if declared is None else declared
         return len(shape) <= 2 and sum(size != 1 for size in shape) <= 1
 
     def _tried(self, model: Model, name: str, lengths: LengthsInput) -> int | None:
-        """How many steps lengths must fit, as runs show it; if none does, 1, or None of what may be none."""
+        """Find the step count for lengths by running the model; else 1, or None if unsure."""
         least = self.longest[name] = 1
         steps: list[int] = []
         if not lengths.is_scaled:
@@ -350,7 +351,7 @@ class _Draw:
 
 
 def _steps_seen(model: Model, inputs: Mapping[str, Array], with_lengths: bool) -> list[int]:
-    """The number of steps of what each GRU, or each with lengths, was given in a run."""
+    """Return the number of steps in X of each GRU in a run, or only of each GRU with lengths."""
     found = []
     for gru, trace in zip(model.gru_nodes, model.trace(inputs), strict=True):
         ports = {port.role: port for port in step_of(gru).ports}
@@ -362,7 +363,7 @@ def _steps_seen(model: Model, inputs: Mapping[str, Array], with_lengths: bool) -
 
 
 def _finite_share(outputs: Mapping[str, Any]) -> tuple[float, float]:
-    """The share of finite numbers in the worst output, and in all."""
+    """Return the fraction of finite values in the worst output, and in all outputs."""
     arrays = [array for output in outputs.values() for array in arrays_in(output) if array.size]
     counts = [(count_finite(array), array.size) for array in arrays]
     total = sum(size for _, size in counts)
@@ -371,10 +372,10 @@ def _finite_share(outputs: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def random_call(spec: Spec, T: int, B: int, rng: np.random.Generator) -> dict[Role, Array]:
-    """Random inputs of a GRU's call, with canonical axes: X, initial_h, sequence_lens and A.
+    """Generate random inputs of a GRU call, with canonical axes: X, initial_h, sequence_lens and A.
 
-    X is normal, states lie in -1…1 and attention scores in 0…1, all of the layer's type. Lengths are int32 in
-    0…T, the first of them T.
+    X is normally distributed. States are in -1…1 and attention scores in 0…1. All have the layer's type.
+    Lengths are int32 in 0…T, and the first is T.
     """
     dtype = numpy_dtype(spec.dtype)
     sizes = {"T": T, "B": B, "I": spec.input_size, "D": spec.num_directions, "H": spec.hidden_size}
@@ -389,7 +390,7 @@ def random_call(spec: Spec, T: int, B: int, rng: np.random.Generator) -> dict[Ro
 
 
 def dimension_name(info: TensorInfo, axis: int) -> str:
-    """The name of an open dimension; without one, its input's name and its axis, as in "X.0"."""
+    """Return the name of a dynamic dimension; without a name, its input and axis, as in "X.0"."""
     assert info.shape is not None
     size = info.shape[axis]
     return size if isinstance(size, str) else f"{info.name}.{axis}"
@@ -398,7 +399,7 @@ def dimension_name(info: TensorInfo, axis: int) -> str:
 def shapes_of(
     infos: Sequence[TensorInfo], dims: Dims, otherwise: Callable[[TensorInfo, int], int], argument: str
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes of random inputs: the one place that decides the sizes of open dimensions."""
+    """Return the shapes of random inputs. This is the only function that sizes dynamic dimensions."""
     known = {info.name: info for info in infos if info.is_tensor}
     names = {
         dimension_name(info, axis): None
@@ -428,7 +429,9 @@ def shapes_of(
         if info.name in shapes:
             continue
         if info.shape is None or not info.is_tensor:
-            raise SpecError(f"input {info.name!r}: has no known shape, so it cannot be drawn; give its value")
+            raise SpecError(
+                f"input {info.name!r}: has no known shape, so it cannot be random; pass its value"
+            )
         shapes[info.name] = tuple(
             size if isinstance(size, int) else decide(info, axis) for axis, size in enumerate(info.shape)
         )
@@ -436,7 +439,7 @@ def shapes_of(
 
 
 def _learn(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int], argument: str) -> None:
-    """Add the sizes of open dimensions from the whole shape of an input."""
+    """Add the sizes of dynamic dimensions from the full shape of an input."""
     place = f"{argument}: {info.name} is {','.join(map(str, shape))}"
     if info.shape is None:
         return
@@ -458,7 +461,7 @@ def _shape_words(info: TensorInfo) -> str:
 
 
 def input_letters(model: Model) -> dict[tuple[str, int], str]:
-    """The axes of inputs that are the steps (T) or rows (B) of a GRU node that takes them."""
+    """Return the input axes that are the steps (T) or rows (B) of a GRU node."""
     names = {info.value: info.name for info in model.inputs}
     found: dict[tuple[str, int], str] = {}
     for gru in model.gru_nodes:
@@ -471,7 +474,7 @@ def input_letters(model: Model) -> dict[tuple[str, int], str]:
 
 
 def _longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int | None]:
-    """For each input that holds lengths, the number of steps that they must fit; None if it is unknown."""
+    """Return the number of steps for each lengths input of a GRU node; None if unknown."""
     names = {info.value: info.name for info in model.inputs}
     found: dict[str, int | None] = {}
     for gru in model.gru_nodes:
@@ -489,19 +492,19 @@ def _longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dic
 
 
 def numpy_kind(info: TensorInfo) -> str:
-    """The kind of an input's type, by NumPy's letter; empty for what is no number."""
+    """Return NumPy's letter for the kind of an input's type; empty if it is not numeric."""
     return "" if info.dtype in ("str", "unknown") or not info.is_tensor else numpy_dtype(info.dtype).kind
 
 
 def _check_drawable(info: TensorInfo) -> None:
     if info.dtype in ("str", "unknown"):
-        raise SpecError(f"input {info.name!r}: type {info.dtype} cannot be drawn; give its value")
+        raise SpecError(f"input {info.name!r}: type {info.dtype} cannot be random; pass its value")
 
 
 def draw_numbers(
     rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...], way: str = _NORMAL
 ) -> Array:
-    """Random numbers of a type, in one of `WAYS`."""
+    """Generate random values of a type, from one of the distributions in `WAYS`."""
     if dtype.kind in "iub":
         least = int(way != _NORMAL and dtype.kind != "b")
         return rng.integers(least, least + 2, shape).astype(dtype)
@@ -509,7 +512,7 @@ def draw_numbers(
 
 
 def _draw_lengths(rng: np.random.Generator, info: TensorInfo, shape: tuple[int, ...], longest: int) -> Array:
-    """Lengths from 1 to the longest, which the first row has."""
+    """Generate lengths from 1 to `longest`; the first row has `longest`."""
     drawn = np.asarray(rng.integers(min(1, longest), longest + 1, shape))
     drawn.reshape(-1)[:1] = longest
     return drawn.astype(numpy_dtype(info.dtype))

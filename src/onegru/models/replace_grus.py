@@ -1,4 +1,4 @@
-"""`onegru.openvino.replace_grus`: onegru instead of an OpenVINO model's GRU layers."""
+"""Replace the GRU layers of an OpenVINO model in memory."""
 
 from __future__ import annotations
 
@@ -23,39 +23,42 @@ def replace_grus(
         onegru.openvino.replace_grus(model)
         compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
-    GRUCell, GRUSequence, AUGRUCell and AUGRUSequence are replaced, also in the bodies of TensorIterator, Loop
-    and If. A TensorIterator or Loop that does nothing but what a cell does, at each step of one axis, becomes
-    a sequence first, named after the cell; one that goes forward and one that goes back over the same values
-    may become one layer. Weights are packed at once and kept outside the model, which then works only in this
-    process and can no longer be saved; weights that are not computed from constants alone are packed when the
-    layer first runs, and again when they change. Without the hint OpenVINO computes the other layers in
-    bfloat16 where that is the processor's default. `model.reshape` to the actual sizes makes it faster, as it
-    does without onegru.
+    onegru replaces GRUCell, GRUSequence, AUGRUCell and AUGRUSequence, also in the bodies of TensorIterator,
+    Loop and If. A TensorIterator or Loop over one axis that only runs a cell first becomes a sequence layer,
+    named after the cell. A forward and a reverse loop over the same values may become one layer.
 
-    A layer with invalid inputs, such as lengths beyond X, raises in `infer`. On one thread OpenVINO
-    loses every error there, but not in `start_async` and `wait`: the layer's outputs are then NaN, a line on
-    stderr says why, and `onegru.openvino.errors` returns it. A `CACHE_DIR` saves no time: OpenVINO compiles a
-    model with onegru's layers each time, and keeps one file for each model there.
+    The weights are packed now and stored outside the model. The model then works only in this process and
+    cannot be saved. Weights that depend on the model's inputs are packed when the layer first runs, and again
+    when they change.
+
+    Set the hint as above, because OpenVINO otherwise computes the other layers in bfloat16 if that is the
+    processor's default. Call `model.reshape` with the actual sizes for more speed, as without onegru.
+
+    A layer with invalid inputs, such as lengths beyond X, raises an error in `infer`. OpenVINO on one thread
+    loses all errors in `infer`, but not in `start_async` and `wait`. The layer's outputs are then NaN, a line
+    on stderr gives the reason, and `onegru.openvino.errors` returns it. A `CACHE_DIR` saves no time: OpenVINO
+    compiles a model with onegru's layers each time, and stores a file for each model.
 
     Args:
-        model: an `openvino.Model`; it is changed.
-        weight_storage: storage type of the weights of float32 layers, as in `onegru.GRU`: one type for all,
-            or a mapping from their friendly names to types; None, or a layer left out, for float32.
-        activation_storage: type of activations with int8 weights, as in `onegru.GRU`.
-        flush_subnormals: whether states that are almost 0 count as 0, as in `onegru.GRU`.
+        model: an `openvino.Model`, which is changed in place.
+        weight_storage: the storage type of the weights in float32 layers, as in `onegru.GRU`: one type for
+            all layers, or a mapping from friendly names to types. Default: None (float32). Layers that a
+            mapping does not name stay float32.
+        activation_storage: the storage type of the activations of layers with int8 weights, as in
+            `onegru.GRU`: one type, or a mapping from friendly names to types. Default: None (int16).
+        flush_subnormals: whether to replace subnormal states by 0, as in `onegru.GRU`.
 
     Returns:
-        the number of layers replaced.
+        the number of replaced layers.
 
     Raises:
-        MissingExtraError: OpenVINO is not installed.
-        MissingExtraError: it is older than 2025.0.
-        SpecError: it is not a model, or a layer or an argument is invalid.
+        MissingExtraError: OpenVINO is not installed, or older than 2025.0.
+        SpecError: `model` is not an `openvino.Model`, or a layer or an argument is invalid.
 
     Warns:
-        RuntimeWarning: once, if this build of onegru has no operator in C++ for this OpenVINO, so that layers
-            run by way of Python (`onegru targets` says so).
-        SpecWarning: when the model runs, once for each layer whose weights change from run to run.
+        RuntimeWarning: once, if this build of onegru has no C++ operator for this OpenVINO, so that layers
+            run through Python (`onegru targets` reports it).
+        SpecWarning: when the model runs, once for each layer with weights that change between runs.
     """
     options = model_options("auto", weight_storage, activation_storage, flush_subnormals)
     with needs_extra("openvino", "openvino", "onegru.openvino.replace_grus"):

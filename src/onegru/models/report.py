@@ -1,4 +1,4 @@
-"""A description of the GRU nodes of a model, as plain data."""
+"""Describe the GRU nodes of a model."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from onegru.runtimes.known_issues import Facts, Verdict, verdicts
 
 @dataclass(frozen=True, slots=True)
 class GruReport:
-    """A GRU: a node of a model, or a layer of a checkpoint.
+    """Description of a GRU: a node of a model, or a layer of a checkpoint.
 
-    What depends on the weights is None if they are computed in each run, or by a runtime that is not
-    installed: sizes, parameters, bytes and FLOPs.
+    Sizes, parameters, bytes and FLOPs are None if the weights are computed in each run, or by a runtime that
+    is not installed.
 
     Attributes:
         name: the node's or the layer's name.
         operator: the operator and its version, such as "GRU-14"; empty for a layer.
         dtype: the element type.
-        input_size: I.
-        hidden_size: H.
-        direction: forward, reverse or bidirectional.
-        reset: whether the reset gate acts "before" or "after" the recurrent product.
+        input_size: the input size, I.
+        hidden_size: the hidden size, H.
+        direction: "forward", "reverse" or "bidirectional".
+        reset: whether the reset gate is applied "before" or "after" the recurrent matmul.
         activations: (f, g) of each direction, with their parameters.
-        clip: the bound on the inputs of the activations; None for none.
-        attention: what its attention scores do, "openvino" or "dien" (see `Spec`); None if it takes none.
-        lengths: whether it takes sequence lengths.
-        parameters: the count of numbers in W, R and B; of a node, in the file.
-        bytes: their size, as the node takes them.
-        lossless_storage: the smallest `weight_storage` that keeps W and R as they are, such as the one in
-            which a file stores them; None if none does.
-        flops_per_step: of the matrix products, for one row and one step, in all directions.
+        clip: the clip value of the activations' inputs; None for no clipping.
+        attention: the attention variant, "openvino" or "dien" (see `Spec`); None without attention.
+        lengths: whether the GRU has sequence lengths.
+        parameters: the number of values in W, R and B; for a node, in the file.
+        bytes: their size in bytes, in the node's type.
+        lossless_storage: the smallest `weight_storage` that stores W and R without loss, such as the type in
+            the file; None if there is none.
+        flops_per_step: the FLOPs of the matmuls, for one row and one step, in all directions.
         others: known issues of other runtimes with this node.
-        bodies: the bodies of other nodes that it lies in, the outermost first.
+        bodies: the subgraphs that contain the node, as text, the outermost first.
     """
 
     name: str
@@ -69,7 +69,7 @@ GruReport.__module__ = "onegru.reports"
 
 
 def report_nodes(inputs: Sequence[TensorInfo], nodes: Iterable[GruNode]) -> tuple[GruReport, ...]:
-    """A report on each node of a model that takes these inputs."""
+    """Return a report on each GRU node of a model with these inputs."""
     infos = {info.value: info for info in inputs}
     return tuple(_report(node, infos.get(step_of(node).inputs["X"])) for node in nodes)
 
@@ -123,7 +123,7 @@ def model_card(
     nodes: Sequence[GruNode],
     other_nodes: int,
 ) -> str:
-    """The card of a model for notebooks."""
+    """Return a model's HTML card for notebooks."""
     from onegru.drawing.card import card
 
     facts = [
@@ -141,7 +141,7 @@ def model_card(
 
 
 def _cells(item: GruReport) -> tuple[str, ...]:
-    """A row of the table of a card."""
+    """Return a row of the card's table."""
     sizes = ["?" if size is None else str(size) for size in (item.input_size, item.hidden_size)]
     verdicts = [f"{other.runtime} {other.version} {other.effect} it: {other.reason}" for other in item.others]
     return (

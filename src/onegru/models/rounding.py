@@ -1,4 +1,4 @@
-"""The effect of rounding on the outputs of a model."""
+"""Estimate how far rounding may change a model's outputs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from onegru.models.model import Model, graph_in
 
 
 def with_engine(model: Model, engine: str) -> Model:
-    """The same model, its GRU nodes run by another of onegru's engines."""
+    """Return the same model with another engine for its GRU nodes."""
     with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given when the model was loaded
         return Model(graph_in(model), EngineOptions(engine))
 
 
 class Rounding:
-    """How far rounding may move a model's outputs.
+    """Estimate of how far rounding may change a model's outputs.
 
-    A model may be so sensitive, or so deep, that no two runtimes agree on it to the last digits. A run on
-    inputs of which every number is one rounding away shows how sensitive it is. Of inputs that are all
-    integers there is none: there, how far GRU nodes in their own type are from those in float64.
+    A model may be so sensitive, or so deep, that no two runtimes agree on its last digits. To measure this,
+    onegru runs it on inputs with every value changed by one rounding. If all inputs are integers, onegru
+    compares GRU nodes in their own type with GRU nodes in float64 instead.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Rounding:
         self._dtypes, self._judge = dtypes, judge
 
     def effect(self, name: str) -> float:
-        """How far an output may be off, relative to max(1, its absolute value); of integers, which share."""
+        """Return the possible error of an output, relative to max(1, |value|); for integers, a fraction."""
         exact, moved = (outputs.get(name) for outputs in self._pair)
         if not isinstance(exact, np.ndarray) or not isinstance(moved, np.ndarray):
             return 0.0
@@ -49,7 +49,7 @@ class Rounding:
 
     @cached_property
     def _pair(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Outputs, and what rounding makes of them."""
+        """The exact outputs, and the outputs changed by rounding."""
         moved = {
             name: nudged(value, self._dtypes) if isinstance(value, np.ndarray) else value
             for name, value in self._inputs.items()
@@ -63,5 +63,5 @@ class Rounding:
             exact = reference.run(self._inputs) if self._exact is None else self._exact
             other = reference if is_moved else with_engine(model, "native")
             return exact, other.run(moved)
-        except OneGRUError:  # the moved ones are out of its range, or it has what the reference cannot run
+        except OneGRUError:  # changed inputs are out of range, or the reference engine does not support it
             return {}, {}

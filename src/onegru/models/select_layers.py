@@ -1,4 +1,4 @@
-"""Select the layer or stack of a model: named nodes, or all GRUs of a chain."""
+"""Select the layer or stack in a file."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from onegru.models.model import Model
 from onegru.models.random_inputs import draw_inputs
 from onegru.operators.schema import CANONICAL_AXES, WEIGHTS
 
-_OPEN_SIZES = (3, 3, 3)  # of all dimensions that a model leaves open, so that they fit each other
+_OPEN_SIZES = (3, 3, 3)  # sizes of all dynamic dimensions, equal so that they fit each other
 
 
 def read_source(
     path: str | os.PathLike[str], nodes: Sequence[str] = (), keras_version: str | None = None
 ) -> GRU | Stack:
-    """The layer or stack in a file."""
+    """Return the layer or stack in a file."""
     file = open_layers("path", path)
     if file.kind.holds == "layers" or keras_version is not None:
         return _layers_of_checkpoint(file, nodes, keras_version)
@@ -49,10 +49,8 @@ def _layers_of_checkpoint(path: Opened, nodes: Sequence[str], keras_version: str
         if why:
             raise SpecError(f"{path}: {why}; say with nodes (--node NAME) which to take, of {listed}")
         if len(layers) > 1:
-            raise SpecError(
-                f"{path}: holds {count(len(layers), 'GRU')}; say with nodes (--node NAME) which to "
-                f"take, of {listed}"
-            )
+            words = f"{path}: contains {count(len(layers), 'GRU')}"
+            raise SpecError(f"{words}; say with nodes (--node NAME) which to take, of {listed}")
         return next(iter(layers.values()))
     for name in nodes:
         if name not in layers:
@@ -61,13 +59,13 @@ def _layers_of_checkpoint(path: Opened, nodes: Sequence[str], keras_version: str
 
 
 def joined(parts: Sequence[GRU | Stack]) -> GRU | Stack:
-    """Layers and stacks on top of each other, the lowest first, as one layer or stack."""
+    """Join layers and stacks, the lowest first, into one layer or stack."""
     layers = [layer for part in parts for layer in layers_of(part)]
     return layers[0] if len(layers) == 1 else Stack(layers)
 
 
 def layers_of_model(model: Model, nodes: Sequence[str] = ()) -> GRU | Stack:
-    """The layers of these nodes, or of all if the model does nothing else."""
+    """Return the layers of these nodes, or of all nodes of a model with only GRUs."""
     names = [gru.name for gru in model.gru_nodes]
     if not names:
         hint = fusing_hint(model.path)
@@ -77,19 +75,18 @@ def layers_of_model(model: Model, nodes: Sequence[str] = ()) -> GRU | Stack:
         for gru in found:
             if gru.has_own_state:
                 warnings.warn(
-                    f"{model.path}: the state that {gru.name!r} starts from is left out, as a layer has none",
+                    f"{model.path}: the initial state of {gru.name!r} is ignored, because a layer has none",
                     SpecWarning,
                     stacklevel=2,
                 )
     else:
         found = list(model.gru_nodes)
-        if all(gru.layer is None for gru in found):  # which a run could take much memory to compute
+        if all(gru.layer is None for gru in found):  # a run could need much memory for the weights
             _layer(model, found[0])
         if reason := _why_no_chain(model):
             listed = ", ".join(map(repr, names))
-            raise SpecError(
-                f"{model.path}: {reason}; say with nodes (--node NAME) which to take, of {listed}"
-            )
+            words = f"{model.path}: {reason}"
+            raise SpecError(f"{words}; say with nodes (--node NAME) which to take, of {listed}")
     return joined([_layer(model, gru) for gru in found])
 
 
@@ -97,7 +94,7 @@ def _find(model: Model, name: str) -> GruNode:
     found = [gru for gru in model.gru_nodes if gru.name == name]
     if len(found) != 1:
         listed = ", ".join(repr(gru.name) for gru in model.gru_nodes)
-        count = "two of that name" if found else "no such GRU node"
+        count = "two nodes have this name" if found else "no such GRU node"
         raise SpecError.of("nodes", f"{name!r}; {count} in {model.path}; must be one of {listed}")
     return found[0]
 
@@ -108,15 +105,15 @@ def _layer(model: Model, gru: GruNode) -> GRU:
     return gru.layer
 
 
-# A run on random inputs shows whether a model is a chain: the outputs of a GRU must be, number for number and
-# place for place, the inputs of the next, whatever nodes an exporter expresses that with. Only axes before
-# the last may have another order, as in layouts, and a state may be part of an array of all states.
+# A run on random inputs shows whether a model is a chain: each GRU's outputs must equal the next GRU's
+# inputs, independent of the nodes between them. Only axes before the last may have another order, as in
+# layouts, and a state may be part of an array of all states.
 
 
 def _why_no_chain(model: Model) -> str:
-    """Why a model is not just a chain of GRUs, as text; empty if it is."""
+    """Return why a model is not only a chain of GRUs; empty if it is."""
     if model.nested_grus:
-        return "has GRUs within bodies of other nodes"
+        return "has GRUs in subgraphs of other nodes"
     if _is_bare(model):
         return ""
     try:
@@ -133,7 +130,7 @@ def _why_no_chain(model: Model) -> str:
     for below, above in pairwise(traces):
         T, B = above["X"].shape[:2]
         if not np.array_equal(above["X"], side_by_side(below["Y"])):
-            return "its GRUs are not fed by one another"
+            return "its GRUs are not a chain"
         if not np.array_equal(_lengths(above, T, B), _lengths(below, T, B)):
             return "its GRUs have different lengths"
     T, B = traces[0]["X"].shape[:2]
@@ -163,7 +160,7 @@ def _why_no_chain(model: Model) -> str:
 
 
 def _is_bare(model: Model) -> bool:
-    """Whether a model is one GRU and nothing else; it then need not be run, which needs known shapes."""
+    """Whether a model is only one GRU. It need then not run, which would need known shapes."""
     if len(model.gru_nodes) != 1 or model.other_node_count:
         return False
     node = step_of(model.gru_nodes[0])
@@ -174,7 +171,7 @@ def _is_bare(model: Model) -> bool:
 
 
 def _known(traces: Sequence[Mapping[str, Array]]) -> list[Array]:
-    """What the outputs of a chain may be: the last Y, the states, and all states in one array."""
+    """Return the possible outputs of a chain: the last Y, the states, and all states in one array."""
     last = traces[-1]["Y"]
     states = [trace["Y_h"] for trace in traces]
     known = [last, *states, *(side_by_side(state[None])[0] for state in states)]
@@ -186,7 +183,7 @@ def _known(traces: Sequence[Mapping[str, Array]]) -> list[Array]:
 
 
 def _same(array: Array, other: Array) -> bool:
-    """Whether two arrays are equal up to the order of the axes before the last."""
+    """Whether two arrays are equal except for the order of the axes before the last."""
     if array.size != other.size or array.shape[-1:] != other.shape[-1:]:
         return False
     wanted, found = _without_ones(array), _without_ones(other)
@@ -197,18 +194,18 @@ def _same(array: Array, other: Array) -> bool:
 
 
 def _holds(array: Array, h: Array, place: int) -> bool:
-    """Whether `array` [L·D, B, H] holds h [D, B, H] from `place` on."""
+    """Whether `array` [L·D, B, H] contains h [D, B, H] at index `place`."""
     return array.ndim == 3 and np.array_equal(array[place : place + len(h)], h)
 
 
 def _without_ones(array: Array) -> Array:
-    """The array without axes of size 1, except the last axis."""
+    """Return the array without axes of size 1, except the last axis."""
     sizes = [size for size in array.shape[:-1] if size != 1]
     return array.reshape(*sizes, *array.shape[-1:])
 
 
 def _canonical(gru: GruNode, trace: Mapping[str, Array]) -> dict[str, Array]:
-    """The inputs and outputs of a node, by role, with canonical axes; Y of a cell is its new state."""
+    """Return a node's inputs and outputs, by role, with canonical axes; a cell's Y is its new state."""
     found = {
         str(port.role): arrange(trace[port.name], port.axes, CANONICAL_AXES[port.role])
         for port in step_of(gru).ports
@@ -216,7 +213,7 @@ def _canonical(gru: GruNode, trace: Mapping[str, Array]) -> dict[str, Array]:
     }
     if all(port.role != "Y" for port in step_of(gru).operator.outputs):
         found["Y"] = found["Y_h"][None]
-    # An output that is not used may be left out.
+    # Unused outputs may be missing.
     return {"Y": np.empty((0, 0, 0, 0)), "Y_h": np.empty((0, 0, 0)), **found}
 
 

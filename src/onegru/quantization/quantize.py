@@ -29,14 +29,14 @@ from onegru.rewriting.int8_ir import quantize_ir
 from onegru.rewriting.rewrite import Rewriting, rewrite_file
 from onegru.system.turns import take_turns
 
-#: The turns of each mode, and about the seconds of each, where a pass takes less.
+#: The number of timings of each mode, and the approximate seconds of each if a pass is shorter.
 _TURNS, _TURN = 5, 0.004
 
-#: The modes that the weights in a file can be run in.
+#: The modes that a file can store.
 _OF_FILES = (*(mode for mode, (kept, _) in MODES.items() if is_int8(kept)), EXACT)
 
 
-#: Called with the number of measurements done, and the most that there may be.
+#: Called with the number of measurements done, and the maximum number.
 Progress = Callable[[int, int], None]
 
 
@@ -122,13 +122,13 @@ def quantize(
     kept = tuple(MODES) if target is None else _OF_FILES
     modes = _checked_modes(modes, kept, min_snr_db is not None, target is not None)
     if mode is not None and min_snr_db is not None:
-        raise SpecError.of("mode", f"{mode!r}; must be None with min_snr_db, which chooses")
+        raise SpecError.of("mode", f"{mode!r}; must be None with min_snr_db, which chooses the modes")
     mode = choice("mode", "W8A16" if mode is None else mode, kept if target is None else _OF_FILES[:-1])
     group = check_group_size(group_size)
     if not isinstance(source, str | os.PathLike | GRU | Stack | Model):
         raise SpecError.of("source", f"{shown(source)}; must be a model, its file, a GRU or a Stack")
     if isinstance(nodes, bool):
-        raise SpecError.of("nodes", f"{nodes}; must be names of GRUs, or left out for all")
+        raise SpecError.of("nodes", f"{nodes}; must be names of GRUs, or None for all")
     wanted = node_names("nodes", True if nodes is None else nodes)
     dims = check_random_inputs(None, dims, seed)
     if target is None:
@@ -169,7 +169,7 @@ def _check_files(
 def _checked_modes(
     modes: Iterable[str] | None, kept: Sequence[str], is_chosen: bool, is_written: bool
 ) -> Sequence[str]:
-    """The modes that GRUs may be kept in, of those that there are."""
+    """Return the allowed modes of the GRUs."""
     if not isinstance(modes, Iterable | None):
         raise SpecError.of("modes", f"{shown(modes)}; must be some of {', '.join(kept)}")
     if modes is not None and not is_chosen:
@@ -178,7 +178,7 @@ def _checked_modes(
     for item in found:
         choice("modes", item, kept)
     if is_written and not any(is_int8(MODES[item][0]) for item in found):
-        raise SpecError.of("modes", f"{shown(found)}; must have W8A8 or W8A16, with target")
+        raise SpecError.of("modes", f"{shown(found)}; must contain W8A8 or W8A16, with target")
     return found
 
 
@@ -190,7 +190,7 @@ def _written(
     names: frozenset[str] | None,
     group: int,
 ) -> Rewriting:
-    """Write a model whose GRUs of these names, or all, are in int8."""
+    """Write a model with these GRUs, or all GRUs, in int8."""
     if file.kind is Kind.OPENVINO:
         path, named = as_target(file, target, ".xml")
         return quantize_ir(file, path, named, check, names, group)
@@ -207,13 +207,13 @@ def _names_in_int8(report: Quantization[Any], min_snr_db: float | None) -> froze
     if not names:
         most = report.modes["W8A16"].snr
         raise SpecError.of(
-            "min_snr_db", f"{min_snr_db} dB; no GRU node keeps as much in int8 (all in W8A16: {most:.1f} dB)"
+            "min_snr_db", f"{min_snr_db} dB; no GRU node keeps this in int8 (all in W8A16: {most:.1f} dB)"
         )
     return names
 
 
 class Measurement:
-    """Runs a subject in modes."""
+    """Measures a quantization target in all modes."""
 
     def __init__(self, subject: QuantizationTarget, progress: Progress | None) -> None:
         self.subject = subject
@@ -234,7 +234,7 @@ class Measurement:
             )
 
     def report(self, mode: str, min_snr_db: float | None, order: list[str]) -> Quantization[Any]:
-        """All modes, and the result of one, or of those that keep a ratio of signal to noise."""
+        """Measure all modes, and create the result for one mode or for a lowest SNR."""
         subject = self.subject
         uniform = {word: dict.fromkeys(subject.layers, word) for word in MODES}
         ratios = {word: self._ratio(modes) for word, modes in uniform.items()}
@@ -267,7 +267,7 @@ class Measurement:
         return Quantization(result, tuple(grus), whole, final, *told)
 
     def _ratio(self, modes: Mapping[str, str]) -> float:
-        """The ratio of signal to noise of the whole, with GRUs in these modes."""
+        """Return the SNR of the whole model with GRUs in these modes."""
         key = tuple(sorted((name, mode) for name, mode in modes.items() if mode != EXACT))
         if key not in self._found:
             self._step()
@@ -283,10 +283,10 @@ class Measurement:
         self._done += 1
 
     def _choose(self, min_snr_db: float, order: list[str]) -> dict[str, str]:
-        """The modes that keep it: the GRU that adds most noise gets the next mode that adds less."""
+        """Choose modes that keep the SNR: the noisiest GRU gets the next mode with less noise."""
 
         def keeps(modes: Mapping[str, str]) -> bool:
-            """Whether they keep it, and not by chance: with inputs in 16 bits, too, as files are run."""
+            """Whether the modes keep the SNR, also with 16-bit matmul inputs, as files are run by default."""
             if self._ratio(modes) < min_snr_db:
                 return False
             wider = {name: "W8A16" if mode == "W8A8" else mode for name, mode in modes.items()}
@@ -305,7 +305,7 @@ class Measurement:
         return modes
 
     def _measure_gru(self, name: str) -> dict[str, ModeResult]:
-        """A GRU in every mode, each time given what the model in float32 gives it."""
+        """Measure a GRU in every mode, with its inputs in the float32 model."""
         self._step()
         calls = self.subject.calls[name]
         layer, group = self.subject.layers[name], self.subject.group
@@ -329,14 +329,14 @@ class Measurement:
         return sum(_size(layer.spec, modes[name], group) for name, layer in layers.items())
 
     def _times(self, runs: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-        """The median time of each, in turns, as `onegru bench` measures it."""
+        """Return the median time of each run; the timings are interleaved, as in `onegru bench`."""
         is_alone = not isinstance(self.subject.source, Model) or self.subject.source.other_node_count == 0
         found = take_turns(runs, _TURNS, _TURN, **({"settle": 0.0} if is_alone else {}))
         return {word: statistics.median(seconds) for word, seconds in found.items()}
 
 
 def _size(spec: Spec, mode: str, group: int) -> int:
-    """The bytes of the weights of a GRU of float32."""
+    """Return the bytes of a float32 GRU's weights in a mode."""
     kept, _ = MODES[mode]
     rows = 3 * spec.num_directions * spec.hidden_size
     groups = sum(-(-size // (group or size)) for size in (spec.input_size, spec.hidden_size) if size)
@@ -345,10 +345,10 @@ def _size(spec: Spec, mode: str, group: int) -> int:
 
 
 def _ratio(pairs: Iterable[tuple[Mapping[str, Array], Mapping[str, Array]]]) -> float:
-    """The ratio of signal to noise in dB of the worst output, over all runs.
+    """Return the SNR in dB of the worst output, over all runs.
 
-    Integers and booleans are what floating-point numbers decide, and do not count beside these. Where there
-    are no others, each that changes is as much noise as one that does not is signal.
+    Integers and booleans are ignored if there are floating-point outputs. Otherwise each value counts as 1 of
+    signal, and each changed value as 1 of noise.
     """
     signals: dict[str, float] = {}
     noises: dict[str, float] = {}

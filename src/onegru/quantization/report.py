@@ -32,12 +32,12 @@ class ModeResult:
     """SNR, size and run time of one GRU, or of all GRUs, in one storage mode.
 
     Attributes:
-        snr: the ratio of signal to noise in dB against float32, that of the worst output: 10·log10 of
-            Σ expected² / Σ (expected - found)²; of a model whose outputs are all integers or booleans, of
-            how many there are by how many change. Infinity where nothing differs, minus infinity where a
-            number is no longer finite.
-        size: the bytes of the weights: W and R, the scales, and B in float32.
-        seconds: the median time of a pass over the samples.
+        snr: the signal-to-noise ratio against float32 in dB, for the worst output: 10·log10 of
+            Σ expected² / Σ (expected - found)². If all outputs are integers or booleans: 10·log10 of the
+            number of values / the number of changed values. Infinity if nothing differs; minus infinity if a
+            value is no longer finite.
+        size: the bytes of the weights: W and R, the int8 scales, and B in float32.
+        seconds: the median time of a pass over the samples, in seconds.
     """
 
     snr: float
@@ -53,12 +53,12 @@ class QuantizedGru:
     """Quantization result of one GRU.
 
     Attributes:
-        name: the node's name; of a layer "layer 0", and so on from the lowest of a stack.
-        layer: what it is, as its `repr` says.
-        modes: what each mode of `MODES` does to it, given the float32 model's inputs to it; empty for a GRU
-            that stays as it is.
-        mode: what it is kept in by the result.
-        reason: why it stays as it is; empty if it need not.
+        name: the node's name; for layers "layer 0", "layer 1" and so on, the lowest first.
+        layer: the `repr` of the layer.
+        modes: the measurement of each mode, with the GRU's inputs in the float32 model; empty for a GRU that
+            cannot be quantized.
+        mode: the mode in the result.
+        reason: why the GRU cannot be quantized; empty if it can.
     """
 
     name: str
@@ -76,14 +76,15 @@ class Quantization(Generic[Quantizable]):
     """Result of `quantize`.
 
     Attributes:
-        result: the layer, stack or model with its GRUs kept as each one's `mode` says.
-        grus: its GRUs, in running order.
-        modes: what each mode does to the whole, all GRUs in it; its sizes are those of all these GRUs.
-        chosen: the same for the result.
-        group_size: how many weights of a row in int8 share a scale; None for all.
-        compared: how many numbers of outputs were compared in each mode: those that are finite in float32.
-        steps: how many steps the longest row of a GRU took; None of a model without.
-        written: what was done to the file that was asked for; None without `target`.
+        result: the layer, stack or model, with each GRU in its `mode`.
+        grus: the GRUs, in execution order.
+        modes: the measurement of the whole model with all GRUs in each mode; the size is the sum over the
+            GRUs.
+        chosen: the same measurement for the result.
+        group_size: how many int8 weights of a row share a scale; None for the whole row.
+        compared: the number of output values compared in each mode, which are finite in float32.
+        steps: the number of steps of the longest row of a GRU; None for a model without GRUs.
+        written: the changes in the written file; None without `target`.
     """
 
     result: Quantizable
@@ -99,26 +100,29 @@ class Quantization(Generic[Quantizable]):
 
     @property
     def weight_storage(self) -> dict[str, str]:
-        """The result's types of weights by node, as `onegru.load` takes them; float32 is left out."""
+        """The `weight_storage` of the result for `onegru.load`, by node; without float32 nodes."""
         group = self.group_size or 0
         return {gru.name: kept for gru in self.grus if (kept := storages_of(gru.mode, group)[0]) is not None}
 
     @property
     def activation_storage(self) -> dict[str, str]:
-        """Likewise, for the GRUs in int8."""
+        """The `activation_storage` of the result for `onegru.load`, by node; only int8 nodes."""
         return {gru.name: kept for gru in self.grus if (kept := MODES[gru.mode][1]) is not None}
 
     def trace(
         self, node: str | int = 0, mode: str | None = None, sample: int = 0
     ) -> tuple[GateTrace, GateTrace]:
-        """Return the gates of a GRU in float32 and in another mode.
+        """Return the gates of a GRU in float32, and with all GRUs in another mode.
 
-        The second one's `to_html(…, against=…)` shows how far they are apart over time.
+        `to_html(…, against=…)` of the second trace shows the differences over time.
 
         Args:
-            node: the GRU's name, or its index.
-            mode: one of `MODES`; None for the result.
-            sample: the index of the sample.
+            node: the GRU's name or index. Default: 0.
+            mode: one of `MODES`. Default: None (the modes of the result).
+            sample: the index of the sample. Default: 0.
+
+        Returns:
+            the gates in float32, and the gates in the other mode.
 
         Raises:
             SpecError: there is no such GRU, mode or sample.
@@ -147,7 +151,7 @@ class Quantization(Generic[Quantizable]):
         grus = [(gru.name, gru.mode, *_of_modes(gru), gru.reason) for gru in self.grus]
         chosen, float32 = _sizes([self.chosen, self.modes["float32"]])
         facts = [
-            ("signal to noise", _ratio_words(self.chosen)),
+            ("signal-to-noise ratio", _ratio_words(self.chosen)),
             ("weights", chosen),
             ("in float32", float32),
             ("values compared", f"{self.compared:,}"),
@@ -155,7 +159,7 @@ class Quantization(Generic[Quantizable]):
         return card("Quantization", facts, ("GRU", "kept in", *MODES, ""), grus)
 
     def __str__(self) -> str:
-        """A table: each GRU, then the whole."""
+        """Return a table of each GRU, and of all GRUs."""
         rows = [("", *MODES, "kept in"), *table_rows(self)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         rows = [(row[0], *map(str.rjust, row[1:-1], widths[1:-1]), row[-1]) for row in rows]
@@ -165,7 +169,7 @@ class Quantization(Generic[Quantizable]):
 
     @property
     def usage(self) -> list[str]:
-        """How to run the file that was written, in int8; empty without `target`."""
+        """Lines on how to run the written file in int8; empty without `target`."""
         if self.written is None or self.written.target is None:
             return []
         names = [gru.name for gru in self.grus]
@@ -178,7 +182,7 @@ Quantization.__module__ = "onegru.reports"
 def int8_usage(
     target: str, names: Sequence[str], weights: Mapping[str, str], activations: Mapping[str, str]
 ) -> list[str]:
-    """Say how to run a file in int8, as a runtime computes it in float32 by default."""
+    """Return lines on how to run a file in int8, because the default is float32."""
     given = {"weight_storage": weights, "activation_storage": activations}
     if {*activations.values()} <= {DEFAULT_ACTIVATION_STORAGE}:
         del given["activation_storage"]
@@ -190,17 +194,17 @@ def int8_usage(
         options = f", or give{options} on the command line"
     else:
         words = ", ".join(f"{name}={dict(kept)}" for name, kept in given.items())
-    lines = ["runtimes compute this file in float32, onegru too, unless you ask for int8"]
+    lines = ["all runtimes, including onegru, compute this file in float32 by default"]
     if target.lower().endswith(".onnx"):
         lines.append(
-            "ONNX Runtime may be slower with it than with the source; its session option "
-            'session.disable_quant_qdq = "1" prevents that'
+            "ONNX Runtime may be slower with this file than with the source; to prevent it, set the session "
+            'option session.disable_quant_qdq = "1"'
         )
     return [*lines, f"to run it in int8: onegru.load({target!r}, {words}){options}"]
 
 
 def table_rows(report: Quantization[Any]) -> list[tuple[str, ...]]:
-    """Each GRU, then the whole: its name, its ratios, what it is kept in; sizes, times."""
+    """Return table rows with SNR, mode, size and time of each GRU, and of all GRUs."""
     rows: list[tuple[str, ...]] = []
     for gru in report.grus:
         if gru.modes:
@@ -232,7 +236,7 @@ def _ratio_words(item: ModeResult) -> str:
 
 
 def _sizes(items: Sequence[ModeResult]) -> list[str]:
-    """Sizes of weights, all in the unit of the largest."""
+    """Format sizes of weights, all in the unit of the largest."""
     unit, words = next(
         ((unit, words) for unit, words in _UNITS if max(item.size for item in items) >= unit), (1, "bytes")
     )
@@ -240,6 +244,6 @@ def _sizes(items: Sequence[ModeResult]) -> list[str]:
 
 
 def _times(items: Sequence[ModeResult]) -> list[str]:
-    """Times, all in one unit, in which the shortest has three digits."""
+    """Format times, all in the unit of the shortest."""
     unit, words = (1e-3, "ms") if min(item.seconds for item in items) >= 1e-3 else (1e-6, "µs")
     return [f"{item.seconds / unit:{'.2f' if unit == 1e-3 else '.0f'}} {words}" for item in items]

@@ -28,7 +28,7 @@ from onegru.models.stream import first_states
 if TYPE_CHECKING:
     from onegru.layers.gates.trace import GateTrace
 
-#: What GRUs can be kept in, by weight_storage and activation_storage, in the order of their noise.
+#: The modes of GRUs: weight_storage and activation_storage, in order of decreasing noise.
 MODES: Mapping[str, tuple[str | None, str | None]] = {
     "W8A8": ("int8", "int8"),
     "W8A16": ("int8", "int16"),
@@ -38,12 +38,12 @@ MODES: Mapping[str, tuple[str | None, str | None]] = {
 }
 EXACT = "float32"
 
-#: The steps and rows of random inputs: noise grows with steps.
+#: The steps and rows of random inputs. Noise grows with the number of steps.
 _RANDOM_STEPS, _RANDOM_ROWS = 100, 4
 
 
 def storages_of(mode: str, group: int) -> tuple[str | None, str | None]:
-    """The weight_storage and activation_storage of a mode, with a scale for `group` weights, 0 for a row."""
+    """Return weight_storage and activation_storage of a mode; `group` weights share a scale (0: a row)."""
     weights, activations = MODES[mode]
     return in_groups(weights, group), activations
 
@@ -53,15 +53,15 @@ Repeat = Callable[[GRU], Callable[[], Mapping[str, Array]]]
 
 @dataclass(frozen=True)
 class QuantizationTarget:
-    """A model, or layers."""
+    """A model, or layers, to quantize."""
 
     source: GRU | Stack | Model  # the model or the layers
-    names: Sequence[str]  # of all GRUs
-    described: Sequence[str]  # what each is
-    layers: Mapping[str, GRU]  # in float32, those that can be kept in other types, by their names
-    reasons: Mapping[str, str]  # why the others cannot, by their names
-    samples: Sequence[Any]  # what runs are given
-    make: Callable[[Mapping[str, str]], Any]  # the subject with the GRUs that are named in other modes
+    names: Sequence[str]  # the names of all GRUs
+    described: Sequence[str]  # the description of each GRU
+    layers: Mapping[str, GRU]  # the float32 layers that can be quantized, by name
+    reasons: Mapping[str, str]  # why the other GRUs cannot be quantized, by name
+    samples: Sequence[Any]  # the inputs of each run
+    make: Callable[[Mapping[str, str]], Any]  # creates the model or layers with the named GRUs in other modes
     run: Callable[[Any, Any], Mapping[str, Array]]  # the outputs of a run
     # for each time that the subject in float32 runs a layer for the samples, what takes a layer, and returns
     # what runs it so and returns its outputs
@@ -79,7 +79,7 @@ def quantization_target(
     group: int,
     wanted: bool | frozenset[str] = True,
 ) -> QuantizationTarget:
-    """What `quantize` is given, with samples; None for random ones; and the GRUs that it may change."""
+    """Prepare the source of `quantize` with its samples; None for random samples."""
     if isinstance(source, Model):
         found = _of_model(source, samples, dims, seed, group)
     elif dims:
@@ -99,7 +99,7 @@ def _listed(samples: object, single: Callable[[object], bool]) -> list[Any]:
     if isinstance(samples, str | os.PathLike):
         raise SpecError.of(
             "samples",
-            f"{shown(samples)}; must be inputs of a run, or a list of at least one; a file to write is "
+            f"{shown(samples)}; must be inputs of a run, or a list of at least one; to write a file, pass "
             "target=…",
         )
     found = [samples] if single(samples) else samples
@@ -109,13 +109,13 @@ def _listed(samples: object, single: Callable[[object], bool]) -> list[Any]:
 
 
 def _reason(layer: GRU | None) -> str:
-    """Why a GRU stays as it is; empty if it need not."""
+    """Return why a GRU cannot be quantized; empty if it can."""
     if layer is None:
         return "computes its weights"
     if layer.spec.dtype != EXACT:
-        return f"is of {layer.spec.dtype}"
+        return f"has type {layer.spec.dtype}"
     try:
-        for kept, _ in MODES.values():  # a report measures all
+        for kept, _ in MODES.values():  # a report measures all modes
             check_storage(layer.weights, kept)
     except SpecError as error:
         return str(error)
@@ -143,7 +143,7 @@ def _of_layers(source: GRU | Stack, samples: object, seed: int, group: int) -> Q
     repeated: dict[str, list[Repeat]] = {name: [] for name in names}
     steps = 0
     for call in calls:
-        Y = _run_layers(make({}), call)["Y"]  # refuses what does not fit
+        Y = _run_layers(make({}), call)["Y"]  # rejects invalid samples
         layout, lengths = call.get("layout"), call.get("sequence_lens")
         axis = source.layout if layout is None else layout
         steps = max(steps, Y.shape[axis] if lengths is None else int(np.max(lengths, initial=0)))
@@ -191,7 +191,7 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
     engine = options_of(model).engine
     if engine == "reference":
         raise SpecError.of(
-            "source", "runs by the reference, which keeps weights as they are; must be loaded without"
+            "source", "uses the reference engine, which cannot quantize weights; load it with another engine"
         )
     exact = Model(graph_in(model), EngineOptions(engine))
     nodes = exact.gru_nodes
@@ -220,8 +220,8 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
     steps: list[int] = []
     for index, sample in enumerate(found):
         with prefixed_errors(f"samples[{index}]: "):
-            if isinstance(sample, Mapping) and graph_in(model).starts:  # states that the file tells of
-                with suppress(SpecError):  # the run says what is missing
+            if isinstance(sample, Mapping) and graph_in(model).starts:  # states in the file's metadata
+                with suppress(SpecError):  # the run reports missing inputs
                     found[index] = sample = {**first_states(graph_in(model), sample), **sample}
             runs = runs_of_nodes(exact, sample)
         steps += steps_in(exact, runs).values()
@@ -232,7 +232,7 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
                     for arrays in seen
                 ]
     if nodes and not any(steps):
-        raise SpecError.of("samples", "no GRU takes a step on them; must be inputs on which one does (-i)")
+        raise SpecError.of("samples", "no GRU takes a step on them; pass inputs with at least one step (-i)")
     return QuantizationTarget(
         source=model,
         names=names,

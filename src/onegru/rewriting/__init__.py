@@ -1,1 +1,1 @@
-"""ONNX models rewritten, their function kept."""
+"""Rewrite models without changing their function."""

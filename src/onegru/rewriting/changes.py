@@ -1,6 +1,6 @@
-"""Changes of one GRU node that keep its function: layout, types, two directions as two nodes.
+"""Change layout, types or directions of one GRU node.
 
-Each takes a `GruNodeConfig`, returns another, or two, and puts the nodes that are then needed around it into
+Each function takes a `GruNodeConfig`, returns one or two new ones, and adds the required nodes around it to
 `Insertions`.
 """
 
@@ -31,22 +31,22 @@ _TO_BATCH_FIRST = (2, 0, 1, 3)
 
 @dataclass
 class Insertions:
-    """The nodes around a GRU node that is being changed."""
+    """New nodes around a GRU node."""
 
-    scope: Scope  # where they go
-    before: list[NodeProto] = field(default_factory=list)  # those that come before the node
-    after: list[NodeProto] = field(default_factory=list)  # those that come after it
+    scope: Scope  # the graph of the nodes
+    before: list[NodeProto] = field(default_factory=list)  # the nodes before the GRU node
+    after: list[NodeProto] = field(default_factory=list)  # the nodes after the GRU node
     dropped: set[str] = field(default_factory=set)  # the outputs of Transposes that are now the node's own
 
     def enter(self, form: GruNodeConfig, port: str, kind: str, *more: str, **attributes: Any) -> str:
-        """Add a node, which may take more, before an input; returns the value that the input then takes."""
+        """Add a node, with `more` inputs, before an input of the GRU node; return its output."""
         draft = Draft(self.scope, form.base)
         value = draft.op(kind, [form.inputs[port], *more], port, **attributes)
         self.before += draft.nodes
         return value
 
     def leave(self, form: GruNodeConfig, port: str, kind: str, **attributes: Any) -> str:
-        """Add a node behind an output; returns the output's new name."""
+        """Add a node after an output of the GRU node; return the output's new name."""
         draft = Draft(self.scope, form.base)
         value = draft.fresh(port)
         draft.op(kind, [value], port, form.outputs[port], **attributes)
@@ -55,11 +55,11 @@ class Insertions:
 
 
 def to_layout(around: Insertions, form: GruNodeConfig, layout: int) -> GruNodeConfig:
-    """The same node in another layout, with Transposes around it unless they cancel out."""
+    """Change the layout, and add Transposes unless they cancel out."""
     inputs = {port: _swapped_input(around, form, port) for port in ("X", "initial_h") if port in form.inputs}
     outputs = {}
     if "Y" in form.outputs:
-        # From the node's layout to that of the graph around it, and back.
+        # From the node's layout to the graph's layout, and back.
         perm, back = (_TO_TIME_FIRST, _TO_BATCH_FIRST) if layout else (_TO_BATCH_FIRST, _TO_TIME_FIRST)
         outputs["Y"] = _swapped_output(around, form, "Y", perm, back)
     if "Y_h" in form.outputs:
@@ -87,14 +87,14 @@ def _swapped_output(
 
 
 def _perm(node: NodeProto) -> tuple[int, ...] | None:
-    """A Transpose's permutation; None for other nodes."""
+    """Return a Transpose's permutation; None for other nodes."""
     if node.op_type != "Transpose" or not is_onnx(node) or len(node.input) != 1 or len(node.output) != 1:
         return None
     return tuple(next((item.ints for item in node.attribute if item.name == "perm"), ()))
 
 
 def to_float16(around: Insertions, form: GruNodeConfig) -> GruNodeConfig:
-    """The same node in float16, with Casts around it."""
+    """Convert the node to float16, with Casts around it."""
     dtype, _ = require(around.scope, form, "float16")
     inputs = {}
     for port in ("X", "W", "R", "B", "initial_h"):
@@ -121,16 +121,15 @@ def _as_float16(form: GruNodeConfig, array: Array) -> Array:
 
 
 def to_int8(around: Insertions, form: GruNodeConfig, group: int) -> GruNodeConfig:
-    """The same node with W and R in int8, and DequantizeLinear before the node.
+    """Store W and R as int8, with DequantizeLinear before the node.
 
-    There is a scale for each row, or for each `group` weights of it.
+    Each row has a scale, or each `group` weights of a row.
     """
     scope = around.scope
     if scope.opset < (least := int8_opset(group)):
         what = f"weights in int8{', in groups' if group else ''}"
         raise SpecError.of(
-            "opset",
-            f"{scope.opset}; must be at least {least} for {what}: ask for it as well (--opset {least})",
+            "opset", f"{scope.opset}; must be at least {least} for {what}; add --opset {least}"
         )
     if (dtype := require(scope, form, "int8")[0]) != "float32":
         raise SpecError.of("quantize", f"{form.label} has element type {dtype}; must be float32")
@@ -141,7 +140,7 @@ def to_int8(around: Insertions, form: GruNodeConfig, group: int) -> GruNodeConfi
             raise SpecError.of(
                 "quantize",
                 f"{form.label}: {port} is computed in each run, or an input with a default; must "
-                "be a constant: name the other GRU nodes to quantize those (--node)",
+                "be a constant; to quantize only other GRU nodes, name them (--node)",
             )
         if problem := storage_problem(array, in_groups("int8", group)):
             raise SpecError.of("quantize", f"{form.label}: {port} {problem}: name the other nodes (--node)")
@@ -159,14 +158,14 @@ def to_int8(around: Insertions, form: GruNodeConfig, group: int) -> GruNodeConfi
 
 
 def _constant(scope: Scope, form: GruNodeConfig, port: str, what: str, make: Callable[[], Array]) -> str:
-    """A new constant made from a weight; the same one for all nodes that share the weight."""
+    """Add a constant computed from a weight; nodes that share the weight share the constant."""
     name = form.inputs[port]
     scope.retired.add(name)
     return scope.shared((name, what), f"{name}/{what}", make)
 
 
 def to_two_directions(around: Insertions, form: GruNodeConfig) -> list[GruNodeConfig]:
-    """A forward and a reverse node instead of a bidirectional one."""
+    """Split a bidirectional node into a forward and a reverse node."""
     scope = around.scope
     axes = NEWEST.direction_axes(form.layout)
     halves: list[GruNodeConfig] = []
@@ -189,7 +188,7 @@ def to_two_directions(around: Insertions, form: GruNodeConfig) -> list[GruNodeCo
 
 
 def _half(around: Insertions, form: GruNodeConfig, port: str, index: int, axis: int | None) -> str:
-    """What the direction of this index, which the form already has, takes of an input with this axis."""
+    """Return the part of an input for one direction, whose index along `axis` is `index`."""
     scope, name = around.scope, form.inputs[port]
     if axis is None:
         return name

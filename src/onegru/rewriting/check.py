@@ -1,4 +1,4 @@
-"""Targets, checks and reports of functions that change models."""
+"""Targets, checks and reports of functions that rewrite models."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from onegru.models.random_inputs import Dims, check_random_inputs
 
 @dataclass(frozen=True, slots=True)
 class OutputReport:
-    """Difference between an output of the target and of the source.
+    """Difference of one output between target and source. onegru ran the source.
 
     Attributes:
         name: the output.
-        runtime: what ran the target: "onegru", "onnxruntime" or "openvino".
+        runtime: the runtime that ran the target: "onegru", "onnxruntime" or "openvino".
         max_abs: the largest absolute difference.
-        max_ulp: the largest number of representable numbers in between.
-        tolerance: the largest absolute difference that was allowed; of integers and booleans, the largest
-            share of them that may differ.
-        snr: the ratio of signal to noise in dB; None where nothing differs.
-        compared: how many numbers were compared: those that are finite in the source.
-        left_out: how many were not.
-        input_dependent: how many of those compared change with the random inputs, as the others say little;
-            None of inputs that were given.
-        steps: how many steps the longest row of a GRU took.
+        max_ulp: the largest difference in ULP (units in the last place).
+        tolerance: the largest allowed absolute difference; for integers and booleans, the largest allowed
+            fraction of different values.
+        snr: the signal-to-noise ratio in dB; None if nothing differs.
+        compared: the number of compared values, which are finite in the source.
+        left_out: the number of values that are not finite in the source.
+        input_dependent: the number of compared values that depend on the random inputs; None for given
+            inputs.
+        steps: the number of steps of the longest row of a GRU; None without GRUs.
     """
 
     name: str
@@ -66,19 +66,19 @@ class Check:
         onegru.fuse("model.onnx", "fused.onnx", check=onegru.Check(inputs={"X": X}))
 
     Args:
-        inputs: an array for each of the model's inputs; None for random ones. States that the metadata of the
-            file tell of may be left out: they are what those say of the first run.
-        dims: sizes of open dimensions of random inputs, by name ("X.0" for one without), and whole shapes of
-            inputs, by their names.
-        seed: of the random inputs.
-        tolerance: the largest absolute difference to allow, times the largest number of the output if that is
-            above 1. None for that of the type and the change, which the function tells; or more where the
-            model amplifies a rounding of its inputs more, and less for an output that is not larger than
-            that. Of integers and booleans it is the share that may differ, unless the numbers in front of
-            them can be compared.
+        inputs: an array for each input of the model. You can omit states that the file's metadata name; they
+            get the initial values in the metadata. Default: None (random inputs).
+        dims: sizes of dynamic dimensions of random inputs, by name ("X.0" for a dimension without a name), or
+            full shapes of inputs, by input name. Default: None (several sizes are tried).
+        seed: the seed of the random inputs. Default: 0.
+        tolerance: the largest allowed absolute difference. It is multiplied by the output's largest absolute
+            value if that is above 1. For integers and booleans, it is the allowed fraction of different
+            values, unless onegru can compare the floating-point values that they are computed from.
+            Default: None (the function's tolerance for the type; larger if the model amplifies rounding,
+            smaller for outputs not above that tolerance).
 
     Raises:
-        SpecError: one is invalid, or has no effect.
+        SpecError: an argument is invalid, or has no effect.
     """
 
     __module__ = "onegru"
@@ -95,12 +95,12 @@ class Check:
 
 
 def output_facts(outputs: Iterable[OutputReport]) -> list[tuple[str, str]]:
-    """For each output, how far that of the target is from that of the source."""
+    """Return the largest difference of each output, for a card."""
     return [(f"{item.name} by {item.runtime}", f"differs by {item.max_abs:.2g} at most") for item in outputs]
 
 
 def wanted_check(check: object) -> Check | None:
-    """What a function's `check` asks for; None for no check."""
+    """Return the `Check` for a function's `check` argument; None for no check."""
     if isinstance(check, Check):
         return check
     if not isinstance(check, bool | np.bool_):
@@ -109,7 +109,7 @@ def wanted_check(check: object) -> Check | None:
 
 
 def as_target(file: Opened, target: str | os.PathLike[str] | None, suffix: str) -> tuple[Path | None, Path]:
-    """The file to write, None for none, and what messages call it."""
+    """Return the file to write, or None, and its name in messages."""
     if target is None:
         return None, Path(f"{file}, changed")
     path = file_path("target", target)

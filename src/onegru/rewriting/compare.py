@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from onegru.formats.onnx.validate import Source
 
 _RUNTIME_FACTOR = 10.0  # other runtimes approximate the activations less closely
-_CHECKS = 2  # on inputs of so many different sizes, if sizes are open
+_CHECKS = 2  # number of different input sizes to compare on, if sizes are dynamic
 #: The end of a message.
 PROVES_NOTHING = (
-    "so the comparison is inconclusive; give inputs for which it does (inputs, -i), or do without a check"
+    "so the check is inconclusive; pass realistic inputs (inputs, -i), or skip the check (check=False, "
+    "--no-check)"
 )
 
 
@@ -62,7 +63,7 @@ def check_result(
     fronts: dict[str, dict[str, str]] = {}
     changed: Source | None = None
     if data is not None and graph.file is not None:
-        # Imported here, as an IR needs no onnx.
+        # Imported here, because an IR does not need onnx.
         from onegru.formats.onnx.validate import Source
         from onegru.rewriting.in_front import values_in_front, with_outputs
 
@@ -75,7 +76,7 @@ def check_result(
     try:
         given = Model(graph)
     except FormatError as error:
-        raise FormatError(f"{error}; so the target cannot be checked or written") from error.__cause__
+        raise FormatError(f"{error}; the target cannot be checked, and is not written") from error.__cause__
     result = Model(made)
     if dtypes is None:
         dtypes = {node.layer.spec.dtype for node in result.gru_nodes if node.layer is not None}
@@ -119,27 +120,27 @@ def _check_interface(target: Path, source: Graph, made: Graph) -> None:
         if wanted != found:
             raise FormatError(
                 f"{target}: not written: its {words} would be {found}; must be {wanted}, as in the source. "
-                "This is a defect of onegru: please report it"
+                "This is a bug in onegru: please report it"
             )
 
 
 def _first_states(graph: Graph) -> dict[str, object]:
-    """The first value, or else the shape, of each state that a model keeps."""
+    """Return the initial value, or else the shape, of each internal state."""
     if not graph.keeps:
         return {}
     return {**graph.starts, **{name: array.tolist() for name, array in graph.initial.items()}}
 
 
 def check_moved(target: Path, reports: Iterable[OutputReport]) -> None:
-    """Raise FormatError if random inputs change no output, whatever they are."""
+    """Raise FormatError if no output depends on the random inputs."""
     moved = [report.input_dependent for report in reports]
     if moved and None not in moved and not any(moved):
-        why = "no output changes as the random inputs do"
+        why = "no output depends on the random inputs"
         raise FormatError(f"{target}: not written: {why}, {PROVES_NOTHING}")
 
 
 def _both(one: OutputReport, other: OutputReport) -> OutputReport:
-    """Two comparisons of an output: the larger difference, and the numbers of both."""
+    """Join two reports on an output: the larger difference, and the sum of the counts."""
     worse = other if other.max_abs > one.max_abs else one
     return replace(
         worse,
@@ -152,18 +153,18 @@ def _both(one: OutputReport, other: OutputReport) -> OutputReport:
 
 
 def _not_checked(runtime: str, given: Model, source: Source, model: bytes) -> tuple[str, ...]:
-    """Why the target is not checked in a runtime, as text; empty if it is."""
+    """Return why the target is not checked in a runtime; empty if it is checked."""
     from onegru.formats.onnx.validate import external_tensors, read_model
 
     if any(info.dtype == "bfloat16" for info in (*given.inputs, *given.outputs)):
-        return (f"not checked in {runtime}, which takes no bfloat16 arrays",)
+        return (f"not checked in {runtime}, which does not accept bfloat16 arrays",)
     if runtime == "openvino" and external_tensors(read_model(source, model)):
-        return ("not checked in openvino, which reads no external data of a model in memory",)
+        return ("not checked in openvino, which cannot read external data of a model in memory",)
     return ()
 
 
 def in_runtime(runtime: str, model: bytes, source: Source, names: list[str]) -> _Run:
-    """The target in another runtime."""
+    """Return a function that runs the target in another runtime."""
     if runtime == "openvino":
         (openvino,) = chosen_runtimes((runtime,))
         subject = ModelUnderTest(source.name, model, {name: () for name in names})
@@ -172,7 +173,7 @@ def in_runtime(runtime: str, model: bytes, source: Source, names: list[str]) -> 
     from onegru.formats.onnx.whole.optimizers import crashing_optimizers
     from onegru.formats.onnx.whole.session import Session
 
-    # The others stay, as programs that run the target do not know them.
+    # Other optimizers stay enabled, as in programs that run the target.
     session = Session(model, source, disabled=crashing_optimizers(read_model(source, model)))
     return lambda feeds: dict(zip(session.output_names, session.run(feeds), strict=True))
 
@@ -180,7 +181,7 @@ def in_runtime(runtime: str, model: bytes, source: Source, names: list[str]) -> 
 def _run_or_refuse(runtime: Runtime, subject: ModelUnderTest, feeds: dict[str, Any]) -> Mapping[str, Any]:
     try:
         return runtime.run(subject, feeds)
-    except Exception as error:  # whatever a runtime raises is its refusal; what onegru stumbles over is not
+    except Exception as error:  # any error of the runtime means rejection, but not an error of onegru
         if isinstance(error, MemoryError) or is_own_mistake(error):
             raise
         raise FormatError(f"{subject.path}: OpenVINO refuses it ({' '.join(str(error).split())})") from error
@@ -190,10 +191,10 @@ class Case(NamedTuple):
     """Inputs to compare on.
 
     Attributes:
-        inputs: they.
-        outputs: what the source gives for them.
-        moved: how many numbers of each output change as inputs are drawn again; None for inputs that were
-            given, or of a model that takes none.
+        inputs: the arrays, by name.
+        outputs: the source's outputs for these inputs.
+        moved: the number of values of each output that change with other random inputs; None for given
+            inputs, and for a model without inputs.
     """
 
     inputs: dict[str, Any]
@@ -202,7 +203,7 @@ class Case(NamedTuple):
 
 
 def _cases(given: Model, result: Model, check: Check) -> Iterator[Case]:
-    """The inputs to compare on: those given, or random ones, of different sizes where sizes are open."""
+    """Yield the given inputs, or random inputs with different sizes for dynamic dimensions."""
     if check.inputs is not None:
         inputs = {**first_states(graph_in(given), check.inputs), **check.inputs}
         yield Case(inputs, given.run(inputs), None)
@@ -225,19 +226,19 @@ def _cases(given: Model, result: Model, check: Check) -> Iterator[Case]:
             return
     if not count:
         raise FormatError(
-            f"{given.path}: does not run on random inputs ({first}); give inputs or dims to check with"
+            f"{given.path}: does not run on random inputs ({first}); pass inputs or dims for the check"
         )
 
 
 def _is_same(expected: Any, found: Any) -> bool:
-    """Whether two strings, arrays of them, or other things that are no numbers are the same."""
+    """Whether two strings, string arrays or other non-numeric values are equal."""
     if not isinstance(expected, np.ndarray) or not isinstance(found, np.ndarray):
         return type(expected) is type(found) and repr(expected) == repr(found)
     return expected.shape == found.shape and bool(np.all(as_text(expected) == as_text(found)))
 
 
 class Judge:
-    """Judges outputs of a changed model by those of its source, on the same inputs."""
+    """Compares outputs of a changed model with its source's outputs, on the same inputs."""
 
     def __init__(
         self,
@@ -260,7 +261,7 @@ class Judge:
             raise FormatError(f"{target}: not written: {why}{drawn}, {PROVES_NOTHING}")
 
     def __call__(self, name: str, runtime: str, words: str, expected: Any, found: Any) -> OutputReport:
-        """How far an output is off."""
+        """Compare an output, and return a report."""
         place = f"{self._target}: not written: {words}"
         if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
             report = OutputReport(name, runtime, 0.0, 0, 0.0)
@@ -269,13 +270,13 @@ class Judge:
             return report
         if not isinstance(expected, np.ndarray) or expected.dtype.kind in "OUS":
             if not _is_same(expected, found):
-                raise FormatError(f"{place} differs from the source's")
+                raise FormatError(f"{place} differs from the source")
             return OutputReport(name, runtime, 0.0, 0, 0.0)
         found = np.asarray(found)
         if found.dtype != expected.dtype or found.shape != expected.shape:
             raise FormatError(
-                f"{place} is {found.dtype} {list(found.shape)}; the source's is {expected.dtype} "
-                f"{list(expected.shape)}"
+                f"{place} is {found.dtype} {list(found.shape)}; must be {expected.dtype} "
+                f"{list(expected.shape)}, as in the source"
             )
         apart, base = difference(expected, found), self._base(name, runtime, expected)
         is_float = expected.dtype.name in ELEMENT_TYPES
@@ -291,7 +292,7 @@ class Judge:
             if not is_float:
                 what = f"at {list(apart.where or ())} and in {share:.2%} of it; at most {most:.2%} is allowed"
             raise FormatError(
-                f"{place} differs from the source's {what}, unless tolerance says otherwise{self._hint()}"
+                f"{place} differs from the source {what}; set tolerance to allow more{self._hint()}"
             )
         count = count_finite(expected)
         moved = None if self._case.moved is None else self._case.moved.get(name, 0)
@@ -304,7 +305,7 @@ class Judge:
         )
 
     def _base(self, name: str, runtime: str, expected: Array) -> float:
-        """The tolerance of a runtime's output, whatever the model does with rounding."""
+        """Return the tolerance of an output in a runtime, without the model's rounding effects."""
         own = expected.dtype.name
         if name in self._fronts:
             return 1.0
@@ -319,5 +320,7 @@ class Judge:
 
     def _hint(self) -> str:
         return (
-            "" if self._check.inputs is not None else "; these inputs are random: give its own (inputs, -i)"
+            ""
+            if self._check.inputs is not None
+            else "; these inputs are random: pass realistic ones (inputs, -i)"
         )

@@ -1,10 +1,11 @@
-"""A GRU expressed with operators that every runtime has: per direction a product of all steps, and a Scan.
+"""Decompose a GRU node into operators that every runtime has.
 
-Where there is a fixed, small number of steps, they are written one after the other instead: without Scan and
-Shape, which small runtimes lack. A wrongly stated number of steps fails there, as Split and Squeeze check it.
+Each direction becomes one matmul over all steps, and a Scan. A small, fixed number of steps is unrolled
+instead, because small runtimes lack Scan and Shape. A wrong declared number of steps then fails in Split and
+Squeeze.
 
-16-bit types are computed in float32, as the operator is, and rounded at the end. A row keeps its state beyond
-its length, at whichever end of the sequence that is, so a mask suffices for both directions.
+16-bit types are computed in float32, like the operator, and rounded at the end. A row keeps its state in the
+padding, at the start or the end of the sequence, so one mask suffices for both directions.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _MOST_UNROLLED = 8  # steps
 
 
 def decompose(scope: Scope, form: GruNodeConfig) -> list[NodeProto]:
-    """The nodes that compute what a GRU node does, which must have at least one step."""
+    """Return nodes that replace a GRU node with at least one step."""
     if scope.opset < DECOMPOSED_OPSET:
         raise SpecError.of(
             "opset", f"{scope.opset}; must be at least {DECOMPOSED_OPSET} to decompose {form.label}"
@@ -46,19 +47,19 @@ def decompose(scope: Scope, form: GruNodeConfig) -> list[NodeProto]:
 
 @dataclass
 class _Weights:
-    """One direction's weights, as constants or values in the graph."""
+    """Weights of one direction, as names of constants or values in the graph."""
 
     W: str
     R: tuple[str, ...]
-    """All gates in one matrix where the reset gate acts after the product, else z and r, and h."""
+    """One matrix for all gates if the reset gate is applied after the matmul, else (z and r) and h."""
     added: str | None
-    """Biases of the product of all steps."""
+    """Biases of the matmul over all steps."""
     inner: str | None
-    """Biases of the recurrent product, where the reset gate acts after it."""
+    """Biases of the recurrent matmul if the reset gate is applied after it."""
 
 
 class _Expansion:
-    """One node being expressed with others."""
+    """The decomposition of one node."""
 
     def __init__(self, draft: Draft, form: GruNodeConfig, dtype: str, hidden_size: int) -> None:
         self.draft = draft
@@ -67,13 +68,13 @@ class _Expansion:
         self.stored = dtype
         self.dtype = "float64" if dtype == "float64" else "float32"
         self.H = hidden_size
-        shape = self.scope.shape(form.origin.input[0])  # as the file has it: new values have no shape yet
+        shape = self.scope.shape(form.origin.input[0])  # original input, because new values have no shape yet
         T = None if shape is None or len(shape) != 3 else shape[1 if form.stated.get("layout") else 0]
         self.steps = T if T is not None and 1 <= T <= _MOST_UNROLLED else None
 
     def expand(self) -> None:
         draft, form = self.draft, self.form
-        # Casts follow each other directly: ONNX Runtime 1.31 crashes on some Transposes between two.
+        # Casts are adjacent, because ONNX Runtime 1.31 crashes on some Transposes between two Casts.
         X = self._computed(form.inputs["X"], "X")
         if form.layout:
             X = draft.op("Transpose", [X], "X", perm=[1, 0, 2])
@@ -107,15 +108,15 @@ class _Expansion:
         return self.scope.number(value, self.dtype)
 
     def _computed(self, name: str, what: str) -> str:
-        """A value in the type of the computation."""
+        """Cast a value to the type of the computation."""
         if self.stored == self.dtype:
             return name
         return self.draft.cast(name, self.dtype, f"{what}_{self.dtype}")
 
     def _masks(self, shape: str) -> tuple[list[str], str | None]:
-        """Whether each step of each row is within its length, and whether each row has any [B, 1].
+        """Return masks of the valid steps, and a mask [B, 1] of rows with at least one step.
 
-        The first is one value [T, B, 1] for a Scan, else one [B, 1] for each step; none without lengths.
+        The masks are one value [T, B, 1] for a Scan, or a value [B, 1] per step; empty without lengths.
         """
         if "sequence_lens" not in self.form.inputs:
             return [], None
@@ -132,14 +133,14 @@ class _Expansion:
         return [draft.op("Less", [steps, lengths], "mask")], alive
 
     def _scores(self) -> str:
-        """The attention scores [T, B, 1]; empty without."""
+        """Return the attention scores [T, B, 1]; empty without attention."""
         if self.form.attention is None:
             return ""
         A = self._computed(self.form.inputs["A"], "A")
         return self.draft.op("Transpose", [A], "A", perm=[1, 0, 2]) if self.form.layout else A
 
     def _first(self, index: int, shape: str) -> str:
-        """The state before the first step [B, H]; of zeros, one row does for all where steps are unrolled."""
+        """Return the initial state [B, H]; zeros of unrolled steps are one row that broadcasts."""
         draft, scope = self.draft, self.scope
         if "initial_h" not in self.form.inputs and self.steps:
             zeros = np.zeros((1, self.H), self.dtype)
@@ -157,7 +158,7 @@ class _Expansion:
         return self._computed(first, f"{index}/initial_h")
 
     def _finish(self, parts: Sequence[str], axis: int, perm: Sequence[int], port: str) -> None:
-        """Put the directions together, in the node's type and layout, under the output's own name."""
+        """Join the directions in the node's type and layout, under the output's name."""
         draft, form = self.draft, self.form
         steps: list[Callable[[str, str], str]] = []
         if form.layout:
@@ -175,7 +176,7 @@ class _Expansion:
         for step in steps:
             value = step(value, last if step is steps[-1] else "")
 
-    # Weights: the same steps on constants, at once, and on other values, as nodes
+    # Weights: constants are computed now, other values by nodes
 
     def _weights(self, index: int) -> _Weights:
         form, H = self.form, self.H
@@ -198,7 +199,7 @@ class _Expansion:
         return _Weights(W, R, self._named(added, key, "biases"), inner)
 
     def _matrix(self, name: str, index: int) -> _Tensor:
-        """W or R of one direction, transposed: [I, 3H] or [H, 3H]."""
+        """Return W or R of one direction, transposed: [I, 3H] or [H, 3H]."""
         value = self._pick(self._value(name), [index], 0)
         if not isinstance(value, str):
             transposed: Array = value[0].T
@@ -207,9 +208,9 @@ class _Expansion:
         return self.draft.op("Squeeze", [value], f"{index}/{name}", axes=[0])
 
     def _stored(self, value: _Tensor, what: str, index: int) -> str:
-        """A matrix in the type of the computation."""
+        """Return a matrix in the type of the computation."""
         key = (what[0], index, what, self.form.linear_before_reset)
-        if what != "W" and not isinstance(value, str):  # a constant, as OpenVINO needs it within the loop
+        if what != "W" and not isinstance(value, str):  # OpenVINO needs a constant in the loop
             return self._named(value.astype(self.dtype), key, f"{what}_{index}")
         return self._computed(self._named(value, key, f"{what}_{index}"), f"{index}/{what}")
 
@@ -229,7 +230,7 @@ class _Expansion:
         return self.draft.op("Slice", [value, *bounds], "picked")
 
     def _bias(self, index: int) -> _Tensor:
-        """B of one direction, [6H], in the type of the computation."""
+        """Return B of one direction, [6H], in the type of the computation."""
         value = self._pick(self._value("B"), [index], 0)
         if not isinstance(value, str):
             converted: Array = value[0].astype(self.dtype)
@@ -238,9 +239,9 @@ class _Expansion:
         return self.draft.op("Reshape", [value, self.scope.integers(6 * self.H)], "reshaped")
 
     def _join(self, kind: Literal["Add", "Concat"], first: _Tensor, second: _Tensor) -> _Tensor:
-        """The sum of two parts of the biases, or one behind the other."""
+        """Add or concatenate two parts of the biases."""
         if isinstance(first, str) or isinstance(second, str):
-            assert isinstance(first, str) and isinstance(second, str), "both are picked from one tensor"
+            assert isinstance(first, str) and isinstance(second, str), "both are parts of one tensor"
             axis = {"axis": 0} if kind == "Concat" else {}
             return self.draft.op(kind, [first, second], "biases", "", **axis)
         joined: Array = np.concatenate([first, second]) if kind == "Concat" else first + second
@@ -264,7 +265,7 @@ class _Expansion:
         masks: Sequence[str],
         scores: str,
     ) -> tuple[str, str]:
-        """As `_scan`, the steps one after the other."""
+        """Like `_scan`, with unrolled steps."""
         T = self.steps or 1
         nodes = _Body(self.scope, f"{self.form.base}/{index}", self.dtype, self.H)
         names = [f"XW_{t}" for t in range(T)]
@@ -297,7 +298,7 @@ class _Expansion:
         mask: str,
         scores: str,
     ) -> tuple[str, str]:
-        """The state after the last step [B, H], and those of all steps [T, B, H] where Y is asked for."""
+        """Return the last state [B, H], and the states of all steps [T, B, H] if Y is an output."""
         draft, scope = self.draft, self.scope
         body = _Body(scope, f"{self.form.base}/{index}", self.dtype, self.H)
         state, row = body.fresh("h"), body.fresh("x")
@@ -310,7 +311,7 @@ class _Expansion:
             output = body.op("Where", [inside, new, self._number(0.0)], "y")
             new = body.op("Where", [inside, new, state], "h_kept")
         elif "Y" in self.form.outputs:
-            output = body.op("Identity", [new], "y")  # a value may be one output of a body only
+            output = body.op("Identity", [new], "y")  # a value can only be one output of a subgraph
         code = code_of(self.dtype)
         info = onnx.helper.make_tensor_value_info
         inputs = [info(state, code, [None, self.H]), info(row, code, [None, 3 * self.H])]
@@ -347,7 +348,7 @@ class _Expansion:
         return given[0], given[-1]
 
     def _carried(self, body: Draft, weights: _Weights) -> tuple[_Weights, dict[str, tuple[str, int]]]:
-        """Weights in the body: computed weights become states, because OpenVINO needs constants there."""
+        """Pass computed weights into the subgraph as states, because OpenVINO needs constants there."""
         carried: dict[str, tuple[str, int]] = {}
 
         def inside(name: str, rank: int) -> str:
@@ -361,7 +362,7 @@ class _Expansion:
         return _Weights(weights.W, R, weights.added, inner), carried
 
     def _step(self, body: _Body, index: int, h: str, x: str, weights: _Weights, a: str) -> str:
-        """The state after a step, with its scores."""
+        """Return the state after one step, with attention scores `a`."""
         H, activations = self.H, self.form.activations[index]
         x_zr, x_n = body.split(x, [2 * H, H], ["x_zr", "x_h"])
         product = body.op("MatMul", [h, weights.R[0]], "hR")
@@ -376,7 +377,7 @@ class _Expansion:
 
 
 class _Body(Draft):
-    """The nodes of a Scan's body, or of unrolled steps; see `onegru.formats.onnx.gru_step.StepNodes`."""
+    """Nodes of a Scan's subgraph or of unrolled steps; see `onegru.formats.onnx.gru_step.StepNodes`."""
 
     def __init__(self, scope: Scope, base: str, dtype: str, hidden_size: int) -> None:
         super().__init__(scope, base)

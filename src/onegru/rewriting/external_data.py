@@ -1,6 +1,6 @@
 """External data of a rewritten model: embedded in its file, or kept outside if too large.
 
-Until a changed model is written, its external data are looked up where its source has them.
+Until the changed model is written, external data are read from the source's location.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from onegru.formats.onnx.validate import (
 )
 from onegru.system.atomic_write import write_files
 
-_LARGEST_FILE = 2**31 - 1  # bytes; protobuf writes no more
-_SMALL = 2**16  # bytes; sizes, axes and scales, which onnx's converter has to see
+_LARGEST_FILE = 2**31 - 1  # bytes; the limit of protobuf
+_SMALL = 2**16  # bytes; sizes, axes and scales, which onnx's converter needs
 
 
 def embed_external(source: Source, model: ModelProto, size: int) -> list[str]:
-    """Put a model's external data into it, of so many bytes without them; returns what was done, as text.
+    """Embed a model's external data, and return notes on it.
 
-    Where these would be too many for one file, only small tensors come into it.
+    If the file would become too large, only small tensors are embedded.
     """
     external = [(tensor, external_place(source, tensor)[2]) for tensor in external_tensors(model)]
     if size + sum(length for _, length in external) > _LARGEST_FILE:
@@ -38,28 +38,28 @@ def embed_external(source: Source, model: ModelProto, size: int) -> list[str]:
         tensor.raw_data = external_bytes(source, tensor)
         tensor.ClearField("external_data")
         tensor.ClearField("data_location")
-    return [f"external data of {len(external)} tensors are now within the file"] if external else []
+    return [f"external data of {len(external)} tensors are now in the file"] if external else []
 
 
 def left_external(model: ModelProto) -> list[str]:
-    """What a changed model still has outside of its file, as text; empty if there is none."""
+    """Return a note on the remaining external data of a changed model; empty without any."""
     tensors = external_tensors(model)
-    return [f"external data of {count(len(tensors), 'tensor')} stay outside of the file"] if tensors else []
+    return [f"external data of {count(len(tensors), 'tensor')} stay outside the file"] if tensors else []
 
 
 def one_file(source: Source, model: ModelProto) -> bytes:
-    """A changed model as a file holds it."""
+    """Serialize a changed model."""
     size = sum(len(tensor.raw_data) for tensor in all_tensors(model))
     if size > _LARGEST_FILE:
-        raise source.error(f"comes to {size} bytes rewritten; must be at most {_LARGEST_FILE}")
+        raise source.error(f"would have {size} bytes after the rewrite; must have at most {_LARGEST_FILE}")
     return serialized(source, model, "cannot be written in one file")
 
 
 def write_model(source: Source, model: ModelProto, data: bytes, target: Path) -> None:
-    """Write a changed model, and beside it the files of its external data that its folder lacks.
+    """Write a changed model, and the missing external-data files next to it.
 
-    These become second names of the source's files, or copies where the file system has no links. What
-    lies there already is never replaced.
+    The files are hard links to the source's files, or copies if the file system has no links. Existing files
+    are never replaced.
     """
     links: dict[Path, Path] = {}
     if tensors := external_tensors(model):
@@ -74,7 +74,7 @@ def write_model(source: Source, model: ModelProto, data: bytes, target: Path) ->
             path = external_place(source, tensor)[0]
             (entry,) = (entry for entry in tensor.external_data if entry.key == "location")
             if path == folder / target.name:
-                raise SpecError.of("target", f"{str(target)!r} holds external data; must be another file")
+                raise SpecError.of("target", f"{str(target)!r} contains external data; must be another file")
             if path not in places:
                 places[path] = _place(folder, path, Path(entry.value).name, used)
             entry.value = places[path].relative_to(folder).as_posix()
@@ -84,7 +84,7 @@ def write_model(source: Source, model: ModelProto, data: bytes, target: Path) ->
 
 
 def _place(folder: Path, path: Path, name: str, used: set[str]) -> Path:
-    """Where a folder has, or is to have, a file of external data that is called so elsewhere."""
+    """Return the path in `folder` for an external-data file that is stored elsewhere."""
     if path.is_relative_to(folder):
         return path
     while True:

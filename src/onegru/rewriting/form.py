@@ -29,48 +29,48 @@ from onegru.runtimes.known_issues import Facts
 _DEFAULT = (Activation("Sigmoid"), Activation("Tanh"))
 
 
-#: The attributes that a `GruNodeConfig` holds.
+#: The attributes that a `GruNodeConfig` stores.
 _ATTRIBUTES = {"activations", "activation_alpha", "activation_beta", "attention", "clip", "direction"}
 _ATTRIBUTES |= {"hidden_size", "layout", "linear_before_reset", "output_sequence"}
 
 
 @dataclass(frozen=True)
 class GruNodeConfig:
-    """A GRU node."""
+    """Content of a GRU node."""
 
-    origin: NodeProto  # the node as the file has it
-    label: str  # what to call it in messages
-    base: str  # what the names of new nodes and values begin with
-    name: str  # the name that the node gets
-    dtype: str | None  # the element type; None where it is not known
-    direction: str  # forward, reverse or bidirectional
-    linear_before_reset: bool  # whether the reset gate acts after the recurrent product
-    clip: float | None  # bound on the activations' inputs; None for none
+    origin: NodeProto  # the node in the file
+    label: str  # its name in messages
+    base: str  # prefix of the names of new nodes and values
+    name: str  # the new name of the node
+    dtype: str | None  # the element type; None if unknown
+    direction: str  # "forward", "reverse" or "bidirectional"
+    linear_before_reset: bool  # whether the reset gate is applied after the recurrent matmul
+    clip: float | None  # the clip value of the activations' inputs; None for no clipping
     activations: tuple[tuple[Activation, Activation], ...]  # (f, g) for each direction
     layout: int  # 0 or 1
-    hidden_size: int | None  # H; None where it is not known
-    stated: Mapping[str, object]  # the attributes that the file states
-    inputs: Mapping[str, str]  # names by those of the specification; absent ones left out
-    outputs: Mapping[str, str]  # as above
+    hidden_size: int | None  # H; None if unknown
+    stated: Mapping[str, object]  # the attributes in the file
+    inputs: Mapping[str, str]  # names of the present inputs, by the specification's names
+    outputs: Mapping[str, str]  # names of the present outputs, by the specification's names
     # what the scores of an AUGRU node do, "openvino" or "dien"; None for a GRU node
     attention: str | None = None
 
     def with_names(
         self, inputs: Mapping[str, str], outputs: Mapping[str, str] | None = None
     ) -> GruNodeConfig:
-        """The same on other values, where given."""
+        """Return a copy with other inputs or outputs."""
         return replace(self, inputs={**self.inputs, **inputs}, outputs={**self.outputs, **(outputs or {})})
 
 
 def operator_at(opset: int) -> Operator:
-    """The GRU of an opset."""
+    """Return the GRU operator of an opset."""
     operator = gru_version(opset)
     assert operator is not None, "an opset is at least 1"
     return operator
 
 
 def read_form(scope: Scope, node: NodeProto, opset: int) -> GruNodeConfig:
-    """Read a node of this opset, or an AUGRU node."""
+    """Read a GRU node of this opset, or an AUGRU node."""
     operator = AUGRU if is_augru(node) else operator_at(opset)
     label = describe(node)
     place = f"{scope.source.name}: {label}: "
@@ -81,15 +81,15 @@ def read_form(scope: Scope, node: NodeProto, opset: int) -> GruNodeConfig:
     required = {port.name for port in operator.inputs if port.required}
     if too_many or not required <= set(inputs) or not outputs:
         raise SpecError(
-            f"{place}inputs or outputs missing, or too many of them; must be as {operator} has them"
+            f"{place}inputs or outputs missing, or too many; must match the specification of {operator}"
         )
     weights = [name for name in ("W", "R", "B") if name in inputs]
     constants: dict[str, Array | None] = {name: scope.constant(inputs[name]) for name in weights}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
         check_attributes(operator, attributes, place)
-        if unknown := attributes.keys() - _ATTRIBUTES:  # an opset's that this module would lose
-            raise SpecError(f"{place}has {min(unknown)}, which rewriting does not know")
+        if unknown := attributes.keys() - _ATTRIBUTES:  # an attribute that this module would lose
+            raise SpecError(f"{place}has attribute {min(unknown)}, which onegru cannot rewrite")
         values = read_attributes(operator, attributes)
         if all(array is not None for array in constants.values()):
             with prefixed_errors(place):
@@ -122,7 +122,7 @@ def read_form(scope: Scope, node: NodeProto, opset: int) -> GruNodeConfig:
 def _check_constants(
     constants: Mapping[str, Array | None], num_directions: int, hidden_size: int | None, place: str
 ) -> None:
-    """Check the weights that are constants, as `lower` does not see them where others are not."""
+    """Check the constant weights, because `lower` only checks them if all weights are constant."""
     gates = 3 * hidden_size if hidden_size else None
     wanted = {
         "W": (num_directions, gates, None),
@@ -140,11 +140,11 @@ def _check_constants(
         if array.dtype.name not in ELEMENT_TYPES:
             raise SpecError(f"{place}{name}: type {array.dtype.name}; must be {', '.join(ELEMENT_TYPES)}")
     if len({array.dtype for array in given.values()}) > 1:
-        raise SpecError(f"{place}W, R and B are of several types; must be of one")
+        raise SpecError(f"{place}W, R and B have several types; must have one type")
 
 
 def attributes_of(form: GruNodeConfig, opset: int) -> dict[str, object]:
-    """The attributes of the node at this opset, with defaults written out where runtimes differ."""
+    """Return the node's attributes at this opset, with explicit defaults where runtimes differ."""
     operator = operator_at(opset)
     wanted: dict[str, object] = {}
     if form.hidden_size is not None:
@@ -168,12 +168,13 @@ def attributes_of(form: GruNodeConfig, opset: int) -> dict[str, object]:
             )
     if form.dtype is not None and form.dtype in operator.type_needs:
         needed = operator.type_needs[form.dtype]
-        raise SpecError.of("opset", f"{opset}; must be at least {needed}, as {form.label} is of {form.dtype}")
+        why = f"as {form.label} has type {form.dtype}"
+        raise SpecError.of("opset", f"{opset}; must be at least {needed}, {why}")
     return wanted
 
 
 def node_of(scope: Scope, form: GruNodeConfig) -> NodeProto:
-    """The node, as its scope's opset writes it. Raises as `attributes_of` does."""
+    """Return the node in its scope's opset. Raises the errors of `attributes_of`."""
     operator = operator_at(scope.opset)
     inputs = [form.inputs.get(port.name, "") for port in operator.inputs]
     outputs = [
@@ -193,7 +194,7 @@ def node_of(scope: Scope, form: GruNodeConfig) -> NodeProto:
 
 
 def facts_of(scope: Scope, form: GruNodeConfig, attributes: Mapping[str, object]) -> Facts:
-    """What the table of known issues needs to know."""
+    """Return the facts for the table of known issues."""
     node = GruStep(form.name, operator_at(scope.opset), attributes, form.inputs, form.outputs)
     node = with_sizes({0: node}, scope.shape, lambda: scope.flow)[0]
     weights = [scope.constant(form.inputs[name]) for name in ("W", "R", "B") if name in form.inputs]
@@ -210,7 +211,7 @@ def facts_of(scope: Scope, form: GruNodeConfig, attributes: Mapping[str, object]
 
 
 def require(scope: Scope, form: GruNodeConfig, what: str) -> tuple[str, int]:
-    """The element type and hidden size, for a change that needs them."""
+    """Return the element type and hidden size, for a change that needs them."""
     if form.dtype is None or form.hidden_size is None:
         unknown = "element type" if form.dtype is None else "hidden_size"
         raise FormatError(

@@ -34,12 +34,12 @@ class Fusion(CardReport):
 
     Attributes:
         source: the file that was read.
-        target: the file that was written; None where none was asked for.
+        target: the file that was written; None if no target was requested.
         fused: the recurrences that became GRU nodes.
         near_misses: recurrences that look like GRUs, each with the part that does not fit.
-        nodes: how many nodes the source has, those in bodies included, and how many the target has.
-        notes: what else there is to know.
-        outputs: the results of the check; empty if it was not asked for.
+        nodes: the number of nodes in source and target, including subgraphs.
+        notes: further changes and facts, as text.
+        outputs: the results of the check; empty without a check.
     """
 
     source: str
@@ -83,28 +83,29 @@ def fuse(
 ) -> Fusion:
     """Fuse decomposed GRUs of a model into GRU nodes.
 
-    Single steps, steps that follow each other, and loops become nodes; docs/guides/fusing.md says which.
-    Each match is proved by algebra and verified by a numeric check; then the whole target is compared with
-    the source.
+    onegru finds single steps, unrolled steps and loops; docs/guides/fusing.md lists the supported patterns.
+    The rest of the model stays unchanged. Each match is proved by algebra and verified by a numeric check.
+    Then the target is compared with the source.
 
     Args:
-        source: an ONNX model, or an OpenVINO IR (its .xml).
-        target: the file of the same kind to write, which may be the source; it is replaced only once the
-            result has passed the check. None to write nothing.
-        check: whether to compare the target with the source on random inputs, or a `Check` that says on which
-            inputs and how closely. By default differences up to 1e-5 are allowed for float32, 1e-9 for
-            float64, 1e-2 for float16 and 5e-2 for bfloat16, of the output or of a GRU node: the source rounds
-            after each operator. The source need not run with False.
-        progress: called now and then with the number of nodes searched and of all.
+        source: the path of an ONNX model, or of an OpenVINO IR (its .xml).
+        target: the file of the same kind to write. It may be the source, and is replaced only after the check
+            has passed. Default: None (write nothing).
+        check: whether to compare the target with the source on random inputs, or a `Check` with inputs and
+            tolerance. Default: True, with a tolerance of 1e-5 for float32, 1e-9 for float64, 1e-2 for float16
+            and 5e-2 for bfloat16, for the type of the output or of a GRU node. With False, the source need
+            not run.
+        progress: a function that is called from time to time with the number of searched nodes and the total.
+            Default: None (no calls).
 
     Returns:
-        what was fused, what came near, and how far the outputs lie apart.
+        the fused recurrences, the near misses, and the difference of each output.
 
     Raises:
         SpecError: an argument is invalid.
-        FormatError: the file is broken, holds nothing that can be fused, the target differs from the
-            source, or the comparison would be inconclusive; nothing is written then.
-        MissingExtraError: a package that this needs is not installed.
+        FormatError: the file is broken, or contains nothing that can be fused; or the target differs from the
+            source, or the check is inconclusive. Nothing is written then.
+        MissingExtraError: a required package is not installed.
         OSError: a file cannot be read or written.
     """
     file = open_model("source", source)
@@ -164,7 +165,7 @@ def _fuse_ir(
 
 
 def fuse_onnx(file: Opened, progress: Progress | None = None) -> tuple[Decomposed, bytes, list[str]]:
-    """Fuse an ONNX model; returns what was found, the result in one file, and what else was done."""
+    """Fuse an ONNX model; return the search result, the serialized target, and notes."""
     from onegru.formats.onnx.parse import model_opset
     from onegru.formats.onnx.validate import Source, model_of
     from onegru.rewriting.external_data import embed_external, left_external, one_file
@@ -176,5 +177,5 @@ def fuse_onnx(file: Opened, progress: Progress | None = None) -> tuple[Decompose
     if not found.fused:
         raise nothing_found(place.name, found.near_misses, model_opset(place, found.model))
     if len(found.model.functions) < had:
-        notes.append("functions that hold GRU nodes were inlined")
+        notes.append("functions that contain GRU nodes were inlined")
     return found, one_file(place, found.model), [*notes, *left_external(found.model)]

@@ -1,7 +1,7 @@
-"""Find the floating-point values that integer outputs are computed from.
+"""Find the floating-point values that a model's integer outputs are computed from.
 
-One class instead of another, or a flag, says nothing of how far a result is off: what an ArgMax, a TopK
-or a comparison takes does.
+A changed class index or flag does not show how large an error is, but the inputs of ArgMax, TopK or a
+comparison do.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from onegru.timeline.read import read_timeline
 
 _WHOLE = ("Floor", "Ceil", "Round", "Sign", "OneHot", "QuantizeLinear", "DequantizeLinear")
 _PASSED_ON = movers(Elements.KEPT | Elements.PERMUTED, without=("Flatten",))
-_SIZES = ("Shape", "Size", "Range", "ConstantOfShape")  # what depends on no number but sizes
+_SIZES = ("Shape", "Size", "Range", "ConstantOfShape")  # operators that depend only on sizes
 
 
 def values_in_front(source: Graph, made: Graph) -> dict[str, dict[str, str]]:
-    """For integer or boolean outputs, the values that they are computed from in both models."""
+    """Find the floating-point values before integer, boolean or rounded outputs, in both models."""
     first, second = read_timeline(source), read_timeline(made)
     if first is None or second is None:
         return {}
@@ -45,7 +45,7 @@ def values_in_front(source: Graph, made: Graph) -> dict[str, dict[str, str]]:
 
 
 def _in_front(flow: Flow, output: str) -> dict[str, str]:
-    """The values of floating-point types that integers come from; none if not all of that is known."""
+    """Return the floating-point values that an output is computed from; empty if some are unknown."""
     found: dict[str, str] = {}
     waiting, seen = [output], set[str]()
     while waiting:
@@ -54,7 +54,7 @@ def _in_front(flow: Flow, output: str) -> dict[str, str]:
             continue
         seen.add(name)
         op, dtype = flow.producers.get(name), flow.dtype(name)
-        if op is None or op.kind in _SIZES:  # an input, which is the same for both
+        if op is None or op.kind in _SIZES:  # an input, equal in both models
             continue
         if dtype in ELEMENT_TYPES and not _is_whole(flow, op):
             found[name] = str(dtype)
@@ -66,7 +66,7 @@ def _in_front(flow: Flow, output: str) -> dict[str, str]:
 
 
 def _is_whole(flow: Flow, op: Op) -> bool:
-    """Whether an operator's numbers are whole, or what it passes on is, whatever the type."""
+    """Whether an operator's results are integers, regardless of their type."""
     if op.kind == "Cast" or op.kind in _PASSED_ON:
         dtype, made = flow.dtype(op.inputs[0]), flow.producer(op.inputs[0])
         is_float = dtype in ELEMENT_TYPES
@@ -75,7 +75,7 @@ def _is_whole(flow: Flow, op: Op) -> bool:
 
 
 def with_outputs(data: bytes, source: Source, values: Mapping[str, str]) -> tuple[Graph, bytes]:
-    """A serialized ONNX model with more of its values among its outputs."""
+    """Add values to the outputs of a serialized ONNX model."""
     model = ModelProto.FromString(data)
     known = {info.name for info in model.graph.output}
     for name in values.keys() - known:

@@ -1,4 +1,4 @@
-"""The GRU layers of an IR with W and R in int8, Convert and Multiply layers before them."""
+"""Quantize the GRU layers of an IR to int8."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onegru.rewriting.check import Check
 from onegru.rewriting.compare import check_result
 from onegru.rewriting.rewrite import NodeReport, Rewriting
 
-# The places of W and R.
+# The input indices of W and R.
 _WEIGHTS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("openvino::GRUSequence", "openvino::AUGRUSequence"), (3, 4)),
     **dict.fromkeys(("openvino::GRUCell", "openvino::AUGRUCell"), (2, 3)),
@@ -36,18 +36,18 @@ def quantize_ir(
     names: Collection[str] | None,
     group: int,
 ) -> Rewriting:
-    """Store W and R of GRU layers in int8, compare the IR with its source, and write it."""
+    """Store W and R of GRU layers as int8, compare the IR with its source, and write it."""
     graph = read_ir(file)
     nested = {gru.name for gru in graph.grus if gru.bodies}
     if inner := sorted(nested if names is None else nested.intersection(names)):
         raise SpecError.of(
-            "nodes", f"{inner[0]!r} is in a body; must be layers outside of bodies: name these (--node)"
+            "nodes", f"{inner[0]!r} is in a body; must be outside of bodies: name the other layers (--node)"
         )
     ir = EditedIr(graph)
     chosen = [op for op in ir.graph.flow.ops if op.kind in _WEIGHTS and (names is None or op.name in names)]
     if not chosen:
         hint = fusing_hint(file) or "there is nothing to quantize"
-        raise FormatError(f"{file}: holds no GRU layer; {hint}")
+        raise FormatError(f"{file}: has no GRU layer; {hint}")
     shared: dict[str, str] = {}
     for op in chosen:
         for port, place in zip("WR", _WEIGHTS[op.kind], strict=True):
@@ -74,7 +74,7 @@ def quantize_ir(
 
 
 def _quantized(edit: Edit, op: Op, port: str, name: str, group: int) -> str:
-    """A weight as integers times their scales, before a layer."""
+    """Replace a weight of a layer by int8 values and scales; return the product's name."""
     flow, label = edit.flow, f"GRU layer {op.name!r}"
     array = flow.constant(name)
     if array is None:

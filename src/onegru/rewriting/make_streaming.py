@@ -31,33 +31,34 @@ def make_streaming(
         onegru.make_streaming("model.onnx", "streaming.onnx")
         stream = onegru.load("streaming.onnx").stream()
 
-    The states of its GRUs (and LSTMs and RNNs), and the last steps before its causal convolutions, become
-    inputs and outputs, zeros at first; the file's metadata name them. The source is run over random
-    sequences, and the target over chunks of them.
+    The states of GRUs, LSTMs and RNNs, and the last steps before causal convolutions, become inputs and
+    outputs. The file's metadata name them and their initial values, zeros by default. The check runs the
+    source on random sequences, and the target on chunks of them.
 
     Args:
-        source: an ONNX model, or an OpenVINO IR (its .xml).
-        target: the file of the same kind to write, which may be the source; it is replaced only once the
-            result has passed the check. None to write nothing.
-        time: the time axis of inputs, by name; by default that along which the GRUs run.
-        delay: whether outputs may come later than in a whole run, where a convolution needs steps ahead; else
-            such a model is refused.
-        quantize: whether W and R of float32 GRU nodes are then stored as int8, or the names of the nodes, as
-            `onegru.quantize` chooses them. Only for ONNX models.
-        group_size: with `quantize`, 32, 64 or 128: how many weights of a row share a scale, from opset 21 on.
-        opset: with `quantize`, the version of ONNX's operators that the target uses; 13 or newer.
-        check: whether to compare the target with the source, or a `Check` that says on which inputs and how
-            closely. By default differences up to 1e-5 are allowed for float32, 1e-9 for float64, 1e-2 for
-            float16, 5e-2 for bfloat16, and 0.1 with `quantize`. What is made has to load even with False.
+        source: the path of an ONNX model, or of an OpenVINO IR (its .xml).
+        target: the file of the same kind to write. It may be the source, and is replaced only after the check
+            has passed. Default: None (write nothing).
+        time: the time axis of inputs, by name. Default: None (the axis along which the GRUs run).
+        delay: whether to delay outputs by the steps that a convolution looks ahead. With False, such a model
+            raises SpecError.
+        quantize: whether to store W and R in float32 GRU nodes as int8 as well, or the names of the nodes,
+            such as those from `onegru.quantize`. Only for ONNX models.
+        group_size: with `quantize`, the number of weights of a row that share a scale: 32, 64 or 128, from
+            opset 21 on. Default: None (the whole row).
+        opset: with `quantize`, the ONNX opset of the target, 13 or newer. Default: None (the source's opset).
+        check: whether to compare the target with the source, or a `Check` with inputs and tolerance. Default:
+            True, with a tolerance of 1e-5 for float32, 1e-9 for float64, 1e-2 for float16, 5e-2 for bfloat16,
+            and 0.1 with `quantize`. With False, the target must still load.
 
     Returns:
-        what was done, and how far the outputs lie apart.
+        the changes to each node, and the difference of each output.
 
     Raises:
         SpecError: an argument is invalid, or a node cannot run in chunks; the error names it.
-        FormatError: the file is broken, or the target differs from the source, or a comparison would prove
-            nothing; nothing is written then.
-        MissingExtraError: a package that this needs is not installed.
+        FormatError: the file is broken, the target differs from the source, or the check is inconclusive.
+            Nothing is written then.
+        MissingExtraError: a required package is not installed.
         OSError: a file cannot be read or written.
     """
     wanted = wanted_check(check)
@@ -71,7 +72,7 @@ def make_streaming(
     is_ir = file.kind is Kind.OPENVINO
     path, named = as_target(file, target, ".xml" if is_ir else ".onnx")
     if file.kind not in (Kind.ONNX, Kind.OPENVINO):
-        raise FormatError(f"{file}: {file.kind.words}; only an ONNX model or an IR is made to stream")
+        raise FormatError(f"{file}: {file.kind.words}; must be an ONNX model or an OpenVINO IR")
     wait = flag("delay", delay)
     if is_ir:
         if names:

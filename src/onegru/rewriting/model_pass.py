@@ -1,4 +1,4 @@
-"""Rewriting the GRU nodes of a whole ONNX model, the rest of it untouched."""
+"""Rewrite the GRU nodes of an ONNX model in memory."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ NodeChange = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A model with its GRU nodes rewritten."""
+    """A model with rewritten GRU nodes."""
 
     model: ModelProto  # the model
-    opsets: tuple[int, int]  # the opset that the source has, and that it has now
-    nodes: Sequence[NodeChange]  # what was done to each GRU node
+    opsets: tuple[int, int]  # the opset of the source and of the model
+    nodes: Sequence[NodeChange]  # the changes to each GRU node
     dtypes: Collection[str]  # the element types of the GRU nodes, before and after, and QUANTIZED
-    others: Sequence[str]  # descriptions of the other nodes that the new opset changed
-    notes: Sequence[str]  # what else was done
+    others: Sequence[str]  # descriptions of other nodes that the new opset changed
+    notes: Sequence[str]  # other changes, as text
 
     def serialized(self, source: Source) -> bytes:
         """The model as a file holds it."""
@@ -63,12 +63,12 @@ class Rewritten:
 
 
 def rewrite_model(source: Source, model: ModelProto, size: int, changes: Changes) -> Rewritten:
-    """Rewrite the GRU nodes of a model."""
+    """Rewrite the GRU nodes of a model in place."""
     return _Rewriter(source, model, size, changes).rewrite()
 
 
 class _Rewriter:
-    """One model being rewritten."""
+    """The rewrite of one model."""
 
     def __init__(self, source: Source, given: ModelProto, size: int, changes: Changes) -> None:
         self.source = source
@@ -78,17 +78,17 @@ class _Rewriter:
         self.dtypes: set[str] = set()
         self.others: list[str] = []
         self.retired: set[str] = set()
-        is_named = add_augru_functions(given, source)  # broken ones end the process in onnx's shape inference
+        is_named = add_augru_functions(given, source)  # broken ones crash onnx's shape inference
         had = len(given.functions)
         self.model = unfold_functions(source, given)
-        sort_nodes(source, self.model.graph)  # refuses graphs with cycles or ambiguous names
+        sort_nodes(source, self.model.graph)  # rejects graphs with cycles or ambiguous names
         self.decomposes_augru = changes.decomposes_augru and any(
             map(is_augru, all_nodes(self.model.graph.node))
         )
         if is_named and not self.decomposes_augru:
-            self.notes.append("AUGRU nodes got the functions that other runtimes run")
+            self.notes.append("AUGRU nodes got the functions that other runtimes need")
         if len(self.model.functions) < had:
-            self.notes.append("functions that hold GRU nodes were inlined")
+            self.notes.append("functions that contain GRU nodes were inlined")
         self.notes += embed_external(source, self.model, size)
         self.old = model_opset(source, self.model)
         takes_weights = changes.quantize or changes.float16 or changes.split or changes.decompose
@@ -99,7 +99,7 @@ class _Rewriter:
             held = sum(len(tensor.raw_data) for tensor in all_tensors(self.model))
             self.retired = fold_weights(source, self.model, self.old, max(size, held))
             if self.retired:
-                self.notes.append("weights that nodes compute from constants are constants now")
+                self.notes.append("weights that nodes compute from constants are now constants")
         self.types = inferred_types(self.model)
         self.names = Names(self.model)
         self.new = changes.opset or self._least_opset()
@@ -107,14 +107,14 @@ class _Rewriter:
     def rewrite(self) -> Rewritten:
         if not any(is_gru(node) or is_augru(node) for node in all_nodes(self.model.graph.node)):
             raise self.source.error(
-                f"holds no GRU node; {fusing_hint(self.source.name) or 'there is nothing to rewrite'}"
+                f"has no GRU node; {fusing_hint(self.source.name) or 'there is nothing to rewrite'}"
             )
         if self.changes.opset is None and self.changes.layout and "layout" in operator_at(self.new).later:
             needed = operator_at(self.new).later["layout"]
             raise SpecError.of(
                 "layout",
-                f"1; needs a target of opset {needed} or later, and this is one of {self.new}: "
-                f"ask for opset {needed} as well (--opset {needed})",
+                f"1; needs opset {needed} or newer, and the target has opset {self.new}; "
+                f"add --opset {needed}",
             )
         if self.new != self.old:
             self._convert_others()
@@ -133,7 +133,7 @@ class _Rewriter:
     # Opset
 
     def _least_opset(self) -> int:
-        """The model's own opset, or the oldest that suits the target runtime."""
+        """Return the model's opset, or the oldest opset that the target runtime supports."""
         least = self.old
         if self.changes.runtime == "onnxruntime":
             least = max(least, OLDEST_OPSET)
@@ -151,10 +151,10 @@ class _Rewriter:
         return least
 
     def _convert_others(self) -> None:
-        """Convert all nodes but the GRUs to the new opset."""
+        """Convert all nodes except the GRUs to the new opset."""
         self._convert_graph(self.model.graph, None)
         for function in self.model.functions:
-            if not is_augru_function(function):  # which are rewritten
+            if not is_augru_function(function):  # AUGRU functions are created again
                 self._convert_function(function)
         for owner in (self.model, *self.model.functions):
             for entry in owner.opset_import:
@@ -182,8 +182,8 @@ class _Rewriter:
         nested = any(is_onnx(node) for body in bodies for node in all_nodes(body.node))
         if nested or (changed and any(item.ref_attr_name for node in graph.node for item in node.attribute)):
             raise self.source.error(
-                f"function {function.name!r}: cannot be brought from opset {self.old} to {self.new} "
-                f"({'it has bodies' if nested else 'its nodes take its attributes'})"
+                f"function {function.name!r}: cannot be converted from opset {self.old} to {self.new} "
+                f"({'it has subgraphs' if nested else 'its nodes use its attributes'})"
             )
         if changed:
             replace_nodes(function, [*scope.early, *graph.node])
@@ -236,14 +236,14 @@ class _Rewriter:
         if {"decompose", QUANTIZED} <= plan:
             raise SpecError.of(
                 "quantize",
-                f"{form.label} must be expressed with other operators for {self.changes.runtime}, "
-                "which leaves no GRU node",
+                f"{form.label} must be decomposed for {self.changes.runtime}, so no GRU node remains to "
+                "quantize",
             )
         if "decompose" in plan:
             made = decompose(scope, form)
             count = sum(item.op_type == "Scan" for item in made)
             loops = f"with {count} Scan{'s'[: count - 1]}" if count else "step by step"
-            self.nodes.append((name, (*done, f"expressed with other operators, {loops}"), reasons))
+            self.nodes.append((name, (*done, f"decomposed into other operators, {loops}"), reasons))
             return around, made
         forms = [form]
         if "split" in plan:
@@ -263,7 +263,7 @@ class _Rewriter:
         return _IN_INT8.format(f"{group} weights of a row" if group else "row")
 
     def _quantized(self, scope: Scope, node: NodeProto) -> list[NodeProto]:
-        """An AUGRU node with W and R in int8; nothing else of it changes."""
+        """Store W and R of an AUGRU node as int8, without other changes."""
         around, form = Insertions(scope), read_form(scope, node, self.old)
         scope.retired.update(form.inputs[port] for port in ("W", "R"))
         form = to_int8(around, form, self.changes.group_size)
@@ -276,7 +276,7 @@ class _Rewriter:
     def _plan(self, scope: Scope, form: GruNodeConfig) -> tuple[NodeChanges, tuple[str, ...]]:
         return plan_node(scope, form, self.changes, self.old, self.source)
 
-    # What is left over
+    # Unused nodes and constants
 
     def _drop_retired(self) -> None:
         """Remove the constants and Transposes that only rewritten nodes used."""
@@ -286,7 +286,7 @@ class _Rewriter:
         unused = self.retired - used
         for graph in graphs:
             gone = {tensor.name for tensor in graph.initializer} & unused
-            if self.model.ir_version >= 4:  # a default that a caller may replace is part of the interface
+            if self.model.ir_version >= 4:  # an input's default is part of the interface
                 gone -= {value.name for value in graph.input}
             drop_named(graph.initializer, gone)
             drop_named(graph.input, gone)

@@ -1,6 +1,7 @@
-"""Converting the other nodes of a graph to another opset: each on its own, by onnx's own converter.
+"""Convert the other nodes of a graph to another opset, one by one.
 
-A node whose operator did not change in between stays as it is, byte for byte.
+This uses onnx's converter. A node stays unchanged, byte for byte, if its operator did not change between the
+opsets.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from onegru.formats.onnx.validate import attribute_graphs, describe, is_gru, is_
 from onegru.operators.onnx import OLDEST_OPSET
 from onegru.rewriting.scope import Scope, value_types
 
-# From these versions on, their form is the same: only the types that they take changed. Scan-8 had a batch.
+# From these versions on, only the accepted types changed. Scan-8 had a batch axis.
 _CONTROL = {"If": 1, "Loop": 1, "Scan": 9, "SequenceMap": 17}
-# Attributes that came later, without which a node does what it did before; the converter lacks some of them.
+# Attributes of newer versions whose absence keeps the old behavior; the converter lacks some of them.
 _WITHOUT_EFFECT = {
     "AveragePool": {"dilations"},
     "Cast": {"saturate", "round_mode"},
@@ -34,7 +35,7 @@ _LARGEST = 4096  # elements of a constant that the converter may look at, such a
 
 
 def convert_nodes(scope: Scope, old: int, new: int) -> list[str]:
-    """Convert the nodes of a scope's graph, but not those of bodies nor GRUs, from one opset to another."""
+    """Convert the nodes of a scope's graph to another opset, except GRUs and nodes in subgraphs."""
     nodes: list[NodeProto] = []
     changed: list[str] = []
     for node in scope.graph.node:
@@ -49,7 +50,7 @@ def convert_nodes(scope: Scope, old: int, new: int) -> list[str]:
 
 
 def _is_same(scope: Scope, node: NodeProto, old: int, new: int) -> bool:
-    """Whether a node says the same at both opsets: at most the types changed that its operator takes."""
+    """Whether a node has the same meaning in both opsets; at most the accepted types differ."""
     schemas = []
     for opset in (old, new):
         try:
@@ -62,14 +63,14 @@ def _is_same(scope: Scope, node: NodeProto, old: int, new: int) -> bool:
     if any(attribute_graphs(node)):
         if min(first.since_version, second.since_version) >= _CONTROL.get(node.op_type, 10**9):
             return True
-        raise _cannot(scope, node, old, new, "its bodies have another form there")
+        raise _cannot(scope, node, old, new, "its subgraphs have another form there")
     absent = _WITHOUT_EFFECT.get(node.op_type, set()) - {item.name for item in node.attribute}
     same = _form(first, absent) == _form(second, absent)
     return same and not second.deprecated and _takes_types(scope, node, second)
 
 
 def _form(schema: onnx.defs.OpSchema, absent: set[str]) -> object:
-    """What a node of this operator looks like, apart from types and these attributes."""
+    """Return the operator's attributes and ports, without types and without these attributes."""
     attributes = sorted(
         (name, str(item.type), item.required, item.default_value.SerializeToString())
         for name, item in schema.attributes.items()
@@ -80,7 +81,7 @@ def _form(schema: onnx.defs.OpSchema, absent: set[str]) -> object:
 
 
 def _takes_types(scope: Scope, node: NodeProto, schema: onnx.defs.OpSchema) -> bool:
-    """Whether an operator takes the types of a node's inputs, as far as these are known."""
+    """Whether an operator accepts the known types of a node's inputs."""
     for index, name in enumerate(node.input):
         port = schema.inputs[min(index, len(schema.inputs) - 1)]
         words = type_words(_type_of(scope, name) or TypeProto())
@@ -90,11 +91,11 @@ def _takes_types(scope: Scope, node: NodeProto, schema: onnx.defs.OpSchema) -> b
 
 
 def _cannot(scope: Scope, node: NodeProto, old: int, new: int, reason: str) -> FormatError:
-    return scope.source.error(f"{describe(node)}: cannot be brought from opset {old} to {new} ({reason})")
+    return scope.source.error(f"{describe(node)}: cannot be converted from opset {old} to {new} ({reason})")
 
 
 def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodeProto] | None:
-    """The nodes that replace it; None if it may stay as it is."""
+    """Return the nodes that replace `node`; None if it can stay unchanged."""
     plain = _without_spare(scope, node, old, new)
     if plain is not None and _is_same(scope, plain, old, new):
         return [plain]
@@ -117,7 +118,7 @@ def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodePr
 
 
 def _without_spare(scope: Scope, node: NodeProto, old: int, new: int) -> NodeProto | None:
-    """The node without attributes that the new opset does not have and that change nothing; None if none."""
+    """Return the node without attributes that have no effect and that the new opset lacks; None if none."""
     had, has = (onnx.defs.get_schema(node.op_type, opset, "").attributes for opset in (old, new))
     axes = scope.constant(node.input[1]) if len(node.input) > 1 and node.input[1] else None
     named = {"noop_with_empty_axes"} if axes is not None and axes.size else set()
@@ -136,7 +137,7 @@ def _without_spare(scope: Scope, node: NodeProto, old: int, new: int) -> NodePro
 
 
 def _alone(scope: Scope, node: NodeProto, opset: int) -> ModelProto:
-    """A model of only this node, with small constants, as the converter may need them."""
+    """Return a model of only this node, with small constants, which the converter may need."""
     tensors: list[TensorProto] = []
     inputs: list[ValueInfoProto] = []
     for name in sorted(node_inputs(node)):
@@ -167,7 +168,7 @@ def _same_content(one: NodeProto, other: NodeProto) -> bool:
 
 
 def _adopted(scope: Scope, node: NodeProto, graph: GraphProto) -> list[NodeProto]:
-    """The converter's nodes under new names, except that the one of the same operator keeps the node's."""
+    """Give the converter's nodes new names; the node with the same operator keeps its name."""
     base = node.name or next(filter(None, node.output))
     own = {*node_inputs(node), *node.output, ""}
     renamed: dict[str, str] = {}
@@ -200,7 +201,7 @@ def _adopted(scope: Scope, node: NodeProto, graph: GraphProto) -> list[NodeProto
 
 
 def inferred_types(model: ModelProto) -> dict[str, TypeProto]:
-    """The types of a model's values as onnx infers them, or as the model states them if inference fails."""
+    """Return the types of a model's values as onnx infers them, or as declared if inference fails."""
     types = value_types(infer_shapes(model).graph)
     versions = [entry.version for entry in model.opset_import if is_onnx(entry)]
     return types if not versions or versions[0] >= OLDEST_OPSET else {**types, **infer_types(model)}

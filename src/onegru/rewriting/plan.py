@@ -16,13 +16,13 @@ from onegru.rewriting.form import GruNodeConfig, attributes_of, facts_of, operat
 from onegru.rewriting.scope import Scope
 from onegru.runtimes.known_issues import verdicts
 
-#: What is done to a node; "fill" writes out defaults where runtimes differ.
+#: Changes to a node; "fill" writes explicit defaults where runtimes differ.
 NodeChanges = frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What to do to the GRU nodes of a model; see `onegru.rewriting.rewrite.rewrite`."""
+    """Requested changes to the GRU nodes of a model; see `onegru.rewriting.rewrite.rewrite`."""
 
     opset: int | None = None
     layout: int | None = None
@@ -35,14 +35,14 @@ class Changes:
 
     @property
     def decomposes_augru(self) -> bool:
-        """Whether AUGRU nodes are expressed with other operators: OpenVINO reads no function of a model."""
+        """Whether AUGRU nodes are decomposed. OpenVINO needs this, because it does not read functions."""
         return self.decompose or self.runtime == "openvino"
 
 
 def plan_node(
     scope: Scope, form: GruNodeConfig, changes: Changes, old: int, source: Source
 ) -> tuple[NodeChanges, tuple[str, ...]]:
-    """Which changes a node needs, and what the target runtime is known to do to it as it is."""
+    """Return the changes that a node needs, and the target runtime's known issues with the source."""
     is_augru = form.attention is not None
     wanted = NodeChanges({"decompose"}) if is_augru else _asked(scope, form, changes, old)
     if changes.runtime is None:
@@ -63,14 +63,14 @@ def plan_node(
 
 
 def is_quantized(node: NodeProto, changes: Changes) -> bool:
-    """Whether a node's weights are to be in int8."""
+    """Whether to store a node's weights as int8."""
     names = changes.quantize
     name = node.name or next(filter(None, node.output), "")
     return names if isinstance(names, bool) else name in names
 
 
 def _openvino_issues(scope: Scope, form: GruNodeConfig) -> tuple[str, ...]:
-    """What OpenVINO 2026.4 gets wrong because of the nodes around a node, which the table does not cover."""
+    """Return OpenVINO 2026.4's issues that depend on neighboring nodes, which the table does not cover."""
     found = []
     if sum(is_gru(node) for node in scope.consumers.get(form.inputs["X"], ())) > 1:
         found.append("miscomputes a GRU that shares its X with another GRU")
@@ -82,7 +82,7 @@ def _openvino_issues(scope: Scope, form: GruNodeConfig) -> tuple[str, ...]:
 
 
 def _asked(scope: Scope, form: GruNodeConfig, changes: Changes, old: int) -> NodeChanges:
-    """The changes that are asked for and have an effect on this node."""
+    """Return the requested changes that have an effect on this node."""
     found: set[str] = set()
     if changes.decompose:
         found.add("decompose")
@@ -102,7 +102,7 @@ def _asked(scope: Scope, form: GruNodeConfig, changes: Changes, old: int) -> Nod
 
 
 def _ways(form: GruNodeConfig, changes: Changes) -> Iterator[NodeChanges]:
-    """Changes that may make a node right without other operators, the fewest first."""
+    """Yield changes that may give correct results without other operators, the smallest first."""
     may_change_layout = form.layout and changes.layout is None
     layouts = ((), ("layout",)) if may_change_layout else ((),)
     may_split = form.direction == "bidirectional" and changes.runtime != "openvino"
@@ -138,16 +138,16 @@ def check_opset(opset: int) -> None:
 
 
 def written_attributes(form: GruNodeConfig, opset: int) -> list[str]:
-    """Descriptions of the attributes that the node gains, loses or changes."""
+    """Describe the attributes that the node gains, loses or changes."""
     now = attributes_of(form, opset)
     words = []
     for name in sorted({*now, *form.stated} - {"layout"}):
         had, has = form.stated.get(name), now.get(name)
         if has is None:
-            words.append(f"{name} left out")
+            words.append(f"{name} removed")
         elif had is None:
-            words.append(f"{name} = {_words(has)} written")
-        elif _words(had).lower() != _words(has).lower():  # the case of a function's name says nothing
+            words.append(f"{name} = {_words(has)} added")
+        elif _words(had).lower() != _words(has).lower():  # the case of a function's name has no meaning
             words.append(f"{name} = {_words(had)} became {_words(has)}")
     return words
 

@@ -1,4 +1,4 @@
-"""Rewriting the GRU nodes of a whole ONNX model, checked on random inputs before anything is written."""
+"""Rewrite the GRU nodes of an ONNX model file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onegru.rewriting.check import Check, OutputReport, as_target, output_facts,
 if TYPE_CHECKING:
     from onegru.formats.opened import Opened
 
-#: The runtimes whose faults a model can be rewritten for.
+#: The runtimes with bugs that `rewrite` can work around.
 RUNTIMES = ("onnxruntime", "openvino")
 
 
@@ -26,9 +26,9 @@ class NodeReport:
     """Changes of one GRU node.
 
     Attributes:
-        name: its name; that of an output where it has none.
-        done: descriptions of what was done to it; empty if it stayed as it was.
-        reasons: what the target runtime is known to do to the node as it was.
+        name: the node's name; without a name, the name of an output.
+        done: descriptions of the changes; empty if the node is unchanged.
+        reasons: the target runtime's known issues with the unchanged node.
     """
 
     name: str
@@ -41,16 +41,16 @@ NodeReport.__module__ = "onegru.reports"
 
 @dataclass(frozen=True, slots=True)
 class Rewriting(CardReport):
-    """Result of `rewrite` and `make_streaming`.
+    """Result of `rewrite`, `quantize` or `make_streaming`.
 
     Attributes:
         source: the file that was read.
-        target: the file that was written; None where none was asked for.
-        opsets: the source's opset and the target's; empty for an IR.
-        nodes: its GRU nodes, in the order of the file.
-        others: descriptions of the other nodes that the new opset changed.
-        notes: what else there is to know.
-        outputs: the results of the check; empty if it was not asked for.
+        target: the file that was written; None if no target was requested.
+        opsets: the opset of the source and of the target; empty for an IR.
+        nodes: the GRU nodes of the source, in the order of the file.
+        others: descriptions of other nodes that the new opset changed.
+        notes: further changes and facts, as text.
+        outputs: the results of the check; empty without a check.
     """
 
     source: str
@@ -73,7 +73,7 @@ class Rewriting(CardReport):
         facts += [("note", note) for note in self.notes]
         rows = [(node.name, "; ".join(node.done) or "unchanged") for node in self.nodes]
         facts += output_facts(self.outputs)
-        return f"Rewriting · {self.source}", facts, ("GRU", "what was done"), rows
+        return f"Rewriting · {self.source}", facts, ("GRU", "changes"), rows
 
 
 Rewriting.__module__ = "onegru.reports"
@@ -93,42 +93,42 @@ def rewrite(
 ) -> Rewriting:
     """Rewrite the GRU nodes of an ONNX model, and keep its other nodes.
 
-    The nodes' hidden_size, direction and activation parameters are written out, as runtimes differ in their
-    defaults. With only `runtime`, a node that this runtime runs correctly stays as it was. GRUs that are
-    decomposed into other operators are found by `onegru.fuse`, weights get fewer bits by `onegru.quantize`,
-    and a model of whole sequences is made to stream by `onegru.make_streaming`.
+    The rest of the model stays unchanged. Rewritten nodes get explicit hidden_size, direction and activation
+    parameters, because runtimes differ in their defaults. With only `runtime`, nodes that this runtime runs
+    correctly stay unchanged. See also `onegru.fuse` for decomposed GRUs, `onegru.quantize` for smaller
+    weights, and `onegru.make_streaming` for streaming.
 
     Args:
-        source: an ONNX model.
-        target: the file to write, which may be the source; it is replaced only once the result has passed
-            the check. None to write nothing.
-        opset: the version of ONNX's operators that the target uses, 1 to onnx's newest; other nodes are
-            converted where their operators changed in between. The source's by default.
-        layout: 0 or 1, for the GRU nodes, with Transposes around those that had the other.
-        dtype: "float16" for GRU nodes in float16, with Casts around them. The model's inputs and outputs
-            keep their types.
-        split: whether a bidirectional node becomes a forward and a reverse one.
-        decompose: whether GRU and AUGRU nodes are expressed with other operators, from opset 11 on: a product
-            over all steps, and a Scan; there must then be at least one step. Up to 8 steps, where the file
-            fixes their number, are written one after the other, without Scan and Shape.
-        runtime: "onnxruntime" or "openvino": make the least change to each node that the runtime is known
-            to refuse or to miscompute, and check the target in it. AUGRU nodes get their function for
-            "onnxruntime", and are decomposed for "openvino".
-        check: whether to compare the target with the source on random inputs, or a `Check` that says on which
-            inputs and how closely. By default differences up to 1e-6 are allowed for float32, 1e-10 for
-            float64, 2e-3 for float16 and 2e-2 for bfloat16, of the output or of a GRU node; ten times that in
-            another runtime. The source need not run with False.
+        source: the path of an ONNX model.
+        target: the file to write. It may be the source, and is replaced only after the check has passed.
+            Default: None (write nothing).
+        opset: the ONNX opset of the target, from 1 to onnx's newest. Other nodes are converted if their
+            operators changed. Default: None (the source's opset).
+        layout: the layout of the GRU nodes, 0 or 1; changed nodes get Transposes around them. Default: None
+            (unchanged).
+        dtype: "float16" to convert the GRU nodes to float16, with Casts around them. The model's inputs and
+            outputs keep their types. Default: None (unchanged).
+        split: whether to split each bidirectional node into a forward and a reverse node.
+        decompose: whether to decompose GRU and AUGRU nodes into other operators, from opset 11 on: a matmul
+            over all steps, and a Scan. The target then needs at least one step. If the file fixes the number
+            of steps at 8 or fewer, they are unrolled, without Scan and Shape.
+        runtime: "onnxruntime" or "openvino", to make the smallest change to each node that this runtime
+            rejects or computes incorrectly, and to check the target in this runtime. AUGRU nodes get their
+            function for "onnxruntime", and are decomposed for "openvino". Default: None (no runtime).
+        check: whether to compare the target with the source on random inputs, or a `Check` with inputs and
+            tolerance. Default: True, with a tolerance of 1e-6 for float32, 1e-10 for float64, 2e-3 for
+            float16 and 2e-2 for bfloat16, for the type of the output or of a GRU node. The tolerance in
+            another runtime is ten times as large. With False, the source need not run.
 
     Returns:
-        what was done, and how far the outputs lie apart.
+        the changes to each node, and the difference of each output.
 
     Raises:
         SpecError: an argument or a GRU node is invalid, or the target's opset cannot express a node.
-        FormatError: the file is broken or holds what cannot be rewritten, or the target differs from the
-            source, or the comparison would be inconclusive, as outputs are not finite or do not change;
-            nothing
-            is written then.
-        MissingExtraError: a package that this needs is not installed.
+        FormatError: the file is broken, or a node cannot be rewritten; or the target differs from the source,
+            or the check is inconclusive, because outputs are constant or not finite. Nothing is written
+            then.
+        MissingExtraError: a required package is not installed.
         OSError: a file cannot be read or written.
     """
     _check_arguments(layout, dtype, split, decompose, runtime)
@@ -146,10 +146,10 @@ def rewrite(
 def rewrite_file(
     file: Opened, target: str | os.PathLike[str] | None, check: Check | None, **changes: Any
 ) -> Rewriting:
-    """Make changes to the GRU nodes of an ONNX model, as fields of `onegru.rewriting.plan.Changes`."""
+    """Apply changes, the fields of `onegru.rewriting.plan.Changes`, to the GRU nodes of an ONNX model."""
     path, named = as_target(file, target, ".onnx")
     if file.kind is not Kind.ONNX:
-        raise FormatError(f"{file}: {file.kind.words}; only an ONNX model is rewritten")
+        raise FormatError(f"{file}: {file.kind.words}; must be an ONNX model")
     with needs_extra("onnx", "onnx", str(file)):
         from onegru.formats.onnx.parse import parse_onnx, read_onnx
         from onegru.formats.onnx.validate import Source, model_of
@@ -198,4 +198,4 @@ def _check_arguments(
         if flag("decompose", decompose) and is_given:
             raise SpecError.of(name, "has no effect with decompose, which removes all GRU nodes; remove it")
     if layout == 1 and runtime is not None:
-        raise SpecError.of("layout", f"1; must be 0 for {runtime}, which does not run it")
+        raise SpecError.of("layout", f"1; must be 0 for {runtime}, which does not support layout 1")

@@ -19,7 +19,7 @@ from onegru.formats.onnx.values import Names, Values, all_graphs
 
 
 def value_types(graph: GraphProto) -> dict[str, TypeProto]:
-    """The types that a graph and its bodies state for their values."""
+    """Return the declared types of the values in a graph and its subgraphs."""
     types: dict[str, TypeProto] = {}
     for part in all_graphs(graph):
         for value in (*part.input, *part.output, *part.value_info):
@@ -29,20 +29,20 @@ def value_types(graph: GraphProto) -> dict[str, TypeProto]:
 
 
 class Scope(Values):
-    """The values of a graph, and new ones.
+    """Existing and new values of a graph.
 
     Args:
         source: the file.
         graph: the graph.
-        ir_version: the model's.
-        types: of values, if they are known, over the whole model.
-        outer: the scope around this one, where it is a body.
-        opset: the version of ONNX's operators that new nodes are written in.
-        names: those in use, over the whole model.
+        ir_version: the model's IR version.
+        types: the known types of values in the model.
+        outer: the enclosing scope of a subgraph; None for the main graph.
+        opset: the opset of new nodes.
+        names: the names in use in the model.
 
     Attributes:
-        early: new Constant nodes, which go before all others.
-        retired: values that rewritten nodes took, and that may no longer be needed.
+        early: new Constant nodes, which come before all other nodes.
+        retired: inputs of rewritten nodes that may no longer be needed.
     """
 
     def __init__(
@@ -64,48 +64,48 @@ class Scope(Values):
 
     @functools.cached_property
     def flow(self) -> Flow:
-        """The graph as it was read."""
+        """The original graph."""
         outer = self.outer.flow if isinstance(self.outer, Scope) else None
         return flow_of(self.source, self.graph, self.types, self.ir_version, outer)
 
     def add(self, base: str, array: Array) -> str:
-        """A new constant."""
+        """Add a constant, and return its name."""
         name = self.names.fresh(base)
         tensor = onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
         if self.ir_version >= 4:
             self.graph.initializer.append(tensor)
             self.tensors[name] = tensor
-        else:  # where an initializer would have to be an input as well
+        else:  # in these versions, an initializer must also be an input
             tensor.name = ""
             self.early.append(onnx.helper.make_node("Constant", [], [name], name=name, value=tensor))
             self.producers[name] = self.early[-1]
         return name
 
     def shared(self, key: Hashable, base: str, make: Callable[[], Array]) -> str:
-        """A new constant, or the one that was made for this key before."""
+        """Add a constant, or return the existing constant with this key."""
         if key not in self._shared:
             self._shared[key] = self.add(base, make())
         return self._shared[key]
 
     def number(self, value: float, dtype: str | np.dtype[Any]) -> str:
-        """A scalar constant."""
+        """Add a scalar constant."""
         array = np.asarray(value, dtype)
         key = ("number", array.dtype.name, repr(value))
         return self.shared(key, f"onegru/{array.dtype}_{value:g}", lambda: array)
 
     def integer(self, value: int) -> str:
-        """A scalar constant of int64."""
+        """Add an int64 scalar constant."""
         array = np.array(value, np.int64)
         return self.shared(("int64", value), f"onegru/int64_scalar_{value}", lambda: array)
 
     def integers(self, *values: int) -> str:
-        """A constant list of int64."""
+        """Add an int64 vector constant."""
         words = "_".join(map(str, values)) if len(values) < 5 else f"{values[0]}_to_{values[-1]}"
         return self.shared(("integers", values), f"onegru/int64_{words}", lambda: np.array(values, np.int64))
 
 
 class Draft:
-    """New nodes that take the place of one."""
+    """New nodes that replace one node."""
 
     def __init__(self, scope: Scope, base: str) -> None:
         self.scope = scope
@@ -113,13 +113,13 @@ class Draft:
         self.nodes: list[NodeProto] = []
 
     def fresh(self, what: str) -> str:
-        """A new name."""
+        """Return a new name."""
         return self.scope.names.fresh(f"{self.base}/{what}")
 
     def op(self, kind: str, inputs: Sequence[str], what: str, output: str = "", **attributes: Any) -> str:
-        """Add a node and return what it gives: `output`, or a new value called after `what`.
+        """Add a node, and return its output: `output`, or a new name from `what`.
 
-        Lists of integers are said as attributes; in newer opsets they become inputs.
+        Pass lists of integers as attributes; in newer opsets they become inputs.
         """
         output = output or self.fresh(what)
         self._add(kind, inputs, [output], f"{what}/{kind}", attributes)
@@ -147,11 +147,11 @@ class Draft:
         )
 
     def cast(self, value: str, dtype: str, what: str, output: str = "") -> str:
-        """Convert to another element type."""
+        """Add a Cast, and return its output."""
         return self.op("Cast", [value], what, output, to=code_of(dtype))
 
     def split(self, value: str, sizes: Sequence[int], names: Sequence[str], axis: int = 1) -> list[str]:
-        """Cut an axis, by default the last one of a matrix."""
+        """Split an axis, by default the last axis of a matrix; return the parts."""
         outputs = [self.fresh(name) for name in names]
         self._add("Split", [value], outputs, "Split", {"axis": axis, "split": list(sizes)})
         return outputs

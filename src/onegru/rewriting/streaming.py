@@ -1,4 +1,4 @@
-"""A model that was made to run in chunks of time, compared with its source on random chunks."""
+"""Compare a streaming model with its source on random chunks."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ from onegru.timeline.edit import Streaming
 if TYPE_CHECKING:
     from onegru.rewriting.model_pass import Rewritten
 
-_STEPS = 29  # of a random sequence, unless the model has its own number
-_DRAWN = 3  # ways to cut a sequence that are drawn
+_STEPS = 29  # steps of a random sequence, unless the model fixes the number
+_DRAWN = 3  # number of random ways to split a sequence
 
 
 class Chunked(NamedTuple):
     """A model that runs in chunks."""
 
-    made: Streaming  # what was changed for that
-    rewritten: Rewritten | None  # what was done to its GRU nodes then; None for nothing
-    outputs: tuple[OutputReport, ...]  # how far its outputs lie apart from the source's
-    notes: list[str]  # what else was done
-    opset: int | None  # of the target, or None for an IR
-    write: Callable[[Path], None]  # writes the target, given its path
+    made: Streaming  # the changes for streaming
+    rewritten: Rewritten | None  # further changes to its GRU nodes; None for no changes
+    outputs: tuple[OutputReport, ...]  # reports on the differences of its outputs from the source
+    notes: list[str]  # other changes, as text
+    opset: int | None  # the opset of the target; None for an IR
+    write: Callable[[Path], None]  # writes the target to a path
 
 
 def made_from(
     file: Opened, graph: Graph, notes: list[str], time: Mapping[str, int] | None, forms: Forms
 ) -> Streaming:
-    """Change a model, and note what was done."""
+    """Change a model to run in chunks, and add notes on it."""
     own = judge(graph)
     made = run_in_chunks(graph, time, forms, own)
     if not made.states and not own.pairs:
         raise SpecError(
-            f"{file}: has nothing to carry from one chunk to the next; it runs in chunks as it is"
+            f"{file}: has no state to carry from one chunk to the next; it runs in chunks as it is"
         )
     if not made.states:
-        notes.append(f"its own states ({own.states}) are all that it needs; the metadata name them now")
+        notes.append(f"its own states ({own.states}) are sufficient; the metadata name them now")
     if made.steps:
         notes.append(
-            f"the source takes {count(made.steps, 'step')} in each run, though its inputs leave it open"
+            f"the source needs {count(made.steps, 'step')} in each run, although its time axis is dynamic"
         )
     return made
 
@@ -71,9 +71,9 @@ def check_chunks(
     notes: list[str],
     is_int8: bool = False,
 ) -> tuple[OutputReport, ...]:
-    """Load a result, and compare it with its source if that is wanted."""
+    """Load a result, and compare it with its source."""
     if whole is None or check is None:
-        with suppress(MissingExtraError):  # nothing that is not checked needs what others would run it with
+        with suppress(MissingExtraError):  # without a check, the packages to run it are not needed
             Model(read())
         return ()
     if made.steps:
@@ -81,13 +81,13 @@ def check_chunks(
     outputs = compare_in_chunks(whole, Model(read()), made, check, target, is_int8)
     shapes = {info.name: info.shape for info in whole.inputs}
     if all((shape := shapes[name]) is not None and shape[axis] == 1 for name, axis in made.time.items()):
-        words = "the source takes one step in each run, so that states over steps are not compared"
+        words = "the source takes one step in each run, so the check does not cover states between steps"
         notes += [] if words in notes else [words]
     return outputs
 
 
 def _check_steps(whole: Model, made: Streaming, check: Check, target: Path) -> None:
-    """Raise FormatError if a source that takes one number of steps gives as many for twice as many, too."""
+    """Raise FormatError if a source with a fixed number of steps also runs on twice that number."""
     dims: dict[str, Any] = {name: size for name, size in (check.dims or {}).items() if isinstance(size, int)}
     for info in whole.inputs:
         if info.name in made.time:
@@ -97,23 +97,21 @@ def _check_steps(whole: Model, made: Streaming, check: Check, target: Path) -> N
         return
     sizes = {drawn.outputs[name].shape[axis] for name, axis in made.axes.items() if axis is not None}
     if sizes == {2 * made.steps}:
-        why = f"the source takes {2 * made.steps} steps as well as the {made.steps} that it has written down"
+        why = f"the source accepts {2 * made.steps} steps, although its file specifies {made.steps}"
         raise FormatError(f"{target}: not written: {why}")
 
 
 def compare_in_chunks(
     whole: Model, chunked: Model, made: Streaming, check: Check, target: Path, is_int8: bool = False
 ) -> tuple[OutputReport, ...]:
-    """Run the source over whole sequences and the target over chunks of them, perhaps with GRUs in int8."""
+    """Compare the source on whole sequences with the target on chunks of them."""
     found: dict[str, OutputReport] = {}
     case = _case(whole, made, check)
     inputs = {name: np.asarray(array) for name, array in case.inputs.items()}
     steps = {array.shape[made.time[name]] for name, array in inputs.items() if name in made.time}
     if made.time and (len(steps) != 1 or min(steps) < 1):
-        raise SpecError.of(
-            "inputs", f"{sorted(steps)} steps of time; must be one number of at least 1 for all"
-        )
-    total = steps.pop() if steps else 1  # a frame without an time axis
+        raise SpecError.of("inputs", f"{sorted(steps)} steps; must have the same number of steps, at least 1")
+    total = steps.pop() if steps else 1  # a frame without a time axis
     dtypes = {node.layer.spec.dtype for node in whole.gru_nodes if node.layer is not None} or {"float32"}
     dtypes |= {QUANTIZED} if is_int8 else set()
     judge = Judge(whole, case, check, target, TOLERANCE_FUSED, dtypes, chunked)
@@ -156,19 +154,19 @@ def _case(whole: Model, made: Streaming, check: Check) -> Case:
                 return Case(drawn.inputs, drawn.outputs, moved)
             first = first or drawn.error
     how = ", ".join(f"--dim {name}=N" for name in sorted(open_ones))
-    hint = f"; if it takes one number of steps, say which (dims, {how})" if open_ones else ""
-    raise FormatError(f"{first}; so the target cannot be checked, and is not written{hint}")
+    hint = f"; if the number of steps is fixed, pass it (dims, {how})" if open_ones else ""
+    raise FormatError(f"{first}; the target cannot be checked, and is not written{hint}")
 
 
 def _declared_steps(whole: Model, made: Streaming) -> list[int]:
-    """The numbers of steps that a source declares of its outputs, as PyTorch's exporter may for each run."""
+    """Return the step counts in the declared shapes of outputs, as PyTorch's exporter may write them."""
     found = ((info.shape, made.axes.get(info.name)) for info in whole.outputs)
     sizes = (shape[axis] for shape, axis in found if shape is not None and axis is not None)
     return [size for size in sizes if isinstance(size, int) and size > 0]
 
 
 def _chunk_sizes(total: int, delay: int, rng: np.random.Generator) -> Iterator[list[int]]:
-    """Ways to cut a sequence, whose first chunk is longer than the delay."""
+    """Yield ways to split a sequence into chunks; the first chunk is longer than the delay."""
     first = min(delay + 1, total)
     for size in (1, 2, 7, total - first or 1):
         left = total - first
@@ -188,13 +186,13 @@ def _run_in_chunks(
     sizes: list[int],
     lengths: Collection[str],
 ) -> dict[str, Array]:
-    """The outputs over all chunks; of lengths, which are inputs, each chunk has what is left."""
+    """Run all chunks, and return the joined outputs. Lengths inputs are reduced by the steps done."""
     stream = chunked.stream()
     parts: list[dict[str, Array]] = []
     start = 0
     states = set(stream.pairs.values())
     for size in sizes:
-        if start:  # what a state is at first is given once
+        if start:  # initial states are only passed to the first chunk
             inputs = {name: array for name, array in inputs.items() if name not in states}
         chunk = {
             name: np.take(array, range(start, start + size), made.time[name])
@@ -214,7 +212,7 @@ def _run_in_chunks(
 
 
 def words_of(made: Streaming) -> tuple[dict[str, list[str]], list[str]]:
-    """What was done to each recurrence, by name, and elsewhere."""
+    """Describe the changes to each recurrence, by name, and other changes."""
     nodes: dict[str, list[str]] = {}
     others: list[str] = []
     for state in made.states:
@@ -222,9 +220,9 @@ def words_of(made: Streaming) -> tuple[dict[str, list[str]], list[str]]:
             nodes.setdefault(state.node, []).append(f"its state is now {state.input} and {state.output}")
         else:
             what = count(state.steps, "step")
-            others.append(f"{state.node}: {what} before it are now {state.input} and {state.output}")
+            others.append(f"{state.node}: the last {what} before it are now {state.input} and {state.output}")
     for name, steps in made.delays.items():
         others.append(
-            f"output {name} comes {count(steps, 'step')} later; the first chunk must be longer than that"
+            f"output {name} is delayed by {count(steps, 'step')}; the first chunk must be longer than that"
         )
     return nodes, others

@@ -1,4 +1,4 @@
-"""An IR of whole sequences, rewritten to run in chunks of time."""
+"""Convert a whole-sequence IR to one that runs in chunks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onegru.rewriting.streaming import Chunked, check_chunks, made_from
 def rewrite_ir(
     file: Opened, target: Path, check: Check | None, time: Mapping[str, int] | None, delay: bool
 ) -> Chunked:
-    """Change an IR, and compare it with its source; arguments and errors are those for an ONNX model."""
+    """Change an IR, and compare it with its source; arguments and errors as in `rewrite_onnx`."""
     graph, notes = with_sequences(file, read_ir(file)), list[str]()
     made = made_from(file, graph, notes, time, forms_of_ir(graph, time, delay))
     document: IrDocument = made.model

@@ -1,4 +1,4 @@
-"""An ONNX model of whole sequences, rewritten to run in chunks of time."""
+"""Convert a whole-sequence ONNX model to one that runs in chunks."""
 
 from __future__ import annotations
 

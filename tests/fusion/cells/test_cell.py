@@ -302,13 +302,13 @@ class ProductOfInputs(Step):
 
 MISSES = {
     "its gates are Sigmoid and Tanh; must be the same function": other_gate(TANH),
-    "its ThresholdedRelu is cut off just where it begins": Step(
+    "its ThresholdedRelu is clipped at its threshold": Step(
         after=True, f=clips(-0.5, 0.5, "Sigmoid"), g=lambda net, x: net(
             "ThresholdedRelu", net.clip(x, -0.5, 0.5), alpha=0.5
         )
     ),
-    "its activations have different bounds (clip)": Step(f=clips(-1, 1, "Sigmoid"), g=clips(-2, 2, "Tanh")),
-    "what it adds to the old state is not (1 - z) times one candidate": Odd(
+    "its activations have different clip values": Step(f=clips(-1, 1, "Sigmoid"), g=clips(-2, 2, "Tanh")),
+    "the term added to the old state is not (1 - z) times one candidate": Odd(
         blend=lambda net, z, h, n: net("Add", net("Mul", z, h), n)
     ),
     "it squares its old state": Odd(
@@ -320,17 +320,17 @@ MISSES = {
     "its update gate is not one of the eleven activations": Step(f=plain("Exp")),
     "the candidate is not one of the eleven activations": Step(g=plain("Exp")),
     "the update gate is not a function of a sum of products with x and h": Odd(of_h=with_square),
-    "the product of the candidate is not with r∘h": TwoResetsBefore(),
+    "the candidate's matmul is not with r∘h": TwoResetsBefore(),
     "the candidate is not a function of a sum of products with x and r∘h": SquareInCandidate(),
-    "its candidate takes the state without a reset gate": AlsoWithoutReset(),
-    "its candidate takes the state without a reset gate ": NoReset(),
-    "its candidate takes no state": NoState(),
+    "its candidate uses the state without a reset gate": AlsoWithoutReset(),
+    "its candidate uses the state without a reset gate ": NoReset(),
+    "its candidate does not use the state": NoState(),
     "the reset gate is not one of the eleven activations": other_gate(plain("Exp")),
-    "products with h have different reset gates": TwoResets(),
+    "matmuls with h have different reset gates": TwoResets(),
     "its reset gate does not depend on the state": ConstantReset(after=True),
-    "its candidate takes the state outside the reset gate's product": AlsoOutside(),
-    "what it adds to a gate is not the product of one value and a constant": ProductOfInputs(),
-    "it takes no input x": NoInput(),
+    "its candidate uses the state outside the reset gate's matmul": AlsoOutside(),
+    "a term of a gate is not a product of one value with a constant": ProductOfInputs(),
+    "it has no input x": NoInput(),
 }  # fmt: skip
 
 
@@ -341,7 +341,7 @@ def test_reasons(reason: str) -> None:
 
 
 def test_the_product_is_with_r_h_alone() -> None:
-    assert reasons(one_step(ResetOfSum()).model()) == {"the product of the candidate is not with r∘h"}
+    assert reasons(one_step(ResetOfSum()).model()) == {"the candidate's matmul is not with r∘h"}
 
 
 @pytest.mark.parametrize("gate", ["z", "r", "n"])
@@ -358,7 +358,7 @@ def test_what_others_take_is_left_alone(gate: str) -> None:
     net = one_step(Shown())
     net.output("shown", ("B", 2))
     (reason,) = reasons(net.model())
-    assert "computes on the way, is" in reason and "as well" in reason
+    assert "its inner value" in reason and "is also" in reason
 
 
 def test_models_without_recurrences_have_no_near_misses() -> None:
@@ -432,7 +432,7 @@ NEARLY: dict[str, tuple[Callable[[float], Step], str]] = {
                 "Add", net("Mul", net("Sub", net.const(k), z), n), net("Mul", z, h)
             )
         ),
-        "what it adds to the old state is not (1 - z) times one candidate",
+        "the term added to the old state is not (1 - z) times one candidate",
     ),
     "1 + e^-x": (
         lambda k: Step(
@@ -454,7 +454,7 @@ NEARLY: dict[str, tuple[Callable[[float], Step], str]] = {
     ),
     "bounds of the reset gate": (
         lambda k: other_gate(clips(-k, k, "Sigmoid")),
-        "its activations have different bounds (clip)",
+        "its activations have different clip values",
     ),
 }
 

@@ -19,8 +19,8 @@ quantization: Any = pytest.importorskip("onnxruntime.quantization")
 I, H = 3, 2
 KINDS = {
     "dynamic": "MatMulInteger",
-    "QDQ": "MatMul behind QuantizeLinear",
-    "QDQ of products": "MatMul behind QuantizeLinear",
+    "QDQ": "MatMul after QuantizeLinear",
+    "QDQ of products": "MatMul after QuantizeLinear",
     "QOperator": "QLinearMatMul",
 }
 
@@ -54,7 +54,7 @@ def quantized(tmp_path: Path, net: Net, form: str) -> onnx.ModelProto:
 def test_cells_with_quantized_products_are_named(tmp_path: Path, form: str, after: bool) -> None:
     model = quantized(tmp_path, one_step(Step(I, H, after=after)), form)
     found = replace_decomposed(Source("model"), model)
-    wanted = f"its products are quantized ({KINDS[form]}); fuse the model before it is quantized"
+    wanted = f"its matmuls are quantized ({KINDS[form]}); fuse the model before you quantize it"
     assert not found.fused and {miss.reason for miss in found.near_misses} == {wanted}
 
 
@@ -69,7 +69,7 @@ class OfGemms(Step):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("form", "kind"), [("QDQ", "Gemm behind QuantizeLinear"), ("QOperator", "QGemm")])
+@pytest.mark.parametrize(("form", "kind"), [("QDQ", "Gemm after QuantizeLinear"), ("QOperator", "QGemm")])
 def test_products_of_gemms(tmp_path: Path, form: str, kind: str) -> None:
     model = quantized(tmp_path, one_step(OfGemms(I, H, after=True)), form)
     found = replace_decomposed(Source("model"), model)

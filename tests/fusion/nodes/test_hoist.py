@@ -300,7 +300,7 @@ def test_sums_of_other_products(kind: str, open: bool, reverse: bool) -> None:
             return net("Mul", net("Sigmoid", super().of_x(net, gate, x)), super().of_x(net, gate, x))
 
     (reason,) = Looped(kind, open=open, reverse=reverse, step=Scaled(I, H)).left()
-    assert reason == "what it adds to a gate is not the product of one value and a constant"
+    assert reason == "a term of a gate is not a product of one value with a constant"
 
 
 def test_gates_that_are_given() -> None:
@@ -310,7 +310,7 @@ def test_gates_that_are_given() -> None:
             return net("Slice", x, *(net.ints(place) for place in (first, first + H, 1)))
 
     (reason,) = reasons(one_step(Given(3 * H, H, after=True)).model())
-    assert reason == "its gates take values that no matrix multiplies, so that W would be an identity"
+    assert reason == "its gates use values without a matmul, so W would be an identity matrix"
 
 
 @pytest.mark.parametrize("kind", LOOPS)
@@ -327,7 +327,7 @@ def test_the_number_of_an_iteration_stays_in_a_loop_of_open_length() -> None:
         return at.body("Mul", x, at.body("Cast", "i", to=TensorProto.FLOAT))
 
     (reason,) = Looped("Loop", counted, open=True).left()
-    assert "'i' counts iterations whose number is not fixed" in reason
+    assert "'i' counts iterations, and their number is not fixed" in reason
 
 
 def test_slices_in_another_order_stay() -> None:

@@ -1,1 +1,1 @@
-"""What a cell is made of, and how one is recognised."""
+"""Recognize GRU cells by their function."""

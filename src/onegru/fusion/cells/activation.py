@@ -12,22 +12,22 @@ from onegru.core.dtypes import Array, to_float32
 from onegru.fusion.cells.algebra import Algebra, Atom
 from onegru.fusion.cells.polynomial import CLOSE, Monomial, Polynomial, add, constant, scalar, scale
 
-_FLOAT32_ROUNDING = 2e-7  # the largest relative difference of numbers that are one, rounded to float32 twice
+_FLOAT32_ROUNDING = 2e-7  # the largest relative difference of equal numbers after two roundings to float32
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """An activation found."""
+    """A recognized activation."""
 
-    function: Activation  # the function, whose parameters are rounded to float32
-    argument: Polynomial  # what it is computed from
-    factor: float = 1.0  # what it is multiplied by
-    clip: float | None = None  # the bound on its argument; None for none
-    numbers: tuple[float, ...] = ()  # its parameters as the model has them
+    function: Activation  # the function, with parameters rounded to float32
+    argument: Polynomial  # the argument of the function
+    factor: float = 1.0  # the factor of the result
+    clip: float | None = None  # the clip value of the argument; None for no clipping
+    numbers: tuple[float, ...] = ()  # the parameters in the model
 
     @classmethod
     def of(cls, name: str, argument: Polynomial, *numbers: float) -> Self:
-        """An activation with parameters."""
+        """Create an activation with parameters."""
         return cls(Activation(name, *numbers), argument, numbers=numbers)
 
 
@@ -39,7 +39,7 @@ class Activations:
         self.rounding = CLOSE if is_float64 else _FLOAT32_ROUNDING
 
     def find(self, p: Polynomial) -> Act | None:
-        """The activation that a polynomial is; None if it is not one."""
+        """Return a polynomial as an activation; None if it is not one."""
         terms = [(m, scalar(item)) for m, item in p.terms.items() if m]
         if (signs := self._signs(p)) is not None:  # sigmoid(-q) is 1 - sigmoid(q)
             (number,) = p.atoms()
@@ -54,7 +54,7 @@ class Activations:
         return None if found is None else self._clipped(found)
 
     def _signs(self, p: Polynomial) -> Array | None:
-        """1 for units that have z, and -1 for those that have 1 - z, if a polynomial chooses so by unit."""
+        """Return 1 for units with z and -1 for units with 1 - z, if a polynomial mixes both; else None."""
         terms = [(m, item) for m, item in p.terms.items() if m]
         if len(terms) != 1 or len(terms[0][0]) != 1 or scalar(terms[0][1]) is not None:
             return None
@@ -73,7 +73,7 @@ class Activations:
                 return Act(Activation("Sigmoid"), scale(q, -1.0))
             case "Sigmoid" if near(k, -2 * base):
                 slope = self._slope(q)
-                if slope is not None and not near(slope, 2):  # of a bound, which comes before it
+                if slope is not None and not near(slope, 2):  # slope of a clipped argument
                     return Act.of("ScaledTanh", scale(q, 1 / slope), -base, slope / 2)
                 if near(abs(base), 1):
                     return Act(Activation("Tanh"), scale(q, -base / abs(base) / 2))
@@ -100,7 +100,7 @@ class Activations:
         return Act.of(kind.name, scale(q, k), *atom.parameters)
 
     def _slope(self, q: Polynomial) -> float | None:
-        """What a bounded argument is multiplied by; None if it is not bounded."""
+        """Return the factor of a clipped argument; None if it is not clipped."""
         single = self.algebra.atom_of(q)
         return single[1] if single is not None and self._bound(q) is not None and single[1] > 0 else None
 
@@ -109,11 +109,11 @@ class Activations:
 
     def _affine(self, p: Polynomial) -> Act | None:
         kinds = {self.algebra.atoms[number].kind for number in p.atoms()}
-        # A gate's argument is a sum of products; with a reset gate's function in it for the candidate.
+        # A gate's argument is a sum of matmuls; the candidate's argument also contains the reset gate.
         return Act(Activation("Affine", 1.0, 0.0), p) if "dot" in kinds else None
 
     def _hard_sigmoid(self, q: Polynomial) -> Act:
-        """min(max(q, 0), 1) with the slope of its products as alpha, and 0.5 as beta."""
+        """Return min(max(q, 0), 1) with the slope of its matmuls as alpha, and beta = 0.5."""
         slopes = [scalar(item) for m, item in q.terms.items() if m and self._is_linear(m)]
         if len(slopes) == 1 and self._bound(q) is not None:
             beta, bounded = scalar(q.constant), {m: item for m, item in q.terms.items() if m}
@@ -122,7 +122,7 @@ class Activations:
                 return Act.of("HardSigmoid", inner, abs(slopes[0]), beta)
         alpha = 1.0
         if slopes and slopes[0] and all(item is not None and self._near(item, slopes[0]) for item in slopes):
-            alpha = to_float32(abs(slopes[0]))  # as files have it; what that loses goes to the weights
+            alpha = to_float32(abs(slopes[0]))  # as in files; the weights absorb the rounding
         argument = scale(add(q, constant(0.5), -1.0), 1 / alpha)
         return Act(Activation("HardSigmoid", alpha, 0.5), argument)
 
@@ -130,7 +130,7 @@ class Activations:
         return all(self.algebra.atoms[number].kind in ("dot", "Clip") for number in monomial)
 
     def _bound(self, q: Polynomial) -> float | None:
-        """The bound of a polynomial whose only atom is a Clip to ±bound."""
+        """Return the clip value of a polynomial with a symmetric Clip as its only atom; else None."""
         terms = [m for m in q.terms if m]
         if len(terms) != 1 or len(terms[0]) != 1:
             return None
@@ -139,7 +139,7 @@ class Activations:
         return atom.parameters[1] if symmetric else None
 
     def _clipped(self, found: Act) -> Act:
-        """The same activation, with the bound on its argument taken off."""
+        """Return the activation, with the clip of its argument as `clip`."""
         single = self.algebra.atom_of(found.argument)
         bound = self._bound(found.argument)
         if found.clip is not None or single is None or bound is None or not self._near(abs(single[1]), 1):
@@ -147,7 +147,7 @@ class Activations:
         return replace(found, argument=scale(single[0].arguments[0], single[1]), clip=bound)
 
     def fitted(self, act: Act, like: Act) -> Act:
-        """An activation with the parameters of another, if it is the same or a hard sigmoid."""
+        """Return an activation with the parameters of another, if both are equal or hard sigmoids."""
         if self._is_like(act.function, like.function):
             return replace(act, function=like.function)
         names = {act.function.name, like.function.name}
@@ -158,9 +158,9 @@ class Activations:
         return replace(act, function=like.function, argument=argument)
 
     def _is_like(self, a: Activation, b: Activation) -> bool:
-        """Whether two functions are the same, except for the rounding of their parameters."""
+        """Whether two functions are equal except for the rounding of their parameters."""
         return a.name == b.name and all(map(self._near, a.parameters, b.parameters))
 
     def _near(self, a: float, b: float) -> bool:
-        """Whether two numbers are the same, except for rounding; a missing bound is near no other."""
+        """Whether two numbers are equal except for rounding; infinity only equals itself."""
         return a == b or abs(a - b) <= self.rounding * max(abs(a), abs(b)) < np.inf

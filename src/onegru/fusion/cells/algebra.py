@@ -29,54 +29,54 @@ from onegru.fusion.cells.polynomial import (
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Matrix:
-    """A constant matrix, made when it is first needed."""
+    """A constant matrix that is computed on demand."""
 
-    key: Hashable  # equal for equal matrices
-    make: Callable[[], Array]  # computes it, in float64
+    key: Hashable  # a key that is equal for equal matrices
+    make: Callable[[], Array]  # computes the matrix in float64
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Atom:
-    """What products are made of."""
+    """A factor of a product."""
 
-    number: int  # tells atoms apart
-    kind: str  # "value", "dot", or the name of a function
-    place: Any = None  # of a value or a product with a matrix: the view that is taken or multiplied
-    arguments: tuple[Polynomial, ...] = ()  # of a function; of a product, the one row that is multiplied
-    parameters: tuple[float, ...] = ()  # of a function
-    matrix: Matrix | None = None  # of a product
-    values: frozenset[str] = frozenset()  # the names of all values that it depends on
-    is_bool: bool = False  # whether it is 0 or 1
+    number: int  # the unique number of the atom
+    kind: str  # "value", "dot" (matmul), or the name of a function
+    place: Any = None  # the view of a value, or of the input of a matmul
+    arguments: tuple[Polynomial, ...] = ()  # the arguments of a function, or the input row of a matmul
+    parameters: tuple[float, ...] = ()  # the parameters of a function
+    matrix: Matrix | None = None  # the matrix of a matmul
+    values: frozenset[str] = frozenset()  # the names of all values that the atom depends on
+    is_bool: bool = False  # whether the atom is 0 or 1
 
 
 @dataclass(eq=False, slots=True)
 class Algebra:
-    """The atoms of an analysis: equal ones are one."""
+    """The atoms of an analysis, without duplicates."""
 
-    atoms: list[Atom] = field(default_factory=list)  # all of them, by their numbers
+    atoms: list[Atom] = field(default_factory=list)  # all atoms, by number
     # what tells constants of other content apart, by their arrays' identities
     digests: dict[int, tuple[Array, str]] = field(default_factory=dict)
     _found: dict[Hashable, list[Atom]] = field(default_factory=dict)
 
     def atom_of(self, p: Polynomial) -> tuple[Atom, float] | None:
-        """The atom that a polynomial is, and its coefficient."""
+        """Return the atom and coefficient of a polynomial with one term; else None."""
         single = p.single()
         return None if single is None else (self.atoms[single[0]], single[1])
 
     def values(self, polynomials: Iterable[Polynomial]) -> frozenset[str]:
-        """The names of the values that polynomials depend on."""
+        """Return the names of the values that polynomials depend on."""
         numbers = {number for p in polynomials for number in p.atoms()}
         return frozenset().union(*(self.atoms[number].values for number in numbers))
 
     def value(self, key: Hashable, place: Any, name: str, is_bool: bool = False) -> Polynomial:
-        """Columns of a model's value."""
+        """Return columns of a model's value."""
         found = self._found.setdefault(("value", key), [])
         if not found:
             found.append(self._new("value", place=place, values=frozenset((name,)), is_bool=is_bool))
         return Polynomial({(found[0].number,): np.ones(())})
 
     def dot(self, operand: Polynomial, matrix: Matrix, place: Any) -> Polynomial:
-        """The product of a row, which stands at `place` in the model, with a constant matrix."""
+        """Return the matmul of a row, which is at `place` in the model, with a constant matrix."""
         key = ("dot", frozenset(operand.terms), matrix.key)
         atom = self._search(key, (operand,))
         if atom is None:
@@ -85,7 +85,7 @@ class Algebra:
         return Polynomial({(atom.number,): np.ones(())})
 
     def function(self, name: str, *arguments: Polynomial, parameters: tuple[float, ...] = ()) -> Polynomial:
-        """A function that has no other form."""
+        """Return a function without simplification."""
         key = (name, parameters, *(frozenset(argument.terms) for argument in arguments))
         atom = self._search(key, arguments)
         if atom is None:
@@ -108,7 +108,7 @@ class Algebra:
     # Arithmetic
 
     def multiply(self, p: Polynomial, q: Polynomial) -> Polynomial:
-        """p∘q."""
+        """Return p∘q."""
         if p.is_constant or q.is_constant:
             fixed, other = (p, q) if p.is_constant else (q, p)
             return scale(other, fixed.constant)
@@ -137,7 +137,7 @@ class Algebra:
         return tuple(kept)
 
     def divide(self, p: Polynomial, q: Polynomial) -> Polynomial:
-        """P / q, element by element."""
+        """Return p / q, element-wise."""
         if q.is_constant:
             if not np.all(q.constant):
                 raise UnknownOpError
@@ -161,7 +161,7 @@ class Algebra:
         return self.multiply(p, self.function("Reciprocal", q))
 
     def _one_plus(self, q: Polynomial, kind: str) -> tuple[float, float, Atom] | None:
-        """(base, factor, atom) of base·(1 + factor·atom), both numbers positive."""
+        """Return (base, factor, atom) of base·(1 + factor·atom) with positive numbers; else None."""
         if len(q.terms) != 2 or CONSTANT not in q.terms:
             return None
         base = scalar(q.constant)
@@ -173,7 +173,7 @@ class Algebra:
         return (base, factor / base, atom) if atom.kind == kind else None
 
     def _softsign(self, p: Polynomial, q: Polynomial) -> Polynomial | None:
-        """P / q, if that is k·x / (1 + |x|)."""
+        """Return p / q if it is k·x / (1 + |x|); else None."""
         found = self._one_plus(q, "Abs")
         if found is None or abs(found[1] - 1) > CLOSE:
             return None
@@ -183,7 +183,7 @@ class Algebra:
     # Functions
 
     def sigmoid(self, p: Polynomial) -> Polynomial:
-        """1 / (1 + e^-p); the sigmoid of -p is 1 minus that of p."""
+        """Return 1 / (1 + e^-p); in normal form, -p becomes p."""
         if p.is_constant:
             return constant(NumpyElementary.sigmoid(p.constant))
         if _is_negative(p):
@@ -191,27 +191,27 @@ class Algebra:
         return self.function("Sigmoid", p)
 
     def tanh(self, p: Polynomial) -> Polynomial:
-        """2·sigmoid(2p) - 1."""
+        """Return the hyperbolic tangent as 2·σ(2p) - 1."""
         return add(scale(self.sigmoid(scale(p, 2.0)), 2.0), constant(1), -1.0)
 
     def odd(self, name: str, p: Polynomial) -> Polynomial:
-        """A function f with f(-p) = -f(p)."""
+        """Return f(p) for a function with f(-p) = -f(p)."""
         if _is_negative(p):
             return scale(self.function(name, scale(p, -1.0)), -1.0)
         return self.function(name, p)
 
     def absolute(self, p: Polynomial) -> Polynomial:
-        """|p|."""
+        """Return |p|."""
         if p.is_constant:
             return constant(np.abs(p.constant))
         return self.function("Abs", scale(p, -1.0) if _is_negative(p) else p)
 
     def exp(self, p: Polynomial) -> Polynomial:
-        """e^p."""
+        """Return e^p."""
         return constant(np.exp(p.constant)) if p.is_constant else self.function("Exp", p)
 
     def log(self, p: Polynomial) -> Polynomial:
-        """The natural logarithm; that of 1 + e^x is Softplus."""
+        """Return the natural logarithm of p; the logarithm of 1 + e^x is Softplus."""
         if p.is_constant:
             return constant(np.log(p.constant))
         found = self._one_plus(p, "Exp")
@@ -221,7 +221,7 @@ class Algebra:
         return self.function("Log", p)
 
     def clip(self, p: Polynomial, low: float, high: float) -> Polynomial:
-        """min(max(p, low), high); one of a multiple of another is one."""
+        """Return min(max(p, low), high); nested clips are merged."""
         if low > high:
             raise UnknownOpError
         if low == -np.inf and high == np.inf:
@@ -236,13 +236,13 @@ class Algebra:
         return self.clip_once(p, low, high)
 
     def clip_once(self, p: Polynomial, low: float, high: float) -> Polynomial:
-        """The same, as an atom."""
+        """Return min(max(p, low), high) as an atom."""
         if low == high:
             return constant(low)
         return self.function("Clip", p, parameters=(low, high))
 
     def larger(self, p: Polynomial, q: Polynomial) -> Polynomial:
-        """max(p, q); that of x and a part of x is LeakyRelu."""
+        """Return max(p, q); the maximum of x and alpha·x is LeakyRelu."""
         for first, second in ((p, q), (q, p)):
             if first.is_constant and (low := scalar(first.constant)) is not None:
                 return self.clip(second, low, np.inf)
@@ -253,14 +253,14 @@ class Algebra:
         return self.function("Max", p, q)
 
     def smaller(self, p: Polynomial, q: Polynomial) -> Polynomial:
-        """min(p, q)."""
+        """Return min(p, q)."""
         for first, second in ((p, q), (q, p)):
             if first.is_constant and (high := scalar(first.constant)) is not None:
                 return self.clip(second, -np.inf, high)
         return scale(self.larger(scale(p, -1.0), scale(q, -1.0)), -1.0)
 
     def applied(self, atom: Atom, arguments: Sequence[Polynomial]) -> Polynomial:
-        """An atom's function of other arguments."""
+        """Apply an atom's function to other arguments."""
         match atom.kind:
             case "value" | "dot":
                 raise UnknownOpError
@@ -280,7 +280,7 @@ class Algebra:
                 return self.function(atom.kind, *arguments, parameters=atom.parameters)
 
     def positive(self, w: Polynomial, p: Polynomial, q: Polynomial, is_strict: bool) -> Polynomial:
-        """P where w > 0, or w ≥ 0 unless strict, else q, as Relu and others of its kind are written."""
+        """Return p where w > 0 (or w ≥ 0 unless strict), else q, as a function like Relu."""
         for sign, above, below in ((1.0, p, q), (-1.0, q, p)):
             x = scale(w, sign)
             if below.terms == {} and above.terms:
@@ -288,7 +288,7 @@ class Algebra:
                 if threshold.is_constant and (t := scalar(threshold.constant)) is not None:
                     if t == 0:
                         return self.clip(above, 0.0, np.inf)
-                    if is_strict == (sign > 0):  # at the threshold it is 0, where the others are continuous
+                    if is_strict == (sign > 0):  # it is 0 at the threshold; the others are continuous
                         return self.function("ThresholdedRelu", above, parameters=(t,))
             if (k := ratio(above, x)) is None or abs(k - 1) > CLOSE:
                 continue
@@ -300,7 +300,7 @@ class Algebra:
         raise UnknownOpError
 
     def inner_atoms(self, *polynomials: Polynomial) -> Iterable[int]:
-        """The atoms of polynomials and of what their functions are taken of."""
+        """Yield the atoms of polynomials and of their functions' arguments."""
         waiting = [number for p in polynomials for number in p.atoms()]
         seen: set[int] = set()
         while waiting:
@@ -312,7 +312,7 @@ class Algebra:
 
 
 def _is_negative(p: Polynomial) -> bool:
-    """Whether p is the one of p and -p that functions do not take."""
+    """Whether functions use -p instead of p in normal form."""
     key = min((monomial for monomial in p.terms if monomial), default=CONSTANT)
     if key not in p.terms:
         return False

@@ -1,4 +1,4 @@
-"""Recognize a GRU cell by its function, from the blend of state and candidate backwards."""
+"""Parameters of a recognized GRU cell."""
 
 from __future__ import annotations
 
@@ -12,60 +12,60 @@ from onegru.core.spec import Attention
 from onegru.dataflow.view import View
 from onegru.fusion.cells.polynomial import CLOSE
 
-_ROUNDED = 1e-7  # of float32 parameters: a hard sigmoid's 1/6 is rounded once in one form, twice in another
+_ROUNDED = 1e-7  # for float32 parameters, as a hard sigmoid's 1/6 may be rounded once or twice
 _LINEAR = Activation("Affine", 1.0, 0.0)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Mask:
-    """Booleans that switch steps off, row by row: the state then stays as it is."""
+    """Booleans that mask steps, per row. The state stays unchanged in a masked step."""
 
     view: View  # the Booleans
-    is_off: bool  # whether True switches off
+    is_off: bool  # whether True means masked
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Cell:
     """One step of a GRU."""
 
-    output: str  # the value that it gives, the new state h
-    state: View  # the view of the state before
-    inputs: tuple[View, ...]  # the views of x, side by side
+    output: str  # the name of the new state h
+    state: View  # the view of the old state
+    inputs: tuple[View, ...]  # the views that are concatenated to x
     W: Array  # input weights, [3H, I], in gate order z, r, h, in float64
     R: Array  # recurrence weights, [3H, H]
-    B: Array  # biases, [6H]: those of W, then those of R
+    B: Array  # biases, [6H]: the biases of W, then of R
     activations: tuple[Activation, Activation]  # f and g
-    linear_before_reset: bool  # whether the reset gate acts after the recurrent product
-    clip: float | None  # the bound on the inputs of the activations; None for none
-    attention: View | None  # the view of the score a; None for none
+    linear_before_reset: bool  # whether the reset gate is applied after the recurrent matmul
+    clip: float | None  # the clip value of the activations' inputs; None for no clipping
+    attention: View | None  # the view of the score a; None without attention
     keeps: bool  # whether `attention` is 1 - a instead of a
-    masks: tuple[Mask, ...]  # what switches steps off
-    name: str = ""  # of the layer that it is in the file; "" if it is made of other operators
-    attention_kind: Attention = "openvino"  # what the score does; see `Spec`
+    masks: tuple[Mask, ...]  # the masks of steps
+    name: str = ""  # the name of the cell's layer in the file; "" if it consists of other operators
+    attention_kind: Attention = "openvino"  # the attention variant; see `Spec`
     # for each of `inputs`, whether each unit of each gate takes all of it. What one does not take has a
     # weight of 0 in W, whose product with infinity is NaN. Empty where all are
     shared: tuple[bool, ...] = ()
 
     @property
     def spec_attention(self) -> Attention | None:
-        """Its attention as a `Spec` has it."""
+        """Attention variant as in `Spec`; None without attention."""
         return None if self.attention is None else self.attention_kind
 
     @property
     def hidden_size(self) -> int:
-        """H."""
+        """Hidden size (H)."""
         return int(self.R.shape[1])
 
     @property
     def lacks_products(self) -> bool:
-        """Whether no product of the state is used: a GRU would not make such a recurrence faster."""
+        """Whether R is zero, so that a GRU node would not be faster."""
         return not self.R.any()
 
     def computes_as(self, other: Cell, *, is_float64: bool, from_zero: bool = False) -> bool:
-        """Whether it is the same function of x and h; with `from_zero`, of x where h is zero."""
+        """Whether two cells are the same function of x and h; with `from_zero`, of x with h = 0."""
         rounding = CLOSE if is_float64 else _ROUNDED
         shifts = [abs(item.parameters[1]) for item in self.activations if item.name == "HardSigmoid"]
-        slack = 0.0, 0.0, CLOSE * max(shifts, default=0.0), 0.0  # biases cancel what a hard sigmoid adds
+        slack = 0.0, 0.0, CLOSE * max(shifts, default=0.0), 0.0  # biases cancel a hard sigmoid's beta
         forms = zip(self._normal(from_zero), other._normal(from_zero), slack, strict=True)
         return (
             [function.name for function in self.activations]
@@ -79,7 +79,7 @@ class Cell:
         )
 
     def _normal(self, from_zero: bool) -> list[Array]:
-        """The parameters in a form that is the same however a model scales what it may scale."""
+        """Return the parameters in a form that does not depend on equivalent scaling."""
         H = self.hidden_size
         W, R, B = self.W.copy(), self.R * (not from_zero), self.B.copy()
         gates = slice(0, 2 * H), slice(2 * H, 3 * H)
@@ -94,7 +94,7 @@ class Cell:
             else:
                 rest += [alpha, beta]
         f = self.activations[0]
-        if f.name in ("Relu", "LeakyRelu") or f == _LINEAR:  # r and what it multiplies may share a factor
+        if f.name in ("Relu", "LeakyRelu") or f == _LINEAR:  # r and its factor may be scaled inversely
             r, n = slice(H, 2 * H), slice(2 * H, 3 * H)
             factor = max(float(np.max(np.abs(W[r]), initial=0)), float(np.max(np.abs(B[r])))) or 1.0
             W[r], R[r], B[r] = W[r] / factor, R[r] / factor, B[r] / factor
@@ -103,4 +103,4 @@ class Cell:
 
 
 class MissError(Exception):
-    """A recurrence is no GRU; the message says which part does not fit."""
+    """A recurrence is not a GRU; the message names the part that does not fit."""

@@ -1,4 +1,4 @@
-"""A model's values as polynomials: one rule for each operator."""
+"""Compute the polynomials of a model's values, with a rule per operator."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Expressions(Products):
 
     Args:
         flow: the graph, or a loop's body.
-        algebra: the atoms, for all flows of a model.
-        indices: values that are indices of a loop's iteration.
-        slices: for an input of a body that is a slice: the value, its time axis, 1 or -1 for the
-            direction, and whether the slice has that axis.
+        algebra: the atoms of all flows of a model.
+        indices: values that are iteration indices of a loop.
+        slices: for each sliced input of a body: the value, its time axis, 1 or -1 for the direction, and
+            whether the slice keeps this axis.
 
     Attributes:
-        twins: values that the flow computes twice: one, and the other that it equals.
+        twins: values that equal another value: the value, and the other value.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class Expressions(Products):
         self.twins: dict[str, str] = {}
 
     def resolve(self, name: str) -> str:
-        """The first name of a value that others only pass on, or compute again."""
+        """Return the original name of a value, without copies and equal values."""
         first = self.flow.resolve(name)
         return self.twins.get(first, first)
 
     def of(self, name: str) -> tuple[View, Polynomial] | None:
-        """The polynomial of a value, looked into even if it is a boundary; None if it has none."""
+        """Return the polynomial of a value, even if it is a boundary; None if it is unknown."""
         view = whole_view(self.flow, name)
         if view is None or view.width == 0:
             return None
@@ -62,7 +62,7 @@ class Expressions(Products):
             return None
 
     def polynomial(self, view: View) -> Polynomial:
-        """The polynomial of a view; an atom if it can't be told."""
+        """Return the polynomial of a view; an atom if it is unknown."""
         view = View(self.resolve(view.name), view.roles, view.index)
         return self._find(view.key if len(view.index) else (*view.key, view.width), view)
 
@@ -72,7 +72,7 @@ class Expressions(Products):
             return self.atom(view)
         if (array := self.flow.constant(view.name)) is not None:
             return self._constant(view, array)
-        if self.flow.owner(view.name) is not self.flow:  # in a graph, a state of zeros is a state
+        if self.flow.owner(view.name) is not self.flow:  # in the same graph, a zero state is a state
             number = self.flow.fill(view.name)
             if isinstance(number, (int, float)):
                 return constant(number)
@@ -106,7 +106,7 @@ class Expressions(Products):
         return _RULES[op.kind](self, op, view)
 
 
-# Rules: the polynomial of a view of an operator's output
+# Rules that return the polynomial of a view of an operator's output
 
 
 def _moved(at: Expressions, op: Op, view: View) -> Polynomial:
@@ -146,7 +146,7 @@ def _applied(function: Callable[[Algebra, Polynomial, Mapping[str, Any]], Polyno
 
 
 def _numbers(kind: ActivationKind, attributes: Mapping[str, Any]) -> list[float]:
-    """The parameters of an activation's operator, which are float32 in a file."""
+    """Return the parameters of an activation's operator, which are float32 in a file."""
     return [float(attributes.get(key, kind.default(key))) for key, _ in kind.defaults]
 
 
@@ -156,7 +156,7 @@ def _hard_sigmoid(algebra: Algebra, p: Polynomial, attributes: Mapping[str, Any]
 
 
 def _activation(name: str) -> Any:
-    """An activation function that algebra does not take apart."""
+    """Return the rule of an activation that has no simplification."""
     kind = ACTIVATIONS[name]
 
     def rule(algebra: Algebra, p: Polynomial, attributes: Mapping[str, Any]) -> Polynomial:
@@ -175,7 +175,7 @@ def _clip(at: Expressions, op: Op, view: View) -> Polynomial:
         if bound is None:
             raise UnknownOpError
         bounds.append(float(bound))
-    limit = 3.4e38  # what exporters write for none
+    limit = 3.4e38  # exporters write this for no limit
     low, high = (-np.inf if bounds[0] < -limit else bounds[0]), (np.inf if bounds[1] > limit else bounds[1])
     return at.algebra.clip(at.polynomial(View(op.inputs[0], view.roles, view.index)), low, high)
 

@@ -1,4 +1,4 @@
-"""Cells that a file has as one layer: OpenVINO's GRUCell and AUGRUCell."""
+"""Read cells from OpenVINO's GRUCell and AUGRUCell layers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from onegru.operators.schema import WEIGHTS
 
 
 def layer_cell(at: Expressions, name: str) -> Cell | None:
-    """The layer that gives a value, or gives it but for axes of size 1; None for any other value."""
+    """Return the cell of the layer that computes a value, except for axes of size 1; else None."""
     whole = at.whole(name)
     if whole is None:
         return None
@@ -67,7 +67,7 @@ def _cell_of(at: Expressions, op: Op) -> Cell | None:
 
 
 def _is_row(at: Expressions, view: View, width: int) -> bool:
-    """Whether a view is all of a value: of its last axis, in each of its rows."""
+    """Whether a view is a whole value: all of its last axis, in all rows."""
     shape = at.flow.shape(view.name)
     if shape is None or shape[-1:] != (width,) or len(view.index) != 1:
         return False
@@ -77,13 +77,13 @@ def _is_row(at: Expressions, view: View, width: int) -> bool:
 
 
 def _lowered(at: Expressions, op: Op, names: list[str]) -> Lowered | None:
-    """The layer's form and weights; None if they are no constants, or not legal."""
+    """Return the layer's attributes and weights; None if they are not constants, or invalid."""
     arrays: list[Array | None] = [at.flow.constant(name) if name else None for name in names]
     if any(name and array is None for name, array in zip(names, arrays, strict=True)):
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SpecWarning)  # given where the model is loaded
+            warnings.simplefilter("ignore", SpecWarning)  # given when the model is loaded
             return lower(CELLS[op.kind], op.attributes, *arrays)
     except SpecError:
         return None

@@ -1,4 +1,4 @@
-"""Booleans that switch steps off, and the states that are zero there."""
+"""Recognize masks of steps, and states that are zero for masked steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onegru.fusion.cells.polynomial import Monomial, Polynomial, add, constant, 
 
 
 def split_masks(algebra: Algebra, keep: Polynomial, state: str) -> tuple[Polynomial, tuple[Mask, ...]]:
-    """What the old state is multiplied by, without Booleans that switch the whole step off, and those."""
+    """Split the factor of the old state into masks of whole steps and the rest."""
     share = add(constant(1), keep, -1.0)
     masks: list[Mask] = []
     for number in sorted(share.atoms()):
@@ -34,7 +34,7 @@ def split_masks(algebra: Algebra, keep: Polynomial, state: str) -> tuple[Polynom
 
 
 def zeroed_state(at: Expressions, cell: Cell) -> Polynomial | None:
-    """A cell's new state, zero where the step is off."""
+    """Return a cell's new state, or zero for masked steps."""
     found = at.of(cell.output)
     if found is None:
         return None
@@ -49,7 +49,7 @@ def zeroed_state(at: Expressions, cell: Cell) -> Polynomial | None:
 
 
 def is_new_state(at: Expressions, cell: Cell, name: str) -> bool:
-    """Whether another value is a cell's new state, up to products with values that are known to be zero."""
+    """Whether another value equals a cell's new state, except for terms that are known to be zero."""
     first, second = at.of(cell.output), at.of(name)
     if first is None or second is None:
         return False

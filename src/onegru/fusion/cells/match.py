@@ -33,7 +33,7 @@ from onegru.fusion.cells.polynomial import (
 
 
 def find_cell(at: Expressions, name: str) -> Cell | None:
-    """The cell whose new state is a value; None if nothing there looks like one."""
+    """Return the cell with a value as its new state; None if no cell is recognizable there."""
     if (layer := layer_cell(at, name)) is not None:
         return layer
     found = at.of(name)
@@ -64,7 +64,7 @@ def _is_state(place: View, width: int) -> bool:
 
 
 class _Matcher:
-    """The search for a cell with one new state and one state before."""
+    """The search for a cell with one new state and one old state."""
 
     def __init__(self, at: Expressions, name: str, width: int, state: Atom) -> None:
         self.algebra: Algebra = at.algebra
@@ -88,7 +88,7 @@ class _Matcher:
         z, attention, keeps, kind = self._update_gate(keep)
         n = self._activation(candidate, "the candidate")
         for act, what in ((z, "its update gate"), (n, "its candidate")):
-            if act.factor != 1.0:  # only the reset gate's goes into what it multiplies
+            if act.factor != 1.0:  # only the reset gate's factor can move into R
                 raise MissError(f"{what} is {act.factor:.15g} times {act.function}")
         zx = self._linear(z.argument, "the update gate")
         r, n_parts = self._candidate(n.argument, z)
@@ -101,9 +101,9 @@ class _Matcher:
                 and act.function.name == "ThresholdedRelu"
                 and act.clip == act.function.alpha
             ):
-                raise MissError("its ThresholdedRelu is cut off just where it begins")
+                raise MissError("its ThresholdedRelu is clipped at its threshold")
         if not r.clip == n.clip == z.clip:
-            raise MissError("its activations have different bounds (clip)")
+            raise MissError("its activations have different clip values")
         self._check_numbers(z, r, n)
         after = n_parts[0].after
         inputs, W, shared = join_inputs(self.algebra, self.width, parts)
@@ -127,7 +127,7 @@ class _Matcher:
         )
 
     def _check_numbers(self, *acts: Act) -> None:
-        """Refuse numbers of a model in float64 that a node's attributes, which are float32, would round."""
+        """Raise MissError for float64 parameters that a node's float32 attributes would round."""
         numbers = [number for act in acts for number in (*act.numbers, act.clip) if number is not None]
         for number in numbers if self.is_float64 else ():
             if to_float32(number) != number:
@@ -135,7 +135,7 @@ class _Matcher:
                 raise MissError(f"{number!r} of its activations is not a float32 number, {words}")
 
     def _blend(self, p: Polynomial) -> tuple[Polynomial, Polynomial] | None:
-        """What the old state is multiplied by, and the candidate: p = keep∘h + (1 - keep)∘candidate."""
+        """Return the factor of the old state, and the candidate: p = keep∘h + (1 - keep)∘candidate."""
         number, algebra = self.state.number, self.algebra
         rest = Polynomial({m: item for m, item in p.terms.items() if number not in m})
         kept = quotient(Polynomial({m: item for m, item in p.terms.items() if number in m}), number)
@@ -161,11 +161,11 @@ class _Matcher:
             inner = algebra.inner_atoms(p)
             if not any(algebra.atoms[item].kind == "dot" for item in inner):
                 return None
-            raise MissError("what it adds to the old state is not (1 - z) times one candidate")
+            raise MissError("the term added to the old state is not (1 - z) times one candidate")
         return kept, candidate
 
     def _update_gate(self, keep: Polynomial) -> tuple[Act, View | None, bool, Attention]:
-        """The update gate, its attention, whether that is 1 - a, and what it does."""
+        """Return the update gate, its attention, whether this is 1 - a, and the attention variant."""
         whole = self.activations.find(keep)
         if whole is not None and whole.function.name != "Affine":
             return whole, None, False, "openvino"
@@ -199,10 +199,10 @@ class _Matcher:
             raise MissError(f"{what} is not one of the eleven activations")
         return found
 
-    # Sums of products
+    # Sums of matmuls
 
     def _linear(self, q: Polynomial, what: str) -> GatePart:
-        """A gate's argument."""
+        """Return the parameters of a gate's argument."""
         part = GatePart(self.width)
         for monomial, coefficient in q.terms.items():
             if not self._add_term(part, monomial, coefficient):
@@ -210,7 +210,7 @@ class _Matcher:
         return part
 
     def _add_term(self, part: GatePart, monomial: Monomial, coefficient: Array) -> bool:
-        """Add a term to a gate; False if it is neither a product with x or h nor a bias."""
+        """Add a term to a gate; return False if it is neither a matmul with x or h nor a bias."""
         if not monomial:
             part.bias = part.bias + np.broadcast_to(coefficient, self.width)
             return True
@@ -230,7 +230,7 @@ class _Matcher:
         return True
 
     def _candidate(self, q: Polynomial, z: Act) -> tuple[Act, tuple[GatePart, GatePart]]:
-        """The reset gate, and the parts of it and of the candidate."""
+        """Return the reset gate, and the parameters of the reset gate and of the candidate."""
         after = self._reset_after(q, z)
         if after is not None:
             return after
@@ -240,22 +240,23 @@ class _Matcher:
                 atom = self.algebra.atoms[monomial[0]]
                 gate = quotient(atom.arguments[0], self.state.number)
                 if gate is None or (reset is not None and not same(gate, reset)):
-                    raise MissError("the product of the candidate is not with r∘h")
+                    raise MissError("the candidate's matmul is not with r∘h")
                 reset = gate
                 assert atom.matrix is not None
                 part.R = part.R + (atom.matrix.make() * coefficient).T
             elif not self._add_term(part, monomial, coefficient):
                 raise MissError("the candidate is not a function of a sum of products with x and r∘h")
             elif monomial and self.depends(monomial[0]):
-                raise MissError("its candidate takes the state without a reset gate")
+                raise MissError("its candidate uses the state without a reset gate")
         if reset is None:
-            raise MissError("its candidate takes no state" if not part.R.any() else "it has no reset gate")
+            words = "its candidate does not use the state" if not part.R.any() else "it has no reset gate"
+            raise MissError(words)
         r = self._reset_gate(reset, z)
         part.R = part.R * r.factor
         return r, (self._linear(r.argument, "the reset gate"), part)
 
     def _reset_gate(self, reset: Polynomial, z: Act) -> Act:
-        """The reset gate as the function that the update gate is, if it is a multiple of one."""
+        """Return the reset gate with the update gate's function, if it is a multiple of it."""
         factors = [1.0]
         for monomial, item in reset.terms.items():
             number = scalar(item)
@@ -287,7 +288,7 @@ class _Matcher:
         return atom.kind == "dot" and not same(atom.arguments[0], self.h)
 
     def _reset_after(self, q: Polynomial, z: Act) -> tuple[Act, tuple[GatePart, GatePart]] | None:
-        """The same for r∘(h·R + b); None if there is no such term."""
+        """Return the same for r∘(h·R + b); None if there is no such term."""
         products = sorted(
             {
                 number
@@ -311,7 +312,7 @@ class _Matcher:
         raise miss
 
     def _is_product(self, number: int) -> bool:
-        """Whether an atom is a product of the state with a matrix."""
+        """Whether an atom is a matmul of the state with a matrix."""
         atom = self.algebra.atoms[number]
         return atom.kind == "dot" and same(atom.arguments[0], self.h)
 
@@ -324,7 +325,7 @@ class _Matcher:
         for number in products:
             share = Polynomial({drop(m, number): item for m, item in q.terms.items() if number in m})
             if reset is not None and not same(share, reset):
-                raise MissError("products with h have different reset gates")
+                raise MissError("matmuls with h have different reset gates")
             reset = share
             matrix = self.algebra.atoms[number].matrix
             assert matrix is not None
@@ -333,7 +334,7 @@ class _Matcher:
             rest = add(rest, term, -1.0)
         assert reset is not None
         r = self._reset_gate(reset, z)
-        # What is left is a sum without h, and the reset gate times a bias.
+        # The rest is a sum without h, and the reset gate times a bias.
         inner = np.zeros(self.width)
         gates = {n for n in reset.atoms() if self.depends(n)}
         lead = next((m for m in sorted(reset.terms, key=lambda m: (len(m), m)) if set(m) & gates), None)
@@ -347,7 +348,7 @@ class _Matcher:
         part = GatePart(self.width)
         for monomial, coefficient in rest.terms.items():
             if any(map(self.depends, monomial)):
-                raise MissError("its candidate takes the state outside the reset gate's product")
+                raise MissError("its candidate uses the state outside the reset gate's matmul")
             self._add_term(part, monomial, coefficient)
         part.R, part.inner = R * r.factor, inner * r.factor
         gate_part = self._linear(r.argument, "the reset gate")

@@ -14,7 +14,7 @@ from onegru.fusion.cells.polynomial import Monomial
 
 
 class GatePart:
-    """One gate's part of the parameters."""
+    """Parameters of one gate."""
 
     def __init__(self, width: int) -> None:
         self.bias: Array = np.zeros(width)
@@ -27,16 +27,16 @@ class GatePart:
 def join_inputs(
     algebra: Algebra, width: int, parts: Sequence[GatePart]
 ) -> tuple[tuple[View, ...], Array, tuple[bool, ...]]:
-    """The values that x is made of, W, and for each value whether each unit of each gate takes all of it."""
+    """Return the values that form x, W, and for each value whether all units of all gates use all of it."""
     columns: dict[tuple[str, tuple[Role, ...]], dict[tuple[int, ...], int]] = {}
     places: dict[tuple[str, tuple[Role, ...]], View] = {}
     entries: list[tuple[int, tuple[str, tuple[Role, ...]], Array, Array, bool]] = []
-    taken: dict[bool, set[object]] = {False: set(), True: set()}  # columns, by whether a matrix takes them
+    taken: dict[bool, set[object]] = {False: set(), True: set()}  # columns, by whether a matmul uses them
     for gate, part in enumerate(parts):
         for monomial, coefficient in part.x.items():
             atom = algebra.atoms[monomial[0]]
             if len(monomial) != 1 or atom.place is None:
-                raise MissError("what it adds to a gate is not the product of one value and a constant")
+                raise MissError("a term of a gate is not a product of one value with a constant")
             view: View = atom.place
             if atom.kind == "dot":
                 assert atom.matrix is not None
@@ -54,9 +54,9 @@ def join_inputs(
                 taken[is_product].add((key, column))
             entries.append((gate, key, index, weights, is_product))
     if not entries:
-        raise MissError("it takes no input x")
-    if 1 < width <= len(taken[False] - taken[True]) / len(parts):  # a product that the model does without
-        raise MissError("its gates take values that no matrix multiplies, so that W would be an identity")
+        raise MissError("it has no input x")
+    if 1 < width <= len(taken[False] - taken[True]) / len(parts):  # a matmul that the model does not need
+        raise MissError("its gates use values without a matmul, so W would be an identity matrix")
     views, starts, total = [], {}, 0
     for key, known in columns.items():
         order = sorted(known)

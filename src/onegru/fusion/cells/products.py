@@ -1,4 +1,4 @@
-"""Products of rows with constant matrices."""
+"""Recognize matmuls with constant matrices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PRODUCTS = ("MatMul", "com.microsoft::FusedMatMul", "Gemm", "com.microsoft::Fus
 
 
 class Products(Views):
-    """The products in a flow."""
+    """The matmuls in a flow."""
 
     def __init__(
         self,
@@ -40,15 +40,15 @@ class Products(Views):
 
     @abstractmethod
     def polynomial(self, view: View) -> Polynomial:
-        """The polynomial of a view; an atom if it can't be told."""
+        """Return the polynomial of a view; an atom if it is unknown."""
 
     def atom(self, view: View) -> Polynomial:
-        """A view as an atom, whatever computes it."""
+        """Return a view as an atom, regardless of its operator."""
         is_bool = self.flow.dtype(view.name) == "bool"
         return self.algebra.value(view.key, view, view.name, is_bool)
 
     def _find_boundaries(self) -> set[str]:
-        """Values that products with constants take: states and inputs of cells, not to be looked into."""
+        """Return the inputs of matmuls with constants: states and inputs of cells, which stay atoms."""
         found: set[str] = set()
         for op in self.flow.ops:
             if op.kind not in _PRODUCTS:
@@ -61,14 +61,14 @@ class Products(Views):
             for name, fixed in zip(op.inputs[:2], is_constant, strict=True):
                 for base in self._bases(name):
                     if fixed and not (all(is_constant) and name == op.inputs[0] and self._is_blended(base)):
-                        continue  # a weight, unless it is a state that is given as a constant
+                        continue  # a weight, unless it is a constant state
                     producer = self.flow.producer(base)
                     if producer is None or producer.kind != "Mul":
                         found.add(base)
         return found
 
     def _learn_width(self, op: Op, place: int) -> None:
-        """State that what a constant matrix multiplies is as wide as that is high, if no shape says it."""
+        """Set an unknown width of a matmul's input to the height of the constant matrix."""
         shape, matrix = self.flow.shape(op.inputs[place]), self.shape(op.inputs[1 - place])
         is_turned = bool(op.attributes.get("transB"))
         if op.kind == "Einsum" or op.attributes.get("transA") or not shape or len(matrix) < 2:
@@ -87,7 +87,7 @@ class Products(Views):
             name, axis = self._moved_from(owner, name, axis)
 
     def _moved_from(self, flow: Flow, name: str, axis: int) -> tuple[str | None, int]:
-        """The value, and its axis, that gives an axis of another its size; None if there is no one value."""
+        """Return the value and axis that determine an axis's size; None if there is no single value."""
         if name in self.slices:
             source, cut, _, is_kept = self.slices[name]
             return source, axis + (axis >= cut and not is_kept)
@@ -104,7 +104,7 @@ class Products(Views):
         return op.inputs[0], found[0].axis
 
     def _bases(self, name: str) -> list[str]:
-        """The values that one is put together from."""
+        """Return the values that a value is concatenated from."""
         waiting = [self.flow.resolve(name)]
         found: list[str] = []
         while waiting and len(found) < 64:
@@ -124,7 +124,7 @@ class Products(Views):
     def contract(
         self, view: View, terms: list[str], names: tuple[str, str], swap: bool = False
     ) -> Polynomial:
-        """A product of a value with a constant, given as an Einsum's letters."""
+        """Return the product of a value with a constant, in Einsum notation."""
         value_letters, constant_letters, out_letters = terms
         value, weights = names
         array = self.flow.constant(weights)
@@ -190,7 +190,7 @@ class Products(Views):
         if np.any(fixed):  # the constant part is a bias
             rest = Polynomial({monomial: item for monomial, item in p.terms.items() if monomial})
             found = self.algebra.atom_of(rest)
-            if not is_gated and (found is None or found[0].kind != "value"):  # stands nowhere in the model
+            if not is_gated and (found is None or found[0].kind != "value"):  # not a value of the model
                 return self._product_of(self._as_atom(view), matrix, view)
             bias = constant(np.broadcast_to(fixed, view.width) @ matrix.make())
             return add(self._product_of(rest, matrix, view, is_whole=False), bias)
@@ -200,7 +200,7 @@ class Products(Views):
         return self.atom(View(self.flow.resolve(view.name), view.roles, view.index))
 
     def of_rows(self, op: Op, view: View) -> Polynomial:
-        """A view of products with rows of several axes that a Reshape puts together, and `op` takes apart."""
+        """Return a view of matmuls between a Reshape that merges batch axes and `op`, which splits them."""
         shape, width = self.shape(op.outputs[0]), self.shape(op.inputs[0])[1:]
         if shape[-1:] != width or view.roles[-1] != "F" or "F" in view.roles[:-1]:
             raise UnknownOpError
@@ -217,14 +217,14 @@ class Products(Views):
             source = self.shape(before.inputs[0])
             same = [a == b and isinstance(a, int) for a, b in zip(source, shape, strict=False)][:-1]
             if len(source) != len(shape) or same.count(False) > 1 or source[-1:] != self.shape(name)[1:]:
-                raise UnknownOpError  # as it is not known that they are the same rows
+                raise UnknownOpError  # the rows may differ
             assert atom.matrix is not None
             place = View(before.inputs[0], view.roles, atom.place.index)
             result = add(result, scale(self._product(place, atom.matrix), item))
         return result
 
     def _product_of(self, p: Polynomial, matrix: Matrix, view: View, *, is_whole: bool = True) -> Polynomial:
-        """The product of what stands at a view, with something else in it unless that is whole."""
+        """Return the matmul of `p`, which is the whole view, or a part of it."""
         single = p.single()
         if single is not None and (single[1] != 1 or not is_whole):
             atom = self.algebra.atoms[single[0]]
@@ -239,7 +239,7 @@ class Products(Views):
         return [size for size, role in sizes if role == "R" and size != 1]
 
     def _pieces(self, view: View) -> list[tuple[Array, View]]:
-        """The values that a row is put together from, with the columns that each gives."""
+        """Return the values that a row is concatenated from, with the columns of each."""
         pieces, done = [(np.arange(view.width), view)], 0
         while done < len(pieces) < 64:
             columns, part = pieces[done]
@@ -251,7 +251,7 @@ class Products(Views):
         return pieces
 
     def _parts(self, view: View) -> list[tuple[Array, View]] | None:
-        """The parts of a row, if it is put together somewhere before it is reshaped."""
+        """Return the parts of a row, if it is concatenated before it is reshaped."""
         for _ in range(16):
             name = self.flow.resolve(view.name)
             op = self.flow.producer(name)
@@ -267,7 +267,7 @@ class Products(Views):
         return None
 
     def _content(self, name: str) -> str:
-        """Equal for constants of equal content."""
+        """Return a key that is equal for constants with equal content."""
         name = self.flow.resolve(name)
         array = self.flow.constant(name)
         assert array is not None
@@ -281,7 +281,7 @@ class Products(Views):
 
 
 def _fixed_indices(view: View, roles: Mapping[str, Role], shape: Mapping[str, int]) -> dict[str, Array]:
-    """The index of each column of a product along those axes of a constant that the product has."""
+    """Return the index of each column of a product, along the axes that it shares with a constant."""
     columns, fixed = iter(view.index), dict[str, Array]()
     for letter, role in roles.items():
         if role == "F":

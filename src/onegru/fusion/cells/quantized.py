@@ -18,7 +18,7 @@ _MOST = 128  # operators of a step
 
 
 class QuantizedCells:
-    """The values of a graph that look like new states of cells with quantized products."""
+    """Values of a graph that look like new states of cells with quantized matmuls."""
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
@@ -26,10 +26,10 @@ class QuantizedCells:
         self._has_any = any(_name(op) in _QUANTIZED or op.kind == "QuantizeLinear" for op in flow.ops)
 
     def product_of(self, op: Op) -> str:
-        """Which quantized product leads to what an operator gives; "" if it does not look like a new state.
+        """Return the quantized matmul of an operator's output; "" if it does not look like a new state.
 
-        It does if it is a sum in which a value is scaled that such a product takes, with a sigmoid and a tanh
-        on the way.
+        A new state is a sum with a scaled value that is also an input of a quantized matmul, and it depends
+        on a sigmoid and a tanh.
         """
         if not self._has_any or _plain(op) not in _SUMS:
             return ""
@@ -49,7 +49,7 @@ class QuantizedCells:
     def _before(
         self, name: str, through: Collection[str] | None = None, without: Collection[str] = ()
     ) -> list[tuple[Op, bool]]:
-        """The operators that lead to a value, and whether what each gives, or takes, is scaled on the way."""
+        """Return the operators before a value, each with whether a Mul scales its output or input."""
         waiting, found, seen = [(name, False)], list[tuple[Op, bool]](), set[tuple[str, bool]]()
         while waiting and len(found) < _MOST:
             last, is_scaled = waiting.pop()
@@ -65,21 +65,21 @@ class QuantizedCells:
         return found
 
     def _quantized(self, op: Op) -> str:
-        """What kind of quantized product an operator is; "" for none."""
+        """Return the kind of a quantized matmul; "" for other operators."""
         if (name := _name(op)) in _QUANTIZED or name not in _PRODUCTS:
             return name if name in _QUANTIZED else ""
         open_inputs = [item for item in op.inputs if item and self.flow.constant(item) is None]
         producers = [self.flow.producers.get(self.flow.resolve(item)) for item in open_inputs]
         is_rounded = any(item is not None and item.kind == "DequantizeLinear" for item in producers)
-        return f"{name} behind QuantizeLinear" if is_rounded else ""
+        return f"{name} after QuantizeLinear" if is_rounded else ""
 
 
 def _name(op: Op) -> str:
-    """An operator's kind without its domain."""
+    """Return an operator's kind without its domain."""
     return op.kind.rpartition("::")[2]
 
 
 def _plain(op: Op) -> str:
-    """The same of what works on integers, by the name that it has on floats."""
+    """Return an operator's kind without its domain; integer operators get the name of the float operator."""
     name = _name(op)
     return name if name in _QUANTIZED else name.removeprefix("QLinear")

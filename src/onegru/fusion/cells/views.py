@@ -1,4 +1,4 @@
-"""Rows of numbers in the values of a model, followed through operators that only move elements."""
+"""Follow rows of values through operators that only move elements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_COLUMNS = 2**18
 
 
 def whole_view(flow: Flow, name: str) -> View | None:
-    """All of the last axis of a value, whose other axes are rows; None if its size is not fixed."""
+    """Return a view of the whole last axis of a value; other axes are rows. None if its size is unknown."""
     shape = flow.shape(name)
     if not shape or not isinstance(shape[-1], int) or shape[-1] > _MOST_COLUMNS:
         return None
@@ -38,32 +38,32 @@ class Views:
         self.slices = dict(slices or {})
 
     def whole(self, name: str) -> View | None:
-        """All columns of a value; None if their number is not known."""
+        """Return a view of all columns of a value; None if their number is unknown."""
         return whole_view(self.flow, name)
 
     def slice_of(self, view: View) -> View:
-        """What a slice is taken of."""
+        """Return the view of the sliced value."""
         name, axis, step, is_kept = self.slices[view.name]
         index = LoopIndex(1, 0) if step > 0 else LoopIndex(-1, -1, -1)
         after = view.roles[axis + 1 if is_kept else axis :]
         return View(name, (*view.roles[:axis], index, *after), view.index)
 
     def through(self, op: Op, view: View) -> list[tuple[Array, View]] | None:
-        """What an operator that only moves elements takes its columns from: (columns, view) pairs."""
+        """Return the sources of columns as (columns, view) pairs; None if the operator does not only move."""
         if not operator_of(op.kind).has_view:
             return None
         call = Call(op, self.flow)
         return call.operator.source(call, view)
 
     def shape(self, name: str) -> Shape:
-        """A value's shape."""
+        """Return a value's shape."""
         shape = self.flow.shape(name)
         if shape is None:
             raise UnknownOpError
         return shape
 
     def input_view(self, view: View, name: str, output_shape: Shape) -> View:
-        """The view of an input of an operator that works element by element, with broadcasting."""
+        """Return the view of an input of an element-wise operator with broadcasting."""
         shape = self.shape(name)
         for size, whole in zip(reversed(shape), reversed(output_shape), strict=False):
             if isinstance(size, int) and isinstance(whole, int) and size not in (1, whole):

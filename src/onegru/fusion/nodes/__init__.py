@@ -1,1 +1,1 @@
-"""The node that a recurrence becomes, and what leads its inputs there."""
+"""Create GRU nodes and their inputs."""

@@ -1,4 +1,4 @@
-"""New operators for a flow, and those that lead a view to a node's input."""
+"""Emit new operators, and convert views to node inputs."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.nodes.sources import Sliced, Source
 
-#: The opsets from which there are operators, for integers and for shapes that differ, too.
+#: The first opsets with these operators, including integers and broadcasting.
 _SINCE = {"Expand": 8, "Max": 8, "Min": 8, "Less": 9, "Where": 9, "Range": 11}
 
 
 class Emitter(Builder):
-    """New operators instead of a recurrence; what is there already is used again.
+    """Creates new operators for a recurrence, and reuses existing ones.
 
     Args:
-        flow: where they go.
-        base: what their names begin with.
-        names: all names in use, to which new ones are added.
+        flow: the graph of the operators.
+        base: the prefix of their names.
+        names: all names in use; new names are added.
         dtype: the element type of the recurrence.
-        known: what new operators and constants there are already.
+        known: the existing new operators and constants. Default: None (none exist).
 
     Attributes:
-        constants: new ones, which are not in the flow yet.
-        indices: values that are indices of the iteration of the loop around.
+        constants: new constants, which are not in the flow yet.
+        indices: values that are iteration indices of the enclosing loop.
         has_lengths: whether nodes may have lengths.
-        opset: of ONNX's operators.
+        opset: the ONNX opset.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Emitter(Builder):
         output: str = "",
         **attributes: Any,
     ) -> str:
-        """Add an operator with one output, unless there is one like it."""
+        """Add an operator with one output, or reuse an equal one."""
         if self.opset < _SINCE.get(kind, 0):
-            raise MissError(f"opset {self.opset} has no {kind} which its node needs")
+            raise MissError(f"opset {self.opset} has no suitable {kind}, which its node needs")
         key = kind, tuple(inputs), tuple(sorted(attributes.items()))
         if not output and key in self.known:
             return self.known[key]
@@ -67,11 +67,11 @@ class Emitter(Builder):
         return self.known[key]
 
     def name_of(self, what: str, output: str) -> str:
-        """What an operator is called that gives this."""
+        """Return the name of a new operator."""
         return self.fresh(what)
 
     def constant(self, what: str, array: Array) -> str:
-        """Add a constant; those of numbers are kept in float64 until a file is written."""
+        """Add a constant; numeric constants stay float64 until a file is written."""
         name = self.fresh(what)
         self.constants[name] = array
         self.flow.set_dtype(name, self.dtype if array.dtype == np.float64 else array.dtype.name)
@@ -84,29 +84,29 @@ class Emitter(Builder):
         return self.known[key]
 
     def ints(self, *values: int) -> str:
-        """A list of integers."""
+        """Return a constant list of integers."""
         return self._small(values, "int64_" + "_".join(map(str, values)), np.array(values, np.int64))
 
     def index(self, value: int) -> str:
-        """An integer."""
+        """Return a constant integer."""
         return self._small(value, f"int64_scalar_{value}", np.array(value, np.int64))
 
     def number(self, value: float) -> str:
-        """A number of the recurrence's type."""
+        """Return a constant number of the recurrence's type."""
         return self._small(value, f"number_{value:g}", np.array(value, np.float64))
 
     def shape(self, name: str) -> Shape:
-        """A value's shape."""
+        """Return a value's shape."""
         try:
             return super().shape(name)
         except LookupError as error:
             raise MissError(str(error)) from error
 
     def rows(self, view: View, what: str, time: int | None = None) -> str:
-        """A view as [rows, columns], or [time, rows, columns]."""
+        """Return a view as [rows, columns], or [time, rows, columns]."""
         value, roles, index = view.name, list(view.roles), view.index
         for axis in [axis for axis, size in enumerate(self.shape(value)) if size == 1 and roles[axis] == "F"]:
-            if roles.count("F") > 1:  # the others tell the columns apart
+            if roles.count("F") > 1:  # the other axes identify the columns
                 index, roles[axis] = np.delete(index, roles[:axis].count("F"), 0), 0
         for axis in reversed(range(len(roles))):
             role = roles[axis]
@@ -123,7 +123,7 @@ class Emitter(Builder):
         shape = self.shape(value)
         order = [axis for kind in "TRF" for axis in range(len(roles)) if roles[axis] == kind]
         kept = [axis for axis in order if not (roles[axis] == "R" and shape[axis] == 1)]
-        # A Reshape has no room for an open number of steps.
+        # A Reshape cannot also have a dynamic number of steps.
         is_open = time is not None and isinstance(shape[roles.index("T")], str)
         if kept != sorted(kept) or (is_open and order != sorted(order)):
             value = self.transpose(value, order, what)
@@ -145,17 +145,17 @@ class Emitter(Builder):
         return value
 
     def _taken(self, value: str, index: LoopIndex, axis: int, what: str) -> str:
-        """The slice that an iteration of the loop around takes."""
+        """Return the slice that an iteration of the enclosing loop reads."""
         name = next((name for name, known in self.indices.items() if known == index), None)
         if name is None or self.flow.shape(name) is None:
-            raise MissError("its input is a slice that a single step cannot take")
+            raise MissError("its input is a slice that a single step cannot read")
         if self.shape(name):
             name = self.op("Reshape", [name, self.ints()], "index", ())
         shape = self.shape(value)
         return self.op("Gather", [value, name], what, (*shape[:axis], *shape[axis + 1 :]), axis=axis)
 
     def _flat(self, value: str, roles: list[Any], counts: list[int], width: int, what: str) -> str:
-        """[time,] one axis of rows and one of columns."""
+        """Reshape to [time,] one axis of rows and one axis of columns."""
         shape = self.shape(value)
         times, rows, columns = counts
         if rows <= 1 and columns <= 1 and roles == sorted(roles, key="TRF".index):
@@ -175,9 +175,9 @@ class Emitter(Builder):
         if times:
             steps = shape[roles.index("T")]
             if isinstance(steps, str) and count == -1 and roles[:2] == ["T", "R"] and rows == 1:
-                count = 0  # rows that stay where they are
+                count = 0  # keep this axis
             if isinstance(steps, str) and (count == -1 or roles.index("T") != 0):
-                raise MissError("its input has several axes of rows, and an open number of steps")
+                raise MissError("its input has several batch axes, and a dynamic number of steps")
             lead = [0 if isinstance(steps, str) else steps]
         target = [*lead, count, width]
         rows_name: Size = fixed[0] if count == 0 else count if count != -1 else f"{value}#rows"
@@ -187,7 +187,7 @@ class Emitter(Builder):
         return self.op("Reshape", [value, self.ints(*numbers)], what, result)
 
     def sequence(self, source: Source, what: str, reverse: bool) -> str:
-        """What the steps take as [time, rows, columns], in the order of time."""
+        """Return the inputs of all steps as [time, rows, columns], in time order."""
         if isinstance(source, Sliced):
             view = source.view
             value = view.name
@@ -202,14 +202,14 @@ class Emitter(Builder):
         return self.op("Concat", values, what, (len(values), *self.shape(values[0])[1:]), axis=0)
 
     def shaped(self, value: str, name: str, shape: Shape) -> None:
-        """Give [rows, columns] the shape that a replaced value has, and its name."""
+        """Give [rows, columns] the shape and name of a replaced value."""
         axes, rank = [], len(shape)
         if rank == 1:
             self.squeeze(value, [0], "h", name)
             return
         wide = [axis for axis in range(rank - 1) if shape[axis] != 1]
         if len(wide) > 1:
-            raise MissError("its state has several axes of rows")
+            raise MissError("its state has several batch axes")
         rows = wide[0] if wide else rank - 2
         axes = [axis for axis in range(rank - 1) if axis != rows]
         if axes:

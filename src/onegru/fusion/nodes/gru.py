@@ -1,4 +1,4 @@
-"""A GRU node instead of a recurrence, and the masks and lengths that it may need."""
+"""Create a GRU node, with masks and lengths."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from onegru.operators.onnx import activation_attributes
 
 #: The operator for a GRU with attention, which ONNX lacks.
 AUGRU = "onegru::AUGRU"
-_INTEGER_MAX = 12  # the one from which Max and Min take integers
-_SATURATED = {"float16": 3e4}  # what makes a sigmoid 1 whatever is added to it
+_INTEGER_MAX = 12  # from this opset on, Max and Min accept integers
+_SATURATED = {"float16": 3e4}  # saturates a sigmoid, regardless of the other terms
 
 
 def mask_steps(emitter: Emitter, X: str, mask: str, cell: Cell) -> tuple[str, Array]:
-    """X and W for steps that may be masked.
+    """Return X and W for masked steps.
 
-    X is zero where a step is off, and has one more column, which is then 1 and makes the update gate 1.
+    X is zero for masked steps. It has one more column, which is 1 for masked steps and saturates the update
+    gate at 1.
     """
     f = cell.activations[0]
     has_ends = ACTIVATIONS[f.name].bounds is not None
@@ -41,7 +42,7 @@ def mask_steps(emitter: Emitter, X: str, mask: str, cell: Cell) -> tuple[str, Ar
 
 
 def add_lengths(emitter: Emitter, view: View, X: str) -> str:
-    """How many steps each row takes, from a value that says so, as the node's sequence_lens."""
+    """Return the node's sequence_lens from a value with the number of steps of each row."""
     rows = emitter.squeeze(emitter.rows(view, "sequence_lens"), [1], "sequence_lens")
     (B,) = emitter.shape(rows)
     steps = emitter.shape(X)[0]
@@ -60,7 +61,7 @@ def add_lengths(emitter: Emitter, view: View, X: str) -> str:
 
 
 def add_mask(emitter: Emitter, view: View, X: str) -> str:
-    """Whether each step comes before a row's number of steps, [time, rows, 1]."""
+    """Return a mask [T, B, 1] of the steps within each row's length."""
     lengths = emitter.rows(view, "sequence_lens")
     rows, _ = emitter.shape(lengths)
     steps = emitter.shape(X)[0]
@@ -86,7 +87,7 @@ def add_gru(
     direction: str,
     outputs: tuple[bool, bool],
 ) -> tuple[str, str]:
-    """The GRU; returns Y as [time, rows, H] and Y_h as [rows, H], "" for one not asked for."""
+    """Add the GRU; return Y [T, B, H] and Y_h [B, H], or "" for an output that is not requested."""
     T, B, _ = emitter.shape(X)
     H = cell.hidden_size
     weights = [
@@ -124,7 +125,7 @@ def add_gru(
 
 
 def _activations(cell: Cell) -> dict[str, Any]:
-    """The attributes for activations other than Sigmoid and Tanh."""
+    """Return the attributes for activations other than Sigmoid and Tanh."""
     if [function.name for function in cell.activations] == ["Sigmoid", "Tanh"]:
         return {}
     return activation_attributes([cell.activations])

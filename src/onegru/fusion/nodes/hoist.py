@@ -1,4 +1,4 @@
-"""What iterations of a loop compute without its states, computed around it for all of them at once."""
+"""Hoist computations that need no state out of a loop."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from onegru.fusion.cells.cell import MissError
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.sources import Sliced, direction
 
-#: A value around a loop, and whether it has an axis of iterations in front.
+#: A value outside a loop, and whether it has a leading axis of iterations.
 _Value = tuple[str, bool]
 
 
 def computed_ahead(loop: Loop) -> set[str]:
-    """The values of a body that do not depend on a state, taken by operators that do."""
+    """Return the body's values that depend on no state, and are used by operators that do."""
     body = loop.body
     states = {item.before for item in loop.carried if item.before not in loop.indices}
     found: set[str] = set()
@@ -33,15 +33,15 @@ def computed_ahead(loop: Loop) -> set[str]:
 
 
 class Hoist:
-    """Values of a loop's body for all iterations, by new operators around it.
+    """Computes values of a loop's body for all iterations, with new operators outside the loop.
 
     Args:
         loop: the loop.
-        emitter: takes the operators.
-        writes: the kinds of operators that the file may be given; None for all.
+        emitter: collects the new operators.
+        writes: the kinds of operators that the file supports; None for all.
 
     Attributes:
-        step: 1 if the iterations stand in their order, -1 if the last comes first; 0 if none is known.
+        step: 1 if the iterations are in order, -1 if they are reversed; 0 if unknown.
     """
 
     def __init__(self, loop: Loop, emitter: Emitter, writes: Collection[str] | None) -> None:
@@ -53,20 +53,20 @@ class Hoist:
         self._known: dict[str, _Value] = {}
 
     def over_time(self, view: View) -> Sliced:
-        """The source of what iterations compute."""
+        """Return the source of a value that iterations compute."""
         axes = [axis for axis, role in enumerate(view.roles) if isinstance(role, LoopIndex)]
         if axes and self.emitter.shape(view.name)[axes[0]] != self.loop.count:
-            raise MissError("the loop is not known to take as many as there are")
+            raise MissError("the number of slices may differ from the number of iterations")
         if axes:
-            raise MissError("they are slices in another order")
+            raise MissError("the slices are in another order")
         value = self.repeated(self.of(view.name))
         return Sliced(View(value, (0, *view.roles), view.index), 0, 0, None, self.step)
 
     def of(self, name: str) -> _Value:
-        """A value of the body."""
+        """Return a value of the body, computed outside."""
         name = self.body.resolve(name)
         waiting, asked = [name], {name}
-        while waiting:  # inputs first; `answered_once` would find some twice, and add operators for each
+        while waiting:  # inputs first; `answered_once` would add some operators twice
             last = waiting[-1]
             before = self._before(last)
             if before in asked:
@@ -81,7 +81,7 @@ class Hoist:
         return self._known[name]
 
     def _before(self, name: str) -> str:
-        """A value that has to be found before one that is computed from it; empty if there is none."""
+        """Return a value that must be computed before `name`; empty if there is none."""
         op = self.body.producers.get(name)
         if op is None or op.bodies or not (operator_of(op.kind).computes or op.kind == "Shape"):
             return ""
@@ -93,18 +93,18 @@ class Hoist:
         return next((item for item in names if item not in self._known), "")
 
     def rank(self, name: str) -> int:
-        """The rank of a value of the body."""
+        """Return the rank of a value of the body."""
         return len(self.shape(name))
 
     def shape(self, name: str) -> Shape:
-        """The shape of a value of the body."""
+        """Return the shape of a value of the body."""
         shape = self.body.shape(name)
         if shape is None:
-            raise MissError(f"the shape of {name!r} is not known")
+            raise MissError(f"the shape of {name!r} is unknown")
         return shape
 
     def repeated(self, value: _Value) -> str:
-        """A value with an axis of iterations."""
+        """Return a value with an axis of iterations."""
         name, varies = value
         if varies:
             return name
@@ -126,12 +126,12 @@ class Hoist:
         return self.emitter.op("Expand", [one, target], "repeated", (self.emitter.shape(base)[0], *shape))
 
     def _base(self) -> str:
-        """The first value of which iterations take slices."""
+        """Return the first value of which iterations read slices."""
         for name in (*self.loop.slices, *(name for op in self.body.ops for name in op.outputs)):
             op = self.body.producers.get(name)
             if name in self.loop.slices or (op is not None and self._index_of(op) is not None):
                 return self.of(name)[0]
-        raise MissError("it takes no slices")
+        raise MissError("it reads no slices")
 
     def _find(self, name: str) -> _Value:
         if self.body.owner(name) is not self.body:
@@ -139,7 +139,7 @@ class Hoist:
         array = self.body.constant(name)
         if array is not None:
             if array.dtype == np.float64 and self.emitter.dtype != "float64":
-                raise MissError("its body computes in float64")  # which new constants of others stand for
+                raise MissError("its body computes in float64")  # float64 marks new constants of other types
             fixed = self.emitter.constant("constant", array)
             self.emitter.flow.set_shape(fixed, array.shape)
             return fixed, False
@@ -156,7 +156,7 @@ class Hoist:
             outer = self.body.resolve(op.inputs[0])
             step = direction(index, self.emitter.shape(outer)[axis], self.loop.count)
             if step is None:
-                raise MissError(f"{name!r} is taken in another order")
+                raise MissError(f"{name!r} is read in another order")
             return self._taken(outer, axis, step, is_kept), True
         given = [self.of(item) if item else ("", False) for item in op.inputs]
         if not any(varies for _, varies in given):
@@ -164,7 +164,7 @@ class Hoist:
         return _RULES.get(op.kind, _ahead)(self, op, given, name)
 
     def _index_of(self, op: Op) -> tuple[int, LoopIndex, bool] | None:
-        """The axis of which an operator takes its iteration's slice, the index, whether the axis stays."""
+        """Return the axis that an operator slices by the iteration, the index, and whether the axis stays."""
         if op.kind not in ("Gather", "Slice"):
             return None
         name = self.body.resolve(op.inputs[0])
@@ -181,7 +181,7 @@ class Hoist:
         return op.attributes.get("axis", 0) % len(shape), index, rank == 1
 
     def _taken(self, name: str, axis: int, step: int, is_kept: bool) -> str:
-        """A value with the axis of its slices in front."""
+        """Return a value with the axis of its slices first."""
         self.step = self.step or step
         rest = [place for place in range(len(self.emitter.shape(name))) if place != axis]
         value = self.emitter.transpose(name, (axis, *rest), "slices")
@@ -189,10 +189,10 @@ class Hoist:
         return value if step == self.step else self.emitter.reverse(value, 0, "slices")
 
     def _counted(self, name: str) -> str:
-        """The index of every iteration."""
+        """Return the indices of all iterations."""
         index, count = self.loop.indices[name], self.loop.count
         if index.size != 0 or not isinstance(count, int):
-            raise MissError(f"{name!r} counts iterations whose number is not fixed")
+            raise MissError(f"{name!r} counts iterations, and their number is not fixed")
         self.step = self.step or 1
         numbers = index.base + index.sign * np.arange(count)[:: self.step]
         array = numbers.reshape(count, *[1] * self.rank(name)).astype(self.body.dtype(name) or "int64")
@@ -203,7 +203,7 @@ class Hoist:
     # New operators
 
     def copied(self, op: Op, inputs: Sequence[str], lead: Shape, name: str, **changed: Any) -> _Value:
-        """An operator like one of the body, for one of its values."""
+        """Add a copy of a body's operator, and return its value `name`."""
         self.check(op.kind)
         given = []
         for output in op.outputs:
@@ -222,16 +222,16 @@ class Hoist:
         return self._known[name]
 
     def check(self, kind: str) -> None:
-        """Refuse an operator that the file cannot be given."""
+        """Raise MissError for an operator that the file does not support."""
         if self.writes is not None and kind not in self.writes:
-            raise MissError(f"the format's {kind} is not written here")
+            raise MissError(f"onegru does not write {kind} in this format")
 
     def lead(self, given: Sequence[_Value]) -> Shape:
-        """The number of iterations."""
+        """Return the number of iterations."""
         return self.emitter.shape(next(name for name, varies in given if varies))[:1]
 
 
-# What all iterations give, of what all of them take, at least one of which has iterations in front.
+# Rules that compute all iterations from inputs of which at least one has a leading axis of iterations.
 
 
 def _ahead(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
@@ -260,16 +260,16 @@ def _ahead(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
 
 
 def _reshape(at: Hoist, value: str, sizes: Sequence[int], lead: Shape, shape: Shape) -> _Value:
-    """A Reshape to sizes of which one may be open, if the number of iterations is not."""
+    """Add a Reshape. One size may be dynamic if the number of iterations is fixed."""
     (steps,) = lead
     if list(sizes).count(-1) > isinstance(steps, int):
-        raise MissError("its sizes are open")
+        raise MissError("its sizes are dynamic")
     target = at.emitter.ints(steps if isinstance(steps, int) else 0, *sizes)
     return at.emitter.op("Reshape", [value, target], "ahead", (steps, *shape)), True
 
 
 def _widened(at: Hoist, value: _Value, name: str, rank: int) -> str:
-    """A value that broadcasts with others of this rank as the body's value does."""
+    """Return a value that broadcasts with others of this rank like the body's value."""
     missing = rank - at.rank(name)
     if not value[1] or not missing:
         return value[0]
@@ -277,10 +277,10 @@ def _widened(at: Hoist, value: _Value, name: str, rank: int) -> str:
 
 
 def _gemm(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
-    """A product of matrices, which becomes one of stacked matrices."""
+    """Replace a matmul by a batched matmul."""
     (a, _), (b, changes), *bias = given
     if changes or not given[0][1] or op.attributes.get("transA"):
-        raise MissError("its product cannot be taken for all iterations at once")
+        raise MissError("its matmul cannot be computed for all iterations at once")
     emitter, shape = at.emitter, (*at.lead(given), *at.shape(name))
     if op.attributes.get("transB"):
         b = emitter.transpose(b, (1, 0), "ahead")
@@ -296,7 +296,7 @@ def _gemm(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
 
 
 def _shape(at: Hoist, op: Op, given: list[_Value], name: str) -> _Value:
-    """A shape, which is the same in all iterations."""
+    """Add the operators for a shape, which is equal in all iterations."""
     at.check("Shape")
     rank = at.rank(op.inputs[0])
     first, last, _ = slice(op.attributes.get("start", 0), op.attributes.get("end")).indices(rank)

@@ -1,4 +1,4 @@
-"""Masks that say how many steps each row takes."""
+"""Recognize masks that are equivalent to sequence lengths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onegru.fusion.cells.cell import Mask
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.nodes.sources import is_last, path
 
-#: What "first kind second" is, turned round, if it does not hold.
+#: The negation of each comparison.
 _OPPOSITE = {
     "Less": "GreaterOrEqual",
     "LessOrEqual": "Greater",
@@ -25,7 +25,7 @@ _OPPOSITE = {
 def lengths_of(
     at: Expressions, masks: Sequence[Mask], reverse: bool, count: Size | None = None
 ) -> View | None:
-    """The value that has each row's number of steps, if steps are on just where they come before it."""
+    """Return the value with each row's number of steps, if the masks only mask later steps; else None."""
     places = range(len(masks))
     found = [_compared(at, mask) for mask in masks]
     lengths: View | None = None
@@ -46,7 +46,7 @@ def lengths_of(
 
 
 def _compared(at: Expressions, mask: Mask) -> tuple[int | LoopIndex, View] | None:
-    """The index that a mask says to lie before a length, and the length."""
+    """Return the step index and the length that a mask compares."""
     inner: View | None = mask.view
     is_off, seen = mask.is_off, set[str]()
     while inner is not None and inner.name not in seen:
@@ -72,7 +72,7 @@ def _sides(at: Expressions, op: Op, view: View, kind: str) -> tuple[int | LoopIn
     index = _index(at, low)
     if index is None:
         return None
-    shift = 0 if kind in ("Less", "Greater") else -1  # up to and with
+    shift = 0 if kind in ("Less", "Greater") else -1  # inclusive
     if isinstance(index, LoopIndex):
         index = LoopIndex(index.sign, index.base + shift, index.size)
     else:
@@ -83,7 +83,7 @@ def _sides(at: Expressions, op: Op, view: View, kind: str) -> tuple[int | LoopIn
 
 
 def _index(at: Expressions, view: View) -> int | LoopIndex | None:
-    """The one number that a view is, or the loop's index."""
+    """Return the constant number or loop index that a view contains."""
     for place in path(at, view):
         if place.name in at.indices:
             return at.indices[place.name]

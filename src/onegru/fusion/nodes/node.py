@@ -1,4 +1,4 @@
-"""The node that a recurrence becomes, and what it takes."""
+"""Replace a recurrence by a node and its inputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NewOps:
     stacks: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     def take(self, emitter: Emitter) -> None:
-        """Take the operators of an emitter."""
+        """Add the operators of an emitter."""
         for op in emitter.ops:
             self.producers.update((name, (len(self.added), op)) for name in op.outputs if name)
             self.added.append(op)
@@ -39,7 +39,7 @@ class NewOps:
         self.known.update(emitter.known.maps[0])
 
     def leading_to(self, ops: Sequence[Op], flow: Flow) -> list[Op]:
-        """New operators, with those among the earlier ones that they take from."""
+        """Return operators, with the earlier new operators that they depend on."""
         waiting = [name for op in ops for name in op.inputs]
         needed: dict[int, Op] = {}
         while waiting:
@@ -103,7 +103,7 @@ def add_node(
     Y, Y_h = add_gru(emitter, cell, X, W, lengths, state, scores, direction, outputs)
     steps = emitter.shape(X)[0]
     if Y_h and state and isinstance(steps, str):
-        # A node without steps gives zeros; a loop without iterations gives what it begins with.
+        # A node returns zeros for an empty sequence; a loop returns its initial state.
         is_empty = emitter.op("Less", [_size(emitter, X, 0, "steps"), emitter.ints(1)], "is_empty", (1,))
         first = emitter.squeeze(state, [0], "initial_h")
         Y_h = emitter.op("Where", [is_empty, first, Y_h], "Y_last", emitter.shape(Y_h))
@@ -116,7 +116,7 @@ def add_node(
 
 
 def _input(made: NewOps, emitter: Emitter, recurrence: Recurrence) -> tuple[str, int]:
-    """X as [time, rows, I], and I."""
+    """Return X [T, B, I], and I."""
     parts = [_sequence(made, emitter, source, "X", recurrence.reverse) for source in recurrence.inputs]
     shared = recurrence.cell.shared or [True] * len(parts)
     for place, source in enumerate(recurrence.inputs):
@@ -135,9 +135,9 @@ def _input(made: NewOps, emitter: Emitter, recurrence: Recurrence) -> tuple[str,
 
 
 def _finite(emitter: Emitter, value: str) -> str:
-    """A value with the largest number of its type for infinity, which saturates the gates that take it.
+    """Replace infinity by the largest value of the type, which also saturates gates.
 
-    Other gates have weights of 0 for it, and 0 times infinity would be NaN.
+    Gates that do not use the value have weights of 0 for it, and 0 times infinity would be NaN.
     """
     largest = LARGEST[emitter.dtype]
     for kind, bound in (("Min", largest), ("Max", -largest)):
@@ -146,7 +146,7 @@ def _finite(emitter: Emitter, value: str) -> str:
 
 
 def _sequence(made: NewOps, emitter: Emitter, source: Source, what: str, reverse: bool) -> str:
-    """What steps take as [time, rows, columns], in the order of time."""
+    """Return the inputs of all steps as [T, B, columns], in time order."""
     if isinstance(source, Stacked):
         names = tuple(view.name for view in source.views)
         stack = made.stacks.get(names[::-1] if reverse else names)
@@ -164,16 +164,16 @@ def is_zero(flow: Flow, name: str) -> bool:
 
 
 def _first_state(emitter: Emitter, view: View, X: str) -> str:
-    """The state before the first step as [1, rows, H]."""
+    """Return the initial state as [1, B, H]."""
     value = emitter.unsqueeze(emitter.rows(view, "initial_h"), [0], "initial_h")
     return _with_rows_of(emitter, value, X, "initial_h")
 
 
 def _with_rows_of(emitter: Emitter, value: str, X: str, what: str) -> str:
-    """[..., rows, ...] with as many rows as X has; two numbers that are not known are taken to be one."""
+    """Expand a value to the batch size of X. Two unknown batch sizes count as equal."""
     rows, (steps, have, width) = emitter.shape(X)[1], emitter.shape(value)
     if isinstance(have, int) and have not in (1, rows):
-        raise MissError(f"its {what} has {have} rows, and x may have others")
+        raise MissError(f"its {what} has {have} rows, and x may have another number of rows")
     if have == rows or rows == 1 or (isinstance(rows, str) and isinstance(have, str)):
         return value
     one = emitter.ints(1)
@@ -182,7 +182,7 @@ def _with_rows_of(emitter: Emitter, value: str, X: str, what: str) -> str:
 
 
 def _size(emitter: Emitter, X: str, axis: int, what: str) -> str:
-    """The size of an axis of X, [1]."""
+    """Return the size of an axis of X, [1]."""
     shape = emitter.op("Shape", [X], "X_shape", (3,))
     return emitter.op(
         "Slice", [shape, emitter.ints(axis), emitter.ints(axis + 1), emitter.ints(0)], what, (1,)
@@ -190,9 +190,9 @@ def _size(emitter: Emitter, X: str, axis: int, what: str) -> str:
 
 
 def may_have_lengths(emitter: Emitter, cell: Cell, asked: Collection[str]) -> bool:
-    """Whether the node's sequence_lens gives what is asked for.
+    """Whether sequence_lens gives the requested outputs.
 
-    Its Y is zero where steps are off, and its Y_h is zero for a row without any.
+    With it, Y is zero in the padding, and Y_h is zero for an empty row.
     """
     if "Y" in asked or not emitter.has_lengths:
         return False
@@ -200,14 +200,14 @@ def may_have_lengths(emitter: Emitter, cell: Cell, asked: Collection[str]) -> bo
 
 
 def place_stack(emitter: Emitter, Y: str, name: str, axis: int) -> None:
-    """Give the states of all steps, [time, rows, H], as a value that had them along `axis`."""
+    """Move the states of all steps, [T, B, H], to a value with the steps along `axis`."""
     wanted = emitter.shape(name)
     rank = len(wanted)
     axis %= rank
     inner = [place for place in range(rank) if place not in (axis, rank - 1)]
     wide = [place for place in inner if wanted[place] != 1]
     if len(wide) > 1 or rank < 2 or axis == rank - 1:
-        raise MissError("its states are put together in a way that is not known")
+        raise MissError("its states are joined in an unsupported way")
     if rank == 2:
         emitter.squeeze(Y, [1], "Y", name)
         return

@@ -1,4 +1,4 @@
-"""What the steps of a recurrence take, over time: slices of one value, or one value for each step."""
+"""Find the inputs of a recurrence's steps: slices of one value, or one value per step."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from onegru.fusion.cells.expression import Expressions
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Sliced:
-    """One value, of which each step takes a slice."""
+    """One value; each step reads a slice of it."""
 
-    view: View  # the value; the role of its time axis is that of the first step
-    axis: int  # that axis
-    start: int  # the first index in time, or 0 for all of the axis
-    count: int | None  # how many steps; None for as many as the axis has
-    step: int  # 1, or -1 if the first step takes the last slice
+    view: View  # the value, with the first step's index as the role of the time axis
+    axis: int  # the time axis
+    start: int  # the first index in time, or 0 for the whole axis
+    count: int | None  # the number of steps; None for the size of the axis
+    step: int  # 1, or -1 if the first step reads the last slice
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -36,7 +36,7 @@ Source = Sliced | Stacked
 
 
 def path(at: Expressions, view: View) -> list[View]:
-    """A view, and those of the values that it is moved from, one after the other."""
+    """Return a view, and the views of the values that it is moved from, in sequence."""
     found = [View(at.flow.resolve(view.name), view.roles, view.index)]
     while len(found) < 30:
         last = found[-1]
@@ -58,7 +58,7 @@ def path(at: Expressions, view: View) -> list[View]:
 
 
 def over_time(at: Expressions, views: Sequence[View]) -> Source:
-    """The source of the views that the steps take, one each."""
+    """Return the source of the views that the steps read, one per step."""
     if len(views) == 1:
         return Stacked(tuple(views))
     paths = [path(at, view) for view in views]
@@ -102,7 +102,7 @@ def _sliced(views: list[View]) -> Sliced | None:
 
 
 def before(at: Expressions, views: tuple[View, View]) -> View | None:
-    """What a step takes that comes before two steps, given what these take; None if there is nothing."""
+    """Return the input of the step before two steps with these inputs; None if there is none."""
     found = over_time(at, views)
     if not isinstance(found, Sliced):
         return None
@@ -116,7 +116,7 @@ def before(at: Expressions, views: tuple[View, View]) -> View | None:
 
 
 def in_loop(at: Expressions, view: View, size: Size | None, turned: bool = True) -> Sliced | None:
-    """The source of a view whose slices a loop takes, all of an axis; None if it is something else."""
+    """Return the source of a view if a loop reads all slices of an axis; else None."""
     best: Sliced | None = None
     for place in path(at, view):
         axes = [axis for axis, role in enumerate(place.roles) if isinstance(role, LoopIndex)]
@@ -135,13 +135,13 @@ def in_loop(at: Expressions, view: View, size: Size | None, turned: bool = True)
 
 
 def _is_turned(at: Expressions, name: str) -> bool:
-    """Whether a value is another one, turned round."""
+    """Whether a value is the reversal of another."""
     op = at.flow.producer(name)
     return op is not None and reversed_axis(at.flow.owner(name), op) is not None
 
 
 def direction(index: LoopIndex, whole: Size, size: Size | None) -> int | None:
-    """1 or -1 if so many iterations take all slices of an axis of this size in turn; else None."""
+    """Return 1 or -1 if `size` iterations read all slices of an axis of size `whole`, in order; else None."""
     if whole != size:
         return None
     if index.sign > 0:
@@ -150,7 +150,7 @@ def direction(index: LoopIndex, whole: Size, size: Size | None) -> int | None:
 
 
 def is_last(index: LoopIndex, size: Size | None) -> bool:
-    """Whether an index that goes down begins with the last slice of so many."""
+    """Whether a decreasing index starts at the last slice of `size` slices."""
     if index.size == -1:
         return True
     if index.size == 0:

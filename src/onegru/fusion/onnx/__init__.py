@@ -1,1 +1,1 @@
-"""ONNX models as flows, and back."""
+"""Fuse ONNX models."""

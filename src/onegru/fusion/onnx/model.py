@@ -1,4 +1,4 @@
-"""ONNX models with their decomposed GRUs replaced."""
+"""Replace the decomposed GRUs of an ONNX model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from onegru.operators.onnx import OLDEST_OPSET
 
 
 def fuse_model(source: Source, model: ModelProto, progress: Progress | None = None) -> Search:
-    """Replace the decomposed GRUs of a model, which this changes."""
+    """Replace the decomposed GRUs of a model in place."""
     opset = model_opset(source, model)
     search = Search(names_in(model), source.name, progress=progress, opset=opset)
     if opset < OLDEST_OPSET:
@@ -34,14 +34,14 @@ def fuse_model(source: Source, model: ModelProto, progress: Progress | None = No
 
 
 class _Writer:
-    """Writes flows back into the graphs that they come from."""
+    """Writes flows back into their graphs."""
 
     def __init__(self, opset: int, ir_version: int) -> None:
         self.opset = opset
         self.ir_version = ir_version
 
     def write(self, flow: Flow, graph: GraphProto) -> None:
-        """Give a graph the operators of its flow, unless they are its own."""
+        """Replace the nodes of a graph by the operators of its flow, if some are new."""
         for op in flow.ops:
             for name, body in op.bodies.items():
                 for attribute in op.origin.attribute:
@@ -83,7 +83,7 @@ class _Writer:
 
 
 def _state_shape(flow: Flow, value: ValueInfoProto) -> None:
-    """State the rank and the fixed sizes of an output: ONNX Runtime infers no shapes behind new functions."""
+    """Declare the rank and fixed sizes of an output: ONNX Runtime infers no shapes after new functions."""
     shape = flow.shape(value.name)
     stated = value.type.tensor_type.shape
     if shape is not None and value.type.WhichOneof("value") == "tensor_type" and not stated.dim:
@@ -95,7 +95,7 @@ def _state_shape(flow: Flow, value: ValueInfoProto) -> None:
 
 
 def _typed(flow: Flow, name: str, array: Array) -> Array:
-    """A new constant in the element type of the recurrence that it belongs to."""
+    """Return a new constant in the element type of its recurrence."""
     if array.dtype != np.float64:
         return np.asarray(array)
     return np.asarray(array, numpy_dtype(flow.dtype(name) or "float32"))

@@ -1,1 +1,1 @@
-"""OpenVINO's IRs as flows, and back."""
+"""Fuse and edit OpenVINO IRs."""

@@ -1,4 +1,4 @@
-"""Changes of a graph, applied to the IR that it comes from."""
+"""Apply changes of a graph to its IR."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from onegru.formats.openvino.xml import Layer, add_notes, parse_layers, parse_ne
 from onegru.fusion.openvino.layers import WRITTEN
 from onegru.fusion.openvino.writer import GraphWriter, IrBin
 
-#: How layers spell attributes of ONNX: by the names that <data> has for the parts of a list.
+#: Layer attributes for ONNX attributes: the names in <data> for the parts of a list.
 _HALVES = {"pads": ("pads_begin", "pads_end")}
 _LENGTHS = {"openvino::LSTMSequence": 3}
 _WINDOWS = (
     *("Convolution", "GroupConvolution", "MaxPool", "AvgPool"),
     *("ConvolutionBackpropData", "GroupConvolutionBackpropData"),
 )
-#: The attributes that change within a layer.
+#: The attributes that can be changed in a layer.
 _ATTRIBUTES: Mapping[str, set[str]] = {
     **{kind: {"pads", "auto_pad"} for kind in _WINDOWS},
     "Reshape": {"allowzero"},
@@ -39,20 +39,20 @@ _ATTRIBUTES: Mapping[str, set[str]] = {
 
 
 class EditedIr:
-    """An IR and the changes of it.
+    """An IR and its changes.
 
     Args:
-        graph: the IR, as `read_ir` gives it.
+        graph: the IR, as returned by `read_ir`.
 
     Attributes:
         root: its XML, which `document` changes.
-        graph: its layers, and the flow that they were read as.
-        inputs: what the flow calls the model's inputs, by their names.
-        outputs: as above.
+        graph: its layers, and their flow.
+        inputs: the flow's names of the model's inputs, by input name.
+        outputs: the flow's names of the model's outputs, by output name.
         edit: the changes.
 
     Raises:
-        FormatError: it cannot be followed.
+        FormatError: onegru cannot follow the layers.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -69,7 +69,7 @@ class EditedIr:
         self.edit = Edit(self.graph.flow, self._reader.names)
 
     def document(self) -> IrDocument:
-        """The IR with its changes."""
+        """Apply the changes, and return the IR."""
         if not self.edit.is_empty():
             return IrDocument(self.root, apply_edit(self.graph, self._reader, self._constants, self.edit))
         add_notes(self.root, self.edit.notes)
@@ -77,7 +77,7 @@ class EditedIr:
 
 
 def apply_edit(graph: IrGraph, reader: IrReader, constants: Constants, edit: Edit) -> Callable[[], Array]:
-    """Change the XML of an IR; returns what gives the content of its .bin, and places the constants in it."""
+    """Change the XML of an IR; return a function that places its constants and returns the .bin."""
     flow, root = graph.flow, graph.element
     for staged in edit.changes():
         _fill_in(staged, edit)
@@ -85,7 +85,7 @@ def apply_edit(graph: IrGraph, reader: IrReader, constants: Constants, edit: Edi
     for staged in edit.changes():
         op = staged.op
         if id(op) in rewritten and staged.kind not in ("Identity", *WRITTEN):
-            raise SpecError(f"{op.kind} layer {op.name!r}: cannot be changed as this needs")
+            raise SpecError(f"{op.kind} layer {op.name!r}: this change is not supported")
         op.kind, op.inputs, op.outputs = staged.kind, tuple(staged.inputs), tuple(staged.outputs)
         if staged.is_new:
             op.attributes = {}
@@ -111,7 +111,7 @@ def apply_edit(graph: IrGraph, reader: IrReader, constants: Constants, edit: Edi
 
 
 def _keeps_layer(graph: IrGraph, staged: Staged) -> bool:
-    """Change the inputs, outputs and data of the layer of an operator; False if another layer is needed."""
+    """Change an operator's layer in place; return False if another layer is needed."""
     op, layer = staged.op, staged.op.origin
     if staged.is_new or not isinstance(layer, Layer) or len(op.inputs) > len(layer.inputs):
         return False
@@ -141,7 +141,7 @@ def _keeps_layer(graph: IrGraph, staged: Staged) -> bool:
 
 
 def _fill_in(staged: Staged, edit: Edit) -> None:
-    """Compute the lengths and first states that ONNX's operators may go without."""
+    """Add lengths and initial states, which are optional in ONNX."""
     op, inputs = staged.op, staged.inputs
     if not op.kind.endswith("Sequence") or all(inputs):
         return
@@ -154,7 +154,7 @@ def _fill_in(staged: Staged, edit: Edit) -> None:
     )
     if not inputs[place]:
         inputs[place] = edit.add("Expand", [steps, rows], f"{op.name}/lengths", before=op)
-        edit.unfolded |= {shape, steps, inputs[place]}  # a number of steps that was fixed is open now
+        edit.unfolded |= {shape, steps, inputs[place]}  # the number of steps is now dynamic
     for state in range(1, place):
         if not inputs[state]:
             known, dtype = edit.flow.shape(op.inputs[place + 2]), edit.flow.dtype(op.inputs[place + 2])
@@ -194,7 +194,7 @@ def _add_port_layer(graph: IrGraph, reader: IrReader, name: str, kind: str, dtyp
 
 
 def _resize(graph: IrGraph, name: str, axis: int, size: object) -> None:
-    """Open a size of a Parameter; all others follow."""
+    """Make a size of a Parameter dynamic; OpenVINO infers the others."""
     layer = graph.net.layers.get(graph.native.get(name, ("", ""))[0])
     if layer is None or layer.type != "Parameter" or isinstance(size, int):
         return

@@ -1,4 +1,4 @@
-"""Loops of cells of OpenVINO's models in memory; imports OpenVINO, so that nothing else has to."""
+"""Replace loops of cells in OpenVINO models in memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLACE = Path("model in memory")
 
 
 def add_sequences(model: Any) -> None:
-    """Put a sequence instead of each loop that does nothing but what a cell does, over one axis."""
+    """Replace each loop over one axis that only runs a cell by a sequence layer."""
     nodes = model.get_ordered_ops()
     for node in nodes:
         for body, _ in bodies_of(node):
@@ -39,7 +39,7 @@ def add_sequences(model: Any) -> None:
 
 
 def _has_cell(node: Any) -> bool:
-    """Whether it is a loop with a cell in its body."""
+    """Whether a node is a loop with a cell in its body."""
     if node.get_type_name() not in ("TensorIterator", "Loop"):
         return False
     inner = (item for body, _ in bodies_of(node) for item in body.get_ops())
@@ -47,7 +47,7 @@ def _has_cell(node: Any) -> bool:
 
 
 def _rewritten(model: Any, nodes: Sequence[Any], loops: Sequence[int]) -> Any:
-    """What leads to these loops, with sequences; nodes are named by their numbers. None if there are none."""
+    """Return the model up to these loops, with sequences and numbered node names; None without sequences."""
     copy = model.clone()
     copies = copy.get_ordered_ops()
     if [node.get_friendly_name() for node in copies] != [node.get_friendly_name() for node in nodes]:
@@ -70,11 +70,11 @@ def _rewritten(model: Any, nodes: Sequence[Any], loops: Sequence[int]) -> Any:
 
 
 def _connect(new: Any, nodes: Sequence[Any]) -> None:
-    """Let a model take its loops' values from their new form, and that the rest from the model."""
+    """Connect the outputs of new layers to the model, and their inputs to the model's nodes."""
     known = {str(number): node for number, node in enumerate(nodes)}
 
     def own(output: Any) -> Any:
-        """The model's own output for one of the new form; None if there is none."""
+        """Return the model's output that corresponds to a new output; None if there is none."""
         node = known.get(output.get_node().get_friendly_name())
         if node is None or node.get_type_name() != output.get_node().get_type_name():
             return None

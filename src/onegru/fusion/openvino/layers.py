@@ -1,4 +1,4 @@
-"""New operators as OpenVINO's: the GRU operators that a file is to have, and the layer of each operator."""
+"""Convert new operators to OpenVINO layers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BATCH_FIRST = (1, 0, 2)
 
 
 def why_not(cell: Cell) -> str:
-    """Why OpenVINO's operators cannot express a cell; "" if they can."""
+    """Return why OpenVINO's operators cannot express a cell; "" if they can."""
     try:
         spec = Spec(
             cell.W.shape[1],
@@ -47,7 +47,7 @@ def why_not(cell: Cell) -> str:
 
 
 def typed(flow: Flow, name: str) -> Array | None:
-    """A constant, in the element type of what it belongs to."""
+    """Return a constant in its declared element type."""
     array = flow.constant(name)
     if array is None or array.dtype != np.float64:
         return array
@@ -56,25 +56,25 @@ def typed(flow: Flow, name: str) -> Array | None:
 
 
 class GruLayers(Builder):
-    """A GRU with ONNX's inputs and outputs as OpenVINO's operators, and the moves of axes around them."""
+    """Converts an ONNX GRU to OpenVINO's operators, with Transposes around them."""
 
     def __init__(self, flow: Flow, names: set[str]) -> None:
         super().__init__(flow, "onegru", names)
         self._sizes: dict[tuple[str, int], str] = {}
 
     def add(self, op: Op) -> None:
-        """Add the operators for a GRU; one whose X has a single step becomes a cell."""
+        """Add the operators for a GRU; a GRU with a single step becomes a cell."""
         X, w, r, b, lengths, initial_h, A = (*op.inputs, *[""] * (7 - len(op.inputs)))
         lowered = lower(AUGRU if A else NEWEST, op.attributes, *map(self._taken, (w, r, b)))
         spec, weights = lowered.spec, lowered.weights
-        if len(set(spec.activations)) > 1:  # which GRUSequence has only one pair of
+        if len(set(spec.activations)) > 1:  # GRUSequence has only one pair
             self._split_directions(op)
             return
         T, B, _ = self.shape(X)
         H, D = spec.hidden_size, spec.num_directions
         is_cell = T == 1 and D == 1 and not lengths
         is_backwards = spec.direction == "reverse" and bool(A) and not is_cell
-        if is_backwards:  # which AUGRUSequence lacks
+        if is_backwards:  # AUGRUSequence has no reverse direction
             X, A = (self.reverse(value, 0, "Slice") for value in (X, A))
         if is_cell or is_backwards:
             spec = Spec(
@@ -119,7 +119,7 @@ class GruLayers(Builder):
                 self.transpose(value, perm, "Transpose", name)
 
     def _split_directions(self, op: Op) -> None:
-        """Add a bidirectional GRU as one for each direction."""
+        """Add a bidirectional GRU as two GRUs, one for each direction."""
         axes = NEWEST.direction_axes()
         weights = [self._taken(name) for name in (*op.inputs, "", "")[1:4]]
         kinds = lower(NEWEST, op.attributes, *weights).spec.activations
@@ -145,7 +145,7 @@ class GruLayers(Builder):
                 )
 
     def _half(self, name: str, number: int, axis: int | None) -> str:
-        """What a direction takes of an input, whose parts lie along this axis."""
+        """Return one direction's part of an input, along this axis."""
         if not name or axis is None:
             return name
         array = self._taken(name)
@@ -163,7 +163,7 @@ class GruLayers(Builder):
         return name
 
     def _moved(self, value: str, is_cell: bool) -> str:
-        """A sequence with its rows first, or its only step."""
+        """Return a sequence with the batch axis first, or its only step."""
         if is_cell:
             return self.squeeze(value, [0], "Squeeze")
         return self.transpose(value, _BATCH_FIRST, "Transpose")
@@ -174,7 +174,7 @@ class GruLayers(Builder):
         return name
 
     def _size(self, value: str, axis: int) -> str:
-        """A size of a value, [1]."""
+        """Return a size of a value, [1]."""
         if (value, axis) not in self._sizes:
             shape = self.op("Shape", [value], "Shape", (len(self.shape(value)),))
             index = self.constant("index", np.array([axis], np.int64))
@@ -182,14 +182,14 @@ class GruLayers(Builder):
         return self._sizes[value, axis]
 
     def _lengths(self, X: str, T: Size, B: Size, name: str) -> str:
-        """As many steps as X has for each of its rows; X is [B, T, I]."""
+        """Return lengths of T for all rows; X is [B, T, I]."""
         if isinstance(T, int) and isinstance(B, int):
             return self._weight(f"{name}/sequence_lengths", np.full(B, T, np.int64))
         steps = self._size(X, 1)
         return self.op("Expand", [steps, self._size(X, 0)], "Expand", (B,))
 
     def _zeros(self, X: str, B: Size, rest: tuple[int, int], dtype: str, name: str) -> str:
-        """A first state of zeros, [B, D, H], for as many rows as X has, which is [B, ...]."""
+        """Return an initial state of zeros, [B, D, H]; X is [B, ...]."""
         if isinstance(B, int):
             return self._weight(f"{name}/initial_h", np.zeros((B, *rest), numpy_dtype(dtype)))
         others = self.constant("sizes", np.array(rest, np.int64))
@@ -200,7 +200,7 @@ class GruLayers(Builder):
 
 @dataclass(frozen=True, slots=True)
 class NewLayer:
-    """A layer to be written."""
+    """A new layer."""
 
     type: str  # its type
     version: str  # the opset that is of
@@ -212,7 +212,7 @@ _BINARY = {**BINARY, "Div": "Divide", "Max": "Maximum", "Min": "Minimum", "Pow":
 
 
 def layer_of(flow: Flow, op: Op) -> NewLayer:
-    """The layer of an operator."""
+    """Return the layer of an operator."""
     inputs, more = op.inputs, op.attributes
     if op.kind in UNARY:
         return NewLayer(UNARY[op.kind], "opset4" if op.kind == "Softplus" else "opset1", {}, inputs)
@@ -324,6 +324,6 @@ WRITTEN = frozenset((*UNARY, *_BINARY, *_BUILT))
 
 
 def output_dtype(op: Op, dtype: Callable[[str], str]) -> str:
-    """The element type of an operator's output; `dtype` gives that of an input."""
+    """Return the element type of an operator's output; `dtype` returns the type of an input."""
     found = op.attributes.get("dtype") or table.operator_of(op.kind).dtype_of(op)
     return found if isinstance(found, str) else dtype(op.inputs[found or 0])

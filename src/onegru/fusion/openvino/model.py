@@ -1,4 +1,4 @@
-"""OpenVINO's IRs with their decomposed GRUs replaced."""
+"""Replace the decomposed GRUs of an OpenVINO IR."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fuse_ir(
     parser = AttributeParser(path)
     constants = Constants(parser, weights)
     reader = IrReader(parser, constants)
-    # OpenVINO ignores lengths where sizes are open: see runtimes/known_issues.py.
+    # OpenVINO ignores lengths if shapes are dynamic: see runtimes/known_issues.py.
     search = Search(
         reader.names,
         str(path),
@@ -59,9 +59,9 @@ def fuse_ir(
 
 
 def _has_own_sizes(graph: IrGraph, parser: AttributeParser) -> bool:
-    """Whether ports say the sizes that values have, which OpenVINO infers again.
+    """Whether the sizes in ports are current. OpenVINO infers them again.
 
-    They may be of before someone has changed the shape of a Parameter.
+    They are outdated if someone has changed the shape of a Parameter in the file.
     """
     net = graph.net
     ports = {

@@ -1,4 +1,4 @@
-"""Values whose axes are moved by one operator after another, brought there in the fewest."""
+"""Combine consecutive axis moves into as few operators as possible."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _MOST_TRIED = 100
 
 
 def composed(first: Axes, second: Axes) -> Axes:
-    """What moving by one and then by the other comes to."""
+    """Return the composition of two moves."""
     return tuple(None if axis is None else first[axis] for axis in second)
 
 
 def simple(axes: Axes, shape: Shape) -> Axes:
-    """The same without telling axes of size 1 apart."""
+    """Return the move with all axes of size 1 treated as equal."""
     return tuple(None if axis is None or shape[axis] == 1 else axis for axis in axes)
 
 
 def is_still(axes: Axes, shape: Shape) -> bool:
-    """Whether nothing moves."""
+    """Whether a move has no effect."""
     return simple(axes, shape) == simple(tuple(range(len(shape))), shape)
 
 
 def steps(axes: Axes, shape: Shape) -> list[Op]:
-    """The operators that move a value's axes, as `axis_moves` gives them."""
+    """Return the operators for a move, as in `axis_moves`."""
     wanted = simple(axes, shape)
     rank = len(shape)
     ones = [axis for axis in range(rank) if shape[axis] == 1 or axis not in axes]
@@ -46,7 +46,7 @@ def steps(axes: Axes, shape: Shape) -> list[Op]:
 
 
 def sliced_before(flow: Flow, op: Op, source: str, axes: Axes, name: str) -> Op | None:
-    """A Slice of a value whose axes are moved as one of the value itself, to be moved in the same way."""
+    """Return a Slice of the original value that replaces a Slice of its moved value."""
     before, after = flow.shape(source), flow.shape(op.outputs[0])
     starts, ends = flow.ints(op, "starts", 1), flow.ints(op, "ends", 2)
     if before is None or after is None or starts is None or ends is None or len(after) != len(axes):
@@ -66,12 +66,12 @@ def sliced_before(flow: Flow, op: Op, source: str, axes: Axes, name: str) -> Op 
 
 
 def _choices(ones: Sequence[int], spare: Sequence[int]) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Which axes of size 1 to drop, and which to add, at the fewest."""
+    """Yield axes of size 1 to drop and to add, the fewest first."""
     over = len(ones) - len(spare)
     for gone in combinations(ones, max(over, 0)):
         for new in combinations(spare, max(-over, 0)):
             yield gone, new
     if over == 0:
-        for gone in combinations(ones, min(1, len(ones))):  # one that is elsewhere afterwards
+        for gone in combinations(ones, min(1, len(ones))):  # an axis that moves
             for new in combinations(spare, min(1, len(spare))):
                 yield gone, new

@@ -1,4 +1,4 @@
-"""Changed flows back into the IR that they come from."""
+"""Write changed flows into their IR."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Port = tuple[str, str]  # the ids of a layer and of one of its outputs
 
 
 class IrBin:
-    """The .bin of a changed file: what its Const layers hold, each content once."""
+    """The .bin of a changed file, with the content of its Const layers, without duplicates."""
 
     def __init__(self, constants: Constants) -> None:
         self._old = constants.weights
@@ -41,12 +41,12 @@ class IrBin:
         self._length = 0
 
     def hold(self, data: ET.Element, array: Array) -> None:
-        """Note what a new Const layer holds, by its <data>."""
+        """Record the content of a new Const layer, by its <data>."""
         raw = array.astype(numpy_dtype(array.dtype.name).newbyteorder("<"))
         self._new[id(data)] = np.frombuffer(raw.tobytes(), np.uint8)
 
     def collect(self, root: ET.Element) -> Array:
-        """Place what the file's Const layers hold, and write their offsets."""
+        """Place the content of all Const layers, write their offsets, and return the .bin."""
         for data in root.iter("data"):
             if id(data) in self._new:
                 raw = self._new[id(data)]
@@ -98,15 +98,15 @@ class GraphWriter:
         self._moved: dict[tuple[str, Axes], _Port] = {}
         self._elements: dict[_Port, ET.Element] = {}  # the ports of new layers
         self._dtypes: dict[str, str] = {}
-        self._given: dict[str, str] = {}  # parameters of a body that are values of the graph around it
-        self._more: dict[str, list[str]] = {}  # what new inputs of loops take
+        self._given: dict[str, str] = {}  # parameters of a body that are values of the enclosing graph
+        self._more: dict[str, list[str]] = {}  # the values of new inputs of loops
         self._ops: list[Op] = []
         self._moves: dict[str, tuple[str, Axes]] = {}
         self._unfolded = unfolded
         self._rewritten = set(rewritten)  # operators of the file that are rewritten
 
     def write(self) -> None:
-        """Write the bodies, and the graph itself if anything in it is new."""
+        """Write the bodies, and the graph itself if it has changed."""
         for layer_id, body in self.graph.bodies.items():
             if any(op is self.graph.operators[layer_id] for op in self.flow.ops):
                 layer = self.graph.net.layers[layer_id]
@@ -122,7 +122,7 @@ class GraphWriter:
         return op.origin is None and op not in self.graph.inner
 
     def _lower(self) -> None:
-        """Put OpenVINO's operators instead of new GRUs."""
+        """Replace new GRUs by OpenVINO's operators."""
         for op in self.flow.ops:
             if self._is_new(op) and op.kind in GRUS:
                 layers = GruLayers(self.flow, self.reader.names)
@@ -132,7 +132,7 @@ class GraphWriter:
                 self._ops.append(op)
 
     def _find_moves(self) -> None:
-        """Find what only moves the axes of another value; what does so behind new operators becomes new."""
+        """Find axis moves; moves after new operators are written again."""
         rewritten: set[str] = set()
         for place, op in enumerate(self._ops):
             is_new = self._is_new(op)
@@ -157,7 +157,7 @@ class GraphWriter:
     # What is needed
 
     def _source(self, value: str) -> tuple[str, Axes | None]:
-        """What a value is taken from: another one whose axes are moved, or itself."""
+        """Return the source of a value and the move of its axes; without a move, the value itself."""
         if value not in self._moves:
             return value, None
         source, axes = self._moves[value]
@@ -222,7 +222,7 @@ class GraphWriter:
     # Values
 
     def _port(self, value: str) -> _Port:
-        """The port that gives a value; layers that it needs are added."""
+        """Return the port of a value, and add required layers."""
         source, axes = self._source(value)
         if axes is None:
             return self._plain(source)
@@ -258,7 +258,7 @@ class GraphWriter:
         return self._ports[value]
 
     def _folded(self, value: str) -> Array | None:
-        """The constant that a value becomes; None if it is computed."""
+        """Return the constant for a value; None if it is computed."""
         return None if value in self._unfolded else typed(self.flow, value)
 
     def _dtype(self, value: str) -> str:
@@ -268,7 +268,7 @@ class GraphWriter:
         return self._dtypes.get(value) or self.flow.dtype(value) or "float32"
 
     def _from_outside(self, value: str) -> _Port:
-        """A value of the graph around a body, which a new Parameter layer brings in."""
+        """Add a Parameter layer for a value of the enclosing graph."""
         assert self.outer is not None and self.owner is not None, value
         for name, source in self.flow.aliases.items():
             if source == value and name in self._native:
@@ -308,7 +308,7 @@ class GraphWriter:
     def _add(self, op: Op) -> None:
         """Add the layer of a new operator."""
         if all(name in self._moves and self._source(name)[0] != name for name in op.outputs if name):
-            return  # added where it is taken
+            return  # added at its use
         for name in op.outputs:
             if name:
                 self._dtypes[name] = output_dtype(op, self._dtype)
@@ -338,7 +338,7 @@ class GraphWriter:
         sources: Sequence[tuple[_Port, str]],
         outputs: Sequence[str],
     ) -> list[_Port]:
-        """Add a layer; returns the ports of what it gives."""
+        """Add a layer, and return its output ports."""
         element = ET.SubElement(self._layers, "layer", id=key, name=name, type=kind, version=version)
         if data:
             ET.SubElement(element, "data", dict(data))
@@ -361,7 +361,7 @@ class GraphWriter:
         return found
 
     def _result(self, value: str) -> _Port:
-        """The port for an output of the graph, which has the names that the value had."""
+        """Return the port for an output of the graph, with the names of the value."""
         names = self.graph.tensors.get(value, ())
         words = ",".join(name.replace(",", "\\,") for name in names)
         if value in self._native:
@@ -372,7 +372,7 @@ class GraphWriter:
         if not names:
             return found
         port = self._elements[found] if found in self._elements else _port_of(self._layers, found)
-        if port.get("names", words) != words:  # OpenVINO mixes up outputs that are one and the same
+        if port.get("names", words) != words:  # OpenVINO confuses outputs of the same port
             same = NewLayer("Convert", "opset1", {"destination_type": ELEMENT_WORDS[self._dtype(value)]}, ())
             key, name = str(next(self._ids)), self.reader.fresh(value)
             found = self._element(same.type, same.version, same.data, key, name, [(found, value)], [value])[0]
@@ -382,9 +382,9 @@ class GraphWriter:
 
 
 def _behind(graph: IrGraph, alive: Collection[str], given: Collection[str]) -> set[str]:
-    """The layers whose operators are gone, but that operators' layers need that stay.
+    """Return layers of removed operators that remaining layers need.
 
-    As a rule reads axes, and sizes of parts, no operator takes what they are computed from.
+    Rules read axes and part sizes as constants, so no operator uses the values that they are computed from.
     """
     waiting = [value for key in alive if key in graph.operators for value in graph.inputs[key]]
     found: set[str] = set()
@@ -398,7 +398,7 @@ def _behind(graph: IrGraph, alive: Collection[str], given: Collection[str]) -> s
 
 
 def _port_of(layers: ET.Element, place: _Port) -> ET.Element:
-    """The port of a layer of the file."""
+    """Return the port of a layer in the file."""
     for element in layers:
         if element.get("id") == place[0]:
             return next(port for port in element.iterfind("output/port") if port.get("id") == place[1])
@@ -406,7 +406,7 @@ def _port_of(layers: ET.Element, place: _Port) -> ET.Element:
 
 
 def _renumber(graph: IrGraph, layer: Layer) -> None:
-    """Number the ports of a loop that has new inputs, as OpenVINO does: the inputs, then the outputs."""
+    """Renumber the ports of a loop with new inputs, like OpenVINO: inputs first, then outputs."""
     ports = [*layer.element.iterfind("input/port"), *layer.element.iterfind("output/port")]
     ids = {port.get("id", ""): str(place) for place, port in enumerate(ports)}
     for port in ports:
