@@ -847,7 +847,7 @@ def test_a_body_that_reads_steps_is_refused_by_name(tmp_path: Path) -> None:
     net.last = net.add("If", known_in_runs, **branches)
     net.last = net.gru()
     source = save(tmp_path, net.proto())
-    with pytest.raises(SpecError, match=r"If node 'if\d' does what is not known along time"):
+    with pytest.raises(SpecError, match=r"If node 'if\d' has an unknown effect along time"):
         onegru.make_streaming(source, tmp_path / "t.onnx", time={"X": 2}, check=False)
     with pytest.raises(SpecError, match="--time X=1"):
         onegru.load(source).stream(rewrite=True)
@@ -936,9 +936,9 @@ def test_a_convolution_that_waits_has_its_steps_in_the_first_chunk(tmp_path: Pat
 def test_what_was_rewritten_before_is_refused(tmp_path: Path) -> None:
     source, target = save(tmp_path, built([padded_conv, CAUSAL["GRU"]], 1)), tmp_path / "t.onnx"
     onegru.make_streaming(source, target)
-    with pytest.raises(SpecError, match="was rewritten for streaming before; it runs in chunks as it is"):
+    with pytest.raises(SpecError, match="was already rewritten for streaming; it runs in chunks as it is"):
         onegru.make_streaming(target, tmp_path / "again.onnx")
-    with pytest.raises(SpecError, match="was rewritten for streaming before"):
+    with pytest.raises(SpecError, match="was already rewritten for streaming"):
         onegru.load(target).stream(rewrite=True)
 
 
@@ -1038,7 +1038,7 @@ def test_a_quantized_model_streams_first(tmp_path: Path) -> None:
     quantized = net.add("QuantizeLinear", padded(net, net.last, 2), scale, zero)
     net.last = net.conv(net.add("DequantizeLinear", quantized, scale, zero), 3)
     words = (
-        r"QuantizeLinear node .* put before the first step.*; make the model stream before it is quantized$"
+        r"QuantizeLinear node .* reads leading zeros.*; make the model stream before it is quantized$"
     )
     with pytest.raises(SpecError, match=words):
         onegru.make_streaming(save(tmp_path, net.proto()), time={"X": 2})
@@ -1335,7 +1335,7 @@ def test_convolutions_that_a_runtime_has_fused(activation: str, in_front: bool, 
     assert "FusedConv" in {item.op_type for item in onnx.load(source).graph.node}
     if in_front and activation not in ("Relu", "LeakyRelu", "Tanh"):
         with pytest.raises(
-            SpecError, match=r"FusedConv node '\w+' adds to steps of zeros that were put before"
+            SpecError, match=r"FusedConv node '\w+' adds to leading zeros that another operator added"
         ):
             onegru.make_streaming(source, target, check=False)
         return
@@ -1357,7 +1357,7 @@ def test_fused_convolutions_of_other_kinds(change: str, tmp_path: Path) -> None:
         fused.input.extend(["", "X"])
     else:
         next(item for item in fused.attribute if item.name == "activation").s = b"Softmax"
-    with pytest.raises(SpecError, match="does what is not known along time"):
+    with pytest.raises(SpecError, match="has an unknown effect along time"):
         onegru.make_streaming(save(tmp_path, proto), tmp_path / "t.onnx", check=False)
 
 

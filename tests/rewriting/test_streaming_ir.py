@@ -135,7 +135,7 @@ def test_layers_keep_what_does_not_change(tmp_path: Path) -> None:
 def test_a_source_replaced(tmp_path: Path) -> None:
     path = convert(tmp_path, built([CAUSAL["GRU"]], 5))
     onegru.make_streaming(path, path)
-    with pytest.raises(SpecError, match="was rewritten for streaming before"):
+    with pytest.raises(SpecError, match="was already rewritten for streaming"):
         onegru.make_streaming(path, path)
     assert onegru.load(path).stream().pairs
 

@@ -269,7 +269,7 @@ def at_the_last_place(net: PerturbedModel) -> str:
     ("make", "message"),
     [
         (squeezed, r"Squeeze node 'squeeze\d' takes away time where a run has a single step"),
-        (divided, r"Reshape node 'reshape\d' cuts time into other axes"),
+        (divided, r"Reshape node 'reshape\d' splits time into several axes"),
         (at_the_last_place, r"Slice node 'slice\d' selects the last step by a fixed index"),
     ],
 )
@@ -299,7 +299,7 @@ def test_more_than_a_rule_has_understood(way: str, tmp_path: Path) -> None:
         node.attribute.append(helper.make_attribute("body", body))
     file = tmp_path / "model.onnx"
     file.write_bytes(proto.SerializeToString())
-    with pytest.raises(SpecError, match="node 'softmax0' does what is not known along time"):
+    with pytest.raises(SpecError, match="node 'softmax0' has an unknown effect along time"):
         onegru.make_streaming(file, tmp_path / "t.onnx", check=False, time={"X": 2})
 
 
@@ -312,7 +312,7 @@ def test_an_axis_is_not_guessed(tmp_path: Path) -> None:
         net.last = net.add(kind, x, *more, **attributes)
         net.last = net.gru()
         file = save(tmp_path, net.whole("batch", 17))
-        with pytest.raises(SpecError, match=r"Reshape node 'reshape\d' does what is not known along time"):
+        with pytest.raises(SpecError, match=r"Reshape node 'reshape\d' has an unknown effect along time"):
             onegru.make_streaming(file, tmp_path / "t.onnx", check=False, time={"X": 2})
 
 

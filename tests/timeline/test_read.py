@@ -51,7 +51,7 @@ def test_operators_that_cannot_be_followed() -> None:
     graph = graph_of(net.end(net.gru("x", "h", "h_out")))
     assert graph.outline is not None
     for outline in (None, replace(graph.outline, text=b"", weights=np.zeros(0, np.uint8))):
-        with pytest.warns(SpecWarning, match="its operators cannot be followed"):
+        with pytest.warns(SpecWarning, match="onegru cannot follow its operators"):
             Model(replace(graph, outline=outline)).stream()
 
 

@@ -113,7 +113,7 @@ def test_a_number_of_steps_that_inputs_leave_open(declared: int, tmp_path: Path)
     net = PerturbedModel(np.random.default_rng(1), fixed=False)
     source = save(tmp_path, with_heads(net, declared))
     target = tmp_path / "streaming.onnx"
-    refusal = r"cuts time into other axes; .* --dim time=N, or check="
+    refusal = r"splits time into several axes; .* --dim time=N, or check="
     for check in (True, False):
         with pytest.raises(SpecError, match=refusal):
             onegru.make_streaming(source, target, check=check)

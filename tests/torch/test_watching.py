@@ -40,7 +40,7 @@ def hidden(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
             patch.setattr(torch.Tensor, request.param, property())
         else:
             patch.delattr(PRIVATE[request.param], request.param)
-        with pytest.warns(RuntimeWarning, match="lacks what onegru asks it"):
+        with pytest.warns(RuntimeWarning, match="lacks an interface that onegru needs"):
             importlib.reload(watching)
         yield request.param
     importlib.reload(watching)

@@ -65,7 +65,7 @@ class Spec:
         dtype: the element type of all tensors: float16, bfloat16, float32 or float64.
         direction: forward, reverse or bidirectional (then D = 2, else 1).
         linear_before_reset: whether the reset gate acts after the recurrent product.
-        clip: bound on the inputs of the activations, > 0, rounded to float32; None for none.
+        clip: bound on the inputs of the activations, > 0, rounded to float32. Default: None (no bound).
         activations: (f, g) for each direction.
         attention: what each step does with an attention score a: "openvino", as OpenVINO's AUGRUCell does
             (True stands for it), or "dien", as equation 16 of the paper on DIEN says, where 1 - z is the

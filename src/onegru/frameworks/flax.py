@@ -44,12 +44,12 @@ def from_flax(
             "hz", "hn"}) or of an NNX one ({"dense_i": {"kernel": [I, 3H], "bias": [3H]}, "dense_h":
             {"kernel": [H, 3H]}}), alone or within those of a model, with or without "params"; or an
             `nnx.GRUCell`, an `nnx.RNN` of one, or another NNX module that holds one.
-        backward: the same for the backward direction of a bidirectional layer; None for one direction.
+        backward: the same for the backward direction of a bidirectional layer. Default: None (one direction).
         prefix: where the cell lies within the parameters, such as "encoder.cell"; None if there is only one.
         direction: "forward" or "reverse" (for what `RNN` does with reverse=True, keep_order=True), which
             parameters do not say. Not for an `nnx.RNN`, which does.
-        gate_fn: the name of f; None for Flax's default, "sigmoid". Not for an NNX cell, which has its own.
-        activation_fn: the name of g; None for Flax's default, "tanh".
+        gate_fn: the name of f. Default: None (Flax's default, "sigmoid"). An NNX cell stores its own.
+        activation_fn: the name of g. Default: None (Flax's default, "tanh").
         engine: what runs it, as in `onegru.GRU`.
 
     Returns:

@@ -57,17 +57,17 @@ def gru(
         W: input weights, [D, 3H, I], gate order z, r, h; D = 2 if bidirectional, else 1. All tensors share
             X's type.
         R: recurrence weights, [D, 3H, H].
-        B: biases, [D, 6H] = Wb (z, r, h), then Rb (z, r, h); None for zeros.
-        sequence_lens: [B], any integers, each in 0…T; None for all T. In the padding, Y is 0.
-        initial_h: initial state, [D, B, H], or [B, D, H] under layout 1; None for zeros.
+        B: biases, [D, 6H] = Wb (z, r, h), then Rb (z, r, h). Default: None (zeros).
+        sequence_lens: [B], any integers, each in 0…T. Default: None (all T steps). In the padding, Y is 0.
+        initial_h: initial state, [D, B, H], or [B, D, H] under layout 1. Default: None (zeros).
         hidden_size: H; None to take it from R.
         direction: "forward", "reverse" or "bidirectional"; at opsets 1 and 2 also "foward", as in files.
         layout: 0 for time first, 1 for batch first (opset 14 and later).
         linear_before_reset: 0 to apply the reset gate before the recurrent product, else after it
             (opset 3 and later).
-        clip: bound > 0 on the inputs of the activations; None for none.
-        activations: names of f and g, for each direction, ignoring case; None for Sigmoid and Tanh.
-        activation_alpha: values for the functions that take alpha, in order; None for their defaults.
+        clip: bound > 0 on the inputs of the activations. Default: None (no bound).
+        activations: names of f and g, for each direction, ignoring case. Default: None (Sigmoid and Tanh).
+        activation_alpha: values for the functions that take alpha, in order. Default: None (their defaults).
         activation_beta: values for the functions that have beta, in order. Default: None (ONNX's defaults).
         output_sequence: 0 or 1 (opsets below 7). Both outputs are returned in any case.
         opset: selects the newest version at or below it.

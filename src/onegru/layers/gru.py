@@ -54,42 +54,41 @@ class GRU(_native.Caller):
         z = 1 - a·(1 - z)                                 with attention, "dien"
         h = (1 - z)∘n + z∘h
 
-    Source: ONNX GRU-14 and -22; attention as in OpenVINO's AUGRUCell, or as in equations 14 to 16 of the
-    paper on DIEN (arXiv 1809.03672), whose update gate is 1 - z; here with any activation, clip, direction
-    and reset mode.
+    Source: ONNX GRU-14 and GRU-22. Attention is that of OpenVINO's AUGRUCell, or that of equations 14 to 16
+    of the DIEN paper (arXiv 1809.03672), whose update gate is 1 - z. onegru supports it with any activation,
+    clip, direction and reset mode.
 
     Args:
         W: input weights, [D, 3H, I], D = 2 if bidirectional, else 1; float16, bfloat16, float32 or float64.
         R: recurrence weights, [D, 3H, H], of W's type.
-        B: biases, [D, 6H] = Wb (z, r, h), then Rb (z, r, h), of W's type; None for zeros.
+        B: biases, [D, 6H] = Wb (z, r, h), then Rb (z, r, h), of W's type. Default: None (zeros).
         direction: "forward", "reverse" (each row from its own last step) or "bidirectional".
         linear_before_reset: whether the reset gate acts after the recurrent product.
-        clip: bound > 0 on the inputs of all activations; None for none.
-        activations: names of (f, g) for each direction, ignoring case; None for Sigmoid, Tanh.
-        activation_alpha: values for the functions that take alpha, in order; None for their defaults.
+        clip: bound > 0 on the inputs of all activations. Default: None (no bound).
+        activations: names of (f, g) for each direction, ignoring case. Default: None (Sigmoid, Tanh).
+        activation_alpha: values for the functions that take alpha, in order. Default: None (their defaults).
         activation_beta: values for the functions that have beta, in order. Default: None (ONNX's defaults).
-        attention: "openvino" or "dien" if each call takes attention scores a, and what they do: True stands
-            for "openvino"; None (False) for none.
-        engine: "auto" for the best, "native" for the SIMD kernels, "reference" for the float64 reference.
-        weight_storage: "bfloat16" or "float16" to keep W and R of a float32 layer in 16 bits, which rounds
-            the weights and halves what large layers read in each step; "int8" to keep them in 8 bits, with a
-            scale for each row of W and R, and to multiply in integers; None to keep them as they are. Weights
-            that a type would make infinite are refused, and in int8 rows with an outlier that makes the
-            others vanish.
-        activation_storage: what x, h and r∘h are rounded to as they are multiplied with weights in int8, each
-            with a scale for its row of the batch: "int16", the default, or "int8", which is faster. None
-            unless weight_storage is in int8.
-        flush_subnormals: whether each new state below 2^-100 (2^-1000 in float64) counts as 0. A state that
-            fades while X is 0 otherwise stays among the subnormal numbers, which takes a float32 layer up
-            to some hundred times as long. The results are the same on every CPU. Files do not hold it.
-        layout: the layout of calls that do not give one: 0 for time first, 1 for batch first. It is not part
-            of what the layer computes: files do not hold it, and a stream's `run` takes time first.
+        attention: the equation of attention, "openvino" or "dien". Each call then takes scores a. True means
+            "openvino". Default: None (no attention).
+        engine: "native" for the SIMD kernels, "reference" for the float64 reference, or "auto" for the
+            fastest that supports the layer.
+        weight_storage: the type in which a float32 layer stores W and R. "bfloat16" and "float16" round the
+            weights and halve the memory that large layers read in each step. "int8" stores 8 bits with one
+            scale per row, and multiplies integers. onegru rejects weights that overflow the type, and int8
+            rows with an outlier that would round the other weights to 0. Default: None (W's type).
+        activation_storage: with int8 weights, the type to which x, h and r∘h are rounded before they are
+            multiplied, with one scale per row of the batch: "int16", or "int8", which is faster. Must be None
+            for other weights. Default: None ("int16" with int8 weights).
+        flush_subnormals: whether a new state below 2^-100 (2^-1000 in float64) becomes 0. While X is 0, the
+            state fades to subnormal numbers, which can slow a float32 layer down a hundred times. The results
+            are the same on every CPU. Files do not store this option.
+        layout: the layout of calls that do not pass one: 0 for time first, 1 for batch first. Files do not
+            store it, and a stream's `run` is always time first.
 
     Attributes:
-        try_call: `try_call(…)` is the fast path of `layer(…)`, for plain arguments: arrays of its type and of
-            the right shapes, inputs with a contiguous last axis, outputs contiguous and apart from inputs,
-            lengths in int32 or int64. For others it does nothing and returns None; `layer(…)` then says what
-            is wrong, or takes the general path.
+        try_call: the fast path of `layer(…)`. It needs arrays of the layer's type and shapes, inputs with a
+            contiguous last axis, contiguous outputs that do not overlap inputs, and int32 or int64 lengths.
+            Otherwise it does nothing and returns None; then call `layer(…)`.
 
     Raises:
         SpecError: an argument is invalid; the message says which, what it is and what it must be.
@@ -281,12 +280,13 @@ class GRU(_native.Caller):
 
         Args:
             X: [T, B, I], or [B, T, I] under layout 1; of the layer's type.
-            initial_h: [D, B, H], or [B, D, H] under layout 1; None for zeros.
-            sequence_lens: [B], integers, each in 0…T; None for all T. In the padding, Y is 0; Y_h is the
+            initial_h: [D, B, H], or [B, D, H] under layout 1. Default: None (zeros).
+            sequence_lens: [B], integers, each in 0…T. Default: None (all T steps).
+                In the padding, Y is 0; Y_h is the
                 row's own last state, 0 for a row of length 0.
             attention: [T, B] or [T, B, 1], batch first under layout 1; required if and only if the layer
                 has attention.
-            layout: 0 for time first, 1 for batch first; None for the layer's own.
+            layout: 0 for time first, 1 for batch first. Default: None (the layer's own).
             out: (Y, Y_h) to write into, of the right shape and type; None, also for one of them, for new
                 arrays.
 
@@ -361,7 +361,7 @@ class GRU(_native.Caller):
         """Return the layer with its weights stored in another type.
 
         Args:
-            weight_storage: as of the class; None for the layer's own type.
+            weight_storage: as of the class. Default: None (the layer's own type).
             activation_storage: as in the constructor.
 
         Raises:

@@ -288,8 +288,8 @@ class StackStream:
 
         Args:
             x: of the layers' type.
-            rows: indices of the rows that take the step, each at most once; None for all.
-            out: the array to write the state into; None for a new one.
+            rows: indices of the rows that take the step, each at most once. Default: None (all).
+            out: the array to write the state into. Default: None (a new one).
 
         Raises:
             SpecError: an argument is invalid. No layer has taken the step then.

@@ -159,7 +159,7 @@ class Stream(_native.Stepper):
         Args:
             X: [T, B, I], of the layer's type; time first, in any layout of the layer.
             attention: [T, B] or [T, B, 1]; required if and only if the layer has attention.
-            out: the array to write Y into; None for a new one.
+            out: the array to write Y into. Default: None (a new one).
 
         Returns:
             Y, the state after each step, [T, B, H], of the layer's type.

@@ -314,7 +314,7 @@ def _fast_run(
         state: Any = None if h is None else values.get(h)
         lengths = None if lens is None else values.get(lens)
         attention = None if scores is None else values[scores]
-        if is_cell:  # one step: an time axis, and one of directions, in front
+        if is_cell:  # one step: a time axis, and one of directions, in front
             if type(X) is not np.ndarray or type(state) is not np.ndarray:
                 return otherwise(values)
             X, state, attention = X[None], state[None], None if attention is None else attention[None]

@@ -38,7 +38,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     Args:
         path_or_bytes: an ONNX model's file, or its content.
         sess_options: ONNX Runtime's `SessionOptions`.
-        providers: ONNX Runtime's execution providers for the other nodes; None for the CPU's.
+        providers: ONNX Runtime's execution providers for the other nodes. Default: None (the CPU's).
         provider_options: a mapping for each of `providers`.
         engine: what runs the GRU nodes, as in `onegru.GRU`.
         weight_storage: storage type of the weights of float32 GRU nodes, as in `onegru.GRU`: one type

@@ -35,7 +35,7 @@ class Inspection(CardReport):
         kind: what it is, as text.
         inputs: the inputs of a model.
         outputs: the outputs of a model.
-        other_nodes: how many nodes of a model another runtime runs; None for layers without a model.
+        other_nodes: how many nodes of a model another runtime runs. Default: None (layers without a model).
         nested_grus: the GRU nodes of a model within bodies of other nodes, as text.
         grus: its GRUs, those of a model in running order.
         decomposed: the GRUs that an ONNX model holds as other operators, which `onegru.fuse` makes

@@ -34,7 +34,7 @@ class GruReport:
         direction: "forward", "reverse" or "bidirectional".
         reset: whether the reset gate is applied "before" or "after" the recurrent matmul.
         activations: (f, g) of each direction, with their parameters.
-        clip: the clip value of the activations' inputs; None for no clipping.
+        clip: the clip value of the activations' inputs. Default: None (no clipping).
         attention: the attention variant, "openvino" or "dien" (see `Spec`); None without attention.
         lengths: whether the GRU has sequence lengths.
         parameters: the number of values in W, R and B; for a node, in the file.

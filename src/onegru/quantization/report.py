@@ -81,9 +81,9 @@ class Quantization(Generic[Quantizable]):
         modes: the measurement of the whole model with all GRUs in each mode; the size is the sum over the
             GRUs.
         chosen: the same measurement for the result.
-        group_size: how many int8 weights of a row share a scale; None for the whole row.
+        group_size: how many int8 weights of a row share a scale. Default: None (the whole row).
         compared: the number of output values compared in each mode, which are finite in float32.
-        steps: the number of steps of the longest row of a GRU; None for a model without GRUs.
+        steps: the number of steps of the longest row of a GRU. Default: None (a model without GRUs).
         written: the changes in the written file; None without `target`.
     """
 

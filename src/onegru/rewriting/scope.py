@@ -36,7 +36,7 @@ class Scope(Values):
         graph: the graph.
         ir_version: the model's IR version.
         types: the known types of values in the model.
-        outer: the enclosing scope of a subgraph; None for the main graph.
+        outer: the enclosing scope of a subgraph. Default: None (the main graph).
         opset: the opset of new nodes.
         names: the names in use in the model.
 

@@ -84,7 +84,7 @@ def score(
         memory: how many bytes the process may take, all in all; docs/guides/scoring.md says what for. At
             most the machine's memory counts.
         progress: called with the rows that are done and the number of all rows.
-        execute: what does the work; None for this process.
+        execute: what does the work. Default: None (this process).
 
     Raises:
         SpecError: an argument is invalid, a column is missing or does not fit, or the folder holds the

@@ -35,7 +35,7 @@ class AsItIs:
     time: Mapping[str, int] = field(default_factory=dict)
     outputs: Mapping[str, int | None] = field(default_factory=dict)  # as above
     is_single: bool = False  # whether a run takes exactly one step
-    is_followed: bool = False  # whether an time axis is known, along which losses were looked for
+    is_followed: bool = False  # whether a time axis is known, along which losses were looked for
 
     @property
     def refusal(self) -> str:
@@ -45,10 +45,10 @@ class AsItIs:
 
     @property
     def warning(self) -> str:
-        """Why chunks may not give what one run gives; empty if they do."""
+        """Why chunks may change the results; empty if they do."""
         if self.losses is None:
-            return "its operators cannot be followed, so chunks may not give what one run gives"
-        return f"chunks may not give what one run gives, as {_words(self.losses)}" if self.losses else ""
+            return "onegru cannot follow its operators, so chunks may change the results"
+        return f"chunks may change the results, as {_words(self.losses)}" if self.losses else ""
 
     @property
     def is_sound(self) -> bool:

@@ -93,7 +93,7 @@ class LossFinder:
             if id(op) not in self.carried:
                 continue
             if (unknown := self._where_time_begins(op)) is not None:
-                yield finding_of(unknown, "unknown", "does what is not known along time")
+                yield finding_of(unknown, "unknown", "has an unknown effect along time")
             for first, last in recurrent(op).states:
                 given = self.analysis.moved_to(op.outputs[last], PARTS) | self.analysis.moved_to(
                     op.outputs[0], PARTS
@@ -156,14 +156,14 @@ class LossFinder:
         if moves is None:
             takes_time = any(timed[name] and name in self.streamed for name in op.taken())
             if gives_time or takes_time:
-                self._note("unknown", "does what is not known along time")
+                self._note("unknown", "has an unknown effect along time")
             return
         self.lead.update(dict.fromkeys(outputs, max((self.lead.get(name, 0) for name in inputs), default=0)))
         lost = {
             self.analysis.axes.find(factor) for factor in self.analysis.lost.get(id(op), ())
         }  # which others have joined since
         if lost & self.time and not self.is_single:
-            self._note("unknown", "cuts time into other axes")
+            self._note("unknown", "splits time into several axes")
         if kind == "Concat" and (along := self._along_time(op)) is not None:
             self._judge_concat(op, along)
             return
@@ -183,7 +183,7 @@ class LossFinder:
             elif name not in self.streamed and name not in self.analysis.from_states:
                 continue
             elif gives_time and not timed[name]:
-                self._note("mixes", "spreads one value of a run over all of its steps")
+                self._note("mixes", "applies one value of a run to all of its steps")
             elif name not in self.streamed and timed[name]:
                 self._note("remembers", "takes steps of the last run")
         if any(len(timed[name]) > 1 for name in outputs):

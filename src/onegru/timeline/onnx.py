@@ -46,7 +46,7 @@ def streaming_model(
 ) -> Streaming:
     """Change a model of whole sequences so that it runs in chunks of them."""
     if graph.starts:
-        raise SpecError(f"{source.name}: was rewritten for streaming before; it runs in chunks as it is")
+        raise SpecError(f"{source.name}: was already rewritten for streaming; it runs in chunks as it is")
     add_augru_functions(given, source)
     model = unfold_functions(source, given)
     sort_nodes(source, model.graph)
@@ -73,7 +73,7 @@ def streaming_model(
     except SpecError:
         raise
     except BROKEN as error:
-        raise source.error(f"its operators cannot be followed ({error})") from error
+        raise source.error(f"onegru cannot follow its operators ({error})") from error
     try:
         return replace(_edited(model, analysis, plan, graph.states, plan.inputs), steps=steps)
     except SpecError:

@@ -76,7 +76,7 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
     if kept := kept_states(graph):
         raise SpecError(f"{graph.path}: keeps its states ({kept}) as it is, and stream() of it carries them")
     if graph.starts:
-        raise SpecError(f"{graph.path}: was rewritten for streaming before; rewrite its source")
+        raise SpecError(f"{graph.path}: was already rewritten for streaming; rewrite its source")
     try:
         ir = _Ir(graph)
         states = {ir.inputs[taken]: ir.outputs[given] for given, taken in graph.states}

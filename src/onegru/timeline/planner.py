@@ -168,7 +168,7 @@ class Planner:
             self.context.newest.update(outputs)
             return
         if moves is None or any(self.analysis.known.get(name) is None for name in (*with_steps, *outputs)):
-            self.context.refuse("unknown", IN_LOOP if kind in _LOOPS else "does what is not known along time")
+            self.context.refuse("unknown", IN_LOOP if kind in _LOOPS else "has an unknown effect along time")
             return
         if (axes := self.analysis.all_steps(op)) is not None and axes[0] in timed[op.inputs[0]]:
             self.context.changes.whole.append((op, axes[1]))
@@ -179,7 +179,7 @@ class Planner:
         self.sizes.follow_places(op, taken)
         lost = {self.analysis.axes.find(factor) for factor in self.analysis.lost.get(id(op), ())}
         if lost & self.context.time:
-            self.context.refuse("unknown", "cuts time into other axes")
+            self.context.refuse("unknown", "splits time into several axes")
             return
         self._check_rule(op, moves, takes, timed)
         is_along = kind == "Concat" and self._concat_axis(op) in timed[op.outputs[0]]
@@ -221,7 +221,7 @@ class Planner:
             before = [self._wait_for_zeros(op, *item) for item in zip(takes, before, strict=True)]
         takes_zeros = is_moved or operator.keeps_zeros or bool(operator.window)
         if any(item.left_pad for item in before) and (len(takes) > 1 or not takes_zeros):
-            self.context.refuse_ends("takes steps of zeros that were put before the first step")
+            self.context.refuse_ends("reads leading zeros that another operator added")
         return self._align(op, takes, before)
 
     def _check_rule(
@@ -240,11 +240,11 @@ class Planner:
                     if not {(place, axis, True), (place, axis, output)} & said and not (
                         operator_of(kind).window == "pool" and output
                     ):
-                        self.context.refuse("unknown", "does what is not known along time")
+                        self.context.refuse("unknown", "has an unknown effect along time")
         has_own_words = operator_of(kind).states and time_axis(op) in timed[op.inputs[0]]  # an initial state
         is_timed = any(timed[name] for name in op.outputs if name)
         if is_timed and not has_own_words and not self.context.newest.isdisjoint(op.taken()):
-            self.context.refuse("mixes", "spreads one value of a run over all of its steps")
+            self.context.refuse("mixes", "applies one value of a run to all of its steps")
 
     def _check_constants(self, op: Op, timed: Mapping[str, list[int]]) -> None:
         """What takes its own numbers for each step, as a table of positions."""
@@ -343,7 +343,7 @@ class Planner:
             return
         if not (move.pad_begin or move.pad_end or move.reach):
             if extent.left_pad and operator.window == "conv" and not adds_no_bias(op, operator):
-                self.context.refuse_ends("adds to steps of zeros that were put before the first step")
+                self.context.refuse_ends("adds to leading zeros that another operator added")
             return
         if move.pad_end > 0 > extent.right_pad:
             self.context.refuse_ends(f"{move.message}, some instead of its last ones")

@@ -91,7 +91,7 @@ def freeze(
     Args:
         model: a model or a GRU module on the CPU, float32 or float64.
         weight_storage: the type that W and R are kept in, as of `onegru.GRU`: "bfloat16", "float16", "int8",
-            "int8_g32", …; None for their own.
+            "int8_g32", …. Default: None (their own).
         activation_storage: type of activations with int8 weights, as in `onegru.GRU`.
 
     Returns:

@@ -72,7 +72,7 @@ class GRUCell(Freezable, FormInState, nn.RNNCellBase):
 
         Args:
             input: [B, I], or [I] of one row.
-            hx: the state before, [B, H] or [H]; None for zeros.
+            hx: the state before, [B, H] or [H]. Default: None (zeros).
 
         Raises:
             SpecError: an argument is invalid.
@@ -181,7 +181,7 @@ class AUGRUCell(GRUCell):
         Args:
             input: [B, I].
             attention: scores, [B] or [B, 1].
-            hx: the state before, [B, H]; None for zeros.
+            hx: the state before, [B, H]. Default: None (zeros).
 
         Raises:
             SpecError: an argument is invalid.

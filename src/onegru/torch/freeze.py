@@ -117,7 +117,7 @@ def _run(
         raise _refusal("and this call brings other parameters")
     tensors = (*given, *module.parameters())
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        raise _refusal("and gradients are wanted", f"call it under torch.no_grad(), or {_REMEDY}")
+        raise _refusal("and this call needs gradients", f"call it under torch.no_grad(), or {_REMEDY}")
     if resets is not None:
         raise _refusal("which takes no resets")
     if any(tensor.device.type != "cpu" for tensor in given):

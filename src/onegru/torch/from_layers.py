@@ -27,7 +27,7 @@ def from_layers(source: Layer | Stack, *, batch_first: bool | None = None) -> GR
     Args:
         source: of any form but backwards alone; in a stack, all layers of one form and hidden size. Weights
             that are stored in fewer bits are widened to the module's type.
-        batch_first: as in `torch.nn.GRU`; None for the source's own layout.
+        batch_first: as in `torch.nn.GRU`. Default: None (the source's own layout).
 
     Returns:
         a `GRU`, or an `AUGRU` for a layer with attention, of the layer's type, on the CPU.

@@ -31,7 +31,7 @@ def gru(
     activation_beta: Sequence[float] | None = None,
     attention_kind: Attention = "openvino",
 ) -> tuple[Tensor, Tensor]:
-    """One layer, in one or both directions.
+    """Run one GRU layer, in one or both directions, with gradients.
 
         z = f(clip(x·Wzᵀ + h·Rzᵀ + Wbz + Rbz))
         r = f(clip(x·Wrᵀ + h·Rrᵀ + Wbr + Rbr))
@@ -41,28 +41,29 @@ def gru(
         z = 1 - a·(1 - z)                                 with attention, "dien"
         h = (1 - z)∘n + z∘h
 
-    Source: ONNX GRU-14, with PyTorch's names, gate order and defaults; attention as in OpenVINO's
-    AUGRUCell, or as equation 16 of the paper on DIEN (arXiv 1809.03672), where 1 - z is the update gate.
+    Source: ONNX GRU-14, with PyTorch's names, gate order and defaults. Attention is that of OpenVINO's
+    AUGRUCell, or of equation 16 of the DIEN paper (arXiv 1809.03672), whose update gate is 1 - z.
 
     Args:
         X: [T, B, I], float32 or float64; T must not be 0.
-        weights: for each direction weight_ih [3H, I], weight_hh [3H, H], bias_ih and bias_hh [3H], in gate
-            order r, z, n; biases may be None.
-        initial_h: [D, B, H]; None for zeros.
-        lengths: [B], integers, each in 0…T: how many steps each row has; None for T.
-        attention: scores, [T, B] or [T, B, 1]; None for none.
-        resets: [T, B], booleans: where the state is set back before a step; None for nowhere.
-        resets_to_initial: whether to `initial_h`; else to zeros.
+        weights: for each direction, weight_ih [3H, I], weight_hh [3H, H], bias_ih and bias_hh [3H], in gate
+            order r, z, n. Biases can be None.
+        initial_h: [D, B, H]. Default: None (zeros).
+        lengths: [B], integers in 0…T: the number of steps of each row. Default: None (all T steps).
+        attention: attention scores, [T, B] or [T, B, 1]. Default: None (no attention).
+        resets: [T, B], booleans: before which steps the state is reset. Default: None (no resets).
+        resets_to_initial: whether a reset restores `initial_h`, not zeros.
         direction: "forward", "reverse" or "bidirectional".
         linear_before_reset: whether the reset gate acts after the recurrent product, as in PyTorch.
-        clip: bound on the inputs of the activations, > 0; None for none. The gradient is zero beyond it.
-        activations: f and g of each direction; None for Sigmoid and Tanh.
+        clip: the bound > 0 on the inputs of the activations; beyond it, the gradient is zero. Default: None
+            (no bound).
+        activations: the names of f and g for each direction. Default: None (Sigmoid and Tanh).
         activation_alpha: values for the functions that take alpha, in order.
-        activation_beta: values for the functions that take beta, as above.
-        attention_kind: what the scores do, "openvino" or "dien".
+        activation_beta: values for the functions that take beta, in order.
+        attention_kind: the equation of attention, "openvino" or "dien".
 
     Returns:
-        Y [T, B, D·H], zero past each row's end, and the last states [D, B, H].
+        Y [T, B, D·H], which is zero in the padding, and the last states [D, B, H].
 
     Raises:
         SpecError: an argument is invalid; the message says which, what it is and what it must be.

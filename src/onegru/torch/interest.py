@@ -120,7 +120,7 @@ def why_not_replaced(module: nn.Module) -> str:
     is_same = theirs.shape == ours.shape and bool(
         ((theirs - ours).abs() <= _MOST_APART[theirs.dtype] * scale).all()
     )
-    return "" if is_same else "it computes something else than onegru knows"
+    return "" if is_same else "the trial run returned other values"
 
 
 class _Tried(InterestGRU):

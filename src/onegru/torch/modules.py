@@ -46,23 +46,23 @@ from onegru.torch.watching import is_mapped
 
 
 class GRU(Freezable, FormInState, nn.RNNBase):
-    """`torch.nn.GRU`, run and trained by onegru's kernels.
+    """Run and train `torch.nn.GRU` with onegru's kernels.
 
-    The arguments of the constructor, the names and shapes of the parameters, the arguments and results of
-    a call and the state dict are those of `torch.nn.GRU`; one that computes what that does is an instance
-    of it, too. Where `torch.nn.GRU` does not compute the same, a state dict has one entry more,
-    `_extra_state`, which modules of another form refuse. More than that:
+    Constructor, parameters, call and state dict are those of `torch.nn.GRU`. A module with the same equation
+    is also an instance of `torch.nn.GRU`. With other options, the state dict has an additional entry
+    `_extra_state`, which stores them; modules with other options reject it. The additional options are:
 
     Args:
         linear_before_reset: whether the reset gate acts after the recurrent product, as PyTorch's does.
-        clip: bound on the inputs of the activations, > 0; None for none. The gradient is zero beyond it.
-        activations: f and g of each direction, as ONNX names them; None for Sigmoid and Tanh.
+        clip: the bound > 0 on the inputs of the activations; beyond it, the gradient is zero. Default: None
+            (no bound).
+        activations: ONNX's names of f and g for each direction. Default: None (Sigmoid and Tanh).
         activation_alpha: values for the functions that take alpha, in order.
-        activation_beta: values for the functions that take beta, as above.
-        resets_to_initial: whether a reset restores the initial state; else to zeros.
+        activation_beta: values for the functions that take beta, in order.
+        resets_to_initial: whether a reset restores the initial state, not zeros.
 
     Raises:
-        SpecError: one of these is invalid.
+        SpecError: an argument is invalid.
     """
 
     has_attention = False
@@ -105,16 +105,18 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         lengths: Tensor | None = None,
         resets: Tensor | None = None,
     ) -> tuple[Tensor | PackedSequence, Tensor]:
-        """The outputs of the last layer, and the last states of all.
+        """Return the outputs of the last layer, and the last states of all layers.
 
         Args:
             input: [T, B, I], [B, T, I] with batch_first, [T, I] of one row, or a PackedSequence.
-            hx: [L·D, B, H], or [L·D, H] of one row; None for zeros.
-            lengths: [B], how many steps each row has; None for T. A PackedSequence has its own.
-            resets: booleans, [T, B], [B, T] with batch_first: where the state is set back before a step.
+            hx: [L·D, B, H], or [L·D, H] of one row. Default: None (zeros).
+            lengths: [B], the number of steps of each row. Must be None for a PackedSequence. Default: None
+                (all T steps).
+            resets: booleans, [T, B], or [B, T] with batch_first: before which steps the state is reset.
 
         Returns:
-            the outputs, as the input is, D·H wide and zero past each row's end, and the states [L·D, B, H].
+            The outputs in the form of the input, with D·H features and zero in the padding, and the states
+            [L·D, B, H].
 
         Raises:
             SpecError: an argument is invalid.
@@ -349,7 +351,7 @@ class AUGRU(GRU):
         Args:
             input: [T, B, I], or [B, T, I] with batch_first.
             attention: scores, [T, B] or [T, B, 1], or as the input has these axes.
-            hx: [1, B, H]; None for zeros.
+            hx: [1, B, H]. Default: None (zeros).
             lengths: as for `GRU`.
             resets: as for `GRU`.
 

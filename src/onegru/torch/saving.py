@@ -53,7 +53,7 @@ def pulled(ctx: Any, form: TorchGruConfig, *by: Tensor | None) -> Pulled:
             tensors[place] = numbers
         elif not _is_same(tensors[place], numbers):
             name = (*INPUTS, "", "", *WEIGHTS * form.num_directions)[place]
-            raise SpecError.of(name, "has other data than in the call; must not, to differentiate twice")
+            raise SpecError.of(name, "data changed since the call; must not change, to differentiate twice")
     inputs = 5 + 4 * form.num_directions
     return Pulled(tensors[:inputs], tensors[inputs:], (*needed[:3], *needed[5:]), is_again)
 

@@ -125,8 +125,8 @@ _MISSING: str | None = None
 _MISSING = _missing()
 if _MISSING is not None:
     warnings.warn(
-        f"onegru.torch: PyTorch {torch.__version__} lacks what onegru asks it ({_MISSING}); GRUs run by "
-        "PyTorch's own operators, which takes longer, until you install an onegru for this PyTorch",
+        f"onegru.torch: PyTorch {torch.__version__} lacks an interface that onegru needs ({_MISSING}), so "
+        "GRUs run on PyTorch's slower operators; install an onegru that supports this version",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -39,28 +39,28 @@ def verify(
 ) -> Verification:
     """Compare a model in all runtimes, and locate the first wrong GRU node.
 
-    Every output is compared with that of onegru's float64 reference on the same inputs. If one differs, the
-    first GRU node whose result differs on equal inputs is named, with the mistake that explains it.
+    `verify` compares every output with onegru's float64 reference on the same inputs. If an output differs,
+    it names the first GRU node whose result differs on equal inputs, and the mistake that explains it.
 
     Args:
-        model: the model, or its file; a model must come from a file that is still there.
-        inputs: an array for each of its inputs, by name; None for random ones.
-        against: a model or a checkpoint that should be the same function; None for none.
-        nodes: names of GRUs of `against` to compare with, in the order of the model's; empty for all.
-        runtimes: names of runtimes: "onnxruntime", "openvino", "onnx"; empty for all that are installed.
-        precision: what OpenVINO computes in: "f32", or "default" for its own default.
-        dims: sizes of open dimensions of random inputs, by name ("X.0" for one without), and whole shapes of
-            inputs, by their names.
-        seed: of random inputs.
-        tolerance: the most that an element may be off, relative to max(1, its absolute value), in every
-            output; None for that of the output's type, 1e-12 for float64, 1e-5 for float32, 1e-2 for float16
-            and 5e-2 for bfloat16, or 16 times the effect of one rounding of the model's inputs, if that is
-            more.
-        timeout: the most seconds that a runtime may take for one run, its start included.
-        progress: called with the number of runtimes done and of all.
+        model: the model, or its file. A model must come from a file that still exists.
+        inputs: the inputs by name, as arrays. Default: None (random inputs).
+        against: another model or a checkpoint that should give the same results. Default: None (no other
+            model).
+        nodes: the names of the GRUs of `against` to compare with, in the order of the model's. Default: all.
+        runtimes: the runtimes, some of "onnxruntime", "openvino" and "onnx". Default: all installed ones.
+        precision: OpenVINO's inference precision: "f32", or "default" for its default.
+        dims: sizes of open dimensions of random inputs, by name ("X.0" for one without a name), and shapes of
+            inputs, by input name.
+        seed: the seed of random inputs.
+        tolerance: the largest difference of an element, relative to max(1, its absolute value). Default: None
+            (1e-12 for float64, 1e-5 for float32, 1e-2 for float16 and 5e-2 for bfloat16, or 16 times the
+            effect of one rounding of the model's inputs, if that is larger).
+        timeout: the time limit of a run of one runtime, with its start, in seconds.
+        progress: a function, called with the number of finished runtimes and the number of all.
 
     Returns:
-        the result of each runtime; `agrees` is False if anything differs.
+        The result of each runtime. `agrees` is False if anything differs.
 
     Raises:
         SpecError: an argument is invalid, or an input does not fit the model.

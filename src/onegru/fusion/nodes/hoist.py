@@ -38,7 +38,7 @@ class Hoist:
     Args:
         loop: the loop.
         emitter: collects the new operators.
-        writes: the kinds of operators that the file supports; None for all.
+        writes: the kinds of operators that the file supports. Default: None (all).
 
     Attributes:
         step: 1 if the iterations are in order, -1 if they are reversed; 0 if unknown.

@@ -67,7 +67,7 @@ class GateTrace(Gates):
         """Summarize each direction: ranges, saturation, dead and active units.
 
         Args:
-            row: the row; None for all.
+            row: the row. Default: None (all).
 
         Raises:
             SpecError: there is no such row.
@@ -108,9 +108,9 @@ class GateTrace(Gates):
         steps each, and says so.
 
         Args:
-            path: the file to write; None for none.
+            path: the file to write. Default: None (write nothing).
             row: the row.
-            direction: "forward" or "reverse"; None for all that there are.
+            direction: "forward" or "reverse". Default: None (all that there are).
             against: the trace of another call, to compare with.
 
         Returns:
