@@ -1037,9 +1037,7 @@ def test_a_quantized_model_streams_first(tmp_path: Path) -> None:
     scale, zero = net.constant(0.05), net.constant(128, np.uint8)
     quantized = net.add("QuantizeLinear", padded(net, net.last, 2), scale, zero)
     net.last = net.conv(net.add("DequantizeLinear", quantized, scale, zero), 3)
-    words = (
-        r"QuantizeLinear node .* reads leading zeros.*; make the model stream before it is quantized$"
-    )
+    words = r"QuantizeLinear node .* reads leading zeros.*; make the model stream before it is quantized$"
     with pytest.raises(SpecError, match=words):
         onegru.make_streaming(save(tmp_path, net.proto()), time={"X": 2})
 

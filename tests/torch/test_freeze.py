@@ -96,7 +96,9 @@ def test_training_is_refused() -> None:
     module, x = nn.GRU(I, H), torch.randn(4, 2, I)
     ours.freeze(module)
     for given in (x, x.clone().requires_grad_()):
-        with pytest.raises(onegru.SpecError, match=r"model: frozen, and this call needs gradients; call it under"):
+        with pytest.raises(
+            onegru.SpecError, match=r"model: frozen, and this call needs gradients; call it under"
+        ):
             module(given)
     for change in (module.double, module.bfloat16):
         with pytest.raises(onegru.SpecError, match="model: frozen, in the type"):

@@ -14,7 +14,6 @@ from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.masks import is_new_state, zeroed_state
 from onegru.fusion.cells.match import find_cell
 from onegru.fusion.cells.polynomial import same
-from onegru.fusion.cells.quantized import QuantizedCells
 from onegru.fusion.from_zero import is_step_from_zero
 from onegru.fusion.graph import Graph
 from onegru.fusion.nodes.emit import Emitter
@@ -48,7 +47,6 @@ class _Cells:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.quantized = QuantizedCells(graph.flow)
 
     def find(self) -> tuple[dict[str, _Found], dict[str, str]]:
         """Return the cells, by output, and why other candidates do not match."""
@@ -80,8 +78,6 @@ class _Cells:
     def _find(self, op: Op, name: str) -> _Found | None:
         """Return the cell with output `name`; None if no cell is recognizable there."""
         cell = find_cell(self.graph.at, name) if self._may_blend(op) else None
-        if cell is None and (kind := self.quantized.product_of(op)):
-            raise MissError(f"its matmuls are quantized ({kind}); fuse the model before you quantize it")
         if cell is None:
             return None
         if reason := self._why_not(cell):

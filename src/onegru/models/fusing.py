@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import xml.etree.ElementTree as ET
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -192,7 +193,12 @@ def _fused_onnx(graph: Graph, source: Source, model: ModelProto) -> Graph:
     return replace(parse_onnx(data, replace(source, file=None)), data=data)
 
 
-def nothing_found(name: str, missed: tuple[NearMiss, ...], opset: int = OLDEST_OPSET) -> FormatError:
+_QUANTIZED = {"QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul", "QGemm"}
+
+
+def nothing_found(
+    name: str, missed: tuple[NearMiss, ...], opset: int = OLDEST_OPSET, kinds: Collection[str] = ()
+) -> FormatError:
     """Return the error for a model in which nothing can be fused."""
     words = f"{name}: it has no decomposed GRU that could be fused; nothing was written"
     if opset < OLDEST_OPSET:
@@ -202,4 +208,6 @@ def nothing_found(name: str, missed: tuple[NearMiss, ...], opset: int = OLDEST_O
         if len(missed) > _MOST_NAMED:
             named.append(f"{len(missed) - _MOST_NAMED} more; list them with `onegru inspect`")
         words += f". {count(len(missed), 'near miss')}: {'; '.join(named)}"
+    elif quantized := sorted(_QUANTIZED.intersection(kinds)):
+        words += f". Its products are quantized ({quantized[0]}); fuse the model before you quantize it"
     return FormatError(words)

@@ -166,6 +166,7 @@ def _fuse_ir(
 
 def fuse_onnx(file: Opened, progress: Progress | None = None) -> tuple[Decomposed, bytes, list[str]]:
     """Fuse an ONNX model; return the search result, the serialized target, and notes."""
+    from onegru.formats.onnx.functions.unfold import all_nodes
     from onegru.formats.onnx.parse import model_opset
     from onegru.formats.onnx.validate import Source, model_of
     from onegru.rewriting.external_data import embed_external, left_external, one_file
@@ -175,7 +176,8 @@ def fuse_onnx(file: Opened, progress: Progress | None = None) -> tuple[Decompose
     notes = embed_external(place, model, len(file.data))
     found = replace_decomposed(place, model, progress)
     if not found.fused:
-        raise nothing_found(place.name, found.near_misses, model_opset(place, found.model))
+        kinds = {node.op_type for node in all_nodes(found.model.graph.node)}
+        raise nothing_found(place.name, found.near_misses, model_opset(place, found.model), kinds)
     if len(found.model.functions) < had:
         notes.append("functions that contain GRU nodes were inlined")
     return found, one_file(place, found.model), [*notes, *left_external(found.model)]

@@ -177,9 +177,7 @@ def test_a_gru_that_starts_over_is_warned_of(tmp_path: Path) -> None:
     sink = ops.assign(ops.relu(above.output(1)), h)
     model = openvino.Model([ops.result(above.output(0))], [sink], [x], "test")
     path = write(tmp_path / "model.xml", model)
-    with pytest.warns(
-        onegru.SpecWarning, match="chunks may change the results, as GRUSequence node"
-    ):
+    with pytest.warns(onegru.SpecWarning, match="chunks may change the results, as GRUSequence node"):
         onegru.load(path).stream()
     assert "starts from its initial state in each run" in onegru.inspect(path).streaming
 
