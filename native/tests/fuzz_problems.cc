@@ -6,6 +6,10 @@
 #include <limits>
 #include <vector>
 
+#if defined(_WIN32)
+#include <immintrin.h>
+#endif
+
 #include "native/targets/targets.h"
 #include "native/tests/fuzz.h"
 
@@ -14,6 +18,21 @@ namespace {
 
 // What the plain loops below may take: a fuzzer lives on many runs. Some calls are long enough for several threads.
 constexpr std::size_t kMaxProducts = 20'000, kMaxProductsOfSome = 200'000;
+
+#if defined(_WIN32)
+// std::fma of MinGW-w64 returns NaN if the product is far smaller than the addend, so this is the CPU's instruction.
+__attribute__((target("fma"))) double Fma(double a, double b, double c) {
+  return _mm_cvtsd_f64(_mm_fmadd_sd(_mm_set_sd(a), _mm_set_sd(b), _mm_set_sd(c)));
+}
+__attribute__((target("fma"))) float Fma(float a, float b, float c) {
+  return _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(a), _mm_set_ss(b), _mm_set_ss(c)));
+}
+#else
+template <class C>
+C Fma(C a, C b, C c) {
+  return std::fma(a, b, c);
+}
+#endif
 
 // Numbers of one kind: usual ones, or those that arithmetic stumbles over.
 class Numbers {
@@ -187,7 +206,7 @@ class Solver {
   // A vector of whole SIMD vectors.
   std::vector<C> Units() const { return std::vector<C>((spec_.H + kernel_.lanes - 1) / kernel_.lanes * kernel_.lanes); }
 
-  C MulAdd(C a, C b, C c) const { return fused_ ? std::fma(a, b, c) : a * b + c; }
+  C MulAdd(C a, C b, C c) const { return fused_ ? Fma(a, b, c) : a * b + c; }
 
   C Sum(C sum, const Matrix& matrix, std::size_t channel, const Inputs& with) const {
     const std::size_t K = with.numbers.size();
