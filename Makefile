@@ -170,7 +170,7 @@ neon: $(VENV)/.build | build  ## Test the kernels: tests for 64-bit Arm, emulate
 	@.ci/arm64-packages
 	$(call check,native,-O2)
 	$(call check,neon,-O2,$(ARM64))
-	$(call same_bits,64-bit Arm emulated,qemu-aarch64 build/neon/onegru_check)
+	$(call same_bits,64-bit Arm emulated,ONEGRU_EMULATED=1 qemu-aarch64 build/neon/onegru_check)
 
 # $(call port,SYSTEM,PROCESSOR,TARGET): cross compiles with Zig's Clang. Highway is the one that CMake would download:
 # this machine's is for this machine.

@@ -18,7 +18,7 @@ import onnx
 from onnx import ModelProto, TensorProto
 
 import onegru
-from onegru.formats.onnx.functions.augru import add_augru_functions, augru_node
+from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.layers.gates.files import writer
 from tests.formats.tflite.make_files import FOLDER
 from tests.support.decomposed.draw import decomposed
@@ -28,6 +28,7 @@ from tests.support.files.onnx_models import (
     H,
     I,
     T,
+    augru_node,
     graph,
     gru,
     model,

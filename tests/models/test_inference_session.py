@@ -15,13 +15,13 @@ from onnx import helper
 
 import onegru
 from onegru import InferenceSession, SpecError
-from onegru.formats.onnx.functions.augru import augru_node
 from tests.support.files.onnx_models import (
     WEIGHTS,
     B,
     H,
     I,
     T,
+    augru_node,
     graph,
     gru,
     model,

@@ -11,9 +11,23 @@ import pytest
 from onnx import ModelProto
 
 import onegru
-from onegru.formats.onnx.functions.augru import add_augru_functions, augru_node
+from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.rewriting.rewrite import rewrite
-from tests.support.files.onnx_models import B, H, I, T, graph, gru, model, node, numbers, save, value, weights
+from tests.support.files.onnx_models import (
+    B,
+    H,
+    I,
+    T,
+    augru_node,
+    graph,
+    gru,
+    model,
+    node,
+    numbers,
+    save,
+    value,
+    weights,
+)
 from tests.support.rewrite_cases import assert_close, expected, others_untouched, rewritten
 from tests.support.runtimes import onnxruntime_results
 

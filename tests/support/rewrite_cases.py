@@ -14,7 +14,6 @@ from onnx import ModelProto, NodeProto
 
 import onegru
 from onegru.core.dtypes import Array
-from onegru.formats.onnx.functions.augru import augru_node
 from onegru.rewriting.rewrite import Rewriting, rewrite
 from tests.support.files.onnx_models import (
     Arrays,
@@ -22,6 +21,7 @@ from tests.support.files.onnx_models import (
     H,
     I,
     T,
+    augru_node,
     graph,
     gru,
     model,

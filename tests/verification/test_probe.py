@@ -10,9 +10,10 @@ import onnxruntime
 import pytest
 
 import onegru
-from onegru.formats.onnx.functions.augru import add_augru_functions, augru_node
+from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.verification.probe import one_node_model
 from tests.support.files import onnx_models as m
+from tests.support.files.onnx_models import augru_node
 
 
 @pytest.mark.parametrize("attention", [False, True])

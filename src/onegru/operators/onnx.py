@@ -30,8 +30,8 @@ class _Delta:
 #: The oldest opset that ONNX Runtime promises to run: older models are upgraded to it. From it on, operators
 #: broadcast as NumPy does, so that decomposed GRUs are found.
 OLDEST_OPSET = 7
-#: The oldest opset for the function of an AUGRU node, as Scan was another operator before.
-AUGRU_OPSET = 9
+#: The oldest opset for the function of an AUGRU node, because CastLike adapts its constants to the type of X.
+AUGRU_OPSET = 15
 #: The oldest opset that has all operators of a decomposed GRU.
 DECOMPOSED_OPSET = 11
 

@@ -13,7 +13,6 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, MissingExtraError
 from onegru.formats.graph import GruStep
 from onegru.formats.onnx.functions.augru import add_augru_functions
-from onegru.formats.onnx.functions.augru_body import CASTS_LIKE
 from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
 from onegru.formats.onnx.validate import (
     Source,
@@ -25,7 +24,7 @@ from onegru.formats.onnx.validate import (
 )
 from onegru.formats.onnx.whole.session import Session
 from onegru.formats.opened import Opened
-from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, OLDEST_OPSET
+from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, AUGRU_OPSET, OLDEST_OPSET
 
 #: Above this size of external data, in bytes, a model is not copied, because protobuf messages are below 2
 #: GiB.
@@ -95,7 +94,7 @@ def one_node_model(
         [ValueInfoProto(name=name) for name in wanted if name],
         [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
     )
-    model = model_of(graph, max(opset, CASTS_LIKE) if node.operator is AUGRU else opset)
+    model = model_of(graph, max(opset, AUGRU_OPSET) if node.operator is AUGRU else opset)
     add_augru_functions(model)
     return _serialize(Source(path), model)
 

@@ -21,6 +21,8 @@ from onnx import (
 import onegru
 from onegru import Model, load
 from onegru.core.dtypes import Array
+from onegru.formats.onnx.validate import trimmed
+from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS
 
 Arrays = dict[str, Array]
 Shape = Sequence[int | str | None]
@@ -56,6 +58,25 @@ def tensor(name: str, array: object) -> TensorProto:
 def node(operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> NodeProto:
     """A node; `name` and `domain` may be among the attributes."""
     return onnx.helper.make_node(operator, list(inputs), list(outputs), **attributes)
+
+
+def augru_node(
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str],
+    attributes: Mapping[str, object] | None = None,
+    name: str = "",
+) -> NodeProto:
+    """A node of the operator AUGRU. `add_augru_functions` adds its function to a model."""
+    attributes = attributes or {}
+    taken = trimmed(inputs.get(port.name, "") for port in AUGRU.inputs)
+    made = trimmed(outputs.get(port.name, "") for port in AUGRU.outputs)
+    node = onnx.helper.make_node(AUGRU.name, taken, made, name, domain=AUGRU_DOMAINS[0])
+    node.attribute.extend(
+        onnx.helper.make_attribute(key, value)
+        for key, value in attributes.items()
+        if not isinstance(value, list | tuple) or value  # an empty list has no type
+    )
+    return node
 
 
 def gru(

@@ -16,7 +16,7 @@ from onegru.formats.onnx.validate import Source, replace_nodes
 from onegru.formats.onnx.values import names_in
 from onegru.fusion.fuse import fuse_flow
 from onegru.fusion.search import Progress, Search
-from onegru.operators.onnx import OLDEST_OPSET
+from onegru.operators.onnx import AUGRU_OPSET, OLDEST_OPSET
 
 
 def fuse_model(source: Source, model: ModelProto, progress: Progress | None = None) -> Search:
@@ -25,6 +25,8 @@ def fuse_model(source: Source, model: ModelProto, progress: Progress | None = No
     search = Search(names_in(model), source.name, progress=progress, opset=opset)
     if opset < OLDEST_OPSET:
         return search
+    if opset < AUGRU_OPSET:
+        search.allows = lambda cell: f"an AUGRU needs opset {AUGRU_OPSET} or later" if cell.attention else ""
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
     fuse_flow(flow, search)
     if search.fused:

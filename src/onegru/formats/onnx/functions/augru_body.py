@@ -1,9 +1,8 @@
 """The function of an AUGRU node in ONNX operators: a Scan for each direction.
 
-A function has a Scan for each direction. The operators exist in every opset from 9 on, and the types follow
-the inputs. ONNX functions cannot depend on which inputs or attributes a node has, so there is one function
-for each case. Each has its own domain: ONNX Runtime 1.25 confuses functions that differ only in their
-overloads.
+The types follow the inputs. ONNX functions cannot depend on which inputs or attributes a node has, so there
+is one function for each case. Each has its own domain: ONNX Runtime 1.25 confuses functions that differ only
+in their overloads.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import numpy as np
 import onnx
 from onnx import FunctionProto, NodeProto, ValueInfoProto
 
-from onegru.core.dtypes import numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import reversed_directions
 from onegru.formats.onnx.gru_step import gru_step
@@ -26,29 +24,24 @@ from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, AUGRU_OPSET
 
 #: Optional inputs, and the optional output: the last one, because only trailing outputs can be missing.
 OPTIONAL = (*(port.name for port in AUGRU.inputs if not port.required), AUGRU.outputs[-1].name)
-#: From this opset on, one function serves every element type: CastLike converts constants to the type of X.
-CASTS_LIKE = 15
 
 
 def augru_function(
     attributes: Mapping[str, object],
     opset: int,
     given: Collection[str] = OPTIONAL,
-    dtype: str | None = None,
     domain: str = AUGRU_DOMAINS[0],
 ) -> FunctionProto:
     """The function `AUGRU` for nodes with these attributes and inputs."""
     values = read_attributes(AUGRU, attributes)
     if opset < AUGRU_OPSET:
-        raise SpecError.of("opset", f"{opset}; must be at least {AUGRU_OPSET} for the Scan in {AUGRU}")
-    if dtype is None and opset < CASTS_LIKE:
-        raise SpecError.of("dtype", f"None; must be given below opset {CASTS_LIKE}, which added CastLike")
+        raise SpecError.of("opset", f"{opset}; must be at least {AUGRU_OPSET} for {AUGRU}")
     for name in given:
         if name not in OPTIONAL:
             raise SpecError(f"given: {name!r}; must be one of {', '.join(OPTIONAL)}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # shown when a node is read
-        nodes = _Writer(opset, dtype, values, given).written()
+        nodes = _Writer(opset, values, given).written()
     function = onnx.helper.make_function(
         domain,
         AUGRU.name,
@@ -66,11 +59,8 @@ def augru_function(
 class _Writer:
     """Builds the nodes of a function."""
 
-    def __init__(
-        self, opset: int, dtype: str | None, values: Mapping[str, Any], given: Collection[str]
-    ) -> None:
+    def __init__(self, opset: int, values: Mapping[str, Any], given: Collection[str]) -> None:
         self.opset = opset
-        self.dtype = dtype
         self.given = given
         # Axes of X, A and Y. Nothing is transposed, because Scan has axes.
         self.time, self.batch = (1, 0) if values["layout"] == 1 else (0, 1)
@@ -116,9 +106,8 @@ class _Writer:
         """Add a scalar constant with the type of X, outside of all subgraphs."""
         if value not in self.numbers:
             inside, self.nodes = self.nodes, self.constants
-            array = np.array(value, numpy_dtype(self.dtype or "float32"))
-            constant = self.new("Constant", value=onnx.numpy_helper.from_array(array))
-            self.numbers[value] = constant if self.dtype is not None else self.new("CastLike", constant, "X")
+            constant = self.new("Constant", value=onnx.numpy_helper.from_array(np.array(value, "float32")))
+            self.numbers[value] = self.new("CastLike", constant, "X")
             self.nodes = inside
         return self.numbers[value]
 
@@ -129,8 +118,6 @@ class _Writer:
 
     def unsqueezed(self, value: str, axis: int) -> str:
         """Insert an axis of size 1."""
-        if self.opset < 13:
-            return self.new("Unsqueeze", value, axes=[axis])
         return self.new("Unsqueeze", value, self.integers([axis]))
 
     def matrix(self, *parts: str) -> str:
