@@ -60,7 +60,7 @@ def test_the_table(cli: Cli) -> None:
     result = run(cli)
     lines = [line.split() for line in result.out.splitlines()]
     assert ["feature", "good", "bad", "shy", "mad"] in lines
-    assert ["everything", "as", "usual", "1", "1", "1r", "1c"] in lines
+    assert ["no", "unusual", "feature", "1", "1", "1r", "1c"] in lines
     assert ["clip", "reached", "1", "1d", "1r", "1"] in lines
     assert ["all", "cases", "2", "1", "1d", "2r", "1", "1c"] in lines
     assert "  1 differed: Y beyond the tolerance (gru_14__clip_reached)\n" in result.out

@@ -557,7 +557,7 @@ def test_what_a_keras_model_holds_beside_its_grus_is_named(cli: Cli) -> None:
     write_h5(
         Path("m.h5"), keras_model(entry("in", "InputLayer"), gru, entry("out", "Dense")), tensors, "3.9.0"
     )
-    cli("convert", "m.h5", "m.onnx").refused("by 'out', a Dense; say with nodes (--node NAME)")
+    cli("convert", "m.h5", "m.onnx").refused("'out' is a Dense; say with nodes (--node NAME)")
     assert not Path("m.onnx").exists()
     assert "not part of a GRU here: out\n" in cli("convert", "m.h5", "m.onnx", "--node", "rnn").out
     asked = cli("convert", "m.h5", "m.onnx", "--node", "rnn", "--overwrite", "--json").document()
