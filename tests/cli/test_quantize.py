@@ -69,8 +69,8 @@ def test_bench_times_onnxruntime_on_float32_weights_too(cli: Cli, tmp_path: Path
     options = ["--random", "0", "--rounds", "1"]
     said = cli("bench", str(target), *options)
     assert said.code == 0 and "onnxruntime's time with float32 weights is " in said.out
-    assert "--weight-storage int8 computes with them" in said.out
+    assert "add --weight-storage int8 to compute with them" in said.out
     said = cli("bench", str(target), "--weight-storage", "int8", *options)
-    assert said.code == 0 and "computes with them" not in said.out
+    assert said.code == 0 and "to compute with them" not in said.out
     said = cli("bench", str(source), *options)
     assert said.code == 0 and "float32 weights" not in said.out and "int8" not in said.out

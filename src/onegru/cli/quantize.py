@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,6 +28,7 @@ from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
+from onegru.formats.opened import Opened
 from onegru.models.load import load
 from onegru.models.model import Model
 from onegru.quantization.quantize import quantize
@@ -114,18 +114,18 @@ def quantize_command(
         refuse({"--column": columns, "--axes": axes, "--rows": rows}, "without --samples")
     elif inputs:
         raise SpecError.of("--samples", "has no effect with --input; remove one of them")
-    opened(source, target, [".onnx", ".xml"], overwrite)
+    file = opened(source, target, [".onnx", ".xml"], overwrite)
     given: list[dict[str, Array]] | None = None
     words = "random inputs, which are not representative; pass your inputs with -i or --samples"
     if inputs:
-        values, _ = gather_inputs(load(source), inputs, None, dims or [], default_dim, draws=False)
+        values, _ = gather_inputs(load(file), inputs, None, dims or [], default_dim, draws=False)
         given, words = [values], "the inputs given"
     elif samples:
-        given = _read(source, samples, columns, axes, rows)
+        given = _read(file, samples, columns, axes, rows)
         words = f"the first {count(len(given), 'row')} of {', '.join(samples)}"
     with ProgressBar(f"quantizing {source.name}") as watch:
         found = quantize(
-            source,
+            file,
             given,
             target,
             min_snr_db=min_snr_db,
@@ -145,7 +145,7 @@ def quantize_command(
 
 
 def _read(
-    source: Path,
+    source: Opened,
     samples: list[str],
     columns: list[str] | None,
     axes: list[str] | None,

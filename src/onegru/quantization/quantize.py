@@ -138,24 +138,24 @@ def quantize(
         made = source if isinstance(source, GRU | Stack | Model) else load(source)
     else:
         Check(tolerance=tolerance)
-        source = _check_files(source, target, opset)
+        source = _opened(source, target, opset)
         made = load(source)
     subject = quantization_target(made, samples, dims or {}, seed, group, wanted)
     order = [word for word in MODES if word in modes or word == EXACT]
     report = Measurement(subject, progress).report(mode, min_snr_db, order)
     if target is None:
         return report
-    assert isinstance(source, str | os.PathLike)
+    assert isinstance(source, Opened)
     first = Check(subject.samples[0] if samples is not None else None, dims, seed, tolerance)
     names = _names_in_int8(report, min_snr_db) if report.grus else None
-    written = _written(open_model("source", source), target, first, opset, names, group)
+    written = _written(source, target, first, opset, names, group)
     return dataclasses.replace(report, written=written)
 
 
-def _check_files(
+def _opened(
     source: str | os.PathLike[str] | GRU | Stack | Model, target: str | os.PathLike[str], opset: int | None
-) -> str | os.PathLike[str]:
-    """Check that a target can be written for a source."""
+) -> Opened:
+    """Open a source, and check that the target can be written for it."""
     if isinstance(source, GRU | Stack | Model):
         raise SpecError.of("target", "has no effect with a model or layers in memory; remove it")
     file = open_model("source", source)
@@ -163,7 +163,7 @@ def _check_files(
     as_target(file, target, ".xml" if is_ir else ".onnx")
     if is_ir and opset is not None:
         raise SpecError.of("opset", f"{opset}; has no effect, because {file} is an OpenVINO IR; remove it")
-    return source
+    return file
 
 
 def _checked_modes(
