@@ -211,3 +211,13 @@ def test_named_files_exist(path: Path) -> None:
     for name in re.findall(pattern, text):
         if "<" not in name:
             assert list(ROOT.glob(name)), name
+
+
+def test_the_data_paths_name_functions_that_exist() -> None:
+    page = (ROOT / "docs" / "development" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z_/]+\.py)` \| (`\w+`(?:, `\w+`)*) \|", page, re.MULTILINE)
+    assert len(rows) > 30
+    for module, names in rows:
+        tree = ast.parse((ROOT / "src" / "onegru" / module).read_text(encoding="utf-8"))
+        defined = {item.name for item in tree.body if isinstance(item, ast.FunctionDef | ast.ClassDef)}
+        assert defined.issuperset(re.findall(r"\w+", names)), module
