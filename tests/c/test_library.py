@@ -46,7 +46,7 @@ def draw(*shape: int, dtype: str = "float32", seed: int = 3) -> Array:
 
 
 def c_layer(layer: onegru.GRU) -> Layer:
-    weight_storage, activation = layer._options.weight_storage, layer._options.activation_storage
+    weight_storage, activation = layer.engine_options.weight_storage, layer.engine_options.activation_storage
     return Layer.create(layer.spec, layer.weights, weight_storage, activation)
 
 

@@ -19,6 +19,7 @@ from onegru.conformance.expect import ROUNDOFF, problem_of
 from onegru.conformance.factors import APART, factors_of
 from onegru.core.activations import ACTIVATIONS
 from onegru.engines import reference
+from onegru.layers.call import apply
 from onegru.operators.schema import Operator
 from tests.support import oracle
 from tests.support.comparison import Arrays
@@ -155,7 +156,7 @@ def by_oracle(case: Case) -> Arrays:
 @pytest.mark.parametrize("case", SOME, ids=lambda case: case.name)
 def test_layers_keep_within_the_tolerance(case: Case) -> None:
     layer = onegru.GRU.from_canonical(case.lowered.spec, case.lowered.weights)
-    got = layer._apply(case.lowered.ports, case.inputs, dict.fromkeys(case.outputs))
+    got = apply(layer, case.lowered.ports, case.inputs, dict.fromkeys(case.outputs))
     for name in case.outputs:
         off = np.abs(got[name].astype(np.float64) - case.expected[name])
         finite = np.isfinite(case.expected[name])
@@ -178,7 +179,7 @@ def test_any_order_of_sums_keeps_within_the_tolerance(order: int) -> None:
         inputs["X"], inputs["W"] = inputs["X"][..., places], inputs["W"][..., places]
         weights = case.lowered.weights
         layer = onegru.GRU.from_canonical(spec, onegru.Weights(weights.W[..., places], weights.R, weights.B))
-        got = layer._apply(case.lowered.ports, inputs, dict.fromkeys(case.outputs))
+        got = apply(layer, case.lowered.ports, inputs, dict.fromkeys(case.outputs))
         for name in case.outputs:
             off = np.abs(got[name] - case.expected[name])
             share = off[off > 0] / case.tolerance[name][off > 0]

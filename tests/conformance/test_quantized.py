@@ -21,6 +21,7 @@ from onegru.conformance.expect import Expectation
 from onegru.conformance.files import case_files, fed_inputs, onnx_model
 from onegru.conformance.storage import STORAGES, expect_on_grid
 from onegru.core.dtypes import Array
+from onegru.layers.call import apply
 from tests.support.comparison import assert_bits
 
 from .test_cases import by_oracle
@@ -221,7 +222,7 @@ def test_a_case_catches_it(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def gru_of(case: Case, inputs: Any) -> dict[str, Array]:
     """The node alone on other inputs."""
     layer = onegru.GRU.from_canonical(case.lowered.spec, case.lowered.weights)
-    return dict(layer._apply(case.lowered.ports, inputs, dict.fromkeys(case.outputs)))
+    return dict(apply(layer, case.lowered.ports, inputs, dict.fromkeys(case.outputs)))
 
 
 @pytest.mark.parametrize("case", ROUNDED, ids=ids)

@@ -14,7 +14,6 @@ import pytest
 
 import onegru
 from onegru import _native
-from onegru.layers.gru import native_of
 from tests.support.cases import DTYPES
 from tests.support.machine.processes import run_python, run_threads
 
@@ -22,7 +21,7 @@ SIZES = [64, 65, 72, 79, 80, 96, 100, 127, 128, 129, 160, 200, 255, 256, 257]
 
 
 def native(layer: onegru.GRU) -> _native.Layer:
-    found = native_of(layer)
+    found = layer.prepared_engine.native
     assert found is not None
     return found
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import onegru
 from onegru import execution_provider
 from onegru.formats.onnx.functions.augru import add_augru_functions
+from onegru.layers.call import apply
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import AUGRU
 from tests.runtimes.test_execution_provider import CPU, run, session
@@ -52,7 +53,7 @@ def test_one_node_has_the_bits_of_a_layer(case: Case, constant_weights: bool, en
     lowered = lower(AUGRU, case.attributes, *(case.inputs[name] for name in "WRB"))
     layer = onegru.GRU.from_canonical(lowered.spec, lowered.weights, engine=engine)
     given = {name: case.inputs[name] for name in ("X", "sequence_lens", "initial_h", "A")}
-    wanted = layer._apply(lowered.ports, given, {"Y": None, "Y_h": None}).values()
+    wanted = apply(layer, lowered.ports, given, {"Y": None, "Y_h": None}).values()
     for got, want in zip(run(opened, feeds), wanted, strict=True):
         assert same_bits(got, want), (case, got, want)
 

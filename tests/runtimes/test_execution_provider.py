@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import onegru
 from onegru import execution_provider
+from onegru.layers.call import apply
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import gru_version
 from onegru.runtimes import execution_provider as own_module
@@ -84,7 +85,7 @@ def test_one_node_has_the_bits_of_the_function(case: Case, constant_weights: boo
         lowered = lower(operator, case.attributes, W, R, B)
         layer = onegru.GRU.from_canonical(lowered.spec, lowered.weights, engine="reference")
         given = {name: case.inputs[name] for name in ("X", "sequence_lens", "initial_h")}
-        wanted = tuple(layer._apply(lowered.ports, given, {"Y": None, "Y_h": None}).values())
+        wanted = tuple(apply(layer, lowered.ports, given, {"Y": None, "Y_h": None}).values())
     for got, want in zip(run(opened, feeds), wanted, strict=True):
         assert same_bits(got, want), (case, got, want)
 

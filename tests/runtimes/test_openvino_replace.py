@@ -19,7 +19,6 @@ from openvino import opset15, opset16
 import onegru
 import onegru.runtimes.openvino_replace as openvino_replace
 from onegru import SpecError, SpecWarning
-from onegru.layers.gru import native_of
 from tests.support.cases import Case, openvino_cases
 from tests.support.comparison import same_bits
 from tests.support.files import openvino_models as models
@@ -606,7 +605,7 @@ def run_in_pool(rows: int, hidden: int, threads: int) -> list[int]:
 
     callback = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p, ctypes.c_size_t] * 2)(run_tasks)
     layer = onegru.GRU(*(draw(1, 3 * hidden, size) for size in (4, hidden)))
-    native = native_of(layer)
+    native = layer.prepared_engine.native
     assert native is not None
     native.set_name("large pool")
     functions = ctypes.cast(onegru._native.graph_api(), ctypes.POINTER(ctypes.c_void_p))

@@ -36,7 +36,8 @@ def integer(name: str, value: object, least: int | None = None, most: int | None
         or (most is not None and int(value) > most)
     ):
         must = "an integer" if least is None else f"an integer, at least {least}"
-        must = must if most is None else f"an integer, {least}…{most}"
+        if least is not None and most is not None:
+            must = f"{least} or {most}" if most == least + 1 else f"an integer, {least}…{most}"
         raise SpecError.of(name, f"{shown(value)}; must be {must}")
     return int(value)
 

@@ -15,7 +15,8 @@ from onegru.dataflow.kinks import Kinks
 from onegru.dataflow.operator import Op, Shape, Size
 from onegru.dataflow.table import LargeResultError, UnknownOpError, operator_of
 from onegru.dataflow.table import evaluate as value_of
-from onegru.layers.gru import GRU, apply
+from onegru.layers.call import apply
+from onegru.layers.gru import GRU
 from onegru.operators.lowering import lower
 from onegru.operators.openvino import CELLS
 from onegru.operators.schema import WEIGHTS, Port

@@ -15,7 +15,8 @@ from onegru.core.arguments import integer
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.spec import Direction
-from onegru.layers.gru import GRU, apply, present
+from onegru.layers.call import apply
+from onegru.layers.gru import GRU, present
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import gru_version
 from onegru.operators.openvino import AUGRU_CELL, AUGRU_SEQUENCE, GRU_CELL, GRU_SEQUENCE

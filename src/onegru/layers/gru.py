@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from onegru import _native
-from onegru.core.arguments import shown
-from onegru.core.dtypes import Array, as_array_of, as_float_array, as_lengths, numpy_dtype
+from onegru.core.arguments import integer, shown
+from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
-from onegru.core.shapes import arrange, check_shape, empty, output, overlap
 from onegru.core.spec import Attention, Direction, Spec, Weights, attention_of
-from onegru.engines.interface import Engine, EngineOptions, Problem
+from onegru.engines.interface import Engine, EngineOptions
 from onegru.engines.select import engine_options, make_engine
+from onegru.layers.call import apply, attention_ports
 from onegru.layers.stream import Stream
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import NEWEST
@@ -173,15 +172,14 @@ class GRU(_native.Caller):
         return layer
 
     def _prepare(self, spec: Spec, weights: Weights, options: EngineOptions, layout: int) -> None:
-        layout = check_layout(layout)
+        layout = integer("layout", layout, 0, 1)
         made = make_engine(options, spec, weights)
         # Before anything is set, as it refuses to be initialised twice.
         super().__init__(made.native, layout)
         self._layout = layout
         self._spec = spec
-        self._options = options
-        self._engine: Engine = made
-        self._dtype = numpy_dtype(spec.dtype)
+        self.engine_options = options
+        self.prepared_engine: Engine = made
 
     @property
     def spec(self) -> Spec:
@@ -201,22 +199,22 @@ class GRU(_native.Caller):
     @property
     def weights(self) -> Weights:
         """Its weights, restored from the form that the engine keeps."""
-        return self._engine.weights
+        return self.prepared_engine.weights
 
     @property
     def weight_storage(self) -> str:
         """The type that W and R are kept in."""
-        return self._options.weight_storage or self._spec.dtype
+        return self.engine_options.weight_storage or self._spec.dtype
 
     @property
     def activation_storage(self) -> str | None:
         """Type that activations are rounded to with int8 weights; None with other weights."""
-        return self._options.activation_storage
+        return self.engine_options.activation_storage
 
     @property
     def flush_subnormals(self) -> bool:
         """Whether each new state that is almost 0 counts as 0."""
-        return self._options.flush_subnormals
+        return self.engine_options.flush_subnormals
 
     @property
     def layout(self) -> int:
@@ -226,7 +224,7 @@ class GRU(_native.Caller):
     @property
     def engine(self) -> str:
         """The name of the engine that runs it."""
-        return self._engine.name
+        return self.prepared_engine.name
 
     def __repr__(self) -> str:
         spec = self._spec
@@ -239,7 +237,7 @@ class GRU(_native.Caller):
             "engine": self.engine,
             "layout": self._layout,
             **present(
-                weight_storage=self._options.weight_storage,
+                weight_storage=self.engine_options.weight_storage,
                 activation_storage=self.activation_storage,
                 flush_subnormals=self.flush_subnormals or None,
             ),
@@ -258,10 +256,10 @@ class GRU(_native.Caller):
         return layer_card(self._spec, facts, self.weight_storage)
 
     def __getstate__(self) -> Any:
-        return state_of(self, ("_spec", "_options", "_engine", "_dtype", "_layout"))
+        return state_of(self, ("_spec", "engine_options", "prepared_engine", "_layout"))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        make = partial(type(self).from_canonical, layout=self._layout, **self._options._asdict())
+        make = partial(type(self).from_canonical, layout=self._layout, **self.engine_options._asdict())
         return (make, (self._spec, self.weights), self.__getstate__())
 
     def run(
@@ -302,13 +300,12 @@ class GRU(_native.Caller):
         )
         if plain is not None:
             return plain
-        ports = self._ports(layout, attention)
         values = {"X": X, "initial_h": initial_h, "sequence_lens": sequence_lens, "attention": attention}
         if out is None:
             out = (None, None)
         elif not isinstance(out, tuple) or len(out) != 2:
             raise SpecError.of("out", f"{type(out).__name__}; must be a tuple (Y, Y_h)")
-        outputs = self._apply(ports, values, {"Y": out[0], "Y_h": out[1]})
+        outputs = apply(self, self._ports(layout, attention), values, {"Y": out[0], "Y_h": out[1]})
         return outputs["Y"], outputs["Y_h"]
 
     if TYPE_CHECKING:  # at run time the native base class has it
@@ -339,23 +336,10 @@ class GRU(_native.Caller):
             SpecError: an argument is invalid.
         """
         values = {"X": X, "initial_h": initial_h, "sequence_lens": sequence_lens, "attention": attention}
-        return self._trace(self._ports(layout, attention), values)
-
-    def _trace(
-        self, ports: Sequence[Port], values: Mapping[str, object], name: str = "", source: str = ""
-    ) -> GateTrace:
-        """The gates of a call through the ports of an operator, by its names. Raises as `_apply` does."""
         from onegru.layers.gates.data import gates_of
         from onegru.layers.gates.trace import GateTrace
 
-        inputs, sizes = self._inputs(ports, values, strict_types=False)
-        Y = empty("Y", tuple(sizes[axis] for axis in CANONICAL_AXES["Y"]), self._dtype)
-        self._run(inputs, {"Y": Y})
-        problem = _problem(inputs, {"Y": Y})
-        if self.weight_storage != self._spec.dtype:
-            source = ", ".join(filter(None, (source, f"weights in {self.weight_storage}")))
-        storages = self._options.weight_storage, self.activation_storage
-        return gates_of(GateTrace, self._spec, self.weights, storages, problem, name, source)
+        return gates_of(GateTrace, self, self._ports(layout, attention), values)
 
     def with_storage(self, weight_storage: str | None, activation_storage: str | None = None) -> GRU:
         """Return the layer with its weights stored in another type.
@@ -368,7 +352,7 @@ class GRU(_native.Caller):
             SpecError: an argument is invalid, or the layer is not float32.
         """
         options = engine_options(
-            self._options.engine, weight_storage, activation_storage, self.flush_subnormals
+            self.engine_options.engine, weight_storage, activation_storage, self.flush_subnormals
         )
         return GRU.from_canonical(self._spec, self.weights, layout=self._layout, **options._asdict())
 
@@ -380,85 +364,11 @@ class GRU(_native.Caller):
         """
         return Stream(self, batch_size)
 
-    def _apply(
-        self,
-        ports: Sequence[Port],
-        values: Mapping[str, object],
-        outputs: Mapping[str, Array | None],
-        *,
-        strict_types: bool = False,
-    ) -> dict[str, Array]:
-        """Run the layer through the ports of an operator, with its names and axes."""
-        inputs, sizes = self._inputs(ports, values, strict_types)
-        arrays: dict[str, Array] = {}
-        views: dict[str, Array] = {}
-        for port in ports:
-            if port.role in ("Y", "Y_h") and port.name in outputs:
-                shape = tuple(sizes[axis] for axis in port.axes)
-                array = output(outputs[port.name], shape, self._dtype, port.name)
-                arrays[port.name] = array
-                # As a plain array: an engine looks at memory, and a memory map is as good as any.
-                views[port.role] = arrange(np.asarray(array), port.axes, CANONICAL_AXES[port.role])
-        self._run(inputs, views)
-        return arrays
-
     def _ports(self, layout: int | None, attention: object) -> list[Port]:
         """The inputs and outputs of a call."""
-        layout = check_layout(self._layout if layout is None else layout)
+        layout = self._layout if layout is None else integer("layout", layout, 0, 1)
         ports = [port for port in NEWEST.ports(layout) if port.role in CANONICAL_AXES]
-        if self._spec.attention:
-            rank = 2 if attention is None else as_float_array("attention", attention).ndim
-            ports.append(Port("attention", "A", ("BT" if layout else "TB") + "1" * (rank == 3)))
-        elif attention is not None:
-            raise SpecError.of("attention", "given; must be None, as the layer was made without attention")
-        return ports
-
-    def _inputs(
-        self, ports: Sequence[Port], values: Mapping[str, object], strict_types: bool
-    ) -> tuple[dict[str, Array], dict[str, int]]:
-        """The inputs in canonical form, by role, and the sizes of all axes. Arguments as for `_apply`."""
-        spec = self._spec
-        sizes = {"D": spec.num_directions, "H": spec.hidden_size, "I": spec.input_size, "T": 1}
-        if any("T" in port.axes for port in ports if port.role == "X"):
-            del sizes["T"]
-        inputs: dict[str, Array] = {}
-        for port in ports:
-            if port.role in ("X", "initial_h", "sequence_lens", "A"):
-                array = self._input(port, values.get(port.name), sizes, strict_types)
-                if array is not None:
-                    inputs[port.role] = arrange(array, port.axes, CANONICAL_AXES[port.role])
-        return inputs, sizes
-
-    def _input(self, port: Port, value: object, sizes: dict[str, int], strict_types: bool) -> Array | None:
-        if value is None:
-            if port.required:
-                raise SpecError(f"{port.name}: missing; must be given")
-            return None
-        if port.role == "sequence_lens":
-            lengths = as_lengths(port.name, value, port.types if strict_types else None)
-            check_shape(port.name, lengths.shape, port.axes, sizes)
-            wrong = lengths[(lengths < 0) | (lengths > sizes["T"])]
-            if wrong.size:
-                raise SpecError(f"{port.name}: {wrong[0]}; must be in 0…seq_length = 0…{sizes['T']}")
-            return lengths.astype(np.intp)
-        array = as_array_of(self._spec.dtype, port.name, value)
-        check_shape(port.name, array.shape, port.axes, sizes)
-        return array
-
-    def _run(self, inputs: Mapping[str, Array], views: Mapping[str, Array]) -> None:
-        """Run the engine; through a copy where an output overlaps an input."""
-        Y, Y_h = views.get("Y"), views.get("Y_h")
-        if Y is not None and Y_h is not None and overlap(Y, Y_h):
-            raise SpecError.of("out", "Y and Y_h overlap; must not")
-        fresh = {
-            role: np.empty(view.shape, view.dtype)
-            for role, view in views.items()
-            if any(np.may_share_memory(view, array) for array in inputs.values())
-        }
-        written = {**views, **fresh}
-        self._engine.run(_problem(inputs, written))
-        for role, array in fresh.items():
-            views[role][...] = array
+        return ports + attention_ports(self._spec, attention, "BT" if layout else "TB")
 
 
 _native.describe_call(
@@ -468,49 +378,6 @@ _native.describe_call(
 )
 
 
-def _problem(inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Problem:
-    """The call with these inputs and outputs, by role."""
-    return Problem(
-        X=inputs["X"],
-        initial_h=inputs.get("initial_h"),
-        sequence_lens=inputs.get("sequence_lens"),
-        attention=inputs.get("A"),
-        Y=outputs.get("Y"),
-        Y_h=outputs.get("Y_h"),
-    )
-
-
-def native_of(layer: GRU) -> _native.Layer | None:
-    """The layer in native code; None where another engine runs it."""
-    return layer._engine.native
-
-
 def present(**attributes: object) -> dict[str, object]:
     """The attributes that are given: those that are not None."""
     return {name: value for name, value in attributes.items() if value is not None}
-
-
-def check_layout(layout: object) -> int:
-    """A layout."""
-    if isinstance(layout, bool) or not isinstance(layout, int | np.integer) or layout not in (0, 1):
-        raise SpecError.of("layout", f"{shown(layout)}; must be 0 or 1")
-    return int(layout)
-
-
-def apply(
-    layer: GRU,
-    ports: Sequence[Port],
-    values: Mapping[str, object],
-    outputs: Mapping[str, Array | None],
-    *,
-    strict_types: bool = False,
-) -> dict[str, Array]:
-    """Run a layer through the ports of an operator, as `GRU._apply` says."""
-    return layer._apply(ports, values, outputs, strict_types=strict_types)
-
-
-def canonical_inputs(
-    layer: GRU, ports: Sequence[Port], values: Mapping[str, object]
-) -> tuple[dict[str, Array], dict[str, int]]:
-    """The inputs of a call in canonical form, by role, and the sizes of all axes."""
-    return layer._inputs(ports, values, False)

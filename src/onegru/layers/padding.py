@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from onegru.core.arguments import shown
+from onegru.core.arguments import integer, shown
 from onegru.core.dtypes import Array, as_lengths, contiguous, refuse_grad
 from onegru.core.errors import SpecError
 from onegru.core.shapes import check_shape, empty
 from onegru.core.tensors import as_tensor
 from onegru.core.wording import count
-from onegru.layers.gru import check_layout
 
 
 def pad(sequences: Sequence[ArrayLike] | Any, *, layout: int = 0) -> tuple[Array, Array]:
@@ -35,7 +34,7 @@ def pad(sequences: Sequence[ArrayLike] | Any, *, layout: int = 0) -> tuple[Array
     Raises:
         SpecError: an argument is invalid.
     """
-    layout = check_layout(layout)
+    layout = integer("layout", layout, 0, 1)
     X, lengths = _unpacked(sequences) if hasattr(sequences, "batch_sizes") else _side_by_side(sequences)
     return (contiguous(X.swapaxes(0, 1)) if layout else X), lengths
 

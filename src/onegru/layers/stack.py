@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from onegru.core.arguments import integer
 from onegru.core.dtypes import Array, as_float_array
 from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
-from onegru.core.shapes import arrange, side_by_side
+from onegru.core.shapes import arrange, output, side_by_side
 from onegru.core.wording import count
-from onegru.layers.gru import GRU, check_layout
-from onegru.layers.stream import Stream, load_states, save_states, state_in, write_out
+from onegru.layers.gru import GRU
+from onegru.layers.stream import Stream, load_states, save_states
 
 if TYPE_CHECKING:
     from onegru.layers.gates.trace import GateTrace
@@ -64,7 +65,7 @@ class Stack:
                     f"layers[{index}]: layout {above.layout}; must be {below.layout}, as below, or the "
                     "stack be given a layout"
                 )
-        self._layout = self._layers[0].layout if layout is None else check_layout(layout)
+        self._layout = self._layers[0].layout if layout is None else integer("layout", layout, 0, 1)
 
     @property
     def layers(self) -> tuple[GRU, ...]:
@@ -130,7 +131,7 @@ class Stack:
             last.append(Y_h)
             return Y
 
-        Y = self._through(run, X, initial_h, sequence_lens, layout)
+        Y = through(self, run, X, initial_h, sequence_lens, layout)
         return Y, tuple(last)
 
     def trace(
@@ -158,46 +159,8 @@ class Stack:
             traces.append(layer.trace(Y, layout=layout, **arguments))
             return arrange(traces[-1].h, "TDBH", "BTDH" if layout else "TDBH")
 
-        self._through(run, X, initial_h, sequence_lens, layout)
+        through(self, run, X, initial_h, sequence_lens, layout)
         return tuple(traces)
-
-    def _through(
-        self, run: Callable[..., Array], X: ArrayLike, initial_h: Any, sequence_lens: Any, layout: int | None
-    ) -> Array:
-        """Run all layers by `run`, which takes a layer and the arguments of a call, and gives Y."""
-        layout = self._layout if layout is None else check_layout(layout)
-        states = self._states(initial_h, layout)
-        Y = X
-        for index, (layer, state) in enumerate(zip(self._layers, states, strict=True)):
-            if index:
-                Y = side_by_side(np.asarray(Y), layout)
-            try:
-                Y = run(layer, Y, initial_h=state, sequence_lens=sequence_lens, layout=layout)
-            except SpecError as error:
-                raise SpecError(
-                    f"layer {index}: {error}" if len(self) > 1 else str(error), error.argument
-                ) from error.__cause__
-        return np.asarray(Y)
-
-    def _states(self, initial_h: Any, layout: int) -> Sequence[Any]:
-        if initial_h is None:
-            return (None,) * len(self)
-        if isinstance(initial_h, list | tuple):
-            if len(initial_h) != len(self):
-                raise SpecError.of(
-                    "initial_h", f"{count(len(initial_h), 'array')}; must be {len(self)}, one for each layer"
-                )
-            return initial_h
-        array = as_float_array("initial_h", initial_h)
-        counts = [layer.spec.num_directions for layer in self._layers]
-        if array.ndim != 3 or len(array) != sum(counts):
-            raise SpecError.of(
-                "initial_h",
-                f"shape {list(array.shape)}; must be [{sum(counts)}, batch_size, hidden_size], or "
-                "one array for each layer",
-            )
-        states = np.split(array, np.cumsum(counts)[:-1])
-        return [state.swapaxes(0, 1) for state in states] if layout else states
 
     def stream(self, batch_size: int = 1) -> StackStream:
         """Create a stream of `batch_size` rows through forward layers.
@@ -308,14 +271,17 @@ class StackStream:
         """`take` layer after layer; all states are restored if a layer, or Ctrl-C, ends it midway."""
         # A stream that fails stays where it was, so the last one has moved only if `out` is refused.
         moving = self._streams[:-1] if out is None else self._streams
-        before = [state_in(stream).copy() for stream in moving]
+        before = [stream.state for stream in moving]
         try:
             for stream in self._streams:
                 x = take(stream, x)
-            return np.asarray(x) if out is None else write_out(self._streams[-1], np.asarray(x), out)
+            h = np.asarray(x)
+            if out is not None:
+                output(out, h.shape, h.dtype)[...] = h
+            return h if out is None else out
         except BaseException:
             for stream, state in zip(moving, before, strict=True):
-                state_in(stream)[...] = state
+                stream.state = state
             raise
 
 
@@ -328,6 +294,45 @@ def layers_of(source: GRU | Stack) -> Sequence[GRU]:
     raise SpecError.of("source", f"{type(source).__name__}; must be a GRU or a Stack")
 
 
-def through(stack: Stack, run: Callable[..., Array], X: ArrayLike, **arguments: Any) -> Array:
-    """Run all layers of a stack by `run`, which takes a layer and the arguments of a call, and gives Y."""
-    return stack._through(run, X, **arguments)
+def through(
+    stack: Stack,
+    run: Callable[..., Array],
+    X: ArrayLike,
+    initial_h: Any = None,
+    sequence_lens: Any = None,
+    layout: int | None = None,
+) -> Array:
+    """Run all layers of a stack by `run`, which takes a layer and the arguments of a call, and returns Y."""
+    layout = stack.layout if layout is None else integer("layout", layout, 0, 1)
+    states = _initial_states(stack, initial_h, layout)
+    Y = X
+    for index, (layer, state) in enumerate(zip(stack, states, strict=True)):
+        if index:
+            Y = side_by_side(np.asarray(Y), layout)
+        try:
+            Y = run(layer, Y, initial_h=state, sequence_lens=sequence_lens, layout=layout)
+        except SpecError as error:
+            place = f"layer {index}: " if len(stack) > 1 else ""
+            raise SpecError(f"{place}{error}", error.argument) from error.__cause__
+    return np.asarray(Y)
+
+
+def _initial_states(stack: Stack, initial_h: Any, layout: int) -> Sequence[Any]:
+    if initial_h is None:
+        return (None,) * len(stack)
+    if isinstance(initial_h, list | tuple):
+        if len(initial_h) != len(stack):
+            raise SpecError.of(
+                "initial_h", f"{count(len(initial_h), 'array')}; must be {len(stack)}, one for each layer"
+            )
+        return initial_h
+    array = as_float_array("initial_h", initial_h)
+    counts = [layer.spec.num_directions for layer in stack]
+    if array.ndim != 3 or len(array) != sum(counts):
+        raise SpecError.of(
+            "initial_h",
+            f"shape {list(array.shape)}; must be [{sum(counts)}, batch_size, hidden_size], or "
+            "one array for each layer",
+        )
+    states = np.split(array, np.cumsum(counts)[:-1])
+    return [state.swapaxes(0, 1) for state in states] if layout else states

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from onegru import _native
 from onegru.core.arguments import integer
-from onegru.core.dtypes import Array, as_array_of, as_float_array, numpy_dtype
+from onegru.core.dtypes import Array, as_float_array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
-from onegru.core.shapes import arrange, as_rows, check_shape, output
-from onegru.core.spec import Spec
-from onegru.engines.interface import Engine
-
-
-class Layer(Protocol):
-    """What a stream needs of a layer."""
-
-    _engine: Engine
-
-    @property
-    def spec(self) -> Spec:
-        """What it computes."""
+from onegru.core.shapes import as_rows, check_shape, output
+from onegru.engines.interface import Problem
+from onegru.layers.call import Layer, attention_ports, bind, execute
+from onegru.operators.schema import Port
 
 
 class Stream(_native.Stepper):
@@ -52,7 +43,7 @@ class Stream(_native.Stepper):
             raise SpecError.of(
                 "batch_size", f"{batch_size}; must be one whose state fits into memory"
             ) from error
-        stream = layer._engine.stream(state)
+        stream = layer.prepared_engine.stream(state)
         # Before anything is set, as it refuses to be initialised twice.
         super().__init__(stream.native)
         self._layer = layer
@@ -143,14 +134,12 @@ class Stream(_native.Stepper):
         out: Array | None = None,
     ) -> Array:
         """The general path of `step`, for arguments that the native fast path does not take."""
-        array = as_array_of(self._spec.dtype, "x", x)
-        B, H = self._shape
-        indices = None if rows is None else as_rows(rows, B)
-        sizes = {"B": B if indices is None else len(indices), "I": self._spec.input_size}
-        check_shape("x", array.shape, "BI", sizes)
-        scores = self._attention(attention, "B", sizes)
-        h = output(out, (sizes["B"], H), self._dtype)
-        self._run(array[None], None if scores is None else scores[None], indices, h[None, None])
+        indices = None if rows is None else as_rows(rows, self.batch_size)
+        n = self.batch_size if indices is None else len(indices)
+        ports = [Port("x", "X", "BI"), *attention_ports(self._spec, attention, "B")]
+        inputs, _ = bind(self._spec, ports, {"x": x, "attention": attention}, batch_size=n)
+        h = output(out, (n, self.hidden_size), self._dtype)
+        self._run(inputs, indices, h[None, None])
         return h
 
     def run(self, X: ArrayLike, *, attention: ArrayLike | None = None, out: Array | None = None) -> Array:
@@ -169,39 +158,19 @@ class Stream(_native.Stepper):
         """
         if (plain := self.try_run(X, attention, out)) is not None:
             return plain
-        array = as_array_of(self._spec.dtype, "X", X)
-        sizes = {"B": self._shape[0], "I": self._spec.input_size}
-        check_shape("X", array.shape, "TBI", sizes)
-        scores = self._attention(attention, "TB", sizes)
+        ports = [Port("X", "X", "TBI"), *attention_ports(self._spec, attention, "TB")]
+        values = {"X": X, "attention": attention}
+        inputs, sizes = bind(self._spec, ports, values, batch_size=self.batch_size)
         Y = output(out, (sizes["T"], *self._shape), self._dtype)
-        self._run(array, scores, None, Y[:, None])
+        self._run(inputs, None, Y[:, None])
         return Y
 
-    def _write(self, values: Array, out: Array) -> Array:
-        """Copy `values`, of the layer's type, to `out`, checked as by `step` and `run`."""
-        output(out, values.shape, self._dtype)[...] = values
-        return out
+    def _run(self, inputs: Mapping[str, Array], rows: Array | None, Y: Array) -> None:
+        def run(problem: Problem) -> None:
+            assert problem.Y is not None
+            self._stream.run(problem.X, problem.attention, rows, problem.Y)
 
-    def _attention(self, value: object, axes: str, sizes: dict[str, int]) -> Array | None:
-        if value is None:
-            if self._spec.attention:
-                raise SpecError.of("attention", "missing; must be given")
-            return None
-        if not self._spec.attention:
-            raise SpecError.of("attention", "given; must be None, as the layer was made without attention")
-        array = as_array_of(self._spec.dtype, "attention", value)
-        given = f"{axes}1" if array.ndim == len(axes) + 1 else axes
-        check_shape("attention", array.shape, given, sizes)
-        return arrange(array, given, axes)
-
-    def _run(self, X: Array, attention: Array | None, rows: Array | None, Y: Array) -> None:
-        Y = np.asarray(Y)  # as a plain array: a memory map is as good as any
-        target = Y
-        if np.may_share_memory(Y, X) or (attention is not None and np.may_share_memory(Y, attention)):
-            target = np.empty(Y.shape, Y.dtype)
-        self._stream.run(X, attention, rows, target)
-        if target is not Y:
-            Y[...] = target
+        execute(run, inputs, {"Y": Y})
 
 
 def save_states(path: str | os.PathLike[str], streams: Sequence[Stream]) -> None:
@@ -232,16 +201,3 @@ def load_states(path: str | os.PathLike[str], streams: Sequence[Stream]) -> None
         raise SpecError(f"{path}: has no state {missing[0]!r}; must hold {len(wanted)}, one for each layer")
     for stream, name in zip(streams, wanted, strict=True):
         stream.state = states[name]
-
-
-# What a stack's stream does with those of its layers.
-
-
-def state_in(stream: Stream) -> Array:
-    """The memory of its state."""
-    return stream._state
-
-
-def write_out(stream: Stream, values: Array, out: Array) -> Array:
-    """Copy `values` to `out`, checked as by `step` and `run`. Raises as they do."""
-    return stream._write(values, out)

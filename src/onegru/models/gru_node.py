@@ -18,7 +18,8 @@ from onegru.core.wording import count
 from onegru.drawing.card import card
 from onegru.engines.interface import EngineOptions
 from onegru.formats.graph import Graph, GruStep, Runner, TensorInfo
-from onegru.layers.gru import GRU, apply, canonical_inputs
+from onegru.layers.call import apply, bind
+from onegru.layers.gru import GRU
 from onegru.operators.lowering import Lowered, check_attributes, lower
 from onegru.operators.schema import WEIGHTS, Port
 
@@ -178,8 +179,11 @@ class GruNode:
             layer, lowered = self._make(tuple(arrays.get(name) for name in WEIGHTS))
         given = {name: arrays.get(name) for name in self._step.inputs if name not in WEIGHTS}
         self._add_state(given, layer)
+        from onegru.layers.gates.data import gates_of
+        from onegru.layers.gates.trace import GateTrace
+
         with prefixed_errors(self._place):
-            return layer._trace(_ports_of(lowered), given, self.name, source)
+            return gates_of(GateTrace, layer, _ports_of(lowered), given, self.name, source)
 
     def _repeat(self, layer: GRU, arrays: Mapping[str, Array]) -> Callable[[], dict[str, Array]]:
         """Return a function that runs another layer of the node's shapes, in any layout."""
@@ -187,7 +191,7 @@ class GruNode:
         assert lowered is not None
         given = {name: arrays.get(name) for name in self._step.inputs if name not in WEIGHTS}
         self._add_state(given, layer)
-        inputs, _ = canonical_inputs(layer, _ports_of(lowered), given)
+        inputs, _ = bind(layer.spec, _ports_of(lowered), given)
         names = {"A": "attention"}
         arguments: dict[str, Any] = {names.get(role, role): array for role, array in inputs.items()}
         wanted = [port.role for port in lowered.ports if port.name in self._step.outputs]

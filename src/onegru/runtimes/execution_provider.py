@@ -15,7 +15,8 @@ from onegru import _native
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import MissingExtraError, OneGRUError, SpecWarning, callers_level, needs_extra
 from onegru.engines.native import get_num_threads
-from onegru.layers.gru import GRU, apply
+from onegru.layers.call import apply
+from onegru.layers.gru import GRU
 from onegru.operators.lowering import lower
 from onegru.operators.onnx import OPERATORS
 from onegru.operators.schema import Operator

@@ -19,7 +19,8 @@ from onegru.core.dtypes import Array, as_array_of, as_float_array, bfloat16, con
 from onegru.core.errors import MissingExtraError, SpecError, SpecWarning
 from onegru.core.shapes import check_shape
 from onegru.core.spec import reversed_directions
-from onegru.layers.gru import GRU, apply
+from onegru.layers.call import apply
+from onegru.layers.gru import GRU
 from onegru.operators.attributes import check_names
 from onegru.operators.lowering import check_attributes, check_weights, lower
 from onegru.operators.openvino import OPERATORS

@@ -22,7 +22,8 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError, prefixed_errors
 from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.select import check_names
-from onegru.layers.gru import GRU, apply, native_of
+from onegru.layers.call import apply
+from onegru.layers.gru import GRU
 from onegru.operators.lowering import Lowered, check_attributes, lower
 from onegru.operators.openvino import ONLY_IN_MEMORY, OPERATORS, RANDOM
 from onegru.operators.schema import WEIGHTS, Operator
@@ -279,7 +280,7 @@ def load_operator() -> tuple[Any, str]:
 def _native_node(
     layer: GRU, name: str, operator: Operator, inputs: Mapping[str, Any], is_watched: bool
 ) -> Any:
-    native = native_of(layer)
+    native = layer.prepared_engine.native
     if native is None or (factory := _factory()) is None:
         return None
     native.set_name(name)

@@ -10,7 +10,8 @@ import numpy as np
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.shapes import side_by_side
-from onegru.layers.gru import GRU, apply
+from onegru.layers.call import apply
+from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.operators.onnx import NEWEST
 from onegru.scoring.columns import Field

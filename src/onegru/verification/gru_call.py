@@ -12,7 +12,8 @@ from onegru.core.compare import Agreement, agreement, beyond, nudged, rounding_e
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecWarning
 from onegru.core.spec import Spec, Weights
-from onegru.layers.gru import GRU, apply
+from onegru.layers.call import apply
+from onegru.layers.gru import GRU
 from onegru.models.gru_node import GruNode, ports_for, step_of
 from onegru.operators.lowering import lower
 from onegru.operators.schema import WEIGHTS, Operator, Port

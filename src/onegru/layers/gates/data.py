@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from onegru.core.arguments import integer, shown
-from onegru.core.dtypes import Array, as_array_of, as_lengths, group_size
+from onegru.core.dtypes import Array, as_array_of, as_lengths, group_size, numpy_dtype
 from onegru.core.errors import SpecError
-from onegru.core.shapes import check_shape
-from onegru.core.spec import Spec, Weights
+from onegru.core.shapes import check_shape, empty
+from onegru.core.spec import Spec
 from onegru.core.wording import count
 from onegru.engines import reference
-from onegru.engines.interface import Problem
 from onegru.engines.storage import planes_of
+from onegru.layers.call import Layer, bind, execute
+from onegru.operators.schema import CANONICAL_AXES, Port
 
 #: The arrays of [T, D, B, H], in the order of the equations.
 GATES = ("z", "r", "n", "h")
@@ -127,23 +128,28 @@ def matched(gates: Gates, row: int, against: Gates | None) -> list[tuple[Gates, 
 
 def gates_of(
     kind: type[_Gates],
-    spec: Spec,
-    weights: Weights,
-    storages: tuple[str | None, str | None],
-    problem: Problem,
-    *names: str,
+    layer: Layer,
+    ports: Sequence[Port],
+    values: Mapping[str, object],
+    name: str = "",
+    source: str = "",
 ) -> _Gates:
-    """The gates of a call that has been run, Y included."""
-    Y = problem.Y
-    assert Y is not None
+    """Run a layer through the ports of an operator, and return the gates."""
+    spec, options = layer.spec, layer.engine_options
+    inputs, sizes = bind(spec, ports, values)
+    Y = empty("Y", tuple(sizes[axis] for axis in CANONICAL_AXES["Y"]), numpy_dtype(spec.dtype))
+    problem = execute(layer.prepared_engine.run, inputs, {"Y": Y})
+    if options.weight_storage is not None:
+        source = ", ".join(filter(None, (source, f"weights in {options.weight_storage}")))
     T, D, B, H = Y.shape
     lengths = np.full(B, T) if problem.sequence_lens is None else problem.sequence_lens
     initial_h = np.zeros((D, B, H), Y.dtype) if problem.initial_h is None else problem.initial_h.copy()
     before = _before(spec, Y, initial_h, lengths)
     raw_z, z, r, n = (np.full_like(Y, np.nan) for _ in range(4))
-    split = reference.ReferenceWeights.split(weights, planes_of(storages[1]), group_size(storages[0]))
-    reference.trace(spec, split, problem, before, reference.Step(raw_z, z, r, n, Y))
-    return kind(spec, z, r, n, Y, initial_h, lengths, raw_z if spec.attention else None, *names)
+    planes, group = planes_of(options.activation_storage), group_size(options.weight_storage)
+    weights = reference.ReferenceWeights.split(layer.prepared_engine.weights, planes, group)
+    reference.trace(spec, weights, problem, before, reference.Step(raw_z, z, r, n, Y))
+    return kind(spec, z, r, n, Y, initial_h, lengths, raw_z if spec.attention else None, name, source)
 
 
 def join_runs(parts: Sequence[_Gates]) -> _Gates:
