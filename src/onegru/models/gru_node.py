@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from onegru.core.arguments import integer, shown
 from onegru.core.dtypes import Array, contiguous, numpy_dtype
-from onegru.core.errors import SpecError, SpecWarning, callers_level, prefixed_errors
+from onegru.core.errors import SpecError, prefixed_errors
 from onegru.core.pickling import state_of
 from onegru.core.shapes import check_shape
 from onegru.core.wording import count
@@ -20,7 +20,8 @@ from onegru.engines.interface import EngineOptions
 from onegru.formats.graph import Graph, GruStep, Runner, TensorInfo
 from onegru.layers.call import apply, bind
 from onegru.layers.gru import GRU
-from onegru.operators.lowering import Lowered, check_attributes, lower
+from onegru.layers.layer_cache import LayerCache, PackedLayer, Weights, pack
+from onegru.operators.lowering import check_attributes
 from onegru.operators.schema import WEIGHTS, Port
 
 if TYPE_CHECKING:
@@ -34,17 +35,13 @@ class GruNode:
         self, node: GruStep, place: str, options: EngineOptions, later: Callable[[], object] | None = None
     ) -> None:
         self._step = node
-        self._layer: GRU | None = None
+        self._packed: PackedLayer | None = None  # if the weights are constants
         self._has_own_state = False
         self._later = later
         self._place = place
         self._options = options
-        self._lowered: Lowered | None = None
-        self._weights: tuple[object, ...] = ()
-        self._is_fixed = False
-        # The computed weights of the last run, and their layer.
-        self._last: tuple[tuple[Array | None, ...], GRU, Lowered] | None = None
-        self._has_told = False
+        self._is_fixed = False  # whether every run uses these weights
+        self._cache = LayerCache()  # for computed weights
 
     @property
     def name(self) -> str:
@@ -65,7 +62,7 @@ class GruNode:
     def layer(self) -> GRU | None:
         """The node's layer; None if its weights are computed in each run."""
         self._prepare_now()
-        return self._layer
+        return None if self._packed is None else self._packed.layer
 
     @property
     def has_own_state(self) -> bool:
@@ -77,7 +74,8 @@ class GruNode:
     def weights(self) -> tuple[Array, ...]:
         """W, R and, if present, B, in the node's layout; empty if they are computed in each run."""
         self._prepare_now()
-        return tuple(np.asarray(array) for array in self._weights if array is not None)
+        weights = () if self._packed is None else self._packed.weights
+        return tuple(np.asarray(array) for array in weights if array is not None)
 
     def __repr__(self) -> str:
         return f"GruNode({self.name!r}, {self.operator}, {self.layer!r})"
@@ -112,46 +110,46 @@ class GruNode:
         if any(name in node.inputs and node.inputs[name] not in constants for name in WEIGHTS):
             check_attributes(node.operator, node.attributes, self._place)
             return
-        self._weights = self._weights_in(constants)
+        weights = self._weights_in(constants)
         options = self._options.for_node(self.name)
-        key = (options, str(node.operator), repr(sorted(node.attributes.items())), *map(id, self._weights))
+        key = (options, str(node.operator), repr(sorted(node.attributes.items())), *map(id, weights))
         twin = shared.setdefault(key, self)
-        if twin is self:
-            self._layer, self._lowered = self._make(self._weights)
-        else:
-            self._layer, self._lowered = twin._layer, twin._lowered
+        self._packed = self._make(weights) if twin is self else twin._packed
         self._is_fixed = not any(node.inputs.get(name) in defaults for name in WEIGHTS)
 
     def __getstate__(self) -> Any:
-        return state_of(self, _later=None, _last=None)
+        return state_of(self, _later=None, _cache=LayerCache())
 
     def _runner(self) -> Runner:
         """Return the function that runs the node, on the fast path if possible."""
         node, fixed = self._step, WEIGHTS if self._is_fixed else ()
         reads = {value for name, value in node.inputs.items() if name not in fixed}
-        if self._layer is None:
+        packed = self._packed
+        if packed is None:
             return Runner(reads, self._run)
-        fast = _fast_run(node, self._layer, self._run)
+        fast = _fast_run(node, packed.layer, self._run)
         if self._is_fixed:
             return Runner(reads, fast)
-        return Runner(reads, lambda values: fast(values) if self._has_defaults(values) else self._run(values))
 
-    def _has_defaults(self, values: Mapping[str, object]) -> bool:
-        """Whether the run uses the layer's weights."""
-        return all(a is b for a, b in zip(self._weights_in(values), self._weights, strict=True))
+        def run(values: dict[str, Any]) -> None:
+            (fast if self._uses(packed, values) else self._run)(values)
+
+        return Runner(reads, run)
+
+    def _uses(self, packed: PackedLayer, values: Mapping[str, object]) -> bool:
+        """Whether a run uses the weights of the layer."""
+        return self._is_fixed or all(map(is_, self._weights_in(values), packed.weights))
 
     def _run(self, values: dict[str, Any]) -> None:
         node = self._step
-        layer, lowered = self._layer, self._lowered
-        if not self._is_fixed and not (self._weights and self._has_defaults(values)):
-            layer, lowered = self._made(self._weights_in(values))
-        assert layer is not None and lowered is not None
+        packed = self._packed
+        if packed is None or not self._uses(packed, values):
+            packed = self._cache.find(self._weights_in(values), self._place, self._make)
         given = {name: values.get(value) for name, value in node.inputs.items() if name not in WEIGHTS}
-        self._add_state(given, layer)
+        self._add_state(given, packed.layer)
+        ports, outputs = ports_for(node, packed.ports), dict.fromkeys(node.outputs)
         with prefixed_errors(self._place):
-            results = apply(
-                layer, ports_for(node, lowered), given, dict.fromkeys(node.outputs), strict_types=True
-            )
+            results = apply(packed.layer, ports, given, outputs, strict_types=True)
         values.update((node.outputs[name], array) for name, array in results.items())
 
     def _add_state(self, given: dict[str, Any], layer: GRU) -> None:
@@ -174,27 +172,30 @@ class GruNode:
         return join_runs([self._trace_once(arrays, source) for arrays in runs])
 
     def _trace_once(self, arrays: Mapping[str, Array], source: str) -> GateTrace:
-        layer, lowered = self.layer, self._lowered
-        if layer is None or lowered is None or not self._has_fixed_layer:
-            layer, lowered = self._make(tuple(arrays.get(name) for name in WEIGHTS))
+        self._prepare_now()
+        packed = self._packed
+        if packed is None or not self._is_fixed:
+            packed = self._make(tuple(arrays.get(name) for name in WEIGHTS))
         given = {name: arrays.get(name) for name in self._step.inputs if name not in WEIGHTS}
-        self._add_state(given, layer)
+        self._add_state(given, packed.layer)
         from onegru.layers.gates.data import gates_of
         from onegru.layers.gates.trace import GateTrace
 
         with prefixed_errors(self._place):
-            return gates_of(GateTrace, layer, _ports_of(lowered), given, self.name, source)
+            return gates_of(
+                GateTrace, packed.layer, _optional_lengths(packed.ports), given, self.name, source
+            )
 
     def _repeat(self, layer: GRU, arrays: Mapping[str, Array]) -> Callable[[], dict[str, Array]]:
         """Return a function that runs another layer of the node's shapes, in any layout."""
-        lowered = self._lowered
-        assert lowered is not None
+        assert self._packed is not None
+        ports = self._packed.ports
         given = {name: arrays.get(name) for name in self._step.inputs if name not in WEIGHTS}
         self._add_state(given, layer)
-        inputs, _ = bind(layer.spec, _ports_of(lowered), given)
+        inputs, _ = bind(layer.spec, _optional_lengths(ports), given)
         names = {"A": "attention"}
         arguments: dict[str, Any] = {names.get(role, role): array for role, array in inputs.items()}
-        wanted = [port.role for port in lowered.ports if port.name in self._step.outputs]
+        wanted = [port.role for port in ports if port.name in self._step.outputs]
 
         def run() -> dict[str, Array]:
             Y, Y_h = layer(**arguments, layout=0)
@@ -202,44 +203,17 @@ class GruNode:
 
         return run
 
-    def _weights_in(self, values: Mapping[str, object]) -> tuple[object, ...]:
+    def _weights_in(self, values: Mapping[str, Any]) -> Weights:
         inputs = self._step.inputs
         return tuple(values[inputs[name]] if name in inputs else None for name in WEIGHTS)
 
-    def _made(self, weights: tuple[object, ...]) -> tuple[GRU, Lowered]:
-        """Return the layer for computed weights; it is created again only if they have changed."""
-        arrays = tuple(None if array is None else np.asarray(array) for array in weights)
-        last = self._last
-        if last is not None and all(map(_same_bits, arrays, last[0])):
-            return last[1:]
-        layer, lowered = self._make(weights)
-        if last is not None and not self._has_told:
-            self._has_told = True
-            size = sum(array.nbytes for array in arrays if array is not None)
-            warnings.warn(
-                f"{self._place}W, R, B: are not the same in each run; their {size} bytes are compared in "
-                "each, and packed again when they have changed (constants are packed once)",
-                SpecWarning,
-                stacklevel=callers_level(),
-            )
-        self._last = tuple(None if array is None else array.copy() for array in arrays), layer, lowered
-        return layer, lowered
-
-    def _make(self, weights: tuple[object, ...]) -> tuple[GRU, Lowered]:
+    def _make(self, weights: Weights) -> PackedLayer:
+        step, options = self._step, self._options.for_node(self.name)
         with prefixed_errors(self._place):
-            lowered = lower(self._step.operator, self._step.attributes, *weights, where=self._place)
-            options = self._options.for_node(self.name).for_type(lowered.spec.dtype)
-            return GRU.from_canonical(lowered.spec, lowered.weights, **options._asdict()), lowered
+            return pack(step.operator, step.attributes, weights, options, self._place)
 
 
 GruNode.__module__ = "onegru.reports"
-
-
-def _same_bits(a: Array | None, b: Array | None) -> bool:
-    if a is None or b is None:
-        return a is b
-    mine, other = (contiguous(array).reshape(-1).view(np.uint8) for array in (a, b))
-    return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(mine, other)
 
 
 def prepare_nodes(nodes: Iterable[GruNode], constants: Mapping[str, object], graph: Graph) -> None:
@@ -248,7 +222,7 @@ def prepare_nodes(nodes: Iterable[GruNode], constants: Mapping[str, object], gra
     defaults = {info.value for info in graph.inputs}
     for node in nodes:
         node._prepare(constants, defaults, shared)
-        spec = None if node._layer is None else node._layer.spec
+        spec = None if node._packed is None else node._packed.layer.spec
         sizes = (
             {} if spec is None else {"D": spec.num_directions, "H": spec.hidden_size, "I": spec.input_size}
         )
@@ -363,14 +337,14 @@ def trace_node(node: GruNode, runs: Sequence[Mapping[str, Array]], source: str) 
     return node._trace(runs, source)
 
 
-def ports_for(node: GruStep, lowered: Lowered) -> Sequence[Port]:
+def ports_for(node: GruStep, ports: Sequence[Port]) -> Sequence[Port]:
     """Return the ports for a new run."""
-    return _ports_of(lowered) if node.full_length else lowered.ports
+    return _optional_lengths(ports) if node.full_length else ports
 
 
-def _ports_of(lowered: Lowered) -> list[Port]:
+def _optional_lengths(ports: Sequence[Port]) -> list[Port]:
     """Return the ports of a finished run, with optional lengths: nodes that use all steps have none."""
-    return [replace(port, required=False) if port.role == "sequence_lens" else port for port in lowered.ports]
+    return [replace(port, required=False) if port.role == "sequence_lens" else port for port in ports]
 
 
 def repeat(node: GruNode, layer: GRU, arrays: Mapping[str, Array]) -> Callable[[], dict[str, Array]]:

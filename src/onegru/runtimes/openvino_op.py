@@ -5,26 +5,24 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-import warnings
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import numpy as np
 import openvino
 
-from onegru.core.dtypes import Array, as_array_of, as_float_array, bfloat16, contiguous
-from onegru.core.errors import MissingExtraError, SpecError, SpecWarning
+from onegru.core.dtypes import Array, as_array_of, as_float_array, bfloat16
+from onegru.core.errors import MissingExtraError, SpecError
 from onegru.core.shapes import check_shape
 from onegru.core.spec import reversed_directions
 from onegru.layers.call import apply
-from onegru.layers.gru import GRU
+from onegru.layers.layer_cache import LayerCache, PackedLayer, Weights, bytes_of, pack
 from onegru.operators.attributes import check_names
-from onegru.operators.lowering import check_attributes, check_weights, lower
+from onegru.operators.lowering import check_attributes, check_weights
 from onegru.operators.openvino import OPERATORS
-from onegru.operators.schema import WEIGHTS, Attribute, Operator, Port
+from onegru.operators.schema import WEIGHTS, Attribute, Operator
 from onegru.runtimes import openvino_failures
 from onegru.runtimes.openvino_graph import sizes_of
 
@@ -41,24 +39,13 @@ if RELEASE < _OLDEST:
 openvino.Tensor(np.zeros(1, np.float32))
 
 
-@dataclass(eq=False)
-class _Layer:
-    """A layer, the ports of its operator, and the operator's weights."""
-
-    layer: GRU
-    ports: Sequence[Port]
-    weights: tuple[Array, ...]
-
-
 # Layers in use, by what they are made of: copies of a node, and nodes that share weights, share the layer.
-_layers: WeakValueDictionary[str, _Layer] = WeakValueDictionary()
+_layers: WeakValueDictionary[str, PackedLayer] = WeakValueDictionary()
 
 # The same by node, with the constants that its weights were. They lie here and not in the nodes, as OpenVINO
 # keeps nodes beyond the interpreter's end.
-_used: dict[int, tuple[_Layer, tuple[int, ...]]] = {}
+_used: dict[int, tuple[LayerCache, tuple[int, ...]]] = {}
 _numbers = itertools.count()
-
-_told: set[int] = set()  # the nodes of whose changing weights a warning has told
 
 
 class GruOp(openvino.Op):  # type: ignore[misc]
@@ -77,7 +64,6 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         self.is_watched = False  # whether whoever runs the model looks for failures
         self._number = next(_numbers)
         weakref.finalize(self, _used.pop, self._number, None)  # at the interpreter's end, too
-        weakref.finalize(self, _told.discard, self._number)
         if inputs is not None:
             self.set_arguments(list(inputs))
             self.constructor_validate_and_infer_types()
@@ -184,9 +170,9 @@ class GruOp(openvino.Op):  # type: ignore[misc]
     def _compute(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         ports = self.operator.inputs[: len(inputs)]
         arrays = {port.role: array_of(tensor) for port, tensor in zip(ports, inputs, strict=True)}
-        prepared = self._layer(tuple(arrays[role] for role in WEIGHTS if role in arrays))
+        packed = self._layer(tuple(arrays[role] for role in WEIGHTS if role in arrays))
         given = {port.name: arrays[port.role] for port in ports if port.role not in WEIGHTS}
-        spec, X = prepared.layer.spec, arrays["X"]
+        spec, X = packed.layer.spec, arrays["X"]
         sizes = {"D": spec.num_directions, "H": spec.hidden_size}
         sizes |= dict(zip(self.operator.inputs[0].axes, X.shape, strict=True))
         targets: dict[str, Array | None] = {}
@@ -194,27 +180,25 @@ class GruOp(openvino.Op):  # type: ignore[misc]
             tensor.shape = [sizes[axis] for axis in port.axes]
             # The memory of an empty tensor has strides that no array has: use a new array.
             targets[port.name] = array_of(tensor) if tensor.size else None
-        apply(prepared.layer, prepared.ports, given, targets, strict_types=True)
+        apply(packed.layer, packed.ports, given, targets, strict_types=True)
 
-    def _layer(self, weights: tuple[Array, ...]) -> _Layer:
-        """The layer of these weights: prepared once, and again only when they change."""
-        used, constants = _used.get(self._number, (None, ()))
+    def _layer(self, weights: Weights) -> PackedLayer:
+        """The layer of these weights: packed once, and again only when they change."""
+        cache, constants = _used.get(self._number) or (LayerCache(), ())
         now = self._constants()
-        if used is not None and ((now and now == constants) or all(map(same, weights, used.weights))):
-            return used
-        if used is not None and self._number not in _told:
-            _told.add(self._number)
-            warn_of_change(self.get_friendly_name(), weights)
+        packed = cache.last
+        if packed is None or not now or now != constants:
+            packed = cache.find(weights, f"GRU layer {self.get_friendly_name()!r}: ", self._pack)
+            _used[self._number] = cache, now
+        return packed
+
+    def _pack(self, weights: Weights) -> PackedLayer:
         values = self._values()
         digest = digest_of(repr((self.operator.name, sorted(values.items()))), weights)
-        layer = _layers.get(digest)
-        if layer is None:
-            lowered = lower(self.operator, values, *weights)
-            made = GRU.from_canonical(lowered.spec, lowered.weights)
-            layer = _Layer(made, lowered.ports, tuple(array.copy() for array in weights))
-            _layers[digest] = layer
-        _used[self._number] = (layer, now)
-        return layer
+        packed = _layers.get(digest)
+        if packed is None:
+            _layers[digest] = packed = pack(self.operator, values, weights)
+        return packed
 
     def _constants(self) -> tuple[int, ...]:
         """Which constants of the network the weights are; empty if any of them is computed."""
@@ -299,35 +283,14 @@ def array_of(tensor: Any) -> Array:
     return array.view(bfloat16()) if tensor.element_type.to_string() == "bf16" else array
 
 
-def digest_of(words: str, arrays: Iterable[Array]) -> str:
+def digest_of(words: str, arrays: Weights) -> str:
     """A name for words and arrays, which no others have."""
     digest = hashlib.sha256(words.encode())
     for array in arrays:
-        digest.update(repr((array.dtype.name, array.shape)).encode())
-        digest.update(_bytes(array).data)
+        if array is not None:
+            digest.update(repr((array.dtype.name, array.shape)).encode())
+            digest.update(bytes_of(array).data)
     return digest.hexdigest()
-
-
-def same(a: Array, b: Array) -> bool:
-    """Whether two arrays are equal bit for bit."""
-    if a is b:
-        return True
-    return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(_bytes(a), _bytes(b))
-
-
-def warn_of_change(node: str, weights: Iterable[Array]) -> None:
-    """Warn that a layer's weights are others than in the run before, and what that costs."""
-    size = sum(array.nbytes for array in weights)
-    warnings.warn(
-        f"GRU layer {node!r}: its weights have changed between two runs; {size} bytes are packed again "
-        "in each run that changes them, which may take longer than the run itself. Constants are packed once",
-        SpecWarning,
-        stacklevel=2,
-    )
-
-
-def _bytes(array: Array) -> Array:
-    return contiguous(array).reshape(-1).view(np.uint8)
 
 
 def _make_class(operator: Operator) -> type[GruOp]:

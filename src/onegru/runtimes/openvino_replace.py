@@ -8,7 +8,8 @@ import itertools
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
@@ -24,7 +25,8 @@ from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.select import check_names
 from onegru.layers.call import apply
 from onegru.layers.gru import GRU
-from onegru.operators.lowering import Lowered, check_attributes, lower
+from onegru.layers.layer_cache import LayerCache, PackedLayer, pack
+from onegru.operators.lowering import check_attributes
 from onegru.operators.openvino import ONLY_IN_MEMORY, OPERATORS, RANDOM
 from onegru.operators.schema import WEIGHTS, Operator
 from onegru.runtimes import openvino_failures
@@ -38,9 +40,7 @@ from onegru.runtimes.openvino_op import (
     attributes_of,
     digest_of,
     evaluated,
-    same,
     set_outputs,
-    warn_of_change,
 )
 
 # Weights may be computed from constants by at most so many layers, through at most so many numbers. Exporters
@@ -95,9 +95,7 @@ class PreparedLayer(NamedTuple):
     operator: Operator
     attributes: Mapping[str, Any]
     options: EngineOptions
-    weights: Mapping[str, Array | None]
-    lowered: Lowered | None
-    made: GRU | None
+    packed: PackedLayer | None
 
 
 def prepare(
@@ -108,11 +106,10 @@ def prepare(
     with prefixed_errors(where):
         options = options.for_node(layer.node.get_friendly_name())
         weights = weights_in(layer, operator)
-        lowered = made = None
+        packed = None
         if all(array is not None for array in weights.values()):
-            lowered = lower(operator, attributes, *(weights.get(name) for name in WEIGHTS))
-            made = _made(lowered, options)
-        return PreparedLayer(layer, operator, attributes, options, weights, lowered, made)
+            packed = pack(operator, attributes, tuple(map(weights.get, WEIGHTS)), options)
+        return PreparedLayer(layer, operator, attributes, options, packed)
 
 
 def replace_layer(
@@ -130,19 +127,17 @@ def replace_layer(
     lengths = operator.input("sequence_lens")
     if lengths is not None:
         taken[lengths.name] = _as_int(taken[lengths.name])
-    state = _State(operator, attributes, names, None, {}, options, seen, is_watched)
-    made, lowered = ready.made, ready.lowered
-    if made is not None and lowered is not None:
+    packed = ready.packed
+    state = _State(operator, attributes, names, packed, options, seen, is_watched)
+    if packed is not None:
         if lengths is not None and all_steps:
             del taken[lengths.name]
         inputs = {name: value for name, value in taken.items() if name not in WEIGHTS}
         # Of its content: the same model is then the same in OpenVINO's cache, and no other one is.
-        name = digest_of(
-            f"{lowered.spec!r} {options!r}", (lowered.weights.W, lowered.weights.R, lowered.weights.B)
-        )
-        new = None if seen is not None else _native_node(made, name, operator, inputs, is_watched)
+        name = digest_of(f"{operator} {packed.layer.spec!r} {options!r}", packed.weights)
+        new = None if seen is not None else _native_node(packed.layer, name, operator, inputs, is_watched)
         if new is None:
-            state = replace(state, names=list(inputs), layer=made, weights=ready.weights)
+            state = replace(state, names=list(inputs))
             new = _PythonGru.make(state, name, inputs.values(), keep)
     elif seen is not None or options != DEFAULT_OPTIONS:
         new = _PythonGru.make(state, "", taken.values(), keep)
@@ -168,12 +163,6 @@ def _as_int(output: Any) -> Any:
     if output.get_element_type() in (openvino.Type.i32, openvino.Type.i64, openvino.Type.dynamic):
         return output
     return openvino.opset13.convert(output, "i64").output(0)
-
-
-def _made(lowered: Lowered, options: EngineOptions) -> GRU:
-    """The GRU of a layer with these weights."""
-    options = options.for_type(lowered.spec.dtype)
-    return GRU.from_canonical(lowered.spec, lowered.weights, **options._asdict())
 
 
 def weights_in(layer: Layer, operator: Operator) -> dict[str, Array | None]:
@@ -305,13 +294,11 @@ class _State:
     operator: Operator
     attributes: Mapping[str, Any]
     names: Sequence[str]
-    layer: GRU | None
-    weights: Mapping[str, Array | None]
+    packed: PackedLayer | None  # if the weights are constants, which are then no inputs
     options: EngineOptions
     seen: Seen | None
     is_watched: bool
-    prepared: tuple[dict[str, Array], Lowered, GRU] | None = None  # of the last run, and of which weights
-    is_told: bool = False  # whether a warning has told that they change
+    cache: LayerCache = field(default_factory=LayerCache)  # for computed weights
 
 
 # Layers by name. They lie here and not in the nodes, as OpenVINO never frees nodes made in Python.
@@ -372,33 +359,21 @@ class _PythonGru(openvino.Op):  # type: ignore[misc]
             is_watched=state.is_watched,
         )
 
-    def _prepared(self, state: _State, weights: dict[str, Array]) -> tuple[Lowered, GRU]:
-        """The layer of these weights: made once, and again only when they change."""
-        known = state.prepared
-        if known is not None and all(same(array, known[0][name]) for name, array in weights.items()):
-            return known[1:]
-        if known is not None and not state.is_told:
-            state.is_told = True
-            warn_of_change(self.get_friendly_name(), weights.values())
-        lowered = lower(state.operator, state.attributes, *map(weights.get, WEIGHTS))
-        layer = state.layer or _made(lowered, state.options)
-        # What is no constant lies in memory that the next run writes to.
-        taken = {name: array if name in state.weights else array.copy() for name, array in weights.items()}
-        state.prepared = taken, lowered, layer
-        return lowered, layer
-
     def _compute(self, state: _State, outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
         arrays = {name: array_of(tensor) for name, tensor in zip(state.names, inputs, strict=True)}
-        if state.layer is not None:  # OpenVINO may use float32 in place of other types
-            dtype = numpy_dtype(state.layer.spec.dtype)
+        packed, name = state.packed, self.get_friendly_name()
+        if packed is not None:  # OpenVINO may use float32 in place of other types
+            dtype = numpy_dtype(packed.layer.spec.dtype)
             arrays = {n: a.astype(dtype) if a.dtype == np.float32 else a for n, a in arrays.items()}
-        arrays |= {name: array for name, array in state.weights.items() if array is not None}
-        with prefixed_errors(f"OneGRU node '{self.get_friendly_name()}': "):
-            lowered, layer = self._prepared(state, {n: arrays[n] for n in WEIGHTS if n in arrays})
+            arrays |= {n: a for n, a in zip(WEIGHTS, packed.weights, strict=True) if a is not None}
+        with prefixed_errors(f"OneGRU node '{name}': "):
+            if packed is None:
+                make = partial(pack, state.operator, state.attributes, options=state.options)
+                packed = state.cache.find(map(arrays.get, WEIGHTS), f"GRU layer {name!r}: ", make)
             given = {name: array for name, array in arrays.items() if name not in WEIGHTS}
-            ports = [port for port in lowered.ports if port.name in given or port.role in ("Y", "Y_h")]
+            ports = [port for port in packed.ports if port.name in given or port.role in ("Y", "Y_h")]
             wanted: dict[str, Array | None] = dict.fromkeys(port.name for port in state.operator.outputs)
-            results = apply(layer, ports, given, wanted, strict_types=True)
+            results = apply(packed.layer, ports, given, wanted, strict_types=True)
         for tensor, array in zip(outputs, results.values(), strict=True):
             tensor.shape = list(array.shape)
             if array.size:

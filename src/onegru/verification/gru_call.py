@@ -61,7 +61,7 @@ def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> Call:
     with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given when the model was loaded
         lowered = lower(node.operator, node.attributes, *(weights.get(name) for name in WEIGHTS))
     given = {} if values is None else {k: values[v] for k, v in node.inputs.items() if k not in WEIGHTS}
-    ports = tuple(ports_for(node, lowered))
+    ports = tuple(ports_for(node, lowered.ports))
     return Call(node.operator, lowered.spec, lowered.weights, ports, given, tuple(node.outputs))
 
 
