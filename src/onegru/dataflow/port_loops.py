@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from onegru.dataflow.flow import Flow
@@ -44,16 +44,19 @@ class SliceSpec:
         return -1 if (self.stride, self.start, self.end) == (-1, -1, 0) else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LoopPorts:
-    """What the ports of a loop have to do with those of its body; all of them by their places."""
+    """The connections between the ports of a loop and those of its body, all by their places."""
 
-    slices: tuple[tuple[int, int, SliceSpec], ...] = ()  # (input, the body's input, how it is cut)
+    # (input, the body's input, how it is cut)
+    slices: list[tuple[int, int, SliceSpec]] = field(default_factory=list)
     # (input, the body's input, the body's output that is that input in the next iteration)
-    merged: tuple[tuple[int, int, int], ...] = ()
-    collected: tuple[tuple[int, int, SliceSpec], ...] = ()  # (output, the body's output, how it is cut)
-    last: tuple[tuple[int, int], ...] = ()  # (output, the body's output)
-    iterations: tuple[int, ...] = ()  # the body's inputs that are the number of the iteration
+    merged: list[tuple[int, int, int]] = field(default_factory=list)
+    invariant: list[tuple[int, int]] = field(default_factory=list)  # (input, the body's input)
+    # (output, the body's output, how it is cut)
+    collected: list[tuple[int, int, SliceSpec]] = field(default_factory=list)
+    last: list[tuple[int, int]] = field(default_factory=list)  # (output, the body's output)
+    iterations: list[int] = field(default_factory=list)  # the body's inputs with the number of the iteration
     condition: int | None = None  # the body's output that says whether there is another iteration
 
 

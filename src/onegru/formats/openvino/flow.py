@@ -70,7 +70,7 @@ class IrReader:
         element: ET.Element,
         prefix: str = "",
         outer: Flow | None = None,
-        aliases: Mapping[str, str] | None = None,
+        aliases: Mapping[int, str] | None = None,
     ) -> IrGraph:
         """A graph as a flow."""
         graph = IrGraph(element, net, Flow([], [], [], {}, outer=outer))
@@ -92,10 +92,7 @@ class IrReader:
                 inputs.append(given[layer.id, layer.outputs[0].id])
             elif layer.type == "Result":
                 graph.results[layer.id] = graph.inputs[layer.id][0]
-        bound = {
-            given[layer_id, net.layers[layer_id].outputs[0].id]: name
-            for layer_id, name in (aliases or {}).items()
-        }
+        bound = {inputs[place]: name for place, name in (aliases or {}).items()}
         graph.flow = Flow([], inputs, list(graph.results.values()), constants, None, None, outer, bound)
         self._learn(graph, given)
         for layer in order:
@@ -175,35 +172,25 @@ class IrReader:
         element = layer.element.find("body")
         assert element is not None
         net = parse_layers(self.parser.path, element)
-        ports = _Ports(self.parser, layer, net)
-        if not ports.is_known:
+        ports = _loop_ports(self.parser, layer, net)
+        if ports is None:
             return []
         aliases = {inner: takes[place] for place, inner in ports.invariant}
         body = self.read(net, element, f"{layer.name or layer.id}/", graph.flow, aliases)
         graph.bodies[layer.id] = body
-        parameters = [item.id for item in net.layers.values() if item.type == "Parameter"]
-        results = list(body.results)
-        attributes = ports.described(parameters, results)
         outputs = list(gives)
         ops: list[Op] = []
         finals: dict[str, str] = {}
-        for place, inner in attributes.last:  # two outputs can have the same final value
+        for place, inner in ports.last:  # two outputs can have the same final value
             value = body.flow.resolve(body.flow.outputs[inner])
             if value in finals:
                 ops.append(Op("Identity", (finals[value],), (gives[place],), name=self.fresh(gives[place])))
                 outputs[place] = ""
             finals.setdefault(value, gives[place])
-        attributes = LoopPorts(
-            attributes.slices,
-            attributes.merged,
-            attributes.collected,
-            tuple(item for item in attributes.last if outputs[item[0]]),
-            attributes.iterations,
-            attributes.condition,
-        )
+        ports.last = [item for item in ports.last if outputs[item[0]]]
         kind = f"openvino::{layer.type}"
-        loop = Op(kind, takes, tuple(outputs), {"ports": attributes}, {"body": body.flow}, name=layer.name)
-        self._unify(graph.flow, loop, attributes)
+        loop = Op(kind, takes, tuple(outputs), {"ports": ports}, {"body": body.flow}, name=layer.name)
+        self._unify(graph.flow, loop, ports)
         return [loop, *ops]
 
     def _unify(self, flow: Flow, op: Op, ports: LoopPorts) -> None:
@@ -229,71 +216,47 @@ class IrReader:
                 self._owners[chosen] += self._owners[size]
 
 
-class _Ports:
-    """The port map of a loop."""
-
-    def __init__(self, parser: AttributeParser, layer: Layer, net: Net) -> None:
-        self.parser = parser
-        self.layer = layer
-        self.is_known = True
-        self.invariant: list[tuple[int, str]] = []
-        self.merged: list[tuple[int, str, str]] = []
-        self.slices: list[tuple[int, str, SliceSpec]] = []
-        self.collected: list[tuple[int, str, SliceSpec]] = []
-        self.last: list[tuple[int, str]] = []
-        self.iterations: list[str] = []
-        self.condition: str | None = None
-        inputs, outputs = ([port.id for port in ports] for ports in (layer.inputs, layer.outputs))
-        back = {
-            edge.get("to-layer", ""): edge.get("from-layer", "")
-            for edge in layer.element.iterfind("back_edges/edge")
-        }
-        kinds = {item.id: item.type for item in net.layers.values()}
-        if any(kinds.get(a) != "Parameter" or kinds.get(b) != "Result" for a, b in back.items()):
-            raise parser.error(f"{layer}: a back edge must connect a Result of its body to a Parameter")
-        for entry in layer.element.iterfind("port_map/*"):
-            outer, inner = entry.get("external_port_id", ""), entry.get("internal_layer_id", "")
-            wanted = "Parameter" if entry.tag == "input" else "Result"
-            if kinds.get(inner) != wanted:
-                raise parser.error(
-                    f"{layer}: its port_map names {inner!r}, which is not a {wanted} layer of its body"
-                )
-            purpose = entry.get("purpose", "")
-            if purpose == "current_iteration" and wanted == "Parameter":
-                self.iterations.append(inner)
-            elif purpose == "execution_condition" and wanted == "Result":
-                self.condition = inner
-            elif purpose:
-                self.is_known = False
-            if outer in ("", "-1") and purpose:
-                continue
-            known = inputs if wanted == "Parameter" else outputs
-            if outer not in known:
-                raise parser.error(f"{layer}: its port_map names port {outer!r}, which does not exist")
-            place, axis = known.index(outer), entry.get("axis", "")
-            if wanted == "Parameter" and axis:
-                self.slices.append((place, inner, SliceSpec(*parser.cut(layer, entry))))
-            elif wanted == "Parameter" and inner in back:
-                self.merged.append((place, inner, back[inner]))
-            elif wanted == "Parameter":
-                self.invariant.append((place, inner))
-            elif axis:
-                self.collected.append((place, inner, SliceSpec(*parser.cut(layer, entry))))
-            else:
-                self.last.append((place, inner))
-        fed = [inner for _, inner, *_ in (*self.slices, *self.merged, *self.invariant)] + self.iterations
-        if len(set(fed)) != len(fed) or len(self.iterations) > 1:
-            raise parser.error(f"{layer}: its port_map names an input of its body twice")
-        if set(fed) != {name for name, kind in kinds.items() if kind == "Parameter"}:
-            self.is_known = False
-
-    def described(self, parameters: list[str], results: list[str]) -> LoopPorts:
-        """Return the map, with the body's inputs and outputs by index."""
-        return LoopPorts(
-            tuple((place, parameters.index(inner), cut) for place, inner, cut in self.slices),
-            tuple((place, parameters.index(a), results.index(b)) for place, a, b in self.merged),
-            tuple((place, results.index(inner), cut) for place, inner, cut in self.collected),
-            tuple((place, results.index(inner)) for place, inner in self.last),
-            tuple(parameters.index(inner) for inner in self.iterations),
-            None if self.condition is None else results.index(self.condition),
-        )
+def _loop_ports(parser: AttributeParser, layer: Layer, net: Net) -> LoopPorts | None:
+    """Parse the port map of a loop with the body `net`; None if a part of it is not supported."""
+    inner_places: dict[str, dict[str, int]] = {"Parameter": {}, "Result": {}}
+    for item in net.layers.values():
+        if (places := inner_places.get(item.type)) is not None:
+            places[item.id] = len(places)
+    parameters, results = inner_places.values()
+    back = {
+        edge.get("to-layer", ""): edge.get("from-layer", "")
+        for edge in layer.element.iterfind("back_edges/edge")
+    }
+    if any(a not in parameters or b not in results for a, b in back.items()):
+        raise parser.error(f"{layer}: a back edge must connect a Result of its body to a Parameter")
+    ports, is_supported = LoopPorts(), True
+    for entry in layer.element.iterfind("port_map/*"):
+        kind, outer_ports = ("Parameter", layer.inputs) if entry.tag == "input" else ("Result", layer.outputs)
+        outer, name = entry.get("external_port_id", ""), entry.get("internal_layer_id", "")
+        if name not in inner_places[kind]:
+            raise parser.error(
+                f"{layer}: its port_map names {name!r}, which is not a {kind} layer of its body"
+            )
+        inner, purpose, is_input = inner_places[kind][name], entry.get("purpose", ""), kind == "Parameter"
+        if purpose == "current_iteration" and is_input:
+            ports.iterations.append(inner)
+        elif purpose == "execution_condition" and not is_input:
+            ports.condition = inner
+        elif purpose:
+            is_supported = False
+        if outer in ("", "-1") and purpose:
+            continue
+        place = next((place for place, port in enumerate(outer_ports) if port.id == outer), None)
+        if place is None:
+            raise parser.error(f"{layer}: its port_map names port {outer!r}, which does not exist")
+        if entry.get("axis", ""):
+            cuts = ports.slices if is_input else ports.collected
+            cuts.append((place, inner, SliceSpec(*parser.cut(layer, entry))))
+        elif is_input and name in back:
+            ports.merged.append((place, inner, results[back[name]]))
+        else:
+            (ports.invariant if is_input else ports.last).append((place, inner))
+    fed = [inner for _, inner, *_ in (*ports.slices, *ports.merged, *ports.invariant)] + ports.iterations
+    if len(set(fed)) != len(fed) or len(ports.iterations) > 1:
+        raise parser.error(f"{layer}: its port_map names an input of its body twice")
+    return ports if is_supported and len(fed) == len(parameters) else None
