@@ -14,7 +14,8 @@ from onegru.dataflow.operator import Op, Shape, Size
 from onegru.dataflow.port_loops import LOOP, LoopPorts, SliceSpec
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
-from onegru.formats.openvino.kinds import LayerTranslation, translate
+from onegru.formats.openvino.kinds import translate
+from onegru.formats.openvino.translation import LayerTranslation
 from onegru.formats.openvino.xml import PORTS, IrPort, Layer, Net, inner_layers, parse_layers
 
 _LOOPS = ("TensorIterator", "Loop")

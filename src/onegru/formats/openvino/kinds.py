@@ -1,21 +1,29 @@
-"""OpenVINO's layers as ONNX operators."""
+"""The dictionary between OpenVINO's layers and ONNX operators: both directions of an operator together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from onegru.core.activations import names_in
-from onegru.core.dtypes import to_float32
+from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import OPERATORS as TABLE
-from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
-from onegru.formats.openvino.xml import Layer
+from onegru.formats.openvino.fields import ELEMENT_TYPES, ELEMENT_WORDS
+from onegru.formats.openvino.translation import (
+    READING,
+    WRITING,
+    LayerTranslation,
+    NewLayer,
+    ReadingRule,
+    UnknownLayerError,
+    WritingRule,
+    reads,
+    writes,
+)
 from onegru.operators.openvino import OPERATORS
 
 #: OpenVINO's names of operators with one input, by ONNX's names.
@@ -30,135 +38,57 @@ MORE_UNARY = {
     **{name: name for name in ("Erf", "Mish", "Sign", "Floor", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan")},
     **{name: name for name in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh")},
 }
-#: OpenVINO's names of elementwise operators with several inputs, by ONNX's names.
-BINARY = {
-    **{"Add": "Add", "Sub": "Subtract", "Mul": "Multiply", "Equal": "Equal"},
-    **{"And": "LogicalAnd", "Or": "LogicalOr", "Where": "Select"},
-    **{"Less": "Less", "LessOrEqual": "LessEqual", "Greater": "Greater", "GreaterOrEqual": "GreaterEqual"},
+# OpenVINO's names of elementwise operators with several inputs, by ONNX's names.
+_BINARY = {
+    **{"Add": "Add", "Sub": "Subtract", "Mul": "Multiply", "Div": "Divide", "Pow": "Power"},
+    **{"Max": "Maximum", "Min": "Minimum", "And": "LogicalAnd", "Or": "LogicalOr", "Where": "Select"},
+    **{"Equal": "Equal", "Less": "Less", "LessOrEqual": "LessEqual"},
+    **{"Greater": "Greater", "GreaterOrEqual": "GreaterEqual"},
 }
 
-#: The prefix of the type of a layer that has a rule, but is not supported by it.
-UNTRANSLATED = "untranslated::"
 _LAST = 2**63 - 1
 _LARGEST = 3.4e38
-#: Types of inputs of a Range, each with a possible type of its result; 16-bit types would round step counts.
+# Types of inputs of a Range, each with a possible type of its result; 16-bit types would round step counts.
 _COUNTED = {(a, b) for a in ("int32", "int64") for b in ("int32", "int64", "float32", "float64")}
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-class UnknownLayerError(Exception):
-    """A layer has no equivalent operator."""
-
-
-@dataclass(eq=False, slots=True)
-class LayerTranslation:
-    """A layer that becomes operators."""
-
-    parser: AttributeParser  # of the file's attributes
-    layer: Layer  # the layer
-    inputs: tuple[str, ...]  # its input values
-    outputs: tuple[str, ...]  # its output values
-    flow: Flow  # the graph, as far as it has been read
-    fresh: Callable[[str], str]  # gives a new name
-    ops: list[Op] = field(default_factory=list)  # the operators that lead to the last one
-    constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)  # new constants
-
-    def op(self, kind: str, *inputs: str, **attributes: Any) -> Op:
-        """Create the operator with the outputs of the layer."""
-        return Op(kind, inputs or self.inputs, self.outputs, attributes, name=self.layer.name)
-
-    def before(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Add an intermediate operator and return its output."""
-        name = self.fresh(f"{self.layer.name}/{kind}")
-        self.ops.append(Op(kind, inputs, (name,), attributes, name=name))
-        self.flow.producers[name] = self.ops[-1]
-        return name
-
-    def integers(self, place: int) -> list[int]:
-        """Read a constant input of integers."""
-        array = self.flow.constant(self.inputs[place]) if place < len(self.inputs) else None
-        if array is None or array.dtype.kind not in "iu":
-            raise UnknownLayerError
-        return [int(item) for item in array.ravel()]
-
-    def integer(self, place: int) -> int:
-        """Read a constant input of one integer."""
-        found = self.integers(place)
-        if len(found) != 1:
-            raise UnknownLayerError
-        return found[0]
-
-    def number(self, place: int) -> float:
-        """Read a constant input whose elements are all equal."""
-        array = self.flow.constant(self.inputs[place]) if place < len(self.inputs) else None
-        if array is None or not array.size or np.any(array != array.flat[0]):
-            raise UnknownLayerError
-        return float(array.flat[0])
-
-    def word(self, name: str, default: str) -> str:
-        """Return an attribute in lower case."""
-        return self.layer.data.get(name, default).strip().lower()
-
-    def flag(self, name: str, default: bool) -> bool:
-        """Parse a Boolean attribute."""
-        word = self.word(name, "true" if default else "false")
-        if word not in ("true", "false", "1", "0"):
-            raise UnknownLayerError
-        return word in ("true", "1")
-
-    def real(self, name: str) -> float:
-        """Parse a number attribute, with the precision of the layer's inputs."""
-        try:
-            number = self.parser.number(self.layer, name, self.layer.data[name])
-        except (FormatError, KeyError) as error:
-            raise UnknownLayerError from error
-        return number if self.flow.dtype(self.inputs[0]) == "float64" else to_float32(number)
-
-    def whole(self, name: str, default: str = "") -> int:
-        """Parse an integer attribute, which can be negative."""
-        try:
-            return int(self.layer.data.get(name, default))
-        except ValueError as error:
-            raise UnknownLayerError from error
-
-    def numbers(self, name: str) -> list[int]:
-        """Parse an attribute with a list of integers; empty if it is missing."""
-        try:
-            return [int(word) for word in self.layer.data.get(name, "").split(",") if word.strip()]
-        except ValueError as error:
-            raise UnknownLayerError from error
-
-    def rank(self, place: int) -> int:
-        """Return the rank of an input."""
-        shape = self.flow.shape(self.inputs[place])
-        if shape is None:
-            raise UnknownLayerError
-        return len(shape)
-
-
-Rule = Callable[[LayerTranslation], Op]
-
-
 def translate(place: LayerTranslation) -> list[Op]:
     """Translate a layer to operators; the last one has the outputs of the layer."""
+    kind = place.layer.type
     try:
-        rule = _RULES[place.layer.type]
-        least, most = _COUNTS.get(place.layer.type, (1, len(place.inputs)))
-        if not least <= len(place.inputs) <= most:
+        rule, least, most = READING[kind]
+        if len(place.inputs) < least or (most is not None and len(place.inputs) > most):
             raise UnknownLayerError
         last = rule(place)
     except (KeyError, UnknownLayerError, IndexError):
         place.ops.clear()
-        is_ruled = place.layer.type in _RULES
-        last = place.op(f"openvino::{UNTRANSLATED if is_ruled else ''}{place.layer.type}")
+        # The prefix marks a layer that has a rule, but is not supported by it.
+        last = place.op(f"openvino::{'untranslated::' if kind in READING else ''}{kind}")
     return [*place.ops, last]
 
 
-def _same(kind: str, **attributes: Any) -> Rule:
+def layer_of(flow: Flow, op: Op) -> NewLayer:
+    """Return the layer of an operator."""
+    if "data" in op.attributes:  # OpenVINO's own operator
+        kind = op.kind.rpartition("::")[2]
+        return NewLayer(kind, op.attributes["version"], op.attributes["data"], op.inputs)
+    return WRITING[op.kind](flow, op)
+
+
+def _list(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+def _same(kind: str, **attributes: Any) -> ReadingRule:
     return lambda place: place.op(kind, place.inputs[0], **attributes)
 
 
-def _binary(kind: str) -> Rule:
+def _plain(layer: str, version: str = "opset1", **data: str) -> WritingRule:
+    return lambda flow, op: NewLayer(layer, version, data, op.inputs)
+
+
+def _binary(kind: str) -> ReadingRule:
     def rule(place: LayerTranslation) -> Op:
         if place.word("auto_broadcast", "numpy") not in ("numpy", "none"):
             raise UnknownLayerError
@@ -167,25 +97,91 @@ def _binary(kind: str) -> Rule:
     return rule
 
 
-def _bound(kind: str, sign: int) -> Rule:
+for _kind, _layer in UNARY.items():
+    reads(_layer)(_same(_kind))
+    writes(_kind)(_plain(_layer, "opset4" if _kind == "Softplus" else "opset1"))
+for _kind, _layer in MORE_UNARY.items():
+    reads(_layer)(_same(_kind))
+for _kind, _layer in _BINARY.items():  # Divide, Power, Maximum and Minimum have their own rules for reading
+    reads(_layer, inputs=3 if _layer == "Select" else 2)(_binary(_kind))
+    writes(_kind)(_plain(_layer, "opset3" if _kind == "Where" else "opset1", auto_broadcast="numpy"))
+reads("Relu")(_same("Relu"))
+reads("Identity")(_same("Identity"))
+reads("ShapeOf")(_same("Shape"))
+writes("Shape")(_plain("ShapeOf", "opset3", output_type="i64"))
+writes("MatMul")(_plain("MatMul", transpose_a="false", transpose_b="false"))
+writes("Expand")(_plain("Broadcast", "opset3", mode="bidirectional"))
+writes("CumSum")(_plain("CumSum", "opset3", exclusive="false", reverse="false"))
+reads("HSigmoid")(_same("HardSigmoid", alpha=1 / 6, beta=0.5))
+reads("LogicalXor")(_binary("Xor"))
+reads("FloorMod")(_binary("openvino::FloorMod"))
+reads("FakeQuantize", inputs=5)(_binary("openvino::FakeQuantize"))
+
+
+@reads("Maximum", "Minimum", inputs=2)
+def _bound(place: LayerTranslation) -> Op:
     """Translate Max or Min; a limit outside float32's range means no limit and is dropped."""
-
-    def rule(place: LayerTranslation) -> Op:
-        for bound, value in (place.inputs, place.inputs[::-1]):
-            array = place.flow.constant(bound)
-            if array is not None and array.ndim == 0 and array.dtype.kind == "f" and sign * array > _LARGEST:
-                return place.op("Identity", value)
-        return _binary(kind)(place)
-
-    return rule
+    kind, sign = ("Max", -1) if place.layer.type == "Maximum" else ("Min", 1)
+    for bound, value in (place.inputs, place.inputs[::-1]):
+        array = place.flow.constant(bound)
+        if array is not None and array.ndim == 0 and array.dtype.kind == "f" and sign * array > _LARGEST:
+            return place.op("Identity", value)
+    return _binary(kind)(place)
 
 
+reads("HardSigmoid", inputs=3)(
+    lambda place: place.op("HardSigmoid", place.inputs[0], alpha=place.number(1), beta=place.number(2))
+)
+reads("Selu", inputs=3)(
+    lambda place: place.op("Selu", place.inputs[0], alpha=place.number(1), gamma=place.number(2))
+)
+reads("Elu")(lambda place: place.op("Elu", place.inputs[0], alpha=place.real("alpha")))
+reads("Reshape", inputs=2)(
+    lambda place: place.op("Reshape", allowzero=0 if place.flag("special_zero", False) else 1)
+)
+reads("Split", inputs=2)(lambda place: place.op("Split", place.inputs[0], axis=place.integer(1)))
+reads("Concat")(lambda place: place.op("Concat", axis=place.whole("axis")))
+writes("Concat")(
+    lambda flow, op: NewLayer("Concat", "opset1", {"axis": str(op.attributes["axis"])}, op.inputs)
+)
+reads("TopK", inputs=2)(
+    lambda place: place.op("TopK", axis=place.whole("axis"), largest=int(place.word("mode", "") == "max"))
+)
+reads("ScaledDotProductAttention", inputs=(3, 5))(
+    lambda place: place.op("openvino::ScaledDotProductAttention", causal=int(place.flag("causal", False)))
+)
+reads("LRN", inputs=2)(
+    lambda place: place.op("openvino::LRN", place.inputs[0], axes=tuple(place.integers(1)))
+)
+reads("ShuffleChannels")(
+    lambda place: place.op("openvino::ShuffleChannels", axes=(place.whole("axis", "1"),))
+)
+reads("ReverseSequence", inputs=2)(
+    lambda place: place.op(
+        "ReverseSequence", batch_axis=place.whole("batch_axis", "0"), time_axis=place.whole("seq_axis", "1")
+    )
+)
+reads("Einsum")(lambda place: place.op("Einsum", equation=place.layer.data.get("equation", "")))
+reads("Gelu")(
+    lambda place: place.op("Gelu", place.inputs[0], approximate=place.word("approximation_mode", "erf"))
+)
+reads("Mod")(lambda place: place.op(_binary("Mod")(place).kind, fmod=1))
+reads("CumSum")(
+    lambda place: place.op(
+        "CumSum", **{name: int(place.flag(name, False)) for name in ("exclusive", "reverse")}
+    )
+)
+reads("ScatterNDUpdate", inputs=3)(lambda place: place.op("ScatterND"))
+
+
+@reads("Divide", inputs=2)
 def _divide(place: LayerTranslation) -> Op:
     if place.flow.dtype(place.inputs[0]) not in _FLOATS and place.flag("m_pythondiv", True):
         return _binary("openvino::Divide")(place)  # integers are rounded down, not towards zero
     return _binary("Div")(place)
 
 
+@reads("Power", inputs=2)
 def _power(place: LayerTranslation) -> Op:
     x = place.inputs[0]
     array, shape = place.flow.constant(place.inputs[1]), place.flow.shape(x)
@@ -203,6 +199,7 @@ def _power(place: LayerTranslation) -> Op:
     return _binary("Pow")(place)
 
 
+@reads("Convert")
 def _convert(place: LayerTranslation) -> Op:
     dtype = ELEMENT_TYPES.get(place.layer.data.get("destination_type", ""))
     if dtype is None:
@@ -210,6 +207,13 @@ def _convert(place: LayerTranslation) -> Op:
     return place.op("Cast", dtype=dtype)
 
 
+@writes("Cast")
+def _write_cast(flow: Flow, op: Op) -> NewLayer:
+    data = {"destination_type": ELEMENT_WORDS[op.attributes["dtype"]]}
+    return NewLayer("Convert", "opset1", data, op.inputs)
+
+
+@reads("MatMul", inputs=2)
 def _matmul(place: LayerTranslation) -> Op:
     names = list(place.inputs)
     for side, name in enumerate(("transpose_a", "transpose_b")):
@@ -220,6 +224,7 @@ def _matmul(place: LayerTranslation) -> Op:
     return place.op("MatMul", *names)
 
 
+@reads("Clamp")
 def _clamp(place: LayerTranslation) -> Op:
     low, high = place.real("min"), place.real("max")
     if (place.flow.dtype(place.inputs[0]) or "").lstrip("u").startswith("int"):  # integer limits
@@ -227,6 +232,7 @@ def _clamp(place: LayerTranslation) -> Op:
     return place.op("Clip", place.inputs[0], min=float(low), max=float(high))
 
 
+@reads("BatchNormInference")
 def _batch_norm(place: LayerTranslation) -> Op:
     inputs = place.inputs
     if place.layer.version == "opset1" and len(inputs) == 5:  # has gamma and beta before the data
@@ -234,10 +240,7 @@ def _batch_norm(place: LayerTranslation) -> Op:
     return place.op("openvino::BatchNormInference", *inputs)
 
 
-def _hard_sigmoid(place: LayerTranslation) -> Op:
-    return place.op("HardSigmoid", place.inputs[0], alpha=place.number(1), beta=place.number(2))
-
-
+@reads("PReLU", "PRelu", inputs=2)
 def _prelu(place: LayerTranslation) -> Op:
     x, slope = place.inputs
     array, shape, slopes = place.flow.constant(slope), place.flow.shape(x), place.flow.shape(slope)
@@ -253,10 +256,7 @@ def _prelu(place: LayerTranslation) -> Op:
     return place.op("PRelu", x, slope)
 
 
-def _selu(place: LayerTranslation) -> Op:
-    return place.op("Selu", place.inputs[0], alpha=place.number(1), gamma=place.number(2))
-
-
+@reads("ConvertLike", inputs=2)
 def _convert_like(place: LayerTranslation) -> Op:
     dtype = place.flow.dtype(place.inputs[1])
     if dtype is None:
@@ -264,44 +264,41 @@ def _convert_like(place: LayerTranslation) -> Op:
     return place.op("Cast", place.inputs[0], dtype=dtype)
 
 
-def _elu(place: LayerTranslation) -> Op:
-    return place.op("Elu", place.inputs[0], alpha=place.real("alpha"))
+@writes("Reshape")
+def _write_reshape(flow: Flow, op: Op) -> NewLayer:
+    word = "false" if op.attributes.get("allowzero") else "true"
+    return NewLayer("Reshape", "opset1", {"special_zero": word}, op.inputs)
 
 
-def _reshape(place: LayerTranslation) -> Op:
-    return place.op("Reshape", allowzero=0 if place.flag("special_zero", False) else 1)
-
-
+@reads("Transpose", inputs=2)
 def _transpose(place: LayerTranslation) -> Op:
     order = place.integers(1)
     return place.op("Transpose", place.inputs[0], perm=tuple(order or range(place.rank(0))[::-1]))
 
 
-def _axes(kind: str) -> Rule:
-    def rule(place: LayerTranslation) -> Op:
-        if len(place.inputs) < 2:
-            return place.op(kind, place.inputs[0])
-        if place.flag("allow_axis_skip", False):
-            raise UnknownLayerError
-        if not (axes := place.integers(1)):
-            raise UnknownLayerError
-        return place.op(kind, place.inputs[0], axes=tuple(axes))
-
-    return rule
+@writes("Transpose", "Squeeze", "Unsqueeze")
+def _with_axes(flow: Flow, op: Op) -> NewLayer:
+    axes = flow.ints(op, "perm" if op.kind == "Transpose" else "axes", 1)
+    return NewLayer(op.kind, "opset1", {}, (op.inputs[0], *([] if axes is None else [_list(*axes)])))
 
 
-def _reduced(kind: str) -> Rule:
-    def rule(place: LayerTranslation) -> Op:
-        axes, keeps = place.integers(1), place.flag("keep_dims", False)
-        return place.op(kind, place.inputs[0], axes=tuple(axes), keepdims=int(keeps), noop_with_empty_axes=1)
-
-    return rule
-
-
-def _split(place: LayerTranslation) -> Op:
-    return place.op("Split", place.inputs[0], axis=place.integer(1))
+@reads("Squeeze", "Unsqueeze", inputs=(1, 2))
+def _axes(place: LayerTranslation) -> Op:
+    kind = place.layer.type
+    if len(place.inputs) < 2 and kind == "Squeeze":
+        return place.op(kind, place.inputs[0])
+    if place.flag("allow_axis_skip", False) or not (axes := place.integers(1)):
+        raise UnknownLayerError
+    return place.op(kind, place.inputs[0], axes=tuple(axes))
 
 
+@reads(*(kind for kind in TABLE if kind.startswith("Reduce")))
+def _reduced(place: LayerTranslation) -> Op:
+    axes, keeps = tuple(place.integers(1)), int(place.flag("keep_dims", False))
+    return place.op(place.layer.type, place.inputs[0], axes=axes, keepdims=keeps, noop_with_empty_axes=1)
+
+
+@reads("VariadicSplit", inputs=3)
 def _variadic_split(place: LayerTranslation) -> Op:
     axis, sizes = place.integer(1), place.integers(2)
     if -1 in sizes:
@@ -315,10 +312,7 @@ def _variadic_split(place: LayerTranslation) -> Op:
     return place.op("Split", place.inputs[0], axis=axis, split=tuple(sizes))
 
 
-def _concat(place: LayerTranslation) -> Op:
-    return place.op("Concat", axis=place.whole("axis"))
-
-
+@reads("Gather", inputs=3)
 def _gather(place: LayerTranslation) -> Op:
     if batch := place.whole("batch_dims", "0"):
         return place.op("openvino::Gather", *place.inputs[:2], axis=place.integer(2), batch_dims=batch)
@@ -328,6 +322,13 @@ def _gather(place: LayerTranslation) -> Op:
     return place.op("Gather", *place.inputs[:2], axis=place.integer(2))
 
 
+@writes("Gather")
+def _write_gather(flow: Flow, op: Op) -> NewLayer:
+    axis = np.array(op.attributes.get("axis", 0), np.int64)
+    return NewLayer("Gather", "opset8", {"batch_dims": "0"}, (*op.inputs, axis))
+
+
+@reads("GatherND", inputs=2)
 def _gather_nd(place: LayerTranslation) -> Op:
     batch = place.whole("batch_dims", "0")
     if batch > 1 and place.layer.version == "opset5":
@@ -335,29 +336,16 @@ def _gather_nd(place: LayerTranslation) -> Op:
     return place.op("GatherND", batch_dims=batch)
 
 
-def _scatter(kind: str) -> Rule:
-    return lambda place: place.op(kind, *place.inputs[:3], axis=place.integer(3))
+@reads("ScatterUpdate", "ScatterElementsUpdate", inputs=4)
+def _scatter(place: LayerTranslation) -> Op:
+    kind = "openvino::ScatterUpdate" if place.layer.type == "ScatterUpdate" else "ScatterElements"
+    return place.op(kind, *place.inputs[:3], axis=place.integer(3))
 
 
-def _top_k(place: LayerTranslation) -> Op:
-    return place.op("TopK", axis=place.whole("axis"), largest=int(place.word("mode", "") == "max"))
-
-
-def _attention(place: LayerTranslation) -> Op:
-    return place.op("openvino::ScaledDotProductAttention", causal=int(place.flag("causal", False)))
-
-
-def _norm_over(place: LayerTranslation) -> Op:
-    return place.op(f"openvino::{place.layer.type}", place.inputs[0], axes=tuple(place.integers(1)))
-
-
+@reads("Roll", inputs=3)
 def _roll(place: LayerTranslation) -> Op:
     place.integers(1)  # the shift must be a constant
     return place.op("openvino::Roll", place.inputs[0], axes=tuple(place.integers(2)))
-
-
-def _shuffle(place: LayerTranslation) -> Op:
-    return place.op("openvino::ShuffleChannels", axes=(place.whole("axis", "1"),))
 
 
 def _mask(place: LayerTranslation, name: str, count: int) -> list[bool]:
@@ -367,6 +355,7 @@ def _mask(place: LayerTranslation, name: str, count: int) -> list[bool]:
     return [*(item == "1" for item in items), *[False] * (count - len(items))]
 
 
+@reads("StridedSlice", inputs=(3, 4))
 def _strided_slice(place: LayerTranslation) -> Op:
     """Translate NumPy's x[begin:end:stride, ...], with masks for omitted values."""
     begins, ends = place.integers(1), place.integers(2)
@@ -414,6 +403,7 @@ def _strided_slice(place: LayerTranslation) -> Op:
     return place.op(kind, value, **attributes)
 
 
+@reads("Slice", inputs=(4, 5))
 def _slice(place: LayerTranslation) -> Op:
     data, start, stop, step, *axes = place.inputs
     more: dict[str, Any] = {} if axes else {"axes": tuple(range(len(place.integers(1))))}
@@ -421,6 +411,20 @@ def _slice(place: LayerTranslation) -> Op:
     return place.op("Slice", data, *names, step, **more)
 
 
+@writes("Slice")
+def _write_slice(flow: Flow, op: Op) -> NewLayer:
+    names = ("starts", "ends", "axes", "steps")
+    known = {name: flow.ints(op, name, place) for place, name in enumerate(names, 1)}
+    count = next(len(found) for found in known.values() if found is not None)
+    default = {"axes": list(range(count)), "steps": [1] * count}
+    starts, ends, axes, strides = (
+        op.inputs[place] if found is None and name not in default else _list(*(found or default[name]))
+        for place, (name, found) in enumerate(known.items(), 1)
+    )
+    return NewLayer("Slice", "opset8", {}, (op.inputs[0], starts, ends, strides, axes))
+
+
+@reads("Reverse", inputs=2)
 def _reverse(place: LayerTranslation) -> Op:
     if place.word("mode", "") != "index":
         raise UnknownLayerError
@@ -435,12 +439,14 @@ def _reverse(place: LayerTranslation) -> Op:
     )
 
 
+@reads("Broadcast", inputs=(2, 3))
 def _broadcast(place: LayerTranslation) -> Op:
     if place.word("mode", "numpy") not in ("numpy", "bidirectional"):
         raise UnknownLayerError
     return place.op("Expand", *place.inputs[:2])
 
 
+@reads("Range", inputs=3)
 def _range(place: LayerTranslation) -> Op:
     dtypes = [place.flow.dtype(name) for name in place.inputs]
     is_said = place.layer.version != "opset1"  # opset1 uses the type of the inputs
@@ -454,71 +460,76 @@ def _range(place: LayerTranslation) -> Op:
     )
 
 
-def _reverse_sequence(place: LayerTranslation) -> Op:
-    return place.op(
-        "ReverseSequence", batch_axis=place.whole("batch_axis", "0"), time_axis=place.whole("seq_axis", "1")
-    )
+@writes("Range")
+def _write_range(flow: Flow, op: Op) -> NewLayer:
+    dtype = flow.dtype(op.inputs[0])
+    return NewLayer("Range", "opset4", {"output_type": ELEMENT_WORDS[dtype or "int64"]}, op.inputs)
 
 
+@reads("Pad", inputs=(3, 4))
 def _pad(place: LayerTranslation) -> Op:
     mode = place.word("pad_mode", "")
     pads = (*place.integers(1), *place.integers(2))
     return place.op("Pad", place.inputs[0], "", *place.inputs[3:], pads=pads, mode=mode)
 
 
-def _einsum(place: LayerTranslation) -> Op:
-    return place.op("Einsum", equation=place.layer.data.get("equation", ""))
+@writes("Pad")
+def _write_pad(flow: Flow, op: Op) -> NewLayer:
+    pads = flow.ints(op, "pads", 1) or []
+    half = len(pads) // 2
+    data = {"pad_mode": str(op.attributes.get("mode", "constant"))}
+    parts = (_list(*pads[:half]), _list(*pads[half:]))
+    return NewLayer("Pad", "opset1", data, (op.inputs[0], *parts, *op.inputs[2:]))
 
 
+@reads("Tile")
 def _tile(place: LayerTranslation) -> Op:
     if place.flow.shape(place.inputs[1]) != (place.rank(0),):
         raise UnknownLayerError  # the shorter of the two is padded with ones
     return place.op("Tile")
 
 
-def _gelu(place: LayerTranslation) -> Op:
-    return place.op("Gelu", place.inputs[0], approximate=place.word("approximation_mode", "erf"))
-
-
+@reads("SquaredDifference")
 def _squared_difference(place: LayerTranslation) -> Op:
     kind = _binary("Sub")(place).kind
     difference = place.before(kind, *place.inputs)
     return place.op("Mul", difference, difference)
 
 
+@reads("NotEqual")
 def _not_equal(place: LayerTranslation) -> Op:
     kind = _binary("Equal")(place).kind
     return place.op("Not", place.before(kind, *place.inputs))
 
 
-def _mod(place: LayerTranslation) -> Op:
-    return place.op(_binary("Mod")(place).kind, fmod=1)
-
-
-def _over_axis(kind: str, default: str) -> Rule:
+def _over_axis(kind: str, default: str) -> ReadingRule:
     return lambda place: place.op(kind, axis=place.whole("axis", default))
 
 
-def _cumsum(place: LayerTranslation) -> Op:
-    return place.op("CumSum", **{name: int(place.flag(name, False)) for name in ("exclusive", "reverse")})
+reads("GatherElements", inputs=2)(_over_axis("GatherElements", ""))
+reads("OneHot", inputs=4)(_over_axis("openvino::OneHot", "-1"))
+reads("SoftMax", "Softmax")(_over_axis("Softmax", "1"))
+reads("LogSoftmax")(_over_axis("LogSoftmax", "1"))
 
 
+@reads("MVN")
 def _mvn(place: LayerTranslation) -> Op:
     if len(place.inputs) < 2:  # opset 2, with axes as attributes
         raise UnknownLayerError
     return place.op("openvino::MVN")
 
 
-def _named(*words: str) -> Rule:
-    """Translate a layer that ONNX does not have, with these attributes as text."""
+@reads("EmbeddingBagPackedSum", "EmbeddingBagPacked", "Swish", "NormalizeL2", "LSTMCell", "RNNCell")
+@reads("GRUSequence", "AUGRUSequence", "LSTMSequence", "RNNSequence")
+@reads("Bucketize", inputs=2)
+def _own(place: LayerTranslation) -> Op:
+    """Translate a layer that ONNX does not have."""
+    data = place.layer.data
+    found = {"direction": data["direction"]} if "direction" in data else {}
+    return place.op(f"openvino::{place.layer.type}", **found)
 
-    def rule(place: LayerTranslation) -> Op:
-        found = {word: place.layer.data[word] for word in words if word in place.layer.data}
-        return place.op(f"openvino::{place.layer.type}", **found)
 
-    return rule
-
-
+@reads("Interpolate")
 def _interpolate(place: LayerTranslation) -> Op:
     behind = {"opset4": 3, "opset11": 2}.get(place.layer.version)  # the input with the axes
     if behind is None:
@@ -531,6 +542,14 @@ def _interpolate(place: LayerTranslation) -> Op:
     return place.op("openvino::Interpolate", axes=tuple(axes), **known, **pads)
 
 
+@reads(
+    "Convolution",
+    "GroupConvolution",
+    "MaxPool",
+    "AvgPool",
+    "ConvolutionBackpropData",
+    "GroupConvolutionBackpropData",
+)
 def _window(place: LayerTranslation) -> Op:
     """Translate a convolution or a pooling, with ONNX's attributes."""
     auto = place.word("auto_pad", "explicit")
@@ -546,6 +565,7 @@ def _window(place: LayerTranslation) -> Op:
     return place.op(f"openvino::{place.layer.type}", **given)
 
 
+@reads("GRUCell", "AUGRUCell")
 def _cell(place: LayerTranslation) -> Op:
     operator, layer = OPERATORS[place.layer.type], place.layer
     try:
@@ -558,76 +578,5 @@ def _cell(place: LayerTranslation) -> Op:
     return place.op(f"openvino::{layer.type}", **attributes)
 
 
-_RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(("GRUCell", "AUGRUCell"), _cell),
-    **{layer: _same(kind) for kind, layer in UNARY.items()},
-    **{layer: _binary(kind) for kind, layer in BINARY.items()},
-    **{"Relu": _same("Relu"), "Identity": _same("Identity"), "ShapeOf": _same("Shape")},
-    "Maximum": _bound("Max", -1),
-    "Minimum": _bound("Min", 1),
-    "HSigmoid": _same("HardSigmoid", alpha=1 / 6, beta=0.5),
-    "Divide": _divide,
-    "Power": _power,
-    "Convert": _convert,
-    "MatMul": _matmul,
-    "Clamp": _clamp,
-    "HardSigmoid": _hard_sigmoid,
-    "PReLU": _prelu,
-    "PRelu": _prelu,
-    **{"Elu": _elu, "Selu": _selu, "ConvertLike": _convert_like},
-    "Reshape": _reshape,
-    "Transpose": _transpose,
-    "Squeeze": _axes("Squeeze"),
-    "Unsqueeze": _axes("Unsqueeze"),
-    **{kind: _reduced(kind) for kind in TABLE if kind.startswith("Reduce")},
-    "Split": _split,
-    "VariadicSplit": _variadic_split,
-    "Concat": _concat,
-    "Gather": _gather,
-    **{"GatherElements": _over_axis("GatherElements", ""), "GatherND": _gather_nd, "TopK": _top_k},
-    **{
-        "OneHot": _over_axis("openvino::OneHot", "-1"),
-        "ScatterNDUpdate": lambda place: place.op("ScatterND"),
-    },
-    "ScatterUpdate": _scatter("openvino::ScatterUpdate"),
-    "ScatterElementsUpdate": _scatter("ScatterElements"),
-    **dict.fromkeys(("Bucketize", "EmbeddingBagPackedSum", "EmbeddingBagPacked"), _named()),
-    **{"FakeQuantize": _binary("openvino::FakeQuantize"), "ScaledDotProductAttention": _attention},
-    **{"LRN": _norm_over, "Roll": _roll, "ShuffleChannels": _shuffle},
-    "StridedSlice": _strided_slice,
-    "Slice": _slice,
-    "Reverse": _reverse,
-    "Broadcast": _broadcast,
-    "Range": _range,
-    "ReverseSequence": _reverse_sequence,
-    "Einsum": _einsum,
-    "Pad": _pad,
-    **{layer: _same(kind) for kind, layer in MORE_UNARY.items()},
-    **{"Tile": _tile, "Gelu": _gelu, "SquaredDifference": _squared_difference, "CumSum": _cumsum},
-    **{"NotEqual": _not_equal, "LogicalXor": _binary("Xor"), "Mod": _mod},
-    **{"FloorMod": _binary("openvino::FloorMod"), "Swish": _named()},
-    **dict.fromkeys(("SoftMax", "Softmax"), _over_axis("Softmax", "1")),
-    **{"LogSoftmax": _over_axis("LogSoftmax", "1"), "Interpolate": _interpolate},
-    **{"BatchNormInference": _batch_norm, "NormalizeL2": _named()},
-    "MVN": _mvn,
-    **dict.fromkeys(("Convolution", "GroupConvolution", "MaxPool", "AvgPool"), _window),
-    **dict.fromkeys(("ConvolutionBackpropData", "GroupConvolutionBackpropData"), _window),
-    **dict.fromkeys(("GRUSequence", "AUGRUSequence", "LSTMSequence", "RNNSequence"), _named("direction")),
-    **dict.fromkeys(("LSTMCell", "RNNCell"), _named()),
-}
-
-# The minimum and maximum numbers of inputs of layers that do not accept any number.
-_COUNTS: Mapping[str, tuple[int, int]] = {
-    **dict.fromkeys(
-        ("Add", "Subtract", "Multiply", "Maximum", "Minimum", "Divide", "Power", "MatMul", "Reshape"), (2, 2)
-    ),
-    **dict.fromkeys(("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "Transpose", "Split"), (2, 2)),
-    **dict.fromkeys(("LogicalAnd", "LogicalOr", "ReverseSequence", "Reverse", "Unsqueeze"), (2, 2)),
-    **dict.fromkeys(("GatherElements", "GatherND", "TopK", "Bucketize", "ConvertLike", "LRN"), (2, 2)),
-    **dict.fromkeys(("Select", "HardSigmoid", "VariadicSplit", "Gather", "Range"), (3, 3)),
-    **dict.fromkeys(("Selu", "Roll", "ScatterNDUpdate"), (3, 3)),
-    **dict.fromkeys(("OneHot", "ScatterUpdate", "ScatterElementsUpdate"), (4, 4)),
-    **{"FakeQuantize": (5, 5), "ScaledDotProductAttention": (3, 5)},
-    **{"PReLU": (2, 2), "PRelu": (2, 2)},
-    **{"Pad": (3, 4), "Slice": (4, 5), "StridedSlice": (3, 4), "Broadcast": (2, 3), "Squeeze": (1, 2)},
-}
+#: The ONNX operators that have a layer.
+WRITTEN = frozenset(WRITING)

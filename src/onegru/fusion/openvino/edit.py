@@ -19,9 +19,9 @@ from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.document import IrDocument
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS, AttributeParser
 from onegru.formats.openvino.flow import IrGraph, IrReader
+from onegru.formats.openvino.kinds import WRITTEN
 from onegru.formats.openvino.reader import root_of
 from onegru.formats.openvino.xml import Layer, add_notes, parse_layers, parse_net
-from onegru.fusion.openvino.layers import WRITTEN
 from onegru.fusion.openvino.writer import GraphWriter, IrBin
 
 #: Layer attributes for ONNX attributes: the names in <data> for the parts of a list.

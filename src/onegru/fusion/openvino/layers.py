@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,9 +14,6 @@ from onegru.dataflow.build import Builder
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.names import fresh_name
 from onegru.dataflow.operator import Op, Shape, Size
-from onegru.dataflow.table.moving import AXIS_MOVES
-from onegru.formats.openvino.fields import ELEMENT_WORDS
-from onegru.formats.openvino.kinds import BINARY, UNARY
 from onegru.formats.openvino.writer import arranged_weights, attributes_of, operator_of, version_of
 from onegru.fusion.cells.cell import Cell
 from onegru.operators.lowering import lower
@@ -196,131 +192,6 @@ class GruLayers(Builder):
         sizes = self.op("Concat", [self._size(X, 0), others], "Concat", (3,), axis=0)
         zero = self.constant("zero", np.zeros(1, numpy_dtype(dtype)))
         return self.op("Expand", [zero, sizes], "Expand", (B, *rest))
-
-
-@dataclass(frozen=True, slots=True)
-class NewLayer:
-    """A new layer."""
-
-    type: str  # its type
-    version: str  # the opset that is of
-    data: Mapping[str, str]  # its attributes
-    inputs: tuple[str | Array, ...]  # the values that it takes, and constants
-
-
-_BINARY = {**BINARY, "Div": "Divide", "Max": "Maximum", "Min": "Minimum", "Pow": "Power"}
-
-
-def layer_of(flow: Flow, op: Op) -> NewLayer:
-    """Return the layer of an operator."""
-    inputs, more = op.inputs, op.attributes
-    if op.kind in UNARY:
-        return NewLayer(UNARY[op.kind], "opset4" if op.kind == "Softplus" else "opset1", {}, inputs)
-    if op.kind in _BINARY:
-        version = "opset3" if op.kind == "Where" else "opset1"
-        return NewLayer(_BINARY[op.kind], version, {"auto_broadcast": "numpy"}, inputs)
-    if "data" in more:
-        return NewLayer(op.kind.rpartition("::")[2], more["version"], more["data"], inputs)
-    return _BUILT[op.kind](flow, op)
-
-
-def _listed(*values: int) -> Array:
-    return np.array(values, np.int64)
-
-
-def _with_list(kind: str, argument: str) -> Callable[[Flow, Op], NewLayer]:
-    def build(flow: Flow, op: Op) -> NewLayer:
-        found = flow.ints(op, argument, 1)
-        inputs = (op.inputs[0],) if found is None else (op.inputs[0], _listed(*found))
-        return NewLayer(kind, "opset1", {}, inputs)
-
-    return build
-
-
-def _slice(flow: Flow, op: Op) -> NewLayer:
-    names = ("starts", "ends", "axes", "steps")
-    known = {name: flow.ints(op, name, place) for place, name in enumerate(names, 1)}
-    count = next(len(found) for found in known.values() if found is not None)
-    default = {"axes": list(range(count)), "steps": [1] * count}
-    starts, ends, axes, strides = (
-        op.inputs[place] if found is None and name not in default else _listed(*(found or default[name]))
-        for place, (name, found) in enumerate(known.items(), 1)
-    )
-    return NewLayer("Slice", "opset8", {}, (op.inputs[0], starts, ends, strides, axes))
-
-
-def _pad(flow: Flow, op: Op) -> NewLayer:
-    pads = flow.ints(op, "pads", 1) or []
-    half = len(pads) // 2
-    parts = (_listed(*pads[:half]), _listed(*pads[half:]))
-    return NewLayer(
-        "Pad",
-        "opset1",
-        {"pad_mode": str(op.attributes.get("mode", "constant"))},
-        (op.inputs[0], *parts, *op.inputs[2:]),
-    )
-
-
-def _gather(flow: Flow, op: Op) -> NewLayer:
-    axis = np.array(op.attributes.get("axis", 0), np.int64)
-    return NewLayer("Gather", "opset8", {"batch_dims": "0"}, (*op.inputs, axis))
-
-
-def _concat(flow: Flow, op: Op) -> NewLayer:
-    return NewLayer("Concat", "opset1", {"axis": str(op.attributes["axis"])}, op.inputs)
-
-
-def _cast(flow: Flow, op: Op) -> NewLayer:
-    return NewLayer(
-        "Convert", "opset1", {"destination_type": ELEMENT_WORDS[op.attributes["dtype"]]}, op.inputs
-    )
-
-
-def _reshape(flow: Flow, op: Op) -> NewLayer:
-    word = "false" if op.attributes.get("allowzero") else "true"
-    return NewLayer("Reshape", "opset1", {"special_zero": word}, op.inputs)
-
-
-def _expand(flow: Flow, op: Op) -> NewLayer:
-    return NewLayer("Broadcast", "opset3", {"mode": "bidirectional"}, op.inputs)
-
-
-def _shape_of(flow: Flow, op: Op) -> NewLayer:
-    return NewLayer("ShapeOf", "opset3", {"output_type": "i64"}, op.inputs)
-
-
-def _range(flow: Flow, op: Op) -> NewLayer:
-    dtype = flow.dtype(op.inputs[0])
-    return NewLayer("Range", "opset4", {"output_type": ELEMENT_WORDS[dtype or "int64"]}, op.inputs)
-
-
-def _cumsum(flow: Flow, op: Op) -> NewLayer:
-    return NewLayer("CumSum", "opset3", {"exclusive": "false", "reverse": "false"}, op.inputs)
-
-
-def _matmul(flow: Flow, op: Op) -> NewLayer:
-    return NewLayer("MatMul", "opset1", {"transpose_a": "false", "transpose_b": "false"}, op.inputs)
-
-
-_BUILT: Mapping[str, Callable[[Flow, Op], NewLayer]] = {
-    "Transpose": _with_list("Transpose", "perm"),
-    **{kind: _with_list(kind, "axes") for kind in AXIS_MOVES if "axes" in table.operator_of(kind).parameters},
-    "Slice": _slice,
-    "Gather": _gather,
-    "Concat": _concat,
-    "Cast": _cast,
-    "Reshape": _reshape,
-    "Expand": _expand,
-    "Shape": _shape_of,
-    "MatMul": _matmul,
-    "Range": _range,
-    "CumSum": _cumsum,
-    "Pad": _pad,
-}
-
-
-#: The kinds of operators that have a layer.
-WRITTEN = frozenset((*UNARY, *_BINARY, *_BUILT))
 
 
 def output_dtype(op: Op, dtype: Callable[[str], str]) -> str:

@@ -10,9 +10,10 @@ from onegru.core.errors import BROKEN, FormatError, SpecError
 from onegru.formats.openvino.constants import Constants, Weights
 from onegru.formats.openvino.fields import AttributeParser
 from onegru.formats.openvino.flow import IrGraph, IrReader
+from onegru.formats.openvino.kinds import WRITTEN
 from onegru.formats.openvino.xml import parse_net
 from onegru.fusion.fuse import fuse_flow
-from onegru.fusion.openvino.layers import WRITTEN, why_not
+from onegru.fusion.openvino.layers import why_not
 from onegru.fusion.openvino.writer import GraphWriter, IrBin
 from onegru.fusion.search import Progress, Search
 

@@ -17,8 +17,10 @@ from onegru.dataflow.table.moving import Axes, moved_axes
 from onegru.formats.openvino.constants import ALIGNED, Constants
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS
 from onegru.formats.openvino.flow import IrGraph, IrReader
+from onegru.formats.openvino.kinds import layer_of
+from onegru.formats.openvino.translation import NewLayer
 from onegru.formats.openvino.xml import EDGE_ENDS, Layer
-from onegru.fusion.openvino.layers import GRUS, GruLayers, NewLayer, layer_of, output_dtype, typed
+from onegru.fusion.openvino.layers import GRUS, GruLayers, output_dtype, typed
 from onegru.fusion.openvino.moves import (
     composed,
     is_still,
