@@ -115,7 +115,11 @@ def test_ir_words() -> None:
 def test_ir_weights() -> None:
     text, weights = ir_files(CASES["grucell_3__usual"])
     assert text.count(b'"Const"') == 3
-    inputs = CASES["grucell_3__usual"].inputs
-    assert weights == b"".join(inputs[name].tobytes() for name in "WRB")
+    for item in ET.fromstring(text).iterfind("layers/layer[@type='Const']"):
+        place = item.find("data")
+        assert place is not None
+        offset, size = int(place.attrib["offset"]), int(place.attrib["size"])
+        array = CASES["grucell_3__usual"].inputs[item.attrib["name"]]
+        assert weights[offset : offset + size] == array.tobytes()
     text, weights = ir_files(CASES["grucell_3__weights_given_at_run_time"])
     assert (text.count(b'"Const"'), text.count(b'"Parameter"'), weights) == (0, 5, b"")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from onegru.conformance.case import Case
 from onegru.conformance.storage import GRIDS
 from onegru.core.dtypes import Array
 from onegru.core.errors import needs_extra
-from onegru.formats.openvino.builder import Net, Value
-from onegru.formats.openvino.fields import ELEMENT_WORDS
-from onegru.formats.openvino.writer import version_of
+from onegru.dataflow.operator import Op
+from onegru.formats.openvino.document import IrDocument
+from onegru.formats.openvino.edit import new_ir
+from onegru.formats.openvino.gru_layers import version_of
 from onegru.operators.onnx import AUGRU_DOMAINS, GRU_VERSIONS
 from onegru.operators.schema import WEIGHTS, Port
 
@@ -138,34 +140,36 @@ def _quantizing(case: Case) -> tuple[list[NodeProto], list[NodeProto], list[Tens
 
 def ir_files(case: Case) -> tuple[bytes, bytes]:
     """Return a case as an OpenVINO IR: the contents of .xml and .bin."""
-    net, fed = Net(), fed_inputs(case)
-    inputs: list[Value] = []
+    ir, fed = new_ir(Path("model.xml")), fed_inputs(case)
+    flow = ir.graph.flow
 
-    def shape_of(port: Port, array: Array) -> tuple[int | None, ...]:
+    def shape_of(port: Port, array: Array) -> tuple[int | str, ...]:
         if case.has_fixed_shapes or port.role in WEIGHTS:
             return array.shape
-        return tuple(
-            None if axis in _OPEN else size for axis, size in zip(port.axes, array.shape, strict=True)
-        )
+        sizes = zip(port.axes, array.shape, strict=True)
+        return tuple(f"dim:{axis}" if axis in _OPEN else size for axis, size in sizes)
 
-    for port in case.operator.inputs:
-        if (array := case.inputs.get(port.name)) is None:
-            continue
-        if port.name not in fed:
-            inputs.append(net.constant(port.name, array))
-            continue
-        shape, dtype = shape_of(port, array), array.dtype.name
-        dims = ",".join("?" if size is None else str(size) for size in shape)
-        data = {"shape": dims, "element_type": ELEMENT_WORDS[dtype]}
-        inputs += net.layer("Parameter", port.name, "opset1", data, outputs=[(dtype, shape, port.name)])
-    outputs = [
-        (case.dtype, shape_of(port, case.expected[port.name]), port.name) for port in case.operator.outputs
-    ]
-    data = {name: _word(case, value) for name, value in case.attributes.items()}
-    values = net.layer(case.operator.name, "node", version_of(case.operator), data, inputs, outputs)
-    for value, (_, _, name) in zip(values, outputs, strict=True):
-        net.layer("Result", f"{name}/result", "opset1", {}, [value])
-    return net.xml(), b"".join(net.data)
+    ports = [port for port in case.operator.inputs if port.name in case.inputs]
+    for port in ports:
+        array = case.inputs[port.name]
+        if port.name in fed:
+            ir.add_input(port.name, array.dtype.name, shape_of(port, array))
+        else:
+            flow.add_constant(port.name, array)
+    shapes = {port.name: shape_of(port, case.expected[port.name]) for port in case.operator.outputs}
+    attributes = {
+        "data": {name: _word(case, value) for name, value in case.attributes.items()},
+        "version": version_of(case.operator),
+        "dtype": case.dtype,
+    }
+    kind, inputs = f"openvino::{case.operator.name}", tuple(port.name for port in ports)
+    flow.ops = [Op(kind, inputs, tuple(shapes), attributes, name="node")]
+    flow.index()
+    for name, shape in shapes.items():
+        flow.set_shape(name, shape)
+        ir.add_output(name, case.dtype, shape)
+    document = IrDocument(ir.root, ir.write())
+    return document.shifted(0), document.weights.tobytes()
 
 
 def _word(case: Case, value: object) -> str:

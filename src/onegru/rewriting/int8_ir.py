@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from onegru.core.compare import QUANTIZED, TOLERANCE_REWRITTEN
-from onegru.core.dtypes import Array, in_groups
+from onegru.core.dtypes import in_groups
 from onegru.core.errors import FormatError, SpecError
 from onegru.dataflow.edit import Edit
 from onegru.dataflow.operator import Op
-from onegru.engines.storage import quantize_channels, storage_problem
+from onegru.engines.storage import storage_problem
 from onegru.formats.opened import Opened
+from onegru.formats.openvino.edit import EditedIr
+from onegru.formats.openvino.gru_layers import dequantized
 from onegru.formats.openvino.reader import read_ir
-from onegru.fusion.openvino.edit import EditedIr
 from onegru.models.fusing import fusing_hint
 from onegru.rewriting.check import Check
 from onegru.rewriting.compare import check_result
@@ -90,15 +92,4 @@ def _quantized(edit: Edit, op: Op, port: str, name: str, group: int) -> str:
         raise SpecError.of(
             "group_size", f"{group}; must divide the {array.shape[-1]} columns of {port} of {label}, in an IR"
         )
-    q, scale = quantize_channels(array, group)
-    parts: Array = q.reshape(*scale.shape, group) if group else q
-    value = edit.constant(f"{name}/int8", parts)
-    factor = edit.constant(f"{name}/scale", scale[..., None] if group else scale)
-    value = edit.add("Cast", [value], f"{name}/converted", before=op, dtype="float32")
-    edit.unfolded.add(value)
-    value = edit.add("Mul", [value, factor], f"{name}/scaled", before=op)
-    edit.unfolded.add(value)
-    if group:
-        value = edit.add("Reshape", [value, edit.ints(*array.shape)], f"{name}/rows", before=op)
-        edit.unfolded.add(value)
-    return value
+    return dequantized(edit, functools.partial(edit.add, before=op), name, array, group)

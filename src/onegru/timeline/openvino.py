@@ -10,8 +10,8 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.nonempty import drop_guards
 from onegru.dataflow.table.recurrences import recurrent
 from onegru.formats.graph import STREAM_KEY, Graph, kept_states
+from onegru.formats.openvino.edit import EditedIr
 from onegru.formats.stream_note import State, write_note
-from onegru.fusion.openvino.edit import EditedIr
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.check import AsItIs
 from onegru.timeline.edit import Streaming, StreamingRewriter

@@ -7,14 +7,15 @@ from pathlib import Path
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN, FormatError, SpecError
-from onegru.formats.openvino.constants import Constants, Weights
+from onegru.core.spec import Spec
+from onegru.formats.openvino.constants import Weights
+from onegru.formats.openvino.edit import Ir
 from onegru.formats.openvino.fields import AttributeParser
-from onegru.formats.openvino.flow import IrGraph, IrReader
+from onegru.formats.openvino.flow import IrGraph
+from onegru.formats.openvino.gru_layers import operator_of
 from onegru.formats.openvino.kinds import WRITTEN
-from onegru.formats.openvino.xml import parse_net
+from onegru.fusion.cells.cell import Cell
 from onegru.fusion.fuse import fuse_flow
-from onegru.fusion.openvino.layers import why_not
-from onegru.fusion.openvino.writer import GraphWriter, IrBin
 from onegru.fusion.search import Progress, Search
 
 _LONGEST = 200
@@ -29,34 +30,46 @@ def fuse_ir(
     only_layers: bool = False,
 ) -> tuple[Array, Search]:
     """Replace the decomposed GRUs of an IR, and loops of cells, by GRUSequence and GRUCell layers."""
-    parser = AttributeParser(path)
-    constants = Constants(parser, weights)
-    reader = IrReader(parser, constants)
-    # OpenVINO ignores lengths if shapes are dynamic: see runtimes/known_issues.py.
-    search = Search(
-        reader.names,
-        str(path),
-        progress=progress,
-        allows=why_not,
-        has_lengths=False,
-        writes=WRITTEN,
-        only_layers=only_layers,
-    )
     try:
-        graph = reader.read(parse_net(path, root), root)
-        if only_layers and not _has_own_sizes(graph, parser):
-            return constants.weights, search
-        fuse_flow(graph.flow, search)
+        ir = Ir(path, root, weights)
+        # OpenVINO ignores lengths where sizes are open: see runtimes/known_issues.py.
+        search = Search(
+            ir.reader.names,
+            str(path),
+            progress=progress,
+            allows=_why_not,
+            has_lengths=False,
+            writes=WRITTEN,
+            only_layers=only_layers,
+        )
+        if not only_layers or _has_own_sizes(ir.graph, ir.parser):
+            fuse_flow(ir.graph.flow, search)
         if not search.fused:
-            return constants.weights, search
-        container = IrBin(constants)
-        GraphWriter(graph, reader, container).write()
-        return container.collect(root), search
+            return ir.constants.weights, search
+        return ir.write()(), search
     except (FormatError, SpecError):
         raise
     except BROKEN as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise parser.error(f"cannot be searched for decomposed GRUs ({said[:_LONGEST]})") from error
+        raise FormatError(f"{path}: cannot be searched for decomposed GRUs ({said[:_LONGEST]})") from error
+
+
+def _why_not(cell: Cell) -> str:
+    """Why OpenVINO's operators cannot express a cell; "" if they can."""
+    try:
+        spec = Spec(
+            cell.W.shape[1],
+            cell.hidden_size,
+            "float32",
+            linear_before_reset=cell.linear_before_reset,
+            clip=cell.clip,
+            activations=(cell.activations,),
+            attention=cell.spec_attention,
+        )
+        operator_of(spec, cell=False)
+    except SpecError as error:
+        return str(error)
+    return ""
 
 
 def _has_own_sizes(graph: IrGraph, parser: AttributeParser) -> bool:

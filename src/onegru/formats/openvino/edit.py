@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +15,14 @@ from onegru.core.errors import SpecError
 from onegru.dataflow.edit import Edit, Staged
 from onegru.dataflow.operator import Shape
 from onegru.formats.graph import Graph
-from onegru.formats.openvino.constants import Constants
+from onegru.formats.openvino.constants import Constants, Weights
 from onegru.formats.openvino.document import IrDocument
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS, AttributeParser
 from onegru.formats.openvino.flow import IrGraph, IrReader
+from onegru.formats.openvino.graph_writer import GraphWriter, IrBin
 from onegru.formats.openvino.kinds import WRITTEN
 from onegru.formats.openvino.reader import root_of
-from onegru.formats.openvino.xml import Layer, add_notes, parse_layers, parse_net
-from onegru.fusion.openvino.writer import GraphWriter, IrBin
+from onegru.formats.openvino.xml import Layer, add_notes, parse_layers, parse_net, parse_xml
 
 #: Layer attributes for ONNX attributes: the names in <data> for the parts of a list.
 _HALVES = {"pads": ("pads_begin", "pads_end")}
@@ -38,47 +38,100 @@ _ATTRIBUTES: Mapping[str, set[str]] = {
 }
 
 
-class EditedIr:
+class Ir:
+    """An IR in memory and its flow."""
+
+    def __init__(self, path: Path, root: ET.Element, weights: Weights) -> None:
+        self.root = root
+        self.parser = AttributeParser(path)
+        self.constants = Constants(self.parser, weights)
+        self.reader = IrReader(self.parser, self.constants)
+        self.graph: IrGraph = self.reader.read(parse_net(path, root), root)
+
+    def add_input(self, name: str, dtype: str, shape: Shape) -> str:
+        """Add an input, which is the value of this name."""
+        self.graph.flow.set_dtype(name, dtype)
+        self.graph.flow.set_shape(name, shape)
+        self.graph.flow.inputs.append(name)
+        self._add_port_layer(name, "Parameter", dtype, shape)
+        return name
+
+    def add_output(self, name: str, dtype: str, shape: Shape) -> None:
+        """Add an output, which is the value of this name."""
+        self.graph.flow.outputs.append(name)
+        self._add_port_layer(name, "Result", dtype, shape)
+
+    def write(self, rewritten: Collection[int] = (), unfolded: Collection[str] = ()) -> Callable[[], Array]:
+        """Write the changed flow into the XML; returns the function that places the constants in the .bin."""
+        container = IrBin(self.constants)
+        GraphWriter(self.graph, self.reader, container, rewritten=rewritten, unfolded=unfolded).write()
+        return functools.partial(container.collect, self.root)
+
+    def _add_port_layer(self, name: str, kind: str, dtype: str, shape: Shape) -> None:
+        """Add a Parameter or a Result."""
+        graph = self.graph
+        ids = [int(key) for key in graph.net.layers if key.isdecimal()]
+        key = str(max(ids, default=-1) + 1)
+        layers = graph.element.find("layers")
+        assert layers is not None
+        label = name if kind == "Parameter" else f"{name}/result"
+        element = ET.SubElement(layers, "layer", id=key, name=label, type=kind, version="opset1")
+        dims = [str(size) if isinstance(size, int) else "-1" for size in shape]
+        if kind == "Parameter":
+            words = ",".join("?" if size == "-1" else size for size in dims)
+            ET.SubElement(element, "data", {"shape": words, "element_type": ELEMENT_WORDS[dtype]})
+        side = ET.SubElement(element, "output" if kind == "Parameter" else "input")
+        port = ET.SubElement(side, "port", {"id": "0", "precision": PRECISIONS[dtype]})
+        for size in dims:
+            ET.SubElement(port, "dim").text = size
+        whole = ET.Element("net")
+        ET.SubElement(whole, "layers").append(element)
+        graph.net.layers[key] = parse_layers(self.parser.path, whole).layers[key]  # type: ignore[index]
+        if kind == "Parameter":
+            port.set("names", name)
+            graph.native[name], graph.inputs[key] = (key, "0"), ()
+        else:
+            element.set("output_names", name)
+            graph.inputs[key], graph.results[key] = (name,), name
+            graph.tensors[name] = (*graph.tensors.get(name, ()), name)
+
+
+class EditedIr(Ir):
     """An IR and its changes.
 
-    Args:
-        graph: the IR, as returned by `read_ir`.
-
     Attributes:
-        root: its XML, which `document` changes.
-        graph: its layers, and their flow.
-        inputs: the flow's names of the model's inputs, by input name.
-        outputs: the flow's names of the model's outputs, by output name.
+        inputs: the values of the model's inputs in the flow, by their names.
+        outputs: the values of its outputs.
         edit: the changes.
-
-    Raises:
-        FormatError: onegru cannot follow the layers.
     """
 
     def __init__(self, graph: Graph) -> None:
-        outline, path = graph.outline, Path(graph.path)
+        outline = graph.outline
         assert outline is not None and outline.weights is not None
-        self.root: ET.Element = copy.deepcopy(root_of(graph))
-        parser = AttributeParser(path)
-        self._constants = Constants(parser, outline.weights)
-        self._reader = IrReader(parser, self._constants)
-        self.graph: IrGraph = self._reader.read(parse_net(path, self.root), self.root)
+        super().__init__(Path(graph.path), copy.deepcopy(root_of(graph)), outline.weights)
         values = {f"{layer}:{port}": name for name, (layer, port) in self.graph.native.items()}
         self.inputs = {info.name: values[info.value] for info in graph.inputs}
         self.outputs = {info.name: values[info.value] for info in graph.outputs}
-        self.edit = Edit(self.graph.flow, self._reader.names)
+        self.edit = Edit(self.graph.flow, self.reader.names)
 
     def document(self) -> IrDocument:
-        """Apply the changes, and return the IR."""
+        """The IR with its changes."""
+        document = IrDocument(self.root, lambda: self.constants.weights)
         if not self.edit.is_empty():
-            return IrDocument(self.root, apply_edit(self.graph, self._reader, self._constants, self.edit))
+            document = _apply_edit(self, self.edit)
         add_notes(self.root, self.edit.notes)
-        return IrDocument(self.root, lambda: self._constants.weights)
+        return document
 
 
-def apply_edit(graph: IrGraph, reader: IrReader, constants: Constants, edit: Edit) -> Callable[[], Array]:
-    """Change the XML of an IR; return a function that places its constants and returns the .bin."""
-    flow, root = graph.flow, graph.element
+def new_ir(path: Path) -> Ir:
+    """An IR without layers."""
+    text = b'<net name="onegru" version="11"><layers/><edges/></net>'
+    return Ir(path, parse_xml(text, path), np.zeros(0, np.uint8))
+
+
+def _apply_edit(ir: Ir, edit: Edit) -> IrDocument:
+    """Change an IR."""
+    graph, flow = ir.graph, ir.graph.flow
     for staged in edit.changes():
         _fill_in(staged, edit)
     rewritten = {id(staged.op) for staged in edit.changes() if not _keeps_layer(graph, staged)}
@@ -94,20 +147,15 @@ def apply_edit(graph: IrGraph, reader: IrReader, constants: Constants, edit: Edi
             op.attributes = {name: value for name, value in changed.items() if value is not None}
     flow.ops = list(edit.around([(op, op) for op in flow.ops]))
     for name, value in edit.inputs.items():
-        flow.set_dtype(name, value.dtype)
-        flow.set_shape(name, tuple(f"dim:{size}" if isinstance(size, str) else size for size in value.shape))
-        flow.inputs.append(name)
-        _add_port_layer(graph, reader, name, "Parameter", value.dtype, value.shape)
+        ir.add_input(
+            name, value.dtype, tuple(f"dim:{size}" if isinstance(size, str) else size for size in value.shape)
+        )
     flow.index()
     for name, value in edit.outputs.items():
-        flow.outputs.append(name)
-        _add_port_layer(graph, reader, name, "Result", value.dtype, value.shape)
+        ir.add_output(name, value.dtype, value.shape)
     for (name, axis), size in edit.sizes.items():
         _resize(graph, name, axis, size)
-    container = IrBin(constants)
-    GraphWriter(graph, reader, container, rewritten=rewritten, unfolded=edit.unfolded).write()
-    add_notes(root, edit.notes)
-    return functools.partial(container.collect, root)
+    return IrDocument(ir.root, ir.write(rewritten, edit.unfolded))
 
 
 def _keeps_layer(graph: IrGraph, staged: Staged) -> bool:
@@ -163,34 +211,6 @@ def _fill_in(staged: Staged, edit: Edit) -> None:
             sizes = edit.add("Concat", [rows, rest], f"{op.name}/sizes", before=op, axis=0)
             zero = edit.constant("onegru/zero", np.zeros(1, numpy_dtype(dtype or "float32")))
             inputs[state] = edit.add("Expand", [zero, sizes], f"{op.name}/zeros", before=op)
-
-
-def _add_port_layer(graph: IrGraph, reader: IrReader, name: str, kind: str, dtype: str, shape: Shape) -> None:
-    """Add a Parameter or a Result."""
-    ids = [int(key) for key in graph.net.layers if key.isdecimal()]
-    key = str(max(ids, default=-1) + 1)
-    layers = graph.element.find("layers")
-    assert layers is not None
-    label = name if kind == "Parameter" else f"{name}/result"
-    element = ET.SubElement(layers, "layer", id=key, name=label, type=kind, version="opset1")
-    dims = [str(size) if isinstance(size, int) else "-1" for size in shape]
-    if kind == "Parameter":
-        words = ",".join("?" if size == "-1" else size for size in dims)
-        ET.SubElement(element, "data", {"shape": words, "element_type": ELEMENT_WORDS[dtype]})
-    side = ET.SubElement(element, "output" if kind == "Parameter" else "input")
-    port = ET.SubElement(side, "port", {"id": "0", "precision": PRECISIONS[dtype]})
-    for size in dims:
-        ET.SubElement(port, "dim").text = size
-    whole = ET.Element("net")
-    ET.SubElement(whole, "layers").append(element)
-    graph.net.layers[key] = parse_layers(reader.parser.path, whole).layers[key]  # type: ignore[index]
-    if kind == "Parameter":
-        port.set("names", name)
-        graph.native[name], graph.inputs[key] = (key, "0"), ()
-    else:
-        element.set("output_names", name)
-        graph.inputs[key], graph.results[key] = (name,), name
-        graph.tensors[name] = (*graph.tensors.get(name, ()), name)
 
 
 def _resize(graph: IrGraph, name: str, axis: int, size: object) -> None:

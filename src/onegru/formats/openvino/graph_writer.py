@@ -17,17 +17,17 @@ from onegru.dataflow.table.moving import Axes, moved_axes
 from onegru.formats.openvino.constants import ALIGNED, Constants
 from onegru.formats.openvino.fields import ELEMENT_WORDS, PRECISIONS
 from onegru.formats.openvino.flow import IrGraph, IrReader
+from onegru.formats.openvino.gru_layers import GRUS, GruLayers, output_dtype, typed
 from onegru.formats.openvino.kinds import layer_of
-from onegru.formats.openvino.translation import NewLayer
-from onegru.formats.openvino.xml import EDGE_ENDS, Layer
-from onegru.fusion.openvino.layers import GRUS, GruLayers, output_dtype, typed
-from onegru.fusion.openvino.moves import (
+from onegru.formats.openvino.moves import (
     composed,
     is_still,
     simple,
     sliced_before,
     steps,
 )
+from onegru.formats.openvino.translation import NewLayer
+from onegru.formats.openvino.xml import EDGE_ENDS, Layer
 
 _Port = tuple[str, str]  # the ids of a layer and of one of its outputs
 
@@ -38,14 +38,14 @@ class IrBin:
     def __init__(self, constants: Constants) -> None:
         self._old = constants.weights
         self._new: dict[int, Array] = {}
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | memoryview] = []
         self._places: dict[bytes, int] = {}
         self._length = 0
 
     def hold(self, data: ET.Element, array: Array) -> None:
-        """Record the content of a new Const layer, by its <data>."""
-        raw = array.astype(numpy_dtype(array.dtype.name).newbyteorder("<"))
-        self._new[id(data)] = np.frombuffer(raw.tobytes(), np.uint8)
+        """Note what a new Const layer holds, by its <data>."""
+        dtype = numpy_dtype(array.dtype.name).newbyteorder("<")
+        self._new[id(data)] = np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8)
 
     def collect(self, root: ET.Element) -> Array:
         """Place the content of all Const layers, write their offsets, and return the .bin."""
@@ -57,15 +57,15 @@ class IrBin:
                 raw = self._old[start : start + size]
             else:
                 continue
-            data.set("offset", str(self._place(raw.tobytes())))
+            data.set("offset", str(self._place(raw)))
             data.set("size", str(len(raw)))
         return np.frombuffer(bytearray().join(self._parts), np.uint8)
 
-    def _place(self, raw: bytes) -> int:
-        key = hashlib.blake2b(raw, digest_size=20).digest()
-        if raw and key not in self._places:
+    def _place(self, raw: Array) -> int:
+        key = hashlib.blake2b(raw.data, digest_size=20).digest()
+        if len(raw) and key not in self._places:
             gap = -self._length % ALIGNED
-            self._parts += [bytes(gap), raw]
+            self._parts += [bytes(gap), raw.data]
             self._places[key] = self._length + gap
             self._length += gap + len(raw)
         return self._places.get(key, 0)
