@@ -17,6 +17,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.fuzz.corpus import KINDS, corpus
 from tests.rewriting.test_streaming import drawn
 from tests.support.decomposed.draw import KINDS as DECOMPOSED
 from tests.support.decomposed.draw import NEAR_MISSES, decomposed, near_miss
+from tests.support.decomposed.models import Decomposed
 from tests.support.files import kinds_of_files
 from tests.support.files.onnx_models import save
 
@@ -40,19 +42,15 @@ def cases() -> dict[str, Callable[[Path], Path]]:
     found: dict[str, Callable[[Path], Path]] = {}
     for kind in KINDS:
         for index in range(len(corpus(kind))):
-            found[f"corpus/{kind}/{index}"] = lambda folder, k=kind, i=index: _from_corpus(folder, k, i)
+            found[f"corpus/{kind}/{index}"] = partial(_from_corpus, kind=kind, index=index)
     for name in kinds_of_files.MADE:
-        found[f"kinds/{name}"] = lambda folder, n=name: kinds_of_files.write(n, folder)
+        found[f"kinds/{name}"] = partial(kinds_of_files.write, name)
     for seed in range(STREAMS):
-        found[f"stream/{seed}"] = lambda folder, s=seed: save(folder, drawn(s)[1])
+        found[f"stream/{seed}"] = partial(_drawn_stream, seed=seed)
     for kind in DECOMPOSED:
-        found[f"decomposed/{kind}"] = lambda folder, k=kind: save(
-            folder, decomposed(k, np.random.default_rng(1)).model
-        )
+        found[f"decomposed/{kind}"] = partial(_drawn_model, decomposed, kind)
     for kind in NEAR_MISSES:
-        found[f"near miss/{kind}"] = lambda folder, k=kind: save(
-            folder, near_miss(k, np.random.default_rng(1)).model
-        )
+        found[f"near miss/{kind}"] = partial(_drawn_model, near_miss, kind)
     return found
 
 
@@ -61,6 +59,14 @@ def _from_corpus(folder: Path, kind: str, index: int) -> Path:
     for name, data in files.items():
         (folder / name).write_bytes(data)
     return folder / next(iter(files))
+
+
+def _drawn_stream(folder: Path, seed: int) -> Path:
+    return save(folder, drawn(seed)[1])
+
+
+def _drawn_model(draw: Callable[[str, np.random.Generator], Decomposed], kind: str, folder: Path) -> Path:
+    return save(folder, draw(kind, np.random.default_rng(1)).model)
 
 
 def fingerprint(write: Callable[[Path], Path]) -> Fingerprint:

@@ -238,7 +238,7 @@ def augru(folder: Path, *, external: bool = False, **attributes: Any) -> Path:
     made.attribute.extend(helper.make_attribute(key, item) for key, item in attributes.items())
     infos = [value("X", shape=["T", "N", I]), value("A", shape=["T", "N", 1]), value("h", shape=[1, "N", H])]
     outputs = [value("Y"), value("h_out", shape=[1, "N", H])]
-    proto = model(graph([made], infos, outputs, weights()), domains={"onegru": 1})
+    proto = model(graph([made], infos, outputs, weights()), opset=15, domains={"onegru": 1})
     path = folder / "augru.onnx"
     onnx.save(proto, path, save_as_external_data=external, location="weights.bin", size_threshold=0)
     return path

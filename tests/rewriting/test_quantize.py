@@ -291,7 +291,7 @@ def test_augru_nodes(direction: Any, tmp_path: Path) -> None:
         node("AUGRU", names, ["", "Z"], domain=AUGRU_DOMAINS[0], hidden_size=H, direction=direction),
     ]
     inputs = [X_INFO, value("A", "float32", ["time", "batch", 1])]
-    proto = model(graph(nodes, inputs, ["Y", "Y2", "Z"], constants), domains={AUGRU_DOMAINS[0]: 1})
+    proto = model(graph(nodes, inputs, ["Y", "Y2", "Z"], constants), opset=15, domains={AUGRU_DOMAINS[0]: 1})
     source, target = save(tmp_path, proto), tmp_path / "q.onnx"
     report = store_in_int8(source, target)
     assert [item.name for item in report.nodes] == [onegru.load(source).gru_nodes[0].name, "a", "Z"]
@@ -326,7 +326,9 @@ def test_an_augru_node_that_int8_does_not_hold(tmp_path: Path) -> None:
     constants = {name: array.astype(np.float64) for name, array in WEIGHTS.items()}
     inputs = [value("X", "float64", ["time", "batch", I]), value("A", "float64", ["time", "batch", 1])]
     proto = model(
-        graph([attention], inputs, [value("Y", "float64")], constants), domains={AUGRU_DOMAINS[0]: 1}
+        graph([attention], inputs, [value("Y", "float64")], constants),
+        opset=15,
+        domains={AUGRU_DOMAINS[0]: 1},
     )
     with pytest.raises(SpecError, match=r"^quantize: AUGRU node 'a'.*element type float64; must be float32$"):
         store_in_int8(save(tmp_path, proto), tmp_path / "q.onnx")

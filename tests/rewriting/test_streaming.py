@@ -1224,7 +1224,7 @@ def summed_of_unknown_rank(net: Network) -> str:
 
 
 REFUSED: dict[str, tuple[Callable[[Network], str], str]] = {
-    "a bias on zeros in front": (biased, "Conv node 'conv1' adds to steps of zeros"),
+    "a bias on zeros in front": (biased, "Conv node 'conv1' adds to leading zeros"),
     "a table of positions": (positions, r"Add node 'add\d' computes with the number of steps"),
     "places of a pooling": (pooled_places, "MaxPool node 'maxpool0' gives the places of steps"),
     "lengths from a shape": (lengths_of_another, "GRU node 'gru[0-9]+'"),

@@ -240,4 +240,4 @@ def exported_augru(steps: int | str, attributes: Mapping[str, Any], *more: str) 
     outputs = [value("Y", shape=[None] * 4), value("Y_h", shape=[None] * 3)]
     sizes = {"W": (D, 3 * H, I), "R": (D, 3 * H, H), "B": (D, 6 * H)}
     constants = {name: numbers(7, *size) for name, size in sizes.items()}
-    return model(graph([made], infos, outputs, constants), domains={"onegru": 1})
+    return model(graph([made], infos, outputs, constants), opset=15, domains={"onegru": 1})

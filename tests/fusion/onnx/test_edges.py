@@ -315,7 +315,7 @@ I, H = 3, 2
 
 def test_outputs_of_a_body_whose_shapes_the_file_does_not_state() -> None:
     """ONNX Runtime infers none after a function, and needs those that a Scan collects along another axis."""
-    net, body = Net(13), Net(13, seed=1)
+    net, body = Net(15), Net(15, seed=1)
     body.prefix = "b"
     for name, shape in (("x", ("T", "B", I)), ("a", ("T", "B", 1)), ("h", ("B", H)), ("lengths", ("B", 1))):
         net.input(name, *shape, fill=3)

@@ -45,7 +45,7 @@ class IrBin:
     def hold(self, data: ET.Element, array: Array) -> None:
         """Note what a new Const layer holds, by its <data>."""
         dtype = numpy_dtype(array.dtype.name).newbyteorder("<")
-        self._new[id(data)] = np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8)
+        self._new[id(data)] = np.asarray(array, dtype).reshape(-1).view(np.uint8)
 
     def collect(self, root: ET.Element) -> Array:
         """Place the content of all Const layers, write their offsets, and return the .bin."""

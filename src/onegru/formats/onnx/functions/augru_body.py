@@ -35,7 +35,8 @@ def augru_function(
     """The function `AUGRU` for nodes with these attributes and inputs."""
     values = read_attributes(AUGRU, attributes)
     if opset < AUGRU_OPSET:
-        raise SpecError.of("opset", f"{opset}; must be at least {AUGRU_OPSET} for {AUGRU}")
+        advice = "convert the model with onnx.version_converter"
+        raise SpecError.of("opset", f"{opset}; must be at least {AUGRU_OPSET} for {AUGRU}; {advice}")
     for name in given:
         if name not in OPTIONAL:
             raise SpecError(f"given: {name!r}; must be one of {', '.join(OPTIONAL)}")
