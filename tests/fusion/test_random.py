@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from onegru.fusion.search import Search
+from onegru.operators.onnx import AUGRU_OPSET
 from tests.support.decomposed.draw import (
     NEAR_MISSES,
     Decomposed,
@@ -44,6 +45,7 @@ NO_PRODUCT = "its gates use values without a matmul"
 NO_BLEND = "the term added to the old state is not"
 NO_RESET = "uses the state"
 OTHER_GATES = "its gates are"
+OLD_OPSET = "needs opset"
 FIRST_STEP = "the candidate is not a function of a sum of products"
 
 
@@ -77,6 +79,11 @@ def drops_its_last_state(case: Decomposed) -> bool:
     return case.kind == "chain" and "zero past the end" in case.flags and not has_last
 
 
+def needs_newer_opset(gru: Gru, case: Decomposed) -> bool:
+    """Whether a GRU has an attention score, in a model whose opset has no AUGRU."""
+    return gru.attention and case.model.opset_import[0].version < AUGRU_OPSET
+
+
 def known_limits(case: Decomposed) -> set[str]:
     """What the reasons say for which some of a model's GRUs may stay decomposed."""
     found = set()
@@ -91,6 +98,8 @@ def known_limits(case: Decomposed) -> set[str]:
             found |= {AT_ITS_BOUND, NO_BLEND}
         if cannot_be_switched_off(gru, case):
             found |= {NO_SWITCH, NO_PRODUCT}  # x may be multiplied before the loop, which stays
+        if needs_newer_opset(gru, case):
+            found.add(OLD_OPSET)
     return found
 
 
@@ -139,7 +148,10 @@ def check_reasons(case: Decomposed, search: Search) -> None:
 def is_limited(case: Decomposed) -> bool:
     """Whether GRUs of a model, not first steps alone, may stay decomposed."""
     return drops_its_last_state(case) or any(
-        reset_folds_away(gru) or begins_at_its_bound(gru) or cannot_be_switched_off(gru, case)
+        reset_folds_away(gru)
+        or begins_at_its_bound(gru)
+        or cannot_be_switched_off(gru, case)
+        or needs_newer_opset(gru, case)
         for gru in case.grus
     )
 

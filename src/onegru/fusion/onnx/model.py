@@ -26,7 +26,8 @@ def fuse_model(source: Source, model: ModelProto, progress: Progress | None = No
     if opset < OLDEST_OPSET:
         return search
     if opset < AUGRU_OPSET:
-        search.allows = lambda cell: f"an AUGRU needs opset {AUGRU_OPSET} or later" if cell.attention else ""
+        reason = f"an AUGRU needs opset {AUGRU_OPSET} or later; convert the model with onnx.version_converter"
+        search.allows = lambda cell: reason if cell.attention else ""
     flow = flow_of(source, model.graph, graph_types(model), model.ir_version)
     fuse_flow(flow, search)
     if search.fused:
