@@ -128,7 +128,7 @@ def test_an_unknown_target_is_refused(target: str) -> None:
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
         f"onegru.SpecError: ONEGRU_TARGET: {target!r}; must be one of "
-        f"{', '.join(onegru.targets().available)}, which this processor runs"
+        f"{', '.join(onegru.targets().available)}, which this build has for this processor"
     )
 
 

@@ -144,10 +144,11 @@ def _honour_environment() -> None:
     name = os.environ.get("ONEGRU_TARGET")
     if name and name not in _native.available_targets():
         must = ", ".join(_native.available_targets())
-        raise SpecError(f"ONEGRU_TARGET: {name!r}; must be one of {must}, which this processor runs")
+        error = f"ONEGRU_TARGET: {name!r}; must be one of {must}, which this build has for this processor"
+        raise SpecError(error, "ONEGRU_TARGET")
     threads = os.environ.get("ONEGRU_NUM_THREADS", "")
     if threads and (re.fullmatch(r"[0-9]{1,3}", threads) is None or not 1 <= int(threads) <= MOST_THREADS):
-        raise SpecError(f"ONEGRU_NUM_THREADS: {threads!r}; must be 1…{MOST_THREADS}")
+        raise SpecError.of("ONEGRU_NUM_THREADS", f"{threads!r}; must be 1…{MOST_THREADS}")
     _native.select_target(name or None)
     _set(int(threads or 0))
 

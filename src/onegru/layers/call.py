@@ -56,7 +56,7 @@ def bind(
             continue
         if (value := values.get(port.name)) is None:
             if port.required:
-                raise SpecError(f"{port.name}: missing; must be given")
+                raise SpecError.of(port.name, "missing; must be given")
             continue
         if port.role == "sequence_lens":
             array = as_lengths(port.name, value, port.types if strict_types else None)
@@ -66,7 +66,7 @@ def bind(
         if port.role == "sequence_lens":
             wrong = array[(array < 0) | (array > sizes["T"])]
             if wrong.size:
-                raise SpecError(f"{port.name}: {wrong[0]}; must be in 0…seq_length = 0…{sizes['T']}")
+                raise SpecError.of(port.name, f"{wrong[0]}; must be in 0…seq_length = 0…{sizes['T']}")
             array = array.astype(np.intp)
         inputs[port.role] = arrange(array, port.axes, CANONICAL_AXES[port.role])
     return inputs, sizes

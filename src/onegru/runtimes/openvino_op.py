@@ -147,7 +147,7 @@ class GruOp(openvino.Op):  # type: ignore[misc]
         for port in ports:
             dtype, shape = dtypes[port.role], shapes[port.role]
             if dtype is not None and port.types is not None and dtype.name not in port.types:
-                raise SpecError(f"{port.name}: type {dtype.name}; must be {' or '.join(port.types)}")
+                raise SpecError.of(port.name, f"type {dtype.name}; must be {' or '.join(port.types)}")
             if port.types is None and dtype is not None and dtypes["W"] is not None:
                 as_array_of(dtypes["W"].name, port.name, np.zeros((), dtype))
             if shape is not None and port.role not in WEIGHTS:
