@@ -124,9 +124,9 @@ BAD_ARGUMENTS = {
     "no input name": (["run", "gru.onnx", "-i", "=x.npy"], "'' is not an input"),
     "unknown input": (["run", "gru.onnx", "-i", "Z=x.npy"], "'Z' is not an input; the model's inputs: 'X'"),
     "unknown in npz": (["run", "gru.onnx", "-i", "z.npz"], "'Z' is not an input"),
-    "not in npz": (["run", "gru.onnx", "-i", "X=two.npz"], "the file holds 'V', 'Z', not 'X'"),
+    "not in npz": (["run", "gru.onnx", "-i", "X=two.npz"], "the file contains 'V', 'Z', not 'X'"),
     "given twice": (["run", "gru.onnx", "-i", "x.npy", "-i", "X=x.npy"], "'X' is given twice"),
-    "which input": (["run", "lens.onnx", "-i", "x.npy"], "which input? must be NAME=FILE"),
+    "which input": (["run", "lens.onnx", "-i", "x.npy"], "ambiguous input; must be NAME=FILE"),
     "wrong type": (["run", "gru.onnx", "-i", "double.npy"], "'X': type float64; must be float32"),
     "wrong shape": (
         ["run", "gru.onnx", "-i", "flat.npy"],
