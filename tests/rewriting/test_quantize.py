@@ -19,7 +19,7 @@ from onegru.models.random_inputs import draw_inputs, size_plans
 from onegru.operators.onnx import AUGRU_DOMAINS
 from onegru.rewriting.check import Check
 from onegru.rewriting.compare import Case as Compared
-from onegru.rewriting.compare import Judge
+from onegru.rewriting.compare import OutputCheck
 from tests.support.comparison import assert_bits
 from tests.support.files.onnx_models import (
     PLAIN,
@@ -221,12 +221,12 @@ def test_integer_outputs_are_not_allowed_the_error_of_weights(
             ({"float32", QUANTIZED}, few, True),
             ({"float32"}, few, False),
         ):
-            judge = Judge(source, case, check, tmp_path / "q.onnx", tolerances, dtypes, source)
+            check_output = OutputCheck(source, case, check, tmp_path / "q.onnx", tolerances, dtypes, source)
             if is_allowed:
-                assert judge("n", "onegru", "output 'n'", array, found).tolerance == 0.1
+                assert check_output("n", "onegru", "output 'n'", array, found).tolerance == 0.1
                 continue
             with pytest.raises(FormatError, match=r"from the source at \[0\] and in (20|5)\.00% of it"):
-                judge("n", "onegru", "output 'n'", array, found)
+                check_output("n", "onegru", "output 'n'", array, found)
 
 
 def test_refusals(tmp_path: Path) -> None:

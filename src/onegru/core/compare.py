@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -114,11 +114,14 @@ def arrays_in(output: Any) -> list[Array]:
     return [item for item in items if isinstance(item, np.ndarray)]
 
 
-def nothing_compared(*runs: Mapping[str, Any]) -> str:
+def why_inconclusive(*runs: Mapping[str, Any], moved: int | None = None) -> str:
     """Return why a comparison with these outputs is inconclusive; empty if it is conclusive.
 
-    NaN equals any other NaN, so at least half of an output's values must be finite.
+    NaN equals any other NaN, so at least half of an output's values must be finite. Of the values, `moved`
+    change with other random inputs; None if nothing is random.
     """
+    if moved == 0:
+        return "no output depends on the random inputs"
     sizes: dict[str, int] = {}
     counts: dict[str, int] = {}
     for outputs in runs:
@@ -219,18 +222,47 @@ def _distances(a: Array, b: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
-    """How a result compares with the expected one."""
+class Comparison:
+    """Difference of one output between two runs on the same inputs.
 
-    agrees: bool  # whether every element lies within the tolerance
-    # the largest absolute difference; None where the two cannot be compared element by element
-    max_abs: float | None = None
-    max_ulp: int | None = None  # the largest difference in units in the last place
-    # the first index, in the order of the array, beyond the tolerance; None if there is none
+    Attributes:
+        name: the output.
+        runtime: the runtime that computed the output: "onegru", "onnxruntime", "openvino" or "onnx".
+        agrees: whether the difference is allowed.
+        max_abs: the largest absolute difference; infinite if type or shape differ.
+        max_ulp: the largest difference in ULP (units in the last place).
+        tolerance: the largest allowed absolute difference; in `verify`, relative to max(1, |value|). For
+            integers and booleans, it is the largest allowed fraction of different values.
+        where: the index of the largest difference; None if nothing differs.
+        expected: the value expected there.
+        got: the value found there.
+        reason: why values were not compared, or why the tolerance is larger; empty otherwise.
+        snr: the signal-to-noise ratio in dB; None if nothing differs.
+        compared: the number of compared values, which are finite where they are expected.
+        left_out: the number of values that were not compared, because they are not finite.
+        input_dependent: the number of compared values that depend on the random inputs; None if it was not
+            counted, as for given inputs.
+        steps: the number of steps of the longest row of a GRU; None if it was not counted.
+    """
+
+    name: str = ""
+    runtime: str = "onegru"
+    agrees: bool = True
+    max_abs: float = 0.0
+    max_ulp: int = 0
+    tolerance: float = 0.0
     where: tuple[int, ...] | None = None
-    expected: Any = None  # the element expected there
-    got: Any = None  # the element found there
-    reason: str = ""  # why the two cannot be compared element by element; empty if they can
+    expected: Any = None
+    got: Any = None
+    reason: str = ""
+    snr: float | None = None
+    compared: int = 0
+    left_out: int = 0
+    input_dependent: int | None = None
+    steps: int | None = None
+
+
+Comparison.__module__ = "onegru.reports"
 
 
 def tolerance_of(dtype: str) -> float:
@@ -238,38 +270,90 @@ def tolerance_of(dtype: str) -> float:
     return TOLERANCE_ACROSS_RUNTIMES.get(dtype, 0.0)
 
 
-def agreement(expected: Any, got: Any, tolerance: float, share: float = 0.0) -> Agreement:
-    """Compare a result with the expected one."""
-    if not isinstance(expected, np.ndarray) or not isinstance(got, np.ndarray):
-        return Agreement(True, reason="not a tensor; not compared")
-    if expected.shape != got.shape:
-        return Agreement(False, reason=f"shape {list(got.shape)}; must be {list(expected.shape)}")
-    if expected.dtype != got.dtype:
-        return Agreement(False, reason=f"type {got.dtype.name}; must be {expected.dtype.name}")
-    if expected.dtype.kind in "OUST":
-        wrong = as_text(expected) != as_text(got)
-        if not wrong.any():
-            return Agreement(True)
-        where = _index_of_max(wrong)
-        return Agreement(False, None, None, where, str(expected[where]), str(got[where]))
-    if expected.dtype.kind not in "biuf" and expected.dtype.name != "bfloat16":
-        same = expected.tobytes() == got.tobytes()
-        return Agreement(same, reason="" if same else f"other values of type {expected.dtype.name}")
-    apart = difference(expected, got)
-    wrong = beyond(expected, got, tolerance)
-    if not wrong.any() or (expected.dtype.kind in "biu" and wrong.mean() <= share):
-        return Agreement(True, apart.max_abs, apart.max_ulp)
-    where = _index_of_max(wrong)
-    return Agreement(False, apart.max_abs, apart.max_ulp, where, expected[where].item(), got[where].item())
+def compare(
+    expected: Any, found: Any, tolerance: float, name: str = "", *, is_absolute: bool = False
+) -> Comparison:
+    """Compare each element of an output; the tolerance is relative to max(1, its absolute value)."""
+    item = Comparison(name, tolerance=tolerance)
+    if not isinstance(expected, np.ndarray) or not isinstance(found, np.ndarray):
+        return replace(item, reason="not a tensor; not compared")
+    if expected.shape != found.shape:
+        words = f"shape {list(found.shape)}; must be {list(expected.shape)}"
+        return replace(item, agrees=False, max_abs=np.inf, reason=words)
+    is_text = expected.dtype.kind in "OUST"
+    if expected.dtype != found.dtype and not (is_text and found.dtype.kind in "OUST"):
+        words = f"type {found.dtype.name}; must be {expected.dtype.name}"
+        return replace(item, agrees=False, max_abs=np.inf, reason=words)
+    count = count_finite(expected)
+    item = replace(item, compared=count, left_out=expected.size - count)
+    if is_text:
+        expected, found = as_text(expected), as_text(found)
+        wrong = np.asarray(expected != found)
+        apart, share = Difference(0.0, 0, _index_of_max(wrong) if wrong.any() else None), 0.0
+    elif expected.dtype.kind not in "biuf" and expected.dtype.name != "bfloat16":
+        is_same = expected.tobytes() == found.tobytes()
+        return replace(item, agrees=is_same, reason="" if is_same else f"other {expected.dtype.name} values")
+    else:
+        apart, wrong = difference(expected, found), beyond(expected, found, tolerance, is_absolute)
+        is_share = expected.dtype.kind in "biu" and (is_absolute or tolerance < 1.0)
+        share = tolerance if is_share else 0.0
+    where = apart.where
+    return replace(
+        item,
+        agrees=not wrong.size or float(np.mean(wrong)) <= share,
+        max_abs=apart.max_abs,
+        max_ulp=apart.max_ulp,
+        where=where,
+        expected=None if where is None else expected[where].item(),
+        got=None if where is None else found[where].item(),
+        snr=signal_to_noise(expected, found) if expected.dtype.name in ELEMENT_TYPES else None,
+    )
 
 
-def beyond(expected: Array, got: Array, tolerance: float) -> Array:
+def compare_scaled(
+    expected: Any,
+    found: Any,
+    tolerance: float,
+    name: str = "",
+    *,
+    rounding: Callable[[], float] | None = None,
+) -> Comparison:
+    """Compare all elements of an output with one tolerance, relative to max(1, the largest of them).
+
+    With `rounding`, an output may also differ by its value: how far rounding may move an element.
+    """
+    is_float = isinstance(expected, np.ndarray) and expected.dtype.name in ELEMENT_TYPES
+    most = largest_allowed(expected, tolerance, rounding is None) if is_float else tolerance
+    item = compare(expected, found, most, name, is_absolute=True)
+    if item.agrees or item.reason or rounding is None:
+        return item
+    effect = rounding()
+    if not compare(expected, found, effect).agrees:
+        return item
+    return replace(
+        item, agrees=True, tolerance=max(most, largest_by_rounding(expected, effect) if is_float else effect)
+    )
+
+
+def merged(items: Sequence[Comparison]) -> Comparison:
+    """The worst of several comparisons, with the counts of all."""
+    moved = [item.input_dependent for item in items]
+    return replace(
+        max(items, key=lambda item: (not item.agrees, item.max_abs)),
+        compared=sum(item.compared for item in items),
+        left_out=sum(item.left_out for item in items),
+        input_dependent=None if None in moved else sum(filter(None, moved)),
+        steps=max((item.steps for item in items if item.steps is not None), default=None),
+    )
+
+
+def beyond(expected: Array, found: Array, tolerance: float, is_absolute: bool = False) -> Array:
     """For each element, whether it is off by more than the tolerance."""
     if expected.dtype.kind in "biu":
-        return np.asarray(expected != got)
-    want, have = expected.astype(np.float64), got.astype(np.float64)
+        return np.asarray(expected != found)
+    want, have = expected.astype(np.float64), found.astype(np.float64)
     with np.errstate(all="ignore"):
-        near = np.abs(have - want) <= tolerance * np.maximum(1.0, np.abs(want))
+        near = np.abs(have - want) <= tolerance * (1.0 if is_absolute else np.maximum(1.0, np.abs(want)))
     # Infinity is near nothing but itself: its difference from anything is NaN or infinite.
     near &= np.isfinite(want)
     wrong: Array = ~(near | (want == have) | (np.isnan(want) & np.isnan(have)))

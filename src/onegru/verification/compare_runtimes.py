@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 import onegru.verification.locate as faults
 from onegru._native import version
-from onegru.core.compare import agreement, count_finite, nothing_compared
+from onegru.core.compare import Comparison, compare, why_inconclusive
 from onegru.core.errors import FormatError, OneGRUError, SpecError
 from onegru.models.inspect import report
 from onegru.models.lengths import count_steps
@@ -19,7 +19,7 @@ from onegru.models.model import Model
 from onegru.peers.base import Runtime
 from onegru.peers.child import run_apart
 from onegru.peers.registry import RUNTIMES
-from onegru.verification.results import OutputResult, RuntimeResult, Verification
+from onegru.verification.results import RuntimeResult, Verification
 from onegru.verification.trace import tolerances, traced_run
 
 Progress = Callable[[int, int], None]
@@ -67,7 +67,7 @@ class _Verifier:
         self.model = model
         self.inputs = inputs
         self.exact = traced_run(model, inputs, "reference")
-        if why := nothing_compared(self.exact.outputs):
+        if why := why_inconclusive(self.exact.outputs):
             raise FormatError(
                 f"{model.path}: {why}, so the comparison is inconclusive; pass inputs for which it does "
                 "(inputs, -i)"
@@ -78,7 +78,7 @@ class _Verifier:
     def own(self) -> RuntimeResult:
         """The result of the native engine, in this process, as callers use it."""
         trace = traced_run(self.model, self.inputs, "native")
-        outputs = self._compare(trace.outputs)
+        outputs = self._compare(trace.outputs, "onegru")
         result = partial(RuntimeResult, "onegru", version(), outputs=outputs)
         if all(item.agrees for item in outputs):
             return result("agrees")
@@ -100,13 +100,17 @@ class _Verifier:
         if outcome.status != "ran":
             known = self._known_refusals(name) if outcome.status == "refuses" else ()
             return result(outcome.status, outcome.reason, known=known)
-        outputs = self._compare(outcome.outputs)
+        outputs = self._compare(outcome.outputs, name)
         if all(item.agrees for item in outputs):
             return result("agrees", outputs=outputs)
         if words := self.tolerances.why_strict(self.exact.outputs, outcome.outputs):
             return result("differs", words, outputs)
         values = self.exact.values
-        fault, note = faults.find_fault(self.model, self.inputs, values, runtime, self.run, self._differs)
+
+        def differs(got: Mapping[str, Any]) -> bool:
+            return not all(item.agrees for item in self._compare(got, name))
+
+        fault, note = faults.find_fault(self.model, self.inputs, values, runtime, self.run, differs)
         return result("differs", note, outputs, fault)
 
     def _known_refusals(self, runtime: str) -> tuple[str, ...]:
@@ -117,11 +121,8 @@ class _Verifier:
             if verdict.runtime == runtime and verdict.effect == "refuses"
         )
 
-    def _differs(self, got: Mapping[str, Any]) -> bool:
-        return not all(item.agrees for item in self._compare(got))
-
-    def _compare(self, got: Mapping[str, Any]) -> tuple[OutputResult, ...]:
-        return compare_outputs(self.exact.outputs, got, self.tolerances.allowed)
+    def _compare(self, got: Mapping[str, Any], runtime: str) -> tuple[Comparison, ...]:
+        return compare_outputs(self.exact.outputs, got, self.tolerances.allowed, runtime)
 
 
 class Tolerances:
@@ -149,23 +150,12 @@ class Tolerances:
 
 
 def compare_outputs(
-    expected: Mapping[str, Any], got: Mapping[str, Any], allowed: Mapping[str, float]
-) -> tuple[OutputResult, ...]:
+    expected: Mapping[str, Any], got: Mapping[str, Any], allowed: Mapping[str, float], runtime: str = "onegru"
+) -> tuple[Comparison, ...]:
     """How each output compares, with its own tolerance."""
-    found = []
-    for name, want in expected.items():
-        if name not in got and hasattr(want, "dtype"):
-            found.append(OutputResult(name, False, allowed[name], reason="is not given"))
-            continue
-        item = agreement(want, got.get(name), allowed[name], _share(allowed[name]))
-        count = count_finite(want) if isinstance(want, np.ndarray) and item.max_abs is not None else 0
-        left_out = want.size - count if count else 0
-        found.append(
-            OutputResult(name, tolerance=allowed[name], **asdict(item), compared=count, left_out=left_out)
-        )
-    return tuple(found)
-
-
-def _share(tolerance: float) -> float:
-    """The share of integers that can differ; other values allow none."""
-    return tolerance if tolerance < 1.0 else 0.0
+    return tuple(
+        Comparison(name, runtime, False, np.inf, tolerance=allowed[name], reason="is not given")
+        if name not in got and hasattr(want, "dtype")
+        else replace(compare(want, got.get(name), allowed[name], name), runtime=runtime)
+        for name, want in expected.items()
+    )
