@@ -13,8 +13,8 @@ from rich.console import Console
 from onegru.cli.model_changes import AsJson, Overwrite, opened
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ProgressBar, Screen, safe, say
-from onegru.cli.tables import compared_words, left_out_words, show_comparisons
-from onegru.core.compare import Comparison, merged
+from onegru.cli.tables import left_out_words, show_comparisons
+from onegru.core.compare import Comparison, compared_words, merged
 from onegru.core.dtypes import is_int8
 from onegru.core.errors import SpecError
 from onegru.engines.storage import lossless_storage

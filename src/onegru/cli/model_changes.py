@@ -15,8 +15,8 @@ from rich.console import Console
 from onegru.cli.inputs import gather_inputs, open_sizes
 from onegru.cli.outputs import check_not_read, model_files, print_json
 from onegru.cli.screen import Screen, safe, say
-from onegru.cli.tables import compared_words, show_comparisons
-from onegru.core.compare import Comparison, merged
+from onegru.cli.tables import show_comparisons
+from onegru.core.compare import Comparison, compared_words, merged
 from onegru.core.errors import SpecError
 from onegru.formats.opened import Kind, Opened, open_layers
 from onegru.models.load import load

@@ -20,6 +20,7 @@ from onegru.core.wording import count, duration, shape_words
 from onegru.engines.native import Targets
 from onegru.formats.graph import TensorInfo
 from onegru.formats.opened import Kind
+from onegru.models.inputs import words_of
 from onegru.models.inspect import Inspection
 from onegru.models.model import Model
 from onegru.models.report import GruReport
@@ -91,7 +92,8 @@ def show_report(console: Console, report: Inspection, *, as_json: bool) -> None:
         table = _grid(3)
         for kind, infos in (("in", report.inputs), ("out", report.outputs)):
             for info in infos:
-                table.add_row(kind, safe(info.name), safe(_tensor_words(info)))
+                optional = " (optional)" if info.optional else ""
+                table.add_row(kind, safe(info.name), f"{safe(words_of(info))}{optional}")
         console.print(table)
     for item in report.grus:
         console.print()
@@ -191,15 +193,6 @@ def show_comparisons(console: Console, runs: Sequence[Run], *, with_tolerance: b
     console.print(table)
 
 
-def compared_words(total: Comparison) -> str:
-    """How much was compared, for all outputs of a run, merged."""
-    words = f"{total.compared:,} values compared"
-    words += "" if total.steps is None else f", over {count(total.steps, 'step')}"
-    if total.input_dependent is not None:
-        words += f"; {total.input_dependent:,} change with the random inputs"
-    return words + (f"; {total.left_out:,} skipped, because they are not finite" if total.left_out else "")
-
-
 def left_out_words(names: Sequence[str]) -> str:
     """List the tensors or layers of a file that do not belong to its GRUs, in one line."""
     more = len(names) - _MOST_LEFT_OUT
@@ -263,11 +256,6 @@ def _outline(value: Any) -> tuple[str, str, str, str, str]:
     with np.errstate(all="ignore"):
         figures = (numbers.min(), numbers.max(), numbers.mean())
     return value.dtype.name, shape, *(f"{figure:.4g}" for figure in figures)
-
-
-def _tensor_words(info: TensorInfo) -> str:
-    shape = "of any rank" if info.shape is None else shape_words(info.shape)
-    return f"{info.dtype} {shape}{' (optional)' if info.optional else ''}"
 
 
 def _tensor_json(info: TensorInfo) -> dict[str, Any]:

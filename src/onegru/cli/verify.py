@@ -22,8 +22,8 @@ from onegru.cli.inputs import (
 )
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ProgressBar, Screen, safe, say
-from onegru.cli.tables import Run, compared_words, show_comparisons
-from onegru.core.compare import merged
+from onegru.cli.tables import Run, show_comparisons
+from onegru.core.compare import compared_words, merged
 from onegru.core.wording import count
 from onegru.peers.registry import PRECISIONS, RUNTIMES
 from onegru.verification.results import (

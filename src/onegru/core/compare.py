@@ -10,6 +10,7 @@ import numpy as np
 
 from onegru.core.dtypes import ELEMENT_TYPES, Array, as_text, contiguous
 from onegru.core.errors import SpecError
+from onegru.core.wording import count
 
 # How far two results that should be equal may differ, by element type.
 
@@ -65,6 +66,9 @@ TOLERANCE_ACROSS_RUNTIMES: Mapping[str, float] = {
 
 #: Error of rounding after each operation, in multiples of the effect of rounding the inputs once.
 SENSITIVITY_FACTOR = 16.0
+
+#: The end of a message that begins with `why_inconclusive`.
+INCONCLUSIVE = "so the comparison is inconclusive"
 
 # But no further, relative to max(1, the absolute value): what a rounding moves by more than that cannot be
 # told from a fault.
@@ -147,81 +151,6 @@ def signal_to_noise(expected: Array, found: Array) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """How far two arrays differ."""
-
-    max_abs: float  # the largest absolute difference; infinity where a NaN or an infinity meets anything else
-    # the largest difference in units in the last place: the count of numbers of the type that lie between,
-    # plus one. For integers the difference itself; where a NaN meets a number, the maximum
-    max_ulp: int
-    # the index of the largest absolute difference, the first if there are several; None if all numbers are
-    # equal. NaN equals NaN, and -0 equals 0
-    where: tuple[int, ...] | None
-
-
-def difference(a: object, b: object) -> Difference:
-    """How far two arrays of numbers differ."""
-    a, b = np.asarray(a), np.asarray(b)
-    if a.dtype != b.dtype or a.shape != b.shape:
-        raise SpecError(f"b: {b.dtype} {list(b.shape)}; must be {a.dtype} {list(a.shape)}, like a")
-    is_float = a.dtype.name in ELEMENT_TYPES
-    if not is_float and a.dtype.kind not in "biu":
-        names = ", ".join(ELEMENT_TYPES)
-        raise SpecError(f"a: type {a.dtype.name}; must be booleans, integers or one of {names}")
-    ulps = _ulps(a, b) if is_float else _distances(a, b)
-    max_ulp = int(ulps.max(initial=0))
-    if max_ulp == 0:
-        return Difference(0.0, 0, None)
-    with np.errstate(all="ignore"):
-        apart = np.abs(a.astype(np.float64) - b.astype(np.float64)) if is_float else ulps.astype(np.float64)
-    # The difference of infinities or NaNs is NaN: 0 where they are equal, else infinity.
-    apart = np.where(ulps == 0, 0.0, np.where(np.isnan(apart), np.inf, apart))
-    where = _index_of_max(apart)
-    return Difference(float(apart[where]), max_ulp, where)
-
-
-def largest_allowed(expected: Array, tolerance: float, is_given: bool = False) -> float:
-    """The largest absolute difference from a result: the tolerance times its largest number, at least 1.
-
-    Where that is as large as all of the result, zeros would be as good: there it is the largest number times
-    the tolerance's square root, which rounding alone hardly reaches, and a fault exceeds.
-    """
-    numbers = np.abs(expected.astype(np.float64))
-    size = float(np.max(numbers, initial=0.0, where=np.isfinite(numbers)))
-    most = tolerance * max(1.0, size)
-    return most if size > most or not size or is_given else size * min(1.0, tolerance) ** 0.5
-
-
-def largest_by_rounding(expected: Array, effect: float) -> float:
-    """The largest absolute difference that agrees with a result, by `rounding_effect` and `agreement`."""
-    numbers = np.abs(expected.astype(np.float64))
-    return effect * max(1.0, float(np.max(numbers, initial=0.0, where=np.isfinite(numbers))))
-
-
-def _ulps(a: Array, b: Array) -> Array:
-    """For each pair, the number of steps between adjacent numbers of the type from a to b."""
-    bits = 8 * a.dtype.itemsize
-    sign = np.uint64(1 << (bits - 1))
-    raw = [contiguous(x).view(f"u{a.dtype.itemsize}").astype(np.uint64) for x in (a, b)]
-    size_a, size_b = (x & (sign - np.uint64(1)) for x in raw)
-    same_sign = (raw[0] & sign) == (raw[1] & sign)
-    steps = np.where(same_sign, np.maximum(size_a, size_b) - np.minimum(size_a, size_b), size_a + size_b)
-    nan_a, nan_b = np.isnan(a), np.isnan(b)
-    most = np.uint64((1 << bits) - 1)
-    steps = np.where(nan_a | nan_b, np.where(nan_a & nan_b, np.uint64(0), most), steps)
-    return cast(Array, steps.reshape(a.shape))
-
-
-def _distances(a: Array, b: Array) -> Array:
-    """|a - b| of integers or booleans, which always fits uint64."""
-    if a.dtype.kind == "b":
-        return cast(Array, (a != b).astype(np.uint64))
-    high: Array = np.maximum(a, b).astype(np.uint64)
-    low: Array = np.minimum(a, b).astype(np.uint64)
-    return high - low  # modulo 2**64, which is right for negative numbers as well
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """Difference of one output between two runs on the same inputs.
 
@@ -229,8 +158,9 @@ class Comparison:
         name: the output.
         runtime: the runtime that computed the output: "onegru", "onnxruntime", "openvino" or "onnx".
         agrees: whether the difference is allowed.
-        max_abs: the largest absolute difference; infinite if type or shape differ.
-        max_ulp: the largest difference in ULP (units in the last place).
+        max_abs: the largest absolute difference; infinite if NaN or infinity meets another value, or if type
+            or shape differ.
+        max_ulp: the largest difference in ULP (units in the last place); for integers, the difference itself.
         tolerance: the largest allowed absolute difference; in `verify`, relative to max(1, |value|). For
             integers and booleans, it is the largest allowed fraction of different values.
         where: the index of the largest difference; None if nothing differs.
@@ -265,48 +195,107 @@ class Comparison:
 Comparison.__module__ = "onegru.reports"
 
 
+def difference(a: object, b: object) -> Comparison:
+    """How far two arrays of numbers differ; NaN equals NaN, and -0 equals 0."""
+    a, b = np.asarray(a), np.asarray(b)
+    if a.dtype != b.dtype or a.shape != b.shape:
+        raise SpecError(f"b: {b.dtype} {list(b.shape)}; must be {a.dtype} {list(a.shape)}, like a")
+    is_float = a.dtype.name in ELEMENT_TYPES
+    if not is_float and a.dtype.kind not in "biu":
+        names = ", ".join(ELEMENT_TYPES)
+        raise SpecError(f"a: type {a.dtype.name}; must be booleans, integers or one of {names}")
+    ulps = _ulps(a, b) if is_float else _distances(a, b)
+    max_ulp = int(ulps.max(initial=0))
+    if max_ulp == 0:
+        return Comparison()
+    with np.errstate(all="ignore"):
+        apart = np.abs(a.astype(np.float64) - b.astype(np.float64)) if is_float else ulps.astype(np.float64)
+    # The difference of infinities or NaNs is NaN: 0 where they are equal, else infinity.
+    apart = np.where(ulps == 0, 0.0, np.where(np.isnan(apart), np.inf, apart))
+    where = _index_of_max(apart)
+    return Comparison(max_abs=float(apart[where]), max_ulp=max_ulp, where=where)
+
+
+def largest_allowed(expected: Array, tolerance: float, is_given: bool = False) -> float:
+    """The largest absolute difference from a result: the tolerance times its largest number, at least 1.
+
+    Where that is as large as all of the result, zeros would be as good: there, unless the tolerance is given,
+    it is the largest number times its square root, which rounding alone hardly reaches, and a fault exceeds.
+    """
+    numbers = np.abs(expected.astype(np.float64))
+    size = float(np.max(numbers, initial=0.0, where=np.isfinite(numbers)))
+    most = tolerance * max(1.0, size)
+    return most if size > most or not size or is_given else size * min(1.0, tolerance) ** 0.5
+
+
+def _ulps(a: Array, b: Array) -> Array:
+    """For each pair, the number of steps between adjacent numbers of the type from a to b."""
+    bits = 8 * a.dtype.itemsize
+    sign = np.uint64(1 << (bits - 1))
+    raw = [contiguous(x).view(f"u{a.dtype.itemsize}").astype(np.uint64) for x in (a, b)]
+    size_a, size_b = (x & (sign - np.uint64(1)) for x in raw)
+    same_sign = (raw[0] & sign) == (raw[1] & sign)
+    steps = np.where(same_sign, np.maximum(size_a, size_b) - np.minimum(size_a, size_b), size_a + size_b)
+    nan_a, nan_b = np.isnan(a), np.isnan(b)
+    most = np.uint64((1 << bits) - 1)
+    steps = np.where(nan_a | nan_b, np.where(nan_a & nan_b, np.uint64(0), most), steps)
+    return cast(Array, steps.reshape(a.shape))
+
+
+def _distances(a: Array, b: Array) -> Array:
+    """|a - b| of integers or booleans, which always fits uint64."""
+    if a.dtype.kind == "b":
+        return cast(Array, (a != b).astype(np.uint64))
+    high: Array = np.maximum(a, b).astype(np.uint64)
+    low: Array = np.minimum(a, b).astype(np.uint64)
+    return high - low  # modulo 2**64, which is right for negative numbers as well
+
+
 def tolerance_of(dtype: str) -> float:
     """The default tolerance for an element type; 0 where numbers are exact."""
     return TOLERANCE_ACROSS_RUNTIMES.get(dtype, 0.0)
 
 
 def compare(
-    expected: Any, found: Any, tolerance: float, name: str = "", *, is_absolute: bool = False
+    expected: Any,
+    found: Any,
+    tolerance: float,
+    name: str = "",
+    runtime: str = "onegru",
+    *,
+    is_absolute: bool = False,
 ) -> Comparison:
     """Compare each element of an output; the tolerance is relative to max(1, its absolute value)."""
-    item = Comparison(name, tolerance=tolerance)
-    if not isinstance(expected, np.ndarray) or not isinstance(found, np.ndarray):
+    item = Comparison(name, runtime, tolerance=tolerance)
+    if not isinstance(expected, np.ndarray) or not isinstance(found, np.ndarray | None):
         return replace(item, reason="not a tensor; not compared")
+    if found is None:
+        return replace(item, agrees=False, max_abs=np.inf, reason="is not given")
     if expected.shape != found.shape:
         words = f"shape {list(found.shape)}; must be {list(expected.shape)}"
         return replace(item, agrees=False, max_abs=np.inf, reason=words)
-    is_text = expected.dtype.kind in "OUST"
-    if expected.dtype != found.dtype and not (is_text and found.dtype.kind in "OUST"):
+    if expected.dtype != found.dtype and not {expected.dtype.kind, found.dtype.kind} <= {*"OUST"}:
         words = f"type {found.dtype.name}; must be {expected.dtype.name}"
         return replace(item, agrees=False, max_abs=np.inf, reason=words)
-    count = count_finite(expected)
-    item = replace(item, compared=count, left_out=expected.size - count)
-    if is_text:
+    finite = count_finite(expected)
+    item = replace(item, compared=finite, left_out=expected.size - finite)
+    is_float, is_whole = expected.dtype.name in ELEMENT_TYPES, expected.dtype.kind in "biu"
+    if is_float or is_whole:
+        apart, wrong = difference(expected, found), beyond(expected, found, tolerance, is_absolute)
+        item = replace(item, max_abs=apart.max_abs, max_ulp=apart.max_ulp)
+        where = apart.where
+    else:
         expected, found = as_text(expected), as_text(found)
         wrong = np.asarray(expected != found)
-        apart, share = Difference(0.0, 0, _index_of_max(wrong) if wrong.any() else None), 0.0
-    elif expected.dtype.kind not in "biuf" and expected.dtype.name != "bfloat16":
-        is_same = expected.tobytes() == found.tobytes()
-        return replace(item, agrees=is_same, reason="" if is_same else f"other {expected.dtype.name} values")
-    else:
-        apart, wrong = difference(expected, found), beyond(expected, found, tolerance, is_absolute)
-        is_share = expected.dtype.kind in "biu" and (is_absolute or tolerance < 1.0)
-        share = tolerance if is_share else 0.0
-    where = apart.where
+        where = _index_of_max(wrong) if wrong.any() else None
+    share = tolerance if is_whole and (is_absolute or tolerance < 1.0) else 0.0
     return replace(
         item,
         agrees=not wrong.size or float(np.mean(wrong)) <= share,
-        max_abs=apart.max_abs,
-        max_ulp=apart.max_ulp,
         where=where,
         expected=None if where is None else expected[where].item(),
         got=None if where is None else found[where].item(),
-        snr=signal_to_noise(expected, found) if expected.dtype.name in ELEMENT_TYPES else None,
+        snr=signal_to_noise(expected, found) if is_float else None,
     )
 
 
@@ -315,6 +304,7 @@ def compare_scaled(
     found: Any,
     tolerance: float,
     name: str = "",
+    runtime: str = "onegru",
     *,
     rounding: Callable[[], float] | None = None,
 ) -> Comparison:
@@ -324,14 +314,16 @@ def compare_scaled(
     """
     is_float = isinstance(expected, np.ndarray) and expected.dtype.name in ELEMENT_TYPES
     most = largest_allowed(expected, tolerance, rounding is None) if is_float else tolerance
-    item = compare(expected, found, most, name, is_absolute=True)
+    item = compare(expected, found, most, name, runtime, is_absolute=True)
     if item.agrees or item.reason or rounding is None:
         return item
     effect = rounding()
     if not compare(expected, found, effect).agrees:
         return item
     return replace(
-        item, agrees=True, tolerance=max(most, largest_by_rounding(expected, effect) if is_float else effect)
+        item,
+        agrees=True,
+        tolerance=max(most, largest_allowed(expected, effect, True) if is_float else effect),
     )
 
 
@@ -345,6 +337,15 @@ def merged(items: Sequence[Comparison]) -> Comparison:
         input_dependent=None if None in moved else sum(filter(None, moved)),
         steps=max((item.steps for item in items if item.steps is not None), default=None),
     )
+
+
+def compared_words(total: Comparison) -> str:
+    """How much was compared, for all outputs of a run, merged."""
+    words = f"{total.compared:,} values compared"
+    words += "" if total.steps is None else f", over {count(total.steps, 'step')}"
+    if total.input_dependent is not None:
+        words += f"; {total.input_dependent:,} change with the random inputs"
+    return words + (f"; {total.left_out:,} skipped, because they are not finite" if total.left_out else "")
 
 
 def beyond(expected: Array, found: Array, tolerance: float, is_absolute: bool = False) -> Array:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from onegru.core.compare import (
+    INCONCLUSIVE,
     TOLERANCE_CONVERTED,
     Comparison,
     compare_scaled,
@@ -164,18 +165,16 @@ def _comparer(
 ) -> Callable[[str, _Slot, Array], Comparison]:
     """Return a function that compares an output with that of the source on the same inputs."""
     if why := why_inconclusive({f"{role} {index}": array for (role, index), array in outputs.items()}):
-        raise FormatError(f"{why}, so the comparison is inconclusive")
+        raise FormatError(f"{why}, {INCONCLUSIVE}")
     also, reason = (("float32",), _IN_FLOAT32) if in_float32 else ((), "")
     moved = cache(lambda: _results(source, {slot: nudged(array, also) for slot, array in inputs.items()}))
 
     def compare(name: str, slot: _Slot, found: Array) -> Comparison:
         expected = outputs[slot]
         tolerance = TOLERANCE_CONVERTED["float32" if in_float32 else expected.dtype.name]
-
-        def effect() -> float:
-            return rounding_effect(expected, moved()[slot])
-
-        item = compare_scaled(expected, found, tolerance, name, rounding=effect)
+        item = compare_scaled(
+            expected, found, tolerance, name, rounding=lambda: rounding_effect(expected, moved()[slot])
+        )
         return replace(item, reason=item.reason or reason, steps=len(inputs["X", 0]))
 
     return compare

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from onegru.core.errors import FormatError, OneGRUError, is_own_mistake
 from onegru.formats.graph import Graph, kept_states
 from onegru.models.lengths import count_steps
 from onegru.models.model import Model, graph_in
-from onegru.models.random_inputs import draw_twice, size_plans
+from onegru.models.random_inputs import Drawn, draw_twice, size_plans
 from onegru.models.rounding import Rounding
 from onegru.models.stream import first_states
 from onegru.peers.base import ModelUnderTest, Runtime
@@ -28,12 +28,10 @@ if TYPE_CHECKING:
 
 _RUNTIME_FACTOR = 10.0  # other runtimes approximate the activations less closely
 _CHECKS = 2  # number of different input sizes to compare on, if sizes are dynamic
-#: The end of a message.
-PROVES_NOTHING = (
+_INCONCLUSIVE = (
     "so the check is inconclusive; pass realistic inputs (inputs, -i), or skip the check (check=False, "
     "--no-check)"
 )
-
 
 _Run = Callable[[dict[str, Any]], Mapping[str, Any]]
 
@@ -94,7 +92,7 @@ def check_result(
     reports = [merged(items) for items in found.values()]
     check_moved(target, reports)
     if steps and not any(steps.values()):
-        raise FormatError(f"{target}: not written: no GRU takes a step on these inputs, {PROVES_NOTHING}")
+        raise FormatError(f"{target}: not written: no GRU takes a step on these inputs, {_INCONCLUSIVE}")
     notes += tuple(f"GRU {name} did not run on these inputs" for name, count in steps.items() if not count)
     most = max(steps.values(), default=None)
     return tuple(replace(report, steps=most) for report in reports if report.name in wanted), notes
@@ -126,7 +124,7 @@ def _first_states(graph: Graph) -> dict[str, object]:
 def check_moved(target: Path, reports: Sequence[Comparison]) -> None:
     """Raise FormatError if no output depends on the random inputs."""
     if reports and (why := why_inconclusive(moved=merged(reports).input_dependent)):
-        raise FormatError(f"{target}: not written: {why}, {PROVES_NOTHING}")
+        raise FormatError(f"{target}: not written: {why}, {_INCONCLUSIVE}")
 
 
 def _not_checked(runtime: str, given: Model, source: Source, model: bytes) -> tuple[str, ...]:
@@ -164,32 +162,17 @@ def _run_or_refuse(runtime: Runtime, subject: ModelUnderTest, feeds: dict[str, A
         raise FormatError(f"{subject.path}: OpenVINO refuses it ({' '.join(str(error).split())})") from error
 
 
-class Case(NamedTuple):
-    """Inputs to compare on.
-
-    Attributes:
-        inputs: the arrays, by name.
-        outputs: the source's outputs for these inputs.
-        moved: the number of values of each output that change with other random inputs; None for given
-            inputs, and for a model without inputs.
-    """
-
-    inputs: dict[str, Any]
-    outputs: Mapping[str, Any]
-    moved: Mapping[str, int] | None
-
-
-def _cases(given: Model, result: Model, check: Check) -> Iterator[Case]:
+def _cases(given: Model, result: Model, check: Check) -> Iterator[Drawn]:
     """Yield the given inputs, or random inputs with different sizes for dynamic dimensions."""
     if check.inputs is not None:
         inputs = {**first_states(graph_in(given), check.inputs), **check.inputs}
-        yield Case(inputs, given.run(inputs), None)
+        yield Drawn(inputs, given.run(inputs))
         return
     seen: set[str] = set()
     first: OneGRUError | None = None
     count = 0
     for index, sizes in enumerate(size_plans(given)):
-        drawn, moved = draw_twice(given, check.seed + index, sizes, check.dims, [result])
+        drawn = draw_twice(given, check.seed + index, sizes, check.dims, [result])
         shapes = repr({name: array.shape for name, array in drawn.inputs.items()})
         if shapes in seen:
             continue
@@ -197,7 +180,7 @@ def _cases(given: Model, result: Model, check: Check) -> Iterator[Case]:
         if drawn.error is not None:
             first = first or drawn.error
             continue
-        yield Case(drawn.inputs, drawn.outputs, moved)
+        yield drawn
         count += 1
         if count == _CHECKS:
             return
@@ -207,28 +190,25 @@ def _cases(given: Model, result: Model, check: Check) -> Iterator[Case]:
         )
 
 
+@dataclass
 class OutputCheck:
     """Compares outputs of a changed model with its source's outputs, on the same inputs."""
 
-    def __init__(
-        self,
-        source: Model,
-        case: Case,
-        check: Check,
-        target: Path,
-        tolerances: Mapping[str, float],
-        dtypes: Collection[str],
-        result: Model,
-        fronts: Collection[str] = (),
-    ) -> None:
-        self._fronts, self._is_random = fronts, check.inputs is None
-        self._case, self._check, self._target = case, check, target
-        self._tolerances, self._dtypes = tolerances, dtypes
-        floats = {name for name in dtypes if name in ELEMENT_TYPES}
-        self._rounding = Rounding(source, case.inputs, None, floats, result)
-        if why := why_inconclusive(case.outputs):
-            drawn = " on random inputs" if self._is_random else ""
-            raise FormatError(f"{target}: not written: {why}{drawn}, {PROVES_NOTHING}")
+    source: Model
+    case: Drawn
+    check: Check
+    target: Path
+    tolerances: Mapping[str, float]
+    dtypes: Collection[str]
+    result: Model
+    fronts: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        floats = {name for name in self.dtypes if name in ELEMENT_TYPES}
+        self._rounding = Rounding(self.source, self.case.inputs, None, floats, self.result)
+        if why := why_inconclusive(self.case.outputs):
+            drawn = "" if self.check.inputs is not None else " on random inputs"
+            raise FormatError(f"{self.target}: not written: {why}{drawn}, {_INCONCLUSIVE}")
 
     def __call__(self, name: str, runtime: str, words: str, expected: Any, found: Any) -> Comparison:
         """Compare an output; raise FormatError if it differs."""
@@ -236,31 +216,35 @@ class OutputCheck:
             pairs = enumerate(zip(expected, found, strict=True))
             items = [self(name, runtime, f"item {index} of {words}", *pair) for index, pair in pairs]
             return merged([Comparison(name, runtime), *items])
-        place = f"{self._target}: not written: {words} differs from the source"
+        place = f"{self.target}: not written: {words} differs from the source"
         if not isinstance(expected, np.ndarray):
             if type(expected) is not type(found) or repr(expected) != repr(found):
                 raise FormatError(place)
             return Comparison(name, runtime)
-        rounding = None if self._check.tolerance is not None else partial(self._rounding.effect, name)
+        rounding = None if self.check.tolerance is not None else partial(self._rounding.effect, name)
         base = self._base(name, runtime, expected.dtype)
-        item = compare_scaled(expected, np.asarray(found), base, name, rounding=rounding)
+        item = compare_scaled(expected, np.asarray(found), base, name, runtime, rounding=rounding)
         if not item.agrees:
-            hint = "; these inputs are random: pass realistic ones (inputs, -i)" if self._is_random else ""
+            hint = (
+                "; these inputs are random: pass realistic ones (inputs, -i)"
+                if self.check.inputs is None
+                else ""
+            )
             raise FormatError(f"{place}{_difference_words(item, expected, found)}{hint}")
-        moved = None if self._case.moved is None else self._case.moved.get(name, 0)
-        return replace(item, runtime=runtime, input_dependent=moved)
+        moved = None if self.case.moved is None else self.case.moved.get(name, 0)
+        return replace(item, input_dependent=moved)
 
     def _base(self, name: str, runtime: str, dtype: np.dtype[Any]) -> float:
         """Return the tolerance of an output in a runtime, without the model's rounding effects."""
         own, is_whole = dtype.name, dtype.kind in "biu"
-        if name in self._fronts:
+        if name in self.fronts:
             return 1.0
-        if own not in self._tolerances and not is_whole:
+        if own not in self.tolerances and not is_whole:
             return 0.0
-        given = self._check.tolerance
+        given = self.check.tolerance
         if given is not None and (given < 1.0 or not is_whole):
             return given
-        base = max((self._tolerances.get(dtype, 0.0) for dtype in {own, *self._dtypes}), default=0.0)
+        base = max((self.tolerances.get(dtype, 0.0) for dtype in {own, *self.dtypes}), default=0.0)
         return base * (_RUNTIME_FACTOR if runtime != "onegru" and base < 1e-3 else 1.0)
 
 

@@ -18,10 +18,10 @@ from onegru.formats.graph import Graph
 from onegru.formats.opened import Opened
 from onegru.models.lengths import find_lengths
 from onegru.models.model import Model
-from onegru.models.random_inputs import dimension_name, draw_inputs, draw_twice, widths
+from onegru.models.random_inputs import Drawn, dimension_name, draw_inputs, draw_twice, widths
 from onegru.models.streaming import Forms, run_in_chunks
 from onegru.rewriting.check import Check
-from onegru.rewriting.compare import Case, OutputCheck, check_moved
+from onegru.rewriting.compare import OutputCheck, check_moved
 from onegru.timeline.check import judge
 from onegru.timeline.edit import Streaming
 
@@ -132,9 +132,9 @@ def compare_in_chunks(
     return reports
 
 
-def _case(whole: Model, made: Streaming, check: Check) -> Case:
+def _case(whole: Model, made: Streaming, check: Check) -> Drawn:
     if check.inputs is not None:
-        return Case(dict(check.inputs), whole.run(check.inputs), None)
+        return Drawn(dict(check.inputs), whole.run(check.inputs))
     dims: dict[str, Any] = dict(check.dims or {})
     open_ones = {
         dimension_name(info, axis)
@@ -150,9 +150,9 @@ def _case(whole: Model, made: Streaming, check: Check) -> Case:
     for steps in dict.fromkeys([made.steps or _STEPS, *_declared_steps(whole, made)]):
         for batch, other in (*tried, *((size, size) for size in rows)):
             sizes = dims | dict.fromkeys(open_ones, steps)
-            drawn, moved = draw_twice(whole, check.seed, (steps, batch, other), sizes)
+            drawn = draw_twice(whole, check.seed, (steps, batch, other), sizes)
             if drawn.error is None:
-                return Case(drawn.inputs, drawn.outputs, moved)
+                return drawn
             first = first or drawn.error
     how = ", ".join(f"--dim {name}=N" for name in sorted(open_ones))
     hint = f"; if the number of steps is fixed, pass it (dims, {how})" if open_ones else ""

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from onegru.core.compare import compare, tolerance_of
+from onegru.core.compare import compare, merged, tolerance_of
 from onegru.core.dtypes import Array, contiguous
 from onegru.core.shapes import arrange
 from onegru.core.spec import Spec
@@ -77,9 +77,9 @@ def compare_calls(
     expected = reference.run()
     got = _by_names_of(reference, call, call.run(), as_stored)
     found = reference.agreements(expected, got)
-    is_comparable = found and not any(item.reason for item in found.values())
-    max_abs = max(item.max_abs for item in found.values()) if is_comparable else None
-    if all(item.agrees for item in found.values()):
+    total = merged(list(found.values()))
+    max_abs = None if total.reason else total.max_abs
+    if total.agrees:
         return LayerResult(node, name, True, max_abs, words)
     words += tuple(f"{key}: {item.reason}" for key, item in found.items() if item.reason)
     return LayerResult(node, name, False, max_abs, words, diagnose(reference, got))

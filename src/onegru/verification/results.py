@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from onegru.core.compare import Comparison
+from onegru.core.compare import Comparison, merged
 from onegru.drawing.card import Card, CardReport
 
 Status = Literal["agrees", "differs", "refuses", "failed", "crashed", "timed out"]
@@ -126,8 +126,8 @@ class Verification(CardReport):
 
 def _largest(outputs: Sequence[Comparison]) -> str:
     """The largest absolute difference of all outputs; empty where none is compared."""
-    found = [item.max_abs for item in outputs if item.compared]
-    return f"{max(found):.3g}" if found else ""
+    found = [item for item in outputs if item.compared]
+    return f"{merged(found).max_abs:.3g}" if found else ""
 
 
 Verification.__module__ = "onegru.reports"
