@@ -1,5 +1,6 @@
 """Streams and reports that functions of onegru return."""
 
+from onegru.core.compare import Comparison
 from onegru.engines.native import Targets
 from onegru.formats.graph import TensorInfo
 from onegru.layers.gates.trace import GateTrace
@@ -10,12 +11,12 @@ from onegru.models.inspect import Inspection
 from onegru.models.report import GruReport
 from onegru.models.stream import ModelStream
 from onegru.quantization.report import ModeResult, Quantization, QuantizedGru
-from onegru.rewriting.check import OutputReport
 from onegru.rewriting.fuse import Fusion
 from onegru.rewriting.rewrite import NodeReport, Rewriting
 from onegru.verification.results import Verification
 
 __all__ = [
+    "Comparison",
     "Fusion",
     "GateTrace",
     "GruNode",
@@ -24,7 +25,6 @@ __all__ = [
     "ModeResult",
     "ModelStream",
     "NodeReport",
-    "OutputReport",
     "Quantization",
     "QuantizedGru",
     "Rewriting",

@@ -52,7 +52,7 @@ def test_a_wrong_export(verify: Cli) -> None:
     code, out, err = verify("wrong.onnx", *DIMS, "--against", "right.onnx")
     assert (code, err) == (1, "")
     assert "wrong.onnx differs from right.onnx first in GRU 'GRU_1'" in out
-    assert re.search("against right.onnx +S2 +differs", out)
+    assert re.search("against right.onnx +S2 .* differs", out)
     assert "as if the gates z and r were swapped" in out
     code, out, err = verify("right.onnx", *DIMS, "--against", "right.onnx")
     assert (code, err) == (0, "") and "against right.onnx: the 3 GRUs agree" in out
@@ -69,7 +69,7 @@ def test_given_inputs_and_json(verify: Cli) -> None:
     evaluator = next(item for item in document["runtimes"] if item["runtime"] == "onnx")
     assert evaluator["status"] == "differs" and evaluator["fault"]["node"] == "GRU_1"
     assert evaluator["fault"]["where"] == [0, 0, 0, 0]
-    assert document["runtimes"][0]["outputs"][0]["output"] == "S2"
+    assert document["runtimes"][0]["outputs"][0]["name"] == "S2"
 
 
 def test_a_tolerance_below_rounding(verify: Cli) -> None:
@@ -124,7 +124,7 @@ def test_what_is_no_tensor(verify: Cli) -> None:
         ),
     )
     code, out, _ = verify("model.onnx", *DIMS)
-    assert code == 0 and "list     not compared" in out
+    assert code == 0 and re.search(" list +not compared", out)
 
 
 @pytest.mark.long

@@ -131,7 +131,7 @@ CASES = {
     "GruNode": Case(node_of, run_node),
     "ModeResult": plain(lambda: quantization().chosen),
     "NodeReport": plain(lambda: rewriting().nodes[0]),
-    "OutputReport": plain(lambda: onegru.reports.OutputReport("Y", "onegru", 1e-7, 1, 1e-6)),
+    "Comparison": plain(lambda: onegru.reports.Comparison("Y", max_abs=1e-7, max_ulp=1, tolerance=1e-6)),
     "QuantizedGru": plain(lambda: quantization().grus[0]),
     "GruReport": plain(lambda: onegru.inspect(DENOISER).grus[0]),
     "InferenceSession": Case(lambda kind: kind(DENOISER), lambda session: session.run(None, denoise(0))),

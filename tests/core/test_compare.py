@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onegru.core.compare import Difference, difference
+from onegru.core.compare import Comparison, difference
 from onegru.core.errors import SpecError
 from tests.support.cases import DTYPES
 
@@ -19,8 +19,8 @@ def test_steps_of_a_type(dtype: np.dtype[Any]) -> None:
     other = one.copy()
     epsilon = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23, "float64": 2**-52}[dtype.name]
     other[1, 2] = 1 + epsilon
-    assert difference(one, one) == Difference(0.0, 0, None)
-    assert difference(one, other) == Difference(epsilon, 1, (1, 2))
+    assert difference(one, one) == Comparison()
+    assert difference(one, other) == Comparison(max_abs=epsilon, max_ulp=1, where=(1, 2))
     assert difference(-other, -one) == difference(one, other)
     across = difference(np.array([-1], dtype), np.array([1], dtype))
     steps_to_one = int(np.ones(1, dtype).view(f"u{dtype.itemsize}")[0])
@@ -30,8 +30,8 @@ def test_steps_of_a_type(dtype: np.dtype[Any]) -> None:
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
 def test_special_numbers(dtype: np.dtype[Any]) -> None:
     numbers = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], dtype)
-    assert difference(numbers, numbers) == Difference(0.0, 0, None)
-    assert difference(numbers[3:4], numbers[4:]) == Difference(0.0, 0, None)  # -0 equals 0
+    assert difference(numbers, numbers) == Comparison()
+    assert difference(numbers[3:4], numbers[4:]) == Comparison()  # -0 equals 0
     for left, right in ((0, 1), (1, 2), (1, 3)):
         found = difference(numbers[[4, left]], numbers[[3, right]])
         assert found.max_abs == math.inf and found.where == (1,) and found.max_ulp > 0
@@ -46,14 +46,18 @@ def test_the_largest_difference_is_where() -> None:
 
 
 def test_other_types_and_shapes() -> None:
-    assert difference(np.float32(1), np.float32(1)) == Difference(0.0, 0, None)
+    assert difference(np.float32(1), np.float32(1)) == Comparison()
     assert difference(np.float64(1), np.float64(3)).where == ()
-    assert difference(np.zeros((0, 2)), np.zeros((0, 2))) == Difference(0.0, 0, None)
+    assert difference(np.zeros((0, 2)), np.zeros((0, 2))) == Comparison()
     low, high = np.array([-(2**63)]), np.array([2**63 - 1])
-    assert difference(low, high) == Difference(float(2**64 - 1), 2**64 - 1, (0,))
-    assert difference(np.array([3, 250], np.uint8), np.array([7, 249], np.uint8)) == Difference(4.0, 4, (0,))
-    assert difference(np.array([True, False]), np.array([True, True])) == Difference(1.0, 1, (1,))
-    assert difference(np.ones((2, 3)).T, np.ones((3, 2))) == Difference(0.0, 0, None)
+    assert difference(low, high) == Comparison(max_abs=float(2**64 - 1), max_ulp=2**64 - 1, where=(0,))
+    assert difference(np.array([3, 250], np.uint8), np.array([7, 249], np.uint8)) == Comparison(
+        max_abs=4.0, max_ulp=4, where=(0,)
+    )
+    assert difference(np.array([True, False]), np.array([True, True])) == Comparison(
+        max_abs=1.0, max_ulp=1, where=(1,)
+    )
+    assert difference(np.ones((2, 3)).T, np.ones((3, 2))) == Comparison()
 
 
 def test_refuses() -> None:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import onegru
+from onegru.core.compare import Comparison
 from onegru.drawing.card import card
-from onegru.verification.results import Fault, OutputResult, RuntimeResult, Verification
+from onegru.verification.results import Fault, RuntimeResult, Verification
 from tests.support.files.onnx_models import WEIGHTS, graph, gru, model, save, value
 from tests.support.layers import make_gru, make_stack
 from tests.support.machine.processes import run_python_without
@@ -101,7 +102,7 @@ def test_an_inspection_and_a_node() -> None:
 def test_a_verification() -> None:
     fault = Fault(HOSTILE, "GRU-14", "Y")
     runtimes = (
-        RuntimeResult("onegru", "0.1", "agrees", outputs=(OutputResult("Y", True, 1e-5, max_abs=2.5e-7),)),
+        RuntimeResult("onegru", "0.1", "agrees", outputs=(Comparison("Y", max_abs=2.5e-7, compared=8),)),
         RuntimeResult("other", "2", "differs", HOSTILE, fault=fault),
     )
     found = Verification("gru.onnx", runtimes, absent=("third",))

@@ -15,11 +15,10 @@ from onegru import FormatError, SpecError
 from onegru.core.compare import QUANTIZED, TOLERANCE_FUSED, TOLERANCE_REWRITTEN
 from onegru.core.dtypes import Array
 from onegru.engines.storage import quantize_channels
-from onegru.models.random_inputs import draw_inputs, size_plans
+from onegru.models.random_inputs import Drawn, draw_inputs, size_plans
 from onegru.operators.onnx import AUGRU_DOMAINS
 from onegru.rewriting.check import Check
-from onegru.rewriting.compare import Case as Compared
-from onegru.rewriting.compare import Judge
+from onegru.rewriting.compare import OutputCheck
 from tests.support.comparison import assert_bits
 from tests.support.files.onnx_models import (
     PLAIN,
@@ -212,7 +211,7 @@ def test_integer_outputs_are_not_allowed_the_error_of_weights(
     check = Check(inputs={"X": X})
     for dtype in (np.int8, np.uint8, np.int32, np.bool_):
         array = np.arange(100).astype(dtype)
-        case = Compared({"X": X}, {"n": array, "f": np.full(3, 0.5, np.float32)}, None)
+        case = Drawn({"X": X}, {"n": array, "f": np.full(3, 0.5, np.float32)})
         apart = array.copy()
         apart[:20] = np.logical_not(apart[:20]) if dtype == np.bool_ else apart[:20] + 1
         few = np.where(np.arange(100) < 5, apart, array)
@@ -221,12 +220,12 @@ def test_integer_outputs_are_not_allowed_the_error_of_weights(
             ({"float32", QUANTIZED}, few, True),
             ({"float32"}, few, False),
         ):
-            judge = Judge(source, case, check, tmp_path / "q.onnx", tolerances, dtypes, source)
+            check_output = OutputCheck(source, case, check, tmp_path / "q.onnx", tolerances, dtypes, source)
             if is_allowed:
-                assert judge("n", "onegru", "output 'n'", array, found).tolerance == 0.1
+                assert check_output("n", "onegru", "output 'n'", array, found).tolerance == 0.1
                 continue
             with pytest.raises(FormatError, match=r"from the source at \[0\] and in (20|5)\.00% of it"):
-                judge("n", "onegru", "output 'n'", array, found)
+                check_output("n", "onegru", "output 'n'", array, found)
 
 
 def test_refusals(tmp_path: Path) -> None:

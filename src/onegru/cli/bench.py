@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from onegru.core.compare import count_finite, difference
+from onegru.core.compare import compare, merged
 from onegru.core.dtypes import Array, contiguous, is_int8
 from onegru.core.errors import FormatError, OneGRUError, SpecError, needs_extra
 from onegru.engines.native import MOST_THREADS, get_num_threads, set_num_threads
@@ -136,11 +136,9 @@ def _names(port: Any) -> list[str]:
 
 def _difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float | None:
     """The largest difference; None where no number is finite."""
-    floats = {
-        name: array
+    items = [
+        compare(array, theirs[name], 0.0)
         for name, array in ours.items()
         if isinstance(array, np.ndarray) and array.dtype.kind == "f"
-    }
-    if not any(map(count_finite, floats.values())):
-        return None
-    return max(difference(array, theirs[name]).max_abs for name, array in floats.items())
+    ]
+    return merged(items).max_abs if any(item.compared for item in items) else None

@@ -12,17 +12,17 @@ from rich.console import Console
 
 from onegru.cli.model_changes import AsJson, Overwrite, opened
 from onegru.cli.outputs import print_json
-from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
-from onegru.cli.tables import left_out_words, ulp_words
+from onegru.cli.screen import ProgressBar, Screen, safe, say
+from onegru.cli.tables import left_out_words, show_comparisons
+from onegru.core.compare import Comparison, compared_words, merged
 from onegru.core.dtypes import is_int8
 from onegru.core.errors import SpecError
-from onegru.core.wording import count
 from onegru.engines.storage import lossless_storage
 from onegru.formats.opened import Kind
 from onegru.formats.save import SUFFIXES
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
-from onegru.models.convert_layers import OutputCheck, convert_layers
+from onegru.models.convert_layers import convert_layers
 from onegru.models.inspect import report
 from onegru.models.load import load
 from onegru.models.load_layers import left_out
@@ -160,7 +160,7 @@ def convert_command(
             "source": str(source),
             "target": str(target),
             "written": agrees,
-            "outputs": [{**dataclasses.asdict(item), "agrees": item.agrees} for item in checks],
+            "outputs": [dataclasses.asdict(item) for item in checks],
             "left_out": others,
             "other_runtimes": [dataclasses.asdict(verdict) for verdict in verdicts],
         }
@@ -189,30 +189,13 @@ def _other_runtimes(target: Path) -> list[Verdict]:
     return list(dict.fromkeys(verdict for item in report(load(target)) for verdict in item.others))
 
 
-def _show(console: Console, layers: GRU | Stack, target: Path, checks: Sequence[OutputCheck]) -> None:
+def _show(console: Console, layers: GRU | Stack, target: Path, checks: Sequence[Comparison]) -> None:
     for layer in layers_of(layers):
         console.print(safe(repr(layer)), highlight=False)
-    table = ruled_table(["output"], ["max abs", "max ULP", "allowed"])
-    table.add_column("")
-    for item in checks:
-        where = list(item.difference.where or ())
-        words = "[green]agrees[/]" if item.agrees else f"[red]differs[/], most at {where}"
-        figures = (
-            f"{item.difference.max_abs:.3g}",
-            ulp_words(item.difference.max_ulp),
-            f"{item.tolerance:.3g}",
-        )
-        table.add_row(safe(item.output), *figures, words)
-    console.print(table)
+    show_comparisons(console, [("onegru", checks, "")], with_tolerance=True)
     agrees = all(item.agrees for item in checks)
-    steps = max((item.steps for item in checks), default=0)
-    numbers = sum(item.compared for item in checks)
-    say(console, f"{numbers:,} values compared, over {count(steps, 'step')}")
-    if any(item.in_float32 for item in checks):
-        say(
-            console,
-            "OpenVINO computes float64 models in float32 between the layers; the tolerance allows for that",
-        )
+    say(console, compared_words(merged(checks)))
+    say(console, *dict.fromkeys(item.reason for item in checks if item.reason))
     say(console, f"{'wrote' if agrees else 'not written:'} {safe(str(target))}")
     if agrees and any(is_int8(lossless_storage(layer.weights)) for layer in layers_of(layers)):
         say(console, "quantized weights were dequantized to float32, without loss")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,18 +14,14 @@ from rich.console import Console
 
 from onegru.cli.inputs import gather_inputs, open_sizes
 from onegru.cli.outputs import check_not_read, model_files, print_json
-from onegru.cli.screen import Screen, ruled_table, safe, say
+from onegru.cli.screen import Screen, safe, say
+from onegru.cli.tables import show_comparisons
+from onegru.core.compare import Comparison, compared_words, merged
 from onegru.core.errors import SpecError
-from onegru.core.wording import count
 from onegru.formats.opened import Kind, Opened, open_layers
 from onegru.models.load import load
-from onegru.rewriting.check import Check, OutputReport
+from onegru.rewriting.check import Check
 from onegru.rewriting.rewrite import Rewriting
-
-#: An SNR above this value, in dB, is only rounding.
-_NOISELESS = 100.0
-
-_ULP_SAYS = 1 << 12
 
 CHECKING, WRITING = "The check", "The target"
 
@@ -160,35 +157,15 @@ def show_rewriting(report: Rewriting, *, as_json: bool) -> None:
     show_outputs(console, report.outputs)
 
 
-def compared_words(outputs: Sequence[OutputReport]) -> str:
-    """How much was compared."""
-    own = [item for item in outputs if item.runtime == outputs[0].runtime]
-    words = f"{sum(item.compared for item in own):,} values compared"
-    if steps := max((item.steps or 0 for item in own), default=0):
-        words += f", over {count(steps, 'step')}"
-    if all(item.input_dependent is not None for item in own):
-        words += f"; {sum(item.input_dependent or 0 for item in own):,} change with the random inputs"
-    if left_out := sum(item.left_out for item in own):
-        words += f"; {left_out:,} skipped, because they are not finite in the source"
-    return words
-
-
-def show_outputs(console: Console, outputs: Sequence[OutputReport]) -> None:
+def show_outputs(console: Console, outputs: Sequence[Comparison]) -> None:
     """A table of how far the outputs of the target are from those of the source."""
     if not outputs:
         console.print("not checked", highlight=False)
         return
-    is_noisy = any(item.snr is not None and item.snr < _NOISELESS for item in outputs)
-    table = ruled_table(["output", "run by"], ["max abs", "max ULP", *["SNR"] * is_noisy])
-    for item in outputs:
-        # The distance in ULP says nothing above this value.
-        figures = [f"{item.max_abs:.2g}", str(item.max_ulp) if item.max_ulp < _ULP_SAYS else "–"]
-        if is_noisy:
-            figures.append("" if item.snr is None else f"{item.snr:.1f} dB")
-        table.add_row(safe(item.name), item.runtime, *figures)
-    console.print(table)
+    runs = [(name, list(items), "") for name, items in groupby(outputs, key=lambda item: item.runtime)]
+    show_comparisons(console, runs)
     console.print("differences from the source, which onegru ran on the same inputs", highlight=False)
-    say(console, compared_words(outputs))
+    say(console, compared_words(merged(runs[0][1])))
 
 
 class PlainHelp(typer.core.TyperCommand):

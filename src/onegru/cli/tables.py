@@ -14,17 +14,21 @@ from rich.table import Table
 from onegru.cli.bench import Timing
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ruled_table, safe, say
+from onegru.core.compare import Comparison
 from onegru.core.dtypes import Array
 from onegru.core.wording import count, duration, shape_words
 from onegru.engines.native import Targets
 from onegru.formats.graph import TensorInfo
 from onegru.formats.opened import Kind
+from onegru.models.inputs import words_of
 from onegru.models.inspect import Inspection
 from onegru.models.model import Model
 from onegru.models.report import GruReport
 from onegru.runtimes.openvino import OpenvinoOperator
 
 _BUSY = 0.9  # the share of a CPU below which times say more of other processes
+_NOISELESS = 100.0  # an SNR above this value, in dB, is only rounding
+_MANY = 10**6  # of a difference in ULP: tiny numbers are so many apart
 _MOST_LEFT_OUT = 20  # names of tensors
 
 
@@ -88,7 +92,8 @@ def show_report(console: Console, report: Inspection, *, as_json: bool) -> None:
         table = _grid(3)
         for kind, infos in (("in", report.inputs), ("out", report.outputs)):
             for info in infos:
-                table.add_row(kind, safe(info.name), safe(_tensor_words(info)))
+                optional = " (optional)" if info.optional else ""
+                table.add_row(kind, safe(info.name), f"{safe(words_of(info))}{optional}")
         console.print(table)
     for item in report.grus:
         console.print()
@@ -159,9 +164,33 @@ def show_targets(console: Console, targets: Targets, operator: OpenvinoOperator,
     say(console, f"OpenVINO: {words}{f': {safe(operator.problem)}' if operator.problem else ''}")
 
 
-def ulp_words(number: int | None) -> str:
-    """A difference in units in the last place, as tables show it; tiny numbers are many of them apart."""
-    return "" if number is None else f"{number:,}" if number < 10**6 else "many"
+#: The name of a run, its outputs, and what to say of it without outputs.
+Run = tuple[str, Sequence[Comparison], str]
+
+
+def show_comparisons(console: Console, runs: Sequence[Run], *, with_tolerance: bool = False) -> None:
+    """A table of how far the outputs of runs are from the expected ones."""
+    items = [item for _, outputs, _ in runs for item in outputs]
+    is_noisy = any(item.agrees and item.snr is not None and item.snr < _NOISELESS for item in items)
+    more = [*["SNR"] * is_noisy, *["allowed"] * with_tolerance]
+    table = ruled_table(["run by", "output"], ["max abs", "max ULP", *more])
+    table.columns[0].no_wrap, table.columns[1].overflow = True, "fold"
+    table.add_column("")
+    for name, outputs, status in runs:
+        for index, item in enumerate(outputs):
+            figures = [f"{item.max_abs:.3g}", f"{item.max_ulp:,}" if item.max_ulp < _MANY else "many"]
+            figures += ["" if item.snr is None else f"{item.snr:.1f} dB"] * is_noisy
+            figures += [f"{item.tolerance:.3g}"] * with_tolerance
+            words = f"[red]differs[/]{f' at {list(item.where)}' if item.where else ''}"
+            if item.agrees:
+                words = "[green]agrees[/]" if item.compared else "not compared"
+            is_known = item.compared or not item.reason
+            table.add_row(
+                "" if index else name, safe(item.name), *(figures if is_known else [""] * len(figures)), words
+            )
+        if not outputs:
+            table.add_row(name, "", *[""] * (2 + len(more)), status)
+    console.print(table)
 
 
 def left_out_words(names: Sequence[str]) -> str:
@@ -227,11 +256,6 @@ def _outline(value: Any) -> tuple[str, str, str, str, str]:
     with np.errstate(all="ignore"):
         figures = (numbers.min(), numbers.max(), numbers.mean())
     return value.dtype.name, shape, *(f"{figure:.4g}" for figure in figures)
-
-
-def _tensor_words(info: TensorInfo) -> str:
-    shape = "of any rank" if info.shape is None else shape_words(info.shape)
-    return f"{info.dtype} {shape}{' (optional)' if info.optional else ''}"
 
 
 def _tensor_json(info: TensorInfo) -> dict[str, Any]:

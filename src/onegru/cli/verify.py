@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 import onegru
 from onegru.cli.inputs import (
@@ -25,13 +22,13 @@ from onegru.cli.inputs import (
 )
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ProgressBar, Screen, safe, say
-from onegru.cli.tables import ulp_words
+from onegru.cli.tables import Run, show_comparisons
+from onegru.core.compare import compared_words, merged
 from onegru.core.wording import count
 from onegru.peers.registry import PRECISIONS, RUNTIMES
 from onegru.verification.results import (
     Fault,
     LayerResult,
-    OutputResult,
     ReferenceComparison,
     RuntimeResult,
     Verification,
@@ -149,50 +146,26 @@ def verify_command(
 
 def show_verification(console: Console, found: Verification) -> None:
     """A table of runtimes and outputs, then a paragraph for each that does not agree."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("runtime", no_wrap=True)
-    table.add_column("output", overflow="fold")
-    table.add_column("", no_wrap=True)
-    for heading in ("max abs", "max ULP"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for item in found.runtimes:
-        precision = f", {item.precision}" if item.precision else ""
-        _add_rows(table, f"{item.runtime} {item.version}{precision}", item.outputs, item.status)
-    if found.against is not None:
-        name = safe(Path(found.against.reference).name)
-        if found.against.outputs:
-            _add_rows(table, f"against {name}", found.against.outputs, "")
-    console.print(table)
-    say(console, *_compared_lines(found))
+    runs: list[Run] = [
+        (
+            ", ".join(filter(None, [f"{item.runtime} {item.version}", item.precision])),
+            item.outputs,
+            item.status,
+        )
+        for item in found.runtimes
+    ]
+    if found.against is not None and found.against.outputs:
+        runs.append((f"against {safe(Path(found.against.reference).name)}", found.against.outputs, ""))
+    show_comparisons(console, runs)
+    if outputs := next((item.outputs for item in found.runtimes if item.outputs), ()):
+        total = merged(outputs)
+        total = dataclasses.replace(total, steps=found.steps, input_dependent=found.input_dependent)
+        say(console, compared_words(total))
     for item in found.runtimes:
         say(console, *_runtime_lines(item))
     if found.against is not None:
         say(console, *_against_lines(safe(Path(found.model).name), found.against))
     say(console, *(f"{name} is not installed" for name in found.absent))
-
-
-def _compared_lines(found: Verification) -> list[str]:
-    outputs = next((item.outputs for item in found.runtimes if item.outputs), ())
-    if not outputs:
-        return []
-    words = f"{sum(item.compared for item in outputs):,} values compared"
-    words += "" if found.steps is None else f", over {count(found.steps, 'step')}"
-    words += (
-        "" if found.input_dependent is None else f"; {found.input_dependent:,} change with the random inputs"
-    )
-    left_out = sum(item.left_out for item in outputs)
-    return [words + (f"; {left_out:,} skipped, because they are not finite" if left_out else "")]
-
-
-def _add_rows(table: Table, name: str, outputs: Sequence[OutputResult], otherwise: str) -> None:
-    for item in outputs:
-        verdict = "[green]agrees[/]" if item.agrees else "[red]differs[/]"
-        if item.agrees and item.reason:
-            verdict = "not compared"
-        table.add_row(name, safe(item.output), verdict, _figure(item.max_abs), ulp_words(item.max_ulp))
-        name = ""
-    if not outputs:
-        table.add_row(name, "", otherwise, "", "")
 
 
 # ---- text

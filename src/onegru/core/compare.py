@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 
 from onegru.core.dtypes import ELEMENT_TYPES, Array, as_text, contiguous
 from onegru.core.errors import SpecError
+from onegru.core.wording import count
 
 # How far two results that should be equal may differ, by element type.
 
@@ -66,6 +67,9 @@ TOLERANCE_ACROSS_RUNTIMES: Mapping[str, float] = {
 #: Error of rounding after each operation, in multiples of the effect of rounding the inputs once.
 SENSITIVITY_FACTOR = 16.0
 
+#: The end of a message that begins with `why_inconclusive`.
+INCONCLUSIVE = "so the comparison is inconclusive"
+
 # But no further, relative to max(1, the absolute value): what a rounding moves by more than that cannot be
 # told from a fault.
 _MOST_ROUNDING = {"float16": 0.1, "bfloat16": 0.5}
@@ -114,11 +118,14 @@ def arrays_in(output: Any) -> list[Array]:
     return [item for item in items if isinstance(item, np.ndarray)]
 
 
-def nothing_compared(*runs: Mapping[str, Any]) -> str:
+def why_inconclusive(*runs: Mapping[str, Any], moved: int | None = None) -> str:
     """Return why a comparison with these outputs is inconclusive; empty if it is conclusive.
 
-    NaN equals any other NaN, so at least half of an output's values must be finite.
+    NaN equals any other NaN, so at least half of an output's values must be finite. Of the values, `moved`
+    change with other random inputs; None if nothing is random.
     """
+    if moved == 0:
+        return "no output depends on the random inputs"
     sizes: dict[str, int] = {}
     counts: dict[str, int] = {}
     for outputs in runs:
@@ -144,20 +151,52 @@ def signal_to_noise(expected: Array, found: Array) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """How far two arrays differ."""
+class Comparison:
+    """Difference of one output between two runs on the same inputs.
 
-    max_abs: float  # the largest absolute difference; infinity where a NaN or an infinity meets anything else
-    # the largest difference in units in the last place: the count of numbers of the type that lie between,
-    # plus one. For integers the difference itself; where a NaN meets a number, the maximum
-    max_ulp: int
-    # the index of the largest absolute difference, the first if there are several; None if all numbers are
-    # equal. NaN equals NaN, and -0 equals 0
-    where: tuple[int, ...] | None
+    Attributes:
+        name: the output.
+        runtime: the runtime that computed the output: "onegru", "onnxruntime", "openvino" or "onnx".
+        agrees: whether the difference is allowed.
+        max_abs: the largest absolute difference; infinite if NaN or infinity meets another value, or if type
+            or shape differ.
+        max_ulp: the largest difference in ULP (units in the last place); for integers, the difference itself.
+        tolerance: the largest allowed absolute difference; in `verify`, relative to max(1, |value|). For
+            integers and booleans, it is the largest allowed fraction of different values.
+        where: the index of the largest difference; None if nothing differs.
+        expected: the value expected there.
+        got: the value found there.
+        reason: why values were not compared, or why the tolerance is larger; empty otherwise.
+        snr: the signal-to-noise ratio in dB; None if nothing differs.
+        compared: the number of compared values, which are finite where they are expected.
+        left_out: the number of values that were not compared, because they are not finite.
+        input_dependent: the number of compared values that depend on the random inputs; None if it was not
+            counted, as for given inputs.
+        steps: the number of steps of the longest row of a GRU; None if it was not counted.
+    """
+
+    name: str = ""
+    runtime: str = "onegru"
+    agrees: bool = True
+    max_abs: float = 0.0
+    max_ulp: int = 0
+    tolerance: float = 0.0
+    where: tuple[int, ...] | None = None
+    expected: Any = None
+    got: Any = None
+    reason: str = ""
+    snr: float | None = None
+    compared: int = 0
+    left_out: int = 0
+    input_dependent: int | None = None
+    steps: int | None = None
 
 
-def difference(a: object, b: object) -> Difference:
-    """How far two arrays of numbers differ."""
+Comparison.__module__ = "onegru.reports"
+
+
+def difference(a: object, b: object) -> Comparison:
+    """How far two arrays of numbers differ; NaN equals NaN, and -0 equals 0."""
     a, b = np.asarray(a), np.asarray(b)
     if a.dtype != b.dtype or a.shape != b.shape:
         raise SpecError(f"b: {b.dtype} {list(b.shape)}; must be {a.dtype} {list(a.shape)}, like a")
@@ -168,31 +207,25 @@ def difference(a: object, b: object) -> Difference:
     ulps = _ulps(a, b) if is_float else _distances(a, b)
     max_ulp = int(ulps.max(initial=0))
     if max_ulp == 0:
-        return Difference(0.0, 0, None)
+        return Comparison()
     with np.errstate(all="ignore"):
         apart = np.abs(a.astype(np.float64) - b.astype(np.float64)) if is_float else ulps.astype(np.float64)
     # The difference of infinities or NaNs is NaN: 0 where they are equal, else infinity.
     apart = np.where(ulps == 0, 0.0, np.where(np.isnan(apart), np.inf, apart))
     where = _index_of_max(apart)
-    return Difference(float(apart[where]), max_ulp, where)
+    return Comparison(max_abs=float(apart[where]), max_ulp=max_ulp, where=where)
 
 
 def largest_allowed(expected: Array, tolerance: float, is_given: bool = False) -> float:
     """The largest absolute difference from a result: the tolerance times its largest number, at least 1.
 
-    Where that is as large as all of the result, zeros would be as good: there it is the largest number times
-    the tolerance's square root, which rounding alone hardly reaches, and a fault exceeds.
+    Where that is as large as all of the result, zeros would be as good: there, unless the tolerance is given,
+    it is the largest number times its square root, which rounding alone hardly reaches, and a fault exceeds.
     """
     numbers = np.abs(expected.astype(np.float64))
     size = float(np.max(numbers, initial=0.0, where=np.isfinite(numbers)))
     most = tolerance * max(1.0, size)
     return most if size > most or not size or is_given else size * min(1.0, tolerance) ** 0.5
-
-
-def largest_by_rounding(expected: Array, effect: float) -> float:
-    """The largest absolute difference that agrees with a result, by `rounding_effect` and `agreement`."""
-    numbers = np.abs(expected.astype(np.float64))
-    return effect * max(1.0, float(np.max(numbers, initial=0.0, where=np.isfinite(numbers))))
 
 
 def _ulps(a: Array, b: Array) -> Array:
@@ -218,58 +251,110 @@ def _distances(a: Array, b: Array) -> Array:
     return high - low  # modulo 2**64, which is right for negative numbers as well
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """How a result compares with the expected one."""
-
-    agrees: bool  # whether every element lies within the tolerance
-    # the largest absolute difference; None where the two cannot be compared element by element
-    max_abs: float | None = None
-    max_ulp: int | None = None  # the largest difference in units in the last place
-    # the first index, in the order of the array, beyond the tolerance; None if there is none
-    where: tuple[int, ...] | None = None
-    expected: Any = None  # the element expected there
-    got: Any = None  # the element found there
-    reason: str = ""  # why the two cannot be compared element by element; empty if they can
-
-
 def tolerance_of(dtype: str) -> float:
     """The default tolerance for an element type; 0 where numbers are exact."""
     return TOLERANCE_ACROSS_RUNTIMES.get(dtype, 0.0)
 
 
-def agreement(expected: Any, got: Any, tolerance: float, share: float = 0.0) -> Agreement:
-    """Compare a result with the expected one."""
-    if not isinstance(expected, np.ndarray) or not isinstance(got, np.ndarray):
-        return Agreement(True, reason="not a tensor; not compared")
-    if expected.shape != got.shape:
-        return Agreement(False, reason=f"shape {list(got.shape)}; must be {list(expected.shape)}")
-    if expected.dtype != got.dtype:
-        return Agreement(False, reason=f"type {got.dtype.name}; must be {expected.dtype.name}")
-    if expected.dtype.kind in "OUST":
-        wrong = as_text(expected) != as_text(got)
-        if not wrong.any():
-            return Agreement(True)
-        where = _index_of_max(wrong)
-        return Agreement(False, None, None, where, str(expected[where]), str(got[where]))
-    if expected.dtype.kind not in "biuf" and expected.dtype.name != "bfloat16":
-        same = expected.tobytes() == got.tobytes()
-        return Agreement(same, reason="" if same else f"other values of type {expected.dtype.name}")
-    apart = difference(expected, got)
-    wrong = beyond(expected, got, tolerance)
-    if not wrong.any() or (expected.dtype.kind in "biu" and wrong.mean() <= share):
-        return Agreement(True, apart.max_abs, apart.max_ulp)
-    where = _index_of_max(wrong)
-    return Agreement(False, apart.max_abs, apart.max_ulp, where, expected[where].item(), got[where].item())
+def compare(
+    expected: Any,
+    found: Any,
+    tolerance: float,
+    name: str = "",
+    runtime: str = "onegru",
+    *,
+    is_absolute: bool = False,
+) -> Comparison:
+    """Compare each element of an output; the tolerance is relative to max(1, its absolute value)."""
+    item = Comparison(name, runtime, tolerance=tolerance)
+    if not isinstance(expected, np.ndarray) or not isinstance(found, np.ndarray | None):
+        return replace(item, reason="not a tensor; not compared")
+    if found is None:
+        return replace(item, agrees=False, max_abs=np.inf, reason="is not given")
+    if expected.shape != found.shape:
+        words = f"shape {list(found.shape)}; must be {list(expected.shape)}"
+        return replace(item, agrees=False, max_abs=np.inf, reason=words)
+    if expected.dtype != found.dtype and not {expected.dtype.kind, found.dtype.kind} <= {*"OUST"}:
+        words = f"type {found.dtype.name}; must be {expected.dtype.name}"
+        return replace(item, agrees=False, max_abs=np.inf, reason=words)
+    finite = count_finite(expected)
+    item = replace(item, compared=finite, left_out=expected.size - finite)
+    is_float, is_whole = expected.dtype.name in ELEMENT_TYPES, expected.dtype.kind in "biu"
+    if is_float or is_whole:
+        apart, wrong = difference(expected, found), beyond(expected, found, tolerance, is_absolute)
+        item = replace(item, max_abs=apart.max_abs, max_ulp=apart.max_ulp)
+        where = apart.where
+    else:
+        expected, found = as_text(expected), as_text(found)
+        wrong = np.asarray(expected != found)
+        where = _index_of_max(wrong) if wrong.any() else None
+    share = tolerance if is_whole and (is_absolute or tolerance < 1.0) else 0.0
+    return replace(
+        item,
+        agrees=not wrong.size or float(np.mean(wrong)) <= share,
+        where=where,
+        expected=None if where is None else expected[where].item(),
+        got=None if where is None else found[where].item(),
+        snr=signal_to_noise(expected, found) if is_float else None,
+    )
 
 
-def beyond(expected: Array, got: Array, tolerance: float) -> Array:
+def compare_scaled(
+    expected: Any,
+    found: Any,
+    tolerance: float,
+    name: str = "",
+    runtime: str = "onegru",
+    *,
+    rounding: Callable[[], float] | None = None,
+) -> Comparison:
+    """Compare all elements of an output with one tolerance, relative to max(1, the largest of them).
+
+    With `rounding`, an output may also differ by its value: how far rounding may move an element.
+    """
+    is_float = isinstance(expected, np.ndarray) and expected.dtype.name in ELEMENT_TYPES
+    most = largest_allowed(expected, tolerance, rounding is None) if is_float else tolerance
+    item = compare(expected, found, most, name, runtime, is_absolute=True)
+    if item.agrees or item.reason or rounding is None:
+        return item
+    effect = rounding()
+    if not compare(expected, found, effect).agrees:
+        return item
+    return replace(
+        item,
+        agrees=True,
+        tolerance=max(most, largest_allowed(expected, effect, True) if is_float else effect),
+    )
+
+
+def merged(items: Sequence[Comparison]) -> Comparison:
+    """The worst of several comparisons, with the counts of all."""
+    moved = [item.input_dependent for item in items]
+    return replace(
+        max(items, key=lambda item: (not item.agrees, item.max_abs)),
+        compared=sum(item.compared for item in items),
+        left_out=sum(item.left_out for item in items),
+        input_dependent=None if None in moved else sum(filter(None, moved)),
+        steps=max((item.steps for item in items if item.steps is not None), default=None),
+    )
+
+
+def compared_words(total: Comparison) -> str:
+    """How much was compared, for all outputs of a run, merged."""
+    words = f"{total.compared:,} values compared"
+    words += "" if total.steps is None else f", over {count(total.steps, 'step')}"
+    if total.input_dependent is not None:
+        words += f"; {total.input_dependent:,} change with the random inputs"
+    return words + (f"; {total.left_out:,} skipped, because they are not finite" if total.left_out else "")
+
+
+def beyond(expected: Array, found: Array, tolerance: float, is_absolute: bool = False) -> Array:
     """For each element, whether it is off by more than the tolerance."""
     if expected.dtype.kind in "biu":
-        return np.asarray(expected != got)
-    want, have = expected.astype(np.float64), got.astype(np.float64)
+        return np.asarray(expected != found)
+    want, have = expected.astype(np.float64), found.astype(np.float64)
     with np.errstate(all="ignore"):
-        near = np.abs(have - want) <= tolerance * np.maximum(1.0, np.abs(want))
+        near = np.abs(have - want) <= tolerance * (1.0 if is_absolute else np.maximum(1.0, np.abs(want)))
     # Infinity is near nothing but itself: its difference from anything is NaN or infinite.
     near &= np.isfinite(want)
     wrong: Array = ~(near | (want == have) | (np.isnan(want) & np.isnan(have)))

@@ -218,7 +218,7 @@ def _either(names: tuple[str, ...]) -> str:
 
 def as_text(array: Array) -> Array:
     """Strings as NumPy's own; what is not UTF-8, which runtimes return as bytes, by its codes."""
-    if array.dtype.kind not in "OS":
+    if array.dtype.kind in "UT":
         return array.astype(np.str_)
     plain = (
         str(item, "utf-8", "backslashreplace") if isinstance(item, bytes) else item for item in array.flat

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 
 from onegru.core.compare import (
+    INCONCLUSIVE,
     TOLERANCE_CONVERTED,
-    Difference,
-    agreement,
-    count_finite,
-    difference,
-    largest_allowed,
-    largest_by_rounding,
-    nothing_compared,
+    Comparison,
+    compare_scaled,
+    merged,
     nudged,
     rounding_effect,
+    why_inconclusive,
 )
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, SpecError
@@ -41,30 +39,14 @@ from onegru.system.atomic_write import naming, write_files
 
 _SIZES = ((7, 4), (1, 1))  # (T, B) of the random inputs where the target does not fix them
 
+_IN_FLOAT32 = "OpenVINO computes float64 models in float32 between the layers; the tolerance allows for that"
+
 _Slot = tuple[Role, int]  # a role, and the layer's number where each layer has its own
-
-
-@dataclass(frozen=True, slots=True)
-class OutputCheck:
-    """An output of source and target."""
-
-    output: str  # its name in the target
-    difference: Difference  # how far the two differ
-    tolerance: float  # how far they may
-    compared: int  # how many numbers were compared: those that are finite in the source
-    steps: int  # how many steps the longest row took
-    # whether OpenVINO computes float64 in float32 on the way, so that they may differ by that
-    in_float32: bool = False
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the difference is within the tolerance."""
-        return self.difference.max_abs <= self.tolerance
 
 
 def convert_layers(
     source: GRU | Stack, target: Path, options: dict[str, int | bool | None]
-) -> list[OutputCheck]:
+) -> list[Comparison]:
     """Write layers to a temporary file, compare, and replace the target if they agree."""
     place = Path(os.path.realpath(target))
     temporary = partial(tempfile.TemporaryDirectory, dir=place.parent, prefix=f".{target.name[:50]}.")
@@ -85,27 +67,20 @@ def convert_layers(
     return checks
 
 
-def _check(source: GRU | Stack, target: Path) -> list[OutputCheck]:
+def _check(source: GRU | Stack, target: Path) -> list[Comparison]:
     """Run source and target on random inputs, lengths among them if the target takes any."""
     runs = [_run_both(source, target, *sizes) for sizes in reversed(_SIZES)]
-    return [
-        replace(
-            max(items, key=lambda item: (not item.agrees, item.difference.max_abs)),
-            compared=sum(item.compared for item in items),
-            steps=max(item.steps for item in items),
-        )
-        for items in zip(*runs, strict=True)
-    ]
+    return [merged(items) for items in zip(*runs, strict=True)]
 
 
-def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[OutputCheck]:
+def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[Comparison]:
     layers = layers_of(source)
     written = open_layers("path", target)
     if written.kind.holds == "layers":
         inputs = _random_inputs(layers, T, B)
         theirs = _results(joined([*load_layers(written).values()]), inputs)
         ours = _results(source, inputs)
-        compare = _Comparison(source, inputs, ours)
+        compare = _comparer(source, inputs, ours)
         return [compare(_name(slot, len(layers)), slot, theirs[slot]) for slot in ours]
     model = load(written)
     slots = _slots(model)
@@ -118,7 +93,7 @@ def _run_both(source: GRU | Stack, target: Path, T: int, B: int) -> list[OutputC
     ours = _results(source, inputs)
     is_double = layers[0].spec.dtype == "float64"
     in_float32 = is_double and written.kind is Kind.OPENVINO and model.other_node_count > 0
-    compare = _Comparison(source, inputs, ours, in_float32)
+    compare = _comparer(source, inputs, ours, in_float32)
     return [
         compare(name, slot, arrange(array, slots[name][1], CANONICAL_AXES[slot[0]]))
         for name, array in model.run(feeds).items()
@@ -182,37 +157,24 @@ def _name(slot: _Slot, count: int) -> str:
     return role if role == "Y" or count == 1 else f"{role}_{index}"
 
 
-class _Comparison:
-    """Compares outputs with those of the source on the same inputs."""
+def _comparer(
+    source: GRU | Stack,
+    inputs: Mapping[_Slot, Array],
+    outputs: Mapping[_Slot, Array],
+    in_float32: bool = False,
+) -> Callable[[str, _Slot, Array], Comparison]:
+    """Return a function that compares an output with that of the source on the same inputs."""
+    if why := why_inconclusive({f"{role} {index}": array for (role, index), array in outputs.items()}):
+        raise FormatError(f"{why}, {INCONCLUSIVE}")
+    also, reason = (("float32",), _IN_FLOAT32) if in_float32 else ((), "")
+    moved = cache(lambda: _results(source, {slot: nudged(array, also) for slot, array in inputs.items()}))
 
-    def __init__(
-        self,
-        source: GRU | Stack,
-        inputs: Mapping[_Slot, Array],
-        outputs: Mapping[_Slot, Array],
-        in_float32: bool = False,
-    ) -> None:
-        self._source, self._inputs, self._outputs = source, inputs, outputs
-        self._in_float32 = in_float32
-        names = {f"{role} {index}": array for (role, index), array in outputs.items()}
-        if why := nothing_compared(names):
-            raise FormatError(f"{why}, so the comparison is inconclusive")
-
-    @cached_property
-    def _moved(self) -> Mapping[_Slot, Array]:
-        also = ("float32",) if self._in_float32 else ()
-        inputs = {slot: nudged(array, also) for slot, array in self._inputs.items()}
-        return _results(self._source, inputs)
-
-    def __call__(self, name: str, slot: _Slot, found: Array) -> OutputCheck:
-        expected = self._outputs[slot]
-        apart = difference(expected, found)
-        dtype = "float32" if self._in_float32 else expected.dtype.name
-        most = largest_allowed(expected, TOLERANCE_CONVERTED[dtype])
-        if not apart.max_abs <= most:
-            effect = rounding_effect(expected, self._moved[slot])
-            if agreement(expected, found, effect).agrees:
-                most = largest_by_rounding(expected, effect)
-        return OutputCheck(
-            name, apart, most, count_finite(expected), len(self._inputs["X", 0]), self._in_float32
+    def compare(name: str, slot: _Slot, found: Array) -> Comparison:
+        expected = outputs[slot]
+        tolerance = TOLERANCE_CONVERTED["float32" if in_float32 else expected.dtype.name]
+        item = compare_scaled(
+            expected, found, tolerance, name, rounding=lambda: rounding_effect(expected, moved()[slot])
         )
+        return replace(item, reason=item.reason or reason, steps=len(inputs["X", 0]))
+
+    return compare

@@ -84,5 +84,5 @@ def fits_shape(info: TensorInfo, shape: Sequence[int]) -> bool:
 
 
 def words_of(info: TensorInfo) -> str:
-    """The type and shape of an input, as text."""
-    return info.dtype if info.shape is None else f"{info.dtype} {shape_words(info.shape)}"
+    """The type and shape of an input or output, as text."""
+    return f"{info.dtype} {'of any rank' if info.shape is None else shape_words(info.shape)}"

@@ -59,11 +59,13 @@ def widths(model: Model) -> list[int]:
 
 
 class Drawn(NamedTuple):
-    """Random inputs of a model."""
+    """Inputs of a model, mostly random ones, and its outputs."""
 
-    inputs: dict[str, Array]  # an array for each input that has no default
-    outputs: dict[str, Any]  # what the model gives for them
-    error: OneGRUError | None  # why it does not run on them; None if it does
+    inputs: dict[str, Any]  # an array for each input that has no default
+    outputs: Mapping[str, Any]  # what the model gives for them
+    error: OneGRUError | None = None  # why it does not run on them; None if it does
+    # the number of values of each output that change with other random inputs; None if it was not counted
+    moved: Mapping[str, int] | None = None
 
 
 def draw_inputs(
@@ -95,33 +97,27 @@ def draw_twice(
     sizes: tuple[int, int, int],
     dims: Dims | None = None,
     others: Sequence[Model] = (),
-) -> tuple[Drawn, dict[str, int] | None]:
-    """Call `draw_inputs`, and count the values of each output that change with other random inputs.
-
-    The counts are None if the model has no inputs, or does not run.
-    """
+) -> Drawn:
+    """Call `draw_inputs`, and count the output values that change with other random inputs."""
     drawn = draw_inputs(model, seed, sizes, dims, others)
-    if drawn.error is not None or not drawn.inputs:
-        return drawn, None
+    if drawn.error is not None:
+        return drawn
+    return drawn._replace(moved=count_moved(model, drawn, drawn.inputs, seed, others))
+
+
+def count_moved(
+    model: Model, run: Drawn, names: Collection[str], seed: int, others: Sequence[Model] = ()
+) -> dict[str, int] | None:
+    """Count the values of each output that change with other random inputs; None if no input is random."""
+    if not names:
+        return None
+    shapes = {name: run.inputs[name].shape for name in names}
+    given = {name: array for name, array in run.inputs.items() if name not in shapes}
     moved: dict[str, int] = {}
     for turn in range(1, _TURNS + 1):  # a few random integers may be equal
-        again = draw_inputs(model, seed + turn * _AGAIN, sizes, dims, others).outputs
-        moved = {name: _count_moved(array, again.get(name)) for name, array in drawn.outputs.items()}
+        again = _Draw(model, given, seed + turn * _AGAIN, shapes, others).finite().outputs
+        moved = {name: _count_moved(array, again.get(name)) for name, array in run.outputs.items()}
         if any(moved.values()):
-            break
-    return drawn, moved
-
-
-def count_moved(model: Model, inputs: Mapping[str, Array], drawn: Collection[str], seed: int) -> int | None:
-    """Count the output values that change with other random inputs; None if no input is random."""
-    shapes = {name: inputs[name].shape for name in drawn}
-    given = {name: array for name, array in inputs.items() if name not in shapes}
-    if not shapes:
-        return None
-    outputs, moved = model.run(inputs), 0
-    for turn in range(1, _TURNS + 1):
-        again = _Draw(model, given, seed + turn * _AGAIN, shapes).finite().outputs
-        if moved := sum(_count_moved(array, again.get(name)) for name, array in outputs.items()):
             break
     return moved
 

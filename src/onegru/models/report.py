@@ -9,10 +9,11 @@ from pathlib import Path
 
 from onegru.core.errors import SpecWarning
 from onegru.core.spec import Attention, attention_of, reversed_directions
-from onegru.core.wording import count, shape_words
+from onegru.core.wording import count
 from onegru.engines.storage import lossless_storage
 from onegru.formats.graph import TensorInfo
 from onegru.models.gru_node import GruNode, step_of
+from onegru.models.inputs import words_of
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import read_activations, read_clip
 from onegru.runtimes.known_issues import Facts, Verdict, verdicts
@@ -127,8 +128,8 @@ def model_card(
     from onegru.drawing.card import card
 
     facts = [
-        ("inputs", "; ".join(map(_tensor_words, inputs))),
-        ("outputs", "; ".join(map(_tensor_words, outputs))),
+        ("inputs", "; ".join(f"{info.name} {words_of(info)}" for info in inputs)),
+        ("outputs", "; ".join(f"{info.name} {words_of(info)}" for info in outputs)),
         ("nodes", f"{count(len(nodes), 'GRU node')} and {count(other_nodes, 'other node')}"),
     ]
     headings = ("GRU node", "operator", "input → hidden", "direction", "reset gate", "activations", "clip")
@@ -155,8 +156,3 @@ def _cells(item: GruReport) -> tuple[str, ...]:
         "?" if item.parameters is None else f"{item.parameters:,} ({item.bytes:,} bytes)",
         "; ".join(verdicts) or "none known",
     )
-
-
-def _tensor_words(info: TensorInfo) -> str:
-    shape = "of any rank" if info.shape is None else shape_words(info.shape)
-    return f"{info.name} {info.dtype} {shape}"

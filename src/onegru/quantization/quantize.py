@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from onegru.core.arguments import check_function, choice, node_names, number, shown
-from onegru.core.compare import arrays_in, count_finite, nothing_compared
+from onegru.core.compare import INCONCLUSIVE, arrays_in, count_finite, why_inconclusive
 from onegru.core.dtypes import ELEMENT_TYPES, Array, bytes_of, check_group_size, is_int8
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec
@@ -223,15 +223,12 @@ class Measurement:
         self._found: dict[tuple[tuple[str, str], ...], float] = {}
         made = subject.make({})
         self._expected = [subject.run(made, sample) for sample in subject.samples]
-        why = nothing_compared(*self._expected)
+        why = why_inconclusive(*self._expected)
         floats = [array for outputs in self._expected for array in outputs.values() if _is_float(array)]
         if floats and not any(map(np.any, floats)):
             why = why or "each output is zero"
         if why:
-            raise SpecError.of(
-                "samples",
-                f"{why}, so the comparison is inconclusive; must be inputs for which it does (-i)",
-            )
+            raise SpecError.of("samples", f"{why}, {INCONCLUSIVE}; must be realistic inputs (-i)")
 
     def report(self, mode: str, min_snr_db: float | None, order: list[str]) -> Quantization[Any]:
         """Measure all modes, and create the result for one mode or for a lowest SNR."""

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from onegru.core.arguments import choice, integer, shown
+from onegru.core.compare import Comparison, compared_words
 from onegru.core.dtypes import DEFAULT_ACTIVATION_STORAGE
 from onegru.core.errors import SpecError
-from onegru.core.wording import aligned, count
+from onegru.core.wording import aligned
 from onegru.drawing.card import card
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
@@ -163,8 +164,7 @@ class Quantization(Generic[Quantizable]):
         rows = [("", *MODES, "kept in"), *table_rows(self)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         rows = [(row[0], *map(str.rjust, row[1:-1], widths[1:-1]), row[-1]) for row in rows]
-        words = f"{self.compared:,} values compared"
-        words += "" if self.steps is None else f", over {count(self.steps, 'step')}"
+        words = compared_words(Comparison(compared=self.compared, steps=self.steps))
         return "\n".join([*aligned(rows), words, *self.usage])
 
     @property

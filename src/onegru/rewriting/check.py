@@ -10,43 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from onegru.core.arguments import file_path, number, shown
+from onegru.core.compare import Comparison
 from onegru.core.errors import SpecError
 from onegru.formats.opened import Opened
 from onegru.models.random_inputs import Dims, check_random_inputs
-
-
-@dataclass(frozen=True, slots=True)
-class OutputReport:
-    """Difference of one output between target and source. onegru ran the source.
-
-    Attributes:
-        name: the output.
-        runtime: the runtime that ran the target: "onegru", "onnxruntime" or "openvino".
-        max_abs: the largest absolute difference.
-        max_ulp: the largest difference in ULP (units in the last place).
-        tolerance: the largest allowed absolute difference; for integers and booleans, the largest allowed
-            fraction of different values.
-        snr: the signal-to-noise ratio in dB; None if nothing differs.
-        compared: the number of compared values, which are finite in the source.
-        left_out: the number of values that are not finite in the source.
-        input_dependent: the number of compared values that depend on the random inputs; None for given
-            inputs.
-        steps: the number of steps of the longest row of a GRU; None without GRUs.
-    """
-
-    name: str
-    runtime: str
-    max_abs: float
-    max_ulp: int
-    tolerance: float
-    snr: float | None = None
-    compared: int = 0
-    left_out: int = 0
-    input_dependent: int | None = None
-    steps: int | None = None
-
-
-OutputReport.__module__ = "onegru.reports"
 
 
 def check_target(target: Path, suffix: str) -> None:
@@ -94,7 +61,7 @@ class Check:
             raise SpecError.of("tolerance", f"{self.tolerance}; must be at least 0 and finite")
 
 
-def output_facts(outputs: Iterable[OutputReport]) -> list[tuple[str, str]]:
+def output_facts(outputs: Iterable[Comparison]) -> list[tuple[str, str]]:
     """Return the largest difference of each output, for a card."""
     return [(f"{item.name} by {item.runtime}", f"differs by {item.max_abs:.2g} at most") for item in outputs]
 

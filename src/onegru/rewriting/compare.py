@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onegru.core.compare import (
-    agreement,
-    count_finite,
-    difference,
-    largest_allowed,
-    largest_by_rounding,
-    nothing_compared,
-    signal_to_noise,
-)
-from onegru.core.dtypes import ELEMENT_TYPES, Array, as_text
+from onegru.core.compare import Comparison, compare_scaled, merged, why_inconclusive
+from onegru.core.dtypes import ELEMENT_TYPES, Array
 from onegru.core.errors import FormatError, OneGRUError, is_own_mistake
 from onegru.formats.graph import Graph, kept_states
 from onegru.models.lengths import count_steps
 from onegru.models.model import Model, graph_in
-from onegru.models.random_inputs import draw_twice, size_plans
+from onegru.models.random_inputs import Drawn, draw_twice, size_plans
 from onegru.models.rounding import Rounding
 from onegru.models.stream import first_states
 from onegru.peers.base import ModelUnderTest, Runtime
 from onegru.peers.registry import chosen_runtimes
-from onegru.rewriting.check import Check, OutputReport
+from onegru.rewriting.check import Check
 
 if TYPE_CHECKING:
     from onegru.formats.onnx.validate import Source
 
 _RUNTIME_FACTOR = 10.0  # other runtimes approximate the activations less closely
 _CHECKS = 2  # number of different input sizes to compare on, if sizes are dynamic
-#: The end of a message.
-PROVES_NOTHING = (
+_INCONCLUSIVE = (
     "so the check is inconclusive; pass realistic inputs (inputs, -i), or skip the check (check=False, "
     "--no-check)"
 )
-
 
 _Run = Callable[[dict[str, Any]], Mapping[str, Any]]
 
@@ -54,7 +45,7 @@ def check_result(
     dtypes: Collection[str] | None = None,
     data: bytes | None = None,
     runtime: str | None = None,
-) -> tuple[tuple[OutputReport, ...], tuple[str, ...]]:
+) -> tuple[tuple[Comparison, ...], tuple[str, ...]]:
     """Compare a changed model with its source."""
     if check is None:
         return (), ()
@@ -87,25 +78,24 @@ def check_result(
         notes = _not_checked(runtime, given, changed, data)
         if not notes:
             runs[runtime] = in_runtime(runtime, data, changed, [info.name for info in given.outputs])
-    found: dict[tuple[str, str], OutputReport] = {}
+    found: dict[tuple[str, str], list[Comparison]] = {}
     steps: dict[str, int] = {}
     for case in _cases(given, result, check):
-        judge = Judge(given, case, check, target, tolerances, dtypes, result, fronts)
+        compare = OutputCheck(given, case, check, target, tolerances, dtypes, result, fronts)
         for name, count in count_steps(given if given.gru_nodes else result, case.inputs).items():
             steps[name] = max(count, steps.get(name, 0))
         for place, run in runs.items():
             results = run(case.inputs)
             for name, expected in case.outputs.items():
-                report = judge(name, place, f"output {name!r} in {place}", expected, results[name])
-                key = (place, name)
-                found[key] = report if key not in found else _both(found[key], report)
-    check_moved(target, found.values())
+                report = compare(name, place, f"output {name!r} in {place}", expected, results[name])
+                found.setdefault((place, name), []).append(report)
+    reports = [merged(items) for items in found.values()]
+    check_moved(target, reports)
     if steps and not any(steps.values()):
-        raise FormatError(f"{target}: not written: no GRU takes a step on these inputs, {PROVES_NOTHING}")
+        raise FormatError(f"{target}: not written: no GRU takes a step on these inputs, {_INCONCLUSIVE}")
     notes += tuple(f"GRU {name} did not run on these inputs" for name, count in steps.items() if not count)
     most = max(steps.values(), default=None)
-    reports = (replace(report, steps=most) for report in found.values() if report.name in wanted)
-    return tuple(reports), notes
+    return tuple(replace(report, steps=most) for report in reports if report.name in wanted), notes
 
 
 def _check_interface(target: Path, source: Graph, made: Graph) -> None:
@@ -131,25 +121,10 @@ def _first_states(graph: Graph) -> dict[str, object]:
     return {**graph.starts, **{name: array.tolist() for name, array in graph.initial.items()}}
 
 
-def check_moved(target: Path, reports: Iterable[OutputReport]) -> None:
+def check_moved(target: Path, reports: Sequence[Comparison]) -> None:
     """Raise FormatError if no output depends on the random inputs."""
-    moved = [report.input_dependent for report in reports]
-    if moved and None not in moved and not any(moved):
-        why = "no output depends on the random inputs"
-        raise FormatError(f"{target}: not written: {why}, {PROVES_NOTHING}")
-
-
-def _both(one: OutputReport, other: OutputReport) -> OutputReport:
-    """Join two reports on an output: the larger difference, and the sum of the counts."""
-    worse = other if other.max_abs > one.max_abs else one
-    return replace(
-        worse,
-        compared=one.compared + other.compared,
-        left_out=one.left_out + other.left_out,
-        input_dependent=None
-        if one.input_dependent is None or other.input_dependent is None
-        else one.input_dependent + other.input_dependent,
-    )
+    if reports and (why := why_inconclusive(moved=merged(reports).input_dependent)):
+        raise FormatError(f"{target}: not written: {why}, {_INCONCLUSIVE}")
 
 
 def _not_checked(runtime: str, given: Model, source: Source, model: bytes) -> tuple[str, ...]:
@@ -187,32 +162,17 @@ def _run_or_refuse(runtime: Runtime, subject: ModelUnderTest, feeds: dict[str, A
         raise FormatError(f"{subject.path}: OpenVINO refuses it ({' '.join(str(error).split())})") from error
 
 
-class Case(NamedTuple):
-    """Inputs to compare on.
-
-    Attributes:
-        inputs: the arrays, by name.
-        outputs: the source's outputs for these inputs.
-        moved: the number of values of each output that change with other random inputs; None for given
-            inputs, and for a model without inputs.
-    """
-
-    inputs: dict[str, Any]
-    outputs: Mapping[str, Any]
-    moved: Mapping[str, int] | None
-
-
-def _cases(given: Model, result: Model, check: Check) -> Iterator[Case]:
+def _cases(given: Model, result: Model, check: Check) -> Iterator[Drawn]:
     """Yield the given inputs, or random inputs with different sizes for dynamic dimensions."""
     if check.inputs is not None:
         inputs = {**first_states(graph_in(given), check.inputs), **check.inputs}
-        yield Case(inputs, given.run(inputs), None)
+        yield Drawn(inputs, given.run(inputs))
         return
     seen: set[str] = set()
     first: OneGRUError | None = None
     count = 0
     for index, sizes in enumerate(size_plans(given)):
-        drawn, moved = draw_twice(given, check.seed + index, sizes, check.dims, [result])
+        drawn = draw_twice(given, check.seed + index, sizes, check.dims, [result])
         shapes = repr({name: array.shape for name, array in drawn.inputs.items()})
         if shapes in seen:
             continue
@@ -220,7 +180,7 @@ def _cases(given: Model, result: Model, check: Check) -> Iterator[Case]:
         if drawn.error is not None:
             first = first or drawn.error
             continue
-        yield Case(drawn.inputs, drawn.outputs, moved)
+        yield drawn
         count += 1
         if count == _CHECKS:
             return
@@ -230,97 +190,70 @@ def _cases(given: Model, result: Model, check: Check) -> Iterator[Case]:
         )
 
 
-def _is_same(expected: Any, found: Any) -> bool:
-    """Whether two strings, string arrays or other non-numeric values are equal."""
-    if not isinstance(expected, np.ndarray) or not isinstance(found, np.ndarray):
-        return type(expected) is type(found) and repr(expected) == repr(found)
-    return expected.shape == found.shape and bool(np.all(as_text(expected) == as_text(found)))
-
-
-class Judge:
+@dataclass
+class OutputCheck:
     """Compares outputs of a changed model with its source's outputs, on the same inputs."""
 
-    def __init__(
-        self,
-        source: Model,
-        case: Case,
-        check: Check,
-        target: Path,
-        tolerances: Mapping[str, float],
-        dtypes: Collection[str],
-        result: Model,
-        fronts: Collection[str] = (),
-    ) -> None:
-        self._fronts = fronts
-        self._case, self._check, self._target = case, check, target
-        self._tolerances, self._dtypes = tolerances, dtypes
-        floats = {name for name in dtypes if name in ELEMENT_TYPES}
-        self._rounding = Rounding(source, case.inputs, None, floats, result)
-        if why := nothing_compared(case.outputs):
-            drawn = "" if check.inputs is not None else " on random inputs"
-            raise FormatError(f"{target}: not written: {why}{drawn}, {PROVES_NOTHING}")
+    source: Model
+    case: Drawn
+    check: Check
+    target: Path
+    tolerances: Mapping[str, float]
+    dtypes: Collection[str]
+    result: Model
+    fronts: Collection[str] = ()
 
-    def __call__(self, name: str, runtime: str, words: str, expected: Any, found: Any) -> OutputReport:
-        """Compare an output, and return a report."""
-        place = f"{self._target}: not written: {words}"
+    def __post_init__(self) -> None:
+        floats = {name for name in self.dtypes if name in ELEMENT_TYPES}
+        self._rounding = Rounding(self.source, self.case.inputs, None, floats, self.result)
+        if why := why_inconclusive(self.case.outputs):
+            drawn = "" if self.check.inputs is not None else " on random inputs"
+            raise FormatError(f"{self.target}: not written: {why}{drawn}, {_INCONCLUSIVE}")
+
+    def __call__(self, name: str, runtime: str, words: str, expected: Any, found: Any) -> Comparison:
+        """Compare an output; raise FormatError if it differs."""
         if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
-            report = OutputReport(name, runtime, 0.0, 0, 0.0)
-            for index, pair in enumerate(zip(expected, found, strict=True)):
-                report = _both(report, self(name, runtime, f"item {index} of {words}", *pair))
-            return report
-        if not isinstance(expected, np.ndarray) or expected.dtype.kind in "OUS":
-            if not _is_same(expected, found):
-                raise FormatError(f"{place} differs from the source")
-            return OutputReport(name, runtime, 0.0, 0, 0.0)
-        found = np.asarray(found)
-        if found.dtype != expected.dtype or found.shape != expected.shape:
-            raise FormatError(
-                f"{place} is {found.dtype} {list(found.shape)}; must be {expected.dtype} "
-                f"{list(expected.shape)}, as in the source"
+            pairs = enumerate(zip(expected, found, strict=True))
+            items = [self(name, runtime, f"item {index} of {words}", *pair) for index, pair in pairs]
+            return merged([Comparison(name, runtime), *items])
+        place = f"{self.target}: not written: {words} differs from the source"
+        if not isinstance(expected, np.ndarray):
+            if type(expected) is not type(found) or repr(expected) != repr(found):
+                raise FormatError(place)
+            return Comparison(name, runtime)
+        rounding = None if self.check.tolerance is not None else partial(self._rounding.effect, name)
+        base = self._base(name, runtime, expected.dtype)
+        item = compare_scaled(expected, np.asarray(found), base, name, runtime, rounding=rounding)
+        if not item.agrees:
+            hint = (
+                "; these inputs are random: pass realistic ones (inputs, -i)"
+                if self.check.inputs is None
+                else ""
             )
-        apart, base = difference(expected, found), self._base(name, runtime, expected)
-        is_float = expected.dtype.name in ELEMENT_TYPES
-        share = 0.0 if is_float or not expected.size else float(np.mean(expected != found))
-        is_given = self._check.tolerance is not None
-        most = largest_allowed(expected, base, is_given) if is_float else base
-        if not (apart.max_abs if is_float else share) <= most and self._check.tolerance is None:
-            effect = self._rounding.effect(name)
-            if agreement(expected, found, effect, effect).agrees:
-                most = max(most, largest_by_rounding(expected, effect) if is_float else effect)
-        if not (apart.max_abs if is_float else share) <= most:
-            what = f"by {apart.max_abs:.3g} at {list(apart.where or ())}; at most {most:.3g} is allowed"
-            if not is_float:
-                what = f"at {list(apart.where or ())} and in {share:.2%} of it; at most {most:.2%} is allowed"
-            raise FormatError(
-                f"{place} differs from the source {what}; set tolerance to allow more{self._hint()}"
-            )
-        count = count_finite(expected)
-        moved = None if self._case.moved is None else self._case.moved.get(name, 0)
-        snr = signal_to_noise(expected, found) if is_float else None
-        return OutputReport(
-            *(name, runtime, apart.max_abs, apart.max_ulp, most, snr),
-            compared=count,
-            left_out=expected.size - count,
-            input_dependent=moved,
-        )
+            raise FormatError(f"{place}{_difference_words(item, expected, found)}{hint}")
+        moved = None if self.case.moved is None else self.case.moved.get(name, 0)
+        return replace(item, input_dependent=moved)
 
-    def _base(self, name: str, runtime: str, expected: Array) -> float:
+    def _base(self, name: str, runtime: str, dtype: np.dtype[Any]) -> float:
         """Return the tolerance of an output in a runtime, without the model's rounding effects."""
-        own = expected.dtype.name
-        if name in self._fronts:
+        own, is_whole = dtype.name, dtype.kind in "biu"
+        if name in self.fronts:
             return 1.0
-        is_whole = expected.dtype.kind in "biu"
-        if own not in self._tolerances and not is_whole:
+        if own not in self.tolerances and not is_whole:
             return 0.0
-        given = self._check.tolerance
+        given = self.check.tolerance
         if given is not None and (given < 1.0 or not is_whole):
             return given
-        base = max((self._tolerances.get(dtype, 0.0) for dtype in {own, *self._dtypes}), default=0.0)
+        base = max((self.tolerances.get(dtype, 0.0) for dtype in {own, *self.dtypes}), default=0.0)
         return base * (_RUNTIME_FACTOR if runtime != "onegru" and base < 1e-3 else 1.0)
 
-    def _hint(self) -> str:
-        return (
-            ""
-            if self._check.inputs is not None
-            else "; these inputs are random: pass realistic ones (inputs, -i)"
-        )
+
+def _difference_words(item: Comparison, expected: Array, found: Array) -> str:
+    """Describe a difference that is not allowed."""
+    if item.reason or not item.max_ulp:
+        return f": {item.reason}" if item.reason else ""
+    words = f" by {item.max_abs:.3g} at {list(item.where or ())}; at most {item.tolerance:.3g}"
+    if expected.dtype.name not in ELEMENT_TYPES:
+        share = np.mean(expected != found)
+        words = f" at {list(item.where or ())} and in {share:.2%} of it; at most {item.tolerance:.2%}"
+    return f"{words} is allowed; set tolerance to allow more"

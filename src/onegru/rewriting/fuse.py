@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onegru.core.arguments import check_function
-from onegru.core.compare import TOLERANCE_FUSED
+from onegru.core.compare import TOLERANCE_FUSED, Comparison
 from onegru.core.errors import needs_extra
 from onegru.core.wording import count
 from onegru.drawing.card import Card, CardReport
@@ -20,7 +20,7 @@ from onegru.models.fusing import (
     nothing_found,
     replace_decomposed,
 )
-from onegru.rewriting.check import Check, OutputReport, as_target, output_facts, wanted_check
+from onegru.rewriting.check import Check, as_target, output_facts, wanted_check
 from onegru.rewriting.compare import check_result
 from onegru.timeline.unread import warn_of_unread
 
@@ -48,7 +48,7 @@ class Fusion(CardReport):
     near_misses: tuple[NearMiss, ...]
     nodes: tuple[int, int]
     notes: tuple[str, ...]
-    outputs: tuple[OutputReport, ...]
+    outputs: tuple[Comparison, ...]
 
     def __repr__(self) -> str:
         old, new = self.nodes
@@ -126,7 +126,7 @@ def fuse(
     )
 
 
-_Done = tuple["Decomposed | DecomposedIr", list[str], tuple[OutputReport, ...]]
+_Done = tuple["Decomposed | DecomposedIr", list[str], tuple[Comparison, ...]]
 
 
 def _fuse_onnx(

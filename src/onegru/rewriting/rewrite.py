@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from onegru.core.arguments import flag
-from onegru.core.compare import TOLERANCE_REWRITTEN
+from onegru.core.compare import TOLERANCE_REWRITTEN, Comparison
 from onegru.core.errors import FormatError, SpecError, needs_extra
 from onegru.core.wording import count
 from onegru.drawing.card import Card, CardReport
 from onegru.formats.opened import Kind, open_model
-from onegru.rewriting.check import Check, OutputReport, as_target, output_facts, wanted_check
+from onegru.rewriting.check import Check, as_target, output_facts, wanted_check
 
 if TYPE_CHECKING:
     from onegru.formats.opened import Opened
@@ -59,7 +59,7 @@ class Rewriting(CardReport):
     nodes: tuple[NodeReport, ...]
     others: tuple[str, ...]
     notes: tuple[str, ...]
-    outputs: tuple[OutputReport, ...]
+    outputs: tuple[Comparison, ...]
 
     def __repr__(self) -> str:
         changed = sum(bool(node.done) for node in self.nodes)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from onegru.core.compare import QUANTIZED, TOLERANCE_FUSED
+from onegru.core.compare import QUANTIZED, TOLERANCE_FUSED, Comparison
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError, MissingExtraError, OneGRUError, SpecError
 from onegru.core.wording import count
@@ -18,10 +18,10 @@ from onegru.formats.graph import Graph
 from onegru.formats.opened import Opened
 from onegru.models.lengths import find_lengths
 from onegru.models.model import Model
-from onegru.models.random_inputs import dimension_name, draw_inputs, draw_twice, widths
+from onegru.models.random_inputs import Drawn, dimension_name, draw_inputs, draw_twice, widths
 from onegru.models.streaming import Forms, run_in_chunks
-from onegru.rewriting.check import Check, OutputReport
-from onegru.rewriting.compare import Case, Judge, check_moved
+from onegru.rewriting.check import Check
+from onegru.rewriting.compare import OutputCheck, check_moved
 from onegru.timeline.check import judge
 from onegru.timeline.edit import Streaming
 
@@ -37,7 +37,7 @@ class Chunked(NamedTuple):
 
     made: Streaming  # the changes for streaming
     rewritten: Rewritten | None  # further changes to its GRU nodes; None for no changes
-    outputs: tuple[OutputReport, ...]  # reports on the differences of its outputs from the source
+    outputs: tuple[Comparison, ...]  # reports on the differences of its outputs from the source
     notes: list[str]  # other changes, as text
     opset: int | None  # the opset of the target; None for an IR
     write: Callable[[Path], None]  # writes the target to a path
@@ -70,7 +70,7 @@ def check_chunks(
     target: Path,
     notes: list[str],
     is_int8: bool = False,
-) -> tuple[OutputReport, ...]:
+) -> tuple[Comparison, ...]:
     """Load a result, and compare it with its source."""
     if whole is None or check is None:
         with suppress(MissingExtraError):  # without a check, the packages to run it are not needed
@@ -103,9 +103,9 @@ def _check_steps(whole: Model, made: Streaming, check: Check, target: Path) -> N
 
 def compare_in_chunks(
     whole: Model, chunked: Model, made: Streaming, check: Check, target: Path, is_int8: bool = False
-) -> tuple[OutputReport, ...]:
+) -> tuple[Comparison, ...]:
     """Compare the source on whole sequences with the target on chunks of them."""
-    found: dict[str, OutputReport] = {}
+    found: dict[str, Comparison] = {}
     case = _case(whole, made, check)
     inputs = {name: np.asarray(array) for name, array in case.inputs.items()}
     steps = {array.shape[made.time[name]] for name, array in inputs.items() if name in made.time}
@@ -114,7 +114,7 @@ def compare_in_chunks(
     total = steps.pop() if steps else 1  # a frame without a time axis
     dtypes = {node.layer.spec.dtype for node in whole.gru_nodes if node.layer is not None} or {"float32"}
     dtypes |= {QUANTIZED} if is_int8 else set()
-    judge = Judge(whole, case, check, target, TOLERANCE_FUSED, dtypes, chunked)
+    compare = OutputCheck(whole, case, check, target, TOLERANCE_FUSED, dtypes, chunked)
     rng = np.random.default_rng(check.seed)
     lengths = {name for name, item in find_lengths(whole).items() if not item.is_scaled}
     for sizes in _chunk_sizes(total, max(made.delays.values(), default=0), rng):
@@ -124,16 +124,17 @@ def compare_in_chunks(
             if axis is not None:
                 expected = np.take(expected, range(max(0, total - made.delays.get(name, 0))), axis)
             words = f"output {name!r} in chunks of {sizes[:4]}…"
-            report = judge(name, "onegru", words, expected, results[name])
+            report = compare(name, "onegru", words, expected, results[name])
             if name not in found or report.max_abs > found[name].max_abs:
                 found[name] = replace(report, steps=total)
-    check_moved(target, found.values())
-    return tuple(found.values())
+    reports = tuple(found.values())
+    check_moved(target, reports)
+    return reports
 
 
-def _case(whole: Model, made: Streaming, check: Check) -> Case:
+def _case(whole: Model, made: Streaming, check: Check) -> Drawn:
     if check.inputs is not None:
-        return Case(dict(check.inputs), whole.run(check.inputs), None)
+        return Drawn(dict(check.inputs), whole.run(check.inputs))
     dims: dict[str, Any] = dict(check.dims or {})
     open_ones = {
         dimension_name(info, axis)
@@ -149,9 +150,9 @@ def _case(whole: Model, made: Streaming, check: Check) -> Case:
     for steps in dict.fromkeys([made.steps or _STEPS, *_declared_steps(whole, made)]):
         for batch, other in (*tried, *((size, size) for size in rows)):
             sizes = dims | dict.fromkeys(open_ones, steps)
-            drawn, moved = draw_twice(whole, check.seed, (steps, batch, other), sizes)
+            drawn = draw_twice(whole, check.seed, (steps, batch, other), sizes)
             if drawn.error is None:
-                return Case(drawn.inputs, drawn.outputs, moved)
+                return drawn
             first = first or drawn.error
     how = ", ".join(f"--dim {name}=N" for name in sorted(open_ones))
     hint = f"; if the number of steps is fixed, pass it (dims, {how})" if open_ones else ""

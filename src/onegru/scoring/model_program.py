@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onegru.core.compare import nothing_compared
+from onegru.core.compare import why_inconclusive
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import FormatError, OneGRUError, SpecError
 from onegru.core.wording import count, shape_words
@@ -141,7 +141,7 @@ class ModelProgram:
         for way in WAYS:  # until outputs are finite, as NaN is like any other
             arrays = self._draw(rows, steps + 4, way)
             with suppress(OneGRUError, ValueError):
-                if not nothing_compared(self.run(arrays, lengths)):
+                if not why_inconclusive(self.run(arrays, lengths)):
                     break
         else:
             arrays = self._draw(rows, steps + 4)
@@ -154,7 +154,7 @@ class ModelProgram:
         except (OneGRUError, ValueError) as error:
             what = f"cannot be run on rows of different lengths ({error})"
             raise SpecError.of("pad", f"{self._model.path}: {what}; remove it") from error
-        if why := nothing_compared(exact):
+        if why := why_inconclusive(exact):
             what = f"{why} on random rows, so that nothing is known of padding"
             raise SpecError.of("pad", f"{self._model.path}: {what}; remove it")
         for result in self.results:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
+from onegru.core.compare import compare_scaled
 from onegru.torch.arguments import form_of
 from onegru.torch.function import gru_layer
 from onegru.torch.packed import groups_of, joined
@@ -116,11 +117,8 @@ def why_not_replaced(module: nn.Module) -> str:
             ours = InterestGRU.forward(_Tried(module), *given).data
     except Exception:  # another version, with other arguments
         return "it cannot be tried"
-    scale = max(1.0, float(theirs.abs().max()))
-    is_same = theirs.shape == ours.shape and bool(
-        ((theirs - ours).abs() <= _MOST_APART[theirs.dtype] * scale).all()
-    )
-    return "" if is_same else "the trial run returned other values"
+    item = compare_scaled(theirs.numpy(), ours.numpy(), _MOST_APART[theirs.dtype])
+    return "" if item.agrees else "the trial run returned other values"
 
 
 class _Tried(InterestGRU):

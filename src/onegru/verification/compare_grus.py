@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from onegru.core.compare import agreement, tolerance_of
+from onegru.core.compare import compare, merged, tolerance_of
 from onegru.core.dtypes import Array, contiguous
 from onegru.core.shapes import arrange
 from onegru.core.spec import Spec
@@ -53,11 +53,11 @@ def trace_pair(node: str, name: str, call: Call, reference: Call) -> LayerResult
     X, other_X = call.values[one.name], reference.values[other.name]
     tolerance = 10.0 * max(tolerance_of(X.dtype.name), tolerance_of(other_X.dtype.name))
     X, other_X = X.astype(np.float64), other_X.astype(np.float64)
-    if agreement(other_X, X, tolerance).agrees:
+    if compare(other_X, X, tolerance).agrees:
         return compare_calls(node, name, call, reference, as_stored=True)
     # The same steps of the same rows, with the axes in another order.
     turned = arrange(X, one.axes, other.axes) if set(one.axes) == set(other.axes) else X
-    if agreement(other_X, turned, tolerance).agrees:
+    if compare(other_X, turned, tolerance).agrees:
         return compare_calls(node, name, call, reference)
     return None
 
@@ -77,9 +77,9 @@ def compare_calls(
     expected = reference.run()
     got = _by_names_of(reference, call, call.run(), as_stored)
     found = reference.agreements(expected, got)
-    largest = [item.max_abs for item in found.values() if item.max_abs is not None]
-    max_abs = max(largest) if len(largest) == len(found) and found else None
-    if all(item.agrees for item in found.values()):
+    total = merged(list(found.values()))
+    max_abs = None if total.reason else total.max_abs
+    if total.agrees:
         return LayerResult(node, name, True, max_abs, words)
     words += tuple(f"{key}: {item.reason}" for key, item in found.items() if item.reason)
     return LayerResult(node, name, False, max_abs, words, diagnose(reference, got))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from onegru.core.compare import Comparison
 from onegru.core.errors import OneGRUError, SpecError
 from onegru.core.wording import count
 from onegru.formats.opened import open_layers
@@ -15,7 +16,7 @@ from onegru.models.model import Model
 from onegru.verification.compare_grus import compare_calls, is_alike, of_layer, on_random_inputs, trace_pair
 from onegru.verification.compare_runtimes import Tolerances, compare_outputs
 from onegru.verification.gru_call import Call, call_of
-from onegru.verification.results import LayerResult, OutputResult, ReferenceComparison
+from onegru.verification.results import LayerResult, ReferenceComparison
 from onegru.verification.trace import traced_run
 
 #: GRUs by name, in running order: with a node's own operator, or as layers.
@@ -36,7 +37,7 @@ def compare_with(
     models that take the same inputs, on its inputs there.
     """
     notes: list[str] = []
-    outputs: tuple[OutputResult, ...] = ()
+    outputs: tuple[Comparison, ...] = ()
     calls: list[tuple[Call, Call]] = []
     strict = ""
     file = open_layers("against", path)
@@ -125,7 +126,7 @@ def _compare_models(
     inputs: Mapping[str, Any] | None,
     tolerance: float | None,
     notes: list[str],
-) -> tuple[tuple[OutputResult, ...], list[tuple[Call, Call]], str]:
+) -> tuple[tuple[Comparison, ...], list[tuple[Call, Call]], str]:
     """The outputs of both on the same inputs, and the calls of their GRUs there.
 
     The third item says it if outputs differ only because the tolerance is less than the effect of rounding.

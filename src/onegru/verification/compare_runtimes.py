@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
-
 import onegru.verification.locate as faults
 from onegru._native import version
-from onegru.core.compare import agreement, count_finite, nothing_compared
-from onegru.core.errors import FormatError, OneGRUError, SpecError
+from onegru.core.compare import INCONCLUSIVE, Comparison, compare, why_inconclusive
+from onegru.core.errors import FormatError, OneGRUError
 from onegru.models.inspect import report
 from onegru.models.lengths import count_steps
 from onegru.models.model import Model
 from onegru.peers.base import Runtime
 from onegru.peers.child import run_apart
 from onegru.peers.registry import RUNTIMES
-from onegru.verification.results import OutputResult, RuntimeResult, Verification
+from onegru.verification.results import RuntimeResult, Verification
 from onegru.verification.trace import tolerances, traced_run
 
 Progress = Callable[[int, int], None]
@@ -39,10 +36,6 @@ def compare_runtimes(
     Each runtime runs the whole model, except that ONNX Runtime runs the other nodes for onegru. Each runs in
     a separate process, so that its crash is a result.
     """
-    if tolerance is not None and not tolerance >= 0:
-        raise SpecError.of("tolerance", f"{tolerance}; must be at least 0")
-    if not timeout > 0:
-        raise SpecError.of("timeout", f"{timeout}; must be above 0")
     verifier = _Verifier(model, inputs, tolerance, timeout)
     present = [runtime for runtime in runtimes if runtime.version() is not None]
     absent = tuple(runtime.name for runtime in runtimes if runtime not in present)
@@ -67,18 +60,15 @@ class _Verifier:
         self.model = model
         self.inputs = inputs
         self.exact = traced_run(model, inputs, "reference")
-        if why := nothing_compared(self.exact.outputs):
-            raise FormatError(
-                f"{model.path}: {why}, so the comparison is inconclusive; pass inputs for which it does "
-                "(inputs, -i)"
-            )
+        if why := why_inconclusive(self.exact.outputs):
+            raise FormatError(f"{model.path}: {why}, {INCONCLUSIVE}; pass realistic inputs (inputs, -i)")
         self.tolerances = Tolerances(model, inputs, self.exact.outputs, tolerance)
         self.run = partial(run_apart, timeout=timeout)
 
     def own(self) -> RuntimeResult:
         """The result of the native engine, in this process, as callers use it."""
         trace = traced_run(self.model, self.inputs, "native")
-        outputs = self._compare(trace.outputs)
+        outputs = self._compare(trace.outputs, "onegru")
         result = partial(RuntimeResult, "onegru", version(), outputs=outputs)
         if all(item.agrees for item in outputs):
             return result("agrees")
@@ -100,13 +90,17 @@ class _Verifier:
         if outcome.status != "ran":
             known = self._known_refusals(name) if outcome.status == "refuses" else ()
             return result(outcome.status, outcome.reason, known=known)
-        outputs = self._compare(outcome.outputs)
+        outputs = self._compare(outcome.outputs, name)
         if all(item.agrees for item in outputs):
             return result("agrees", outputs=outputs)
         if words := self.tolerances.why_strict(self.exact.outputs, outcome.outputs):
             return result("differs", words, outputs)
         values = self.exact.values
-        fault, note = faults.find_fault(self.model, self.inputs, values, runtime, self.run, self._differs)
+
+        def differs(got: Mapping[str, Any]) -> bool:
+            return not all(item.agrees for item in self._compare(got, name))
+
+        fault, note = faults.find_fault(self.model, self.inputs, values, runtime, self.run, differs)
         return result("differs", note, outputs, fault)
 
     def _known_refusals(self, runtime: str) -> tuple[str, ...]:
@@ -117,11 +111,8 @@ class _Verifier:
             if verdict.runtime == runtime and verdict.effect == "refuses"
         )
 
-    def _differs(self, got: Mapping[str, Any]) -> bool:
-        return not all(item.agrees for item in self._compare(got))
-
-    def _compare(self, got: Mapping[str, Any]) -> tuple[OutputResult, ...]:
-        return compare_outputs(self.exact.outputs, got, self.tolerances.allowed)
+    def _compare(self, got: Mapping[str, Any], runtime: str) -> tuple[Comparison, ...]:
+        return compare_outputs(self.exact.outputs, got, self.tolerances.allowed, runtime)
 
 
 class Tolerances:
@@ -149,23 +140,9 @@ class Tolerances:
 
 
 def compare_outputs(
-    expected: Mapping[str, Any], got: Mapping[str, Any], allowed: Mapping[str, float]
-) -> tuple[OutputResult, ...]:
+    expected: Mapping[str, Any], got: Mapping[str, Any], allowed: Mapping[str, float], runtime: str = "onegru"
+) -> tuple[Comparison, ...]:
     """How each output compares, with its own tolerance."""
-    found = []
-    for name, want in expected.items():
-        if name not in got and hasattr(want, "dtype"):
-            found.append(OutputResult(name, False, allowed[name], reason="is not given"))
-            continue
-        item = agreement(want, got.get(name), allowed[name], _share(allowed[name]))
-        count = count_finite(want) if isinstance(want, np.ndarray) and item.max_abs is not None else 0
-        left_out = want.size - count if count else 0
-        found.append(
-            OutputResult(name, tolerance=allowed[name], **asdict(item), compared=count, left_out=left_out)
-        )
-    return tuple(found)
-
-
-def _share(tolerance: float) -> float:
-    """The share of integers that can differ; other values allow none."""
-    return tolerance if tolerance < 1.0 else 0.0
+    return tuple(
+        compare(want, got.get(name), allowed[name], name, runtime) for name, want in expected.items()
+    )

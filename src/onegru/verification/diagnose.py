@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from onegru.core.compare import agreement
+from onegru.core.compare import compare
 from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.verification.gru_call import Call, in_type
@@ -39,7 +39,7 @@ def _explains(call: Call, got: Mapping[str, Array], tolerance: float, mistake: M
             results = other.run()
     except SpecError:  # with this mistake there would be no result
         return False
-    return all(agreement(results[name], array, tolerance).agrees for name, array in got.items())
+    return all(compare(results[name], array, tolerance).agrees for name, array in got.items())
 
 
 def _rounding(call: Call, got: Mapping[str, Array]) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onegru.core.compare import Agreement, agreement, beyond, nudged, rounding_effect, tolerance_of
+from onegru.core.compare import Comparison, beyond, compare, nudged, rounding_effect, tolerance_of
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecWarning
 from onegru.core.spec import Spec, Weights
@@ -43,14 +43,14 @@ class Call:
         allowed = (rounding_effect(expected[name], others[name]) for name in self.outputs)
         return max(tolerance_of(self.spec.dtype), *allowed)
 
-    def agreements(self, expected: Mapping[str, Array], got: Mapping[str, Array]) -> dict[str, Agreement]:
+    def agreements(self, expected: Mapping[str, Array], got: Mapping[str, Array]) -> dict[str, Comparison]:
         """How each output in `got` compares with `expected`."""
         tolerance = tolerance_of(self.spec.dtype)
-        first = {name: agreement(expected[name], got[name], tolerance) for name in expected if name in got}
+        first = {name: compare(expected[name], got[name], tolerance) for name in expected if name in got}
         if all(item.agrees for item in first.values()):
             return first
         tolerance = self.tolerance(expected)
-        return {name: agreement(expected[name], got[name], tolerance) for name in first}
+        return {name: compare(expected[name], got[name], tolerance) for name in first}
 
 
 def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> Call:

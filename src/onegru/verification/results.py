@@ -4,30 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from onegru.core.compare import Comparison, merged
 from onegru.drawing.card import Card, CardReport
 
 Status = Literal["agrees", "differs", "refuses", "failed", "crashed", "timed out"]
-
-
-@dataclass(frozen=True, slots=True)
-class OutputResult:
-    """How one output of a model compares."""
-
-    output: str  # its name
-    agrees: bool  # whether every element lies within the tolerance
-    tolerance: float  # the most that an element may be off, relative to max(1, its absolute value)
-    # the largest absolute difference; None if the two cannot be compared element by element
-    max_abs: float | None = None
-    max_ulp: int | None = None  # the largest difference in units in the last place
-    # the first index beyond the tolerance, in the order of the array; None if there is none
-    where: tuple[int, ...] | None = None
-    expected: Any = None  # the element expected there
-    got: Any = None  # the element found there
-    reason: str = ""  # why the two cannot be compared element by element; empty if they can
-    compared: int = 0  # how many elements were compared: those that are finite where they are expected
-    left_out: int = 0  # number of values that were not compared, because they are not finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +42,7 @@ class RuntimeResult:
     version: str  # its version
     status: Status  # whether it agrees, or why there is no result; "failed" for an error in onegru
     reason: str = ""  # details of a missing result, or of a difference beyond `fault`
-    outputs: tuple[OutputResult, ...] = ()  # how each output compares; empty without a result
+    outputs: tuple[Comparison, ...] = ()  # how each output compares; empty without a result
     fault: Fault | None = None  # the GRU node at fault; None if none is located, or nothing differs
     known: tuple[str, ...] = ()  # if it refuses, the GRU nodes that it is known to refuse, and why
     precision: str = ""  # the precision set, "f32" or "default"; empty if it has no such option
@@ -88,7 +70,7 @@ class ReferenceComparison:
     reference: str  # the file
     agrees: bool  # whether all that could be compared agrees
     # how each output compares; empty if the two have other inputs or outputs
-    outputs: tuple[OutputResult, ...] = ()
+    outputs: tuple[Comparison, ...] = ()
     layers: tuple[LayerResult, ...] = ()  # how each GRU compares, in running order
     first: int | None = None  # the index in `layers` of the first that differs; None if none does
     notes: tuple[str, ...] = ()  # what could not be compared, and why
@@ -142,10 +124,10 @@ class Verification(CardReport):
         return f"Verification · {self.model}", facts, headings, rows
 
 
-def _largest(outputs: Sequence[OutputResult]) -> str:
+def _largest(outputs: Sequence[Comparison]) -> str:
     """The largest absolute difference of all outputs; empty where none is compared."""
-    found = [item.max_abs for item in outputs if item.max_abs is not None]
-    return f"{max(found):.3g}" if found else ""
+    found = [item for item in outputs if item.compared]
+    return f"{merged(found).max_abs:.3g}" if found else ""
 
 
 Verification.__module__ = "onegru.reports"

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from onegru.core.compare import largest_allowed, tolerance_of
 from onegru.core.dtypes import Array
 from onegru.formats.graph import by_name
@@ -64,8 +66,6 @@ def tolerances(model: Model, inputs: Mapping[str, Any], exact: Mapping[str, Any]
         base = tolerance_of(array.dtype.name)
         return max(min(base, largest_allowed(array, base)) if base else 0.0, rounding.effect(name))
 
-    return {name: allowed(name, array) if _is_array(array) else 0.0 for name, array in exact.items()}
-
-
-def _is_array(value: object) -> bool:
-    return hasattr(value, "dtype") and hasattr(value, "shape")
+    return {
+        name: allowed(name, array) if isinstance(array, np.ndarray) else 0.0 for name, array in exact.items()
+    }

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from onegru.core.arguments import check_function, file_path, number, shown
+from onegru.core.compare import INCONCLUSIVE, why_inconclusive
 from onegru.core.errors import FormatError, SpecError
 from onegru.formats.graph import by_name
 from onegru.formats.opened import Kind
 from onegru.models.load import load
 from onegru.models.model import Model, file_of, graph_in
-from onegru.models.random_inputs import Dims, check_random_inputs, count_moved, pick_inputs
+from onegru.models.random_inputs import Dims, Drawn, check_random_inputs, count_moved, pick_inputs
 from onegru.models.stream import first_states
 from onegru.peers.base import ModelUnderTest
 from onegru.peers.registry import chosen_runtimes
@@ -110,11 +111,10 @@ def verify(
 
 
 def must_move(model: Model, inputs: Mapping[str, Any], drawn: Collection[str], seed: int) -> int | None:
-    """As `count_moved`. Raises FormatError if all inputs are drawn and no number of an output changes."""
-    moved = count_moved(model, inputs, drawn, seed)
-    if moved == 0 and len(drawn) == len(inputs):
-        raise FormatError(
-            f"{model.path}: no output depends on the random inputs, so the comparison is inconclusive; "
-            "give inputs for which it does (inputs, -i)"
-        )
+    """As `count_moved`. Raises FormatError if all inputs are drawn and no output depends on them."""
+    if not drawn:
+        return None
+    moved = sum((count_moved(model, Drawn(dict(inputs), model.run(inputs)), drawn, seed) or {}).values())
+    if len(drawn) == len(inputs) and (why := why_inconclusive(moved=moved)):
+        raise FormatError(f"{model.path}: {why}, {INCONCLUSIVE}; pass realistic inputs (inputs, -i)")
     return moved

@@ -206,7 +206,7 @@ def test_openvino_is_given_the_states(tmp_path: Path, kind: str) -> None:
         assert result.agrees, str(result)
         peer = next(item for item in result.runtimes if item.runtime == "openvino")
         names = {"hhn", "y"} if kind == "made stateful" else {"h", "past", "count", "y", "delayed"}
-        assert {item.output for item in peer.outputs} == names
+        assert {item.name for item in peer.outputs} == names
 
 
 def request(path: Path) -> tuple[Any, Any]:
