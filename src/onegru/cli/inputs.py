@@ -6,10 +6,8 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-import typer
 
 from onegru.cli.screen import Screen, safe, say
 from onegru.core.dtypes import Array, bfloat16
@@ -25,68 +23,7 @@ from onegru.models.stream import first_states
 from onegru.system.array_files import Header, read_npy, read_npz
 from onegru.system.bounded import check_regular
 
-ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model (.onnx) or OpenVINO IR (.xml).")]
-InputOption = Annotated[
-    list[str] | None, typer.Option("-i", "--input", metavar="[NAME=]FILE", help="Input, as for `onegru run`.")
-]
-#: The most seconds that a runtime may be given: a day.
-LONGEST = 86_400.0
-
 _MOST_DIGITS = 12  # of a size
-
-SeedOption = Annotated[
-    int | None,
-    typer.Option(
-        "--random",
-        metavar="SEED",
-        min=0,
-        help="Seed for random values of missing inputs. Without it, all inputs are random, or none.",
-    ),
-]
-WeightStorage = Annotated[
-    str | None,
-    typer.Option(
-        "--weight-storage",
-        metavar="TYPE",
-        help="Storage type of float32 weights of GRUs: float16, bfloat16, int8, or int8 in groups: "
-        "int8_g32, int8_g64 or int8_g128.",
-    ),
-]
-ActivationStorage = Annotated[
-    str | None,
-    typer.Option(
-        "--activation-storage",
-        metavar="TYPE",
-        help="Type of activations that are multiplied with int8 weights: int16 (default) or int8.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-DimOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dim",
-        metavar="NAME=SIZE",
-        help="Size of a dynamic dimension of random inputs, such as batch=4, or all sizes of an input, "
-        "such as X=2,3,8.",
-    ),
-]
-DimsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--dims",
-        metavar="SIZE",
-        min=0,
-        help="Size of every other dynamic dimension. Default: sizes that the model accepts.",
-    ),
-]
-AxesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--axes",
-        metavar="NAME=AXIS,...",
-        help="Axes of a model's input, if the file does not name them: X=batch,time,feature.",
-    ),
-]
 
 
 def parse_pairs(

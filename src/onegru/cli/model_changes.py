@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -25,70 +25,6 @@ from onegru.rewriting.rewrite import Rewriting
 _NOISELESS = 100.0
 
 _ULP_SAYS = 1 << 12
-
-CHECKING, WRITING = "The check", "The target"
-
-Source = Annotated[Path, typer.Argument(metavar="SOURCE", help="ONNX model (.onnx).")]
-Target = Annotated[Path, typer.Argument(metavar="TARGET", help="Target file (.onnx).")]
-AnySource = Annotated[
-    Path, typer.Argument(metavar="SOURCE", help="ONNX model (.onnx) or OpenVINO IR (.xml).")
-]
-AnyTarget = Annotated[Path, typer.Argument(metavar="TARGET", help="Target file, of the same kind.")]
-Opset = Annotated[
-    int | None,
-    typer.Option("--opset", metavar="N", help="Opset of TARGET, 1 to onnx's newest."),
-]
-GroupSize = Annotated[
-    int | None,
-    typer.Option(
-        "--group-size", metavar="N", help="One scale for every 32, 64 or 128 weights. Needs opset 21."
-    ),
-]
-CheckInputs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-i",
-        "--input",
-        metavar="[NAME=]FILE",
-        help="Input for the check, as for `onegru run`. Default: random.",
-        rich_help_panel=CHECKING,
-    ),
-]
-CheckDims = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dim",
-        metavar="NAME=SIZE",
-        help="Size of a dynamic dimension, as for `onegru run`.",
-        rich_help_panel=CHECKING,
-    ),
-]
-CheckDefaultDim = Annotated[
-    int | None,
-    typer.Option(
-        "--dims",
-        metavar="SIZE",
-        min=1,
-        help="Size of every other dynamic dimension.",
-        rich_help_panel=CHECKING,
-    ),
-]
-Tolerance = Annotated[
-    float | None,
-    typer.Option("--tolerance", metavar="X", help="Largest difference to allow.", rich_help_panel=CHECKING),
-]
-NoCheck = Annotated[
-    bool,
-    typer.Option(
-        "--no-check", help="Write TARGET without comparing it with SOURCE.", rich_help_panel=CHECKING
-    ),
-]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace TARGET if it exists.", rich_help_panel=WRITING)
-]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON instead of a table.", rich_help_panel=WRITING)
-]
 
 
 def opened(source: Path, target: Path, suffixes: Sequence[str], overwrite: bool) -> Opened:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import typer
 
 from onegru.cli.inputs import input_files, split_name
 from onegru.core.dtypes import Array, as_text
@@ -46,13 +45,6 @@ def check_targets(texts: Sequence[str], model: Model, inputs: Sequence[str]) -> 
         check_not_read(f"-o {text}", path, file_of(model), inputs=input_files(inputs, model))
         targets[path] = wanted
     return targets
-
-
-def named(text: str) -> Path:
-    """A path; '' is not one, and would mean the current folder."""
-    if not text:
-        raise typer.BadParameter("'' is not a file or folder; must be a name")
-    return Path(text)
 
 
 def check_target(given: str, path: Path, others: Iterable[Path]) -> None:

@@ -5,26 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO
 
 import numpy as np
-import typer
 from rich.console import Console
 
 import onegru
-from onegru.cli.inputs import (
-    ActivationStorage,
-    AsJson,
-    DimOption,
-    DimsOption,
-    InputOption,
-    ModelPath,
-    SeedOption,
-    WeightStorage,
-    explained,
-    gather_inputs,
-    input_files,
-)
+from onegru.cli import options
+from onegru.cli.inputs import explained, gather_inputs, input_files
 from onegru.cli.outputs import check_not_read, check_target, print_json
 from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
 from onegru.core.errors import SpecError
@@ -42,51 +30,20 @@ _SUFFIXES = (".npz", ".html")
 _MOST_UNITS = 12
 
 
-_NodeOption = Annotated[
-    str | None,
-    typer.Option("--node", metavar="NAME", help="GRU node. Required if the model has several."),
-]
-_RowOption = Annotated[
-    int | None,
-    typer.Option(
-        "--row",
-        metavar="N",
-        min=0,
-        help="Row of the batch. Default: the page shows row 0, and statistics cover all rows.",
-    ),
-]
-_DirectionOption = Annotated[
-    str | None, typer.Option("--direction", help="forward or reverse. Default: all directions.")
-]
-_AgainstOption = Annotated[
-    Path | None,
-    typer.Option("--against", metavar="FILE.npz", help="Trace of another run to compare with."),
-]
-_OutputsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="File to write: .npz with the values, or .html, a page that shows them.",
-    ),
-]
-
-
 def trace_command(
-    model: ModelPath,
-    inputs: InputOption = None,
-    random: SeedOption = None,
-    dims: DimOption = None,
-    default_dim: DimsOption = None,
-    node: _NodeOption = None,
-    row: _RowOption = None,
-    direction: _DirectionOption = None,
-    against: _AgainstOption = None,
-    outputs: _OutputsOption = None,
-    weight_storage: WeightStorage = None,
-    activation_storage: ActivationStorage = None,
-    as_json: AsJson = False,
+    model: options.Model,
+    inputs: options.Inputs = None,
+    random: options.Seed = None,
+    dims: options.Dims = None,
+    default_dim: options.DefaultDim = None,
+    node: options.TraceNode = None,
+    row: options.Row = None,
+    direction: options.Direction = None,
+    against: options.OtherTrace = None,
+    outputs: options.TraceOutputs = None,
+    weight_storage: options.WeightStorage = None,
+    activation_storage: options.ActivationStorage = None,
+    as_json: options.Json = False,
 ) -> None:
     """Compute the gates z, r, n and the state h of a GRU node at each step.
 
