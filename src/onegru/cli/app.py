@@ -34,7 +34,6 @@ from onegru.cli.tables import show_next_steps, show_report, show_run, show_targe
 from onegru.cli.trace import trace_command
 from onegru.cli.verify import verify_command
 from onegru.core.wording import printable
-from onegru.models.model import graph_in
 from onegru.runtimes.openvino import openvino_operator
 from onegru.system.turns import cpu_share
 from onegru.timeline.unread import warn_of_unread
@@ -185,7 +184,7 @@ def run_command(
         loaded = onegru.load(
             model, engine=engine, weight_storage=weight_storage, activation_storage=activation_storage
         )
-    warn_of_unread(graph_in(loaded))
+    warn_of_unread(loaded.graph)
     targets = check_targets(outputs or [], loaded, inputs or [])
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
     with explained(loaded, random_names), ProgressBar(f"running {model.name}") as watch:

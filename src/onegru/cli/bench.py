@@ -18,7 +18,7 @@ from onegru.engines.native import MOST_THREADS, get_num_threads, set_num_threads
 from onegru.formats.format import format_of
 from onegru.formats.opened import Opened
 from onegru.models.inspect import report
-from onegru.models.model import Model, file_of
+from onegru.models.model import Model
 from onegru.system.turns import take_turns
 
 
@@ -51,7 +51,7 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
     calls: dict[str, Callable[[], object]] = {"onegru": lambda: model.run(inputs)}
     differences: dict[str, float | None] = {}
     refuses: str | None = None
-    file = file_of(model)
+    file = model.graph.file
     runtime = format_of(file).runtime if file is not None else "onnxruntime"
     if any(array.size == 0 for array in inputs.values()):
         refuses = "not run, because it can crash on an empty input"

@@ -17,7 +17,7 @@ from onegru.formats.format import format_of
 from onegru.formats.graph import TensorInfo, by_name
 from onegru.formats.opened import open_model
 from onegru.models.inputs import check_fit
-from onegru.models.model import Model, graph_in
+from onegru.models.model import Model
 from onegru.models.random_inputs import dimension_name, pick_inputs
 from onegru.models.stream import first_states
 from onegru.system.array_files import Header, read_npy, read_npz
@@ -126,9 +126,9 @@ def gather_inputs(
     if picked:
         listed = ", ".join(f"{safe(name)}={size}" for name, size in picked.items())
         say(Screen(stderr=True), f"random inputs with {listed}; to change a size, add --dim NAME=SIZE")
-    first = first_states(graph_in(model), values) if seed is None else {}
+    first = first_states(model.graph, values) if seed is None else {}
     values |= first or made
-    if first and graph_in(model).keeps:
+    if first and model.graph.keeps:
         kept = ", ".join(map(safe, first))
         say(Screen(stderr=True), f"{kept}: initial states; use Model.stream() to carry states between runs")
     missing = [info for info in model.inputs if info.name not in values and not info.optional]

@@ -18,7 +18,7 @@ from onegru.core.dtypes import Array, as_text
 from onegru.core.errors import SpecError
 from onegru.formats.format import format_of
 from onegru.formats.opened import Opened
-from onegru.models.model import Model, file_of
+from onegru.models.model import Model
 from onegru.system.atomic_write import write_files
 
 
@@ -42,7 +42,7 @@ def check_targets(texts: Sequence[str], model: Model, inputs: Sequence[str]) -> 
                 "NAME=FILE or .npz"
             )
         check_target(f"-o {text}", path, targets)
-        check_not_read(f"-o {text}", path, file_of(model), inputs=input_files(inputs, model))
+        check_not_read(f"-o {text}", path, model.graph.file, inputs=input_files(inputs, model))
         targets[path] = wanted
     return targets
 

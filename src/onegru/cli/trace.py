@@ -23,7 +23,7 @@ from onegru.layers.gates import files
 from onegru.layers.gates.pictures import picture
 from onegru.layers.gates.summary import DirectionSummary, largest_differences
 from onegru.models.fusing import fusing_hint
-from onegru.models.model import Model, file_of, graph_in
+from onegru.models.model import Model
 from onegru.system.atomic_write import write_files
 
 _SUFFIXES = (".npz", ".html")
@@ -55,9 +55,9 @@ def trace_command(
         other = None if against is None else onegru.reports.GateTrace.load(against)
     name = _node(loaded, node)
     for path in targets:
-        check_not_read(f"-o {path}", path, file_of(loaded), inputs=input_files(inputs or [], loaded))
+        check_not_read(f"-o {path}", path, loaded.graph.file, inputs=input_files(inputs or [], loaded))
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
-    for name_of_state in initial_states(graph_in(loaded)).intersection(random_names):
+    for name_of_state in initial_states(loaded.graph).intersection(random_names):
         values[name_of_state] = np.tanh(values[name_of_state])  # as states are, or the scale of h is off
     with explained(loaded, random_names), ProgressBar(f"running {model.name}"):
         trace = loaded.trace(values, name)

@@ -22,7 +22,7 @@ from onegru.core.dtypes import ELEMENT_TYPES, Array, as_text
 from onegru.core.errors import FormatError, OneGRUError, is_own_mistake
 from onegru.formats.graph import Graph, kept_states
 from onegru.models.lengths import count_steps
-from onegru.models.model import Model, graph_in
+from onegru.models.model import Model
 from onegru.models.random_inputs import draw_twice, size_plans
 from onegru.models.rounding import Rounding
 from onegru.models.stream import first_states
@@ -205,7 +205,7 @@ class Case(NamedTuple):
 def _cases(given: Model, result: Model, check: Check) -> Iterator[Case]:
     """Yield the given inputs, or random inputs with different sizes for dynamic dimensions."""
     if check.inputs is not None:
-        inputs = {**first_states(graph_in(given), check.inputs), **check.inputs}
+        inputs = {**first_states(given.graph, check.inputs), **check.inputs}
         yield Case(inputs, given.run(inputs), None)
         return
     seen: set[str] = set()
