@@ -98,8 +98,7 @@ class GruNode:
     ) -> None:
         """Make the layer before any run, if its weights are constants."""
         node = self.step
-        port = node.operator.input("initial_h")
-        state = constants.get(node.inputs.get(port.name, "")) if port is not None else None
+        state = constants.get(node.value("initial_h"))
         self._later = None
         self._has_own_state = state is not None and bool(np.asarray(state).any())
         if any(name in node.inputs and node.inputs[name] not in constants for name in WEIGHTS):

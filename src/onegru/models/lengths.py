@@ -94,13 +94,12 @@ def steps_in(model: Model, seen: Sequence[Sequence[Mapping[str, Any]]]) -> dict[
     """Return the same from the result of `Model._all_runs`."""
     found: dict[str, int] = {}
     for gru, runs in zip(model.gru_nodes, seen, strict=True):
-        ports = {port.role: port for port in gru.step.ports}
-        X, lengths = ports["X"], ports.get("sequence_lens")
+        lengths, axis = gru.step.port("sequence_lens"), gru.step.axis("X", "T")
         for arrays in runs:
-            steps = arrays[X.name].shape[X.axes.index("T")] if "T" in X.axes else 1
+            steps = arrays["X"].shape[axis] if axis >= 0 else 1
             if lengths is not None and lengths.name in arrays:
                 steps = min(steps, int(np.max(arrays[lengths.name], initial=0)))
-            found[gru.name] = found.get(gru.name, 0) + (steps if arrays[X.name].size else 0)
+            found[gru.name] = found.get(gru.name, 0) + (steps if arrays["X"].size else 0)
         found.setdefault(gru.name, 0)
     return found
 

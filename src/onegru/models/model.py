@@ -16,7 +16,7 @@ from onegru.core.pickling import state_of
 from onegru.core.wording import count
 from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.select import check_names
-from onegru.formats.graph import Graph, Run, TensorInfo, by_name, gru_value, nested_words
+from onegru.formats.graph import Graph, Run, TensorInfo, by_name, nested_words
 from onegru.models.gru_node import (
     GruNode,
     find_node,
@@ -235,10 +235,9 @@ class Model:
         if not missing or self.graph.whole is None:  # the steps handle missing states
             return
         rows = {
-            gru_value(gru, "initial_h"): values[gru.inputs["X"]].shape[port.axes.index("B")]
+            gru.value("initial_h"): values[gru.value("X")].shape[gru.axis("X", "B")]
             for gru in self.graph.grus
-            for port in gru.ports
-            if port.role == "X" and gru.inputs["X"] in values
+            if gru.value("X") in values
         }
         shared = rows[next(iter(rows))] if len({*rows.values()}) == 1 else None
         for info in missing:
@@ -358,10 +357,9 @@ class Model:
     def _of_lengths(self, value: str, values: Mapping[str, Any]) -> str:
         """Return a hint for an input that is the lengths of a GRU; empty for other inputs."""
         for step in (node.step for node in self.gru_nodes):
-            lengths, X = step.port("sequence_lens"), step.port("X")
-            if lengths is not None and X is not None and step.inputs.get(lengths.name) == value:
-                shape = np.shape(values.get(step.inputs.get(X.name, ""), ()))
-                whole = dict(zip(X.axes, shape, strict=False)).get("T", "all")
+            if step.value("sequence_lens") == value:
+                shape, axis = np.shape(values.get(step.value("X"), ())), step.axis("X", "T")
+                whole = shape[axis] if axis < len(shape) else "all"
                 return f": the number of steps of each row, {whole} for a full row"
         return ""
 

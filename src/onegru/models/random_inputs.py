@@ -353,11 +353,9 @@ def _steps_seen(model: Model, inputs: Mapping[str, Array], with_lengths: bool) -
     """Return the number of steps in X of each GRU in a run, or only of each GRU with lengths."""
     found = []
     for gru, trace in zip(model.gru_nodes, model.trace(inputs), strict=True):
-        ports = {port.role: port for port in gru.step.ports}
-        lengths = ports.get("sequence_lens")
-        is_wanted = not with_lengths or (lengths is not None and lengths.name in trace)
-        if is_wanted and "T" in ports["X"].axes:
-            found.append(trace[ports["X"].name].shape[ports["X"].axes.index("T")])
+        lengths, axis = gru.step.port("sequence_lens"), gru.step.axis("X", "T")
+        if axis >= 0 and (not with_lengths or (lengths is not None and lengths.name in trace)):
+            found.append(trace["X"].shape[axis])
     return found
 
 
@@ -477,13 +475,10 @@ def _longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dic
     names = {info.value: info.name for info in model.inputs}
     found: dict[str, int | None] = {}
     for gru in model.gru_nodes:
-        ports = {port.role: port for port in gru.step.ports}
-        lengths = ports.get("sequence_lens")
-        name = names.get(gru.step.inputs.get(lengths.name, "")) if lengths is not None else None
+        name = names.get(gru.step.value("sequence_lens"))
         if name is None:
             continue
-        shape = shapes.get(names.get(gru.step.inputs[ports["X"].name], ""), ())
-        axis = ports["X"].axes.index("T")
+        shape, axis = shapes.get(names.get(gru.step.value("X"), ""), ()), gru.step.axis("X", "T")
         steps = shape[axis] if axis < len(shape) else None
         earlier = found.get(name, steps)
         found[name] = None if earlier is None or steps is None else min(earlier, steps)

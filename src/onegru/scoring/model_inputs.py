@@ -104,12 +104,7 @@ class ModelInputs:
 
 def _find_lengths(model: Model, given: set[str]) -> TensorInfo | None:
     """The input that takes the lengths of sequences; None if no input does, or a column feeds it."""
-    taken = {
-        gru.step.inputs.get(port.name, "")
-        for gru in model.gru_nodes
-        for port in gru.step.ports
-        if port.role == "sequence_lens"
-    }
+    taken = {gru.step.value("sequence_lens") for gru in model.gru_nodes}
     for info in model.inputs:
         is_vector = info.dtype in ("int32", "int64") and len(info.shape or ()) == 1
         if is_vector and info.name not in given and (info.value in taken or info.name.lower() in _LENGTHS):
