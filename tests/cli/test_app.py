@@ -126,7 +126,7 @@ BAD_ARGUMENTS = {
     "unknown in npz": (["run", "gru.onnx", "-i", "z.npz"], "'Z' is not an input"),
     "not in npz": (["run", "gru.onnx", "-i", "X=two.npz"], "the file holds 'V', 'Z', not 'X'"),
     "given twice": (["run", "gru.onnx", "-i", "x.npy", "-i", "X=x.npy"], "'X' is given twice"),
-    "which input": (["run", "lens.onnx", "-i", "x.npy"], "which input? must be NAME=FILE"),
+    "which input": (["run", "lens.onnx", "-i", "x.npy"], "ambiguous input; must be NAME=FILE"),
     "wrong type": (["run", "gru.onnx", "-i", "double.npy"], "'X': type float64; must be float32"),
     "wrong shape": (
         ["run", "gru.onnx", "-i", "flat.npy"],

@@ -11,10 +11,10 @@ from rich.table import Table
 
 from onegru.cli import options
 from onegru.cli.outputs import check_target, print_json
-from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
+from onegru.cli.screen import ProgressBar, Screen, fits, ruled_table, safe, say
 from onegru.conformance.case import Case
 from onegru.conformance.cases import kit_cases, select_cases
-from onegru.conformance.export import export_cases
+from onegru.conformance.export import export_cases, summary
 from onegru.conformance.files import kind_of_case
 from onegru.conformance.report.data import alone, features_of
 from onegru.conformance.results import (
@@ -69,15 +69,7 @@ def list_command(
 
 
 def _case_json(case: Case) -> dict[str, object]:
-    return {
-        "name": case.name,
-        "operator": str(case.operator),
-        "file": kind_of_case(case),
-        "type": case.dtype,
-        "features": dict(case.choices),
-        "checks": case.checks,
-        "source": case.source,
-    }
+    return {**summary(case), "file": kind_of_case(case), "checks": case.checks, "source": case.source}
 
 
 @conformance.command("run", short_help="Run the cases in runtimes.")
@@ -107,9 +99,7 @@ def run_command(
     chosen = chosen_cases(cases or (), operators or ())
     for option, path, suffix, other in (("-o", output, ".json", html), ("--html", html, ".html", output)):
         if path is not None:
-            if path.suffix.lower() != suffix:
-                raise SpecError(f"{option} {path}: must end in {suffix}")
-            check_target(f"{option} {path}", path, filter(None, [other]))
+            check_target(f"{option} {path}", path, [suffix], filter(None, [other]))
     runners = configs(runtimes or (), providers or (), engines or (), precision)
     counts = [sum(kind_of_case(case) in item.kinds for case in chosen) for item in runners]
     if not any(counts):
@@ -182,16 +172,12 @@ def show_results(console: Console, results: Sequence[RuntimeResults], cases: Seq
     """A table of features and runtimes, then the most frequent reasons."""
     left = results
     while left:  # those that do not fit into the width get another table
-        shown = next(n for n in range(len(left), 0, -1) if n == 1 or _fits(console, _table(left[:n], cases)))
+        shown = next(n for n in range(len(left), 0, -1) if n == 1 or fits(console, _table(left[:n], cases)))
         console.print(_table(left[:shown], cases))
         left = left[shown:]
     say(console, "Number of cases: passed, [red]d[/]iffered, [yellow]r[/]efused, [red]c[/]rashed.")
     for result in results:
         say(console, "", f"[bold]{safe(result.label)}[/]: {result.summary()}", *_reasons(result))
-
-
-def _fits(console: Console, table: Table) -> bool:
-    return console.measure(table, options=console.options.update(max_width=10_000)).maximum <= console.width
 
 
 def _table(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> Table:

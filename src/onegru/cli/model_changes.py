@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from onegru.cli.inputs import gather_inputs, open_sizes
-from onegru.cli.outputs import check_not_read, model_files, print_json
+from onegru.cli.outputs import check_not_read, check_target, model_files, print_json
 from onegru.cli.screen import Screen, ruled_table, safe, say
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
@@ -29,18 +29,13 @@ _ULP_SAYS = 1 << 12
 
 def opened(source: Path, target: Path, suffixes: Sequence[str], overwrite: bool) -> Opened:
     """The source, once the target is known to be a file that may be written."""
-    if (suffix := target.suffix.lower()) not in suffixes:
-        raise SpecError.of("TARGET", f"{str(target)!r}; must end in {', '.join(suffixes)}")
+    check_target(f"TARGET {target}", target, suffixes)
     file = open_layers("SOURCE", source)
     for path in model_files(target):
         check_not_read(f"TARGET {path}", path, file, "the source")
-    if not target.parent.is_dir():
-        raise SpecError.of("TARGET", f"folder {str(target.parent)!r} does not exist")
-    for path in model_files(target):
-        if path.is_dir():
-            raise SpecError.of("TARGET", f"{str(path)!r} is a folder; must be a file")
         if path.exists() and not overwrite:
-            raise SpecError.of("TARGET", f"{str(path)!r} exists; replace it with --overwrite")
+            raise SpecError(f"TARGET {path}: exists; replace it with --overwrite")
+    suffix = target.suffix.lower()
     if len(suffixes) <= 2 and (suffix == ".xml") != (file.kind is Kind.OPENVINO):
         wanted = "an OpenVINO IR" if suffix == ".xml" else "an ONNX model"
         raise SpecError.of("SOURCE", f"{str(source)!r} is {file.kind.words}; must be {wanted}, like TARGET")

@@ -19,16 +19,9 @@ from onegru.core.wording import count, duration
 if TYPE_CHECKING:
     from onegru.scoring.score import Scoring
 
-_UNITS = {
-    "": 1,
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "KIB": 1 << 10,
-    "MIB": 1 << 20,
-    "GIB": 1 << 30,
-}
+_UNITS = {"": 1, "B": 1}
+_UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMG", 1)}
+_UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMG", 1)}
 
 
 def score_command(

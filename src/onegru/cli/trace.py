@@ -26,7 +26,6 @@ from onegru.models.fusing import fusing_hint
 from onegru.models.model import Model
 from onegru.system.atomic_write import write_files
 
-_SUFFIXES = (".npz", ".html")
 _MOST_UNITS = 12
 
 
@@ -64,7 +63,10 @@ def trace_command(
     found = [item for item in trace.summary(row) if direction in (None, item.direction)]
     if direction is not None:
         trace.direction_index(direction)
-    differences = None if other is None else largest_differences(trace, row or 0, other)
+    differences: dict[str, dict[str, float]] = {}
+    if other is not None:
+        largest = zip(trace.directions, largest_differences(trace, row or 0, other), strict=True)
+        differences = {way: gates for way, gates in largest if direction in (None, way)}
     their_row = (row or 0) if other is not None and len(other.lengths) > 1 else 0
     with ProgressBar("drawing"):
         write_files([(path, _writer(path, trace, row or 0, direction, other)) for path in targets])
@@ -73,14 +75,9 @@ def trace_command(
         return
     console = Screen()
     _show(console, trace, found, row)
-    if differences is not None:
-        for way, largest in zip(trace.directions, differences, strict=True):
-            if direction in (None, way):
-                words = ", ".join(f"{gate} {number:.3g}" for gate, number in largest.items())
-                say(
-                    console,
-                    f"against {safe(str(against))}, row {their_row}, {way}: largest difference {words}",
-                )
+    for way, gates in differences.items():
+        words = ", ".join(f"{gate} {number:.3g}" for gate, number in gates.items())
+        say(console, f"against {safe(str(against))}, row {their_row}, {way}: largest difference {words}")
     say(console, *(f"wrote {safe(str(path))}" for path in targets))
 
 
@@ -89,9 +86,7 @@ def _check_targets(texts: Sequence[str], against: Path | None) -> list[Path]:
     targets: list[Path] = []
     for text in texts:
         path = Path(text)
-        if path.suffix.lower() not in _SUFFIXES:
-            raise SpecError(f"-o {text}: must end in .npz or .html")
-        check_target(f"-o {text}", path, [*targets, *filter(None, [against])])
+        check_target(f"-o {text}", path, [".npz", ".html"], [*targets, *filter(None, [against])])
         targets.append(path)
     return targets
 
@@ -130,7 +125,7 @@ def _print(
     row: int | None,
     against: Path | None,
     their_row: int,
-    differences: Sequence[dict[str, float]] | None,
+    differences: dict[str, dict[str, float]],
 ) -> None:
     document = {
         "model": model.path,
@@ -140,15 +135,10 @@ def _print(
         "lengths": trace.lengths,
         "row": row,
         "directions": [dataclasses.asdict(item) for item in found],
-        "against": None,
+        "against": None
+        if against is None
+        else {"file": str(against), "row": their_row, "largest_difference": differences},
     }
-    if differences is not None:
-        largest = {
-            way: item
-            for way, item in zip(trace.directions, differences, strict=True)
-            if way in {summary.direction for summary in found}
-        }
-        document["against"] = {"file": str(against), "row": their_row, "largest_difference": largest}
     print_json(document)
 
 
