@@ -17,7 +17,7 @@ import typer
 import onegru
 from onegru._native import UnsupportedError
 from onegru.cli import options
-from onegru.cli.bench import holds_int8, measure, set_threads
+from onegru.cli.bench import holds_int8, measure
 from onegru.cli.conformance import conformance
 from onegru.cli.convert import convert_command
 from onegru.cli.fuse import fuse_command, show_decomposed, show_fusing_hint
@@ -33,7 +33,9 @@ from onegru.cli.stream import stream_command
 from onegru.cli.tables import show_next_steps, show_report, show_run, show_targets, show_timings
 from onegru.cli.trace import trace_command
 from onegru.cli.verify import verify_command
+from onegru.core.arguments import integer
 from onegru.core.wording import printable
+from onegru.engines.native import MOST_THREADS, set_num_threads
 from onegru.runtimes.openvino import openvino_operator
 from onegru.system.turns import cpu_share
 from onegru.timeline.unread import warn_of_unread
@@ -229,7 +231,7 @@ def bench_command(
     Example: onegru bench model.onnx --random 0 --dim batch=1
     """
     if threads is not None:
-        set_threads(threads)
+        set_num_threads(integer("--threads", threads, 1, MOST_THREADS))
     with ProgressBar(f"loading {model.name}"):
         loaded = onegru.load(model, weight_storage=weight_storage, activation_storage=activation_storage)
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)

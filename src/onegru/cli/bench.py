@@ -13,8 +13,8 @@ import numpy as np
 
 from onegru.core.compare import count_finite, difference
 from onegru.core.dtypes import Array, contiguous, is_int8
-from onegru.core.errors import FormatError, OneGRUError, SpecError, needs_extra
-from onegru.engines.native import MOST_THREADS, get_num_threads, set_num_threads
+from onegru.core.errors import FormatError, OneGRUError, needs_extra
+from onegru.engines.native import get_num_threads
 from onegru.formats.format import format_of
 from onegru.formats.opened import Opened
 from onegru.models.inspect import report
@@ -33,13 +33,6 @@ class Timing:
     high: float | None = None
     difference: float | None = None
     refuses: str | None = None
-
-
-def set_threads(threads: int) -> None:
-    """Set the threads of onegru and, in sessions made from now on, of ONNX Runtime."""
-    if threads > MOST_THREADS:
-        raise SpecError.of("--threads", f"{threads}; must be between 1 and {MOST_THREADS}")
-    set_num_threads(threads)
 
 
 def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timing]:
