@@ -424,19 +424,19 @@ def test_a_run_that_disagrees_counts_whatever_another_may(monkeypatch: pytest.Mo
 def test_arguments(convert: Cli) -> None:
     onegru.save_layers(make_gru(), "a.onnx")
     onegru.save_layers(make_gru(), "a.safetensors")
-    convert("a.onnx", "b.pb").refused("TARGET: 'b.pb'; must end in .onnx, .xml, .safetensors")
+    convert("a.onnx", "b.pb").refused("TARGET b.pb: must end in .onnx or .xml or .safetensors")
     convert("a.pb", "b.onnx").refused("a.pb: No such file or directory")
     np.save("a.npy", np.zeros(3))
     convert("a.npy", "b.onnx").refused("a.npy: a NumPy .npy array; must be one of these: ONNX model, ")
     Path("a.npy").unlink()
     convert("none.onnx", "b.xml").refused("none.onnx: No such file or directory")
     convert("none.safetensors", "b.xml").refused("none.safetensors: No such file or directory")
-    convert("a.onnx", "none/b.xml").refused("TARGET: folder 'none' does not exist")
+    convert("a.onnx", "none/b.xml").refused("TARGET none/b.xml: folder 'none' does not exist")
     convert("a.onnx", "b.xml", "--opset", 14).refused("--opset: 14; remove it for .xml")
     convert("a.onnx", "b.onnx", "--cell").refused("--cell: True; remove it for .onnx")
     convert("a.safetensors", "b.onnx", "--node", "g").refused("--node: 'g'; no such GRU in a.safetensors")
     Path("folder.onnx").mkdir()
-    convert("a.onnx", "folder.onnx", "--overwrite").refused("TARGET: 'folder.onnx' is a folder")
+    convert("a.onnx", "folder.onnx", "--overwrite").refused("TARGET folder.onnx: is a folder")
     assert sorted(item.name for item in Path().iterdir()) == ["a.onnx", "a.safetensors", "folder.onnx"]
 
 
@@ -444,7 +444,7 @@ def test_arguments(convert: Cli) -> None:
 def test_nothing_is_lost(convert: Cli) -> None:
     onegru.save_layers(make_gru(), "a.xml")
     Path("b.bin").write_bytes(b"something else")
-    convert("a.xml", "b.xml").refused("TARGET: 'b.bin' exists; replace it with --overwrite")
+    convert("a.xml", "b.xml").refused("TARGET b.bin: exists; replace it with --overwrite")
     assert Path("b.bin").read_bytes() == b"something else" and not Path("b.xml").exists()
     convert("a.xml", "a.xml", "--overwrite").refused("is the source, or a part of it; must be another file")
     Path("link.xml").symlink_to("a.xml")

@@ -116,7 +116,7 @@ def test_nothing_to_fuse(missed: Path, cli: Cli) -> None:
 
 def test_what_does_not_go_together(source: Path, cli: Cli) -> None:
     cli("fuse", source, "a.xml").refused("is an ONNX model; must be an OpenVINO IR, like TARGET")
-    cli("fuse", source, "a.safetensors").refused("TARGET: 'a.safetensors'; must end in .onnx, .xml")
+    cli("fuse", source, "a.safetensors").refused("TARGET a.safetensors: must end in .onnx or .xml")
     Path("there.onnx").write_bytes(b"something")
     assert "exists" in cli("fuse", source, "there.onnx").err
     assert Path("there.onnx").read_bytes() == b"something"

@@ -65,7 +65,7 @@ def test_json(source: Path, tmp_path: Path) -> None:
 
 def test_what_does_not_go_together(source: Path, tmp_path: Path) -> None:
     result = run("rewrite", source, tmp_path / "a.xml", "--float16")
-    assert "a.xml'; must end in .onnx" in str(result.exception)
+    assert "a.xml: must end in .onnx" in str(result.exception)
     (tmp_path / "there.onnx").write_bytes(b"something")
     result = run("rewrite", source, tmp_path / "there.onnx", "--decompose")
     assert "exists" in str(result.exception)

@@ -197,7 +197,7 @@ def test_times_on_a_number_of_threads(cli: Cli) -> None:
     command = ("bench", write_gru(), "--random", 0, "--dims", 2, "--rounds", 1, "--threads")
     try:
         assert cli(*command, 1).out.endswith("each may use 1 thread\n")
-        cli(*command, 65).refused("--threads: 65; must be between 1 and 64")
+        cli(*command, 65).refused("--threads: 65; must be an integer, 1…64")
     finally:
         onegru.set_num_threads(None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from itertools import combinations
 from typing import Any
@@ -13,14 +14,14 @@ import pytest
 import onegru
 from onegru.conformance import expect
 from onegru.conformance.case import Case
-from onegru.conformance.cases import KIT_OPERATORS, all_cases, may_be
-from onegru.conformance.covering import pairwise
+from onegru.conformance.cases import COVERING, KIT_OPERATORS, all_cases, may_be
 from onegru.conformance.expect import ROUNDOFF, problem_of
 from onegru.conformance.factors import APART, factors_of
 from onegru.core.activations import ACTIVATIONS
 from onegru.engines import reference
 from onegru.layers.call import apply
 from onegru.operators.schema import Operator
+from tests.conformance.covering import array_of, pairwise
 from tests.support import oracle
 from tests.support.comparison import Arrays
 
@@ -221,6 +222,11 @@ def test_errors_are_carried_along_with_the_numbers() -> None:
 
 
 # ---- covering arrays
+
+
+@pytest.mark.parametrize("operator", [KIT_OPERATORS[0], *KIT_OPERATORS[-4:]], ids=str)
+def test_covering_arrays_are_current(operator: Operator) -> None:
+    assert json.loads(COVERING.read_text(encoding="utf-8"))[str(operator)] == array_of(operator)
 
 
 def test_pairwise_by_hand() -> None:

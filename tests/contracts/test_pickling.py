@@ -20,6 +20,7 @@ import onegru
 from onegru.core.dtypes import Array
 from onegru.core.errors import needs_extra
 from onegru.engines.interface import DEFAULT_OPTIONS
+from onegru.models.gru_node import runner_of
 from tests.support.decomposed.draw import decomposed
 from tests.support.layers import make_gru, make_stack
 from tests.support.machine.repository import DENOISER
@@ -65,23 +66,23 @@ def model_stream(kind: type[Any]) -> Any:
 
 @cache
 def graph() -> Any:
-    return onegru.load(DENOISER)._graph
+    return onegru.load(DENOISER).graph
 
 
 def node_of(kind: type[Any]) -> Any:
     model = onegru.load(DENOISER)
-    (step,) = (gru._step for gru in model.gru_nodes)
+    (step,) = (gru.step for gru in model.gru_nodes)
     layer = made_of(kind, onegru.reports.GruNode, step, "place: ", DEFAULT_OPTIONS)
-    layer._prepare(dict(model._graph.constants), (), {})
+    layer._prepare(dict(model.graph.constants), (), {})
     return layer
 
 
 def run_node(node: Any) -> Any:
-    values = {name: np.ones((1, 1, 1), np.float32) for name in node._step.inputs.values()}
-    values[node._step.inputs["X"]] = np.ones((2, 1, node.layer.spec.input_size), np.float32)
-    values[node._step.inputs["initial_h"]] = np.ones((1, 1, node.layer.spec.hidden_size), np.float32)
-    node._runner().run(values)
-    return node.name, node.operator, [values[name] for name in node._step.outputs.values()]
+    values = {name: np.ones((1, 1, 1), np.float32) for name in node.step.inputs.values()}
+    values[node.step.inputs["X"]] = np.ones((2, 1, node.layer.spec.input_size), np.float32)
+    values[node.step.inputs["initial_h"]] = np.ones((1, 1, node.layer.spec.hidden_size), np.float32)
+    runner_of(node).run(values)
+    return node.name, node.operator, [values[name] for name in node.step.outputs.values()]
 
 
 def plain(make: Callable[[], Any]) -> Case:

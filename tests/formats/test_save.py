@@ -165,7 +165,7 @@ def test_states_of_other_models_may_not(tmp_path: Path) -> None:
     onegru.save_layers(make_gru(), path)
     proto = onnx.load(path)
     X, _ = draw(make_gru())
-    assert onegru.load(proto)._graph.zero_inputs == {"initial_h"}
+    assert onegru.load(proto).graph.zero_inputs == {"initial_h"}
     proto.graph.output.append(onnx.helper.make_tensor_value_info("h", 1, None))
     proto.graph.node.append(onnx.helper.make_node("Neg", ["initial_h"], ["h"]))
     with pytest.raises(SpecError, match="'initial_h': missing"):

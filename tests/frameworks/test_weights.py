@@ -351,7 +351,7 @@ def test_flax_directions() -> None:
         onegru.from_flax(onegru.to_flax(source), direction="bidirectional")
     with pytest.raises(SpecError, match="direction: 'reverse'; must be 'forward'"):
         onegru.from_flax(onegru.to_flax(source), backward=onegru.to_flax(source), direction="reverse")
-    with pytest.raises(SpecError, match="direction: None; must be 'forward' or 'reverse'"):
+    with pytest.raises(SpecError, match="direction: None; must be one of forward, reverse"):
         onegru.to_flax(layer("bidirectional"))
     with pytest.raises(SpecError, match="direction: 'forward'; must be 'reverse'"):
         onegru.to_flax(source, direction="forward")

@@ -79,9 +79,9 @@ def _model(rng: Random, path: Path) -> str:
     if sum(map(math.prod, shapes.values())) > 10**6:
         return "loaded"
     inputs = draw_inputs(model, 0, next(size_plans(model))).inputs
-    if rng.random() < 0.3 and model._graph.states:
+    if rng.random() < 0.3 and model.graph.states:
         model.stream(dims={}).step(
-            {k: v for k, v in inputs.items() if k not in dict(model._graph.states).values()}
+            {k: v for k, v in inputs.items() if k not in dict(model.graph.states).values()}
         )
         return "streamed"
     model.run(inputs)

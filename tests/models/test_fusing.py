@@ -77,7 +77,7 @@ def test_what_is_loaded_pickles_and_traces(chain: Decomposed) -> None:
 def test_a_model_without_any_is_loaded_as_it_is() -> None:
     plain, fused = onegru.load(DENOISER), onegru.load(DENOISER, fuse=True)
     assert [item.name for item in plain.gru_nodes] == [item.name for item in fused.gru_nodes]
-    assert plain._graph.whole is not None and fused._graph.whole is not None
+    assert plain.graph.whole is not None and fused.graph.whole is not None
     assert plain.other_node_count == fused.other_node_count
 
 

@@ -115,7 +115,7 @@ def test_providers_and_engines(tmp_path: Path) -> None:
     ):
         session = InferenceSession(path, **arguments)
         np.testing.assert_array_equal(session.run(None, feed)[0], got[0])
-        assert session.model._options.engine == "reference"
+        assert session.model.options.engine == "reference"
     with pytest.raises(SpecError, match="engine: 'native'; must be 'reference', as in the provider"):
         InferenceSession(path, engine="native", providers=[own])
     for wrong in ("CPUExecutionProvider", 3):
@@ -127,11 +127,11 @@ def test_engines_of_other_providers_are_not_kept(tmp_path: Path) -> None:
     session = InferenceSession(streaming(tmp_path))
     own, cpu = "OnegruExecutionProvider", "CPUExecutionProvider"
     session.set_providers([own, cpu], [{"engine": "reference"}, {}])
-    assert session.model._options.engine == "reference"
+    assert session.model.options.engine == "reference"
     session.set_providers([cpu])
-    assert session.model._options.engine == "auto"
+    assert session.model.options.engine == "auto"
     session.set_providers([(own, {"engine": "native"}), cpu])
-    assert session.model._options.engine == "native"
+    assert session.model.options.engine == "native"
     wrong: list[dict[str, Any]] = [
         {"providers": [own, cpu], "provider_options": [None, None]},
         {"providers": [(own, None)]},
@@ -191,7 +191,7 @@ def test_a_copy_has_the_providers_that_were_set(tmp_path: Path) -> None:
     session.set_providers([chosen, "CPUExecutionProvider"])
     for made in (copy.copy(session), pickle.loads(pickle.dumps(session))):
         assert made.get_provider_options() == session.get_provider_options()
-        assert made.model._options == session.model._options
+        assert made.model.options == session.model.options
     before = session.model
     with pytest.raises(SpecError, match="no GRU node is called 'other'"):
         session.set_providers([("OnegruExecutionProvider", {"weight_storage": "other=int8"})])

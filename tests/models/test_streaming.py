@@ -15,7 +15,6 @@ import pytest
 
 import onegru
 from onegru import SpecError, SpecWarning
-from onegru.models.model import graph_in
 from onegru.models.random_inputs import pick_inputs
 from tests.rewriting.test_streaming import AHEAD, CAUSAL, NEVER, B, C, T, built
 from tests.support import streams
@@ -61,7 +60,7 @@ def test_a_file_with_a_delay_is_drawn_for(kind: str, tmp_path: Path) -> None:
     target = tmp_path / f"streaming.{kind}"
     onegru.make_streaming(source, target, delay=True)
     model = onegru.load(target)
-    ((_, (axis, least)),) = graph_in(model).least_steps.items()
+    ((_, (axis, least)),) = model.graph.least_steps.items()
     inputs, sizes = pick_inputs(model, {}, 0, {})
     steps = sizes[str(next(info.shape for info in model.inputs if info.name == "X")[axis])]  # type: ignore[index]
     assert least > 3 and steps >= least

@@ -178,5 +178,5 @@ def test_one_frame_that_forgets(pads: list[int]) -> None:
     net = StreamNet(1)
     y = net.op("Transpose", net.gru("x", "h", "h_out"), perm=[1, 2, 0])
     y = net.op("Conv", y, net.random(I, H, 3), pads=pads)
-    found = judge(onegru.load(net.end(y))._graph)
+    found = judge(onegru.load(net.end(y)).graph)
     assert found.is_single and "reads 3 steps; no state carries those of earlier runs" in found.warning

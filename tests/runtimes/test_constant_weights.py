@@ -322,8 +322,8 @@ def test_what_nodes_make_of_defaults_is_made_once() -> None:
     nodes = [turned, m.gru("X", ["Y", "Y_h"], W="W_turned", bias="B"), m.node("Relu", ["Y"], ["positive"])]
     proto = m.model(m.graph(nodes, [m.X_INFO, *infos], ["positive"], arrays))
     read, seen = onegru.load(proto), Counter[str]()
-    assert read._graph.whole is not None
-    run = read._graph.whole.open(DEFAULT_OPTIONS, lambda index, moment, arrays: seen.update([moment]))
+    assert read.graph.whole is not None
+    run = read.graph.whole.open(DEFAULT_OPTIONS, lambda index, moment, arrays: seen.update([moment]))
     for _ in range(3):
         run({"X": m.X})
     assert seen == {"weights": 1, "done": 3}

@@ -157,7 +157,7 @@ def test_sizes_of_outputs_that_are_not_told(given: list[int | str] | None, is_pa
         shape.dim.add(**({"dim_value": size} if isinstance(size, int) else {"dim_param": size}))
     if given is None:
         model.graph.output[1].type.tensor_type.ClearField("shape")
-    found = judge(onegru.load(model)._graph).pairs
+    found = judge(onegru.load(model).graph).pairs
     assert found == {"h_out": "h"} | ({"cache_out": "cache"} if is_paired else {})
 
 

@@ -382,7 +382,7 @@ def test_a_model_is_followed_once_and_each_operator_by_itself(
     monkeypatch.setattr(check, "read_timeline", read)
     assert onegru.inspect(path).streaming.startswith("yes")
     assert len(reads) == 1
-    timeline = read_timeline(onegru.load(path)._graph)
+    timeline = read_timeline(onegru.load(path).graph)
     assert timeline is not None
     analysis = TimeAnalysis(timeline.flow, {"h": "h_out"}, timeline.opset)
     planner = Planner(analysis, find_time(analysis, {}), delay=False)

@@ -26,7 +26,7 @@ def test_one_node(attention: bool, tmp_path: Path) -> None:
     model.opset_import[0].version = 17
     add_augru_functions(model)
     (gru,) = m.loaded(tmp_path, model).gru_nodes
-    alone = one_node_model("model.onnx", gru._step, gru._step.operator.version, m.WEIGHTS, feeds)
+    alone = one_node_model("model.onnx", gru.step, gru.step.operator.version, m.WEIGHTS, feeds)
     onnx.load_from_string(alone)
     session = onnxruntime.InferenceSession(alone, providers=["CPUExecutionProvider"])
     layer = onegru.GRU(**m.WEIGHTS, attention=attention)

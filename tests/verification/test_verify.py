@@ -190,10 +190,10 @@ def test_large_external_data_are_read_by_the_runtimes(
 def test_subjects_leave_the_graph_as_it_is(tmp_path: Path) -> None:
     """A verification must not change the model that it is given."""
     loaded = onegru.load(save(tmp_path, chain()))
-    before: Graph = loaded._graph
+    before: Graph = loaded.graph
     outputs = loaded.run(feeds())
     compare_runtimes(loaded, feeds(), runtimes=[mutants.Fake()])
-    assert loaded._graph is before
+    assert loaded.graph is before
     for name, array in loaded.run(feeds()).items():
         assert np.array_equal(array, outputs[name])
 

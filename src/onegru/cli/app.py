@@ -16,22 +16,12 @@ import typer
 
 import onegru
 from onegru._native import UnsupportedError
-from onegru.cli.bench import holds_int8, measure, set_threads
+from onegru.cli import options
+from onegru.cli.bench import holds_int8, measure
 from onegru.cli.conformance import conformance
 from onegru.cli.convert import convert_command
 from onegru.cli.fuse import fuse_command, show_decomposed, show_fusing_hint
-from onegru.cli.inputs import (
-    ActivationStorage,
-    AsJson,
-    DimOption,
-    DimsOption,
-    InputOption,
-    ModelPath,
-    SeedOption,
-    WeightStorage,
-    explained,
-    gather_inputs,
-)
+from onegru.cli.inputs import explained, gather_inputs
 from onegru.cli.model_changes import PlainHelp
 from onegru.cli.next_steps import next_steps
 from onegru.cli.outputs import check_targets, print_run, write_outputs
@@ -43,8 +33,9 @@ from onegru.cli.stream import stream_command
 from onegru.cli.tables import show_next_steps, show_report, show_run, show_targets, show_timings
 from onegru.cli.trace import trace_command
 from onegru.cli.verify import verify_command
+from onegru.core.arguments import integer
 from onegru.core.wording import printable
-from onegru.models.model import graph_in
+from onegru.engines.native import MOST_THREADS, set_num_threads
 from onegru.runtimes.openvino import openvino_operator
 from onegru.system.turns import cpu_share
 from onegru.timeline.unread import warn_of_unread
@@ -176,34 +167,16 @@ def _show_warning(message: Warning | str, *details: object, **more: object) -> N
 
 @app.command("run", short_help="Run a model.", cls=PlainHelp)
 def run_command(
-    model: ModelPath,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-i",
-            "--input",
-            metavar="[NAME=]FILE",
-            help="Input: NAME=x.npy, NAME=x.pb, or x.npz for several inputs.",
-        ),
-    ] = None,
-    random: SeedOption = None,
-    dims: DimOption = None,
-    default_dim: DimsOption = None,
-    outputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="[NAME=]FILE",
-            help="File for the outputs: out.npz for all, NAME=y.npy for one.",
-        ),
-    ] = None,
-    engine: Annotated[
-        str, typer.Option("--engine", help="Engine for the GRUs: auto, native or reference.")
-    ] = "auto",
-    weight_storage: WeightStorage = None,
-    activation_storage: ActivationStorage = None,
-    as_json: AsJson = False,
+    model: options.Model,
+    inputs: options.RunInputs = None,
+    random: options.Seed = None,
+    dims: options.Dims = None,
+    default_dim: options.DefaultDim = None,
+    outputs: options.RunOutputs = None,
+    engine: options.Engine = "auto",
+    weight_storage: options.WeightStorage = None,
+    activation_storage: options.ActivationStorage = None,
+    as_json: options.Json = False,
 ) -> None:
     """Run a model: onegru runs the GRUs, ONNX Runtime or OpenVINO the other nodes.
 
@@ -213,7 +186,7 @@ def run_command(
         loaded = onegru.load(
             model, engine=engine, weight_storage=weight_storage, activation_storage=activation_storage
         )
-    warn_of_unread(graph_in(loaded))
+    warn_of_unread(loaded.graph)
     targets = check_targets(outputs or [], loaded, inputs or [])
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
     with explained(loaded, random_names), ProgressBar(f"running {model.name}") as watch:
@@ -227,13 +200,7 @@ def run_command(
 
 
 @app.command("inspect", short_help="Describe the GRUs in a file.", cls=PlainHelp)
-def inspect_command(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="Model (ONNX, OpenVINO IR), checkpoint or Keras model."),
-    ],
-    as_json: AsJson = False,
-) -> None:
+def inspect_command(file: options.File, as_json: options.Json = False) -> None:
     """Describe the GRUs in a file, and list known problems in other runtimes. Does not run the model.
 
     Example: onegru inspect model.onnx
@@ -248,33 +215,23 @@ def inspect_command(
 
 @app.command("bench", short_help="Time a model.", cls=PlainHelp)
 def bench_command(
-    model: ModelPath,
-    inputs: InputOption = None,
-    random: SeedOption = None,
-    dims: DimOption = None,
-    default_dim: DimsOption = None,
-    rounds: Annotated[
-        int,
-        typer.Option(
-            "--rounds", metavar="N", min=1, max=1000, help="Number of measurements of each runtime."
-        ),
-    ] = 7,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "--threads", metavar="N", min=1, help="Number of threads of each runtime. Default: all cores."
-        ),
-    ] = None,
-    weight_storage: WeightStorage = None,
-    activation_storage: ActivationStorage = None,
-    as_json: AsJson = False,
+    model: options.Model,
+    inputs: options.Inputs = None,
+    random: options.Seed = None,
+    dims: options.Dims = None,
+    default_dim: options.DefaultDim = None,
+    rounds: options.Rounds = 7,
+    threads: options.BenchThreads = None,
+    weight_storage: options.WeightStorage = None,
+    activation_storage: options.ActivationStorage = None,
+    as_json: options.Json = False,
 ) -> None:
     """Time a model in onegru and in its own runtime, alternating between them.
 
     Example: onegru bench model.onnx --random 0 --dim batch=1
     """
     if threads is not None:
-        set_threads(threads)
+        set_num_threads(integer("--threads", threads, 1, MOST_THREADS))
     with ProgressBar(f"loading {model.name}"):
         loaded = onegru.load(model, weight_storage=weight_storage, activation_storage=activation_storage)
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
@@ -309,7 +266,7 @@ app.add_typer(conformance, name="conformance", short_help="Test runtimes with th
 
 
 @app.command("targets", short_help="List the SIMD targets and the OpenVINO operator.", cls=PlainHelp)
-def targets_command(as_json: AsJson = False) -> None:
+def targets_command(as_json: options.Json = False) -> None:
     """List the available SIMD targets, the one in use, and the operator that runs GRUs in OpenVINO.
 
     Example: ONEGRU_TARGET=avx2 onegru targets

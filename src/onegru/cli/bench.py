@@ -13,12 +13,12 @@ import numpy as np
 
 from onegru.core.compare import compare, merged
 from onegru.core.dtypes import Array, contiguous, is_int8
-from onegru.core.errors import FormatError, OneGRUError, SpecError, needs_extra
-from onegru.engines.native import MOST_THREADS, get_num_threads, set_num_threads
+from onegru.core.errors import FormatError, OneGRUError, needs_extra
+from onegru.engines.native import get_num_threads
 from onegru.formats.format import format_of
 from onegru.formats.opened import Opened
 from onegru.models.inspect import report
-from onegru.models.model import Model, file_of
+from onegru.models.model import Model
 from onegru.system.turns import take_turns
 
 
@@ -35,13 +35,6 @@ class Timing:
     refuses: str | None = None
 
 
-def set_threads(threads: int) -> None:
-    """Set the threads of onegru and, in sessions made from now on, of ONNX Runtime."""
-    if threads > MOST_THREADS:
-        raise SpecError.of("--threads", f"{threads}; must be between 1 and {MOST_THREADS}")
-    set_num_threads(threads)
-
-
 def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timing]:
     """Check the outputs of the file's own runtime against onegru's, then time both, alternating.
 
@@ -51,7 +44,7 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
     calls: dict[str, Callable[[], object]] = {"onegru": lambda: model.run(inputs)}
     differences: dict[str, float | None] = {}
     refuses: str | None = None
-    file = file_of(model)
+    file = model.graph.file
     runtime = format_of(file).runtime if file is not None else "onnxruntime"
     if any(array.size == 0 for array in inputs.values()):
         refuses = "not run, because it can crash on an empty input"

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from onegru.cli.inputs import LONGEST, AsJson
-from onegru.cli.outputs import check_target, named, print_json
-from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
+from onegru.cli import options
+from onegru.cli.outputs import check_target, print_json
+from onegru.cli.screen import ProgressBar, Screen, fits, ruled_table, safe, say
 from onegru.conformance.case import Case
 from onegru.conformance.cases import kit_cases, select_cases
-from onegru.conformance.export import export_cases
+from onegru.conformance.export import export_cases, summary
 from onegru.conformance.files import kind_of_case
 from onegru.conformance.report.data import alone, features_of
 from onegru.conformance.results import (
@@ -28,11 +26,10 @@ from onegru.conformance.results import (
     document,
     write_results,
 )
-from onegru.conformance.runtimes.registry import ENGINES, RUNTIMES, configs
+from onegru.conformance.runtimes.registry import configs
 from onegru.conformance.runtimes.run import SECONDS, run_cases
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
-from onegru.peers.registry import PRECISIONS
 
 conformance = typer.Typer(
     help="List, run and export the conformance suite.",
@@ -46,23 +43,6 @@ _USUAL, _SEVERAL = ("no unusual feature", ""), ("several unusual features", "")
 # Number of reasons of a runtime below the table.
 _MOST_REASONS = 8
 
-CaseOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--case",
-        metavar="PATTERN",
-        help="Only cases with this name; can contain *, ? and [...]. Repeat for more.",
-    ),
-]
-OperatorOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--operator",
-        metavar="NAME",
-        help="Only cases of this operator, such as GRU-14, or GRU for all versions.",
-    ),
-]
-
 
 @conformance.callback(invoke_without_command=True)
 def _main(context: typer.Context) -> None:
@@ -71,7 +51,9 @@ def _main(context: typer.Context) -> None:
 
 
 @conformance.command("list", short_help="List the cases.")
-def list_command(cases: CaseOption = None, operators: OperatorOption = None, as_json: AsJson = False) -> None:
+def list_command(
+    cases: options.Cases = None, operators: options.Operators = None, as_json: options.Json = False
+) -> None:
     """List the cases with the feature that each one checks and its source in the specification.
 
     Example: onegru conformance list --operator GRU-14 --case "*lengths*"
@@ -87,83 +69,22 @@ def list_command(cases: CaseOption = None, operators: OperatorOption = None, as_
 
 
 def _case_json(case: Case) -> dict[str, object]:
-    return {
-        "name": case.name,
-        "operator": str(case.operator),
-        "file": kind_of_case(case),
-        "type": case.dtype,
-        "features": dict(case.choices),
-        "checks": case.checks,
-        "source": case.source,
-    }
-
-
-_RuntimesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--runtime",
-        metavar="NAME",
-        help=f"Runtime to test: {', '.join(RUNTIMES)}, or module:function or FILE.py:function for your "
-        "function. Repeat for several. Default: all installed runtimes.",
-    ),
-]
-_ProvidersOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--provider",
-        metavar="NAME",
-        help="Execution provider of ONNX Runtime, without the CPU provider as a fallback. Repeat for "
-        "several. Default: the CPU provider.",
-    ),
-]
-_EnginesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--engine",
-        metavar=" or ".join(ENGINES),
-        help="Engine of onegru. Repeat for several. Default: native.",
-    ),
-]
-_PrecisionOption = Annotated[
-    str | None,
-    typer.Option(
-        "--precision",
-        metavar=" or ".join(PRECISIONS),
-        help=f"Inference precision of OpenVINO. Default: {PRECISIONS[0]}.",
-    ),
-]
-_TimeoutOption = Annotated[
-    float,
-    typer.Option(
-        "--timeout", metavar="SECONDS", min=1.0, max=LONGEST, help="Time limit for a case, in seconds."
-    ),
-]
-_NoRefusalsOption = Annotated[
-    bool, typer.Option("--no-refusals", help="Exit with code 1 if a runtime rejects a case.")
-]
-_OutputOption = Annotated[
-    Path | None,
-    typer.Option("-o", "--output", metavar="FILE", parser=named, help="File for all results, as JSON."),
-]
-_HtmlOption = Annotated[
-    Path | None,
-    typer.Option("--html", metavar="FILE", parser=named, help="File for all results, as an HTML page."),
-]
+    return {**summary(case), "file": kind_of_case(case), "checks": case.checks, "source": case.source}
 
 
 @conformance.command("run", short_help="Run the cases in runtimes.")
 def run_command(
-    cases: CaseOption = None,
-    operators: OperatorOption = None,
-    runtimes: _RuntimesOption = None,
-    providers: _ProvidersOption = None,
-    engines: _EnginesOption = None,
-    precision: _PrecisionOption = None,
-    timeout: _TimeoutOption = SECONDS,
-    no_refusals: _NoRefusalsOption = False,
-    output: _OutputOption = None,
-    html: _HtmlOption = None,
-    as_json: AsJson = False,
+    cases: options.Cases = None,
+    operators: options.Operators = None,
+    runtimes: options.KitRuntimes = None,
+    providers: options.Providers = None,
+    engines: options.KitEngines = None,
+    precision: options.KitPrecision = None,
+    timeout: options.KitTimeout = SECONDS,
+    no_refusals: options.NoRefusals = False,
+    output: options.KitOutput = None,
+    html: options.KitHtml = None,
+    as_json: options.Json = False,
 ) -> None:
     """Run the cases in each runtime, and report the features that it supports correctly.
 
@@ -178,9 +99,7 @@ def run_command(
     chosen = chosen_cases(cases or (), operators or ())
     for option, path, suffix, other in (("-o", output, ".json", html), ("--html", html, ".html", output)):
         if path is not None:
-            if path.suffix.lower() != suffix:
-                raise SpecError(f"{option} {path}: must end in {suffix}")
-            check_target(f"{option} {path}", path, filter(None, [other]))
+            check_target(f"{option} {path}", path, [suffix], filter(None, [other]))
     runners = configs(runtimes or (), providers or (), engines or (), precision)
     counts = [sum(kind_of_case(case) in item.kinds for case in chosen) for item in runners]
     if not any(counts):
@@ -214,11 +133,7 @@ def run_command(
 
 @conformance.command("export", short_help="Write the cases as files.")
 def export_command(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", parser=named, help="Target folder; must be new or empty.")
-    ],
-    cases: CaseOption = None,
-    operators: OperatorOption = None,
+    folder: options.KitFolder, cases: options.Cases = None, operators: options.Operators = None
 ) -> None:
     """Write the cases as files: ONNX backend tests and OpenVINO IRs.
 
@@ -257,19 +172,12 @@ def show_results(console: Console, results: Sequence[RuntimeResults], cases: Seq
     """A table of features and runtimes, then the most frequent reasons."""
     left = results
     while left:  # those that do not fit into the width get another table
-        shown = next(n for n in range(len(left), 0, -1) if n == 1 or _fits(console, _table(left[:n], cases)))
+        shown = next(n for n in range(len(left), 0, -1) if n == 1 or fits(console, _table(left[:n], cases)))
         console.print(_table(left[:shown], cases))
         left = left[shown:]
-    say(
-        console,
-        "Number of cases: passed, [red]d[/]iffered, [yellow]r[/]efused, [red]c[/]rashed.",
-    )
+    say(console, "Number of cases: passed, [red]d[/]iffered, [yellow]r[/]efused, [red]c[/]rashed.")
     for result in results:
         say(console, "", f"[bold]{safe(result.label)}[/]: {result.summary()}", *_reasons(result))
-
-
-def _fits(console: Console, table: Table) -> bool:
-    return console.measure(table, options=console.options.update(max_width=10_000)).maximum <= console.width
 
 
 def _table(results: Sequence[RuntimeResults], cases: Sequence[Case]) -> Table:

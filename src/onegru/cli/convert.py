@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from onegru.cli.model_changes import AsJson, Overwrite, opened
+from onegru.cli import options
+from onegru.cli.model_changes import opened
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ProgressBar, Screen, safe, say
 from onegru.cli.tables import left_out_words, show_comparisons
@@ -29,96 +29,21 @@ from onegru.models.load_layers import left_out
 from onegru.models.select_layers import read_source
 from onegru.runtimes.known_issues import Verdict
 
-_OF_MODELS = "Of an ONNX or OpenVINO target"
-
-_SourceArgument = Annotated[
-    Path,
-    typer.Argument(
-        metavar="SOURCE", help="Model (.onnx, .xml) or checkpoint (.safetensors, .pt, .keras, .tflite)."
-    ),
-]
-_NodesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--node", metavar="NAME", help="GRU to convert. Repeat for a stack, lowest layer first. Default: all."
-    ),
-]
-_KerasVersionOption = Annotated[
-    str | None,
-    typer.Option(
-        "--keras-version",
-        metavar="2.3",
-        help="Version of Keras that saved SOURCE, if the file does not contain it.",
-    ),
-]
-_OpsetOption = Annotated[
-    int | None,
-    typer.Option(
-        "--opset", metavar="N", help="Opset of an ONNX target, 1 to 22.", rich_help_panel=_OF_MODELS
-    ),
-]
-_LayoutOption = Annotated[
-    int | None,
-    typer.Option(
-        "--layout",
-        help="Layout of an ONNX target: 0 for time first, 1 for batch first.",
-        rich_help_panel=_OF_MODELS,
-    ),
-]
-_CellOption = Annotated[
-    bool | None,
-    typer.Option("--cell", help="Write cells, which run one step, to an IR.", rich_help_panel=_OF_MODELS),
-]
-_InitialHOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--initial-h/--no-initial-h",
-        help="Add inputs for initial states. Default: yes.",
-        rich_help_panel=_OF_MODELS,
-    ),
-]
-_LengthsOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--lengths/--no-lengths",
-        help="Add an input for sequence lengths (OpenVINO ignores it for dynamic shapes). Default: no.",
-        rich_help_panel=_OF_MODELS,
-    ),
-]
-_BatchSizeOption = Annotated[
-    int | None,
-    typer.Option(
-        "--batch-size",
-        metavar="SIZE",
-        help="Fixed batch size. Default: dynamic.",
-        rich_help_panel=_OF_MODELS,
-    ),
-]
-_SeqLengthOption = Annotated[
-    int | None,
-    typer.Option(
-        "--seq-length",
-        metavar="SIZE",
-        help="Fixed number of steps. Default: dynamic.",
-        rich_help_panel=_OF_MODELS,
-    ),
-]
-
 
 def convert_command(
-    source: _SourceArgument,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help=f"Target file: {', '.join(SUFFIXES)}.")],
-    nodes: _NodesOption = None,
-    keras_version: _KerasVersionOption = None,
-    opset: _OpsetOption = None,
-    layout: _LayoutOption = None,
-    cell: _CellOption = None,
-    initial_h: _InitialHOption = None,
-    lengths: _LengthsOption = None,
-    batch_size: _BatchSizeOption = None,
-    seq_length: _SeqLengthOption = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    source: options.LayerSource,
+    target: options.LayerTarget,
+    nodes: options.LayerNodes = None,
+    keras_version: options.KerasVersion = None,
+    opset: options.LayerOpset = None,
+    layout: options.LayerLayout = None,
+    cell: options.Cell = None,
+    initial_h: options.InitialH = None,
+    lengths: options.Lengths = None,
+    batch_size: options.BatchSize = None,
+    seq_length: options.SeqLength = None,
+    overwrite: options.Overwrite = False,
+    as_json: options.TargetJson = False,
 ) -> None:
     """Convert a GRU layer, or a stack of layers, to another file format.
 
@@ -130,7 +55,7 @@ def convert_command(
 
     Example: onegru convert checkpoint.pt gru.onnx --node rnn --layout 1
     """
-    options: dict[str, int | bool | None] = {
+    form: dict[str, int | bool | None] = {
         "opset": opset,
         "layout": layout,
         "cell": cell,
@@ -151,7 +76,7 @@ def convert_command(
     with ProgressBar(f"loading {source.name}"):
         layers = read_source(file, nodes or [], keras_version)
     with ProgressBar(f"writing {target.name}"):
-        checks = convert_layers(layers, target, options)
+        checks = convert_layers(layers, target, form)
     agrees = all(item.agrees for item in checks)
     verdicts = _other_runtimes(target) if agrees else []
     others = left_out(file, nodes or (), keras_version) if agrees else ()

@@ -8,20 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from onegru.cli.model_changes import (
-    AnySource,
-    AnyTarget,
-    AsJson,
-    CheckDefaultDim,
-    CheckDims,
-    CheckInputs,
-    NoCheck,
-    Overwrite,
-    Tolerance,
-    check_of,
-    opened,
-    show_outputs,
-)
+from onegru.cli import options
+from onegru.cli.model_changes import check_of, opened, show_outputs
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ProgressBar, Screen, safe, say
 from onegru.core.wording import count
@@ -35,15 +23,15 @@ if TYPE_CHECKING:
 
 
 def fuse_command(
-    source: AnySource,
-    target: AnyTarget,
-    inputs: CheckInputs = None,
-    dims: CheckDims = None,
-    default_dim: CheckDefaultDim = None,
-    tolerance: Tolerance = None,
-    no_check: NoCheck = False,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    source: options.Source,
+    target: options.Target,
+    inputs: options.CheckInputs = None,
+    dims: options.CheckDims = None,
+    default_dim: options.CheckDefaultDim = None,
+    tolerance: options.CheckTolerance = None,
+    no_check: options.NoCheck = False,
+    overwrite: options.Overwrite = False,
+    as_json: options.TargetJson = False,
 ) -> None:
     """Fuse GRUs that an exporter has decomposed into other operators into GRU nodes.
 

@@ -6,10 +6,8 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-import typer
 
 from onegru.cli.screen import Screen, safe, say
 from onegru.core.dtypes import Array, bfloat16
@@ -19,74 +17,13 @@ from onegru.formats.format import format_of
 from onegru.formats.graph import TensorInfo, by_name
 from onegru.formats.opened import open_model
 from onegru.models.inputs import check_fit
-from onegru.models.model import Model, graph_in
+from onegru.models.model import Model
 from onegru.models.random_inputs import dimension_name, pick_inputs
 from onegru.models.stream import first_states
 from onegru.system.array_files import Header, read_npy, read_npz
 from onegru.system.bounded import check_regular
 
-ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX model (.onnx) or OpenVINO IR (.xml).")]
-InputOption = Annotated[
-    list[str] | None, typer.Option("-i", "--input", metavar="[NAME=]FILE", help="Input, as for `onegru run`.")
-]
-#: The most seconds that a runtime may be given: a day.
-LONGEST = 86_400.0
-
 _MOST_DIGITS = 12  # of a size
-
-SeedOption = Annotated[
-    int | None,
-    typer.Option(
-        "--random",
-        metavar="SEED",
-        min=0,
-        help="Seed for random values of missing inputs. Without it, all inputs are random, or none.",
-    ),
-]
-WeightStorage = Annotated[
-    str | None,
-    typer.Option(
-        "--weight-storage",
-        metavar="TYPE",
-        help="Storage type of float32 weights of GRUs: float16, bfloat16, int8, or int8 in groups: "
-        "int8_g32, int8_g64 or int8_g128.",
-    ),
-]
-ActivationStorage = Annotated[
-    str | None,
-    typer.Option(
-        "--activation-storage",
-        metavar="TYPE",
-        help="Type of activations that are multiplied with int8 weights: int16 (default) or int8.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-DimOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dim",
-        metavar="NAME=SIZE",
-        help="Size of a dynamic dimension of random inputs, such as batch=4, or all sizes of an input, "
-        "such as X=2,3,8.",
-    ),
-]
-DimsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--dims",
-        metavar="SIZE",
-        min=0,
-        help="Size of every other dynamic dimension. Default: sizes that the model accepts.",
-    ),
-]
-AxesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--axes",
-        metavar="NAME=AXIS,...",
-        help="Axes of a model's input, if the file does not name them: X=batch,time,feature.",
-    ),
-]
 
 
 def parse_pairs(
@@ -189,9 +126,9 @@ def gather_inputs(
     if picked:
         listed = ", ".join(f"{safe(name)}={size}" for name, size in picked.items())
         say(Screen(stderr=True), f"random inputs with {listed}; to change a size, add --dim NAME=SIZE")
-    first = first_states(graph_in(model), values) if seed is None else {}
+    first = first_states(model.graph, values) if seed is None else {}
     values |= first or made
-    if first and graph_in(model).keeps:
+    if first and model.graph.keeps:
         kept = ", ".join(map(safe, first))
         say(Screen(stderr=True), f"{kept}: initial states; use Model.stream() to carry states between runs")
     missing = [info for info in model.inputs if info.name not in values and not info.optional]

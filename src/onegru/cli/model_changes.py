@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 
 from onegru.cli.inputs import gather_inputs, open_sizes
-from onegru.cli.outputs import check_not_read, model_files, print_json
+from onegru.cli.outputs import check_not_read, check_target, model_files, print_json
 from onegru.cli.screen import Screen, safe, say
 from onegru.cli.tables import show_comparisons
 from onegru.core.compare import Comparison, compared_words, merged
@@ -23,85 +23,16 @@ from onegru.models.load import load
 from onegru.rewriting.check import Check
 from onegru.rewriting.rewrite import Rewriting
 
-CHECKING, WRITING = "The check", "The target"
-
-Source = Annotated[Path, typer.Argument(metavar="SOURCE", help="ONNX model (.onnx).")]
-Target = Annotated[Path, typer.Argument(metavar="TARGET", help="Target file (.onnx).")]
-AnySource = Annotated[
-    Path, typer.Argument(metavar="SOURCE", help="ONNX model (.onnx) or OpenVINO IR (.xml).")
-]
-AnyTarget = Annotated[Path, typer.Argument(metavar="TARGET", help="Target file, of the same kind.")]
-Opset = Annotated[
-    int | None,
-    typer.Option("--opset", metavar="N", help="Opset of TARGET, 1 to onnx's newest."),
-]
-GroupSize = Annotated[
-    int | None,
-    typer.Option(
-        "--group-size", metavar="N", help="One scale for every 32, 64 or 128 weights. Needs opset 21."
-    ),
-]
-CheckInputs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-i",
-        "--input",
-        metavar="[NAME=]FILE",
-        help="Input for the check, as for `onegru run`. Default: random.",
-        rich_help_panel=CHECKING,
-    ),
-]
-CheckDims = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dim",
-        metavar="NAME=SIZE",
-        help="Size of a dynamic dimension, as for `onegru run`.",
-        rich_help_panel=CHECKING,
-    ),
-]
-CheckDefaultDim = Annotated[
-    int | None,
-    typer.Option(
-        "--dims",
-        metavar="SIZE",
-        min=1,
-        help="Size of every other dynamic dimension.",
-        rich_help_panel=CHECKING,
-    ),
-]
-Tolerance = Annotated[
-    float | None,
-    typer.Option("--tolerance", metavar="X", help="Largest difference to allow.", rich_help_panel=CHECKING),
-]
-NoCheck = Annotated[
-    bool,
-    typer.Option(
-        "--no-check", help="Write TARGET without comparing it with SOURCE.", rich_help_panel=CHECKING
-    ),
-]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace TARGET if it exists.", rich_help_panel=WRITING)
-]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON instead of a table.", rich_help_panel=WRITING)
-]
-
 
 def opened(source: Path, target: Path, suffixes: Sequence[str], overwrite: bool) -> Opened:
     """The source, once the target is known to be a file that may be written."""
-    if (suffix := target.suffix.lower()) not in suffixes:
-        raise SpecError.of("TARGET", f"{str(target)!r}; must end in {', '.join(suffixes)}")
+    check_target(f"TARGET {target}", target, suffixes)
     file = open_layers("SOURCE", source)
     for path in model_files(target):
         check_not_read(f"TARGET {path}", path, file, "the source")
-    if not target.parent.is_dir():
-        raise SpecError.of("TARGET", f"folder {str(target.parent)!r} does not exist")
-    for path in model_files(target):
-        if path.is_dir():
-            raise SpecError.of("TARGET", f"{str(path)!r} is a folder; must be a file")
         if path.exists() and not overwrite:
-            raise SpecError.of("TARGET", f"{str(path)!r} exists; replace it with --overwrite")
+            raise SpecError(f"TARGET {path}: exists; replace it with --overwrite")
+    suffix = target.suffix.lower()
     if len(suffixes) <= 2 and (suffix == ".xml") != (file.kind is Kind.OPENVINO):
         wanted = "an OpenVINO IR" if suffix == ".xml" else "an ONNX model"
         raise SpecError.of("SOURCE", f"{str(source)!r} is {file.kind.words}; must be {wanted}, like TARGET")

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import typer
 
 from onegru.cli.inputs import input_files, split_name
 from onegru.core.dtypes import Array, as_text
 from onegru.core.errors import SpecError
 from onegru.formats.format import format_of
 from onegru.formats.opened import Opened
-from onegru.models.model import Model, file_of
+from onegru.models.model import Model
 from onegru.system.atomic_write import write_files
 
 
@@ -35,28 +34,21 @@ def check_targets(texts: Sequence[str], model: Model, inputs: Sequence[str]) -> 
                 f"-o {text}: {name!r} is not an output; must be one of {', '.join(map(repr, names))}"
             )
         wanted = names if name is None else (name,)
-        if path.suffix.lower() not in (".npz", ".npy"):
-            raise SpecError(f"-o {text}: must end in .npz or .npy")
+        check_target(f"-o {text}", path, [".npz", ".npy"], targets)
         if path.suffix.lower() == ".npy" and len(wanted) != 1:
             raise SpecError(
                 f"-o {text}: a .npy file contains one array, but the model has {len(names)} outputs; use "
                 "NAME=FILE or .npz"
             )
-        check_target(f"-o {text}", path, targets)
-        check_not_read(f"-o {text}", path, file_of(model), inputs=input_files(inputs, model))
+        check_not_read(f"-o {text}", path, model.graph.file, inputs=input_files(inputs, model))
         targets[path] = wanted
     return targets
 
 
-def named(text: str) -> Path:
-    """A path; '' is not one, and would mean the current folder."""
-    if not text:
-        raise typer.BadParameter("'' is not a file or folder; must be a name")
-    return Path(text)
-
-
-def check_target(given: str, path: Path, others: Iterable[Path]) -> None:
+def check_target(given: str, path: Path, suffixes: Sequence[str], others: Iterable[Path] = ()) -> None:
     """Check that a file can be written, besides others."""
+    if path.suffix.lower() not in suffixes:
+        raise SpecError(f"{given}: must end in {' or '.join(suffixes)}")
     if not path.parent.is_dir():
         raise SpecError(f"{given}: folder {str(path.parent)!r} does not exist")
     if path.is_dir():

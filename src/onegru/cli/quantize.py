@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
 
-import typer
 from rich.console import Console
 
-from onegru.cli.inputs import AxesOption, gather_inputs, open_sizes, parse_axes, parse_pairs
-from onegru.cli.model_changes import (
-    AnySource,
-    AnyTarget,
-    AsJson,
-    CheckDefaultDim,
-    CheckDims,
-    GroupSize,
-    Opset,
-    Overwrite,
-    Tolerance,
-    opened,
-    refuse,
-    show_rewriting,
-)
+from onegru.cli import options
+from onegru.cli.inputs import gather_inputs, open_sizes, parse_axes, parse_pairs
+from onegru.cli.model_changes import opened, refuse, show_rewriting
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
 from onegru.core.dtypes import Array
@@ -35,74 +21,24 @@ from onegru.quantization.quantize import quantize
 from onegru.quantization.report import Quantization, table_rows
 from onegru.quantization.subject import MODES
 
-_SAMPLES = "Samples for the measurement"
-
-
-_MinSnrOption = Annotated[
-    float | None,
-    typer.Option(
-        "--min-snr",
-        metavar="DB",
-        help="Quantize only GRUs that keep the SNR of every output at or above this value, in dB.",
-    ),
-]
-_NodesOption = Annotated[
-    list[str] | None,
-    typer.Option("--node", metavar="NAME", help="GRU to quantize. Repeat for several. Default: all."),
-]
-_InputsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-i",
-        "--input",
-        metavar="[NAME=]FILE",
-        help="Input, as for `onegru run`. Default: random, which is not representative.",
-        rich_help_panel=_SAMPLES,
-    ),
-]
-_SamplesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--samples",
-        metavar="FILE",
-        help="Parquet files, a folder or a pattern; each row is a sample.",
-        rich_help_panel=_SAMPLES,
-    ),
-]
-_ColumnsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--column",
-        metavar="NAME=COLUMN",
-        help="Column for an input. Default: the input's name.",
-        rich_help_panel=_SAMPLES,
-    ),
-]
-_RowsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--rows", metavar="N", min=1, help="Maximum number of rows. Default: 100.", rich_help_panel=_SAMPLES
-    ),
-]
-
 
 def quantize_command(
-    source: AnySource,
-    target: AnyTarget,
-    min_snr_db: _MinSnrOption = None,
-    nodes: _NodesOption = None,
-    group_size: GroupSize = None,
-    opset: Opset = None,
-    inputs: _InputsOption = None,
-    samples: _SamplesOption = None,
-    columns: _ColumnsOption = None,
-    axes: AxesOption = None,
-    rows: _RowsOption = None,
-    dims: CheckDims = None,
-    default_dim: CheckDefaultDim = None,
-    tolerance: Tolerance = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    source: options.Source,
+    target: options.Target,
+    min_snr_db: options.MinSnr = None,
+    nodes: options.QuantizedNodes = None,
+    group_size: options.GroupSize = None,
+    opset: options.Opset = None,
+    inputs: options.SampleInputs = None,
+    samples: options.Samples = None,
+    columns: options.SampleColumns = None,
+    axes: options.Axes = None,
+    rows: options.SampleRows = None,
+    dims: options.CheckDims = None,
+    default_dim: options.CheckDefaultDim = None,
+    tolerance: options.CheckTolerance = None,
+    overwrite: options.Overwrite = False,
+    as_json: options.TargetJson = False,
 ) -> None:
     """Store the weights W and R of GRUs as int8, and measure accuracy and speed.
 

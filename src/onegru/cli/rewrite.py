@@ -2,69 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from onegru.cli.model_changes import (
-    AsJson,
-    CheckDefaultDim,
-    CheckDims,
-    CheckInputs,
-    NoCheck,
-    Opset,
-    Overwrite,
-    Source,
-    Target,
-    Tolerance,
-    check_of,
-    opened,
-    show_rewriting,
-)
+from onegru.cli import options
+from onegru.cli.model_changes import check_of, opened, show_rewriting
 from onegru.cli.screen import ProgressBar
-from onegru.rewriting.rewrite import RUNTIMES, rewrite
-
-
-def _runtimes(incomplete: str) -> list[str]:
-    return [name for name in RUNTIMES if name.startswith(incomplete)]
+from onegru.rewriting.rewrite import rewrite
 
 
 def rewrite_command(
-    source: Source,
-    target: Target,
-    opset: Opset = None,
-    layout: Annotated[
-        int | None,
-        typer.Option("--layout", help="Layout of the GRUs: 0 for time first, 1 for batch first."),
-    ] = None,
-    float16: Annotated[
-        bool, typer.Option("--float16", help="Convert GRU nodes to float16, with Casts around them.")
-    ] = False,
-    split: Annotated[
-        bool,
-        typer.Option(
-            "--bidirectional-split", help="Split each bidirectional node into a forward and a reverse node."
-        ),
-    ] = False,
-    decompose: Annotated[
-        bool, typer.Option("--decompose", help="Replace GRU and AUGRU nodes with elementary operators.")
-    ] = False,
-    runtime: Annotated[
-        str | None,
-        typer.Option(
-            "--for",
-            metavar="RUNTIME",
-            autocompletion=_runtimes,
-            help="Change only nodes that onnxruntime or openvino gets wrong.",
-        ),
-    ] = None,
-    inputs: CheckInputs = None,
-    dims: CheckDims = None,
-    default_dim: CheckDefaultDim = None,
-    tolerance: Tolerance = None,
-    no_check: NoCheck = False,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    source: options.OnnxSource,
+    target: options.OnnxTarget,
+    opset: options.Opset = None,
+    layout: options.Layout = None,
+    float16: options.Float16 = False,
+    split: options.Split = False,
+    decompose: options.Decompose = False,
+    runtime: options.Runtime = None,
+    inputs: options.CheckInputs = None,
+    dims: options.CheckDims = None,
+    default_dim: options.CheckDefaultDim = None,
+    tolerance: options.CheckTolerance = None,
+    no_check: options.NoCheck = False,
+    overwrite: options.Overwrite = False,
+    as_json: options.TargetJson = False,
 ) -> None:
     """Rewrite the GRU nodes of an ONNX model, and keep its other nodes.
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 
-from onegru.cli.inputs import ActivationStorage, AsJson, AxesOption, WeightStorage, parse_axes, parse_pairs
-from onegru.cli.outputs import named, print_json
+from onegru.cli import options
+from onegru.cli.inputs import parse_axes, parse_pairs
+from onegru.cli.outputs import print_json
 from onegru.cli.screen import CountingBar, ProgressBar, Screen, safe, say
 from onegru.core.errors import SpecError
 from onegru.core.wording import count, duration
@@ -19,116 +19,29 @@ from onegru.core.wording import count, duration
 if TYPE_CHECKING:
     from onegru.scoring.score import Scoring
 
-_UNITS = {
-    "": 1,
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "KIB": 1 << 10,
-    "MIB": 1 << 20,
-    "GIB": 1 << 30,
-}
-
-
-_ModelArgument = Annotated[
-    Path,
-    typer.Argument(metavar="MODEL", help="Model (ONNX, OpenVINO IR), checkpoint or Keras model."),
-]
-_InputsArgument = Annotated[
-    list[str], typer.Argument(metavar="INPUT...", help="Parquet files, folders or patterns.")
-]
-_OutputOption = Annotated[
-    Path,
-    typer.Option("-o", "--out", metavar="FOLDER", parser=named, help="Folder for the results, as Parquet."),
-]
-_ColumnsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-i",
-        "--input",
-        "--column",
-        metavar="NAME=COLUMN",
-        help="Column for an input of the model, such as X=events. Default: the input's name.",
-    ),
-]
-_ResultsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--output",
-        "--result",
-        metavar="NAME[=COLUMN]",
-        help="An output to write, and what to call its column. By default all of a model; of layers Y_h, "
-        "the last state. Layers also have Y, all states, and states, the last ones of all layers.",
-    ),
-]
-_KeepOption = Annotated[
-    str,
-    typer.Option("--keep", metavar="COLUMN,...", help="Columns to copy to the results, such as id,day."),
-]
-_NodesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--node",
-        metavar="NAME",
-        help="GRU to run, if the file has several. Repeat for a stack, lowest layer first.",
-    ),
-]
-_OnErrorOption = Annotated[
-    str,
-    typer.Option(
-        "--on-error",
-        metavar="raise or skip or null",
-        help="What to do with rows that are null, empty, of another width, or hold a NaN: an error, no "
-        "row, or a row without outputs.",
-    ),
-]
-_MemoryOption = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory limit, such as 500MB.")]
-_PadOption = Annotated[
-    bool,
-    typer.Option(
-        "--pad",
-        help="Let rows of different lengths share a batch of a whole model, which must ignore what comes "
-        "after a row's end. Layers always do.",
-    ),
-]
-_BatchOption = Annotated[
-    int | None,
-    typer.Option("--batch", metavar="STEPS", min=1, help="Steps of a batch, including padding."),
-]
-_ThreadsOption = Annotated[
-    int | None,
-    typer.Option("--threads", metavar="N", min=1, help="Number of compute threads. Default: all cores."),
-]
-_RayOption = Annotated[
-    str | None,
-    typer.Option(
-        "--ray",
-        metavar="ADDRESS",
-        help="A Ray cluster to compute on: auto, HOST:PORT, or local for one on this machine's CPUs. "
-        "Then --memory and --threads (1 by default) are those of each worker.",
-    ),
-]
+_UNITS = {"": 1, "B": 1}
+_UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMG", 1)}
+_UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMG", 1)}
 
 
 def score_command(
-    model: _ModelArgument,
-    inputs: _InputsArgument,
-    output: _OutputOption,
-    columns: _ColumnsOption = None,
-    results: _ResultsOption = None,
-    keep: _KeepOption = "",
-    nodes: _NodesOption = None,
-    axes: AxesOption = None,
-    on_error: _OnErrorOption = "raise",
-    weight_storage: WeightStorage = None,
-    activation_storage: ActivationStorage = None,
-    memory: _MemoryOption = "1GiB",
-    pad: _PadOption = False,
-    batch: _BatchOption = None,
-    threads: _ThreadsOption = None,
-    ray: _RayOption = None,
-    as_json: AsJson = False,
+    model: options.ScoreModel,
+    inputs: options.ScoreFiles,
+    output: options.ScoreFolder,
+    columns: options.ScoreColumns = None,
+    results: options.Results = None,
+    keep: options.Keep = "",
+    nodes: options.ScoreNodes = None,
+    axes: options.Axes = None,
+    on_error: options.OnError = "raise",
+    weight_storage: options.WeightStorage = None,
+    activation_storage: options.ActivationStorage = None,
+    memory: options.Memory = "1GiB",
+    pad: options.Pad = False,
+    batch: options.Batch = None,
+    threads: options.ScoreThreads = None,
+    ray: options.Ray = None,
+    as_json: options.Json = False,
 ) -> None:
     """Run a model over the sequences in Parquet files, and write the results as Parquet.
 

@@ -89,6 +89,11 @@ def ruled_table(headings: Iterable[str], figures: Iterable[str]) -> Table:
     return table
 
 
+def fits(console: Console, table: Table) -> bool:
+    """Whether a table needs no more than the width of the console."""
+    return console.measure(table, options=console.options.update(max_width=10_000)).maximum <= console.width
+
+
 class ProgressBar:
     """A progress bar on stderr, shown if the work takes longer than two seconds."""
 

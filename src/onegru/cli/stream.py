@@ -2,92 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from onegru.cli.model_changes import (
-    AnySource,
-    AnyTarget,
-    AsJson,
-    CheckDefaultDim,
-    CheckDims,
-    CheckInputs,
-    NoCheck,
-    Overwrite,
-    Tolerance,
-    check_of,
-    opened,
-    refuse,
-    show_rewriting,
-)
+from onegru.cli import options
+from onegru.cli.model_changes import check_of, opened, refuse, show_rewriting
 from onegru.cli.screen import ProgressBar, Screen, safe, say
 from onegru.core.dtypes import in_groups
 from onegru.core.errors import SpecError
 from onegru.quantization.report import int8_usage
 from onegru.rewriting.make_streaming import make_streaming
 
-_IN_INT8 = "Weights in int8"
-
-
-_TimeOption = Annotated[
-    list[str] | None,
-    typer.Option("--time", metavar="INPUT=AXIS", help="Time axis of an input, if it cannot be inferred."),
-]
-_DelayOption = Annotated[
-    bool, typer.Option("--delay", help="Allow look-ahead: outputs can come some steps later.")
-]
-_QuantizeOption = Annotated[
-    bool,
-    typer.Option(
-        "--quantize", help="Store the weights W and R of GRU nodes as int8.", rich_help_panel=_IN_INT8
-    ),
-]
-_NodesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--node",
-        metavar="NAME",
-        help="GRU to quantize. Repeat for several. Default: all.",
-        rich_help_panel=_IN_INT8,
-    ),
-]
-_GroupSizeOption = Annotated[
-    int | None,
-    typer.Option(
-        "--group-size",
-        metavar="N",
-        help="One scale for every 32, 64 or 128 weights. Needs opset 21.",
-        rich_help_panel=_IN_INT8,
-    ),
-]
-_OpsetOption = Annotated[
-    int | None,
-    typer.Option(
-        "--opset",
-        metavar="N",
-        help="Opset of TARGET, 1 to onnx's newest.",
-        rich_help_panel=_IN_INT8,
-    ),
-]
-
 
 def stream_command(
-    source: AnySource,
-    target: AnyTarget,
-    time: _TimeOption = None,
-    delay: _DelayOption = False,
-    quantize: _QuantizeOption = False,
-    nodes: _NodesOption = None,
-    group_size: _GroupSizeOption = None,
-    opset: _OpsetOption = None,
-    inputs: CheckInputs = None,
-    dims: CheckDims = None,
-    default_dim: CheckDefaultDim = None,
-    tolerance: Tolerance = None,
-    no_check: NoCheck = False,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    source: options.Source,
+    target: options.Target,
+    time: options.Time = None,
+    delay: options.Delay = False,
+    quantize: options.InInt8 = False,
+    nodes: options.StreamNodes = None,
+    group_size: options.StreamGroupSize = None,
+    opset: options.StreamOpset = None,
+    inputs: options.CheckInputs = None,
+    dims: options.CheckDims = None,
+    default_dim: options.CheckDefaultDim = None,
+    tolerance: options.CheckTolerance = None,
+    no_check: options.NoCheck = False,
+    overwrite: options.Overwrite = False,
+    as_json: options.TargetJson = False,
 ) -> None:
     """Make a model stream: its states become inputs and outputs, so that it runs in chunks.
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from onegru.cli.bench import Timing
 from onegru.cli.outputs import print_json
-from onegru.cli.screen import ruled_table, safe, say
+from onegru.cli.screen import fits, ruled_table, safe, say
 from onegru.core.compare import Comparison
 from onegru.core.dtypes import Array
 from onegru.core.wording import count, duration, shape_words
@@ -49,8 +49,7 @@ def show_run(
     table = ruled_table(["", "name", "type", "shape"], ["min", "max", "mean"])
     for row in rows:
         table.add_row(*row)
-    unbounded = console.options.update(width=10_000)
-    if console.measure(table, options=unbounded).maximum > console.width:
+    if not fits(console, table):
         table = _grid(3)
         for kind, name, dtype, shape, least, most, mean in rows:
             figures = f"\n{least} … {most}, mean {mean}" if mean else ""

@@ -5,26 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO
 
 import numpy as np
-import typer
 from rich.console import Console
 
 import onegru
-from onegru.cli.inputs import (
-    ActivationStorage,
-    AsJson,
-    DimOption,
-    DimsOption,
-    InputOption,
-    ModelPath,
-    SeedOption,
-    WeightStorage,
-    explained,
-    gather_inputs,
-    input_files,
-)
+from onegru.cli import options
+from onegru.cli.inputs import explained, gather_inputs, input_files
 from onegru.cli.outputs import check_not_read, check_target, print_json
 from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
 from onegru.core.errors import SpecError
@@ -35,58 +23,26 @@ from onegru.layers.gates import files
 from onegru.layers.gates.pictures import picture
 from onegru.layers.gates.summary import DirectionSummary, largest_differences
 from onegru.models.fusing import fusing_hint
-from onegru.models.model import Model, file_of, graph_in
+from onegru.models.model import Model
 from onegru.system.atomic_write import write_files
 
-_SUFFIXES = (".npz", ".html")
 _MOST_UNITS = 12
 
 
-_NodeOption = Annotated[
-    str | None,
-    typer.Option("--node", metavar="NAME", help="GRU node. Required if the model has several."),
-]
-_RowOption = Annotated[
-    int | None,
-    typer.Option(
-        "--row",
-        metavar="N",
-        min=0,
-        help="Row of the batch. Default: the page shows row 0, and statistics cover all rows.",
-    ),
-]
-_DirectionOption = Annotated[
-    str | None, typer.Option("--direction", help="forward or reverse. Default: all directions.")
-]
-_AgainstOption = Annotated[
-    Path | None,
-    typer.Option("--against", metavar="FILE.npz", help="Trace of another run to compare with."),
-]
-_OutputsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="File to write: .npz with the values, or .html, a page that shows them.",
-    ),
-]
-
-
 def trace_command(
-    model: ModelPath,
-    inputs: InputOption = None,
-    random: SeedOption = None,
-    dims: DimOption = None,
-    default_dim: DimsOption = None,
-    node: _NodeOption = None,
-    row: _RowOption = None,
-    direction: _DirectionOption = None,
-    against: _AgainstOption = None,
-    outputs: _OutputsOption = None,
-    weight_storage: WeightStorage = None,
-    activation_storage: ActivationStorage = None,
-    as_json: AsJson = False,
+    model: options.Model,
+    inputs: options.Inputs = None,
+    random: options.Seed = None,
+    dims: options.Dims = None,
+    default_dim: options.DefaultDim = None,
+    node: options.TraceNode = None,
+    row: options.Row = None,
+    direction: options.Direction = None,
+    against: options.OtherTrace = None,
+    outputs: options.TraceOutputs = None,
+    weight_storage: options.WeightStorage = None,
+    activation_storage: options.ActivationStorage = None,
+    as_json: options.Json = False,
 ) -> None:
     """Compute the gates z, r, n and the state h of a GRU node at each step.
 
@@ -98,16 +54,19 @@ def trace_command(
         other = None if against is None else onegru.reports.GateTrace.load(against)
     name = _node(loaded, node)
     for path in targets:
-        check_not_read(f"-o {path}", path, file_of(loaded), inputs=input_files(inputs or [], loaded))
+        check_not_read(f"-o {path}", path, loaded.graph.file, inputs=input_files(inputs or [], loaded))
     values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
-    for name_of_state in initial_states(graph_in(loaded)).intersection(random_names):
+    for name_of_state in initial_states(loaded.graph).intersection(random_names):
         values[name_of_state] = np.tanh(values[name_of_state])  # as states are, or the scale of h is off
     with explained(loaded, random_names), ProgressBar(f"running {model.name}"):
         trace = loaded.trace(values, name)
     found = [item for item in trace.summary(row) if direction in (None, item.direction)]
     if direction is not None:
         trace.direction_index(direction)
-    differences = None if other is None else largest_differences(trace, row or 0, other)
+    differences: dict[str, dict[str, float]] = {}
+    if other is not None:
+        largest = zip(trace.directions, largest_differences(trace, row or 0, other), strict=True)
+        differences = {way: gates for way, gates in largest if direction in (None, way)}
     their_row = (row or 0) if other is not None and len(other.lengths) > 1 else 0
     with ProgressBar("drawing"):
         write_files([(path, _writer(path, trace, row or 0, direction, other)) for path in targets])
@@ -116,14 +75,9 @@ def trace_command(
         return
     console = Screen()
     _show(console, trace, found, row)
-    if differences is not None:
-        for way, largest in zip(trace.directions, differences, strict=True):
-            if direction in (None, way):
-                words = ", ".join(f"{gate} {number:.3g}" for gate, number in largest.items())
-                say(
-                    console,
-                    f"against {safe(str(against))}, row {their_row}, {way}: largest difference {words}",
-                )
+    for way, gates in differences.items():
+        words = ", ".join(f"{gate} {number:.3g}" for gate, number in gates.items())
+        say(console, f"against {safe(str(against))}, row {their_row}, {way}: largest difference {words}")
     say(console, *(f"wrote {safe(str(path))}" for path in targets))
 
 
@@ -132,9 +86,7 @@ def _check_targets(texts: Sequence[str], against: Path | None) -> list[Path]:
     targets: list[Path] = []
     for text in texts:
         path = Path(text)
-        if path.suffix.lower() not in _SUFFIXES:
-            raise SpecError(f"-o {text}: must end in .npz or .html")
-        check_target(f"-o {text}", path, [*targets, *filter(None, [against])])
+        check_target(f"-o {text}", path, [".npz", ".html"], [*targets, *filter(None, [against])])
         targets.append(path)
     return targets
 
@@ -173,7 +125,7 @@ def _print(
     row: int | None,
     against: Path | None,
     their_row: int,
-    differences: Sequence[dict[str, float]] | None,
+    differences: dict[str, dict[str, float]],
 ) -> None:
     document = {
         "model": model.path,
@@ -183,15 +135,10 @@ def _print(
         "lengths": trace.lengths,
         "row": row,
         "directions": [dataclasses.asdict(item) for item in found],
-        "against": None,
+        "against": None
+        if against is None
+        else {"file": str(against), "row": their_row, "largest_difference": differences},
     }
-    if differences is not None:
-        largest = {
-            way: item
-            for way, item in zip(trace.directions, differences, strict=True)
-            if way in {summary.direction for summary in found}
-        }
-        document["against"] = {"file": str(against), "row": their_row, "largest_difference": largest}
     print_json(document)
 
 

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
 
 import onegru
-from onegru.cli.inputs import (
-    LONGEST,
-    AsJson,
-    DimOption,
-    DimsOption,
-    InputOption,
-    ModelPath,
-    explained,
-    gather_inputs,
-)
+from onegru.cli import options
+from onegru.cli.inputs import explained, gather_inputs
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ProgressBar, Screen, safe, say
 from onegru.cli.tables import Run, show_comparisons
 from onegru.core.compare import compared_words, merged
 from onegru.core.wording import count
-from onegru.peers.registry import PRECISIONS, RUNTIMES
 from onegru.verification.results import (
     Fault,
     LayerResult,
@@ -34,77 +24,20 @@ from onegru.verification.results import (
     Verification,
 )
 
-_RandomOption = Annotated[
-    int,
-    typer.Option(
-        "--random", metavar="SEED", min=0, help="Seed for random values of the inputs that are not given."
-    ),
-]
-_AgainstOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--against",
-        metavar="REFERENCE",
-        help="Model (.onnx, .xml) or checkpoint (.pt, .safetensors) to compare with.",
-    ),
-]
-_NodesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--node",
-        metavar="NAME",
-        help="GRU of REFERENCE to compare with. Repeat for several, in the model's order.",
-    ),
-]
-_ToleranceOption = Annotated[
-    float | None,
-    typer.Option(
-        "--tolerance",
-        metavar="X",
-        min=0.0,
-        help="The most that an element of an output may be off, relative to max(1, its absolute value). "
-        "By default 1e-5 for float32, 1e-12 for float64, 0.01 for float16 and 0.05 for bfloat16, or more "
-        "where the model enlarges a rounding of its inputs to more.",
-    ),
-]
-_TimeoutOption = Annotated[
-    float,
-    typer.Option(
-        "--timeout", metavar="SECONDS", min=1.0, max=LONGEST, help="Time limit for a runtime, in seconds."
-    ),
-]
-_RuntimesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--runtime",
-        metavar="NAME",
-        help=f"Runtime to compare: {', '.join(item.name for item in RUNTIMES)}; repeat "
-        "for several. Default: every one that is installed and reads such files.",
-    ),
-]
-_PrecisionOption = Annotated[
-    str,
-    typer.Option(
-        "--precision",
-        metavar=" or ".join(PRECISIONS),
-        help="Inference precision of OpenVINO: f32, or default, which is bfloat16 on some processors.",
-    ),
-]
-
 
 def verify_command(
-    model: ModelPath,
-    inputs: InputOption = None,
-    random: _RandomOption = 0,
-    dims: DimOption = None,
-    default_dim: DimsOption = None,
-    against: _AgainstOption = None,
-    nodes: _NodesOption = None,
-    tolerance: _ToleranceOption = None,
-    timeout: _TimeoutOption = 60.0,
-    runtimes: _RuntimesOption = None,
-    precision: _PrecisionOption = "f32",
-    as_json: AsJson = False,
+    model: options.Model,
+    inputs: options.Inputs = None,
+    random: options.VerifySeed = 0,
+    dims: options.Dims = None,
+    default_dim: options.DefaultDim = None,
+    against: options.Reference = None,
+    nodes: options.ReferenceNodes = None,
+    tolerance: options.VerifyTolerance = None,
+    timeout: options.VerifyTimeout = 60.0,
+    runtimes: options.VerifyRuntimes = None,
+    precision: options.VerifyPrecision = "f32",
+    as_json: options.Json = False,
 ) -> None:
     """Run a model in onegru and in every installed runtime, and report where they differ.
 

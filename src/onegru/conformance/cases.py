@@ -14,15 +14,16 @@ Quantized cases are separate, because they test how weights and inputs reach the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import product
+from pathlib import Path
 
 from onegru.conformance.attributes import lacks_parameters
 from onegru.conformance.case import Case
-from onegru.conformance.covering import pairwise
-from onegru.conformance.factors import APART, AT_THRESHOLD, POSITIONS, companions, factors_of
+from onegru.conformance.factors import AT_THRESHOLD, POSITIONS, companions, factors_of
 from onegru.core.activations import ACTIVATIONS
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
@@ -108,8 +109,9 @@ _QUANTIZED: tuple[tuple[int, Mapping[str, str]], ...] = (
     ),
 )
 
-# Levels that covering arrays leave out: a runtime that ends its process on them would do nothing else.
-_NOT_COVERED = frozenset({"0", "1000"})
+#: Covering arrays, by operator: the levels of each factor, and rows of their places as hexadecimal digits.
+#: `tests.conformance.covering` writes them.
+COVERING = Path(__file__).parent / "covering.json"
 
 Choices = Mapping[str, str]
 
@@ -206,16 +208,15 @@ def _choices(operator: Operator) -> Iterator[Choices]:
             for name, text in block.items()
         }
         yield from (dict(zip(levels, row, strict=True)) for row in product(*levels.values()))
-    covered = {
-        name: [
-            level
-            for level in factor.levels
-            if level != AT_THRESHOLD and (level not in _NOT_COVERED or name not in APART)
-        ]
-        for name, factor in factors.items()
-        if name != "values"
-    }
-    yield from pairwise(covered, lambda row: may_be(operator, row))
+    yield from _covering(operator)
+
+
+def _covering(operator: Operator) -> Iterator[Choices]:
+    """Rows in which every two levels of two factors occur that may go together."""
+    stored = json.loads(COVERING.read_text(encoding="utf-8"))[str(operator)]
+    for row in stored["rows"]:
+        pairs = zip(stored["levels"].items(), row, strict=True)
+        yield {name: levels[int(digit, 16)] for (name, levels), digit in pairs}
 
 
 def _activations(operator: Operator) -> Iterator[Choices]:

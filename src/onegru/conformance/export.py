@@ -55,7 +55,7 @@ def export_cases(
             for done, case in enumerate(cases, 1):
                 place = _place(case)
                 _write_case(unfinished / place, case)
-                entries.append({"folder": place, **_summary(case)})
+                entries.append({"folder": place, **summary(case)})
                 if progress is not None:
                     progress(done, len(cases))
             index = {"kit": "onegru", "version": version(), "cases": entries}
@@ -82,7 +82,7 @@ def _place(case: Case) -> str:
 
 def _write_case(folder: Path, case: Case) -> None:
     files = dict(case_files(case))
-    files["case.json"] = _json(_summary(case) | _details(case))
+    files["case.json"] = _json(summary(case) | _details(case))
     files["expected.npz"] = _npz(case.expected)
     files["tolerance.npz"] = _npz(case.tolerance)
     if kind_of_case(case) == ONNX:
@@ -115,7 +115,8 @@ def _one_tolerance(case: Case, rounded: Mapping[str, Array]) -> float:
     return most
 
 
-def _summary(case: Case) -> dict[str, Any]:
+def summary(case: Case) -> dict[str, Any]:
+    """What a case is about, for lists of cases."""
     return {
         "name": case.name,
         "operator": str(case.operator),

@@ -191,45 +191,46 @@ _HIDDEN_SIZE = Factor(
 )
 
 
-def _later_attributes(operator: Operator) -> list[Factor]:
-    """Attributes that not every version of ONNX's GRU has."""
-    found: list[Factor] = []
-    if "linear_before_reset" in operator.attributes:
-        levels = {
+# Attributes that not every version of ONNX's GRU has.
+_LATER_ATTRIBUTES = (
+    Factor(
+        "linear_before_reset",
+        "Attribute linear_before_reset, sentence 1; Equations, both lines of ht",
+        {
             "none": _USUAL,
             "0": "0 is the default: the reset gate acts before the recurrent product.",
             "1": "The reset gate acts after the recurrent product and its bias.",
             "2": "Everything but 0 means after.",
-        }
-        found.append(
-            Factor(
-                "linear_before_reset",
-                "Attribute linear_before_reset, sentence 1; Equations, both lines of ht",
-                levels,
-            )
-        )
-    if "layout" in operator.attributes:
-        levels = {
+        },
+    ),
+    Factor(
+        "layout",
+        "Attribute layout, sentences 2 and 3",
+        {
             "none": _USUAL,
             "0": "0 is the default: time first.",
             "1": "Batch first in X, initial_h, Y and Y_h; weights and lengths are as ever.",
-        }
-        found.append(Factor("layout", "Attribute layout, sentences 2 and 3", levels))
-    if "output_sequence" in operator.attributes:
-        levels = {
+        },
+    ),
+    Factor(
+        "output_sequence",
+        "Attribute output_sequence, sentence 1",
+        {
             "none": _USUAL,
             "0": "Y is computed if the node names it, regardless of output_sequence.",
             "1": "Y is computed.",
-        }
-        found.append(Factor("output_sequence", "Attribute output_sequence, sentence 1", levels))
-    if "attention" in operator.attributes:
-        levels = {
+        },
+    ),
+    Factor(
+        "attention",
+        "onegru's own; equation 16 of the paper on DIEN",
+        {
             "none": _USUAL,
             "openvino": "openvino is the default: (1 - a)·z is the update gate.",
             "dien": "1 - a·(1 - z) is the update gate.",
-        }
-        found.append(Factor("attention", "onegru's own; equation 16 of the paper on DIEN", levels))
-    return found
+        },
+    ),
+)
 
 
 def _onnx(operator: Operator) -> list[Factor]:
@@ -260,7 +261,7 @@ def _onnx(operator: Operator) -> list[Factor]:
             else {"Y, Y_h": _USUAL, "Y_h": "Y may be left out."},
         ),
     ]
-    found += _later_attributes(operator)
+    found += [factor for factor in _LATER_ATTRIBUTES if factor.name in operator.attributes]
     section = "Activation functions, its line; Equations, lines zt, rt and ht"
     found += [_activation(name, section, tuple(ACTIVATIONS)) for name in POSITIONS]
     return [
@@ -299,9 +300,7 @@ def _openvino(operator: Operator) -> list[Factor]:
         levels = {name: words for name, words in _DIRECTIONS.items() if name in choices}
         found.append(Factor("direction", "Attribute direction", {"none": _USUAL, **levels}))
     if takes_time:
-        found.append(
-            Factor("sequence_lengths", "Input sequence_lengths", {"full": _USUAL, **_without_full()})
-        )
+        found.append(Factor("sequence_lengths", "Input sequence_lengths", {**_LENGTHS, "full": _USUAL}))
         found.append(
             Factor(
                 "type of lengths",
@@ -314,7 +313,8 @@ def _openvino(operator: Operator) -> list[Factor]:
         found.append(_BIAS)
     clip = operator.attributes["clip"].choices
     levels = {"none": _USUAL, "0": "A clip of 0, as some files have it, means no clip."}
-    found.append(Factor("clip", "Attribute clip", levels | ({} if clip else _clip_words())))
+    levels |= {} if clip else {name: _CLIP[name] for name in ("reached", "unreached")}
+    found.append(Factor("clip", "Attribute clip", levels))
     if operator.attributes["linear_before_reset"].choices is None:
         levels = {
             "none": _USUAL,
@@ -343,14 +343,6 @@ def _openvino(operator: Operator) -> list[Factor]:
         )
     )
     return [*found, _WEIGHTS, _SHAPES, *_sizes("TBIH" if takes_time else "BIH"), _VALUES]
-
-
-def _without_full() -> dict[str, str]:
-    return {name: words for name, words in _LENGTHS.items() if name != "full"}
-
-
-def _clip_words() -> dict[str, str]:
-    return {name: words for name, words in _CLIP.items() if name not in ("none", AT_THRESHOLD)}
 
 
 def _only(factor: Factor, levels: tuple[str, ...]) -> Factor:

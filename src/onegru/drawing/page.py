@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,7 @@ def page(picture: Picture) -> str:
 
 
 def _view(view: View, stride: int) -> dict[str, Any]:
-    panels = [
-        {name: getattr(panel, name) for name in ("key", "title", "words", "low", "high", "kind", "apart")}
-        for panel in view.panels
-    ]
+    panels = [asdict(panel) for panel in view.panels]
     runs = [
         {
             "label": run.label,

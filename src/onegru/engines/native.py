@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import numbers
 import os
 import re
 import sys
@@ -14,7 +13,7 @@ import numpy as np
 
 from onegru import _native
 from onegru.core.activations import ACTIVATIONS
-from onegru.core.arguments import shown
+from onegru.core.arguments import integer
 from onegru.core.dtypes import ELEMENT_TYPES, Array, contiguous, group_size, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.machine import usable_cores
@@ -106,11 +105,7 @@ def set_num_threads(n: int | None) -> None:
         SpecError: n is not such a number.
     """
     _honour_environment()
-    if n is not None and (
-        isinstance(n, bool) or not isinstance(n, numbers.Integral) or not 1 <= n <= MOST_THREADS
-    ):
-        raise SpecError.of("n", f"{shown(n)}; must be 1…{MOST_THREADS}, or None")
-    _set(int(n or 0))
+    _set(0 if n is None else integer("n", n, 1, MOST_THREADS))
 
 
 def get_num_threads() -> int:

@@ -122,6 +122,16 @@ class GruStep(Step):
         """Return the input or output with this role, as in `ports`; None if the operator has none."""
         return next((port for port in self.ports if port.role == role), None)
 
+    def value(self, role: Role) -> str:
+        """Return the value of the input or output with this role; empty if the node has none."""
+        port = self.port(role)
+        return "" if port is None else {**self.inputs, **self.outputs}.get(port.name, "")
+
+    def axis(self, role: Role, letter: str) -> int:
+        """Return the place of an axis, such as "T", in an input or output; -1 if there is none."""
+        port = self.port(role)
+        return -1 if port is None else port.axes.find(letter)
+
     @property
     def reads(self) -> Collection[str]:
         """The input values."""
@@ -271,7 +281,7 @@ def initial_states(graph: Graph) -> frozenset[str]:
     """Return the names of inputs that are used only as initial states of GRU nodes."""
     reads = Counter(value for step in graph.steps or graph.grus for value in step.reads)
     reads.update(info.value for info in graph.outputs)
-    states = Counter(gru_value(gru, "initial_h") for gru in graph.grus)
+    states = Counter(gru.value("initial_h") for gru in graph.grus)
     return frozenset(info.name for info in graph.inputs if 0 < reads[info.value] == states[info.value])
 
 
@@ -283,11 +293,5 @@ def kept_states(graph: Graph) -> str:
 def batch_axes(graph: Graph) -> dict[str, int]:
     """Return the batch axis of each input that is the initial state of a GRU node, by input name."""
     names = {info.value: info.name for info in graph.inputs}
-    states = ((names.get(gru_value(gru, "initial_h")), gru.port("initial_h")) for gru in graph.grus)
-    return {name: port.axes.index("B") for name, port in states if name is not None and port is not None}
-
-
-def gru_value(gru: GruStep, role: Role) -> str:
-    """Return the value of a GRU node's input or output with this role; empty if it has none."""
-    port = gru.port(role)
-    return "" if port is None else {**gru.inputs, **gru.outputs}.get(port.name, "")
+    states = {names.get(gru.value("initial_h")): gru.axis("initial_h", "B") for gru in graph.grus}
+    return {name: axis for name, axis in states.items() if name is not None}

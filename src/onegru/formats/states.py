@@ -19,7 +19,7 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.nonempty import unguarded
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Elements, LargeResultError, UnknownOpError, evaluate, movers
-from onegru.formats.graph import GruStep, TensorInfo, gru_value
+from onegru.formats.graph import GruStep, TensorInfo
 
 _MOVES = movers(Elements.KEPT | Elements.PERMUTED, casts=True)
 _CUTS, _JOINS = movers(Elements.CUT), movers(Elements.JOINED)
@@ -44,13 +44,13 @@ def find_states(
     state that two GRUs start from, and what is not certain, is left out.
     """
     each = list(grus)
-    counts = Counter(gru_value(gru, "initial_h") for gru in each)
+    counts = Counter(gru.value("initial_h") for gru in each)
     starts = {
         name(start): name(end)
         for gru in each
         if gru.attributes.get("direction", "forward") in ("forward", "foward")
-        and (start := gru_value(gru, "initial_h"))
-        and (end := gru_value(gru, "Y_h"))
+        and (start := gru.value("initial_h"))
+        and (end := gru.value("Y_h"))
         and counts[start] == 1
     }
     if not starts:

@@ -23,6 +23,9 @@ _FORMS: Mapping[Form, Framework] = {"linen": FLAX_LINEN, "nnx": FLAX_NNX}
 # Depth limit for mappings of parameters, which can contain themselves. No model nests them deeper.
 _DEPTH = 32
 
+# The directions of a cell. A bidirectional layer is two cells.
+_WAYS = ("forward", "reverse")
+
 # Names of parts that only other cells have, and the kind of cell.
 _OTHERS = {"ii": "an LSTM", "if": "an LSTM or a minimal gated unit", "i": "a plain recurrent cell"}
 
@@ -59,10 +62,7 @@ def from_flax(
         SpecError: there is no GRUCell; there are several and `prefix` names none of them (the message lists
             them); parameters are missing or do not fit; or onegru does not have the cell's functions.
     """
-    if not isinstance(direction, str) or direction not in ("forward", "reverse"):
-        raise SpecError.of(
-            "direction", f"{shown(direction)}; must be 'forward' or 'reverse'; for both, pass backward"
-        )
+    choice("direction", direction, _WAYS)
     if backward is not None and direction != "forward":
         raise SpecError.of("direction", f"{direction!r}; must be 'forward' when backward is given")
     names = {"gate_fn": gate_fn, "activation_fn": activation_fn}
@@ -278,12 +278,7 @@ def to_flax(layer: GRU, *, form: str = "linen", direction: str | None = None) ->
     spec = layer.spec
     index = 0
     if spec.direction == "bidirectional":
-        if not isinstance(direction, str) or direction not in ("forward", "reverse"):
-            raise SpecError.of(
-                "direction",
-                f"{shown(direction)}; must be 'forward' or 'reverse': a Flax GRUCell has one direction",
-            )
-        index = ("forward", "reverse").index(direction)
+        index = _WAYS.index(choice("direction", direction, _WAYS))
     elif direction is not None and (not isinstance(direction, str) or direction != spec.direction):
         raise SpecError.of(
             "direction", f"{shown(direction)}; must be {spec.direction!r} (the layer's direction) or None"

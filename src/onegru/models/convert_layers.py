@@ -28,7 +28,6 @@ from onegru.formats.opened import Kind, open_layers
 from onegru.formats.save import save_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
-from onegru.models.gru_node import step_of
 from onegru.models.load import load
 from onegru.models.load_layers import load_layers
 from onegru.models.model import Model
@@ -105,8 +104,8 @@ def _slots(model: Model) -> dict[str, tuple[_Slot, str]]:
     """Return the role, layer index and axes of each input and output of a written model."""
     by_value: dict[str, tuple[_Slot, str]] = {}
     for index, gru in enumerate(model.gru_nodes):
-        names = {**step_of(gru).inputs, **step_of(gru).outputs}
-        for port in step_of(gru).ports:
+        names = {**gru.step.inputs, **gru.step.outputs}
+        for port in gru.step.ports:
             if port.role in CANONICAL_AXES and port.name in names:
                 place = index if port.role in ("initial_h", "Y_h") else 0  # others exist only once
                 by_value.setdefault(names[port.name], ((port.role, place), port.axes))

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from onegru.core.errors import BROKEN, FormatError, OneGRUError, needs_extra
 from onegru.core.wording import count
@@ -34,17 +34,22 @@ _PRODUCTS |= {"MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", 
 _PRODUCTS |= {"MatMulNBits", "MatMulBnb4"}
 
 
-@dataclass(frozen=True, slots=True)
-class Decomposed:
-    """What a search through an ONNX model found."""
+ModelT = TypeVar("ModelT")
 
-    model: ModelProto  # the model, with a GRU node for each recurrence in `fused`
+
+@dataclass(frozen=True, slots=True)
+class Decomposed(Generic[ModelT]):
+    """What a search through a model found."""
+
+    model: ModelT  # an ONNX model or an IR, with a GRU node for each recurrence in `fused`
     fused: tuple[Fused, ...]  # the recurrences that were replaced
     near_misses: tuple[NearMiss, ...]  # those that were not fused
     nodes: tuple[int, int]  # how many nodes the model had, those in bodies included, and how many it has now
 
 
-def replace_decomposed(source: Source, model: ModelProto, progress: Progress | None = None) -> Decomposed:
+def replace_decomposed(
+    source: Source, model: ModelProto, progress: Progress | None = None
+) -> Decomposed[ModelProto]:
     """Replace the decomposed GRUs of a model, which this may change."""
     from onegru.formats.onnx.functions.augru import add_augru_functions
     from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
@@ -83,17 +88,9 @@ def replace_decomposed(source: Source, model: ModelProto, progress: Progress | N
     return Decomposed(model, tuple(search.fused), tuple(search.near_misses), (before, size(model)))
 
 
-@dataclass(frozen=True, slots=True)
-class DecomposedIr:
-    """What a search through an IR found."""
-
-    document: IrDocument  # the IR, changed
-    fused: tuple[Fused, ...]  # as of `Decomposed`
-    near_misses: tuple[NearMiss, ...]
-    nodes: tuple[int, int]
-
-
-def find_in_ir(file: Opened, progress: Progress | None = None, *, only_layers: bool = False) -> DecomposedIr:
+def find_in_ir(
+    file: Opened, progress: Progress | None = None, *, only_layers: bool = False
+) -> Decomposed[IrDocument]:
     """The decomposed GRUs of an IR that has been read, with layers for them."""
     from onegru.formats.openvino.document import IrDocument
     from onegru.formats.openvino.states import ir_of
@@ -104,9 +101,8 @@ def find_in_ir(file: Opened, progress: Progress | None = None, *, only_layers: b
     before = _layer_count(root)
     weights, search = fuse_ir(file.path, root, file.weights, progress, only_layers=only_layers)
     nodes = before, _layer_count(root)
-    return DecomposedIr(
-        IrDocument(root, lambda: weights), tuple(search.fused), tuple(search.near_misses), nodes
-    )
+    document = IrDocument(root, lambda: weights)
+    return Decomposed(document, tuple(search.fused), tuple(search.near_misses), nodes)
 
 
 def _layer_count(root: ET.Element) -> int:
@@ -115,7 +111,7 @@ def _layer_count(root: ET.Element) -> int:
     return sum(layer.get("type") not in ("Const", "Parameter", "Result") for layer in layers)
 
 
-def find_in_file(file: Opened) -> Decomposed | DecomposedIr:
+def find_in_file(file: Opened) -> Decomposed[ModelProto] | Decomposed[IrDocument]:
     """The decomposed GRUs of a model that has been read."""
     if file.kind is Kind.OPENVINO:
         return find_in_ir(file)
@@ -136,7 +132,7 @@ def fusing_hint(path: str | os.PathLike[str]) -> str:
     return ""
 
 
-def tflite_graph(file: Opened) -> tuple[Graph, Decomposed]:
+def tflite_graph(file: Opened) -> tuple[Graph, Decomposed[ModelProto]]:
     """The graph of a TensorFlow Lite model with GRU nodes for its decomposed GRUs; for `Opened.once`."""
     model, _ = file.once(tflite_model)
     from onegru.formats.onnx.parse import parse_onnx
@@ -154,7 +150,7 @@ def fused_graph(file: Opened) -> Graph:
 
         graph = read_ir(file)  # first, because it rejects malicious files
         found = find_in_ir(file)
-        return replace(found.document.graph(file.path), file=file) if found.fused else graph
+        return replace(found.model.graph(file.path), file=file) if found.fused else graph
     with needs_extra("onnx", "onnx", str(file)):
         from onegru.formats.onnx.parse import read_onnx
         from onegru.formats.onnx.validate import Source, model_of
@@ -166,7 +162,7 @@ def with_sequences(file: Opened, graph: Graph) -> Graph:
     """The graph of an IR with a sequence for each loop that only runs a cell."""
     try:
         found = find_in_ir(file, only_layers=True)
-        return replace(found.document.graph(file.path), file=file) if found.fused else graph
+        return replace(found.model.graph(file.path), file=file) if found.fused else graph
     except FormatError:  # `read_ir` accepts it, so the graph stays unchanged
         return graph
 

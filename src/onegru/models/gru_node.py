@@ -34,29 +34,29 @@ class GruNode:
     def __init__(
         self, node: GruStep, place: str, options: EngineOptions, later: Callable[[], object] | None = None
     ) -> None:
-        self._step = node
+        self.step = node
         self._packed: PackedLayer | None = None  # if the weights are constants
         self._has_own_state = False
         self._later = later
         self._place = place
         self._options = options
-        self._is_fixed = False  # whether every run uses these weights
+        self.is_fixed = False  # whether every run uses these weights
         self._cache = LayerCache()  # for computed weights
 
     @property
     def name(self) -> str:
         """Node name."""
-        return self._step.name
+        return self.step.name
 
     @property
     def operator(self) -> str:
         """Operator and version, such as "GRU-14"."""
-        return str(self._step.operator)
+        return str(self.step.operator)
 
     @property
     def bodies(self) -> tuple[str, ...]:
         """The bodies of other nodes that it lies in, the outermost first."""
-        return self._step.bodies
+        return self.step.bodies
 
     @property
     def layer(self) -> GRU | None:
@@ -87,11 +87,6 @@ class GruNode:
         own = "" if self.layer is None else self.layer._repr_html_()
         return card(f"GRU node · {self.name}", facts) + own
 
-    @property
-    def _has_fixed_layer(self) -> bool:
-        """Whether every run uses the weights of the layer."""
-        return self.layer is not None and self._is_fixed
-
     def _prepare_now(self) -> None:
         """Create the layer of a node that another runtime runs, at its first access."""
         later, self._later = self._later, None
@@ -102,9 +97,8 @@ class GruNode:
         self, constants: Mapping[str, object], defaults: Container[str], shared: dict[object, GruNode]
     ) -> None:
         """Make the layer before any run, if its weights are constants."""
-        node = self._step
-        port = node.operator.input("initial_h")
-        state = constants.get(node.inputs.get(port.name, "")) if port is not None else None
+        node = self.step
+        state = constants.get(node.value("initial_h"))
         self._later = None
         self._has_own_state = state is not None and bool(np.asarray(state).any())
         if any(name in node.inputs and node.inputs[name] not in constants for name in WEIGHTS):
@@ -115,33 +109,17 @@ class GruNode:
         key = (options, str(node.operator), repr(sorted(node.attributes.items())), *map(id, weights))
         twin = shared.setdefault(key, self)
         self._packed = self._make(weights) if twin is self else twin._packed
-        self._is_fixed = not any(node.inputs.get(name) in defaults for name in WEIGHTS)
+        self.is_fixed = not any(node.inputs.get(name) in defaults for name in WEIGHTS)
 
     def __getstate__(self) -> Any:
         return state_of(self, _later=None, _cache=LayerCache())
 
-    def _runner(self) -> Runner:
-        """Return the function that runs the node, on the fast path if possible."""
-        node, fixed = self._step, WEIGHTS if self._is_fixed else ()
-        reads = {value for name, value in node.inputs.items() if name not in fixed}
-        packed = self._packed
-        if packed is None:
-            return Runner(reads, self._run)
-        fast = _fast_run(node, packed.layer, self._run)
-        if self._is_fixed:
-            return Runner(reads, fast)
-
-        def run(values: dict[str, Any]) -> None:
-            (fast if self._uses(packed, values) else self._run)(values)
-
-        return Runner(reads, run)
-
     def _uses(self, packed: PackedLayer, values: Mapping[str, object]) -> bool:
         """Whether a run uses the weights of the layer."""
-        return self._is_fixed or all(map(is_, self._weights_in(values), packed.weights))
+        return self.is_fixed or all(map(is_, self._weights_in(values), packed.weights))
 
     def _run(self, values: dict[str, Any]) -> None:
-        node = self._step
+        node = self.step
         packed = self._packed
         if packed is None or not self._uses(packed, values):
             packed = self._cache.find(self._weights_in(values), self._place, self._make)
@@ -154,7 +132,7 @@ class GruNode:
 
     def _add_state(self, given: dict[str, Any], layer: GRU) -> None:
         """Use zeros for an omitted initial state."""
-        ports = {port.role: port for port in self._step.ports}
+        ports = {port.role: port for port in self.step.ports}
         state = ports["initial_h"]
         if state.name in given and given[state.name] is None:
             spec, axes = layer.spec, ports["X"].axes
@@ -163,52 +141,12 @@ class GruNode:
             if len(shape) == len(axes):  # otherwise X is rejected later
                 given[state.name] = np.zeros([sizes[axis] for axis in state.axes], numpy_dtype(spec.dtype))
 
-    def _trace(self, runs: Sequence[Mapping[str, Array]], source: str) -> GateTrace:
-        """The gates of the node, as the model runs it."""
-        from onegru.layers.gates.data import join_runs
-
-        if not runs:
-            raise SpecError.of("node", f"{self.name!r} did not run on these inputs; must be a node that runs")
-        return join_runs([self._trace_once(arrays, source) for arrays in runs])
-
-    def _trace_once(self, arrays: Mapping[str, Array], source: str) -> GateTrace:
-        self._prepare_now()
-        packed = self._packed
-        if packed is None or not self._is_fixed:
-            packed = self._make(tuple(arrays.get(name) for name in WEIGHTS))
-        given = {name: arrays.get(name) for name in self._step.inputs if name not in WEIGHTS}
-        self._add_state(given, packed.layer)
-        from onegru.layers.gates.data import gates_of
-        from onegru.layers.gates.trace import GateTrace
-
-        with prefixed_errors(self._place):
-            return gates_of(
-                GateTrace, packed.layer, _optional_lengths(packed.ports), given, self.name, source
-            )
-
-    def _repeat(self, layer: GRU, arrays: Mapping[str, Array]) -> Callable[[], dict[str, Array]]:
-        """Return a function that runs another layer of the node's shapes, in any layout."""
-        assert self._packed is not None
-        ports = self._packed.ports
-        given = {name: arrays.get(name) for name in self._step.inputs if name not in WEIGHTS}
-        self._add_state(given, layer)
-        inputs, _ = bind(layer.spec, _optional_lengths(ports), given)
-        names = {"A": "attention"}
-        arguments: dict[str, Any] = {names.get(role, role): array for role, array in inputs.items()}
-        wanted = [port.role for port in ports if port.name in self._step.outputs]
-
-        def run() -> dict[str, Array]:
-            Y, Y_h = layer(**arguments, layout=0)
-            return {role: array for role, array in (("Y", Y), ("Y_h", Y_h)) if role in wanted}
-
-        return run
-
     def _weights_in(self, values: Mapping[str, Any]) -> Weights:
-        inputs = self._step.inputs
+        inputs = self.step.inputs
         return tuple(values[inputs[name]] if name in inputs else None for name in WEIGHTS)
 
     def _make(self, weights: Weights) -> PackedLayer:
-        step, options = self._step, self._options.for_node(self.name)
+        step, options = self.step, self._options.for_node(self.name)
         with prefixed_errors(self._place):
             return pack(step.operator, step.attributes, weights, options, self._place)
 
@@ -226,7 +164,7 @@ def prepare_nodes(nodes: Iterable[GruNode], constants: Mapping[str, object], gra
         sizes = (
             {} if spec is None else {"D": spec.num_directions, "H": spec.hidden_size, "I": spec.input_size}
         )
-        check_stated(node._step, constants, graph, sizes)
+        check_stated(node.step, constants, graph, sizes)
 
 
 def check_stated(
@@ -317,24 +255,44 @@ def _fast_run(
 # Internal functions for other modules of the package.
 
 
-def step_of(node: GruNode) -> GruStep:
-    """Return the node in its graph."""
-    return node._step
-
-
 def runner_of(node: GruNode) -> Runner:
     """Return the function that runs the node, on the fast path if possible."""
-    return node._runner()
+    step, fixed = node.step, WEIGHTS if node.is_fixed else ()
+    reads = {value for name, value in step.inputs.items() if name not in fixed}
+    packed = node._packed
+    if packed is None:
+        return Runner(reads, node._run)
+    fast = _fast_run(step, packed.layer, node._run)
+    if node.is_fixed:
+        return Runner(reads, fast)
 
+    def run(values: dict[str, Any]) -> None:
+        (fast if node._uses(packed, values) else node._run)(values)
 
-def has_fixed_layer(node: GruNode) -> bool:
-    """Whether the layer is the same in every run."""
-    return node._has_fixed_layer
+    return Runner(reads, run)
 
 
 def trace_node(node: GruNode, runs: Sequence[Mapping[str, Array]], source: str) -> GateTrace:
-    """Return the gates of the node in these runs."""
-    return node._trace(runs, source)
+    """The gates of the node, as the model runs it."""
+    from onegru.layers.gates.data import join_runs
+
+    if not runs:
+        raise SpecError.of("node", f"{node.name!r} did not run on these inputs; must be a node that runs")
+    return join_runs([_trace_once(node, arrays, source) for arrays in runs])
+
+
+def _trace_once(node: GruNode, arrays: Mapping[str, Array], source: str) -> GateTrace:
+    node._prepare_now()
+    packed = node._packed
+    if packed is None or not node.is_fixed:
+        packed = node._make(tuple(arrays.get(name) for name in WEIGHTS))
+    given = {name: arrays.get(name) for name in node.step.inputs if name not in WEIGHTS}
+    node._add_state(given, packed.layer)
+    from onegru.layers.gates.data import gates_of
+    from onegru.layers.gates.trace import GateTrace
+
+    with prefixed_errors(node._place):
+        return gates_of(GateTrace, packed.layer, _optional_lengths(packed.ports), given, node.name, source)
 
 
 def ports_for(node: GruStep, ports: Sequence[Port]) -> Sequence[Port]:
@@ -348,5 +306,18 @@ def _optional_lengths(ports: Sequence[Port]) -> list[Port]:
 
 
 def repeat(node: GruNode, layer: GRU, arrays: Mapping[str, Array]) -> Callable[[], dict[str, Array]]:
-    """Return a function that repeats a run of the node with another layer."""
-    return node._repeat(layer, arrays)
+    """Return a function that runs another layer of the node's shapes, in any layout."""
+    assert node._packed is not None
+    ports = node._packed.ports
+    given = {name: arrays.get(name) for name in node.step.inputs if name not in WEIGHTS}
+    node._add_state(given, layer)
+    inputs, _ = bind(layer.spec, _optional_lengths(ports), given)
+    names = {"A": "attention"}
+    arguments: dict[str, Any] = {names.get(role, role): array for role, array in inputs.items()}
+    wanted = [port.role for port in ports if port.name in node.step.outputs]
+
+    def run() -> dict[str, Array]:
+        Y, Y_h = layer(**arguments, layout=0)
+        return {role: array for role, array in (("Y", Y), ("Y_h", Y_h)) if role in wanted}
+
+    return run

@@ -14,8 +14,7 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Elements, movers
 from onegru.dataflow.table.recurrences import recurrence_of
-from onegru.models.gru_node import step_of
-from onegru.models.model import Model, graph_in, runs_of_nodes
+from onegru.models.model import Model, runs_of_nodes
 from onegru.timeline.read import Timeline, read_timeline
 
 # Operators that keep the meaning of lengths, although type, shape and order may change, with the indices of
@@ -95,20 +94,19 @@ def steps_in(model: Model, seen: Sequence[Sequence[Mapping[str, Any]]]) -> dict[
     """Return the same from the result of `Model._all_runs`."""
     found: dict[str, int] = {}
     for gru, runs in zip(model.gru_nodes, seen, strict=True):
-        ports = {port.role: port for port in step_of(gru).ports}
-        X, lengths = ports["X"], ports.get("sequence_lens")
+        lengths, axis = gru.step.port("sequence_lens"), gru.step.axis("X", "T")
         for arrays in runs:
-            steps = arrays[X.name].shape[X.axes.index("T")] if "T" in X.axes else 1
+            steps = arrays["X"].shape[axis] if axis >= 0 else 1
             if lengths is not None and lengths.name in arrays:
                 steps = min(steps, int(np.max(arrays[lengths.name], initial=0)))
-            found[gru.name] = found.get(gru.name, 0) + (steps if arrays[X.name].size else 0)
+            found[gru.name] = found.get(gru.name, 0) + (steps if arrays["X"].size else 0)
         found.setdefault(gru.name, 0)
     return found
 
 
 def _look(model: Model) -> _Known:
     if model not in _known:
-        timeline = read_timeline(graph_in(model))
+        timeline = read_timeline(model.graph)
         found: Mapping[str, LengthsInput] = {}
         if timeline is not None:
             try:

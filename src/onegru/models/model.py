@@ -16,15 +16,12 @@ from onegru.core.pickling import state_of
 from onegru.core.wording import count
 from onegru.engines.interface import DEFAULT_OPTIONS, EngineOptions
 from onegru.engines.select import check_names
-from onegru.formats.graph import Graph, Run, TensorInfo, by_name, gru_value, nested_words
-from onegru.formats.opened import Opened
+from onegru.formats.graph import Graph, Run, TensorInfo, by_name, nested_words
 from onegru.models.gru_node import (
     GruNode,
     find_node,
-    has_fixed_layer,
     prepare_nodes,
     runner_of,
-    step_of,
     trace_node,
 )
 from onegru.models.inputs import Inputs, fit, words_of
@@ -53,9 +50,9 @@ class Model:
 
     def __init__(self, graph: Graph, options: EngineOptions = DEFAULT_OPTIONS) -> None:
         before = set(vars(self))
-        self._graph = graph
+        self.graph = graph
         check_names(options, [gru.name for gru in graph.grus])
-        self._options = options
+        self.options = options
         self._inputs = Inputs(graph.inputs)
         self._runs: list[Callable[[dict[str, Any]], None]]
         self._needed: dict[str, Any] = {}
@@ -82,7 +79,7 @@ class Model:
         """Create the layers of a model that another runtime runs, at their first access."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SpecWarning)  # given when the model was loaded
-            prepare_nodes(self._layers, self._graph.constants, self._graph)
+            prepare_nodes(self._layers, self.graph.constants, self.graph)
 
     def _make_steps(self, graph: Graph, options: EngineOptions) -> set[str]:
         """Create the steps. Return the values whose memory belongs to the caller or to the next run."""
@@ -103,22 +100,17 @@ class Model:
     @property
     def path(self) -> str:
         """Path of the model's file."""
-        return self._graph.path
-
-    @property
-    def _file(self) -> Opened | None:
-        """The opened file; None for a model in memory."""
-        return self._graph.file
+        return self.graph.path
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
         """Names, types and shapes of the inputs."""
-        return self._graph.inputs
+        return self.graph.inputs
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
         """Names, types and shapes of the outputs."""
-        return self._graph.outputs
+        return self.graph.outputs
 
     @property
     def gru_nodes(self) -> tuple[GruNode, ...]:
@@ -128,14 +120,14 @@ class Model:
     @property
     def nested_grus(self) -> tuple[str, ...]:
         """The GRU nodes within bodies of other nodes, such as If, Loop and Scan, as text."""
-        return nested_words(self._graph.grus)
+        return nested_words(self.graph.grus)
 
     @property
     def other_node_count(self) -> int:
         """Number of nodes that another runtime runs."""
-        if self._graph.whole is not None:
-            return self._graph.whole.node_count
-        return sum(step.node_count for step in self._graph.steps)
+        if self.graph.whole is not None:
+            return self.graph.whole.node_count
+        return sum(step.node_count for step in self.graph.steps)
 
     @classmethod
     def _of(cls, graph: Graph, options: EngineOptions) -> Self:
@@ -148,7 +140,7 @@ class Model:
         return state_of(self, self._made)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self)._of, (self._graph, self._options), self.__getstate__())
+        return (type(self)._of, (self.graph, self.options), self.__getstate__())
 
     def _repr_html_(self) -> str:
         """A card for notebooks."""
@@ -210,56 +202,11 @@ class Model:
             FormatError: another runtime fails on its part of the model.
         """
         if node is None:
-            return self._traced(inputs)[1]
+            return traced(self, inputs)[1]
         index = find_node(self.gru_nodes, node)
-        return trace_node(self.gru_nodes[index], self._runs_of(index, inputs), Path(self.path).name)
-
-    def _runs_of(self, index: int, inputs: Mapping[str, object]) -> list[dict[str, Array]]:
-        """Return the result of `_all_runs` for one node."""
-        return self._all_runs(inputs, (index,))[index]
-
-    def _all_runs(
-        self, inputs: Mapping[str, object], wanted: Collection[int] | None = None
-    ) -> list[list[dict[str, Array]]]:
-        """Run the model, and return inputs and outputs of each run of each node, as in `trace`.
-
-        Weights are left out where the node has a layer.
-        """
-        nodes = self.gru_nodes
-        if self._graph.whole is None:
-            return [[arrays] for arrays in self._traced(inputs)[1]]
-        found: list[list[dict[str, Array]]] = [[] for _ in nodes]
-        known = [WEIGHTS if has_fixed_layer(node) else () for node in nodes]
-
-        def look(at: int, moment: str, arrays: Mapping[str, Array]) -> None:
-            if moment == "done" and (wanted is None or at in wanted):
-                found[at].append(
-                    {name: array.copy() for name, array in arrays.items() if name not in known[at]}
-                )
-
-        self._graph.whole.open(self._options, look)(self._fed(inputs))
-        return found
-
-    def _traced(self, inputs: Mapping[str, object]) -> tuple[dict[str, Array], list[dict[str, Array]]]:
-        """Run the model, and return its outputs and the result of `trace`. Raises the errors of `run`."""
-        if self._graph.whole is not None:
-            seen: list[dict[str, Array]] = [{} for _ in self._layers]
-
-            def look(index: int, moment: str, arrays: Mapping[str, Array]) -> None:
-                if moment == "done":
-                    seen[index] = {name: array.copy() for name, array in arrays.items()}
-
-            values = self._graph.whole.open(self._options, look)(self._fed(inputs))
-            return self._handed_out(values), seen
-        values = {**self._constants, **self._values(inputs, None)}
-        return self._handed_out(values), [
-            {
-                port: np.asarray(values[name])
-                for port, name in (*node.inputs.items(), *node.outputs.items())
-                if name in values  # otherwise an omitted state
-            }
-            for node in (step_of(gru) for gru in self.gru_nodes)
-        ]
+        return trace_node(
+            self.gru_nodes[index], runs_of_nodes(self, inputs, (index,))[index], Path(self.path).name
+        )
 
     def _handed_out(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """Return a run's outputs, by their public names."""
@@ -278,20 +225,19 @@ class Model:
 
     def _add_states(self, values: dict[str, Any]) -> None:
         """Add the initial values of omitted states: those in the file, or zeros."""
-        zero_inputs = self._graph.zero_inputs
+        zero_inputs = self.graph.zero_inputs
         missing = [info for info in self.inputs if info.name in zero_inputs and info.value not in values]
-        if missing and self._graph.keeps:
+        if missing and self.graph.keeps:
             given = {info.name: values[info.value] for info in self.inputs if info.value in values}
-            first = first_states(self._graph, given)
+            first = first_states(self.graph, given)
             values.update({info.value: first[info.name] for info in missing})
             return
-        if not missing or self._graph.whole is None:  # the steps handle missing states
+        if not missing or self.graph.whole is None:  # the steps handle missing states
             return
         rows = {
-            gru_value(gru, "initial_h"): values[gru.inputs["X"]].shape[port.axes.index("B")]
-            for gru in self._graph.grus
-            for port in gru.ports
-            if port.role == "X" and gru.inputs["X"] in values
+            gru.value("initial_h"): values[gru.value("X")].shape[gru.axis("X", "B")]
+            for gru in self.graph.grus
+            if gru.value("X") in values
         }
         shared = rows[next(iter(rows))] if len({*rows.values()}) == 1 else None
         for info in missing:
@@ -355,26 +301,26 @@ class Model:
                 )
             from onegru.models.streaming import streaming_graph  # which takes long to import
 
-            graph = streaming_graph(self._graph, time, flag("delay", delay))
-            run = Model(graph, self._options).run
+            graph = streaming_graph(self.graph, time, flag("delay", delay))
+            run = Model(graph, self.options).run
             return ModelStream(graph, run, dict(graph.states), {} if dims is None else dims)
         for name, is_given in (("time", time is not None), ("delay", flag("delay", delay))):
             if is_given:
                 raise SpecError.of(name, "has no effect without rewrite=True; remove it")
-        if self._graph.starts and state is None:
-            state = dict(self._graph.states)
-            if not self._graph.keeps:  # checked when the file was written
-                return ModelStream(self._graph, self.run, state, {} if dims is None else dims)
+        if self.graph.starts and state is None:
+            state = dict(self.graph.states)
+            if not self.graph.keeps:  # checked when the file was written
+                return ModelStream(self.graph, self.run, state, {} if dims is None else dims)
         from onegru.timeline.check import check_time, judge  # rarely needed
 
         found = None
         if state is None:
-            found = judge(self._graph)
+            found = judge(self.graph)
             state = found.pairs
             if not state:
                 from onegru.models.streaming import streaming_words  # slow import
 
-                words = streaming_words(self._graph)
+                words = streaming_words(self.graph)
                 own = f"no state inputs found in {self.path}: no input is the initial state of a GRU "
                 own += "whose last state is an output, and no names match"
                 own += f"; streaming: {words}" * bool(words)
@@ -382,8 +328,8 @@ class Model:
         if not isinstance(state, Mapping) or not state:
             raise SpecError.of("state", "must be a mapping from outputs to inputs, with at least one pair")
         named = () if found is None else found.named
-        stream = ModelStream(self._graph, self.run, state, {} if dims is None else dims, named)
-        check_time(found or judge(self._graph, stream.pairs), refuses=found is not None)
+        stream = ModelStream(self.graph, self.run, state, {} if dims is None else dims, named)
+        check_time(found or judge(self.graph, stream.pairs), refuses=found is not None)
         return stream
 
     def _checked(self, inputs: Mapping[str, object]) -> dict[str, Any]:
@@ -400,7 +346,7 @@ class Model:
                 raise SpecError(f"{name!r}: given twice; its other name is {info.name!r}")
             values[info.value] = fit(info, value) if info.is_tensor else value
         for info in self.inputs:
-            may_lack = info.optional or info.name in self._graph.zero_inputs
+            may_lack = info.optional or info.name in self.graph.zero_inputs
             if info.value not in values and not may_lack:
                 raise SpecError(
                     f"{info.name!r}: missing; {self.path} requires it, {words_of(info)}"
@@ -410,11 +356,10 @@ class Model:
 
     def _of_lengths(self, value: str, values: Mapping[str, Any]) -> str:
         """Return a hint for an input that is the lengths of a GRU; empty for other inputs."""
-        for step in (step_of(node) for node in self.gru_nodes):
-            lengths, X = step.port("sequence_lens"), step.port("X")
-            if lengths is not None and X is not None and step.inputs.get(lengths.name) == value:
-                shape = np.shape(values.get(step.inputs.get(X.name, ""), ()))
-                whole = dict(zip(X.axes, shape, strict=False)).get("T", "all")
+        for step in (node.step for node in self.gru_nodes):
+            if step.value("sequence_lens") == value:
+                shape, axis = np.shape(values.get(step.value("X"), ())), step.axis("X", "T")
+                whole = shape[axis] if axis < len(shape) else "all"
                 return f": the number of steps of each row, {whole} for a full row"
         return ""
 
@@ -429,26 +374,44 @@ def _copy(value: object) -> Any:
 # Internal functions for other modules of the package.
 
 
-def graph_in(model: Model) -> Graph:
-    """Return the model's graph."""
-    return model._graph
+def runs_of_nodes(
+    model: Model, inputs: Mapping[str, object], wanted: Collection[int] | None = None
+) -> list[list[dict[str, Array]]]:
+    """Run a model, and return inputs and outputs of each run of each node, as in `Model.trace`.
 
+    Weights are left out where the node has a layer.
+    """
+    nodes = model.gru_nodes
+    if model.graph.whole is None:
+        return [[arrays] for arrays in traced(model, inputs)[1]]
+    found: list[list[dict[str, Array]]] = [[] for _ in nodes]
+    known = [WEIGHTS if node.layer is not None and node.is_fixed else () for node in nodes]
 
-def file_of(model: Model) -> Opened | None:
-    """Return the opened file; None for a model in memory."""
-    return model._file
+    def look(at: int, moment: str, arrays: Mapping[str, Array]) -> None:
+        if moment == "done" and (wanted is None or at in wanted):
+            found[at].append({name: array.copy() for name, array in arrays.items() if name not in known[at]})
 
-
-def options_of(model: Model) -> EngineOptions:
-    """Return the options of the GRU nodes."""
-    return model._options
-
-
-def runs_of_nodes(model: Model, inputs: Mapping[str, object]) -> list[list[dict[str, Array]]]:
-    """Run the model, and return the inputs and outputs of each run of each node."""
-    return model._all_runs(inputs)
+    model.graph.whole.open(model.options, look)(model._fed(inputs))
+    return found
 
 
 def traced(model: Model, inputs: Mapping[str, object]) -> tuple[dict[str, Array], list[dict[str, Array]]]:
-    """Run the model, and return its outputs and the result of `trace`."""
-    return model._traced(inputs)
+    """Run a model, and return its outputs and the result of `Model.trace`."""
+    if model.graph.whole is not None:
+        seen: list[dict[str, Array]] = [{} for _ in model.gru_nodes]
+
+        def look(index: int, moment: str, arrays: Mapping[str, Array]) -> None:
+            if moment == "done":
+                seen[index] = {name: array.copy() for name, array in arrays.items()}
+
+        values = model.graph.whole.open(model.options, look)(model._fed(inputs))
+        return model._handed_out(values), seen
+    values = {**model._constants, **model._values(inputs, None)}
+    return model._handed_out(values), [
+        {
+            port: np.asarray(values[name])
+            for port, name in (*node.inputs.items(), *node.outputs.items())
+            if name in values  # otherwise an omitted state
+        }
+        for node in (gru.step for gru in model.gru_nodes)
+    ]

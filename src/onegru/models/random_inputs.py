@@ -18,9 +18,8 @@ from onegru.core.shapes import fits
 from onegru.core.spec import Spec
 from onegru.core.wording import count
 from onegru.formats.graph import TensorInfo
-from onegru.models.gru_node import step_of
 from onegru.models.lengths import LengthsInput, find_lengths, steps_of
-from onegru.models.model import Model, graph_in
+from onegru.models.model import Model
 from onegru.operators.schema import CANONICAL_AXES, Role
 
 #: Sizes of dynamic dimensions, by name, and full shapes of inputs.
@@ -46,7 +45,7 @@ def check_random_inputs(inputs: object, dims: Dims | None, seed: object) -> Dims
 
 def size_plans(model: Model) -> Iterator[tuple[int, int, int]]:
     """Yield sizes to try for dynamic dimensions, the most likely first: steps, rows, all others."""
-    least = max((steps for _, steps in graph_in(model).least_steps.values()), default=1)
+    least = max((steps for _, steps in model.graph.least_steps.values()), default=1)
     plans = [(7, 3, 4), (1, 1, 1), (16, 1, 16), (64, 2, 64)]
     plans += [(steps, rows, width) for width in widths(model) for steps, rows in ((7, 3), (1, 1))]
     yield from ((max(steps, least), rows, other) for steps, rows, other in plans)
@@ -172,7 +171,7 @@ def _shapes_missing(
 
     States of a streaming file have their initial sizes.
     """
-    graph = graph_in(model)
+    graph = model.graph
     letters = {(name, axis): "T" for name, (axis, _) in graph.least_steps.items()} | input_letters(model)
     first = {
         dimension_name(info, axis): size
@@ -350,11 +349,9 @@ def _steps_seen(model: Model, inputs: Mapping[str, Array], with_lengths: bool) -
     """Return the number of steps in X of each GRU in a run, or only of each GRU with lengths."""
     found = []
     for gru, trace in zip(model.gru_nodes, model.trace(inputs), strict=True):
-        ports = {port.role: port for port in step_of(gru).ports}
-        lengths = ports.get("sequence_lens")
-        is_wanted = not with_lengths or (lengths is not None and lengths.name in trace)
-        if is_wanted and "T" in ports["X"].axes:
-            found.append(trace[ports["X"].name].shape[ports["X"].axes.index("T")])
+        lengths, axis = gru.step.port("sequence_lens"), gru.step.axis("X", "T")
+        if axis >= 0 and (not with_lengths or (lengths is not None and lengths.name in trace)):
+            found.append(trace["X"].shape[axis])
     return found
 
 
@@ -461,8 +458,8 @@ def input_letters(model: Model) -> dict[tuple[str, int], str]:
     names = {info.value: info.name for info in model.inputs}
     found: dict[tuple[str, int], str] = {}
     for gru in model.gru_nodes:
-        for port in step_of(gru).ports:
-            name = names.get(step_of(gru).inputs.get(port.name, ""))
+        for port in gru.step.ports:
+            name = names.get(gru.step.inputs.get(port.name, ""))
             for axis, letter in enumerate(port.axes):
                 if name is not None and letter in "TB":
                     found.setdefault((name, axis), letter)
@@ -474,13 +471,10 @@ def _longest_lengths(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dic
     names = {info.value: info.name for info in model.inputs}
     found: dict[str, int | None] = {}
     for gru in model.gru_nodes:
-        ports = {port.role: port for port in step_of(gru).ports}
-        lengths = ports.get("sequence_lens")
-        name = names.get(step_of(gru).inputs.get(lengths.name, "")) if lengths is not None else None
+        name = names.get(gru.step.value("sequence_lens"))
         if name is None:
             continue
-        shape = shapes.get(names.get(step_of(gru).inputs[ports["X"].name], ""), ())
-        axis = ports["X"].axes.index("T")
+        shape, axis = shapes.get(names.get(gru.step.value("X"), ""), ()), gru.step.axis("X", "T")
         steps = shape[axis] if axis < len(shape) else None
         earlier = found.get(name, steps)
         found[name] = None if earlier is None or steps is None else min(earlier, steps)

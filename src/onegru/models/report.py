@@ -12,7 +12,7 @@ from onegru.core.spec import Attention, attention_of, reversed_directions
 from onegru.core.wording import count
 from onegru.engines.storage import lossless_storage
 from onegru.formats.graph import TensorInfo
-from onegru.models.gru_node import GruNode, step_of
+from onegru.models.gru_node import GruNode
 from onegru.models.inputs import words_of
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import read_activations, read_clip
@@ -72,11 +72,11 @@ GruReport.__module__ = "onegru.reports"
 def report_nodes(inputs: Sequence[TensorInfo], nodes: Iterable[GruNode]) -> tuple[GruReport, ...]:
     """Return a report on each GRU node of a model with these inputs."""
     infos = {info.value: info for info in inputs}
-    return tuple(_report(node, infos.get(step_of(node).inputs["X"])) for node in nodes)
+    return tuple(_report(node, infos.get(node.step.inputs["X"])) for node in nodes)
 
 
 def _report(gru: GruNode, source: TensorInfo | None) -> GruReport:
-    node, layer = step_of(gru), gru.layer
+    node, layer = gru.step, gru.layer
     spec = layer.spec if layer is not None else None
     dtype = spec.dtype if spec is not None else (source.dtype if source is not None else None)
     values = read_attributes(node.operator, node.attributes)

@@ -12,13 +12,13 @@ import numpy as np
 from onegru.core.compare import nudged, rounding_effect
 from onegru.core.errors import OneGRUError, SpecWarning
 from onegru.engines.interface import EngineOptions
-from onegru.models.model import Model, graph_in
+from onegru.models.model import Model
 
 
 def with_engine(model: Model, engine: str) -> Model:
     """Return the same model with another engine for its GRU nodes."""
     with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given when the model was loaded
-        return Model(graph_in(model), EngineOptions(engine))
+        return Model(model.graph, EngineOptions(engine))
 
 
 class Rounding:

@@ -18,7 +18,7 @@ from onegru.formats.opened import Opened, open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.fusing import fusing_hint
-from onegru.models.gru_node import GruNode, step_of
+from onegru.models.gru_node import GruNode
 from onegru.models.load import load
 from onegru.models.load_layers import distinct_layers, load_layers
 from onegru.models.model import Model
@@ -163,7 +163,7 @@ def _is_bare(model: Model) -> bool:
     """Whether a model is only one GRU. It need then not run, which would need known shapes."""
     if len(model.gru_nodes) != 1 or model.other_node_count:
         return False
-    node = step_of(model.gru_nodes[0])
+    node = model.gru_nodes[0].step
     given = {info.value for info in model.inputs}
     taken = {value for name, value in node.inputs.items() if name not in WEIGHTS}
     results = {info.value for info in model.outputs}
@@ -208,10 +208,10 @@ def _canonical(gru: GruNode, trace: Mapping[str, Array]) -> dict[str, Array]:
     """Return a node's inputs and outputs, by role, with canonical axes; a cell's Y is its new state."""
     found = {
         str(port.role): arrange(trace[port.name], port.axes, CANONICAL_AXES[port.role])
-        for port in step_of(gru).ports
+        for port in gru.step.ports
         if port.name in trace and port.role in CANONICAL_AXES
     }
-    if all(port.role != "Y" for port in step_of(gru).operator.outputs):
+    if all(port.role != "Y" for port in gru.step.operator.outputs):
         found["Y"] = found["Y_h"][None]
     # Unused outputs may be missing.
     return {"Y": np.empty((0, 0, 0, 0)), "Y_h": np.empty((0, 0, 0)), **found}

@@ -21,7 +21,7 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of, through
 from onegru.models.gru_node import repeat
 from onegru.models.lengths import steps_in
-from onegru.models.model import Model, graph_in, options_of, runs_of_nodes
+from onegru.models.model import Model, runs_of_nodes
 from onegru.models.random_inputs import Dims, pick_inputs, random_call
 from onegru.models.stream import first_states
 
@@ -188,12 +188,12 @@ def _run_layers(layers: GRU | Stack, call: Mapping[str, Any]) -> dict[str, Array
 
 
 def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) -> QuantizationTarget:
-    engine = options_of(model).engine
+    engine = model.options.engine
     if engine == "reference":
         raise SpecError.of(
             "source", "uses the reference engine, which cannot quantize weights; load it with another engine"
         )
-    exact = Model(graph_in(model), EngineOptions(engine))
+    exact = Model(model.graph, EngineOptions(engine))
     nodes = exact.gru_nodes
     names = [node.name for node in nodes]
     reasons = {node.name: text for node in nodes if (text := _reason(node.layer))}
@@ -214,15 +214,15 @@ def _of_model(model: Model, samples: object, dims: Dims, seed: int, group: int) 
             {name: kept for name, item in storages.items() if (kept := item[index]) is not None}
             for index in (0, 1)
         )
-        return Model(graph_in(model), model_options(engine, weights, activations))
+        return Model(model.graph, model_options(engine, weights, activations))
 
     calls: dict[str, list[Repeat]] = {name: [] for name in layers}
     steps: list[int] = []
     for index, sample in enumerate(found):
         with prefixed_errors(f"samples[{index}]: "):
-            if isinstance(sample, Mapping) and graph_in(model).starts:  # states in the file's metadata
+            if isinstance(sample, Mapping) and model.graph.starts:  # states in the file's metadata
                 with suppress(SpecError):  # the run reports missing inputs
-                    found[index] = sample = {**first_states(graph_in(model), sample), **sample}
+                    found[index] = sample = {**first_states(model.graph, sample), **sample}
             runs = runs_of_nodes(exact, sample)
         steps += steps_in(exact, runs).values()
         for node, seen in zip(nodes, runs, strict=True):

@@ -15,7 +15,7 @@ from onegru.core.dtypes import ELEMENT_TYPES, Array
 from onegru.core.errors import FormatError, OneGRUError, is_own_mistake
 from onegru.formats.graph import Graph, kept_states
 from onegru.models.lengths import count_steps
-from onegru.models.model import Model, graph_in
+from onegru.models.model import Model
 from onegru.models.random_inputs import Drawn, draw_twice, size_plans
 from onegru.models.rounding import Rounding
 from onegru.models.stream import first_states
@@ -165,7 +165,7 @@ def _run_or_refuse(runtime: Runtime, subject: ModelUnderTest, feeds: dict[str, A
 def _cases(given: Model, result: Model, check: Check) -> Iterator[Drawn]:
     """Yield the given inputs, or random inputs with different sizes for dynamic dimensions."""
     if check.inputs is not None:
-        inputs = {**first_states(graph_in(given), check.inputs), **check.inputs}
+        inputs = {**first_states(given.graph, check.inputs), **check.inputs}
         yield Drawn(inputs, given.run(inputs))
         return
     seen: set[str] = set()

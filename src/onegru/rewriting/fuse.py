@@ -15,7 +15,6 @@ from onegru.drawing.card import Card, CardReport
 from onegru.formats.opened import Kind, Opened, open_model
 from onegru.models.fusing import (
     Decomposed,
-    DecomposedIr,
     find_in_ir,
     nothing_found,
     replace_decomposed,
@@ -25,6 +24,8 @@ from onegru.rewriting.compare import check_result
 from onegru.timeline.unread import warn_of_unread
 
 if TYPE_CHECKING:
+    from onegru.formats.onnx.validate import ModelProto
+    from onegru.formats.openvino.document import IrDocument
     from onegru.fusion.search import Fused, NearMiss, Progress
 
 
@@ -126,7 +127,7 @@ def fuse(
     )
 
 
-_Done = tuple["Decomposed | DecomposedIr", list[str], tuple[Comparison, ...]]
+_Done = tuple["Decomposed[ModelProto] | Decomposed[IrDocument]", list[str], tuple[Comparison, ...]]
 
 
 def _fuse_onnx(
@@ -158,13 +159,15 @@ def _fuse_ir(
     if not found.fused:
         raise nothing_found(str(file), found.near_misses)
     warn_of_unread(graph)
-    outputs, notes = check_result(lambda: graph, found.document.graph(named), named, wanted, TOLERANCE_FUSED)
+    outputs, notes = check_result(lambda: graph, found.model.graph(named), named, wanted, TOLERANCE_FUSED)
     if target is not None:
-        found.document.write(target)
+        found.model.write(target)
     return found, list(notes), outputs
 
 
-def fuse_onnx(file: Opened, progress: Progress | None = None) -> tuple[Decomposed, bytes, list[str]]:
+def fuse_onnx(
+    file: Opened, progress: Progress | None = None
+) -> tuple[Decomposed[ModelProto], bytes, list[str]]:
     """Fuse an ONNX model; return the search result, the serialized target, and notes."""
     from onegru.formats.onnx.functions.unfold import all_nodes
     from onegru.formats.onnx.parse import model_opset

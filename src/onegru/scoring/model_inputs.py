@@ -11,8 +11,7 @@ from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.wording import shape_words
 from onegru.formats.graph import TensorInfo, by_name, initial_states
-from onegru.models.gru_node import step_of
-from onegru.models.model import Model, graph_in
+from onegru.models.model import Model
 from onegru.models.random_inputs import input_letters
 from onegru.scoring.columns import Field
 from onegru.scoring.program import check_names
@@ -69,7 +68,7 @@ class ModelInputs:
         own = {infos[name].name: column for name, column in columns.items()}
         told = {infos[name].name: order for name, order in axes.items()}
         known = _dimensions(model, self.lengths, told)
-        graph = graph_in(model)
+        graph = model.graph
         states = {*initial_states(graph), *(taken for _, taken in graph.states)} if alone else set()
         self._zeros: dict[str, Array] = {}
         fields: list[Field] = []
@@ -105,12 +104,7 @@ class ModelInputs:
 
 def _find_lengths(model: Model, given: set[str]) -> TensorInfo | None:
     """The input that takes the lengths of sequences; None if no input does, or a column feeds it."""
-    taken = {
-        step_of(gru).inputs.get(port.name, "")
-        for gru in model.gru_nodes
-        for port in step_of(gru).ports
-        if port.role == "sequence_lens"
-    }
+    taken = {gru.step.value("sequence_lens") for gru in model.gru_nodes}
     for info in model.inputs:
         is_vector = info.dtype in ("int32", "int64") and len(info.shape or ()) == 1
         if is_vector and info.name not in given and (info.value in taken or info.name.lower() in _LENGTHS):

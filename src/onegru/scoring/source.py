@@ -13,7 +13,7 @@ from onegru.formats.opened import open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.load import load
-from onegru.models.model import Model, graph_in, options_of
+from onegru.models.model import Model
 from onegru.models.select_layers import layers_of_model, read_source
 from onegru.scoring.program import LayersProgram, Program
 from onegru.timeline.unread import warn_of_unread
@@ -46,7 +46,7 @@ def open_program(
             raise SpecError.of("nodes", "given with layers; must name GRUs of a file or a model")
         source = model
     if isinstance(source, Model):
-        warn_of_unread(graph_in(source))
+        warn_of_unread(source.graph)
         from onegru.scoring.model_program import ModelProgram
 
         return ModelProgram(source, inputs, outputs, axes, pad)
@@ -68,8 +68,8 @@ def model_digest(model: str | GRU | Stack | Model) -> str:
     if not path.is_file():
         raise SpecError.of("model", f"{path}: not a file; must be one, which a later run can compare")
     digest = hashlib.sha256()
-    if isinstance(model, Model) and options_of(model).weight_storage is not None:
-        digest.update(repr(options_of(model)).encode())
+    if isinstance(model, Model) and model.options.weight_storage is not None:
+        digest.update(repr(model.options).encode())
     opened = open_layers("model", path)
     for item in format_of(opened).files(opened):
         with item.open("rb") as file:

@@ -14,7 +14,7 @@ from onegru.core.errors import SpecWarning
 from onegru.core.spec import Spec, Weights
 from onegru.layers.call import apply
 from onegru.layers.gru import GRU
-from onegru.models.gru_node import GruNode, ports_for, step_of
+from onegru.models.gru_node import GruNode, ports_for
 from onegru.operators.lowering import lower
 from onegru.operators.schema import WEIGHTS, Operator, Port
 
@@ -55,7 +55,7 @@ class Call:
 
 def call_of(gru: GruNode, values: Mapping[str, Array] | None) -> Call:
     """The call of a node on these values; None for a call without inputs."""
-    node, known = step_of(gru), values or {}
+    node, known = gru.step, values or {}
     names = [name for name in WEIGHTS if name in node.inputs]
     weights = dict(zip(names, gru.weights or [known[node.inputs[name]] for name in names], strict=True))
     with warnings.catch_warnings(action="ignore", category=SpecWarning):  # given when the model was loaded

@@ -14,9 +14,9 @@ from typing import Any
 from onegru.core.errors import OneGRUError
 from onegru.formats.opened import Kind
 from onegru.models.fusing import fusing_hint
-from onegru.models.gru_node import GruNode, step_of
+from onegru.models.gru_node import GruNode
 from onegru.models.inspect import report
-from onegru.models.model import Model, file_of
+from onegru.models.model import Model
 from onegru.operators.schema import WEIGHTS
 from onegru.peers.base import ModelUnderTest, Probe, Runtime
 from onegru.peers.child import RunResult
@@ -31,7 +31,7 @@ Run = Callable[[Runtime, ModelUnderTest, Mapping[str, Any]], RunResult]
 
 def subject_of(model: Model, probed: bool = False) -> ModelUnderTest:
     """The model as runtimes take it; if `probed`, with the values around its GRU nodes among the outputs."""
-    file = file_of(model)
+    file = model.graph.file
     assert file is not None, "verify takes models only from files"
     outputs = {info.name: (info.name, *info.aliases) for info in model.outputs}
     values = probed_values(model) if probed else ()
@@ -48,7 +48,7 @@ def _probes(model: Model, values: Sequence[str]) -> tuple[Probe, ...]:
     """Where the values are in an IR: the GRU layers that they are inputs or outputs of."""
     places: dict[str, Probe] = {}
     for gru in model.gru_nodes:
-        node, operator = step_of(gru), step_of(gru).operator
+        node, operator = gru.step, gru.step.operator
         for side, ports, names in (
             ("output", operator.outputs, node.outputs),
             ("input", operator.inputs, node.inputs),
@@ -87,7 +87,7 @@ def find_fault(
         if missing:
             why = f"when asked for the values around GRU nodes, it leaves out {missing[0]!r}"
     # An IR's layers are not taken apart.
-    file = file_of(model)
+    file = model.graph.file
     is_ir = file is not None and file.kind is Kind.OPENVINO
     fault = None if is_ir else _fault_alone(model, ours, runtime, run)
     if fault is not None:
@@ -110,7 +110,7 @@ def fault_in(model: Model, values: Mapping[str, Any], runtime: str) -> Fault | N
             call = call_of(gru, values)
         except (OneGRUError, KeyError):  # wrong inputs, or missing ones
             continue
-        got = {name: values[value] for name, value in step_of(gru).outputs.items() if value in values}
+        got = {name: values[value] for name, value in gru.step.outputs.items() if value in values}
         if (fault := _fault_of(model, index, gru, call, got, runtime)) is not None:
             return fault
     return None
@@ -121,7 +121,7 @@ def _fault_alone(model: Model, ours: Mapping[str, Any], runtime: Runtime, run: R
     from onegru.verification.probe import one_node_model
 
     for index, gru in enumerate(model.gru_nodes):
-        node = step_of(gru)
+        node = gru.step
         weights = [name for name in WEIGHTS if name in node.inputs] if gru.weights else []
         inputs = {name: ours[value] for name, value in node.inputs.items() if name not in weights}
         constants = dict(zip(weights, gru.weights, strict=True))

@@ -11,8 +11,7 @@ import numpy as np
 from onegru.core.compare import largest_allowed, tolerance_of
 from onegru.core.dtypes import Array
 from onegru.formats.graph import by_name
-from onegru.models.gru_node import step_of
-from onegru.models.model import Model, graph_in, traced
+from onegru.models.model import Model, traced
 from onegru.models.rounding import Rounding, with_engine
 from onegru.operators.schema import WEIGHTS
 
@@ -27,21 +26,21 @@ class Trace:
 
 def probed_values(model: Model) -> tuple[str, ...]:
     """The values around GRU nodes that only a run shows: neither inputs of the model nor constants."""
-    known = {info.value for info in model.inputs} | set(graph_in(model).constants)
+    known = {info.value for info in model.inputs} | set(model.graph.constants)
     found: dict[str, None] = {}
     for gru in model.gru_nodes:
         if gru.bodies:  # no runtime returns values in a body
             continue
         weights = WEIGHTS if gru.weights else ()
-        found |= dict.fromkeys(value for name, value in step_of(gru).inputs.items() if name not in weights)
-        found |= dict.fromkeys(step_of(gru).outputs.values())
+        found |= dict.fromkeys(value for name, value in gru.step.inputs.items() if name not in weights)
+        found |= dict.fromkeys(gru.step.outputs.values())
     return tuple(value for value in found if value not in known)
 
 
 def given_values(model: Model, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The values known before a run: constants, and the inputs that are given."""
     names = by_name(model.inputs)
-    values: dict[str, Any] = dict(graph_in(model).constants)
+    values: dict[str, Any] = dict(model.graph.constants)
     for name, array in inputs.items():
         values[names[name].value or names[name].name] = array
     return values
@@ -52,7 +51,7 @@ def traced_run(model: Model, inputs: Mapping[str, Any], engine: str) -> Trace:
     outputs, arrays = traced(with_engine(model, engine), inputs)
     values = given_values(model, inputs)
     for gru, ports in zip(model.gru_nodes, arrays, strict=True):
-        names = {**step_of(gru).inputs, **step_of(gru).outputs}
+        names = {**gru.step.inputs, **gru.step.outputs}
         values |= {names[port]: array for port, array in ports.items()}
     return Trace(outputs, values)
 

@@ -13,7 +13,7 @@ from onegru.core.errors import FormatError, SpecError
 from onegru.formats.graph import by_name
 from onegru.formats.opened import Kind
 from onegru.models.load import load
-from onegru.models.model import Model, file_of, graph_in
+from onegru.models.model import Model
 from onegru.models.random_inputs import Dims, Drawn, check_random_inputs, count_moved, pick_inputs
 from onegru.models.stream import first_states
 from onegru.peers.base import ModelUnderTest
@@ -84,10 +84,10 @@ def verify(
     check_function("progress", progress)
     if not isinstance(model, Model):
         model = load(file_path("model", model))
-    file = file_of(model)
+    file = model.graph.file
     if file is None or not file.path.is_file():
         raise SpecError.of("model", f"{model.path}; must come from a file, which other runtimes read")
-    warn_of_unread(graph_in(model))
+    warn_of_unread(model.graph)
     is_ir = file.kind is Kind.OPENVINO
     for runtime in chosen if runtimes and is_ir else ():  # those that the caller named
         if reason := runtime.refuses(ModelUnderTest(model.path, None, {})):
@@ -96,10 +96,10 @@ def verify(
     if inputs is None:
         inputs = pick_inputs(model, {}, seed, dims or {})[0]
         drawn = inputs.keys()
-    elif graph_in(model).keeps:  # as another runtime does, from run to run
+    elif model.graph.keeps:  # as another runtime does, from run to run
         known = by_name(model.inputs)
         inputs = {known[name].name if name in known else name: array for name, array in inputs.items()}
-        inputs = {**first_states(graph_in(model), inputs), **inputs}
+        inputs = {**first_states(model.graph, inputs), **inputs}
     compared = None
     if against is not None:
         other = file_path("against", against)

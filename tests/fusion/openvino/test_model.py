@@ -18,8 +18,9 @@ import onegru
 from onegru.core.dtypes import Array
 from onegru.formats.format import format_of
 from onegru.formats.opened import open_model
+from onegru.formats.openvino.document import IrDocument
 from onegru.fusion.search import Progress
-from onegru.models.fusing import DecomposedIr, find_in_ir
+from onegru.models.fusing import Decomposed, find_in_ir
 from tests.support.decomposed.draw import KINDS, decomposed, near_miss
 from tests.support.decomposed.ir import B, H, I, T, Written, constant, feeds, scalar, write
 from tests.support.decomposed.misses import NEAR_MISSES
@@ -31,18 +32,18 @@ BOUND = 1e-5
 FORMS = ("TensorIterator", "Loop", "unrolled")
 
 
-def fuse_ir(path: Path, progress: Progress | None = None) -> DecomposedIr:
+def fuse_ir(path: Path, progress: Progress | None = None) -> Decomposed[IrDocument]:
     file = open_model("path", path)
     format_of(file).read_graph(file)
     return find_in_ir(file, progress)
 
 
-def fused(path: Path) -> tuple[Path, DecomposedIr]:
+def fused(path: Path) -> tuple[Path, Decomposed[IrDocument]]:
     """Fuse an IR into another file."""
     found = fuse_ir(path)
     target = path.with_name("fused.xml")
-    target.write_bytes(found.document.shifted(0))
-    target.with_suffix(".bin").write_bytes(found.document.weights.tobytes())
+    target.write_bytes(found.model.shifted(0))
+    target.with_suffix(".bin").write_bytes(found.model.weights.tobytes())
     return target, found
 
 
@@ -66,7 +67,9 @@ def by_onegru(path: Path, arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name: results[info.name] for info in model.outputs for name in (info.name, *info.aliases)}
 
 
-def check(path: Path, arrays: Mapping[str, Array], *, in_openvino: bool = True) -> tuple[Path, DecomposedIr]:
+def check(
+    path: Path, arrays: Mapping[str, Array], *, in_openvino: bool = True
+) -> tuple[Path, Decomposed[IrDocument]]:
     """Fuse an IR, and compare."""
     before = openvino_results(path, arrays)
     target, search = fused(path)
@@ -260,8 +263,8 @@ def test_relu_fits_and_other_activations_do_not(tmp_path: Path) -> None:
     assert {miss.reason for miss in search.near_misses} == {
         "activations: HardSigmoid(0.25, 0.5); GRUSequence-5 has only Relu, Sigmoid, Tanh"
     }
-    assert search.document.weights.tobytes() == path.with_suffix(".bin").read_bytes()
-    assert b"TensorIterator" in search.document.shifted(0)
+    assert search.model.weights.tobytes() == path.with_suffix(".bin").read_bytes()
+    assert b"TensorIterator" in search.model.shifted(0)
 
 
 @pytest.mark.parametrize("form", FORMS)

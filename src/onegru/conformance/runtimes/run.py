@@ -102,14 +102,14 @@ class _Batch:
         self._start: Callable[[Limits], Ended] = self._start_new
         runtime = config.runtime
         if isinstance(runtime, FunctionRuntime):
-            parts = [_as_case(case) for case in cases]
+            parts: list[_Part] = [(_as_case(case), {}) for case in cases]
             if not isinstance(runtime.function, str):
                 self._start = partial(self._start_copy, runtime, parts)
                 return
         else:
             is_torch = isinstance(runtime, TorchGru)
             parts = [
-                _without_file(case) if is_torch else _as_file(case, folder / str(number))
+                (_as_case(case), case.inputs) if is_torch else _as_file(case, folder / str(number))
                 for number, case in enumerate(cases)
             ]
         (folder / "request").write_bytes(pickle.dumps((runtime, parts)))
@@ -191,14 +191,9 @@ class _Batch:
         self._take(case, outcome, outputs or {})
 
 
-def _as_case(case: Case) -> _Part:
-    """A case for a function of cases, which asks it for its inputs."""
-    return CaseSubject(case.name, None, _names(case), case=Case(case.operator, case.choices)), {}
-
-
-def _without_file(case: Case) -> _Part:
+def _as_case(case: Case) -> CaseSubject:
     """A case for a runtime that reads no files; without what it should give."""
-    return CaseSubject(case.name, None, _names(case), case=Case(case.operator, case.choices)), case.inputs
+    return CaseSubject(case.name, None, _names(case), case=Case(case.operator, case.choices))
 
 
 def _as_file(case: Case, folder: Path) -> _Part:

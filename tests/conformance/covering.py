@@ -1,6 +1,6 @@
 """Covering arrays: few rows in which every pair of levels of any two factors occurs.
 
-Written here because the rows name the cases of the kit, which must not depend on installed packages.
+`python -m tests.conformance.covering` writes them to the kit, whose cases are the same in every release.
 
 Source: the greedy algorithm of D. M. Cohen et al., The AETG System, IEEE Transactions on Software Engineering
 23(7), 1997: each row is the best of some that are put together level by level.
@@ -8,14 +8,22 @@ Source: the greedy algorithm of D. M. Cohen et al., The AETG System, IEEE Transa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
 
+from onegru.conformance.cases import COVERING, KIT_OPERATORS, may_be
+from onegru.conformance.factors import APART, AT_THRESHOLD, factors_of
+from onegru.operators.schema import Operator
+
 # How many rows are put together for each one that is kept.
 _TRIES = 4
+
+# Levels that are left out: a runtime that ends its process on them would do nothing else.
+_NOT_COVERED = frozenset({"0", "1000"})
 
 Row = dict[str, str]
 
@@ -63,3 +71,26 @@ def _row(
         chosen[name] = items[best][1]
         gains += gain[best]
     return row
+
+
+def array_of(operator: Operator) -> dict[str, object]:
+    """The levels of each factor of an operator, and rows of their places as hexadecimal digits."""
+    levels = {
+        name: [
+            level
+            for level in factor.levels
+            if level != AT_THRESHOLD and (level not in _NOT_COVERED or name not in APART)
+        ]
+        for name, factor in factors_of(operator).items()
+        if name != "values"
+    }
+    rows = pairwise(levels, lambda row: may_be(operator, row))
+    return {
+        "levels": levels,
+        "rows": ["".join(f"{levels[name].index(row[name]):x}" for name in levels) for row in rows],
+    }
+
+
+if __name__ == "__main__":
+    arrays = {str(operator): array_of(operator) for operator in KIT_OPERATORS}
+    COVERING.write_text(json.dumps(arrays, indent=1) + "\n", encoding="utf-8")
