@@ -45,6 +45,7 @@ NO_BLEND = "the term added to the old state is not"
 NO_RESET = "uses the state"
 OTHER_GATES = "its gates are"
 FIRST_STEP = "the candidate is not a function of a sum of products"
+NO_AUGRU = "an AUGRU needs opset 15 or later"
 
 
 def reset_folds_away(gru: Gru) -> bool:
@@ -66,6 +67,11 @@ def cannot_be_switched_off(gru: Gru, case: Decomposed) -> bool:
     return gru.clip is not None or not saturates
 
 
+def lacks_augru(case: Decomposed) -> bool:
+    """AUGRU cells in a model of an opset without AUGRU nodes."""
+    return case.model.opset_import[0].version < 15 and any(gru.attention for gru in case.grus)
+
+
 def may_keep_its_first_step(case: Decomposed) -> bool:
     """A chain from zeros: what is computed with them leaves a first step that may look like no other."""
     return case.kind == "chain" and "initial state zeros" in case.recipe
@@ -84,6 +90,8 @@ def known_limits(case: Decomposed) -> set[str]:
         found |= {FIRST_STEP, NO_BLEND, OTHER_GATES, AFFINE_RESET}
     if drops_its_last_state(case):
         found.add(NO_BLEND)
+    if lacks_augru(case):
+        found.add(NO_AUGRU)
     for gru in case.grus:
         if reset_folds_away(gru):
             found |= {AFFINE_RESET, NO_BLEND, NO_RESET}
@@ -138,9 +146,13 @@ def check_reasons(case: Decomposed, search: Search) -> None:
 
 def is_limited(case: Decomposed) -> bool:
     """Whether GRUs of a model, not first steps alone, may stay decomposed."""
-    return drops_its_last_state(case) or any(
-        reset_folds_away(gru) or begins_at_its_bound(gru) or cannot_be_switched_off(gru, case)
-        for gru in case.grus
+    return (
+        drops_its_last_state(case)
+        or lacks_augru(case)
+        or any(
+            reset_folds_away(gru) or begins_at_its_bound(gru) or cannot_be_switched_off(gru, case)
+            for gru in case.grus
+        )
     )
 
 

@@ -19,7 +19,6 @@ from onegru.dataflow.operator import MOST_SIZES, LoopIndex, Op, Shape, Size, as_
 from onegru.dataflow.table import (
     Call,
     Elements,
-    LargeResultError,
     UnknownOpError,
     evaluate,
     movers,
@@ -213,11 +212,9 @@ class Flow:
         return found
 
     def _evaluate(self, op: Op, arrays: Sequence[Array | None]) -> None:
-        results: Sequence[Array]
         try:
-            with np.errstate(all="ignore"):
-                results = evaluate(op.kind, op.attributes, arrays, len(op.outputs))
-        except (LargeResultError, UnknownOpError, *BROKEN):
+            results = evaluate(op.kind, op.attributes, arrays, len(op.outputs))
+        except UnknownOpError:
             results = ()
         self._arrays.update(dict.fromkeys(op.outputs))
         for name, result in zip(op.outputs, results, strict=False):

@@ -12,7 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
+
 from onegru.core.dtypes import Array
+from onegru.core.errors import BROKEN
 from onegru.dataflow.operator import EVERY_OPSET, Facts, Op, Shape, Size
 from onegru.dataflow.view import View
 
@@ -28,7 +31,7 @@ class UnknownOpError(Exception):
     """It is not known what an operator does."""
 
 
-class LargeResultError(Exception):
+class LargeResultError(UnknownOpError):
     """A result would be too large to be computed ahead."""
 
 
@@ -207,7 +210,6 @@ class Operator:
         dtype: see `dtype_of`.
         resizes: whether it may change the size of an axis that stays.
         window: whether it is a convolution or a pooling.
-        bends: whether it may have `margins`.
         filled_by: the input that says how often it repeats a number; None if it does not.
         states: of a recurrence, the input of each initial state and the output of the last one.
     """
@@ -232,7 +234,6 @@ class Operator:
     has_shape: ClassVar[bool] = False
     has_view: ClassVar[bool] = False
     has_sizes: bool = False
-    bends: bool = False
 
     def __init__(self, kind: str, words: str = "", **facts: Any) -> None:
         """Make a row; `words` are the names of further attributes that it supports."""
@@ -283,10 +284,6 @@ class Operator:
         """How it is computed for many values of those inputs that vary."""
         raise UnknownOpError
 
-    def margins(self, call: Arrays) -> list[Array]:
-        """Numbers whose sign says on which side of its kinks it is."""
-        return []
-
     def drops_ones(self, op: Op) -> bool:
         """Whether it drops every axis of size 1, whichever those are."""
         return False
@@ -317,7 +314,11 @@ def evaluate(
 ) -> Sequence[Array]:
     """What an operator gives, computed by NumPy in the element types of its inputs."""
     call = Arrays(kind, attributes, inputs, outputs)
-    return call.operator.value(call)
+    try:
+        with np.errstate(all="ignore"):
+            return call.operator.value(call)
+    except BROKEN as error:
+        raise UnknownOpError(f"{kind}: {error}") from error
 
 
 def movers(elements: Elements, *, casts: bool = False, without: tuple[str, ...] = ()) -> frozenset[str]:
