@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from onegru.dataflow.replace import replace_ops
 from onegru.dataflow.table import Call
 from onegru.dataflow.table.cutting import Slice, reversed_axis
 from onegru.dataflow.table.moving import AXIS_MOVES, moved_axes
+from onegru.dataflow.walk import moved_from, reachable
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.search import Search
 
@@ -157,10 +158,8 @@ def _takes_last(flow: Flow, op: Op, name: str) -> bool:
 
 
 def _both_directions(merged: dict[int, Op], flow: Flow, emitter: Emitter, op: Op) -> None:
-    """Merge a forward and a reverse node with concatenated outputs into a bidirectional node.
-
-    `merged` contains the other direction of each merged node, by the node's identity.
-    """
+    """Merge a forward and a reverse node with concatenated outputs into a bidirectional node."""
+    # `merged` contains the other direction of each merged node, by the node's identity.
     if op.kind != "Concat" or len(op.inputs) != 2:
         return
     first, second = (_node_behind(flow, name) for name in op.inputs)
@@ -173,27 +172,20 @@ def _both_directions(merged: dict[int, Op], flow: Flow, emitter: Emitter, op: Op
 
 def _is_below(merged: Mapping[int, Op], flow: Flow, first: Op, second: Op) -> bool:
     """Whether one of two operators depends on the other; merged nodes count as one."""
-    waiting, seen = [*first.taken(), *second.taken()], set[int]()
-    while waiting:
-        op = flow.producers.get(waiting.pop())
-        if op is first or op is second:
-            return True
-        if op is not None and id(op) not in seen:
-            seen.add(id(op))
-            waiting += [*op.taken(), *(merged[id(op)].taken() if id(op) in merged else ())]
-    return False
+
+    def taken(name: str) -> Iterable[str]:
+        op = flow.producers.get(name)
+        return () if op is None else [*op.taken(), *(merged[id(op)].taken() if id(op) in merged else ())]
+
+    names = reachable([*first.taken(), *second.taken()], taken)
+    return any(flow.producers.get(name) in (first, second) for name in names)
 
 
 def _node_behind(flow: Flow, name: str) -> Op | None:
     """Return the new node that a value comes from through axis moves; None if there is none."""
-    for _ in range(12):
-        op = flow.producers.get(name)
-        if op is None or _is_new_gru(op):
-            return op
-        if op.kind not in AXIS_MOVES:
-            return None
-        name = op.inputs[0]
-    return None
+    *_, source = moved_from(flow, name, AXIS_MOVES)
+    op = flow.producers.get(source)
+    return op if op is not None and _is_new_gru(op) else None
 
 
 def _is_new_gru(op: Op) -> bool:

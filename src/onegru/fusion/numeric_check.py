@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import LoopIndex, Op
 from onegru.dataflow.table import UnknownOpError, operator_of
+from onegru.dataflow.walk import reachable
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.drawn_inputs import RunLoop, Sizes, least_sizes, loop_index, random
 from onegru.fusion.float64 import NODES, Float64Values, as_float64
@@ -105,10 +106,8 @@ class _Comparison:
         return Compared("", moved.size, int(np.count_nonzero(moved)))
 
     def at_infinity(self) -> str:
-        """Return the difference with an infinite value in each row of an input; "" if there is none.
-
-        Unbounded functions are skipped: they return infinity, and equivalent cells then differ.
-        """
+        """Return the difference with an infinite value in each row of an input; "" if there is none."""
+        # Unbounded functions are skipped: they return infinity, and equivalent cells then differ.
         functions = {name for op in self.new for name in op.attributes.get("activations", ())}
         if any(ACTIVATIONS[name].bounds is None for name in functions):
             return ""
@@ -128,15 +127,14 @@ class _Comparison:
     def _leaves_of(self, place: int) -> set[str]:
         """Return the inputs that affect this input of new nodes."""
         producers = {name: op for op in (*self.old, *self.new) for name in op.outputs}
-        waiting = [name for op in self.new if op.kind in NODES for name in op.inputs[place : place + 1]]
-        seen: set[str] = set()
-        while waiting:
-            name = waiting.pop()
-            name = name if name in producers else self.flow.resolve(name)
-            if name not in seen:
-                seen.add(name)
-                waiting += producers[name].taken() if name in producers and name not in self.leaves else ()
-        return seen.intersection(self.leaves)
+        starts = [name for op in self.new if op.kind in NODES for name in op.inputs[place : place + 1]]
+
+        def inputs(name: str) -> Iterable[str]:
+            if name not in producers:
+                return [first] if (first := self.flow.resolve(name)) != name else ()
+            return producers[name].taken() if name not in self.leaves else ()
+
+        return set(reachable(starts, inputs)).intersection(self.leaves)
 
     def _draw(self, scale: float, iteration: int) -> dict[str, Array]:
         """Return random inputs."""
@@ -205,29 +203,26 @@ def _distance(a: Array, b: Array) -> Array:
 def _leading(flow: Flow, wanted: Collection[str], begin: Collection[str]) -> tuple[list[Op], list[str]]:
     """Return the operators that compute `wanted`, in order, and their inputs: `begin` or earlier values."""
     leaves = {name for name in begin if flow.constant(name) is None}
-    ops: dict[int, Op] = {}
-    seen: set[str] = set()
+    ops: set[Op] = set()
     shown: set[str] = set()  # values of which only the known shape matters
-    waiting = list(wanted)
-    while waiting:
-        name = waiting.pop()
+
+    def inputs(name: str) -> Iterable[str]:
         name = flow.resolve(name) if name in flow.aliases else name
-        if name in seen or name in leaves:
-            continue
-        seen.add(name)
-        if flow.constant(name) is not None:
-            continue
+        if name in leaves or flow.constant(name) is not None:
+            return ()
         op = flow.producer(name)
         if op is None or not (operator_of(op.kind).computes or (op.bodies and name in wanted)):
             leaves.add(name)
-            continue
-        ops[id(op)] = op
+            return ()
+        ops.add(op)
         if op.kind == "Shape" and flow.shape(op.inputs[0]) is not None:
             shown.add(op.inputs[0])
-        else:
-            waiting += op.taken()
-    leaves |= {name for name in shown - seen if flow.constant(name) is None}
-    return sorted(ops.values(), key=flow.depth_and_position), sorted(leaves)
+            return ()
+        return op.taken()
+
+    seen = set(reachable(wanted, inputs))
+    leaves.update(name for name in shown - seen if flow.constant(name) is None)
+    return sorted(ops, key=flow.depth_and_position), sorted(leaves)
 
 
 def _is_derived(flow: Flow, name: str, others: Collection[str]) -> bool:

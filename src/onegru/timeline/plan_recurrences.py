@@ -8,6 +8,7 @@ from onegru.core.wording import count
 from onegru.dataflow.operator import TIMES, Op
 from onegru.dataflow.table import Move
 from onegru.dataflow.table.recurrences import recurrent
+from onegru.dataflow.walk import moved_from
 from onegru.timeline.analysis import COPIES, time_axis
 from onegru.timeline.plan import TimeExtent
 from onegru.timeline.plan_context import COUNTS, NOT_ALONE, PlanContext
@@ -97,12 +98,10 @@ class RecurrencesPlanner:
 
     def _is_full_length(self, op: Op, extent: TimeExtent) -> bool:
         """Whether the lengths that a recurrence takes are its number of steps, for all rows."""
-        name = op.inputs[recurrent(op).lengths]
-        while (sizes := self.context.sizes_in(name)) is None:
-            before = self.flow.producer(name)
-            if before is None or before.kind not in COPIES or len(before.inputs) < 1:
-                return False
-            name = before.inputs[0]
+        copied = map(self.context.sizes_in, moved_from(self.flow, op.inputs[recurrent(op).lengths], COPIES))
+        sizes = next((item for item in copied if item is not None), None)
+        if sizes is None:
+            return False
         steps = [item for item in self.context.steps_in(sizes) if len(item) == 1]
         if len(steps) != len(sizes):
             shape = self.analysis.shape(op.inputs[0]) or ()
