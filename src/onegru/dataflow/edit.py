@@ -44,29 +44,17 @@ class Declared:
 
 
 class Edit:
-    """Changes of a graph.
-
-    Args:
-        flow: the graph; new constants are added to it, and nothing else.
-        names: all that are in use in the file, to which new ones are added.
-
-    Attributes:
-        constants: new ones.
-        inputs, outputs: new ones of the model.
-        sizes: new sizes of its inputs and outputs, by name and axis.
-        notes: new metadata of the model.
-        unfolded: new values that are computed in each run, though constants determine them.
-    """
+    """Changes of a graph."""
 
     def __init__(self, flow: Flow, names: set[str]) -> None:
-        self.flow = flow
-        self.names = names
+        self.flow = flow  # gets new constants, and nothing else
+        self.names = names  # all names in use, with the new ones
         self.constants: dict[str, Array] = {}
-        self.inputs: dict[str, Declared] = {}
+        self.inputs: dict[str, Declared] = {}  # new inputs of the model
         self.outputs: dict[str, Declared] = {}
-        self.sizes: dict[tuple[str, int], Size] = {}
-        self.notes: dict[str, str] = {}
-        self.unfolded: set[str] = set()
+        self.sizes: dict[tuple[str, int], Size] = {}  # of its inputs and outputs, by name and axis
+        self.notes: dict[str, str] = {}  # new metadata
+        self.unfolded: set[str] = set()  # new values that are computed in each run, though they are constant
         self._staged: dict[int, Staged] = {}
         self._before: dict[int, list[Op]] = {}
         self._last: list[Op] = []

@@ -146,10 +146,9 @@ class Flow:
         return name if passed is None else self._passing(passed)
 
     def _alias_target(self, op: Op) -> str | None:
-        """The value that an operator passes on as it is; None if it does more.
-
-        Keras' exporter casts values to the type that they have, and asks for each step whether there is one.
-        """
+        """The value that an operator passes on as it is; None if it does more."""
+        # Keras' exporter casts values to the type that they have, and asks for each step whether there is
+        # one.
         if op.kind == "Identity":
             return op.inputs[0]
         if op.kind == "Cast" and op.attributes.get("dtype") == (self.dtype(op.inputs[0]) or ""):

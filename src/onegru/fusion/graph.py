@@ -38,10 +38,8 @@ class Graph:
     def check_numerically(
         self, emitter: Emitter, place: str, run_loop: RunLoop | None = None
     ) -> Compared | None:
-        """Compare the new operators with the old ones, and accept them if they agree.
-
-        With `only_layers`, the new operators are accepted without a check, because there is no algebra.
-        """
+        """Compare the new operators with the old ones, and accept them if they agree."""
+        # With `only_layers`, the new operators are accepted without a check, because there is no algebra.
         if self.search.only_layers:
             self.made.take(emitter)
             return Compared("")

@@ -127,10 +127,8 @@ class _Whole:
         ]
 
     def _drop_twins(self) -> None:
-        """Merge equal carried values; Keras passes on its last output and its state.
-
-        They stay equal even if the loop is not replaced.
-        """
+        """Merge equal carried values; Keras passes on its last output and its state."""
+        # They stay equal even if the loop is not replaced.
         loop, body = self.loop, self.loop.body
         for item in list(loop.carried):
             for other in loop.carried:

@@ -22,12 +22,7 @@ OPSET = 13  # of the operators that layers are read as
 
 
 class _Ir(EditedIr):
-    """An IR whose open sizes have names.
-
-    Attributes:
-        flow: its layers.
-        names: what the model calls its inputs and outputs, by what the flow calls them.
-    """
+    """An IR whose open sizes have names."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)

@@ -58,10 +58,8 @@ class PaddingPlanner:
         return self._begin_with(op, 0, move, extent, fill)
 
     def _begin_with(self, op: Op, place: int, move: Move, extent: TimeExtent, fill: float | None) -> bool:
-        """Let the first chunk of an input begin with steps of a number; None for copies of its first step.
-
-        So steps that come later than in a whole run come at once again, as in differences.
-        """
+        """Let the first chunk of an input begin with steps of a number; None for copies of its first step."""
+        # So steps that come later than in a whole run come at once again, as in differences.
         steps, is_late = move.pad_begin, extent.delay > 0
         if fill == 0:
             steps = min(steps, extent.delay)

@@ -132,10 +132,8 @@ class SizesPlanner:
         return set(counted) <= set(timed[op.inputs[0]])
 
     def plan_reshape(self, op: Op, axes: list[int], extent: TimeExtent) -> None:
-        """Note a Reshape whose sizes have another number of steps than it takes: one that is written down.
-
-        Sizes that are known as numbers are written down again, as they may depend on the number of steps.
-        """
+        """Note a Reshape whose sizes have another number of steps than it takes: one that is written down."""
+        # Sizes that are known as numbers are written down again, as they may depend on the number of steps.
         if op.kind != "Reshape":
             return
         places = [(op, axis) for axis in axes]

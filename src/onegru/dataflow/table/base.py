@@ -192,43 +192,24 @@ def bound(shape: Iterable[int]) -> None:
 
 
 class Operator:
-    """A kind of operator, of which nothing is known.
+    """A kind of operator, of which nothing is known."""
 
-    Attributes:
-        kind: ONNX's name for it; others begin with their domain, as "com.microsoft::Gelu".
-        understood: the attributes that `along` has understood.
-        max_inputs: how many inputs it has understood.
-        parameters: what is an attribute in some opsets and an input in others.
-        size_inputs: the inputs of which only the numbers count, as sizes and indices.
-        type_inputs: the inputs of which only the element type counts.
-        elements: how it arranges the elements of its first input.
-        casts: whether it changes their type, which may round them.
-        pointwise: whether it works element by element, with broadcasting.
-        computes: whether it has a `value`.
-        keeps_zeros: whether it gives zeros for zeros.
-        ones_at: the inputs at which ones leave the other as it is.
-        dtype: see `dtype_of`.
-        resizes: whether it may change the size of an axis that stays.
-        window: whether it is a convolution or a pooling.
-        filled_by: the input that says how often it repeats a number; None if it does not.
-        states: of a recurrence, the input of each initial state and the output of the last one.
-    """
-
-    understood: frozenset[str] = frozenset()
-    max_inputs: int = ENDLESS
-    parameters: Mapping[str, Parameter] = {}
-    size_inputs: tuple[int, ...] = ()
-    type_inputs: tuple[int, ...] = ()
-    elements: ClassVar[Elements] = Elements.NEW
-    casts: ClassVar[bool] = False
-    pointwise: ClassVar[bool] = False
-    computes: bool = False
-    keeps_zeros: bool = False
-    ones_at: tuple[int, ...] = ()
-    dtype: str | int | None = None
-    resizes: ClassVar[bool] = False
-    window: Literal["", "conv", "pool"] = ""
-    filled_by: int | None = None
+    understood: frozenset[str] = frozenset()  # the attributes that `along` has understood
+    max_inputs: int = ENDLESS  # how many inputs it has understood
+    parameters: Mapping[str, Parameter] = {}  # what is an attribute in some opsets and an input in others
+    size_inputs: tuple[int, ...] = ()  # the inputs of which only the numbers count, as sizes and indices
+    type_inputs: tuple[int, ...] = ()  # the inputs of which only the element type counts
+    elements: ClassVar[Elements] = Elements.NEW  # how it arranges the elements of its first input
+    casts: ClassVar[bool] = False  # whether it changes their type, which may round them
+    pointwise: ClassVar[bool] = False  # whether it works element by element, with broadcasting
+    computes: bool = False  # whether it has a `value`
+    keeps_zeros: bool = False  # whether it gives zeros for zeros
+    ones_at: tuple[int, ...] = ()  # the inputs at which ones leave the other as it is
+    dtype: str | int | None = None  # see `dtype_of`
+    resizes: ClassVar[bool] = False  # whether it may change the size of an axis that stays
+    window: Literal["", "conv", "pool"] = ""  # whether it is a convolution or a pooling
+    filled_by: int | None = None  # the input that says how often it repeats a number
+    # Of a recurrence, the input of each initial state and the output of the last one.
     states: tuple[tuple[int, int], ...] = ()
 
     has_shape: ClassVar[bool] = False
@@ -237,7 +218,7 @@ class Operator:
 
     def __init__(self, kind: str, words: str = "", **facts: Any) -> None:
         """Make a row; `words` are the names of further attributes that it supports."""
-        self.kind = kind
+        self.kind = kind  # ONNX's name; others begin with their domain, as "com.microsoft::Gelu"
         self.understood = frozenset((*words.split(), *self.parameters))
         for name, fact in facts.items():
             assert hasattr(self, name), name

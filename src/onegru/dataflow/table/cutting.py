@@ -177,10 +177,8 @@ class Slice(Turning):
         return [x[tuple(cut)]]
 
     def bounds(self, call: Call, axis: int) -> tuple[int, int | None, int] | None:
-        """The first index that is taken of an axis, where it ends (None: with the axis), and the step.
-
-        Of an axis of known size, none is negative; of another, negative ones count from its end.
-        """
+        """The first index that is taken of an axis, where it ends (None: with the axis), and the step."""
+        # Of an axis of known size, none is negative; of another, negative ones count from its end.
         size = call.shape()[axis]
         if call.has("axes") and call.ints("axes") is None:
             return None

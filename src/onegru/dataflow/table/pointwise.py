@@ -40,26 +40,19 @@ def broadcast(shapes: Iterable[Shape]) -> Shape:
 
 
 class Pointwise(Operator):
-    """One that works element by element, with broadcasting.
-
-    Attributes:
-        compute: its value; None if it is not computed here.
-        of_sizes: the same of two sizes, if it may be followed.
-        neutral: of two sizes, the one that leaves the other as it is.
-        settings: whether its other inputs are single numbers, which do not broadcast.
-    """
+    """One that works element by element, with broadcasting."""
 
     pointwise: ClassVar[bool] = True
     dtype: str | int | None = 0
-    of_sizes: Callable[[int, int], int] | None = None
-    neutral: int | None = None
-    settings: bool = False
+    of_sizes: Callable[[int, int], int] | None = None  # its value of two sizes, if it may be followed
+    neutral: int | None = None  # of two sizes, the one that leaves the other as it is
+    settings: bool = False  # whether its other inputs are single numbers, which do not broadcast
 
     def __init__(
         self, kind: str, compute: Callable[[Arrays], Array] | None = None, words: str = "", **facts: Any
     ) -> None:
         super().__init__(kind, words, **facts)
-        self.compute = compute
+        self.compute = compute  # its value; None if it is not computed here
         self.computes = compute is not None
         self.has_sizes = self.of_sizes is not None
 

@@ -27,18 +27,14 @@ _PER_STEP = "has a separate parameter for each step"
 
 
 class Reduction(Operator):
-    """One that combines elements along axes.
-
-    Attributes:
-        combine: how, if it is computed here.
-    """
+    """One that combines elements along axes."""
 
     parameters: Mapping[str, Parameter] = {"axes": Parameter(1, since=18)}
     dtype: str | int | None = 0
 
     def __init__(self, kind: str, combine: Callable[..., Any] | None = None) -> None:
         super().__init__(kind, "keepdims noop_with_empty_axes")
-        self.combine = combine
+        self.combine = combine  # None if it is not computed here
         self.computes = combine is not None
 
     def axes(self, call: Call) -> list[int]:
@@ -121,11 +117,7 @@ class Norm(Operator):
 
 
 class OverAxis(Norm):
-    """One that computes along one axis.
-
-    Attributes:
-        first: the default of the attribute `axis`.
-    """
+    """One that computes along one axis."""
 
     def axes(self, call: Call) -> Iterable[int]:
         return [call.axis(self.first)]

@@ -22,18 +22,7 @@ from onegru.fusion.cells.views import whole_view
 
 
 class Expressions(Products):
-    """The polynomials of the values of a flow.
-
-    Args:
-        flow: the graph, or a loop's body.
-        algebra: the atoms of all flows of a model.
-        indices: values that are iteration indices of a loop.
-        slices: for each sliced input of a body: the value, its time axis, 1 or -1 for the direction, and
-            whether the slice keeps this axis.
-
-    Attributes:
-        twins: values that equal another value: the value, and the other value.
-    """
+    """The polynomials of the values of a flow."""
 
     def __init__(
         self,
@@ -44,7 +33,7 @@ class Expressions(Products):
     ) -> None:
         super().__init__(flow, algebra, indices, slices)
         self._known: dict[Hashable, Polynomial] = {}
-        self.twins: dict[str, str] = {}
+        self.twins: dict[str, str] = {}  # values that equal another value, and the other value
 
     def resolve(self, name: str) -> str:
         """Return the original name of a value, without copies and equal values."""
