@@ -58,7 +58,7 @@ class Edit:
         self._staged: dict[int, Staged] = {}
         self._before: dict[int, list[Op]] = {}
         self._last: list[Op] = []
-        self._producers: dict[str, Op] = {}
+        self.producers: dict[str, Op] = {}  # new operators, by what they give
         self._ints: dict[tuple[int, ...], str] = {}
 
     # Values
@@ -97,7 +97,7 @@ class Edit:
         output = output or self.fresh(base)
         op = Op(kind, tuple(inputs), (output,), attributes, name=self.fresh(f"{base}/{kind}"))
         (self._last if before is None else self._before.setdefault(id(before), [])).append(op)
-        self._producers[output] = op
+        self.producers[output] = op
         return output
 
     def slice(
@@ -114,10 +114,6 @@ class Edit:
         """Add a Slice of one axis."""
         bounds = map(self.ints, (start, end, axis))
         return self.add("Slice", [value, *bounds], base, output=output, before=before)
-
-    def producer(self, value: str) -> Op:
-        """The new operator that gives a value."""
-        return self._producers[value]
 
     def staged(self, op: Op) -> Staged:
         """What an operator is to be, which may be changed."""
@@ -184,14 +180,6 @@ class Edit:
     def output(self, name: str, dtype: str, shape: Sequence[Size]) -> None:
         """Add an output to the model, which is the value of this name."""
         self.outputs[name] = Declared(dtype, tuple(shape))
-
-    def resize(self, name: str, axis: int, size: Size) -> None:
-        """Let an input or output of the model have another size."""
-        self.sizes[name, axis] = size
-
-    def note(self, key: str, text: str) -> None:
-        """Set metadata of the model."""
-        self.notes[key] = text
 
     # For writers
 

@@ -141,7 +141,7 @@ def _edited(
     made = rewriter.edited()
     told = rewriter.all_states(states)
     initial = {item.input: item.start for item in told if item.start is not None} | defaults
-    edit.note(STREAM_KEY, write_note(told, initial, time, made.delays))
+    edit.notes[STREAM_KEY] = write_note(told, initial, time, made.delays)
     apply_edit(model, analysis.opset, edit)
     return replace(made, model=model)
 

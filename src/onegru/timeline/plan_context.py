@@ -113,6 +113,15 @@ class PlanContext:
         return [item for item in found if item]
 
 
+class PlannerPart:
+    """A part of the planner, for some operators."""
+
+    def __init__(self, context: PlanContext) -> None:
+        self.context = context
+        self.analysis = context.analysis
+        self.flow = context.analysis.flow
+
+
 def later_words(steps: int) -> str:
     """That an operator looks ahead."""
     return f"its output comes {count(steps, 'step')} later, which delay=True (--delay) allows"

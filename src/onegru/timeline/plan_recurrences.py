@@ -11,16 +11,11 @@ from onegru.dataflow.table.recurrences import recurrent
 from onegru.dataflow.walk import moved_from
 from onegru.timeline.analysis import COPIES, time_axis
 from onegru.timeline.plan import TimeExtent
-from onegru.timeline.plan_context import COUNTS, NOT_ALONE, PlanContext
+from onegru.timeline.plan_context import COUNTS, NOT_ALONE, PlannerPart
 
 
-class RecurrencesPlanner:
+class RecurrencesPlanner(PlannerPart):
     """Plans recurrences: an extent is that of the sequence."""
-
-    def __init__(self, context: PlanContext) -> None:
-        self.context = context
-        self.analysis = context.analysis
-        self.flow = context.analysis.flow
 
     def plan(self, op: Op, moves: list[Move], timed: Mapping[str, list[int]], extent: TimeExtent) -> None:
         """Plan a recurrence, of these axes that are time and this extent of its sequence."""

@@ -11,16 +11,11 @@ from onegru.dataflow.table import Move, operator_of
 from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.dataflow.table.windows import Resize
 from onegru.timeline.plan import TimeExtent
-from onegru.timeline.plan_context import COUNTS, PlanContext
+from onegru.timeline.plan_context import COUNTS, PlannerPart
 
 
-class SizesPlanner:
+class SizesPlanner(PlannerPart):
     """Follows numbers that count steps, and refuses those that a chunk would count again."""
-
-    def __init__(self, context: PlanContext) -> None:
-        self.context = context
-        self.analysis = context.analysis
-        self.flow = context.analysis.flow
 
     def count_steps(self, op: Op, taken: list[str]) -> None:
         """Note what an operator to which no step is fed gives that depends on how many there are."""

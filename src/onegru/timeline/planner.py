@@ -17,7 +17,7 @@ from onegru.timeline.analysis import TimeAnalysis, time_axis
 from onegru.timeline.find_time import find_time
 from onegru.timeline.finding import Finding, finding_of
 from onegru.timeline.plan import Cache, StreamingPlan, TimeExtent
-from onegru.timeline.plan_context import COUNTS, IN_LOOP, NOT_ALONE, PlanContext
+from onegru.timeline.plan_context import COUNTS, IN_LOOP, NOT_ALONE, PlanContext, PlannerPart
 from onegru.timeline.plan_padding import PaddingPlanner
 from onegru.timeline.plan_recurrences import RecurrencesPlanner
 from onegru.timeline.plan_sizes import SizesPlanner
@@ -52,13 +52,11 @@ def plan_streaming(
     return plan
 
 
-class Planner:
+class Planner(PlannerPart):
     """Plans what a model needs changed to run in chunks of time."""
 
     def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool, catches_up: bool = False) -> None:
-        self.analysis = analysis
-        self.flow = analysis.flow
-        self.context = PlanContext(analysis, time, delay, catches_up)
+        super().__init__(PlanContext(analysis, time, delay, catches_up))
         self.padding = PaddingPlanner(self.context)
         self.sizes = SizesPlanner(self.context)
         self.slices = SlicesPlanner(self.context)

@@ -274,6 +274,13 @@ class Operator:
         return False
 
 
+class SameShape(Operator):
+    """One whose outputs have the shape of its first input."""
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        return call.shape()
+
+
 OPERATORS: dict[str, Operator] = {}
 _UNKNOWN = Operator("")
 

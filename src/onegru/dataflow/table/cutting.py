@@ -19,6 +19,7 @@ from onegru.dataflow.table.base import (
     Move,
     Operator,
     Parameter,
+    SameShape,
     Sizes,
     UnknownOpError,
     along,
@@ -365,13 +366,10 @@ class Split(Moving):
         return Ahead({"axis": call.axis(0) + 1})
 
 
-class ReverseSequence(Turning):
+class ReverseSequence(SameShape, Turning):
     elements: ClassVar[Elements] = Elements.NEW  # which of them go where depends on lengths
     size_inputs: tuple[int, ...] = (1,)
     max_inputs: int = 2
-
-    def shape(self, call: Call, output: int) -> Shape | None:
-        return call.shape()
 
     def value(self, call: Arrays) -> Sequence[Array]:
         x, lengths = call.array(), call.array(1)

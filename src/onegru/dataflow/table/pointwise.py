@@ -17,6 +17,7 @@ from onegru.dataflow.table.base import (
     Call,
     Move,
     Operator,
+    SameShape,
     Sizes,
     UnknownOpError,
     bound,
@@ -144,11 +145,8 @@ class PRelu(Pointwise):
         return super().ahead(call, varies)
 
 
-class CastLike(Pointwise):
+class CastLike(SameShape, Pointwise):
     type_inputs: tuple[int, ...] = (1,)
-
-    def shape(self, call: Call, output: int) -> Shape | None:
-        return call.shape()
 
     def along(self, call: Call) -> Iterator[Move]:
         yield from (Move(0, axis, axis) for axis in range(call.rank()))

@@ -17,6 +17,7 @@ from onegru.dataflow.table.base import (
     Move,
     Operator,
     Parameter,
+    SameShape,
     UnknownOpError,
     along,
     register,
@@ -167,13 +168,10 @@ class BatchNorm(Norm):
         return along(call, [1] if call.rank() > 1 else [], message=_PER_STEP)
 
 
-class Quantization(Operator):
+class Quantization(SameShape):
     """QuantizeLinear or DequantizeLinear: one scale for all, or one for each index along an axis."""
 
     max_inputs: int = 3
-
-    def shape(self, call: Call, output: int) -> Shape | None:
-        return call.shape()
 
     def along(self, call: Call) -> Iterable[Move]:
         if call.get("block_size", 0):
@@ -204,14 +202,11 @@ class DynamicQuantization(Operator):
         return along(call, range(call.rank()), message=_OVER)
 
 
-class CumSum(Operator):
+class CumSum(SameShape):
     parameters: Mapping[str, Parameter] = {"axis": Parameter(1)}
     max_inputs: int = 2
     computes: bool = True
     dtype: str | int | None = 0
-
-    def shape(self, call: Call, output: int) -> Shape | None:
-        return call.shape()
 
     def value(self, call: Arrays) -> Sequence[Array]:
         (axis,), x = call.known("axis") or (0,), call.array()
