@@ -87,15 +87,15 @@ def _without_reversals(flow: Flow, emitter: Emitter, op: Op) -> None:
 
 def _last_states(flow: Flow, emitter: Emitter, node: Op) -> None:
     """Read the last state from Y_h instead of from the end of Y."""
-    if not _is_new_gru(node) or not node.outputs[0] or _input(node, 4):
+    if not _is_new_gru(node) or not node.outputs[0] or node.input(4):
         return
     for name in _states_in_order(flow, node):
         for op in flow.consumers.get(name, ()):
             shape = flow.shape(name)
             if shape is None or not _takes_last(flow, op, name):
                 continue
-            last = _output(node, 1) or emitter.fresh("Y_h")
-            if not _output(node, 1):
+            last = node.output(1) or emitter.fresh("Y_h")
+            if not node.output(1):
                 node.outputs = (node.outputs[0], last)
                 flow.set_shape(last, (1, *shape[1:]))
                 flow.producers[last] = node
@@ -192,14 +192,6 @@ def _is_new_gru(op: Op) -> bool:
     return op.kind == "GRU" and op.origin is None and op.attributes.get("direction") != "bidirectional"
 
 
-def _input(op: Op, place: int) -> str:
-    return op.inputs[place] if len(op.inputs) > place else ""
-
-
-def _output(op: Op, place: int) -> str:
-    return op.outputs[place] if len(op.outputs) > place else ""
-
-
 def _fit(flow: Flow, forward: Op, reverse: Op) -> bool:
     """Whether two nodes can be the two directions of one node."""
     directions = [op.attributes.get("direction", "forward") for op in (forward, reverse)]
@@ -207,24 +199,22 @@ def _fit(flow: Flow, forward: Op, reverse: Op) -> bool:
     return (
         directions == ["forward", "reverse"]
         and all(forward.attributes.get(name) == reverse.attributes.get(name) for name in same)
-        and flow.resolve(_input(forward, 0)) == flow.resolve(_input(reverse, 0))
-        and flow.resolve(_input(forward, 4)) == flow.resolve(_input(reverse, 4))
-        and bool(_input(forward, 5)) == bool(_input(reverse, 5))
-        and flow.shape(_input(forward, 1)) == flow.shape(_input(reverse, 1))
+        and flow.resolve(forward.input(0)) == flow.resolve(reverse.input(0))
+        and flow.resolve(forward.input(4)) == flow.resolve(reverse.input(4))
+        and bool(forward.input(5)) == bool(reverse.input(5))
+        and flow.shape(forward.input(1)) == flow.shape(reverse.input(1))
     )
 
 
 def _merge(flow: Flow, emitter: Emitter, forward: Op, reverse: Op) -> None:
-    emitter.dtype = flow.dtype(_input(forward, 1)) or "float32"
+    emitter.dtype = flow.dtype(forward.input(1)) or "float32"
     weights = []
     for place, name in ((1, "W"), (2, "R"), (3, "B")):
-        arrays = [
-            flow.constant(_input(op, place)) if _input(op, place) else None for op in (forward, reverse)
-        ]
+        arrays = [flow.constant(op.input(place)) if op.input(place) else None for op in (forward, reverse)]
         weights.append(_joined(emitter, name, arrays))
     state = ""
-    if _input(forward, 5):
-        states = [_input(op, 5) for op in (forward, reverse)]
+    if forward.input(5):
+        states = [op.input(5) for op in (forward, reverse)]
         shape = flow.shape(states[0]) or (1,)
         state = emitter.op("Concat", states, "initial_h", (2, *shape[1:]), axis=0)
     attributes: dict[str, Any] = {**forward.attributes, "direction": "bidirectional"}
@@ -235,15 +225,15 @@ def _merge(flow: Flow, emitter: Emitter, forward: Op, reverse: Op) -> None:
             if both[0] or both[1]:
                 attributes[name] = both[0] + both[1]
     Y, Y_h = emitter.fresh("Y"), emitter.fresh("Y_h")
-    inputs = [_input(forward, 0), *weights, _input(forward, 4), state]
+    inputs = [forward.input(0), *weights, forward.input(4), state]
     while not inputs[-1]:
         inputs.pop()
-    needs = [any(_output(op, place) for op in (forward, reverse)) for place in (0, 1)]
+    needs = [any(op.output(place) for op in (forward, reverse)) for place in (0, 1)]
     outputs = [Y if needs[0] else "", *([Y_h] if needs[1] else [])]
     emitter.ops.append(Op("GRU", tuple(inputs), tuple(outputs), attributes, name=emitter.fresh("GRU")))
     for place, whole, axis in ((0, Y, 1), (1, Y_h, 0)):
         for number, op in enumerate((forward, reverse)):
-            name = _output(op, place)
+            name = op.output(place)
             sizes = flow.shape(name) if name else None
             if sizes is not None:
                 flow.set_shape(whole, (*sizes[:axis], 2, *sizes[axis + 1 :]))

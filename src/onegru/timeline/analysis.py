@@ -272,11 +272,9 @@ class TimeAnalysis:
     def is_carried(self, op: Op) -> bool:
         """Whether the states of a recurrence are states of the stream."""
         return all(
-            len(op.outputs) > last
-            and len(op.inputs) > first
-            and any(
-                self.states[state] in self.leads_to.get(op.outputs[last], _NONE)
-                for state in self.from_states.get(op.inputs[first], _NONE)
+            any(
+                self.states[state] in self.leads_to.get(op.output(last), _NONE)
+                for state in self.from_states.get(op.input(first), _NONE)
             )
             for first, last in operator_of(op.kind).states
         )

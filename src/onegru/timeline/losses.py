@@ -215,14 +215,13 @@ class LossFinder:
                 )
         if not self.is_single:
             for first, _ in recurrent(op).states:
-                name = op.inputs[first] if len(op.inputs) > first else ""
+                name = op.input(first)
                 if name in self.streamed and id(op) not in self.carried:
                     self._note("mixes", "starts from a value of the same run")
 
     def _stops_early(self, op: Op) -> bool:
         """Whether a recurrence has lengths that are not the number of steps, and that no input gives."""
-        place = recurrent(op).lengths
-        name = op.inputs[place] if len(op.inputs) > place else ""
+        name = op.input(recurrent(op).lengths)
         if not name or (name in self.analysis.dynamic and name not in self.lengths):
             return False
         copied = map(self.flow.sizes, moved_from(self.flow, name, COPIES))

@@ -19,23 +19,19 @@ class RecurrencesPlanner(PlannerPart):
 
     def plan(self, op: Op, moves: list[Move], timed: Mapping[str, list[int]], extent: TimeExtent) -> None:
         """Plan a recurrence, of these axes that are time and this extent of its sequence."""
-        sequence = op.inputs[0]
+        sequence, lengths = op.inputs[0], op.input(recurrent(op).lengths)
         place = time_axis(op)
         for move in moves:
-            if move.axis in timed[sequence] and move.output == 0 and move.hazard and move.to is not None:
-                self.context.refuse(move.hazard, move.message)
-                return
-            if move.axis in timed[sequence] and move.to is None:
+            if move.axis in timed[sequence] and (move.to is None or (move.hazard and move.output == 0)):
                 self.context.refuse(move.hazard, move.message)
                 return
         if place not in timed[sequence]:  # along another axis, as over the bands of one frame
-            lengths = op.inputs[recurrent(op).lengths] if self._has_lengths(op) else ""
             if lengths and self.flow.fill(lengths) == (self.analysis.shape(sequence) or {place: ""})[place]:
                 self.context.changes.full_length.append(op)
             elif lengths in self.context.counting:
                 self.context.refuse("mixes", COUNTS)
             for first, _ in recurrent(op).states:
-                name = op.inputs[first] if len(op.inputs) > first else ""
+                name = op.input(first)
                 if name and self.flow.fill(name) == 0:
                     self.context.changes.zero_states.append((op, first))
                 elif name in self.context.counting or (name in self.context.newest and timed[op.outputs[0]]):
@@ -50,7 +46,7 @@ class RecurrencesPlanner(PlannerPart):
             self.context.refuse_ends(
                 f"runs through {count(extent.right_pad, 'step')} after the last one", "unknown"
             )
-        if self._has_lengths(op):
+        if lengths:
             if self._is_full_length(op, extent):
                 self.context.changes.full_length.append(op)
             else:
@@ -59,7 +55,7 @@ class RecurrencesPlanner(PlannerPart):
             self._delay_states(op, extent)
             return
         for first, _ in recurrent(op).states:
-            name = op.inputs[first] if len(op.inputs) > first else ""
+            name = op.input(first)
             is_computed = name in self.context.counting and self.flow.fill(name) != 0
             if is_computed or (
                 name
@@ -76,20 +72,12 @@ class RecurrencesPlanner(PlannerPart):
     def _delay_states(self, op: Op, extent: TimeExtent) -> None:
         """Note how late the states are that a recurrence has outside: it needs a step in each run, too."""
         for first, _ in recurrent(op).states:
-            taken = (
-                self.analysis.outside(op.inputs[first], self.context.streamed)
-                if len(op.inputs) > first
-                else None
-            )
+            taken = self.analysis.outside(op.input(first), self.context.streamed)
             if extent.delay > 0 and taken is not None and taken in self.analysis.states:
                 given = self.analysis.states[taken]
                 self.context.changes.delays[given] = max(
                     extent.delay, self.context.changes.delays.get(given, 0)
                 )
-
-    def _has_lengths(self, op: Op) -> bool:
-        place = recurrent(op).lengths
-        return len(op.inputs) > place and bool(op.inputs[place])
 
     def _is_full_length(self, op: Op, extent: TimeExtent) -> bool:
         """Whether the lengths that a recurrence takes are its number of steps, for all rows."""

@@ -104,7 +104,7 @@ class SizesPlanner(PlannerPart):
         if not self.context.counting.isdisjoint(named.intersection(taken)):
             self.context.refuse("mixes", COUNTS)
         for place in places if recurrence is None else ():
-            name = op.inputs[place] if len(op.inputs) > place else ""
+            name = op.input(place)
             if name in self.context.streamed:
                 self.context.refuse("mixes", "takes sizes or places that are computed from steps")
             if name not in self.context.counting or kind in ("Reshape", "Expand", "Resize"):
@@ -157,7 +157,7 @@ class SizesPlanner(PlannerPart):
     def check_expand(self, op: Op, timed: Mapping[str, list[int]], extent: TimeExtent) -> None:
         """An Expand or a Resize along time, to a number of steps: only that which there is."""
         place = 1 if op.kind == "Expand" else 3
-        name = op.inputs[place] if len(op.inputs) > place else ""
+        name = op.input(place)
         if not name:
             return
         sizes, rank = self.context.sizes_in(name), len(self.analysis.known[op.outputs[0]] or ())

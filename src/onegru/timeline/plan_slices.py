@@ -61,7 +61,7 @@ class SlicesPlanner(PlannerPart):
         known = self.flow.ints(op, name, place)
         if known is not None:
             return 0, known[index]
-        value, sign = op.inputs[place] if len(op.inputs) > place else "", 1
+        value, sign = op.input(place), 1
         while (before := self.flow.producer(value)) is not None and (
             before.kind == "Neg" or operator_of(before.kind).elements is Elements.KEPT
         ):

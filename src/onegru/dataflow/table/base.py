@@ -124,12 +124,12 @@ class Call:
 
     def constant(self, index: int) -> Array | None:
         """An input, if it is a constant."""
-        name = self.op.inputs[index] if index < len(self.op.inputs) else ""
+        name = self.op.input(index)
         return self.facts.constant(name) if name else None
 
     def is_given(self, index: int) -> bool:
         """Whether an input is there."""
-        return index < len(self.op.inputs) and bool(self.op.inputs[index])
+        return bool(self.op.input(index))
 
     def ints(self, name: str) -> list[int] | None:
         """A parameter; None if it is not there or not known."""

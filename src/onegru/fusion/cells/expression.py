@@ -159,8 +159,8 @@ def _clip(at: Expressions, op: Op, view: View) -> Polynomial:
     bounds = []
     for name, place, default in (("min", 1, -np.inf), ("max", 2, np.inf)):
         bound: float | None = op.attributes.get(name, default)
-        if len(op.inputs) > place and op.inputs[place]:
-            bound = at.flow.number(op.inputs[place])
+        if op.input(place):
+            bound = at.flow.number(op.input(place))
         if bound is None:
             raise UnknownOpError
         bounds.append(float(bound))
@@ -233,7 +233,7 @@ def _gemm(at: Expressions, op: Op, view: View) -> Polynomial:
     letters = "nk" if op.attributes.get("transB") else "kn"
     result = at.contract(view, ["bk", letters, "bn"], (op.inputs[0], op.inputs[1]))
     result = scale(result, float(op.attributes.get("alpha", 1.0)))
-    if len(op.inputs) > 2 and op.inputs[2]:
+    if op.input(2):
         bias = at.polynomial(at.input_view(view, op.inputs[2], at.shape(op.outputs[0])))
         result = add(result, bias, float(op.attributes.get("beta", 1.0)))
     return result
