@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
 from onegru.dataflow.flow import Flow
-from onegru.fusion import float64, numeric_check
+from onegru.fusion import drawn_inputs
 from tests.support.fusing import (
     LOOPS,
     Array,
@@ -216,19 +215,6 @@ def test_a_mask_that_may_be_longer_stays_in_the_loop() -> None:
     assert sum(words in item.reason for item in search.near_misses) == 2
 
 
-def test_only_what_depends_on_inputs_is_searched_for_kinks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Conditions of loops compare counters, which no input moves to the other side."""
-    moved: list[Any] = []
-
-    def noted(_: Any, start: Any) -> Any:
-        moved.append(start)
-        return start
-
-    monkeypatch.setattr(numeric_check._Runs, "_moved", noted)
-    _, search = fused(both_directions().model())
-    assert len(search.fused) == 2 and not moved
-
-
 def test_what_all_iterations_have_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """W and R are not made float64 at each of the steps that the check computes."""
     asked: list[str] = []
@@ -239,10 +225,10 @@ def test_what_all_iterations_have_is_found_once(monkeypatch: pytest.MonkeyPatch)
         return constant(flow, name)
 
     monkeypatch.setattr(Flow, "constant", noted)
-    monkeypatch.setattr(float64, "STEPS", 4)
+    monkeypatch.setattr(drawn_inputs, "STEPS", 4)
     fused(both_directions().model())
     few = len(asked)
     asked.clear()
-    monkeypatch.setattr(float64, "STEPS", 40)
+    monkeypatch.setattr(drawn_inputs, "STEPS", 40)
     _, search = fused(both_directions().model())
     assert len(search.fused) == 2 and len(asked) == few

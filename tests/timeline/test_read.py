@@ -15,7 +15,8 @@ import onegru
 from onegru import SpecError, SpecWarning
 from onegru.models.load import graph_of
 from onegru.models.model import Model
-from onegru.timeline.losses import find_losses
+from onegru.timeline.analysis import TimeAnalysis
+from onegru.timeline.losses import LossFinder
 from onegru.timeline.read import read_timeline
 from tests.support.streams import I, StreamNet
 
@@ -43,7 +44,8 @@ def test_large_constants_are_not_kept() -> None:
     graph = graph_of(net.end(net.gru(net.op("MatMul", wide, "narrow"), "h", "h_out")))
     assert graph.outline is not None and len(graph.outline.text) < 10_000
     timeline = read_timeline(graph)
-    assert timeline is not None and find_losses(timeline.flow, {"h": "h_out"}) == []
+    assert timeline is not None
+    assert LossFinder(TimeAnalysis(timeline.flow, {"h": "h_out"}, timeline.opset)).findings() == []
 
 
 def test_operators_that_cannot_be_followed() -> None:

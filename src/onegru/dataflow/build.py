@@ -14,21 +14,12 @@ from onegru.dataflow.operator import Op, Shape
 
 
 class Builder:
-    """New operators for a flow, in the form of ONNX's newest opset.
-
-    Args:
-        flow: where they go.
-        base: what their names begin with.
-        names: all names in use, to which new ones are added.
-
-    Attributes:
-        ops: the operators.
-    """
+    """New operators for a flow, in the form of ONNX's newest opset."""
 
     def __init__(self, flow: Flow, base: str, names: set[str]) -> None:
         self.flow = flow
-        self.base = base
-        self.names = names
+        self.base = base  # what their names begin with
+        self.names = names  # all names in use, with the new ones
         self.ops: list[Op] = []
 
     def fresh(self, what: str) -> str:

@@ -44,33 +44,21 @@ class Declared:
 
 
 class Edit:
-    """Changes of a graph.
-
-    Args:
-        flow: the graph; new constants are added to it, and nothing else.
-        names: all that are in use in the file, to which new ones are added.
-
-    Attributes:
-        constants: new ones.
-        inputs, outputs: new ones of the model.
-        sizes: new sizes of its inputs and outputs, by name and axis.
-        notes: new metadata of the model.
-        unfolded: new values that are computed in each run, though constants determine them.
-    """
+    """Changes of a graph."""
 
     def __init__(self, flow: Flow, names: set[str]) -> None:
-        self.flow = flow
-        self.names = names
+        self.flow = flow  # gets new constants, and nothing else
+        self.names = names  # all names in use, with the new ones
         self.constants: dict[str, Array] = {}
-        self.inputs: dict[str, Declared] = {}
+        self.inputs: dict[str, Declared] = {}  # new inputs of the model
         self.outputs: dict[str, Declared] = {}
-        self.sizes: dict[tuple[str, int], Size] = {}
-        self.notes: dict[str, str] = {}
-        self.unfolded: set[str] = set()
+        self.sizes: dict[tuple[str, int], Size] = {}  # of its inputs and outputs, by name and axis
+        self.notes: dict[str, str] = {}  # new metadata
+        self.unfolded: set[str] = set()  # new values that are computed in each run, though they are constant
         self._staged: dict[int, Staged] = {}
         self._before: dict[int, list[Op]] = {}
         self._last: list[Op] = []
-        self._producers: dict[str, Op] = {}
+        self.producers: dict[str, Op] = {}  # new operators, by what they give
         self._ints: dict[tuple[int, ...], str] = {}
 
     # Values
@@ -109,7 +97,7 @@ class Edit:
         output = output or self.fresh(base)
         op = Op(kind, tuple(inputs), (output,), attributes, name=self.fresh(f"{base}/{kind}"))
         (self._last if before is None else self._before.setdefault(id(before), [])).append(op)
-        self._producers[output] = op
+        self.producers[output] = op
         return output
 
     def slice(
@@ -126,10 +114,6 @@ class Edit:
         """Add a Slice of one axis."""
         bounds = map(self.ints, (start, end, axis))
         return self.add("Slice", [value, *bounds], base, output=output, before=before)
-
-    def producer(self, value: str) -> Op:
-        """The new operator that gives a value."""
-        return self._producers[value]
 
     def staged(self, op: Op) -> Staged:
         """What an operator is to be, which may be changed."""
@@ -196,14 +180,6 @@ class Edit:
     def output(self, name: str, dtype: str, shape: Sequence[Size]) -> None:
         """Add an output to the model, which is the value of this name."""
         self.outputs[name] = Declared(dtype, tuple(shape))
-
-    def resize(self, name: str, axis: int, size: Size) -> None:
-        """Let an input or output of the model have another size."""
-        self.sizes[name, axis] = size
-
-    def note(self, key: str, text: str) -> None:
-        """Set metadata of the model."""
-        self.notes[key] = text
 
     # For writers
 

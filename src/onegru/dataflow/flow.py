@@ -19,7 +19,6 @@ from onegru.dataflow.operator import MOST_SIZES, LoopIndex, Op, Shape, Size, as_
 from onegru.dataflow.table import (
     Call,
     Elements,
-    LargeResultError,
     UnknownOpError,
     evaluate,
     movers,
@@ -147,10 +146,9 @@ class Flow:
         return name if passed is None else self._passing(passed)
 
     def _alias_target(self, op: Op) -> str | None:
-        """The value that an operator passes on as it is; None if it does more.
-
-        Keras' exporter casts values to the type that they have, and asks for each step whether there is one.
-        """
+        """The value that an operator passes on as it is; None if it does more."""
+        # Keras' exporter casts values to the type that they have, and asks for each step whether there is
+        # one.
         if op.kind == "Identity":
             return op.inputs[0]
         if op.kind == "Cast" and op.attributes.get("dtype") == (self.dtype(op.inputs[0]) or ""):
@@ -213,11 +211,9 @@ class Flow:
         return found
 
     def _evaluate(self, op: Op, arrays: Sequence[Array | None]) -> None:
-        results: Sequence[Array]
         try:
-            with np.errstate(all="ignore"):
-                results = evaluate(op.kind, op.attributes, arrays, len(op.outputs))
-        except (LargeResultError, UnknownOpError, *BROKEN):
+            results = evaluate(op.kind, op.attributes, arrays, len(op.outputs))
+        except UnknownOpError:
             results = ()
         self._arrays.update(dict.fromkeys(op.outputs))
         for name, result in zip(op.outputs, results, strict=False):

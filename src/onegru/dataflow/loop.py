@@ -183,7 +183,7 @@ def _limit(flow: Flow, loop: Loop, name: str) -> Size | None:
     if loop.indices.get(low) != LoopIndex(1, 1) or bound is None or len(bound) != 1:
         return None
     # The first iteration comes before that condition.
-    first = loop.op.inputs[1] if len(loop.op.inputs) > 1 else ""
+    first = loop.op.input(1)
     is_checked = bool(first) and flow.constant(first) is None
     return bound[0] if is_checked or (isinstance(bound[0], int) and bound[0] > 0) else None
 

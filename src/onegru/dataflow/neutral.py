@@ -14,10 +14,8 @@ _NUMBERS = (*ELEMENT_TYPES, "int32", "int64", "uint8", "bool")
 
 
 def beside_ones(flow: Facts, op: Op) -> str | None:
-    """The value that an operator multiplies by ones, or divides by them; None if it does more.
-
-    Keras multiplies by its dropout, which is a tensor of ones outside of training.
-    """
+    """The value that an operator multiplies by ones, or divides by them; None if it does more."""
+    # Keras multiplies by its dropout, which is a tensor of ones outside of training.
     # Not sums with zeros, because these can be an initial state, which identifies a cell.
     for place in operator_of(op.kind).ones_at if len(op.inputs) == 2 else ():
         name, other = op.inputs[1 - place], op.inputs[place]

@@ -44,6 +44,14 @@ class Op:
         """Its kind for messages: OpenVINO's layers without their domain."""
         return self.kind.rpartition("::")[2] if self.kind.startswith("openvino::") else self.kind
 
+    def input(self, place: int) -> str:
+        """The value that it takes at a place; "" for none."""
+        return self.inputs[place] if place < len(self.inputs) else ""
+
+    def output(self, place: int) -> str:
+        """The value that it gives at a place; "" for none."""
+        return self.outputs[place] if place < len(self.outputs) else ""
+
     def taken(self) -> Iterator[str]:
         """The values that it takes, those of its bodies included."""
         yield from filter(None, self.inputs)

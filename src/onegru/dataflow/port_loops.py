@@ -118,11 +118,9 @@ def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
 
 
 def _written(body: Flow, before: str, after: str) -> Op | None:
-    """What writes one row into an array that iterations pass on, and that none of them reads otherwise.
-
-    OpenVINO's frontend for TensorFlow makes it of a TensorArray. The first array may have other sizes of 1,
-    and is expanded in each iteration.
-    """
+    """What writes one row into an array that iterations pass on, and that none of them reads otherwise."""
+    # OpenVINO's frontend for TensorFlow makes it of a TensorArray. The first array may have other sizes of
+    # 1, and is expanded in each iteration.
     update = body.producer(body.resolve(after))
     if update is None or update.kind != "openvino::ScatterUpdate":
         return None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
+from onegru.dataflow.walk import reachable
 
 
 def replace_ops(flow: Flow, added: Iterable[Op], constants: Mapping[str, Array]) -> None:
@@ -38,14 +39,8 @@ def needed_values(flow: Flow, outputs: Iterable[str] | None = None) -> set[str]:
 
 def _leading_to(outputs: Iterable[str], producers: Mapping[str, Op]) -> dict[int, Op]:
     """The operators that values depend on."""
-    found: dict[int, Op] = {}
-    waiting = list(outputs)
-    while waiting:
-        op = producers.get(waiting.pop())
-        if op is not None and id(op) not in found:
-            found[id(op)] = op
-            waiting += op.taken()
-    return found
+    names = reachable(outputs, lambda name: producers[name].taken() if name in producers else ())
+    return {id(producers[name]): producers[name] for name in names if name in producers}
 
 
 def _sorted(order: Iterable[int], waits: Mapping[int, list[int]]) -> Iterator[int]:

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.operator import LoopIndex, Op, Size
+from onegru.dataflow.operator import LoopIndex, Op, Shape, Size
 from onegru.dataflow.table import Call, UnknownOpError
 from onegru.dataflow.table.cutting import Slice
-from onegru.fusion.float64 import STEPS, Sizes, UnknownError
+from onegru.fusion.float64 import Float64Values
 
+STEPS = 4  # the smallest size for dynamic dimensions
 _MOST_ELEMENTS = 2**24
+
+
+class Sizes(dict[str, int]):
+    """A number for each named size."""
+
+    def __init__(self, equal: bool = False, least: Mapping[Size, int] | None = None) -> None:
+        super().__init__()
+        self.equal = equal
+        self.least = least or {}
+
+    def of(self, size: Size) -> int:
+        """Return the number for a size."""
+        if isinstance(size, int):
+            return size
+        least = max(self.least.values(), default=0) if self.equal else self.least.get(size, 0)
+        return self.setdefault(size, max(least, STEPS + (0 if self.equal else len(self) % 3)))
+
+    def shape(self, shape: Shape) -> tuple[int, ...]:
+        """Return the numbers for a shape."""
+        return tuple(map(self.of, shape))
+
+
+#: Computes a loop, and adds its outputs to the values.
+RunLoop = Callable[[Op, Float64Values, Sizes], None]
 
 
 def least_sizes(flow: Flow, ops: Iterable[Op]) -> dict[Size, int]:
@@ -38,30 +63,23 @@ def least_sizes(flow: Flow, ops: Iterable[Op]) -> dict[Size, int]:
 
 
 def random(flow: Flow, name: str, sizes: Sizes, rng: np.random.Generator, factor: float) -> Array:
-    """Return a constant unchanged, or random values of a value's type and shape, scaled by `factor`."""
-    array = flow.constant(name)
-    if array is not None:
-        return array.astype(np.float64) if array.dtype.kind == "f" else array
+    """Return random values of a value's type and shape, scaled by `factor`."""
     shape = flow.shape(name)
     if shape is None:
-        raise UnknownError(f"the shape of {name!r} is unknown")
+        raise UnknownOpError(f"the shape of {name!r} is unknown")
     numbers = sizes.shape(shape)
     if np.prod(numbers, dtype=float) > _MOST_ELEMENTS:
-        raise UnknownError(f"{name!r} is too large")
+        raise UnknownOpError(f"{name!r} is too large")
     dtype = flow.dtype(name)
     if dtype == "bool":
         return rng.random(numbers) < 0.6
     if dtype in ("int32", "int64"):
         return rng.integers(0, STEPS + 2, numbers).astype(dtype)
     values = rng.standard_normal(numbers) * factor
-    spread = rng.choice([1.0, 1.0, 0.1, 3.0, -1.0], numbers)
-    return np.asarray(values * spread)
+    return np.asarray(values * rng.choice([1.0, 1.0, 0.1, 3.0, -1.0], numbers))
 
 
-def loop_index(
-    flow: Flow, name: str, sizes: Sizes, indices: Mapping[str, LoopIndex] | None, iteration: int
-) -> Array:
+def loop_index(flow: Flow, name: str, sizes: Sizes, index: LoopIndex, iteration: int) -> Array:
     """Return the loop index of one of the first iterations."""
-    index = (indices or {})[name]
     number = index.base + index.sign * iteration + (sizes.of(index.size) if index.size != 0 else 0)
     return np.full(sizes.shape(flow.shape(name) or ()), number, np.int64)

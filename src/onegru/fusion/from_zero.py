@@ -52,10 +52,9 @@ def _source(at: Expressions, view: View) -> Polynomial:
 
 
 class _Substituted:
-    """Polynomials with substituted values.
+    """Polynomials with substituted values."""
 
-    Matmuls with matrices of equal content become one, regardless of their storage in the model.
-    """
+    # Matmuls with matrices of equal content become one, regardless of their storage in the model.
 
     def __init__(self, at: Expressions, value: Callable[[View], Polynomial]) -> None:
         self.algebra = at.algebra

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.dataflow.port_loops import takes_parts
 from onegru.dataflow.read_loop import read_loop
 from onegru.dataflow.replace import needed_values, replace_ops
+from onegru.dataflow.walk import reachable
 from onegru.fusion.cells.cell import MissError
 from onegru.fusion.cells.expression import Expressions
 from onegru.fusion.chain import replace_cells
@@ -20,18 +19,11 @@ from onegru.fusion.whole import replace_loop
 
 def fuse_flow(flow: Flow, search: Search) -> None:
     """Replace the recurrences in a graph and its subgraphs, and record them in `search`."""
-    search.total = sum(1 for _ in _all_ops(flow))
+    flows = reachable([flow], lambda graph: [body for op in graph.ops for body in op.bodies.values()])
+    search.total = sum(len(graph.ops) for graph in flows)
     _fuse(Graph(flow, search))
     if search.progress is not None:
         search.progress(search.total, search.total)
-
-
-def _all_ops(flow: Flow) -> Iterable[Op]:
-    waiting = [flow]
-    while waiting:
-        for op in waiting.pop().ops:
-            yield op
-            waiting += op.bodies.values()
 
 
 def _fuse(graph: Graph) -> None:

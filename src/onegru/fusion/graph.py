@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import ChainMap
 
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.table import UnknownOpError
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.expression import Expressions
-from onegru.fusion.float64 import RunLoop, UnknownError
+from onegru.fusion.drawn_inputs import RunLoop
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.node import NewOps
 from onegru.fusion.numeric_check import Compared, compare
@@ -37,10 +38,8 @@ class Graph:
     def check_numerically(
         self, emitter: Emitter, place: str, run_loop: RunLoop | None = None
     ) -> Compared | None:
-        """Compare the new operators with the old ones, and accept them if they agree.
-
-        With `only_layers`, the new operators are accepted without a check, because there is no algebra.
-        """
+        """Compare the new operators with the old ones, and accept them if they agree."""
+        # With `only_layers`, the new operators are accepted without a check, because there is no algebra.
         if self.search.only_layers:
             self.made.take(emitter)
             return Compared("")
@@ -50,7 +49,7 @@ class Graph:
         with self.search.guarded(place):
             try:
                 found = compare(self.flow, ops, constants, run_loop, self.at.indices, emitter.dtype)
-            except UnknownError as error:
+            except UnknownOpError as error:
                 raise MissError(f"it looks like a GRU, but the numeric check cannot run: {error}") from error
         if found is None:
             return None

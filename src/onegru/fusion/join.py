@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from onegru.dataflow.replace import replace_ops
 from onegru.dataflow.table import Call
 from onegru.dataflow.table.cutting import Slice, reversed_axis
 from onegru.dataflow.table.moving import AXIS_MOVES, moved_axes
+from onegru.dataflow.walk import moved_from, reachable
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.search import Search
 
@@ -86,15 +87,15 @@ def _without_reversals(flow: Flow, emitter: Emitter, op: Op) -> None:
 
 def _last_states(flow: Flow, emitter: Emitter, node: Op) -> None:
     """Read the last state from Y_h instead of from the end of Y."""
-    if not _is_new_gru(node) or not node.outputs[0] or _input(node, 4):
+    if not _is_new_gru(node) or not node.outputs[0] or node.input(4):
         return
     for name in _states_in_order(flow, node):
         for op in flow.consumers.get(name, ()):
             shape = flow.shape(name)
             if shape is None or not _takes_last(flow, op, name):
                 continue
-            last = _output(node, 1) or emitter.fresh("Y_h")
-            if not _output(node, 1):
+            last = node.output(1) or emitter.fresh("Y_h")
+            if not node.output(1):
                 node.outputs = (node.outputs[0], last)
                 flow.set_shape(last, (1, *shape[1:]))
                 flow.producers[last] = node
@@ -157,10 +158,8 @@ def _takes_last(flow: Flow, op: Op, name: str) -> bool:
 
 
 def _both_directions(merged: dict[int, Op], flow: Flow, emitter: Emitter, op: Op) -> None:
-    """Merge a forward and a reverse node with concatenated outputs into a bidirectional node.
-
-    `merged` contains the other direction of each merged node, by the node's identity.
-    """
+    """Merge a forward and a reverse node with concatenated outputs into a bidirectional node."""
+    # `merged` contains the other direction of each merged node, by the node's identity.
     if op.kind != "Concat" or len(op.inputs) != 2:
         return
     first, second = (_node_behind(flow, name) for name in op.inputs)
@@ -173,39 +172,24 @@ def _both_directions(merged: dict[int, Op], flow: Flow, emitter: Emitter, op: Op
 
 def _is_below(merged: Mapping[int, Op], flow: Flow, first: Op, second: Op) -> bool:
     """Whether one of two operators depends on the other; merged nodes count as one."""
-    waiting, seen = [*first.taken(), *second.taken()], set[int]()
-    while waiting:
-        op = flow.producers.get(waiting.pop())
-        if op is first or op is second:
-            return True
-        if op is not None and id(op) not in seen:
-            seen.add(id(op))
-            waiting += [*op.taken(), *(merged[id(op)].taken() if id(op) in merged else ())]
-    return False
+
+    def taken(name: str) -> Iterable[str]:
+        op = flow.producers.get(name)
+        return () if op is None else [*op.taken(), *(merged[id(op)].taken() if id(op) in merged else ())]
+
+    names = reachable([*first.taken(), *second.taken()], taken)
+    return any(flow.producers.get(name) in (first, second) for name in names)
 
 
 def _node_behind(flow: Flow, name: str) -> Op | None:
     """Return the new node that a value comes from through axis moves; None if there is none."""
-    for _ in range(12):
-        op = flow.producers.get(name)
-        if op is None or _is_new_gru(op):
-            return op
-        if op.kind not in AXIS_MOVES:
-            return None
-        name = op.inputs[0]
-    return None
+    *_, source = moved_from(flow, name, AXIS_MOVES)
+    op = flow.producers.get(source)
+    return op if op is not None and _is_new_gru(op) else None
 
 
 def _is_new_gru(op: Op) -> bool:
     return op.kind == "GRU" and op.origin is None and op.attributes.get("direction") != "bidirectional"
-
-
-def _input(op: Op, place: int) -> str:
-    return op.inputs[place] if len(op.inputs) > place else ""
-
-
-def _output(op: Op, place: int) -> str:
-    return op.outputs[place] if len(op.outputs) > place else ""
 
 
 def _fit(flow: Flow, forward: Op, reverse: Op) -> bool:
@@ -215,24 +199,22 @@ def _fit(flow: Flow, forward: Op, reverse: Op) -> bool:
     return (
         directions == ["forward", "reverse"]
         and all(forward.attributes.get(name) == reverse.attributes.get(name) for name in same)
-        and flow.resolve(_input(forward, 0)) == flow.resolve(_input(reverse, 0))
-        and flow.resolve(_input(forward, 4)) == flow.resolve(_input(reverse, 4))
-        and bool(_input(forward, 5)) == bool(_input(reverse, 5))
-        and flow.shape(_input(forward, 1)) == flow.shape(_input(reverse, 1))
+        and flow.resolve(forward.input(0)) == flow.resolve(reverse.input(0))
+        and flow.resolve(forward.input(4)) == flow.resolve(reverse.input(4))
+        and bool(forward.input(5)) == bool(reverse.input(5))
+        and flow.shape(forward.input(1)) == flow.shape(reverse.input(1))
     )
 
 
 def _merge(flow: Flow, emitter: Emitter, forward: Op, reverse: Op) -> None:
-    emitter.dtype = flow.dtype(_input(forward, 1)) or "float32"
+    emitter.dtype = flow.dtype(forward.input(1)) or "float32"
     weights = []
     for place, name in ((1, "W"), (2, "R"), (3, "B")):
-        arrays = [
-            flow.constant(_input(op, place)) if _input(op, place) else None for op in (forward, reverse)
-        ]
+        arrays = [flow.constant(op.input(place)) if op.input(place) else None for op in (forward, reverse)]
         weights.append(_joined(emitter, name, arrays))
     state = ""
-    if _input(forward, 5):
-        states = [_input(op, 5) for op in (forward, reverse)]
+    if forward.input(5):
+        states = [op.input(5) for op in (forward, reverse)]
         shape = flow.shape(states[0]) or (1,)
         state = emitter.op("Concat", states, "initial_h", (2, *shape[1:]), axis=0)
     attributes: dict[str, Any] = {**forward.attributes, "direction": "bidirectional"}
@@ -243,15 +225,15 @@ def _merge(flow: Flow, emitter: Emitter, forward: Op, reverse: Op) -> None:
             if both[0] or both[1]:
                 attributes[name] = both[0] + both[1]
     Y, Y_h = emitter.fresh("Y"), emitter.fresh("Y_h")
-    inputs = [_input(forward, 0), *weights, _input(forward, 4), state]
+    inputs = [forward.input(0), *weights, forward.input(4), state]
     while not inputs[-1]:
         inputs.pop()
-    needs = [any(_output(op, place) for op in (forward, reverse)) for place in (0, 1)]
+    needs = [any(op.output(place) for op in (forward, reverse)) for place in (0, 1)]
     outputs = [Y if needs[0] else "", *([Y_h] if needs[1] else [])]
     emitter.ops.append(Op("GRU", tuple(inputs), tuple(outputs), attributes, name=emitter.fresh("GRU")))
     for place, whole, axis in ((0, Y, 1), (1, Y_h, 0)):
         for number, op in enumerate((forward, reverse)):
-            name = _output(op, place)
+            name = op.output(place)
             sizes = flow.shape(name) if name else None
             if sizes is not None:
                 flow.set_shape(whole, (*sizes[:axis], 2, *sizes[axis + 1 :]))

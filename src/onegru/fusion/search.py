@@ -73,11 +73,9 @@ class Search:
 
     @contextmanager
     def guarded(self, place: str) -> Iterator[None]:
-        """Continue the search after an error at one place, which stays unchanged.
-
-        A near miss is recorded. Any other error is a bug in onegru, unless the file contradicts itself. It is
-        logged with its traceback, because it says nothing about the user's GRU.
-        """
+        """Continue the search after an error at one place, which stays unchanged."""
+        # A near miss is recorded. Any other error is a bug in onegru, unless the file contradicts itself. It
+        # is logged with its traceback, because it says nothing about the user's GRU.
         try:
             yield
         except (MissError, UnknownOpError) as error:

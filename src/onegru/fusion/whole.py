@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.dataflow.flow import Flow
 from onegru.dataflow.loop import Carried, Collected, Loop
 from onegru.dataflow.operator import Op
 from onegru.dataflow.replace import needed_values
+from onegru.dataflow.table import UnknownOpError
 from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.cells.expression import Expressions
@@ -20,7 +19,8 @@ from onegru.fusion.cells.layer import layer_cell
 from onegru.fusion.cells.masks import zeroed_state
 from onegru.fusion.cells.match import find_cell
 from onegru.fusion.cells.polynomial import Polynomial, add, same
-from onegru.fusion.float64 import Sizes, UnknownError, Values, evaluate
+from onegru.fusion.drawn_inputs import Sizes
+from onegru.fusion.float64 import Float64Values
 from onegru.fusion.graph import Graph
 from onegru.fusion.nodes.emit import Emitter
 from onegru.fusion.nodes.hoist import Hoist, computed_ahead
@@ -127,10 +127,8 @@ class _Whole:
         ]
 
     def _drop_twins(self) -> None:
-        """Merge equal carried values; Keras passes on its last output and its state.
-
-        They stay equal even if the loop is not replaced.
-        """
+        """Merge equal carried values; Keras passes on its last output and its state."""
+        # They stay equal even if the loop is not replaced.
         loop, body = self.loop, self.loop.body
         for item in list(loop.carried):
             for other in loop.carried:
@@ -302,37 +300,42 @@ class _Whole:
 
     # Run of the loop, for the numeric check
 
-    def _run(self, op: Op, values: Values, sizes: Sizes) -> None:
+    def _run(self, op: Op, values: Float64Values, sizes: Sizes) -> None:
         """Compute the loop, iteration by iteration."""
-        loop, flow = self.loop, self.graph.flow
+        loop = self.loop
         if op is not loop.op or loop.count is None:
-            raise UnknownError("it contains a loop")
+            raise UnknownOpError("it contains a loop")
         count = sizes.of(loop.count)
-        outer = _Outer(flow, values)
-        state = {item.before: outer[item.initial] for item in (*loop.carried, *self.lasts.values())}
+        carried = [*loop.carried, *self.lasts.values()]
+        state = {item.before: values[item.initial] for item in carried}
         kept: dict[str, list[Array]] = {entry.name: [] for entry in loop.collected if entry.name}
         ops = self._needed_ops()
-        fixed: dict[str, Array] = {}
+        constants: dict[str, Array] = {}
         for iteration in range(count):
-            inner = _Inner(loop, outer, fixed, state, iteration, count)
-            inner.run(ops)
+            inner = Float64Values(loop.body, state, constants, values)
+            for name, source in loop.slices.items():
+                place = iteration if source.step > 0 else count - 1 - iteration
+                taken = np.take(values[source.name], [place], source.axis)
+                inner[name] = taken if source.is_kept else taken.squeeze(source.axis)
+            for name, index in loop.indices.items():
+                if name in loop.body.inputs and name not in state:
+                    inner[name] = np.array(index.base + index.sign * iteration, np.int64)
+            for inner_op in ops:
+                with suppress(UnknownOpError):  # if a state depends on it, it will be missing later
+                    inner.run(inner_op)
             for entry in loop.collected:
                 if entry.name:
                     kept[entry.name].append(inner[entry.inner])
-            state = {item.before: inner[item.after] for item in (*loop.carried, *self.lasts.values())}
-        for item in (*loop.carried, *self.lasts.values()):
-            if item.last:
-                values[item.last] = state[item.before]
-        for name, initial in loop.constants.items():
-            values[name] = outer[initial]
+            state = {item.before: inner[item.after] for item in carried}
+        values.update((item.last, state[item.before]) for item in carried if item.last)
+        values.update((name, values[initial]) for name, initial in loop.constants.items())
         for entry in loop.collected:
-            if entry.name and kept[entry.name]:
-                arrays = kept[entry.name][:: entry.step]
+            if arrays := kept.get(entry.name):
                 put = np.concatenate if entry.is_kept else np.stack
-                values[entry.name] = put(arrays, entry.axis)
+                values[entry.name] = put(arrays[:: entry.step], entry.axis)
 
     def _needed_ops(self) -> list[Op]:
-        """Return the operators that an iteration's outputs need, without conditions, which have kinks."""
+        """Return the operators that an iteration's outputs need, without conditions."""
         loop, body = self.loop, self.loop.body
         kept = [entry.inner for entry in loop.collected if entry.name]
         carried = [*loop.carried, *self.lasts.values()]
@@ -343,69 +346,3 @@ class _Whole:
             if not needed.isdisjoint(op.outputs)
             and any(body.constant(name) is None for name in op.outputs if name)
         ]
-
-
-class _Outer:
-    """Values outside a loop."""
-
-    def __init__(self, flow: Flow, values: Values) -> None:
-        self.flow = flow
-        self.values = values
-
-    def __getitem__(self, name: str) -> Array:
-        name = name if name in self.values else self.flow.resolve(name)
-        if name not in self.values:
-            array = self.flow.constant(name)
-            if array is None:
-                raise UnknownError(f"{name!r} is unknown")
-            self.values[name] = array.astype(np.float64, copy=False) if array.dtype.kind == "f" else array
-        return self.values[name]
-
-
-class _Inner:
-    """Values of one iteration; `fixed` caches values that are equal in all iterations."""
-
-    def __init__(
-        self,
-        loop: Loop,
-        outer: _Outer,
-        fixed: dict[str, Array],
-        state: dict[str, Array],
-        iteration: int,
-        count: int,
-    ) -> None:
-        self.body = loop.body
-        self.outer = outer
-        self.fixed = fixed
-        known = outer.values
-        self.values = Values(state, known.kinks, known.rounding, known.layers)
-        for name, source in loop.slices.items():
-            place = iteration if source.step > 0 else count - 1 - iteration
-            taken = np.take(outer[source.name], [place], source.axis)
-            self.values[name] = taken if source.is_kept else taken.squeeze(source.axis)
-        for name, index in loop.indices.items():
-            if name in self.body.inputs and name not in state:
-                self.values[name] = np.array(index.base + index.sign * iteration, np.int64)
-
-    def __getitem__(self, name: str) -> Array:
-        found = self.values.get(name)
-        if found is None:
-            found = self.fixed.get(name)
-        if found is not None:
-            return found
-        resolved = self.body.resolve(name)
-        if resolved in self.values:
-            return self.values[resolved]
-        array = self.body.constant(name)
-        if array is None:
-            array = self.outer[resolved]
-        self.fixed[name] = array.astype(np.float64, copy=False) if array.dtype.kind == "f" else array
-        return self.fixed[name]
-
-    def run(self, ops: Sequence[Op]) -> None:
-        """Compute the outputs of these operators."""
-        for op in ops:
-            try:
-                evaluate(op, [self[name] if name else None for name in op.inputs], self.values)
-            except UnknownError:
-                continue  # if a state depends on it, it will be missing later

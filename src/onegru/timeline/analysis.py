@@ -14,6 +14,7 @@ from onegru.dataflow.linear import as_linear
 from onegru.dataflow.operator import MOST_SIZES, TIMES, Op, Shape, Size, as_sizes
 from onegru.dataflow.table import Call, Elements, Move, UnknownOpError, movers, operator_of
 from onegru.dataflow.table.recurrences import recurrence_of
+from onegru.dataflow.walk import moved_from, moved_to
 from onegru.timeline.axes import Axes, Axis
 from onegru.timeline.starts import constant_start
 
@@ -271,11 +272,9 @@ class TimeAnalysis:
     def is_carried(self, op: Op) -> bool:
         """Whether the states of a recurrence are states of the stream."""
         return all(
-            len(op.outputs) > last
-            and len(op.inputs) > first
-            and any(
-                self.states[state] in self.leads_to.get(op.outputs[last], _NONE)
-                for state in self.from_states.get(op.inputs[first], _NONE)
+            any(
+                self.states[state] in self.leads_to.get(op.output(last), _NONE)
+                for state in self.from_states.get(op.input(first), _NONE)
             )
             for first, last in operator_of(op.kind).states
         )
@@ -299,13 +298,7 @@ class TimeAnalysis:
 
     def moved_to(self, name: str, moves: Collection[str] = MOVES) -> set[str]:
         """The values that hold this one, moved or joined with others."""
-        found, waiting = {name}, [name]
-        while waiting:
-            for op in self.flow.consumers.get(waiting.pop(), ()):
-                if op.kind in moves and not found.issuperset(op.outputs):
-                    found.update(op.outputs)
-                    waiting += op.outputs
-        return found
+        return set(moved_to(self.flow, name, moves))
 
     def factors(self, name: str, axis: int) -> Axis:
         """What an axis of a value is made of."""
@@ -320,9 +313,8 @@ class TimeAnalysis:
 
     def outside(self, name: str, streamed: Collection[str]) -> str | None:
         """The input of the model, not one of these, that a value is or is a part of; None for others."""
-        while (op := self.flow.producers.get(name)) is not None and op.kind in PARTS:
-            name = op.inputs[0]
-        return name if name in self.inputs and name not in streamed else None
+        *_, source = moved_from(self.flow, name, PARTS)
+        return source if source in self.inputs and source not in streamed else None
 
     def starts_alone(self, name: str) -> bool:
         """Whether the parts of an input are nothing but what recurrences start from."""

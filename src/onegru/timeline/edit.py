@@ -99,7 +99,7 @@ class StreamingRewriter:
             self._rename(name, held)
         for name, axis in plan.inputs.items():
             if not self.sizes.is_named(name, axis):
-                edit.resize(name, axis, "frames")
+                edit.sizes[name, axis] = "frames"
         for name in self.flow.outputs:
             self._name_output(name)
         self.states = with_equal_sizes(self.sizes, edit, self.states)
@@ -120,11 +120,11 @@ class StreamingRewriter:
             is_one = isinstance(stated, str) and len(self.analysis.factors(value, axis)) == 1
             size = self.sizes.size(value, axis) if is_one else 0
             if is_time and self.plan.delays:  # of the first chunk they have fewer
-                self.edit.resize(value, axis, f"{value}_frames")
+                self.edit.sizes[value, axis] = f"{value}_frames"
             elif isinstance(size, str) and size.removeprefix("dim:") in self.sizes.sizes:
-                self.edit.resize(value, axis, size.removeprefix("dim:"))
+                self.edit.sizes[value, axis] = size.removeprefix("dim:")
             elif is_time:
-                self.edit.resize(value, axis, "frames")
+                self.edit.sizes[value, axis] = "frames"
 
     # Changes
 
@@ -205,7 +205,7 @@ class StreamingRewriter:
     def _hold(self, name: str, steps: int) -> None:
         """Let the steps of an output wait for later ones."""
         self.held[name] = self.edit.add("Identity", [name], f"{name}/held")
-        end = self.edit.producer(self.held[name])
+        end = self.edit.producers[self.held[name]]
         end.name, own = label_of(self.flow.producers[name]), end.name
         self._add_cache(Cache(end, 0, self.plan.outputs[name], steps, steps, waits=True))
         end.name = own

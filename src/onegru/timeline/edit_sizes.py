@@ -135,7 +135,7 @@ def with_equal_sizes(sizes: SizeNames, edit: Edit, states: Sequence[State]) -> l
     for name in sizes.flow.inputs if sizes.same else ():
         for axis, size in enumerate(sizes.declared(name)):
             if size in sizes.same:
-                edit.resize(name, axis, sizes.shared(str(size)))
+                edit.sizes[name, axis] = sizes.shared(str(size))
     for declared in (edit.inputs, edit.outputs):
         declared |= {name: replace(item, shape=one(item.shape)) for name, item in declared.items()}
     edit.sizes |= {place: one((size,))[0] for place, size in edit.sizes.items()}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op, Size
 from onegru.dataflow.table import Hazard, Move, operator_of
 from onegru.dataflow.table.cutting import Slice
 from onegru.dataflow.table.recurrences import recurrent
+from onegru.dataflow.walk import moved_from, moved_to
 from onegru.timeline.analysis import COPIES, PARTS, TimeAnalysis, time_axis
 from onegru.timeline.axes import Axis
 from onegru.timeline.finding import Finding, finding_of
@@ -16,24 +16,8 @@ from onegru.timeline.finding import Finding, finding_of
 _NONE: frozenset[str] = frozenset()
 
 
-def find_losses(flow: Flow, states: Mapping[str, str], opset: int = 17) -> list[Finding]:
-    """What a model that is run in chunks of time computes in another way than in one run.
-
-    Time is the axis along which those recurrences go whose initial state is a state of the stream and whose
-    last one is that state's next value. A model without one has no findings.
-    """
-    return LossFinder(TimeAnalysis(flow, states, opset)).findings()
-
-
 class LossFinder:
-    """What each operator along the time axis would lose.
-
-    Attributes:
-        analysis: the axes of the model's values.
-        time: the factors of axes that are time; empty if no recurrence carries a state.
-        is_single: whether a run takes one step.
-        streamed: the values that depend on steps.
-    """
+    """What each operator along the time axis would lose."""
 
     def __init__(self, analysis: TimeAnalysis) -> None:
         self.analysis = analysis
@@ -46,15 +30,16 @@ class LossFinder:
             if id(op) in self.carried and axes is not None and shape is not None and len(axes) == 3:
                 roots.append((axes[place], shape[place]))
         self.has_roots = bool(roots)
+        # The factors of axes that are time; empty if no recurrence carries a state.
         self.time = {factor for axis, _ in roots for factor in analysis.axes.main(axis)}
-        self.is_single = all(size == 1 for _, size in roots)
+        self.is_single = all(size == 1 for _, size in roots)  # whether a run takes one step
         self.streamed = {name for name in analysis.inputs if name not in analysis.states and self.timed(name)}
         self.lengths: set[str] = set()
         self.lead: dict[str, int] = {}  # steps in front of a run's own
         self.hazards: list[tuple[Hazard, str]] = []  # of the operator at hand
 
     def findings(self) -> list[Finding]:
-        """See `find_losses`."""
+        """Return what a run in chunks of time computes in another way than one run."""
         is_single = self.is_single and self.has_roots
         found = [] if is_single else list(dict.fromkeys(self._of_states()))
         if not self.time:
@@ -230,26 +215,21 @@ class LossFinder:
                 )
         if not self.is_single:
             for first, _ in recurrent(op).states:
-                name = op.inputs[first] if len(op.inputs) > first else ""
+                name = op.input(first)
                 if name in self.streamed and id(op) not in self.carried:
                     self._note("mixes", "starts from a value of the same run")
 
     def _stops_early(self, op: Op) -> bool:
         """Whether a recurrence has lengths that are not the number of steps, and that no input gives."""
-        place = recurrent(op).lengths
-        name = op.inputs[place] if len(op.inputs) > place else ""
+        name = op.input(recurrent(op).lengths)
         if not name or (name in self.analysis.dynamic and name not in self.lengths):
             return False
-        sizes, shape = self.flow.sizes(name), self.analysis.shape(op.inputs[0])
-        while sizes is None:
-            before = self.flow.producer(name)
-            if before is None or before.kind not in COPIES:
-                return True
-            name = before.inputs[0]
-            sizes = self.flow.sizes(name)
-        axes, along = self.analysis.known.get(op.inputs[0]), time_axis(op)
-        if shape is None or axes is None:
+        copied = map(self.flow.sizes, moved_from(self.flow, name, COPIES))
+        sizes = next((item for item in copied if item is not None), None)
+        axes, shape = self.analysis.known.get(op.inputs[0]), self.analysis.shape(op.inputs[0])
+        if sizes is None or shape is None or axes is None:
             return True
+        along = time_axis(op)
         steps = self.analysis.axes.main(axes[along])
         named = [self.analysis.axes.named(size) if isinstance(size, str) else None for size in sizes]
         return any(
@@ -288,18 +268,14 @@ class LossFinder:
         """Whether the last steps of a value become a state's next value."""
         if self.is_single:
             return state in self.analysis.leads_to.get(joined, _NONE)
-        waiting = [joined]
-        while waiting:
-            for op in self.flow.consumers.get(waiting.pop(), ()):
-                if op.kind in ("Identity", "Cast"):
-                    waiting += op.outputs
-                elif (
-                    op.kind == "Slice"
-                    and self._is_tail(op, axis, count)
-                    and state in self.analysis.moved_to(op.outputs[0])
-                ):
-                    return True
-        return False
+        copies = moved_to(self.flow, joined, ("Identity", "Cast"))
+        return any(
+            op.kind == "Slice"
+            and self._is_tail(op, axis, count)
+            and state in self.analysis.moved_to(op.outputs[0])
+            for name in copies
+            for op in self.flow.consumers.get(name, ())
+        )
 
     def _is_tail(self, op: Op, axis: int, count: int) -> bool:
         call = self.analysis.call(op)

@@ -89,10 +89,8 @@ def _fix_steps(
     sizes: Mapping[str, object],
     error: SpecError,
 ) -> int:
-    """Fix the number of steps of a model whose inputs leave it open, and which has it written down within.
-
-    Only a caller knows it, as the model may as well work in blocks of so many steps.
-    """
+    """Fix the number of steps of a model whose inputs leave it open, and which has it written down within."""
+    # Only a caller knows it, as the model may as well work in blocks of so many steps.
     try:
         time, axes = find_time(analysis, asked), analysis.axes
     except SpecError:
@@ -143,7 +141,7 @@ def _edited(
     made = rewriter.edited()
     told = rewriter.all_states(states)
     initial = {item.input: item.start for item in told if item.start is not None} | defaults
-    edit.note(STREAM_KEY, write_note(told, initial, time, made.delays))
+    edit.notes[STREAM_KEY] = write_note(told, initial, time, made.delays)
     apply_edit(model, analysis.opset, edit)
     return replace(made, model=model)
 

@@ -22,12 +22,7 @@ OPSET = 13  # of the operators that layers are read as
 
 
 class _Ir(EditedIr):
-    """An IR whose open sizes have names.
-
-    Attributes:
-        flow: its layers.
-        names: what the model calls its inputs and outputs, by what the flow calls them.
-    """
+    """An IR whose open sizes have names."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
@@ -101,7 +96,7 @@ def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> S
             if (name := ir.named(value)) in sizes:
                 sizes[name][axis] = size
         initial = {state.input: state.start for state in told if state.start is not None}
-        edit.note(STREAM_KEY, write_note(told, initial, found.time, found.delays, sizes))
+        edit.notes[STREAM_KEY] = write_note(told, initial, found.time, found.delays, sizes)
         return replace(found, model=ir.document())
     except (SpecError, FormatError):
         raise
@@ -114,5 +109,5 @@ def told_ir(graph: Graph, found: AsItIs) -> Streaming:
     ir = _Ir(graph)
     sizes = ir.sizes()
     states = [State(taken, given, "", tuple(sizes[taken])) for given, taken in found.pairs.items()]
-    ir.edit.note(STREAM_KEY, write_note(states, {}, found.time, {}, sizes))
+    ir.edit.notes[STREAM_KEY] = write_note(states, {}, found.time, {}, sizes)
     return Streaming((), found.time, {}, found.outputs, ir.document())

@@ -8,8 +8,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from onegru.core.shapes import fits
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.table import Elements, movers, operator_of
+from onegru.dataflow.table import operator_of
+from onegru.dataflow.walk import reachable
 from onegru.formats.graph import Dimension, TensorInfo
+from onegru.timeline.analysis import MOVES
 
 # What stands beside the word that a state's input and output have in common.
 _IN, _OUT = {"in", "input", "i"}, {"out", "output", "o"}
@@ -22,8 +24,6 @@ _MEMORY = re.compile(
     r"|context|kv|gru|lstm|rnn|tail|overlap|past)\d*"
 )
 
-_MOVES = movers(Elements.KEPT | Elements.PERMUTED | Elements.JOINED, casts=True)
-
 
 def pair_by_name(
     inputs: Iterable[TensorInfo],
@@ -31,15 +31,13 @@ def pair_by_name(
     flow: Flow,
     values: tuple[Mapping[str, str], Mapping[str, str]],
 ) -> dict[str, str]:
-    """Outputs and the inputs that take them in the next run, as their names say.
-
-    The two have one type, and one shape as far as the output's is told: the first step of a stream sees the
-    rest. The names differ by a word such as `in` and `out`, `prev` and `next`; the output depends on the
-    input, and neither could be another's as well. An output that is nothing but last states of GRU nodes is
-    left out: whether those come back was looked into already. Where all inputs or all outputs would be
-    states, so that a stream would take or give nothing, only those count that are called after a memory (h,
-    state, cache): a forecaster's x and x_next are its signal.
-    """
+    """Outputs and the inputs that take them in the next run, as their names say."""
+    # The two have one type, and one shape as far as the output's is told: the first step of a stream sees
+    # the rest. The names differ by a word such as `in` and `out`, `prev` and `next`; the output depends on
+    # the input, and neither could be another's as well. An output that is nothing but last states of GRU
+    # nodes is left out: whether those come back was looked into already. Where all inputs or all outputs
+    # would be states, so that a stream would take or give nothing, only those count that are called after a
+    # memory (h, state, cache): a forecaster's x and x_next are its signal.
     takers, givers = list(inputs), list(outputs)
     known = {size for info in takers for size in info.shape or ()}
     candidates = [
@@ -70,10 +68,8 @@ def pair_by_name(
 def _may_take(
     taken: tuple[Dimension, ...], given: tuple[Dimension, ...] | None, known: Collection[Dimension]
 ) -> bool:
-    """Whether an input may take an output, by their shapes: each size is the same, or not told.
-
-    Exporters make up names for sizes of outputs that they do not know; no input has these.
-    """
+    """Whether an input may take an output, by their shapes: each size is the same, or not told."""
+    # Exporters make up names for sizes of outputs that they do not know; no input has these.
     return given is None or (
         len(given) == len(taken)
         and all(
@@ -119,27 +115,22 @@ def _bases(name: str, plain: set[str], strong: set[str]) -> list[tuple[tuple[str
 
 def values_before(flow: Flow, name: str) -> set[str]:
     """The values that a value depends on."""
-    found, waiting = {name}, [name]
-    while waiting:
-        op = flow.producers.get(waiting.pop())
-        for item in op.taken() if op is not None else ():
-            if item not in found:
-                found.add(item)
-                waiting.append(item)
-    return found
+    producers = flow.producers
+    return set(reachable([name], lambda value: producers[value].taken() if value in producers else ()))
 
 
 def _is_last_state(flow: Flow, name: str) -> bool:
     """Whether a value consists only of last states of recurrences, moved and joined."""
-    waiting: list[str] = [name]
-    while waiting:
-        last = waiting.pop()
-        op = flow.producers.get(last)
-        if op is None or (operator_of(op.kind).states and op.outputs.index(last) == 0):
-            return False
-        if operator_of(op.kind).states:
-            continue
-        if op.kind not in _MOVES:
-            return False
-        waiting += op.inputs if op.kind == "Concat" else op.inputs[:1]
-    return True
+
+    def pieces(value: str) -> Iterable[str]:
+        op = flow.producers.get(value)
+        if op is None or op.kind not in MOVES:
+            return ()
+        return op.inputs if op.kind == "Concat" else op.inputs[:1]
+
+    ops = ((value, flow.producers.get(value)) for value in reachable([name], pieces))
+    return all(
+        op is not None
+        and (op.kind in MOVES or (bool(operator_of(op.kind).states) and op.outputs.index(value) > 0))
+        for value, op in ops
+    )

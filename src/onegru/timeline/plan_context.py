@@ -17,44 +17,27 @@ ONE_BY_ONE = f"cuts out one step of a fixed number, as others do: {_AT_ONCE}"
 
 
 class PlanContext:
-    """What is known along time so far, and the changes of the operator at hand.
-
-    Attributes:
-        analysis: the axes of the model's values.
-        time: the factors of axes that are time.
-        alone: of these, those that are nothing else.
-        delay: whether outputs may come later.
-        catches_up: whether a step that comes later may come at once again.
-        extents: the steps of each value.
-        counts: how many steps more than the input sizes of time are, by name.
-        steps: how many a run always has; 0 if that is open.
-        streamed: the values that depend on steps.
-        newest: of these, those without an axis for them.
-        made: the values for each step that are computed from constants alone.
-        places: of these, those that tell a step from others by its number.
-        firsts: the values that are the first steps of a run, and how many.
-        counting: the values that depend on how many steps a run has.
-        carried: the recurrences whose states are states already, by id.
-        changes: what the operator at hand needs changed.
-        hazards: what forbids to stream it, and whether that is about steps at either end of a run.
-    """
+    """What is known along time so far, and the changes of the operator at hand."""
 
     def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool, catches_up: bool) -> None:
         self.analysis = analysis
+        # The factors of axes that are time, and those that are nothing else.
         self.time, self.alone = analysis.axes.of_time(time)
-        self.delay = delay
-        self.catches_up = catches_up
+        self.delay = delay  # whether outputs may come later
+        self.catches_up = catches_up  # whether a step that comes later may come at once again
         self.extents: dict[str, TimeExtent] = {}
-        self.counts: dict[Size, int] = {}
-        self.steps = 0
+        self.counts: dict[Size, int] = {}  # how many steps more than the input sizes of time are, by name
+        self.steps = 0  # of every run; 0 if that is open
         self.streamed = {name for name in analysis.inputs if name not in analysis.states and self.timed(name)}
-        self.newest: set[str] = set()
-        self.made: set[str] = set()
-        self.places: set[str] = set()
-        self.firsts: dict[str, int] = {}
-        self.counting: set[str] = set()
+        self.newest: set[str] = set()  # streamed values without an axis for steps
+        self.made: set[str] = set()  # values for each step that are computed from constants alone
+        self.places: set[str] = set()  # of these, those that tell a step from others by its number
+        self.firsts: dict[str, int] = {}  # values that are the first steps of a run, and how many
+        self.counting: set[str] = set()  # values that depend on how many steps a run has
+        # The recurrences whose states are states already, by id.
         self.carried = {id(op) for op in analysis.recurrent if analysis.is_carried(op)}
-        self.changes = StreamingPlan()
+        self.changes = StreamingPlan()  # of the operator at hand
+        # What forbids to stream it, and whether that is about steps at either end of a run.
         self.hazards: list[tuple[Hazard, str, bool]] = []
 
     def begin(self) -> StreamingPlan:
@@ -128,6 +111,15 @@ class PlanContext:
             for size in sizes or ()
         ]
         return [item for item in found if item]
+
+
+class PlannerPart:
+    """A part of the planner, for some operators."""
+
+    def __init__(self, context: PlanContext) -> None:
+        self.context = context
+        self.analysis = context.analysis
+        self.flow = context.analysis.flow
 
 
 def later_words(steps: int) -> str:

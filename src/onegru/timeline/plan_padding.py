@@ -9,16 +9,11 @@ from onegru.dataflow.operator import Op
 from onegru.dataflow.table import Move, operator_of
 from onegru.dataflow.table.windows import Window, adds_no_bias
 from onegru.timeline.plan import Cache, FirstSteps, TimeExtent
-from onegru.timeline.plan_context import NOT_ALONE, PlanContext, later_words
+from onegru.timeline.plan_context import NOT_ALONE, PlannerPart, later_words
 
 
-class PaddingPlanner:
+class PaddingPlanner(PlannerPart):
     """Plans what pads time, and what reads padding: an extent is that of the operator's input."""
-
-    def __init__(self, context: PlanContext) -> None:
-        self.context = context
-        self.analysis = context.analysis
-        self.flow = context.analysis.flow
 
     def plan_pad(self, op: Op, move: Move, extent: TimeExtent) -> None:
         """Steps that are added at either end of time; a Pad may also cut some off behind."""
@@ -58,10 +53,8 @@ class PaddingPlanner:
         return self._begin_with(op, 0, move, extent, fill)
 
     def _begin_with(self, op: Op, place: int, move: Move, extent: TimeExtent, fill: float | None) -> bool:
-        """Let the first chunk of an input begin with steps of a number; None for copies of its first step.
-
-        So steps that come later than in a whole run come at once again, as in differences.
-        """
+        """Let the first chunk of an input begin with steps of a number; None for copies of its first step."""
+        # So steps that come later than in a whole run come at once again, as in differences.
         steps, is_late = move.pad_begin, extent.delay > 0
         if fill == 0:
             steps = min(steps, extent.delay)

@@ -8,38 +8,30 @@ from onegru.core.wording import count
 from onegru.dataflow.operator import TIMES, Op
 from onegru.dataflow.table import Move
 from onegru.dataflow.table.recurrences import recurrent
+from onegru.dataflow.walk import moved_from
 from onegru.timeline.analysis import COPIES, time_axis
 from onegru.timeline.plan import TimeExtent
-from onegru.timeline.plan_context import COUNTS, NOT_ALONE, PlanContext
+from onegru.timeline.plan_context import COUNTS, NOT_ALONE, PlannerPart
 
 
-class RecurrencesPlanner:
+class RecurrencesPlanner(PlannerPart):
     """Plans recurrences: an extent is that of the sequence."""
-
-    def __init__(self, context: PlanContext) -> None:
-        self.context = context
-        self.analysis = context.analysis
-        self.flow = context.analysis.flow
 
     def plan(self, op: Op, moves: list[Move], timed: Mapping[str, list[int]], extent: TimeExtent) -> None:
         """Plan a recurrence, of these axes that are time and this extent of its sequence."""
-        sequence = op.inputs[0]
+        sequence, lengths = op.inputs[0], op.input(recurrent(op).lengths)
         place = time_axis(op)
         for move in moves:
-            if move.axis in timed[sequence] and move.output == 0 and move.hazard and move.to is not None:
-                self.context.refuse(move.hazard, move.message)
-                return
-            if move.axis in timed[sequence] and move.to is None:
+            if move.axis in timed[sequence] and (move.to is None or (move.hazard and move.output == 0)):
                 self.context.refuse(move.hazard, move.message)
                 return
         if place not in timed[sequence]:  # along another axis, as over the bands of one frame
-            lengths = op.inputs[recurrent(op).lengths] if self._has_lengths(op) else ""
             if lengths and self.flow.fill(lengths) == (self.analysis.shape(sequence) or {place: ""})[place]:
                 self.context.changes.full_length.append(op)
             elif lengths in self.context.counting:
                 self.context.refuse("mixes", COUNTS)
             for first, _ in recurrent(op).states:
-                name = op.inputs[first] if len(op.inputs) > first else ""
+                name = op.input(first)
                 if name and self.flow.fill(name) == 0:
                     self.context.changes.zero_states.append((op, first))
                 elif name in self.context.counting or (name in self.context.newest and timed[op.outputs[0]]):
@@ -54,7 +46,7 @@ class RecurrencesPlanner:
             self.context.refuse_ends(
                 f"runs through {count(extent.right_pad, 'step')} after the last one", "unknown"
             )
-        if self._has_lengths(op):
+        if lengths:
             if self._is_full_length(op, extent):
                 self.context.changes.full_length.append(op)
             else:
@@ -63,7 +55,7 @@ class RecurrencesPlanner:
             self._delay_states(op, extent)
             return
         for first, _ in recurrent(op).states:
-            name = op.inputs[first] if len(op.inputs) > first else ""
+            name = op.input(first)
             is_computed = name in self.context.counting and self.flow.fill(name) != 0
             if is_computed or (
                 name
@@ -80,29 +72,19 @@ class RecurrencesPlanner:
     def _delay_states(self, op: Op, extent: TimeExtent) -> None:
         """Note how late the states are that a recurrence has outside: it needs a step in each run, too."""
         for first, _ in recurrent(op).states:
-            taken = (
-                self.analysis.outside(op.inputs[first], self.context.streamed)
-                if len(op.inputs) > first
-                else None
-            )
+            taken = self.analysis.outside(op.input(first), self.context.streamed)
             if extent.delay > 0 and taken is not None and taken in self.analysis.states:
                 given = self.analysis.states[taken]
                 self.context.changes.delays[given] = max(
                     extent.delay, self.context.changes.delays.get(given, 0)
                 )
 
-    def _has_lengths(self, op: Op) -> bool:
-        place = recurrent(op).lengths
-        return len(op.inputs) > place and bool(op.inputs[place])
-
     def _is_full_length(self, op: Op, extent: TimeExtent) -> bool:
         """Whether the lengths that a recurrence takes are its number of steps, for all rows."""
-        name = op.inputs[recurrent(op).lengths]
-        while (sizes := self.context.sizes_in(name)) is None:
-            before = self.flow.producer(name)
-            if before is None or before.kind not in COPIES or len(before.inputs) < 1:
-                return False
-            name = before.inputs[0]
+        copied = map(self.context.sizes_in, moved_from(self.flow, op.inputs[recurrent(op).lengths], COPIES))
+        sizes = next((item for item in copied if item is not None), None)
+        if sizes is None:
+            return False
         steps = [item for item in self.context.steps_in(sizes) if len(item) == 1]
         if len(steps) != len(sizes):
             shape = self.analysis.shape(op.inputs[0]) or ()

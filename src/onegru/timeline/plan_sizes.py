@@ -11,16 +11,11 @@ from onegru.dataflow.table import Move, operator_of
 from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.dataflow.table.windows import Resize
 from onegru.timeline.plan import TimeExtent
-from onegru.timeline.plan_context import COUNTS, PlanContext
+from onegru.timeline.plan_context import COUNTS, PlannerPart
 
 
-class SizesPlanner:
+class SizesPlanner(PlannerPart):
     """Follows numbers that count steps, and refuses those that a chunk would count again."""
-
-    def __init__(self, context: PlanContext) -> None:
-        self.context = context
-        self.analysis = context.analysis
-        self.flow = context.analysis.flow
 
     def count_steps(self, op: Op, taken: list[str]) -> None:
         """Note what an operator to which no step is fed gives that depends on how many there are."""
@@ -109,7 +104,7 @@ class SizesPlanner:
         if not self.context.counting.isdisjoint(named.intersection(taken)):
             self.context.refuse("mixes", COUNTS)
         for place in places if recurrence is None else ():
-            name = op.inputs[place] if len(op.inputs) > place else ""
+            name = op.input(place)
             if name in self.context.streamed:
                 self.context.refuse("mixes", "takes sizes or places that are computed from steps")
             if name not in self.context.counting or kind in ("Reshape", "Expand", "Resize"):
@@ -132,10 +127,8 @@ class SizesPlanner:
         return set(counted) <= set(timed[op.inputs[0]])
 
     def plan_reshape(self, op: Op, axes: list[int], extent: TimeExtent) -> None:
-        """Note a Reshape whose sizes have another number of steps than it takes: one that is written down.
-
-        Sizes that are known as numbers are written down again, as they may depend on the number of steps.
-        """
+        """Note a Reshape whose sizes have another number of steps than it takes: one that is written down."""
+        # Sizes that are known as numbers are written down again, as they may depend on the number of steps.
         if op.kind != "Reshape":
             return
         places = [(op, axis) for axis in axes]
@@ -164,7 +157,7 @@ class SizesPlanner:
     def check_expand(self, op: Op, timed: Mapping[str, list[int]], extent: TimeExtent) -> None:
         """An Expand or a Resize along time, to a number of steps: only that which there is."""
         place = 1 if op.kind == "Expand" else 3
-        name = op.inputs[place] if len(op.inputs) > place else ""
+        name = op.input(place)
         if not name:
             return
         sizes, rank = self.context.sizes_in(name), len(self.analysis.known[op.outputs[0]] or ())

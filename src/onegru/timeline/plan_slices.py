@@ -8,16 +8,11 @@ from onegru.dataflow.operator import TIMES, Op
 from onegru.dataflow.table import ENDLESS, Elements, Move, UnknownOpError, operator_of
 from onegru.dataflow.table.cutting import Slice
 from onegru.timeline.plan import Cache, FirstSteps, TimeExtent
-from onegru.timeline.plan_context import NOT_ALONE, ONE_BY_ONE, PlanContext, later_words
+from onegru.timeline.plan_context import NOT_ALONE, ONE_BY_ONE, PlannerPart, later_words
 
 
-class SlicesPlanner:
+class SlicesPlanner(PlannerPart):
     """Plans Slices along time."""
-
-    def __init__(self, context: PlanContext) -> None:
-        self.context = context
-        self.analysis = context.analysis
-        self.flow = context.analysis.flow
 
     def cut(self, op: Op, axis: int, extent: TimeExtent) -> tuple[int, int] | None:
         """How many steps of a whole run a Slice cuts off in front and behind; None if that is not known."""
@@ -66,7 +61,7 @@ class SlicesPlanner:
         known = self.flow.ints(op, name, place)
         if known is not None:
             return 0, known[index]
-        value, sign = op.inputs[place] if len(op.inputs) > place else "", 1
+        value, sign = op.input(place), 1
         while (before := self.flow.producer(value)) is not None and (
             before.kind == "Neg" or operator_of(before.kind).elements is Elements.KEPT
         ):

@@ -17,7 +17,7 @@ from onegru.timeline.analysis import TimeAnalysis, time_axis
 from onegru.timeline.find_time import find_time
 from onegru.timeline.finding import Finding, finding_of
 from onegru.timeline.plan import Cache, StreamingPlan, TimeExtent
-from onegru.timeline.plan_context import COUNTS, IN_LOOP, NOT_ALONE, PlanContext
+from onegru.timeline.plan_context import COUNTS, IN_LOOP, NOT_ALONE, PlanContext, PlannerPart
 from onegru.timeline.plan_padding import PaddingPlanner
 from onegru.timeline.plan_recurrences import RecurrencesPlanner
 from onegru.timeline.plan_sizes import SizesPlanner
@@ -52,13 +52,11 @@ def plan_streaming(
     return plan
 
 
-class Planner:
+class Planner(PlannerPart):
     """Plans what a model needs changed to run in chunks of time."""
 
     def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool, catches_up: bool = False) -> None:
-        self.analysis = analysis
-        self.flow = analysis.flow
-        self.context = PlanContext(analysis, time, delay, catches_up)
+        super().__init__(PlanContext(analysis, time, delay, catches_up))
         self.padding = PaddingPlanner(self.context)
         self.sizes = SizesPlanner(self.context)
         self.slices = SlicesPlanner(self.context)
@@ -268,10 +266,8 @@ class Planner:
         return axis % len(self.analysis.known[op.outputs[0]] or (0,))
 
     def _wait_for_zeros(self, op: Op, place: int, extent: TimeExtent) -> TimeExtent:
-        """Let as many steps wait as zeros came in front, if so many are not known yet or were cut off behind.
-
-        A convolution has in its cache the zeros that it reads.
-        """
+        """Let as many steps wait as zeros came in front, if so many are not known yet or were cut off."""
+        # A convolution has in its cache the zeros that it reads.
         axis = self.context.timed(op.inputs[place])[0]
         moves = self.analysis.moves[id(op)] or ()
         reaches = [

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN
+from onegru.dataflow.evaluate import Values
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import TIMES, Op, Shape, Size
-from onegru.dataflow.table import Call, LargeResultError, UnknownOpError, evaluate, operator_of
+from onegru.dataflow.table import Call, UnknownOpError, operator_of
+from onegru.dataflow.walk import reachable
 
 
 def constant_start(flow: Flow, name: str, rows: int) -> Array | None:
@@ -25,26 +27,20 @@ def constant_start(flow: Flow, name: str, rows: int) -> Array | None:
 
 
 def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> Array | None:
-    """A value, computed from constants and given values; None if it depends on more.
+    """A value, computed from constants and given values; None if it depends on more."""
+    # Open sizes may only say how long its axes are. None if a number or its place depends on one.
+    values, counting = Values(flow, given), set[str]()
+    producers = {value: op for value, op in flow.producers.items() if value not in given}
 
-    Open sizes may only say how long its axes are. None if a number or its place depends on one.
-    """
-    values: dict[str, Array | None] = {"": None, **given}
-    waiting, ops, counting = [name], dict[int, Op](), set[str]()
-    while waiting:
-        last = waiting.pop()
-        op = flow.producers.get(last)
-        if last in values:
-            continue
-        if op is None:
-            values[last] = flow.constant(last)
-        elif op.kind != "Shape" and (not operator_of(op.kind).computes or op.bodies):
-            return None
-        elif id(op) not in ops:
-            ops[id(op)] = op
-            waiting += op.inputs if op.kind != "Shape" else ()
+    def inputs(value: str) -> Sequence[str]:
+        op = producers.get(value)
+        return () if op is None or op.kind == "Shape" else op.inputs
+
+    ops = {producers[value] for value in reachable([name], inputs) if value in producers}
+    if any(not operator_of(op.kind).computes or op.bodies for op in ops):
+        return None
     try:
-        for op in sorted(ops.values(), key=flow.position):
+        for op in sorted(ops, key=flow.position):
             if op.kind == "Shape":
                 shape = flow.shape(op.inputs[0]) or ()
                 part = shape[op.attributes.get("start", 0) : op.attributes.get("end")]
@@ -53,12 +49,10 @@ def evaluated(flow: Flow, name: str, size: int, given: Mapping[str, Array]) -> A
                 continue
             if not _keeps_places(flow, op, counting):
                 return None
-            arrays = [values[item] for item in op.inputs]
-            results = evaluate(op.kind, op.attributes, arrays, len(op.outputs))
-            values.update(zip(op.outputs, results, strict=False))
-    except (LargeResultError, UnknownOpError, *BROKEN):
+            values.run(op)
+        return None if name in counting else values[name]
+    except (UnknownOpError, *BROKEN):
         return None
-    return None if name in counting else values.get(name)
 
 
 def _keeps_places(flow: Flow, op: Op, counting: set[str]) -> bool:

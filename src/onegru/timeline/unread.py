@@ -11,6 +11,7 @@ from onegru.core.wording import count
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.table import ENDLESS, Call, UnknownOpError, operator_of
 from onegru.dataflow.table.cutting import Slice
+from onegru.dataflow.walk import reachable
 from onegru.formats.graph import Graph
 from onegru.timeline.analysis import MOVES
 from onegru.timeline.read import read_timeline
@@ -23,10 +24,8 @@ _EDGE = re.compile(rb'<edge\s+from-layer="(\d+)"[^>]*?\sto-layer="(\d+)"')
 
 
 def warn_of_unread(graph: Graph) -> None:
-    """Warn of each open input axis along which a model reads only fixed positions.
-
-    Exporters that trace a model with one step write such files.
-    """
+    """Warn of each open input axis along which a model reads only fixed positions."""
+    # Exporters that trace a model with one step write such files.
     for words in find_unread(graph):
         warnings.warn(f"{graph.path}: {words}", SpecWarning, stacklevel=callers_level())
 
@@ -62,14 +61,11 @@ def _may_cut(graph: Graph) -> bool:
     kinds, takers = dict(_LAYER.findall(outline.text)), dict[bytes, list[bytes]]()
     for source, target in _EDGE.findall(outline.text):
         takers.setdefault(source, []).append(target)
-    waiting, seen = [layer for layer, kind in kinds.items() if kind == b"Parameter"], set[bytes]()
-    while waiting:
-        for layer in takers.get(waiting.pop(), ()):
-            if kinds.get(layer) in _CUTTING:
-                return True
-            waiting += [layer] if kinds.get(layer) in _PASSING and layer not in seen else []
-            seen.add(layer)
-    return False
+    inputs = [layer for layer, kind in kinds.items() if kind == b"Parameter"]
+    layers = reachable(
+        inputs, lambda layer: [taker for taker in takers.get(layer, ()) if kinds.get(taker) in _PASSING]
+    )
+    return any(kinds.get(taker) in _CUTTING for layer in layers for taker in takers.get(layer, ()))
 
 
 def _reads(flow: Flow, name: str, axis: int, found: set[int]) -> bool:

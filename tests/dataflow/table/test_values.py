@@ -157,7 +157,7 @@ def test_cast(dtype: str) -> None:
 
 def test_cast_to_what_is_no_number() -> None:
     for dtype in (None, "str", "float8_e4m3fn"):
-        with pytest.raises(ValueError, match=str(dtype)):
+        with pytest.raises(UnknownOpError, match="Cast"):
             evaluate("Cast", {"dtype": dtype}, [X], 1)
 
 
@@ -195,12 +195,6 @@ def test_large_results_are_not_computed(kind: str, inputs: list[Array | None]) -
 def test_the_sigmoid_does_not_overflow() -> None:
     with np.errstate(all="raise"):
         np.testing.assert_array_equal(NumpyElementary.sigmoid(np.array([-700.0, 0.0, 700.0]))[1:], [0.5, 1.0])
-
-
-def test_of_the_activations_only_those_with_corners_bend() -> None:
-    """Inputs beyond each of them are searched for, which costs a second computation of the operator."""
-    kinds = ("Sigmoid", "Tanh", "Softplus", "Softsign", "Relu", "LeakyRelu", "HardSigmoid", "ThresholdedRelu")
-    assert [kind for kind in kinds if not OPERATORS[kind].bends] == [*kinds[:4]]
 
 
 BIG = 2**53 + 1

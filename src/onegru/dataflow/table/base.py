@@ -12,7 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
+
 from onegru.core.dtypes import Array
+from onegru.core.errors import BROKEN
 from onegru.dataflow.operator import EVERY_OPSET, Facts, Op, Shape, Size
 from onegru.dataflow.view import View
 
@@ -28,7 +31,7 @@ class UnknownOpError(Exception):
     """It is not known what an operator does."""
 
 
-class LargeResultError(Exception):
+class LargeResultError(UnknownOpError):
     """A result would be too large to be computed ahead."""
 
 
@@ -121,12 +124,12 @@ class Call:
 
     def constant(self, index: int) -> Array | None:
         """An input, if it is a constant."""
-        name = self.op.inputs[index] if index < len(self.op.inputs) else ""
+        name = self.op.input(index)
         return self.facts.constant(name) if name else None
 
     def is_given(self, index: int) -> bool:
         """Whether an input is there."""
-        return index < len(self.op.inputs) and bool(self.op.inputs[index])
+        return bool(self.op.input(index))
 
     def ints(self, name: str) -> list[int] | None:
         """A parameter; None if it is not there or not known."""
@@ -189,54 +192,33 @@ def bound(shape: Iterable[int]) -> None:
 
 
 class Operator:
-    """A kind of operator, of which nothing is known.
+    """A kind of operator, of which nothing is known."""
 
-    Attributes:
-        kind: ONNX's name for it; others begin with their domain, as "com.microsoft::Gelu".
-        understood: the attributes that `along` has understood.
-        max_inputs: how many inputs it has understood.
-        parameters: what is an attribute in some opsets and an input in others.
-        size_inputs: the inputs of which only the numbers count, as sizes and indices.
-        type_inputs: the inputs of which only the element type counts.
-        elements: how it arranges the elements of its first input.
-        casts: whether it changes their type, which may round them.
-        pointwise: whether it works element by element, with broadcasting.
-        computes: whether it has a `value`.
-        keeps_zeros: whether it gives zeros for zeros.
-        ones_at: the inputs at which ones leave the other as it is.
-        dtype: see `dtype_of`.
-        resizes: whether it may change the size of an axis that stays.
-        window: whether it is a convolution or a pooling.
-        bends: whether it may have `margins`.
-        filled_by: the input that says how often it repeats a number; None if it does not.
-        states: of a recurrence, the input of each initial state and the output of the last one.
-    """
-
-    understood: frozenset[str] = frozenset()
-    max_inputs: int = ENDLESS
-    parameters: Mapping[str, Parameter] = {}
-    size_inputs: tuple[int, ...] = ()
-    type_inputs: tuple[int, ...] = ()
-    elements: ClassVar[Elements] = Elements.NEW
-    casts: ClassVar[bool] = False
-    pointwise: ClassVar[bool] = False
-    computes: bool = False
-    keeps_zeros: bool = False
-    ones_at: tuple[int, ...] = ()
-    dtype: str | int | None = None
-    resizes: ClassVar[bool] = False
-    window: Literal["", "conv", "pool"] = ""
-    filled_by: int | None = None
+    understood: frozenset[str] = frozenset()  # the attributes that `along` has understood
+    max_inputs: int = ENDLESS  # how many inputs it has understood
+    parameters: Mapping[str, Parameter] = {}  # what is an attribute in some opsets and an input in others
+    size_inputs: tuple[int, ...] = ()  # the inputs of which only the numbers count, as sizes and indices
+    type_inputs: tuple[int, ...] = ()  # the inputs of which only the element type counts
+    elements: ClassVar[Elements] = Elements.NEW  # how it arranges the elements of its first input
+    casts: ClassVar[bool] = False  # whether it changes their type, which may round them
+    pointwise: ClassVar[bool] = False  # whether it works element by element, with broadcasting
+    computes: bool = False  # whether it has a `value`
+    keeps_zeros: bool = False  # whether it gives zeros for zeros
+    ones_at: tuple[int, ...] = ()  # the inputs at which ones leave the other as it is
+    dtype: str | int | None = None  # see `dtype_of`
+    resizes: ClassVar[bool] = False  # whether it may change the size of an axis that stays
+    window: Literal["", "conv", "pool"] = ""  # whether it is a convolution or a pooling
+    filled_by: int | None = None  # the input that says how often it repeats a number
+    # Of a recurrence, the input of each initial state and the output of the last one.
     states: tuple[tuple[int, int], ...] = ()
 
     has_shape: ClassVar[bool] = False
     has_view: ClassVar[bool] = False
     has_sizes: bool = False
-    bends: bool = False
 
     def __init__(self, kind: str, words: str = "", **facts: Any) -> None:
         """Make a row; `words` are the names of further attributes that it supports."""
-        self.kind = kind
+        self.kind = kind  # ONNX's name; others begin with their domain, as "com.microsoft::Gelu"
         self.understood = frozenset((*words.split(), *self.parameters))
         for name, fact in facts.items():
             assert hasattr(self, name), name
@@ -283,10 +265,6 @@ class Operator:
         """How it is computed for many values of those inputs that vary."""
         raise UnknownOpError
 
-    def margins(self, call: Arrays) -> list[Array]:
-        """Numbers whose sign says on which side of its kinks it is."""
-        return []
-
     def drops_ones(self, op: Op) -> bool:
         """Whether it drops every axis of size 1, whichever those are."""
         return False
@@ -294,6 +272,13 @@ class Operator:
     def pads_with_zeros(self, call: Call) -> bool:
         """Whether what it pads with are zeros that count like any others."""
         return False
+
+
+class SameShape(Operator):
+    """One whose outputs have the shape of its first input."""
+
+    def shape(self, call: Call, output: int) -> Shape | None:
+        return call.shape()
 
 
 OPERATORS: dict[str, Operator] = {}
@@ -317,7 +302,11 @@ def evaluate(
 ) -> Sequence[Array]:
     """What an operator gives, computed by NumPy in the element types of its inputs."""
     call = Arrays(kind, attributes, inputs, outputs)
-    return call.operator.value(call)
+    try:
+        with np.errstate(all="ignore"):
+            return call.operator.value(call)
+    except BROKEN as error:
+        raise UnknownOpError(f"{kind}: {error}") from error
 
 
 def movers(elements: Elements, *, casts: bool = False, without: tuple[str, ...] = ()) -> frozenset[str]:

@@ -19,6 +19,7 @@ from onegru.dataflow.table.base import (
     Move,
     Operator,
     Parameter,
+    SameShape,
     Sizes,
     UnknownOpError,
     along,
@@ -177,10 +178,8 @@ class Slice(Turning):
         return [x[tuple(cut)]]
 
     def bounds(self, call: Call, axis: int) -> tuple[int, int | None, int] | None:
-        """The first index that is taken of an axis, where it ends (None: with the axis), and the step.
-
-        Of an axis of known size, none is negative; of another, negative ones count from its end.
-        """
+        """The first index that is taken of an axis, where it ends (None: with the axis), and the step."""
+        # Of an axis of known size, none is negative; of another, negative ones count from its end.
         size = call.shape()[axis]
         if call.has("axes") and call.ints("axes") is None:
             return None
@@ -367,13 +366,10 @@ class Split(Moving):
         return Ahead({"axis": call.axis(0) + 1})
 
 
-class ReverseSequence(Turning):
+class ReverseSequence(SameShape, Turning):
     elements: ClassVar[Elements] = Elements.NEW  # which of them go where depends on lengths
     size_inputs: tuple[int, ...] = (1,)
     max_inputs: int = 2
-
-    def shape(self, call: Call, output: int) -> Shape | None:
-        return call.shape()
 
     def value(self, call: Arrays) -> Sequence[Array]:
         x, lengths = call.array(), call.array(1)

@@ -11,6 +11,7 @@ from onegru.dataflow.table.base import (
     Elements,
     Move,
     Operator,
+    SameShape,
     UnknownOpError,
     operator_of,
     register,
@@ -140,27 +141,21 @@ class OneHot(Operator):
             yield from (Move(index, axis, None, 0, "mixes", BY_INDEX) for axis in range(call.rank(index)))
 
 
-class Bucketize(Operator):
+class Bucketize(SameShape):
     """The place of each element of the first input among the numbers of the second one."""
 
     max_inputs: int = 2
-
-    def shape(self, call: Call, output: int) -> Shape | None:
-        return call.shape()
 
     def along(self, call: Call) -> Iterator[Move]:
         yield from (Move(0, axis, axis) for axis in range(call.rank()))
         yield Move(1, 0, None, 0, "mixes", BY_INDEX)
 
 
-class Scatter(Operator):
+class Scatter(SameShape):
     """One that writes updates, its third input, into the data at indices, its second one."""
 
     max_inputs: int = 3
     dtype: str | int | None = 0
-
-    def shape(self, call: Call, output: int) -> Shape | None:
-        return call.shape()
 
     def written(self, call: Call) -> tuple[int, int, int]:
         """The first axis of the data that is indexed, how many are, and by how many axes of the indices."""

@@ -20,6 +20,7 @@ from onegru.dataflow.table.base import (
     Move,
     Operator,
     Parameter,
+    SameShape,
     Sizes,
     UnknownOpError,
     along,
@@ -86,10 +87,7 @@ class AxisMove(Moving):
         return [(view.columns, View(call.op.inputs[0], tuple(roles), index))]
 
 
-class Identity(AxisMove):
-    def shape(self, call: Call, output: int) -> Shape | None:
-        return call.shape()
-
+class Identity(SameShape, AxisMove):
     def along(self, call: Call) -> Iterable[Move]:
         return along(call, ())
 

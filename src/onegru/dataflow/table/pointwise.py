@@ -17,6 +17,7 @@ from onegru.dataflow.table.base import (
     Call,
     Move,
     Operator,
+    SameShape,
     Sizes,
     UnknownOpError,
     bound,
@@ -40,31 +41,21 @@ def broadcast(shapes: Iterable[Shape]) -> Shape:
 
 
 class Pointwise(Operator):
-    """One that works element by element, with broadcasting.
-
-    Attributes:
-        compute: its value; None if it is not computed here.
-        of_sizes: the same of two sizes, if it may be followed.
-        neutral: of two sizes, the one that leaves the other as it is.
-        kinks: its `margins`.
-        settings: whether its other inputs are single numbers, which do not broadcast.
-    """
+    """One that works element by element, with broadcasting."""
 
     pointwise: ClassVar[bool] = True
     dtype: str | int | None = 0
-    of_sizes: Callable[[int, int], int] | None = None
-    neutral: int | None = None
-    kinks: Callable[[Arrays], list[Array]] | None = None
-    settings: bool = False
+    of_sizes: Callable[[int, int], int] | None = None  # its value of two sizes, if it may be followed
+    neutral: int | None = None  # of two sizes, the one that leaves the other as it is
+    settings: bool = False  # whether its other inputs are single numbers, which do not broadcast
 
     def __init__(
         self, kind: str, compute: Callable[[Arrays], Array] | None = None, words: str = "", **facts: Any
     ) -> None:
         super().__init__(kind, words, **facts)
-        self.compute = compute
+        self.compute = compute  # its value; None if it is not computed here
         self.computes = compute is not None
         self.has_sizes = self.of_sizes is not None
-        self.bends = self.kinks is not None
 
     def shape(self, call: Call, output: int) -> Shape | None:
         return call.shape() if self.settings else broadcast([call.shape(k) for k in range(len(call.shapes))])
@@ -113,9 +104,6 @@ class Pointwise(Operator):
             raise UnknownOpError(f"{self.kind} has settings that change")
         return Ahead(widen=not self.settings)
 
-    def margins(self, call: Arrays) -> list[Array]:
-        return [] if self.kinks is None else self.kinks(call)
-
 
 def same_length(parts: list[Sizes]) -> list[Sizes]:
     """Lists of sizes, of which those of one are repeated."""
@@ -157,11 +145,8 @@ class PRelu(Pointwise):
         return super().ahead(call, varies)
 
 
-class CastLike(Pointwise):
+class CastLike(SameShape, Pointwise):
     type_inputs: tuple[int, ...] = (1,)
-
-    def shape(self, call: Call, output: int) -> Shape | None:
-        return call.shape()
 
     def along(self, call: Call) -> Iterator[Move]:
         yield from (Move(0, axis, axis) for axis in range(call.rank()))
@@ -219,75 +204,16 @@ def _clip(call: Arrays) -> Array:
     return x
 
 
-# Kinks
-
-
-def _over(x: Array | None, bound: Any) -> list[Array]:
-    return [] if x is None or bound is None or not np.all(np.isfinite(bound)) else [x - bound]
-
-
-def _at(*numbers: float) -> Callable[[Arrays], list[Array]]:
-    return lambda call: [margin for number in numbers for margin in _over(call.constant(0), number)]
-
-
-def _compared(call: Arrays) -> list[Array]:
-    first, *others = (item for item in call.inputs if item is not None)
-    return [margin for other in others if other.dtype.kind == "f" for margin in _over(first, other)]
-
-
-_at_zero = _at(0.0)
-
-
-def _at_whole(call: Arrays) -> list[Array]:
-    x = call.array()
-    return [x - np.round(x)]
-
-
-class _Bends(NumpyElementary):
-    """Notes the margins of every bend on the way."""
-
-    def __init__(self) -> None:
-        self.found: list[Array] = []
-
-    def relu(self, x: Array) -> Array:  # type: ignore[override]
-        self.found += _over(x, 0.0)
-        return np.asarray(np.maximum(x, 0.0))
-
-    def maximum(self, x: Array, bound: float) -> Array:  # type: ignore[override]
-        self.found += _over(x, bound)
-        return np.maximum(x, bound)
-
-    def minimum(self, x: Array, bound: float) -> Array:  # type: ignore[override]
-        self.found += _over(x, bound)
-        return np.minimum(x, bound)
-
-    def below(self, x: Array, bound: float, then: Any, otherwise: Any) -> Array:
-        self.found += _over(x, bound)
-        return super().below(x, bound, then, otherwise)
-
-    def bent(self, x: Array, negative: Any, positive: Any) -> Array:
-        self.found += _over(x, 0.0)
-        return super().bent(x, negative, positive)
-
-
 def _activation(name: str) -> Pointwise:
-    """The operator of an activation function; its bends are those of its formula."""
+    """The operator of an activation function."""
     kind = ACTIVATIONS[name]
 
-    def run(functions: NumpyElementary, call: Arrays) -> Array:
-        alpha, beta = (call.get(key, kind.default(key) or 0.0) for key in ("alpha", "beta"))
-        return np.asarray(kind.compute(functions, call.array(), alpha, beta))
-
-    def kinks(call: Arrays) -> list[Array]:
-        functions = _Bends()
-        run(functions, call)
-        return functions.found
-
     def compute(call: Arrays) -> Array:
-        return run(NumpyElementary(), call).astype(call.array().dtype, copy=False)
+        alpha, beta = (call.get(key, kind.default(key) or 0.0) for key in ("alpha", "beta"))
+        result = np.asarray(kind.compute(NumpyElementary(), call.array(), alpha, beta))
+        return result.astype(call.array().dtype, copy=False)
 
-    bends = kinks if kinks(Arrays(name, {}, [np.zeros(1)])) else None
-    return Pointwise(name, compute, " ".join(kind.takes), keeps_zeros=kind.keeps_zero, kinks=bends)
+    return Pointwise(name, compute, " ".join(kind.takes), keeps_zeros=kind.keeps_zero)
 
 
 _ALPHA = "alpha"
@@ -301,10 +227,10 @@ register(
     Pointwise("Reciprocal", _unary(lambda x: 1 / x)),
     Pointwise("Exp", _unary(np.exp)),
     Pointwise("Log", _unary(np.log)),
-    Pointwise("Abs", _unary(np.abs), keeps_zeros=True, kinks=_at_zero),
+    Pointwise("Abs", _unary(np.abs), keeps_zeros=True),
     Pointwise("Sqrt", _unary(np.sqrt), keeps_zeros=True),
-    Pointwise("Floor", _unary(np.floor), keeps_zeros=True, of_sizes=max, kinks=_at_whole),
-    Pointwise("Ceil", _unary(np.ceil), keeps_zeros=True, of_sizes=max, kinks=_at_whole),
+    Pointwise("Floor", _unary(np.floor), keeps_zeros=True, of_sizes=max),
+    Pointwise("Ceil", _unary(np.ceil), keeps_zeros=True, of_sizes=max),
     Pointwise("Not", _unary(np.logical_not), dtype="bool"),
     *map(_activation, AS_OPERATORS),
     Pointwise(
@@ -313,7 +239,6 @@ register(
         "min max",
         max_inputs=3,
         settings=True,
-        kinks=lambda call: [margin for end in _ends(call) for margin in _over(call.constant(0), end)],
     ),
     Pointwise("Erf", keeps_zeros=True),
     *(Pointwise(kind) for kind in _UNARY if kind not in AS_OPERATORS),
@@ -346,21 +271,20 @@ register(
         neutral=1,
         ones_at=(1,),
     ),
-    Pointwise("Max", _binary(np.maximum), of_sizes=max, kinks=_compared),
-    Pointwise("Min", _binary(np.minimum), of_sizes=min, kinks=_compared),
+    Pointwise("Max", _binary(np.maximum), of_sizes=max),
+    Pointwise("Min", _binary(np.minimum), of_sizes=min),
     *(Pointwise("Sum", _binary(np.add)), Pointwise("Pow", _binary(_power))),
     Pointwise("And", _binary(np.logical_and), dtype="bool", ones_at=(1, 0)),
     Pointwise("Or", _binary(np.logical_or), dtype="bool"),
-    Pointwise("Less", _binary(np.less), dtype="bool", kinks=_compared),
-    Pointwise("LessOrEqual", _binary(np.less_equal), dtype="bool", kinks=_compared),
-    Pointwise("Greater", _binary(np.greater), dtype="bool", kinks=_compared),
-    Pointwise("GreaterOrEqual", _binary(np.greater_equal), dtype="bool", kinks=_compared),
+    Pointwise("Less", _binary(np.less), dtype="bool"),
+    Pointwise("LessOrEqual", _binary(np.less_equal), dtype="bool"),
+    Pointwise("Greater", _binary(np.greater), dtype="bool"),
+    Pointwise("GreaterOrEqual", _binary(np.greater_equal), dtype="bool"),
     Equal("Equal", _binary(np.equal), dtype="bool", of_sizes=max),
     Where("Where", lambda call: np.where(*call.arrays), dtype=1, of_sizes=max),
     PRelu(
         "PRelu",
         lambda call: np.where(call.array() < 0, call.array(1) * call.array(), call.array()),
         keeps_zeros=True,
-        kinks=_at_zero,
     ),
 )

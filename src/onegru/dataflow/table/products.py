@@ -154,24 +154,14 @@ class Gemm(Operator):
 class FusedGemm(Gemm):
     """Gemm and an activation of what it gives, as ONNX Runtime's optimizer writes them."""
 
-    bends: bool = True
-
     def understands(self, op: Op) -> bool:
         return super().understands(op) and str(op.attributes.get("activation")) in ACTIVATIONS
 
-    def _activation(self, call: Arrays) -> Arrays:
-        """The activation after the matrix multiplication."""
+    def value(self, call: Arrays) -> Sequence[Array]:
         if not self.understands(call.op):
             raise UnknownOpError
-        return Arrays(call.op.attributes["activation"], activation_numbers(call.op), super().value(call))
-
-    def value(self, call: Arrays) -> Sequence[Array]:
-        last = self._activation(call)
+        last = Arrays(call.op.attributes["activation"], activation_numbers(call.op), super().value(call))
         return last.operator.value(last)
-
-    def margins(self, call: Arrays) -> list[Array]:
-        last = self._activation(call)
-        return last.operator.margins(last)
 
 
 def activation_numbers(op: Op) -> dict[str, Any]:

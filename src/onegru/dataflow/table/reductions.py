@@ -17,6 +17,7 @@ from onegru.dataflow.table.base import (
     Move,
     Operator,
     Parameter,
+    SameShape,
     UnknownOpError,
     along,
     register,
@@ -27,18 +28,14 @@ _PER_STEP = "has a separate parameter for each step"
 
 
 class Reduction(Operator):
-    """One that combines elements along axes.
-
-    Attributes:
-        combine: how, if it is computed here.
-    """
+    """One that combines elements along axes."""
 
     parameters: Mapping[str, Parameter] = {"axes": Parameter(1, since=18)}
     dtype: str | int | None = 0
 
     def __init__(self, kind: str, combine: Callable[..., Any] | None = None) -> None:
         super().__init__(kind, "keepdims noop_with_empty_axes")
-        self.combine = combine
+        self.combine = combine  # None if it is not computed here
         self.computes = combine is not None
 
     def axes(self, call: Call) -> list[int]:
@@ -121,11 +118,7 @@ class Norm(Operator):
 
 
 class OverAxis(Norm):
-    """One that computes along one axis.
-
-    Attributes:
-        first: the default of the attribute `axis`.
-    """
+    """One that computes along one axis."""
 
     def axes(self, call: Call) -> Iterable[int]:
         return [call.axis(self.first)]
@@ -175,13 +168,10 @@ class BatchNorm(Norm):
         return along(call, [1] if call.rank() > 1 else [], message=_PER_STEP)
 
 
-class Quantization(Operator):
+class Quantization(SameShape):
     """QuantizeLinear or DequantizeLinear: one scale for all, or one for each index along an axis."""
 
     max_inputs: int = 3
-
-    def shape(self, call: Call, output: int) -> Shape | None:
-        return call.shape()
 
     def along(self, call: Call) -> Iterable[Move]:
         if call.get("block_size", 0):
@@ -212,14 +202,11 @@ class DynamicQuantization(Operator):
         return along(call, range(call.rank()), message=_OVER)
 
 
-class CumSum(Operator):
+class CumSum(SameShape):
     parameters: Mapping[str, Parameter] = {"axis": Parameter(1)}
     max_inputs: int = 2
     computes: bool = True
     dtype: str | int | None = 0
-
-    def shape(self, call: Call, output: int) -> Shape | None:
-        return call.shape()
 
     def value(self, call: Arrays) -> Sequence[Array]:
         (axis,), x = call.known("axis") or (0,), call.array()

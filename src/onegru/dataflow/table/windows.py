@@ -125,10 +125,9 @@ class GroupConvolution(Window):
 
 
 class Deconvolution(Window):
-    """With stride 1 a convolution whose kernel is turned round, and which gives all steps that read any of x.
+    """With stride 1 a convolution with a reversed kernel, which gives all steps that read any of x."""
 
-    Its own padding cuts these off again.
-    """
+    # Its own padding cuts these off again.
 
     def shape(self, call: Call, output: int) -> Shape | None:
         spatial, kernel = call.rank() - 2, call.shape(1)[2:]

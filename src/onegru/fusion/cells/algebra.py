@@ -12,6 +12,7 @@ from onegru.core.activations import ACTIVATIONS
 from onegru.core.dtypes import Array
 from onegru.core.elementary import NumpyElementary
 from onegru.dataflow.table.base import UnknownOpError
+from onegru.dataflow.walk import reachable
 from onegru.fusion.cells.polynomial import (
     CLOSE,
     CONSTANT,
@@ -300,15 +301,11 @@ class Algebra:
         raise UnknownOpError
 
     def inner_atoms(self, *polynomials: Polynomial) -> Iterable[int]:
-        """Yield the atoms of polynomials and of their functions' arguments."""
-        waiting = [number for p in polynomials for number in p.atoms()]
-        seen: set[int] = set()
-        while waiting:
-            number = waiting.pop()
-            if number not in seen:
-                seen.add(number)
-                yield number
-                waiting += [n for p in self.atoms[number].arguments for n in p.atoms()]
+        """Return the atoms of polynomials and of their functions' arguments."""
+        return reachable(
+            [number for p in polynomials for number in p.atoms()],
+            lambda number: [inner for p in self.atoms[number].arguments for inner in p.atoms()],
+        )
 
 
 def _is_negative(p: Polynomial) -> bool:

@@ -22,18 +22,7 @@ from onegru.fusion.cells.views import whole_view
 
 
 class Expressions(Products):
-    """The polynomials of the values of a flow.
-
-    Args:
-        flow: the graph, or a loop's body.
-        algebra: the atoms of all flows of a model.
-        indices: values that are iteration indices of a loop.
-        slices: for each sliced input of a body: the value, its time axis, 1 or -1 for the direction, and
-            whether the slice keeps this axis.
-
-    Attributes:
-        twins: values that equal another value: the value, and the other value.
-    """
+    """The polynomials of the values of a flow."""
 
     def __init__(
         self,
@@ -44,7 +33,7 @@ class Expressions(Products):
     ) -> None:
         super().__init__(flow, algebra, indices, slices)
         self._known: dict[Hashable, Polynomial] = {}
-        self.twins: dict[str, str] = {}
+        self.twins: dict[str, str] = {}  # values that equal another value, and the other value
 
     def resolve(self, name: str) -> str:
         """Return the original name of a value, without copies and equal values."""
@@ -170,8 +159,8 @@ def _clip(at: Expressions, op: Op, view: View) -> Polynomial:
     bounds = []
     for name, place, default in (("min", 1, -np.inf), ("max", 2, np.inf)):
         bound: float | None = op.attributes.get(name, default)
-        if len(op.inputs) > place and op.inputs[place]:
-            bound = at.flow.number(op.inputs[place])
+        if op.input(place):
+            bound = at.flow.number(op.input(place))
         if bound is None:
             raise UnknownOpError
         bounds.append(float(bound))
@@ -244,7 +233,7 @@ def _gemm(at: Expressions, op: Op, view: View) -> Polynomial:
     letters = "nk" if op.attributes.get("transB") else "kn"
     result = at.contract(view, ["bk", letters, "bn"], (op.inputs[0], op.inputs[1]))
     result = scale(result, float(op.attributes.get("alpha", 1.0)))
-    if len(op.inputs) > 2 and op.inputs[2]:
+    if op.input(2):
         bias = at.polynomial(at.input_view(view, op.inputs[2], at.shape(op.outputs[0])))
         result = add(result, bias, float(op.attributes.get("beta", 1.0)))
     return result

@@ -73,10 +73,8 @@ def _why_not(cell: Cell) -> str:
 
 
 def _has_own_sizes(graph: IrGraph, parser: AttributeParser) -> bool:
-    """Whether the sizes in ports are current. OpenVINO infers them again.
-
-    They are outdated if someone has changed the shape of a Parameter in the file.
-    """
+    """Whether the sizes in ports are current. OpenVINO infers them again."""
+    # They are outdated if someone has changed the shape of a Parameter in the file.
     net = graph.net
     ports = {
         (layer.id, port.id): port.dims
