@@ -176,7 +176,7 @@ def attributes_of(form: GruNodeConfig, opset: int) -> dict[str, object]:
 def node_of(scope: Scope, form: GruNodeConfig) -> NodeProto:
     """Return the node in its scope's opset. Raises the errors of `attributes_of`."""
     operator = operator_at(scope.opset)
-    inputs = [form.inputs.get(port.name, "") for port in operator.inputs]
+    inputs = [scope.used(form.inputs.get(port.name, "")) for port in operator.inputs]
     outputs = [
         form.outputs.get(port.name)
         or (scope.names.fresh(f"{form.base}/{port.name}") if port.required else "")

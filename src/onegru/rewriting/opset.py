@@ -182,7 +182,8 @@ def _adopted(scope: Scope, node: NodeProto, graph: GraphProto) -> list[NodeProto
 
     for tensor in graph.initializer:
         if tensor.name not in own:
-            renamed[tensor.name] = scope.add(f"{base}/{tensor.name}", onnx.numpy_helper.to_array(tensor))
+            array = onnx.numpy_helper.to_array(tensor)
+            renamed[tensor.name] = scope.used(scope.shared(f"{base}/{tensor.name}", array))
     heir = next((item for item in graph.node if item.op_type == node.op_type), graph.node[-1])
     nodes: list[NodeProto] = []
     for item in graph.node:
