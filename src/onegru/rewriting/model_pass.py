@@ -21,6 +21,7 @@ from onegru.formats.onnx.validate import (
     Source,
     all_tensors,
     attribute_graphs,
+    describe,
     drop_named,
     is_augru,
     is_augru_function,
@@ -35,7 +36,7 @@ from onegru.rewriting.changes import to_float16, to_int8, to_layout, to_two_dire
 from onegru.rewriting.decompose import decompose
 from onegru.rewriting.external_data import embed_external, left_external, one_file
 from onegru.rewriting.form import GruNodeConfig, node_of, operator_at, read_form
-from onegru.rewriting.opset import convert_nodes, inferred_types
+from onegru.rewriting.opset import convert_nodes, inferred_types, is_same
 from onegru.rewriting.plan import Changes, NodeChanges, is_quantized, plan_node, written_attributes
 from onegru.rewriting.scope import Draft, Scope
 
@@ -157,7 +158,7 @@ class _Rewriter:
         self._convert_graph(self.model.graph, None)
         for function in self.model.functions:
             if not is_augru_function(function):  # AUGRU functions are created again
-                self._convert_function(function)
+                self._check_function(function)
         for owner in (self.model, *self.model.functions):
             for entry in owner.opset_import:
                 if is_onnx(entry):
@@ -175,21 +176,16 @@ class _Rewriter:
         if scope.early:
             replace_nodes(graph, [*scope.early, *graph.node])
 
-    def _convert_function(self, function: FunctionProto) -> None:
-        versions = [item.version for item in function.opset_import if is_onnx(item)]
-        graph = GraphProto(node=function.node)
-        scope = Scope(self.source, graph, 3, {}, None, self.new, Names(ModelProto(graph=graph)))
-        changed = convert_nodes(scope, versions[0] if versions else self.old, self.new)
-        bodies = (body for node in function.node for body in attribute_graphs(node))
-        nested = any(is_onnx(node) for body in bodies for node in all_nodes(body.node))
-        if nested or (changed and any(item.ref_attr_name for node in graph.node for item in node.attribute)):
-            raise self.source.error(
-                f"function {function.name!r}: cannot be converted from opset {self.old} to {self.new} "
-                f"({'it has subgraphs' if nested else 'its nodes use its attributes'})"
-            )
-        if changed:
-            replace_nodes(function, [*scope.early, *graph.node])
-            self.others += [f"{words} of function {function.name!r}" for words in changed]
+    def _check_function(self, function: FunctionProto) -> None:
+        """Raise FormatError for a function with nodes that differ between the opsets."""
+        old = next((item.version for item in function.opset_import if is_onnx(item)), self.old)
+        scope = Scope(self.source, GraphProto(node=function.node), 3, {}, None, self.new, self.names)
+        for node in all_nodes(function.node):
+            if is_onnx(node) and not is_same(scope, node, old, self.new):
+                raise self.source.error(
+                    f"function {function.name!r}: {describe(node)}: cannot be converted from opset {old} to "
+                    f"{self.new}; inline the functions before (onnx.inliner)"
+                )
 
     # GRU nodes
 

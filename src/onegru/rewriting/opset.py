@@ -39,7 +39,7 @@ def convert_nodes(scope: Scope, old: int, new: int) -> list[str]:
     nodes: list[NodeProto] = []
     changed: list[str] = []
     for node in scope.graph.node:
-        stays = not is_onnx(node) or is_gru(node) or _is_same(scope, node, old, new)
+        stays = not is_onnx(node) or is_gru(node) or is_same(scope, node, old, new)
         converted = None if stays else _converted(scope, node, old, new)
         nodes += [node] if converted is None else converted
         if converted is not None:
@@ -49,7 +49,7 @@ def convert_nodes(scope: Scope, old: int, new: int) -> list[str]:
     return changed
 
 
-def _is_same(scope: Scope, node: NodeProto, old: int, new: int) -> bool:
+def is_same(scope: Scope, node: NodeProto, old: int, new: int) -> bool:
     """Whether a node has the same meaning in both opsets; at most the accepted types differ."""
     schemas = []
     for opset in (old, new):
@@ -96,10 +96,7 @@ def _cannot(scope: Scope, node: NodeProto, old: int, new: int, reason: str) -> F
 
 def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodeProto] | None:
     """Return the nodes that replace `node`; None if it can stay unchanged."""
-    plain = _without_spare(scope, node, old, new)
-    if plain is not None and _is_same(scope, plain, old, new):
-        return [plain]
-    model = _alone(scope, plain or node, old)
+    model = _alone(scope, node, old)
     if old < OLDEST_OPSET <= new:
         model = upgrade(scope.source, model)
     try:
@@ -115,25 +112,6 @@ def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodePr
     if len(graph.node) == 1 and _same_content(graph.node[0], node):
         return None
     return _adopted(scope, node, graph)
-
-
-def _without_spare(scope: Scope, node: NodeProto, old: int, new: int) -> NodeProto | None:
-    """Return the node without attributes that have no effect and that the new opset lacks; None if none."""
-    had, has = (onnx.defs.get_schema(node.op_type, opset, "").attributes for opset in (old, new))
-    axes = scope.constant(node.input[1]) if len(node.input) > 1 and node.input[1] else None
-    named = {"noop_with_empty_axes"} if axes is not None and axes.size else set()
-    spare = [
-        item
-        for item in node.attribute
-        if item.name not in has
-        and (item.name in named or (item.name in had and item == had[item.name].default_value))
-    ]
-    if not spare:
-        return None
-    plain = deepcopy(node)
-    for item in spare:
-        plain.attribute.remove(item)
-    return plain
 
 
 def _alone(scope: Scope, node: NodeProto, opset: int) -> ModelProto:
