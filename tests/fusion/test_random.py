@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from onegru.fusion.search import Search
+from onegru.operators.onnx import AUGRU_OPSET
 from tests.support.decomposed.draw import (
     NEAR_MISSES,
     Decomposed,
@@ -44,6 +45,7 @@ NO_PRODUCT = "its gates use values without a matmul"
 NO_BLEND = "the term added to the old state is not"
 NO_RESET = "uses the state"
 OTHER_GATES = "its gates are"
+OLD_OPSET = "an AUGRU needs opset"
 FIRST_STEP = "the candidate is not a function of a sum of products"
 
 
@@ -66,6 +68,11 @@ def cannot_be_switched_off(gru: Gru, case: Decomposed) -> bool:
     return gru.clip is not None or not saturates
 
 
+def needs_a_later_opset(gru: Gru, case: Decomposed) -> bool:
+    """Whether the model's opset has no AUGRU functions."""
+    return gru.attention and int(case.model.opset_import[0].version) < AUGRU_OPSET
+
+
 def may_keep_its_first_step(case: Decomposed) -> bool:
     """A chain from zeros: what is computed with them leaves a first step that may look like no other."""
     return case.kind == "chain" and "initial state zeros" in case.recipe
@@ -85,6 +92,8 @@ def known_limits(case: Decomposed) -> set[str]:
     if drops_its_last_state(case):
         found.add(NO_BLEND)
     for gru in case.grus:
+        if needs_a_later_opset(gru, case):
+            found.add(OLD_OPSET)
         if reset_folds_away(gru):
             found |= {AFFINE_RESET, NO_BLEND, NO_RESET}
         if begins_at_its_bound(gru):
@@ -139,7 +148,10 @@ def check_reasons(case: Decomposed, search: Search) -> None:
 def is_limited(case: Decomposed) -> bool:
     """Whether GRUs of a model, not first steps alone, may stay decomposed."""
     return drops_its_last_state(case) or any(
-        reset_folds_away(gru) or begins_at_its_bound(gru) or cannot_be_switched_off(gru, case)
+        reset_folds_away(gru)
+        or begins_at_its_bound(gru)
+        or cannot_be_switched_off(gru, case)
+        or needs_a_later_opset(gru, case)
         for gru in case.grus
     )
 
