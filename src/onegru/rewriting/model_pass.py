@@ -17,6 +17,7 @@ from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
 from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.parse import model_opset
+from onegru.formats.onnx.upgrade import infer_shapes
 from onegru.formats.onnx.validate import (
     Source,
     all_tensors,
@@ -36,9 +37,9 @@ from onegru.rewriting.changes import to_float16, to_int8, to_layout, to_two_dire
 from onegru.rewriting.decompose import decompose
 from onegru.rewriting.external_data import embed_external, left_external, one_file
 from onegru.rewriting.form import GruNodeConfig, node_of, operator_at, read_form
-from onegru.rewriting.opset import convert_nodes, inferred_types, is_same
+from onegru.rewriting.opset import convert_nodes, is_same
 from onegru.rewriting.plan import Changes, NodeChanges, is_quantized, plan_node, written_attributes
-from onegru.rewriting.scope import Draft, Scope
+from onegru.rewriting.scope import Draft, Scope, value_types
 
 _IN_INT8 = "W and R became int8, with a scale for each {}"
 
@@ -103,7 +104,7 @@ class _Rewriter:
             self.retired = fold_weights(source, self.model, self.old, max(size, held))
             if self.retired:
                 self.notes.append("weights that nodes compute from constants are now constants")
-        self.types = inferred_types(self.model)
+        self.types = value_types(infer_shapes(self.model).graph)
         self.names = Names(self.model)
         self.new = changes.opset or self._least_opset()
 

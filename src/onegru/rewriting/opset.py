@@ -14,10 +14,10 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, Valu
 from onegru.core.errors import FormatError
 from onegru.formats.onnx.node import type_words
 from onegru.formats.onnx.order import node_inputs
-from onegru.formats.onnx.upgrade import converter_reason, infer_shapes, infer_types, upgrade
+from onegru.formats.onnx.upgrade import converter_reason, upgrade
 from onegru.formats.onnx.validate import attribute_graphs, describe, is_gru, is_onnx, replace_nodes, trimmed
 from onegru.operators.onnx import OLDEST_OPSET
-from onegru.rewriting.scope import Scope, value_types
+from onegru.rewriting.scope import Scope
 
 # From these versions on, only the accepted types changed. Scan-8 had a batch axis.
 _CONTROL = {"If": 1, "Loop": 1, "Scan": 9, "SequenceMap": 17}
@@ -177,10 +177,3 @@ def _adopted(scope: Scope, node: NodeProto, graph: GraphProto) -> list[NodeProto
             copy.name = scope.names.fresh(f"{base}/{item.op_type}")
         nodes.append(copy)
     return nodes
-
-
-def inferred_types(model: ModelProto) -> dict[str, TypeProto]:
-    """Return the types of a model's values as onnx infers them, or as declared if inference fails."""
-    types = value_types(infer_shapes(model).graph)
-    versions = [entry.version for entry in model.opset_import if is_onnx(entry)]
-    return types if not versions or versions[0] >= OLDEST_OPSET else {**types, **infer_types(model)}
