@@ -62,6 +62,7 @@ class _Expansion:
         self.stored = dtype
         self.dtype = "float64" if dtype == "float64" else "float32"
         self.H = hidden_size
+        self.reversed = reversed_directions(form.direction)
         shape = self.scope.shape(form.origin.input[0])  # original input, because new values have no shape yet
         T = None if shape is None or len(shape) != 3 else shape[1 if form.stated.get("layout") else 0]
         self.steps = T if T is not None and 1 <= T <= _MOST_UNROLLED else None
@@ -73,22 +74,18 @@ class _Expansion:
         if form.layout:
             X = draft.op("Transpose", [X], "X", perm=[1, 0, 2])
         shape = "" if self.steps else draft.op("Shape", [X], "shape")
-        masks, alive = self._masks(shape)
-        scores = self._scores()
-        backwards = reversed_directions(form.direction)
+        self.masks, alive = self._masks(shape)
+        self.scores = self._scores()
         Ys: list[str] = []
         ends: list[str] = []
-        for index, reverse in enumerate(backwards):
+        for index in range(len(self.reversed)):
             weights = self._weights(index)
             products = draft.op("MatMul", [X, weights.W], f"{index}/XW")
             if weights.added is not None:
                 products = draft.op("Add", [products, weights.added], f"{index}/XW_B")
             first = self._first(index, shape)
-            if self.steps:
-                end, Y = self._unrolled(index, reverse, weights, first, products, masks, scores)
-            else:
-                mask = masks[0] if masks else ""
-                end, Y = self._scan(index, reverse, weights, first, products, mask, scores)
+            loop = self._unrolled if self.steps else self._scan
+            end, Y = loop(index, weights, first, products)
             Ys.append(Y)
             ends.append(draft.op("Where", [alive, end, self._number(0.0)], f"{index}/end") if alive else end)
         if "Y" in form.outputs:
@@ -210,18 +207,9 @@ class _Expansion:
 
     # The steps
 
-    def _unrolled(
-        self,
-        index: int,
-        reverse: bool,
-        weights: _Weights,
-        state: str,
-        products: str,
-        masks: Sequence[str],
-        scores: str,
-    ) -> tuple[str, str]:
+    def _unrolled(self, index: int, weights: _Weights, state: str, products: str) -> tuple[str, str]:
         """Like `_scan`, with unrolled steps."""
-        T = self.steps or 1
+        T, masks, scores = self.steps or 1, self.masks, self.scores
         nodes = _Body(self.scope, f"{self.form.base}/{index}", self.dtype, self.H)
         names = [f"XW_{t}" for t in range(T)]
         parts = nodes.split(products, [1] * T, names, axis=0) if T > 1 else [products]
@@ -229,7 +217,7 @@ class _Expansion:
         if scores and T > 1:
             attended = nodes.split(scores, [1] * T, [f"A_{t}" for t in range(T)], axis=0)
         Y = [""] * T
-        for t in reversed(range(T)) if reverse else range(T):
+        for t in reversed(range(T)) if self.reversed[index] else range(T):
             row = nodes.op("Squeeze", [parts[t]], f"x_{t}", axes=[0])
             a = nodes.op("Squeeze", [attended[t]], f"a_{t}", axes=[0]) if scores else ""
             new = output = self._step(nodes, index, state, row, weights, a)
@@ -243,63 +231,48 @@ class _Expansion:
         self.draft.nodes += nodes.nodes
         return state, joined
 
-    def _scan(
-        self,
-        index: int,
-        reverse: bool,
-        weights: _Weights,
-        first: str,
-        products: str,
-        mask: str,
-        scores: str,
-    ) -> tuple[str, str]:
+    def _scan(self, index: int, weights: _Weights, first: str, products: str) -> tuple[str, str]:
         """Return the last state [B, H], and the states of all steps [T, B, H] if Y is an output."""
-        draft, scope = self.draft, self.scope
-        body = _Body(scope, f"{self.form.base}/{index}", self.dtype, self.H)
+        draft, masks, scores = self.draft, self.masks, self.scores
+        body = _Body(self.scope, f"{self.form.base}/{index}", self.dtype, self.H)
         state, row = body.fresh("h"), body.fresh("x")
-        inside = body.fresh("inside") if mask else ""
+        inside = body.fresh("inside") if masks else ""
         a = body.fresh("a") if scores else ""
         weights, carried = self._carried(body, weights)
         new = self._step(body, index, state, row, weights, a)
         output = new
-        if mask:
+        if masks:
             output = body.op("Where", [inside, new, self._number(0.0)], "y")
             new = body.op("Where", [inside, new, state], "h_kept")
         elif "Y" in self.form.outputs:
             output = body.op("Identity", [new], "y")  # a value can only be one output of a subgraph
         code = code_of(self.dtype)
         info = onnx.helper.make_tensor_value_info
-        inputs = [info(state, code, [None, self.H]), info(row, code, [None, 3 * self.H])]
+        scanned = [(products, row, code, 3 * self.H)]
+        scanned += [(mask, inside, TensorProto.BOOL, 1) for mask in masks]
+        scanned += [(scores, a, code, 1)] if scores else []
+        inputs = [info(state, code, [None, self.H])]
         outputs = [info(new, code, [None, self.H])]
         taken, given = [first], [draft.fresh(f"{index}/last")]
         for name, (inner, rank) in carried.items():
-            shape = [None] * rank
-            inputs.insert(-1, info(inner, code, shape))
-            outputs.append(info(body.op("Identity", [inner], "carried"), code, shape))
+            inputs.append(info(inner, code, [None] * rank))
+            outputs.append(info(body.op("Identity", [inner], "carried"), code, [None] * rank))
             taken.append(name)
             given.append(draft.fresh(f"{index}/carried"))
         states = len(taken)
-        taken.append(products)
-        if mask:
-            inputs.append(info(inside, TensorProto.BOOL, [None, 1]))
-            taken.append(mask)
-        if scores:
-            inputs.append(info(a, code, [None, 1]))
-            taken.append(scores)
+        for name, inner, kind, size in scanned:
+            taken.append(name)
+            inputs.append(info(inner, kind, [None, size]))
         if "Y" in self.form.outputs:
             outputs.append(info(output, code, [None, self.H]))
             given.append(draft.fresh(f"{index}/states"))
         graph = onnx.helper.make_graph(body.nodes, draft.fresh(f"{index}/step"), inputs, outputs)
-        count = len(taken) - states
-        directions: dict[str, Any] = {"scan_input_directions": [int(reverse)] * count}
-        if len(given) > states:
-            directions["scan_output_directions"] = [int(reverse)] * (len(given) - states)
+        attributes: dict[str, Any] = {"body": graph, "num_scan_inputs": len(scanned)}
+        for side, count in (("input", len(scanned)), ("output", len(given) - states)):
+            if count:
+                attributes[f"scan_{side}_directions"] = [int(self.reversed[index])] * count
         name = draft.fresh(f"{index}/Scan")
-        draft.nodes.append(
-            onnx.helper.make_node(
-                "Scan", taken, given, name=name, body=graph, num_scan_inputs=count, **directions
-            )
-        )
+        draft.nodes.append(onnx.helper.make_node("Scan", taken, given, name=name, **attributes))
         return given[0], given[-1]
 
     def _carried(self, body: Draft, weights: _Weights) -> tuple[_Weights, dict[str, tuple[str, int]]]:
