@@ -230,6 +230,24 @@ def test_other_functions_stay(tmp_path: Path) -> None:
     assert_close(onegru.load(tmp_path / "target.onnx").run(feeds), wanted, 1e-6)
 
 
+def test_functions_with_nodes_that_change_are_refused(tmp_path: Path) -> None:
+    function = onnx.helper.make_function(
+        "own",
+        "Flat",
+        ["x"],
+        ["y"],
+        [node("Squeeze", ["x"], ["y"], name="squeeze", axes=[1])],
+        [onnx.helper.make_opsetid("", 11)],
+    )
+    nodes = [gru("X", ["Y"], name="gru"), node("Flat", ["Y"], ["Z"], domain="own", name="call")]
+    proto = graph(nodes, [value("X", shape=["T", "N", I])], ["Z"], weights())
+    source = save(tmp_path, model(proto, opset=11, functions=[function], domains={"own": 1}))
+    with pytest.raises(
+        onegru.FormatError, match=r"function 'Flat': Squeeze node 'squeeze': .* 11 to 18; inline"
+    ):
+        onegru.rewrite(source, tmp_path / "target.onnx", opset=18, check=False)
+
+
 @pytest.mark.parametrize("options", [{"opset": 18}, {"layout": 1}, {"runtime": "onnxruntime"}])
 def test_nodes_with_attention_stay(options: dict[str, Any], tmp_path: Path) -> None:
     taken = {"X": "X", "W": "W", "R": "R", "A": "A"}

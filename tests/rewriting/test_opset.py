@@ -87,41 +87,26 @@ def test_other_nodes_at_another_opset(tmp_path: Path) -> None:
     assert target.metadata_props == source.metadata_props
 
 
-def test_newer_attributes_at_their_defaults(tmp_path: Path) -> None:
-    """What an older opset cannot say is left out where it says nothing; onnx's converter refuses these."""
-    nodes = [
-        node("Shape", ["x"], ["shape"], name="shape"),
-        node("Reshape", ["x", "shape"], ["X"], name="reshape", allowzero=0),
-        gru("X", ["Y"], name="gru"),
-    ]
-    proto = graph(nodes, [value("x", shape=["T", "N", I])], [value("Y", shape=[None] * 4)], weights())
-    report, target = rewritten(tmp_path, model(proto, opset=18), opset=13)
-    assert report.others == ("Reshape node 'reshape'",)
-    assert [len(item.attribute) for item in target.graph.node[:2]] == [0, 0]
-    refused = model(proto, opset=18)
-    refused.graph.node[1].attribute[0].i = 1
-    with pytest.raises(onegru.FormatError, match="Reshape node 'reshape': cannot be converted"):
-        rewrite(save(tmp_path, refused), tmp_path / "target.onnx", opset=13)
-
-
-@pytest.mark.parametrize("axes", [[-1], []])
-def test_a_reduction_over_no_axes(axes: list[int], tmp_path: Path) -> None:
-    """An attribute that only counts without axes goes where there are some; no older operator is without."""
-    nodes = [
-        node("ReduceMean", ["x", "axes"], ["mean"], name="mean", noop_with_empty_axes=1),
-        node("Sub", ["x", "mean"], ["X"]),
-        gru("X", ["Y"], name="gru"),
-    ]
-    constants = {**weights(), "axes": np.array(axes, np.int64)}
-    outputs = [value("Y", shape=[None] * 4)]
-    source = model(graph(nodes, [value("x", shape=["T", "N", I])], outputs, constants), opset=20)
-    if not axes:
-        with pytest.raises(onegru.FormatError, match="ReduceMean has no noop_with_empty_axes there"):
-            rewrite(save(tmp_path, source), tmp_path / "target.onnx", opset=15, check=False)
-        return
-    _, target = rewritten(tmp_path, source, opset=15)
-    (mean,) = [item for item in target.graph.node if item.op_type == "ReduceMean"]
-    assert attributes(mean).keys() == {"axes"}
+@pytest.mark.parametrize(
+    ("kind", "second", "attributes", "message"),
+    [
+        ("Reshape", np.array([0, 0, I]), {"allowzero": 0}, "No Adapter .* for Reshape"),
+        (
+            "ReduceMean",
+            np.array([], np.int64),
+            {"noop_with_empty_axes": 1},
+            "has no noop_with_empty_axes there",
+        ),
+    ],
+)
+def test_newer_attributes_are_refused(
+    tmp_path: Path, kind: str, second: Any, attributes: dict[str, int], message: str
+) -> None:
+    nodes = [node(kind, ["x", "second"], ["X"], name="changed", **attributes), gru("X", ["Y"], name="gru")]
+    constants = {**weights(), "second": second}
+    proto = graph(nodes, [value("x", shape=["T", "N", I])], [value("Y", shape=[None] * 4)], constants)
+    with pytest.raises(onegru.FormatError, match=f"{kind} node 'changed': cannot be converted .*{message}"):
+        rewrite(save(tmp_path, model(proto, opset=20)), tmp_path / "target.onnx", opset=13, check=False)
 
 
 def test_what_cannot_be_converted_is_named(tmp_path: Path) -> None:

@@ -189,6 +189,10 @@ class Activation:
         return f"{self.name}({', '.join(values)})" if values else self.name
 
 
+#: f and g of every framework's GRU.
+DEFAULT_ACTIVATIONS = (Activation("Sigmoid"), Activation("Tanh"))
+
+
 def find_kind(name: str, *, allowed: Sequence[str] = tuple(ACTIVATIONS)) -> ActivationKind:
     """Find an activation function by name, ignoring case."""
     kind = _BY_LOWER_NAME.get(name.lower()) if name.isascii() else None

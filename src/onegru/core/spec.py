@@ -10,7 +10,7 @@ from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
-from onegru.core.activations import Activation
+from onegru.core.activations import DEFAULT_ACTIVATIONS, Activation
 from onegru.core.arguments import choice, flag, integer, number, shown
 from onegru.core.dtypes import ELEMENT_TYPES, Array, as_float_array, to_float32
 from onegru.core.errors import SpecError
@@ -80,7 +80,7 @@ class Spec:
     direction: Direction = "forward"
     linear_before_reset: bool = False
     clip: float | None = None
-    activations: tuple[tuple[Activation, Activation], ...] = ((Activation("Sigmoid"), Activation("Tanh")),)
+    activations: tuple[tuple[Activation, Activation], ...] = (DEFAULT_ACTIVATIONS,)
     attention: Attention | bool | None = None
 
     def __post_init__(self) -> None:

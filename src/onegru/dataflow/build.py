@@ -53,13 +53,17 @@ class Builder:
         self.flow.add_constant(name, array)
         return name
 
+    def small(self, what: str, array: Array) -> str:
+        """A constant of a few numbers, whose name says which."""
+        return self.constant(what, array)
+
     def ints(self, *values: int) -> str:
         """A list of integers."""
-        return self.constant("int64_" + "_".join(map(str, values)), np.array(values, np.int64))
+        return self.small("int64_" + "_".join(map(str, values)), np.array(values, np.int64))
 
     def index(self, value: int) -> str:
         """An integer."""
-        return self.constant(f"int64_scalar_{value}", np.array(value, np.int64))
+        return self.small(f"int64_scalar_{value}", np.array(value, np.int64))
 
     def shape(self, name: str) -> Shape:
         """A value's shape."""

@@ -10,6 +10,7 @@ from onegru.core.dtypes import (
     Array,
     default_float_mode,
     group_size,
+    in_groups,
     is_int8,
     numpy_dtype,
 )
@@ -90,6 +91,21 @@ def storage_problem(matrix: Array, weight_storage: str | None) -> str:
             "other weights; must be stored as bfloat16 or float32"
         )
     return ""
+
+
+def quantizable(argument: str, label: str, array: Array | None, group: int) -> Array:
+    """Return a constant weight that can be stored as int8; for others raise SpecError about an argument."""
+    advice = "to quantize only other layers, name them (--node)"
+    if array is None:
+        raise SpecError.of(
+            argument,
+            f"{label} is computed in each run, or an input with a default; must be a constant; {advice}",
+        )
+    if array.dtype != np.float32:
+        raise SpecError.of(argument, f"{label} has element type {array.dtype}; must be float32")
+    if problem := storage_problem(array, in_groups("int8", group)):
+        raise SpecError.of(argument, f"{label} {problem}; {advice}")
+    return array
 
 
 def _switch(matrix: Array, group: int) -> float:

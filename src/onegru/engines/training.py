@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onegru import _native
-from onegru.core.activations import Activation
+from onegru.core.activations import DEFAULT_ACTIVATIONS
 from onegru.core.dtypes import ELEMENT_TYPES, Array, contiguous, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.spec import Direction, Spec
 from onegru.engines.native import layer_arguments
 
-_DEFAULT = (Activation("Sigmoid"), Activation("Tanh"))
 _BOOL, _INT64 = np.dtype(np.bool_), np.dtype(np.int64)
 
 
@@ -91,7 +90,7 @@ class TrainedLayer:
             _check_array("Wb", own.Wb, self._dtype, 3 * H)
             _check_array("Rb", own.Rb, self._dtype, 3 * H)
         given = [list(own) for own in weights]
-        self._is_default = spec.clip is None and set(spec.activations) == {_DEFAULT}
+        self._is_default = spec.clip is None and set(spec.activations) == {DEFAULT_ACTIVATIONS}
         self._native = _native.Layer(*layer_arguments(spec), kind, self._dtype, given, order, packs)
 
     def saved_size(self, call: Call) -> int:

@@ -6,11 +6,12 @@ own, as ONNX has none; its scores are those of OpenVINO's AUGRUSequence, or of D
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onegru.core.activations import Activation
+from onegru.core.activations import DEFAULT_ACTIVATIONS, Activation
+from onegru.core.errors import SpecError
 from onegru.core.spec import ATTENTIONS, DIRECTIONS
 from onegru.operators.schema import Attribute, Operator, Port, by_name
 
@@ -156,3 +157,35 @@ def activation_attributes(activations: Iterable[tuple[Activation, Activation]]) 
         if given := [value for value in values if value is not None]:
             attributes[f"activation_{parameter}"] = given
     return attributes
+
+
+def gru_attributes(
+    layer: Any,  # a Spec, or an object with its hidden_size, linear_before_reset and clip
+    direction: str,
+    activations: Sequence[tuple[Activation, Activation]],
+    layout: int = 0,
+    stated: Collection[str] = (),
+) -> dict[str, Any]:
+    """The attributes of a GRU node that are stated or differ from their defaults."""
+    attributes: dict[str, Any] = {} if layer.hidden_size is None else {"hidden_size": layer.hidden_size}
+    if direction != "forward" or "direction" in stated:
+        attributes["direction"] = direction
+    if layer.linear_before_reset or "linear_before_reset" in stated:
+        attributes["linear_before_reset"] = int(layer.linear_before_reset)
+    if layer.clip is not None:
+        attributes["clip"] = float(layer.clip)
+    if "activations" in stated or any(pair != DEFAULT_ACTIVATIONS for pair in activations):
+        attributes |= activation_attributes(activations)
+    if layout or "layout" in stated:
+        attributes["layout"] = layout
+    return attributes
+
+
+def check_opset(opset: int, attributes: Iterable[str], dtype: str | None, label: str) -> None:
+    """Raise SpecError if a node with these attributes and element type needs a later opset."""
+    operator = gru_version(opset) or NEWEST
+    later = {name: operator.later.get(name) for name in attributes}
+    later[f"type {dtype}"] = operator.type_needs.get(dtype or "")
+    for what, needed in later.items():
+        if needed is not None:
+            raise SpecError.of("opset", f"{opset}; must be at least {needed}, as {label} has {what}")

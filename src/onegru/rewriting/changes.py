@@ -1,89 +1,60 @@
 """Change layout, types or directions of one GRU node.
 
-Each function takes a `GruNodeConfig`, returns one or two new ones, and adds the required nodes around it to
-`Insertions`.
+Each function takes a `GruNodeConfig`, returns one or two new ones, and adds the required nodes around it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from onnx import NodeProto
 
-from onegru.core.dtypes import Array, default_float_mode, in_groups
+from onegru.core.dtypes import Array, default_float_mode
 from onegru.core.errors import SpecError
-from onegru.engines.storage import storage_problem
+from onegru.engines.storage import quantizable
 from onegru.formats.onnx.dequantized import int8_opset, quantized_inputs
-from onegru.formats.onnx.edit import code_of
 from onegru.formats.onnx.validate import is_onnx
 from onegru.operators.onnx import NEWEST
 from onegru.rewriting.form import GruNodeConfig, require
-from onegru.rewriting.scope import Draft, Scope
+from onegru.rewriting.scope import Draft
 
 _SWAPPED = (1, 0, 2)
 _TO_TIME_FIRST = (1, 2, 0, 3)
 _TO_BATCH_FIRST = (2, 0, 1, 3)
 
 
-@dataclass
-class Insertions:
-    """New nodes around a GRU node."""
-
-    scope: Scope  # the graph of the nodes
-    before: list[NodeProto] = field(default_factory=list)  # the nodes before the GRU node
-    after: list[NodeProto] = field(default_factory=list)  # the nodes after the GRU node
-    dropped: set[str] = field(default_factory=set)  # the outputs of Transposes that are now the node's own
-
-    def enter(self, form: GruNodeConfig, port: str, kind: str, *more: str, **attributes: Any) -> str:
-        """Add a node, with `more` inputs, before an input of the GRU node; return its output."""
-        draft = Draft(self.scope, form.base)
-        value = draft.op(kind, [form.inputs[port], *more], port, **attributes)
-        self.before += draft.nodes
-        return value
-
-    def leave(self, form: GruNodeConfig, port: str, kind: str, **attributes: Any) -> str:
-        """Add a node after an output of the GRU node; return the output's new name."""
-        draft = Draft(self.scope, form.base)
-        value = draft.fresh(port)
-        draft.op(kind, [value], port, form.outputs[port], **attributes)
-        self.after[:0] = draft.nodes
-        return value
-
-
-def to_layout(around: Insertions, form: GruNodeConfig, layout: int) -> GruNodeConfig:
+def to_layout(new: Draft, form: GruNodeConfig, layout: int) -> GruNodeConfig:
     """Change the layout, and add Transposes unless they cancel out."""
-    inputs = {port: _swapped_input(around, form, port) for port in ("X", "initial_h") if port in form.inputs}
+    inputs = {port: _swapped_input(new, form, port) for port in ("X", "initial_h") if port in form.inputs}
     outputs = {}
     if "Y" in form.outputs:
         # From the node's layout to the graph's layout, and back.
         perm, back = (_TO_TIME_FIRST, _TO_BATCH_FIRST) if layout else (_TO_BATCH_FIRST, _TO_TIME_FIRST)
-        outputs["Y"] = _swapped_output(around, form, "Y", perm, back)
+        outputs["Y"] = _swapped_output(new, form, "Y", perm, back)
     if "Y_h" in form.outputs:
-        outputs["Y_h"] = _swapped_output(around, form, "Y_h", _SWAPPED, _SWAPPED)
+        outputs["Y_h"] = _swapped_output(new, form, "Y_h", _SWAPPED, _SWAPPED)
     return replace(form.with_names(inputs, outputs), layout=layout)
 
 
-def _swapped_input(around: Insertions, form: GruNodeConfig, port: str) -> str:
-    producer = around.scope.producers.get(form.inputs[port])
+def _swapped_input(new: Draft, form: GruNodeConfig, port: str) -> str:
+    producer = new.scope.producers.get(form.inputs[port])
     if producer is not None and _perm(producer) == _SWAPPED:
-        around.scope.retired.add(form.inputs[port])
+        new.scope.retired.add(form.inputs[port])
         return str(producer.input[0])
-    return around.enter(form, port, "Transpose", perm=_SWAPPED)
+    return new.op("Transpose", [form.inputs[port]], port, perm=_SWAPPED)
 
 
 def _swapped_output(
-    around: Insertions, form: GruNodeConfig, port: str, perm: tuple[int, ...], back: tuple[int, ...]
+    new: Draft, form: GruNodeConfig, port: str, perm: tuple[int, ...], back: tuple[int, ...]
 ) -> str:
-    scope, value = around.scope, form.outputs[port]
+    scope, value = new.scope, form.outputs[port]
     consumers = scope.consumers.get(value, [])
     if len(consumers) == 1 and value not in scope.outputs and _perm(consumers[0]) == back:
-        around.dropped.add(consumers[0].output[0])
+        new.dropped.add(consumers[0].output[0])
         return str(consumers[0].output[0])
-    return around.leave(form, port, "Transpose", perm=perm)
+    return _returned(new, form, port, "Transpose", perm=perm)
 
 
 def _perm(node: NodeProto) -> tuple[int, ...] | None:
@@ -93,20 +64,27 @@ def _perm(node: NodeProto) -> tuple[int, ...] | None:
     return tuple(next((item.ints for item in node.attribute if item.name == "perm"), ()))
 
 
-def to_float16(around: Insertions, form: GruNodeConfig) -> GruNodeConfig:
+def to_float16(new: Draft, form: GruNodeConfig) -> GruNodeConfig:
     """Convert the node to float16, with Casts around it."""
-    dtype, _ = require(around.scope, form, "float16")
+    dtype, _ = require(new.scope, form, "float16")
     inputs = {}
     for port in ("X", "W", "R", "B", "initial_h"):
         if port not in form.inputs:
             continue
-        array = around.scope.constant(form.inputs[port])
+        array = new.scope.constant(form.inputs[port])
         if array is None:
-            inputs[port] = around.enter(form, port, "Cast", to=code_of("float16"))
+            inputs[port] = new.op("Cast", [form.inputs[port]], port, dtype="float16")
         else:
-            inputs[port] = _constant(around.scope, form, port, "float16", partial(_as_float16, form, array))
-    outputs = {port: around.leave(form, port, "Cast", to=code_of(dtype)) for port in form.outputs}
+            inputs[port] = new.scope.shared(f"{form.inputs[port]}/float16", _as_float16(form, array))
+    outputs = {port: _returned(new, form, port, "Cast", dtype=dtype) for port in form.outputs}
     return replace(form.with_names(inputs, outputs), dtype="float16")
+
+
+def _returned(new: Draft, form: GruNodeConfig, port: str, kind: str, **attributes: Any) -> str:
+    """Add a node after an output of the GRU node; return the output's new name."""
+    value = new.fresh(port)
+    new.op_after(kind, [value], port, form.outputs[port], **attributes)
+    return value
 
 
 def _as_float16(form: GruNodeConfig, array: Array) -> Array:
@@ -120,53 +98,32 @@ def _as_float16(form: GruNodeConfig, array: Array) -> Array:
     return converted
 
 
-def to_int8(around: Insertions, form: GruNodeConfig, group: int) -> GruNodeConfig:
+def to_int8(new: Draft, form: GruNodeConfig, group: int) -> GruNodeConfig:
     """Store W and R as int8, with DequantizeLinear before the node.
 
     Each row has a scale, or each `group` weights of a row.
     """
-    scope = around.scope
+    scope = new.scope
     if scope.opset < (least := int8_opset(group)):
         what = f"weights in int8{', in groups' if group else ''}"
         raise SpecError.of(
             "opset", f"{scope.opset}; must be at least {least} for {what}; add --opset {least}"
         )
-    if (dtype := require(scope, form, "int8")[0]) != "float32":
-        raise SpecError.of("quantize", f"{form.label} has element type {dtype}; must be float32")
     inputs = {}
     for port in ("W", "R"):
-        array = scope.constant(form.inputs[port])
-        if array is None:
-            raise SpecError.of(
-                "quantize",
-                f"{form.label}: {port} is computed in each run, or an input with a default; must "
-                "be a constant; to quantize only other GRU nodes, name them (--node)",
-            )
-        if problem := storage_problem(array, in_groups("int8", group)):
-            raise SpecError.of("quantize", f"{form.label}: {port} {problem}: name the other nodes (--node)")
+        name = form.inputs[port]
+        array = quantizable("quantize", f"{form.label}: {port}", scope.constant(name), group)
         q, scale, attributes = quantized_inputs(array, group)
-        values = [
-            _constant(scope, form, port, what, lambda constant=constant: constant)  # type: ignore[misc]
-            for what, constant in (("int8", q), ("scale", scale))
-        ]
-        draft = Draft(scope, form.base)
-        inputs[port] = draft.op("DequantizeLinear", values, port, **attributes)
+        values = [scope.shared(f"{name}/int8", q), scope.shared(f"{name}/scale", scale)]
+        inputs[port] = new.op("DequantizeLinear", values, port, **attributes)
         if q.ndim == 2:
-            inputs[port] = draft.op("Reshape", [inputs[port], scope.integers(*array.shape)], port)
-        around.before += draft.nodes
+            inputs[port] = new.op("Reshape", [inputs[port], scope.integers(*array.shape)], port)
     return form.with_names(inputs)
 
 
-def _constant(scope: Scope, form: GruNodeConfig, port: str, what: str, make: Callable[[], Array]) -> str:
-    """Add a constant computed from a weight; nodes that share the weight share the constant."""
-    name = form.inputs[port]
-    scope.retired.add(name)
-    return scope.shared((name, what), f"{name}/{what}", make)
-
-
-def to_two_directions(around: Insertions, form: GruNodeConfig) -> list[GruNodeConfig]:
+def to_two_directions(new: Draft, form: GruNodeConfig) -> list[GruNodeConfig]:
     """Split a bidirectional node into a forward and a reverse node."""
-    scope = around.scope
+    scope = new.scope
     axes = NEWEST.direction_axes(form.layout)
     halves: list[GruNodeConfig] = []
     for index, direction in enumerate(("forward", "reverse")):
@@ -176,23 +133,13 @@ def to_two_directions(around: Insertions, form: GruNodeConfig) -> list[GruNodeCo
             direction=direction,
             activations=(form.activations[index],),
         )
-        inputs = {port: _half(around, half, port, index, axes.get(port)) for port in form.inputs}
+        inputs = {}
+        for port, name in form.inputs.items():
+            what, place = f"{direction}/{port}", scope.integers(index)
+            has_part = port in axes
+            inputs[port] = new.folded("Gather", [name, place], what, axis=axes[port]) if has_part else name
         outputs = {port: scope.names.fresh(f"{half.base}/{port}") for port in form.outputs}
         halves.append(replace(half, name=scope.names.fresh(half.base), inputs=inputs, outputs=outputs))
-    draft = Draft(scope, form.base)
     for port, output in form.outputs.items():
-        values = [half.outputs[port] for half in halves]
-        draft.op("Concat", values, port, output, axis=axes[port])
-    around.after[:0] = draft.nodes
+        new.op_after("Concat", [half.outputs[port] for half in halves], port, output, axis=axes[port])
     return halves
-
-
-def _half(around: Insertions, form: GruNodeConfig, port: str, index: int, axis: int | None) -> str:
-    """Return the part of an input for one direction, whose index along `axis` is `index`."""
-    scope, name = around.scope, form.inputs[port]
-    if axis is None:
-        return name
-    array = scope.constant(name)
-    if array is not None:
-        return _constant(scope, form, port, f"{form.direction}_{axis}", lambda: np.take(array, [index], axis))
-    return around.enter(form, port, "Gather", scope.integers(index), axis=axis)

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import NodeProto, TensorProto
+from onnx import TensorProto
 
-from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.spec import reversed_directions
 from onegru.formats.onnx.edit import code_of
@@ -27,22 +26,17 @@ from onegru.operators.onnx import DECOMPOSED_OPSET
 from onegru.rewriting.form import GruNodeConfig, require
 from onegru.rewriting.scope import Draft, Scope
 
-# A tensor: a constant's values, or a name.
-_Tensor = Array | str
-
 _MOST_UNROLLED = 8  # steps
 
 
-def decompose(scope: Scope, form: GruNodeConfig) -> list[NodeProto]:
-    """Return nodes that replace a GRU node with at least one step."""
-    if scope.opset < DECOMPOSED_OPSET:
+def decompose(draft: Draft, form: GruNodeConfig) -> None:
+    """Add nodes that replace a GRU node with at least one step."""
+    if (scope := draft.scope).opset < DECOMPOSED_OPSET:
         raise SpecError.of(
             "opset", f"{scope.opset}; must be at least {DECOMPOSED_OPSET} to decompose {form.label}"
         )
     dtype, hidden_size = require(scope, form, "decompose")
-    draft = Draft(scope, form.base)
     _Expansion(draft, form, dtype, hidden_size).expand()
-    return draft.nodes
 
 
 @dataclass
@@ -68,6 +62,7 @@ class _Expansion:
         self.stored = dtype
         self.dtype = "float64" if dtype == "float64" else "float32"
         self.H = hidden_size
+        self.reversed = reversed_directions(form.direction)
         shape = self.scope.shape(form.origin.input[0])  # original input, because new values have no shape yet
         T = None if shape is None or len(shape) != 3 else shape[1 if form.stated.get("layout") else 0]
         self.steps = T if T is not None and 1 <= T <= _MOST_UNROLLED else None
@@ -79,22 +74,18 @@ class _Expansion:
         if form.layout:
             X = draft.op("Transpose", [X], "X", perm=[1, 0, 2])
         shape = "" if self.steps else draft.op("Shape", [X], "shape")
-        masks, alive = self._masks(shape)
-        scores = self._scores()
-        backwards = reversed_directions(form.direction)
+        self.masks, alive = self._masks(shape)
+        self.scores = self._scores()
         Ys: list[str] = []
         ends: list[str] = []
-        for index, reverse in enumerate(backwards):
+        for index in range(len(self.reversed)):
             weights = self._weights(index)
             products = draft.op("MatMul", [X, weights.W], f"{index}/XW")
             if weights.added is not None:
                 products = draft.op("Add", [products, weights.added], f"{index}/XW_B")
             first = self._first(index, shape)
-            if self.steps:
-                end, Y = self._unrolled(index, reverse, weights, first, products, masks, scores)
-            else:
-                mask = masks[0] if masks else ""
-                end, Y = self._scan(index, reverse, weights, first, products, mask, scores)
+            loop = self._unrolled if self.steps else self._scan
+            end, Y = loop(index, weights, first, products)
             Ys.append(Y)
             ends.append(draft.op("Where", [alive, end, self._number(0.0)], f"{index}/end") if alive else end)
         if "Y" in form.outputs:
@@ -111,7 +102,7 @@ class _Expansion:
         """Cast a value to the type of the computation."""
         if self.stored == self.dtype:
             return name
-        return self.draft.cast(name, self.dtype, f"{what}_{self.dtype}")
+        return self.draft.op("Cast", [name], f"{what}_{self.dtype}", dtype=self.dtype)
 
     def _masks(self, shape: str) -> tuple[list[str], str | None]:
         """Return masks of the valid steps, and a mask [B, 1] of rows with at least one step.
@@ -122,7 +113,7 @@ class _Expansion:
             return [], None
         draft, scope = self.draft, self.scope
         zero, one = (scope.integer(value) for value in (0, 1))
-        lengths = draft.op("Cast", [self.form.inputs["sequence_lens"]], "lengths", to=TensorProto.INT64)
+        lengths = draft.op("Cast", [self.form.inputs["sequence_lens"]], "lengths", dtype="int64")
         lengths = draft.op("Unsqueeze", [lengths], "lengths_column", axes=[1])
         if self.steps:
             masks = [draft.op("Less", [scope.integer(t), lengths], "mask") for t in range(self.steps)]
@@ -143,8 +134,7 @@ class _Expansion:
         """Return the initial state [B, H]; zeros of unrolled steps are one row that broadcasts."""
         draft, scope = self.draft, self.scope
         if "initial_h" not in self.form.inputs and self.steps:
-            zeros = np.zeros((1, self.H), self.dtype)
-            return scope.shared(("zeros", zeros.shape, self.dtype), "onegru/zeros", lambda: zeros)
+            return scope.shared("onegru/zeros", np.zeros((1, self.H), self.dtype))
         if "initial_h" not in self.form.inputs:
             rows = draft.op("Gather", [shape, scope.integers(1)], f"{index}/rows")
             sizes = draft.op("Concat", [rows, scope.integers(self.H)], f"{index}/sizes", axis=0)
@@ -164,7 +154,7 @@ class _Expansion:
         if form.layout:
             steps.append(lambda value, output: draft.op("Transpose", [value], port, output, perm=list(perm)))
         if self.stored != self.dtype:
-            steps.append(lambda value, output: draft.cast(value, self.stored, port, output))
+            steps.append(lambda value, output: draft.op("Cast", [value], port, output, dtype=self.stored))
         last = form.outputs[port]
         joined = "" if steps else last
         many = len(parts) > 1
@@ -176,97 +166,50 @@ class _Expansion:
         for step in steps:
             value = step(value, last if step is steps[-1] else "")
 
-    # Weights: constants are computed now, other values by nodes
+    # Weights
 
     def _weights(self, index: int) -> _Weights:
-        form, H = self.form, self.H
-        W = self._stored(self._matrix("W", index), "W", index)
+        form = self.form
+        # A constant W stays in its type; a loop's R does not, because OpenVINO needs a constant in the loop.
+        W = self._computed(self._matrix("W", index), f"{index}/W")
         matrix = self._matrix("R", index)
-        cuts = [range(3 * H)] if form.linear_before_reset else [range(2 * H), range(2 * H, 3 * H)]
-        parts = [matrix] if len(cuts) == 1 else [self._pick(matrix, cut, 1) for cut in cuts]
-        R = tuple(self._stored(part, f"R{number}", index) for number, part in enumerate(parts))
+        is_after = form.linear_before_reset
+        parts = [matrix] if is_after else [self._cut(matrix, 0, 2, 1), self._cut(matrix, 2, 3, 1)]
+        R = tuple(self._folded_cast(part, f"{index}/R") for part in parts)
         if "B" not in form.inputs:
             return _Weights(W, R, None, None)
-        B = self._bias(index)
-        inner: str | None = None
-        if form.linear_before_reset:
-            gates = self._join("Add", self._pick(B, range(2 * H), 0), self._pick(B, range(3 * H, 5 * H), 0))
-            added = self._join("Concat", gates, self._pick(B, range(2 * H, 3 * H), 0))
-            inner = self._named(self._pick(B, range(5 * H, 6 * H), 0), ("B", index, "Rbh"), "Rbh")
-        else:
-            added = self._join("Add", self._pick(B, range(3 * H), 0), self._pick(B, range(3 * H, 6 * H), 0))
-        key = ("B", index, "sum", form.linear_before_reset)
-        return _Weights(W, R, self._named(added, key, "biases"), inner)
+        folded = self.draft.folded
+        B = folded("Gather", [form.inputs["B"], self.scope.integer(index)], f"{index}/B", axis=0)
+        B = self._folded_cast(B, f"{index}/B")
+        if is_after:
+            sums = folded("Add", [self._cut(B, 0, 2), self._cut(B, 3, 5)], f"{index}/biases")
+            added = folded("Concat", [sums, self._cut(B, 2, 3)], f"{index}/biases", axis=0)
+            return _Weights(W, R, added, self._cut(B, 5, 6))
+        added = folded("Add", [self._cut(B, 0, 3), self._cut(B, 3, 6)], f"{index}/biases")
+        return _Weights(W, R, added, None)
 
-    def _matrix(self, name: str, index: int) -> _Tensor:
+    def _matrix(self, name: str, index: int) -> str:
         """Return W or R of one direction, transposed: [I, 3H] or [H, 3H]."""
-        value = self._pick(self._value(name), [index], 0)
-        if not isinstance(value, str):
-            transposed: Array = value[0].T
-            return transposed
-        value = self.draft.op("Transpose", [value], f"{index}/{name}_transposed", perm=[0, 2, 1])
-        return self.draft.op("Squeeze", [value], f"{index}/{name}", axes=[0])
+        folded, what = self.draft.folded, f"{index}/{name}"
+        value = folded("Gather", [self.form.inputs[name], self.scope.integer(index)], what, axis=0)
+        return folded("Transpose", [value], what, perm=[1, 0])
 
-    def _stored(self, value: _Tensor, what: str, index: int) -> str:
-        """Return a matrix in the type of the computation."""
-        key = (what[0], index, what, self.form.linear_before_reset)
-        if what != "W" and not isinstance(value, str):  # OpenVINO needs a constant in the loop
-            return self._named(value.astype(self.dtype), key, f"{what}_{index}")
-        return self._computed(self._named(value, key, f"{what}_{index}"), f"{index}/{what}")
+    def _cut(self, value: str, first: int, end: int, axis: int = 0) -> str:
+        """Return gates of a weight, from a first one to an end."""
+        bounds = [self.scope.integers(number) for number in (first * self.H, end * self.H, axis)]
+        return self.draft.folded("Slice", [value, *bounds], f"{value.rpartition('/')[2]}_part")
 
-    def _value(self, name: str) -> _Tensor:
-        given = self.form.inputs[name]
-        array = self.scope.constant(given)
-        return given if array is None else array
-
-    def _pick(self, value: _Tensor, indices: list[int] | range, axis: int) -> _Tensor:
-        if not isinstance(value, str):
-            picked: Array = np.take(value, list(indices), axis)
-            return picked
-        integers = self.scope.integers
-        if isinstance(indices, list):
-            return self.draft.op("Gather", [value, integers(*indices)], "picked", axis=axis)
-        bounds = [integers(number) for number in (indices.start, indices.stop, axis)]
-        return self.draft.op("Slice", [value, *bounds], "picked")
-
-    def _bias(self, index: int) -> _Tensor:
-        """Return B of one direction, [6H], in the type of the computation."""
-        value = self._pick(self._value("B"), [index], 0)
-        if not isinstance(value, str):
-            converted: Array = value[0].astype(self.dtype)
-            return converted
-        value = self._computed(value, "B")
-        return self.draft.op("Reshape", [value, self.scope.integers(6 * self.H)], "reshaped")
-
-    def _join(self, kind: Literal["Add", "Concat"], first: _Tensor, second: _Tensor) -> _Tensor:
-        """Add or concatenate two parts of the biases."""
-        if isinstance(first, str) or isinstance(second, str):
-            assert isinstance(first, str) and isinstance(second, str), "both are parts of one tensor"
-            axis = {"axis": 0} if kind == "Concat" else {}
-            return self.draft.op(kind, [first, second], "biases", "", **axis)
-        joined: Array = np.concatenate([first, second]) if kind == "Concat" else first + second
-        return joined
-
-    def _named(self, value: _Tensor, key: tuple[object, ...], what: str) -> str:
-        if isinstance(value, str):
+    def _folded_cast(self, value: str, what: str) -> str:
+        """Return a weight in the type of the computation."""
+        if self.stored == self.dtype:
             return value
-        origin = self.form.inputs[str(key[0])]
-        return self.scope.shared((origin, self.stored, *key), f"{origin}/{what}", lambda: value)
+        return self.draft.folded("Cast", [value], what, dtype=self.dtype)
 
     # The steps
 
-    def _unrolled(
-        self,
-        index: int,
-        reverse: bool,
-        weights: _Weights,
-        state: str,
-        products: str,
-        masks: Sequence[str],
-        scores: str,
-    ) -> tuple[str, str]:
+    def _unrolled(self, index: int, weights: _Weights, state: str, products: str) -> tuple[str, str]:
         """Like `_scan`, with unrolled steps."""
-        T = self.steps or 1
+        T, masks, scores = self.steps or 1, self.masks, self.scores
         nodes = _Body(self.scope, f"{self.form.base}/{index}", self.dtype, self.H)
         names = [f"XW_{t}" for t in range(T)]
         parts = nodes.split(products, [1] * T, names, axis=0) if T > 1 else [products]
@@ -274,7 +217,7 @@ class _Expansion:
         if scores and T > 1:
             attended = nodes.split(scores, [1] * T, [f"A_{t}" for t in range(T)], axis=0)
         Y = [""] * T
-        for t in reversed(range(T)) if reverse else range(T):
+        for t in reversed(range(T)) if self.reversed[index] else range(T):
             row = nodes.op("Squeeze", [parts[t]], f"x_{t}", axes=[0])
             a = nodes.op("Squeeze", [attended[t]], f"a_{t}", axes=[0]) if scores else ""
             new = output = self._step(nodes, index, state, row, weights, a)
@@ -288,63 +231,48 @@ class _Expansion:
         self.draft.nodes += nodes.nodes
         return state, joined
 
-    def _scan(
-        self,
-        index: int,
-        reverse: bool,
-        weights: _Weights,
-        first: str,
-        products: str,
-        mask: str,
-        scores: str,
-    ) -> tuple[str, str]:
+    def _scan(self, index: int, weights: _Weights, first: str, products: str) -> tuple[str, str]:
         """Return the last state [B, H], and the states of all steps [T, B, H] if Y is an output."""
-        draft, scope = self.draft, self.scope
-        body = _Body(scope, f"{self.form.base}/{index}", self.dtype, self.H)
+        draft, masks, scores = self.draft, self.masks, self.scores
+        body = _Body(self.scope, f"{self.form.base}/{index}", self.dtype, self.H)
         state, row = body.fresh("h"), body.fresh("x")
-        inside = body.fresh("inside") if mask else ""
+        inside = body.fresh("inside") if masks else ""
         a = body.fresh("a") if scores else ""
         weights, carried = self._carried(body, weights)
         new = self._step(body, index, state, row, weights, a)
         output = new
-        if mask:
+        if masks:
             output = body.op("Where", [inside, new, self._number(0.0)], "y")
             new = body.op("Where", [inside, new, state], "h_kept")
         elif "Y" in self.form.outputs:
             output = body.op("Identity", [new], "y")  # a value can only be one output of a subgraph
         code = code_of(self.dtype)
         info = onnx.helper.make_tensor_value_info
-        inputs = [info(state, code, [None, self.H]), info(row, code, [None, 3 * self.H])]
+        scanned = [(products, row, code, 3 * self.H)]
+        scanned += [(mask, inside, TensorProto.BOOL, 1) for mask in masks]
+        scanned += [(scores, a, code, 1)] if scores else []
+        inputs = [info(state, code, [None, self.H])]
         outputs = [info(new, code, [None, self.H])]
         taken, given = [first], [draft.fresh(f"{index}/last")]
         for name, (inner, rank) in carried.items():
-            shape = [None] * rank
-            inputs.insert(-1, info(inner, code, shape))
-            outputs.append(info(body.op("Identity", [inner], "carried"), code, shape))
+            inputs.append(info(inner, code, [None] * rank))
+            outputs.append(info(body.op("Identity", [inner], "carried"), code, [None] * rank))
             taken.append(name)
             given.append(draft.fresh(f"{index}/carried"))
         states = len(taken)
-        taken.append(products)
-        if mask:
-            inputs.append(info(inside, TensorProto.BOOL, [None, 1]))
-            taken.append(mask)
-        if scores:
-            inputs.append(info(a, code, [None, 1]))
-            taken.append(scores)
+        for name, inner, kind, size in scanned:
+            taken.append(name)
+            inputs.append(info(inner, kind, [None, size]))
         if "Y" in self.form.outputs:
             outputs.append(info(output, code, [None, self.H]))
             given.append(draft.fresh(f"{index}/states"))
         graph = onnx.helper.make_graph(body.nodes, draft.fresh(f"{index}/step"), inputs, outputs)
-        count = len(taken) - states
-        directions: dict[str, Any] = {"scan_input_directions": [int(reverse)] * count}
-        if len(given) > states:
-            directions["scan_output_directions"] = [int(reverse)] * (len(given) - states)
+        attributes: dict[str, Any] = {"body": graph, "num_scan_inputs": len(scanned)}
+        for side, count in (("input", len(scanned)), ("output", len(given) - states)):
+            if count:
+                attributes[f"scan_{side}_directions"] = [int(self.reversed[index])] * count
         name = draft.fresh(f"{index}/Scan")
-        draft.nodes.append(
-            onnx.helper.make_node(
-                "Scan", taken, given, name=name, body=graph, num_scan_inputs=count, **directions
-            )
-        )
+        draft.nodes.append(onnx.helper.make_node("Scan", taken, given, name=name, **attributes))
         return given[0], given[-1]
 
     def _carried(self, body: Draft, weights: _Weights) -> tuple[_Weights, dict[str, tuple[str, int]]]:

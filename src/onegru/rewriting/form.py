@@ -21,13 +21,10 @@ from onegru.formats.onnx.validate import describe, is_augru, trimmed
 from onegru.formats.sizes import with_sizes
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import check_attributes, lower, read_activations, read_clip
-from onegru.operators.onnx import AUGRU, activation_attributes, gru_version
+from onegru.operators.onnx import AUGRU, check_opset, gru_attributes, gru_version
 from onegru.operators.schema import Operator
 from onegru.rewriting.scope import Scope
 from onegru.runtimes.known_issues import Facts
-
-_DEFAULT = (Activation("Sigmoid"), Activation("Tanh"))
-
 
 #: The attributes that a `GruNodeConfig` stores.
 _ATTRIBUTES = {"activations", "activation_alpha", "activation_beta", "attention", "clip", "direction"}
@@ -146,37 +143,18 @@ def _check_constants(
 def attributes_of(form: GruNodeConfig, opset: int) -> dict[str, object]:
     """Return the node's attributes at this opset, with explicit defaults where runtimes differ."""
     operator = operator_at(opset)
-    wanted: dict[str, object] = {}
-    if form.hidden_size is not None:
-        wanted["hidden_size"] = form.hidden_size
-    if form.direction != "forward" or "direction" in form.stated:
-        wanted["direction"] = form.direction
-    if form.linear_before_reset or ("linear_before_reset" in form.stated and opset >= 3):
-        wanted["linear_before_reset"] = int(form.linear_before_reset)
-    if form.clip is not None:
-        wanted["clip"] = form.clip
-    if any(pair != _DEFAULT for pair in form.activations) or form.stated.get("activations"):
-        wanted |= activation_attributes(form.activations)
-    if form.layout or ("layout" in form.stated and opset >= 14):
-        wanted["layout"] = form.layout
+    stated = {name for name, value in form.stated.items() if name in operator.attributes and value != []}
+    wanted = gru_attributes(form, form.direction, form.activations, form.layout, stated)
     if "output_sequence" in operator.attributes and "Y" in form.outputs:
         wanted["output_sequence"] = 1
-    for name in wanted:
-        if name not in operator.attributes:
-            raise SpecError.of(
-                "opset", f"{opset}; must be at least {operator.later[name]}, as {form.label} has {name}"
-            )
-    if form.dtype is not None and form.dtype in operator.type_needs:
-        needed = operator.type_needs[form.dtype]
-        why = f"as {form.label} has type {form.dtype}"
-        raise SpecError.of("opset", f"{opset}; must be at least {needed}, {why}")
+    check_opset(opset, wanted, form.dtype, form.label)
     return wanted
 
 
 def node_of(scope: Scope, form: GruNodeConfig) -> NodeProto:
     """Return the node in its scope's opset. Raises the errors of `attributes_of`."""
     operator = operator_at(scope.opset)
-    inputs = [form.inputs.get(port.name, "") for port in operator.inputs]
+    inputs = [scope.used(form.inputs.get(port.name, "")) for port in operator.inputs]
     outputs = [
         form.outputs.get(port.name)
         or (scope.names.fresh(f"{form.base}/{port.name}") if port.required else "")

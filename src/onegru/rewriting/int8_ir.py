@@ -6,14 +6,11 @@ import functools
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-import numpy as np
-
 from onegru.core.compare import QUANTIZED, TOLERANCE_REWRITTEN
-from onegru.core.dtypes import in_groups
 from onegru.core.errors import FormatError, SpecError
 from onegru.dataflow.edit import Edit
 from onegru.dataflow.operator import Op
-from onegru.engines.storage import storage_problem
+from onegru.engines.storage import quantizable
 from onegru.formats.opened import Opened
 from onegru.formats.openvino.edit import EditedIr
 from onegru.formats.openvino.gru_layers import dequantized
@@ -78,16 +75,7 @@ def quantize_ir(
 def _quantized(edit: Edit, op: Op, port: str, name: str, group: int) -> str:
     """Replace a weight of a layer by int8 values and scales; return the product's name."""
     flow, label = edit.flow, f"GRU layer {op.name!r}"
-    array = flow.constant(name)
-    if array is None:
-        raise SpecError.of(
-            "nodes",
-            f"{label}: {port} is computed in each run; must be a constant: name the other layers (--node)",
-        )
-    if array.dtype != np.float32:
-        raise SpecError.of("nodes", f"{label} has element type {array.dtype}; must be float32")
-    if problem := storage_problem(array, in_groups("int8", group)):
-        raise SpecError.of("nodes", f"{label}: {port} {problem}: name the other layers (--node)")
+    array = quantizable("nodes", f"{label}: {port}", flow.constant(name), group)
     if group and array.shape[-1] % group:
         raise SpecError.of(
             "group_size", f"{group}; must divide the {array.shape[-1]} columns of {port} of {label}, in an IR"

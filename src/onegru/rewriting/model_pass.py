@@ -17,10 +17,12 @@ from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
 from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.parse import model_opset
+from onegru.formats.onnx.upgrade import infer_shapes
 from onegru.formats.onnx.validate import (
     Source,
     all_tensors,
     attribute_graphs,
+    describe,
     drop_named,
     is_augru,
     is_augru_function,
@@ -31,15 +33,17 @@ from onegru.formats.onnx.validate import (
 from onegru.formats.onnx.values import Names, all_graphs
 from onegru.models.fusing import fusing_hint
 from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
-from onegru.rewriting.changes import Insertions, to_float16, to_int8, to_layout, to_two_directions
+from onegru.rewriting.changes import to_float16, to_int8, to_layout, to_two_directions
 from onegru.rewriting.decompose import decompose
 from onegru.rewriting.external_data import embed_external, left_external, one_file
 from onegru.rewriting.form import GruNodeConfig, node_of, operator_at, read_form
-from onegru.rewriting.opset import convert_nodes, inferred_types
+from onegru.rewriting.opset import convert_nodes, is_same
 from onegru.rewriting.plan import Changes, NodeChanges, is_quantized, plan_node, written_attributes
-from onegru.rewriting.scope import Scope
+from onegru.rewriting.scope import Draft, Scope, value_types
 
 _IN_INT8 = "W and R became int8, with a scale for each {}"
+
+_WEIGHTS = ("W", "R", "B", "initial_h")  # inputs that can be constants
 
 
 #: The fields of a `NodeReport`.
@@ -100,7 +104,7 @@ class _Rewriter:
             self.retired = fold_weights(source, self.model, self.old, max(size, held))
             if self.retired:
                 self.notes.append("weights that nodes compute from constants are now constants")
-        self.types = inferred_types(self.model)
+        self.types = value_types(infer_shapes(self.model).graph)
         self.names = Names(self.model)
         self.new = changes.opset or self._least_opset()
 
@@ -155,7 +159,7 @@ class _Rewriter:
         self._convert_graph(self.model.graph, None)
         for function in self.model.functions:
             if not is_augru_function(function):  # AUGRU functions are created again
-                self._convert_function(function)
+                self._check_function(function)
         for owner in (self.model, *self.model.functions):
             for entry in owner.opset_import:
                 if is_onnx(entry):
@@ -173,21 +177,16 @@ class _Rewriter:
         if scope.early:
             replace_nodes(graph, [*scope.early, *graph.node])
 
-    def _convert_function(self, function: FunctionProto) -> None:
-        versions = [item.version for item in function.opset_import if is_onnx(item)]
-        graph = GraphProto(node=function.node)
-        scope = Scope(self.source, graph, 3, {}, None, self.new, Names(ModelProto(graph=graph)))
-        changed = convert_nodes(scope, versions[0] if versions else self.old, self.new)
-        bodies = (body for node in function.node for body in attribute_graphs(node))
-        nested = any(is_onnx(node) for body in bodies for node in all_nodes(body.node))
-        if nested or (changed and any(item.ref_attr_name for node in graph.node for item in node.attribute)):
-            raise self.source.error(
-                f"function {function.name!r}: cannot be converted from opset {self.old} to {self.new} "
-                f"({'it has subgraphs' if nested else 'its nodes use its attributes'})"
-            )
-        if changed:
-            replace_nodes(function, [*scope.early, *graph.node])
-            self.others += [f"{words} of function {function.name!r}" for words in changed]
+    def _check_function(self, function: FunctionProto) -> None:
+        """Raise FormatError for a function with nodes that differ between the opsets."""
+        old = next((item.version for item in function.opset_import if is_onnx(item)), self.old)
+        scope = Scope(self.source, GraphProto(node=function.node), 3, {}, None, self.new, self.names)
+        for node in all_nodes(function.node):
+            if is_onnx(node) and not is_same(scope, node, old, self.new):
+                raise self.source.error(
+                    f"function {function.name!r}: {describe(node)}: cannot be converted from opset {old} to "
+                    f"{self.new}; inline the functions before (onnx.inliner)"
+                )
 
     # GRU nodes
 
@@ -204,9 +203,10 @@ class _Rewriter:
                 self._rewrite_graph(body, scope)
         for node in list(graph.node):
             if is_gru(node) or (self.decomposes_augru and is_augru(node)):
-                around, core = self._rewrite_node(scope, node)
-                nodes += [*around.before, *core, *around.after]
-                dropped |= around.dropped
+                new = Draft(scope, node.name or next(filter(None, node.output), ""))
+                core = self._rewrite_node(new, node)
+                nodes += [*new.nodes, *core, *new.after]
+                dropped |= new.dropped
             elif is_augru(node) and is_quantized(node, self.changes):
                 nodes += self._quantized(scope, node)
             else:
@@ -216,23 +216,24 @@ class _Rewriter:
         self.retired |= scope.retired
         drop_named(graph.value_info, before - _given(graph))
 
-    def _rewrite_node(self, scope: Scope, node: NodeProto) -> tuple[Insertions, list[NodeProto]]:
+    def _rewrite_node(self, new: Draft, node: NodeProto) -> list[NodeProto]:
+        """Add the nodes around a GRU node to `new`; return the GRU nodes."""
+        scope = new.scope
         form = read_form(scope, node, self.old)
         plan, reasons = self._plan(scope, form)
-        around = Insertions(scope)
         name = node.name or form.base
         self.dtypes |= {dtype for dtype in (form.dtype, *plan & {"float16", QUANTIZED}) if dtype}
         if not plan:
             self.nodes.append((name, (), reasons))
-            return around, [node]
+            return [node]
         done: list[str] = []
-        scope.retired.update(form.inputs[port] for port in ("W", "R", "B") if port in form.inputs)
+        scope.retired.update(form.inputs[port] for port in _WEIGHTS if port in form.inputs)
         if "layout" in plan:
             done.append(f"layout {form.layout} became {1 - form.layout}")
-            form = to_layout(around, form, 1 - form.layout)
+            form = to_layout(new, form, 1 - form.layout)
         if "float16" in plan:
             done.append(f"{form.dtype} became float16")
-            form = to_float16(around, form)
+            form = to_float16(new, form)
         if {"decompose", QUANTIZED} <= plan:
             raise SpecError.of(
                 "quantize",
@@ -240,22 +241,22 @@ class _Rewriter:
                 "quantize",
             )
         if "decompose" in plan:
-            made = decompose(scope, form)
-            count = sum(item.op_type == "Scan" for item in made)
+            decompose(new, form)
+            count = sum(item.op_type == "Scan" for item in new.nodes)
             loops = f"with {count} Scan{'s'[: count - 1]}" if count else "step by step"
             self.nodes.append((name, (*done, f"decomposed into other operators, {loops}"), reasons))
-            return around, made
+            return []
         forms = [form]
         if "split" in plan:
             done.append("bidirectional became a forward and a reverse node")
-            forms = to_two_directions(around, form)
+            forms = to_two_directions(new, form)
         if QUANTIZED in plan:
             done.append(self._in_int8)
-            forms = [to_int8(around, item, self.changes.group_size) for item in forms]
+            forms = [to_int8(new, item, self.changes.group_size) for item in forms]
         nodes = [node_of(scope, item) for item in forms]
         written = written_attributes(form, self.new) if len(nodes) == 1 else []
         self.nodes.append((name, tuple(done + written), reasons))
-        return around, nodes
+        return nodes
 
     @property
     def _in_int8(self) -> str:
@@ -264,14 +265,15 @@ class _Rewriter:
 
     def _quantized(self, scope: Scope, node: NodeProto) -> list[NodeProto]:
         """Store W and R of an AUGRU node as int8, without other changes."""
-        around, form = Insertions(scope), read_form(scope, node, self.old)
+        form = read_form(scope, node, self.old)
+        new = Draft(scope, form.base)
         scope.retired.update(form.inputs[port] for port in ("W", "R"))
-        form = to_int8(around, form, self.changes.group_size)
+        form = to_int8(new, form, self.changes.group_size)
         made = deepcopy(node)
         made.input[1], made.input[2] = form.inputs["W"], form.inputs["R"]
         self.dtypes |= {"float32", QUANTIZED}
         self.nodes.append((node.name or form.base, (self._in_int8,), ()))
-        return [*around.before, made]
+        return [*new.nodes, made]
 
     def _plan(self, scope: Scope, form: GruNodeConfig) -> tuple[NodeChanges, tuple[str, ...]]:
         return plan_node(scope, form, self.changes, self.old, self.source)

@@ -14,10 +14,10 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, Valu
 from onegru.core.errors import FormatError
 from onegru.formats.onnx.node import type_words
 from onegru.formats.onnx.order import node_inputs
-from onegru.formats.onnx.upgrade import converter_reason, infer_shapes, infer_types, upgrade
+from onegru.formats.onnx.upgrade import converter_reason, upgrade
 from onegru.formats.onnx.validate import attribute_graphs, describe, is_gru, is_onnx, replace_nodes, trimmed
 from onegru.operators.onnx import OLDEST_OPSET
-from onegru.rewriting.scope import Scope, value_types
+from onegru.rewriting.scope import Scope
 
 # From these versions on, only the accepted types changed. Scan-8 had a batch axis.
 _CONTROL = {"If": 1, "Loop": 1, "Scan": 9, "SequenceMap": 17}
@@ -39,7 +39,7 @@ def convert_nodes(scope: Scope, old: int, new: int) -> list[str]:
     nodes: list[NodeProto] = []
     changed: list[str] = []
     for node in scope.graph.node:
-        stays = not is_onnx(node) or is_gru(node) or _is_same(scope, node, old, new)
+        stays = not is_onnx(node) or is_gru(node) or is_same(scope, node, old, new)
         converted = None if stays else _converted(scope, node, old, new)
         nodes += [node] if converted is None else converted
         if converted is not None:
@@ -49,7 +49,7 @@ def convert_nodes(scope: Scope, old: int, new: int) -> list[str]:
     return changed
 
 
-def _is_same(scope: Scope, node: NodeProto, old: int, new: int) -> bool:
+def is_same(scope: Scope, node: NodeProto, old: int, new: int) -> bool:
     """Whether a node has the same meaning in both opsets; at most the accepted types differ."""
     schemas = []
     for opset in (old, new):
@@ -96,10 +96,7 @@ def _cannot(scope: Scope, node: NodeProto, old: int, new: int, reason: str) -> F
 
 def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodeProto] | None:
     """Return the nodes that replace `node`; None if it can stay unchanged."""
-    plain = _without_spare(scope, node, old, new)
-    if plain is not None and _is_same(scope, plain, old, new):
-        return [plain]
-    model = _alone(scope, plain or node, old)
+    model = _alone(scope, node, old)
     if old < OLDEST_OPSET <= new:
         model = upgrade(scope.source, model)
     try:
@@ -115,25 +112,6 @@ def _converted(scope: Scope, node: NodeProto, old: int, new: int) -> list[NodePr
     if len(graph.node) == 1 and _same_content(graph.node[0], node):
         return None
     return _adopted(scope, node, graph)
-
-
-def _without_spare(scope: Scope, node: NodeProto, old: int, new: int) -> NodeProto | None:
-    """Return the node without attributes that have no effect and that the new opset lacks; None if none."""
-    had, has = (onnx.defs.get_schema(node.op_type, opset, "").attributes for opset in (old, new))
-    axes = scope.constant(node.input[1]) if len(node.input) > 1 and node.input[1] else None
-    named = {"noop_with_empty_axes"} if axes is not None and axes.size else set()
-    spare = [
-        item
-        for item in node.attribute
-        if item.name not in has
-        and (item.name in named or (item.name in had and item == had[item.name].default_value))
-    ]
-    if not spare:
-        return None
-    plain = deepcopy(node)
-    for item in spare:
-        plain.attribute.remove(item)
-    return plain
 
 
 def _alone(scope: Scope, node: NodeProto, opset: int) -> ModelProto:
@@ -182,7 +160,8 @@ def _adopted(scope: Scope, node: NodeProto, graph: GraphProto) -> list[NodeProto
 
     for tensor in graph.initializer:
         if tensor.name not in own:
-            renamed[tensor.name] = scope.add(f"{base}/{tensor.name}", onnx.numpy_helper.to_array(tensor))
+            array = onnx.numpy_helper.to_array(tensor)
+            renamed[tensor.name] = scope.used(scope.shared(f"{base}/{tensor.name}", array))
     heir = next((item for item in graph.node if item.op_type == node.op_type), graph.node[-1])
     nodes: list[NodeProto] = []
     for item in graph.node:
@@ -198,10 +177,3 @@ def _adopted(scope: Scope, node: NodeProto, graph: GraphProto) -> list[NodeProto
             copy.name = scope.names.fresh(f"{base}/{item.op_type}")
         nodes.append(copy)
     return nodes
-
-
-def inferred_types(model: ModelProto) -> dict[str, TypeProto]:
-    """Return the types of a model's values as onnx infers them, or as declared if inference fails."""
-    types = value_types(infer_shapes(model).graph)
-    versions = [entry.version for entry in model.opset_import if is_onnx(entry)]
-    return types if not versions or versions[0] >= OLDEST_OPSET else {**types, **infer_types(model)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import onnx
 from onnx import NodeProto
 
-from onegru.core.activations import Activation
+from onegru.core.activations import DEFAULT_ACTIVATIONS
 from onegru.core.compare import QUANTIZED
 from onegru.core.errors import SpecError
 from onegru.formats.onnx.validate import Source, is_gru
@@ -74,7 +74,7 @@ def _openvino_issues(scope: Scope, form: GruNodeConfig) -> tuple[str, ...]:
     found = []
     if sum(is_gru(node) for node in scope.consumers.get(form.inputs["X"], ())) > 1:
         found.append("miscomputes a GRU that shares its X with another GRU")
-    default = all(pair == (Activation("Sigmoid"), Activation("Tanh")) for pair in form.activations)
+    default = all(pair == DEFAULT_ACTIVATIONS for pair in form.activations)
     is_loop = form.clip is not None or not default
     if is_loop and len(form.activations) == 1 and scope.consumers.get(form.outputs.get("Y_h", "")):
         found.append("passes Y_h on in a wrong shape for a batch of 1")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import hashlib
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from onnx import GraphProto, NodeProto, TypeProto
 
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.table import evaluate
 from onegru.formats.onnx.edit import code_of, node_with_lists
 from onegru.formats.onnx.flow import flow_of
 from onegru.formats.onnx.validate import Source
@@ -42,6 +44,7 @@ class Scope(Values):
 
     Attributes:
         early: new Constant nodes, which come before all other nodes.
+        unused: new constants that no node uses yet; they are not in the graph.
         retired: inputs of rewritten nodes that may no longer be needed.
     """
 
@@ -59,6 +62,7 @@ class Scope(Values):
         self.opset = opset
         self.names = names
         self.early: list[NodeProto] = []
+        self.unused: dict[str, Array] = {}
         self.retired: set[str] = set()
         self._shared: dict[Hashable, str] = {}
 
@@ -68,10 +72,23 @@ class Scope(Values):
         outer = self.outer.flow if isinstance(self.outer, Scope) else None
         return flow_of(self.source, self.graph, self.types, self.ir_version, outer)
 
-    def add(self, base: str, array: Array) -> str:
-        """Add a constant, and return its name."""
-        name = self.names.fresh(base)
-        tensor = onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
+    def constant(self, name: str) -> Array | None:
+        """Return a dense constant, in the graph or not yet; None for any other value."""
+        return self.unused[name] if name in self.unused else super().constant(name)
+
+    def shared(self, base: str, array: Array) -> str:
+        """Return the name of a constant with this content, which `used` adds to the graph."""
+        key = array.dtype.name, array.shape, hashlib.sha256(array.tobytes()).digest()
+        if key not in self._shared:
+            self._shared[key] = self.names.fresh(base)
+            self.unused[self._shared[key]] = array
+        return self._shared[key]
+
+    def used(self, name: str) -> str:
+        """Return the name of an input of a node; if it is a new constant, add that to the graph."""
+        if name not in self.unused:
+            return name
+        tensor = onnx.numpy_helper.from_array(np.asarray(self.unused.pop(name), order="C"), name)
         if self.ir_version >= 4:
             self.graph.initializer.append(tensor)
             self.tensors[name] = tensor
@@ -81,36 +98,39 @@ class Scope(Values):
             self.producers[name] = self.early[-1]
         return name
 
-    def shared(self, key: Hashable, base: str, make: Callable[[], Array]) -> str:
-        """Add a constant, or return the existing constant with this key."""
-        if key not in self._shared:
-            self._shared[key] = self.add(base, make())
-        return self._shared[key]
-
     def number(self, value: float, dtype: str | np.dtype[Any]) -> str:
         """Add a scalar constant."""
-        array = np.asarray(value, dtype)
-        key = ("number", array.dtype.name, repr(value))
-        return self.shared(key, f"onegru/{array.dtype}_{value:g}", lambda: array)
+        return self.shared(f"onegru/{np.dtype(dtype)}_{value:g}", np.asarray(value, dtype))
 
     def integer(self, value: int) -> str:
         """Add an int64 scalar constant."""
-        array = np.array(value, np.int64)
-        return self.shared(("int64", value), f"onegru/int64_scalar_{value}", lambda: array)
+        return self.shared(f"onegru/int64_scalar_{value}", np.array(value, np.int64))
 
     def integers(self, *values: int) -> str:
         """Add an int64 vector constant."""
         words = "_".join(map(str, values)) if len(values) < 5 else f"{values[0]}_to_{values[-1]}"
-        return self.shared(("integers", values), f"onegru/int64_{words}", lambda: np.array(values, np.int64))
+        return self.shared(f"onegru/int64_{words}", np.array(values, np.int64))
 
 
 class Draft:
-    """New nodes that replace one node."""
+    """New nodes in place of one node.
+
+    Args:
+        scope: the graph of the nodes.
+        base: the prefix of new names.
+
+    Attributes:
+        nodes: the new nodes, in order.
+        after: the nodes after the GRU node, if one remains after `nodes`.
+        dropped: outputs of Transposes that the GRU node now has itself.
+    """
 
     def __init__(self, scope: Scope, base: str) -> None:
         self.scope = scope
         self.base = base
         self.nodes: list[NodeProto] = []
+        self.after: list[NodeProto] = []
+        self.dropped: set[str] = set()
 
     def fresh(self, what: str) -> str:
         """Return a new name."""
@@ -122,36 +142,41 @@ class Draft:
         Pass lists of integers as attributes; in newer opsets they become inputs.
         """
         output = output or self.fresh(what)
-        self._add(kind, inputs, [output], f"{what}/{kind}", attributes)
+        self.nodes.append(self._node(kind, inputs, [output], f"{what}/{kind}", attributes))
         return output
 
-    def _add(
+    def op_after(self, kind: str, inputs: Sequence[str], what: str, output: str, **attributes: Any) -> None:
+        """Add a node after the GRU node."""
+        self.after.insert(0, self._node(kind, inputs, [output], f"{what}/{kind}", attributes))
+
+    def folded(self, kind: str, inputs: Sequence[str], what: str, **attributes: Any) -> str:
+        """Like `op`, but return a constant if all inputs are constants."""
+        arrays = [self.scope.constant(name) for name in inputs]
+        if any(array is None for array in arrays):
+            return self.op(kind, inputs, what, **attributes)
+        return self.scope.shared(f"{self.base}/{what}", evaluate(kind, attributes, arrays)[0])
+
+    def _node(
         self,
         kind: str,
         inputs: Sequence[str],
         outputs: Sequence[str],
         what: str,
         attributes: Mapping[str, Any],
-    ) -> None:
+    ) -> NodeProto:
         name, scope = self.fresh(what), self.scope
-        self.nodes.append(
-            node_with_lists(
-                kind,
-                inputs,
-                outputs,
-                name,
-                scope.opset,
-                lambda _, numbers: scope.integers(*numbers),
-                **attributes,
-            )
-        )
+        if kind == "Cast":
+            attributes = {"to": code_of(attributes["dtype"])}
 
-    def cast(self, value: str, dtype: str, what: str, output: str = "") -> str:
-        """Add a Cast, and return its output."""
-        return self.op("Cast", [value], what, output, to=code_of(dtype))
+        def constant(_: str, numbers: list[int]) -> str:
+            return scope.used(scope.integers(*numbers))
+
+        inputs = [scope.used(item) for item in inputs]
+        return node_with_lists(kind, inputs, outputs, name, scope.opset, constant, **attributes)
 
     def split(self, value: str, sizes: Sequence[int], names: Sequence[str], axis: int = 1) -> list[str]:
         """Split an axis, by default the last axis of a matrix; return the parts."""
         outputs = [self.fresh(name) for name in names]
-        self._add("Split", [value], outputs, "Split", {"axis": axis, "split": list(sizes)})
+        attributes = {"axis": axis, "split": list(sizes)}
+        self.nodes.append(self._node("Split", [value], outputs, "Split", attributes))
         return outputs

@@ -11,12 +11,11 @@ from functools import partial
 from itertools import combinations
 from typing import Any
 
-from onegru.core.activations import ACTIVATIONS, Activation
+from onegru.core.activations import ACTIVATIONS, DEFAULT_ACTIVATIONS, Activation
 from onegru.verification.gru_call import Call
 from onegru.verification.weight_mistakes import WEIGHT_MISTAKES, Change, Mistake
 
 _Activations = tuple[tuple[Activation, Activation], ...]
-_DEFAULT = (Activation("Sigmoid"), Activation("Tanh"))
 _OPPOSITE = {"forward": "reverse", "reverse": "forward"}
 
 
@@ -113,7 +112,7 @@ SINGLE_MISTAKES: tuple[Mistake, ...] = (
     Mistake("attention were ignored", _without("A")),
     Mistake(
         "activations were ignored: Sigmoid and Tanh",
-        _activations(lambda pairs: (_DEFAULT,) * len(pairs)),
+        _activations(lambda pairs: (DEFAULT_ACTIVATIONS,) * len(pairs)),
         is_common=True,
     ),
     Mistake(

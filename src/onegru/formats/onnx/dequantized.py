@@ -18,13 +18,7 @@ from onegru.core.dtypes import Array
 from onegru.core.quantized import dequantize
 from onegru.dataflow.table import Elements, movers
 from onegru.engines.storage import quantize_channels
-from onegru.formats.onnx.validate import (
-    Source,
-    drop_named,
-    is_onnx,
-    is_ours,
-    replace_nodes,
-)
+from onegru.formats.onnx.validate import Source, drop_named, is_onnx, is_ours, replace_nodes
 from onegru.formats.onnx.values import Values, all_graphs, all_values
 
 # Operators that are allowed between DequantizeLinear and a GRU.

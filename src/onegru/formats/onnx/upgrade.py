@@ -6,38 +6,11 @@ import contextlib
 from copy import deepcopy
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, version_converter
+from onnx import ModelProto, NodeProto, version_converter
 
 from onegru.formats.onnx.functions.unfold import all_nodes
-from onegru.formats.onnx.validate import (
-    Source,
-    describe,
-    drop_named,
-    is_gru,
-    is_onnx,
-)
+from onegru.formats.onnx.validate import Source, describe, drop_named, is_gru, is_onnx
 from onegru.operators.onnx import OLDEST_OPSET
-
-
-def infer_types(model: ModelProto) -> dict[str, TypeProto]:
-    """The types and shapes of a model's values, as onnx infers them: the converter needs them."""
-    copy = infer_shapes(deepcopy(model))
-    types = _types(copy)
-    elements = {name: kind.tensor_type.elem_type for name, kind in types.items()}
-    elements |= {tensor.name: tensor.data_type for tensor in copy.graph.initializer}
-    for node in copy.graph.node:
-        # Shape inference does not support GRU-1 and GRU-3; the specification has their types and ranks.
-        element = next((elements[name] for name in node.input if elements.get(name)), None)
-        if is_gru(node) and element is not None:
-            for name, rank in zip(node.output, (4, 3), strict=False):
-                if name and not types.get(name, TypeProto()).tensor_type.HasField("shape"):
-                    _set_type(copy.graph, onnx.helper.make_tensor_value_info(name, element, [None] * rank))
-    copy = infer_shapes(copy)
-    # Many operators got shape inference with opset 6, which is also correct for their earlier versions.
-    for entry in copy.opset_import:
-        if is_onnx(entry):
-            entry.version = OLDEST_OPSET - 1
-    return _types(infer_shapes(copy))
 
 
 def infer_shapes(model: ModelProto) -> ModelProto:
@@ -45,19 +18,6 @@ def infer_shapes(model: ModelProto) -> ModelProto:
     with contextlib.suppress(Exception):  # inference is optional
         return onnx.shape_inference.infer_shapes(model)
     return model
-
-
-def _set_type(graph: GraphProto, info: ValueInfoProto) -> None:
-    for value in [*graph.value_info, *graph.output]:
-        if value.name == info.name:
-            value.CopyFrom(info)
-            return
-    graph.value_info.append(info)
-
-
-def _types(model: ModelProto) -> dict[str, TypeProto]:
-    values = [*model.graph.value_info, *model.graph.input, *model.graph.output]
-    return {value.name: value.type for value in values if value.HasField("type")}
 
 
 def upgrade(source: Source, model: ModelProto) -> ModelProto:

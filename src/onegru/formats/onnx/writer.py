@@ -17,7 +17,7 @@ from onegru.formats.onnx.dequantized import int8_opset, quantized_inputs
 from onegru.formats.onnx.edit import node_with_lists
 from onegru.formats.onnx.validate import trimmed
 from onegru.formats.writing import Interface, Layers, suffixes
-from onegru.operators.onnx import GRU_VERSIONS, activation_attributes, gru_version
+from onegru.operators.onnx import GRU_VERSIONS, check_opset, gru_attributes, gru_version
 from onegru.operators.schema import Operator
 
 _NEWEST_OPSET = min(max(GRU_VERSIONS), onnx.defs.onnx_opset_version())  # the installed onnx can be older
@@ -99,22 +99,10 @@ class _Graph:
         """Return direction, hidden_size, and the attributes that differ from their defaults."""
         if spec.attention:
             raise SpecError.of("attention", f"{spec.attention!r}; ONNX's GRU has none in any version")
-        if (needs := self.operator.type_needs.get(spec.dtype)) is not None:
-            raise SpecError.of("opset", f"{self.opset}; must be at least {needs} for {spec.dtype} weights")
-        attributes: dict[str, Any] = {"direction": spec.direction, "hidden_size": spec.hidden_size}
-        if any((f.name, g.name) != ("Sigmoid", "Tanh") for f, g in spec.activations):
-            attributes |= activation_attributes(spec.activations)
-        if spec.clip is not None:
-            attributes["clip"] = spec.clip
-        if spec.linear_before_reset:
-            attributes["linear_before_reset"] = 1
-        if self.layout:
-            attributes["layout"] = self.layout
+        attributes = gru_attributes(spec, spec.direction, spec.activations, self.layout, ["direction"])
         if "output_sequence" in self.operator.attributes:
             attributes["output_sequence"] = 1
-        for name, value in attributes.items():
-            if (needs := self.operator.later.get(name)) is not None:
-                raise SpecError.of("opset", f"{self.opset}; must be at least {needs} for {name} = {value}")
+        check_opset(self.opset, attributes, spec.dtype, "the layer")
         return attributes
 
     def side_by_side(self, spec: Spec, Y: str, name: str) -> str:

@@ -77,23 +77,16 @@ class Emitter(Builder):
         self.flow.set_dtype(name, self.dtype if array.dtype == np.float64 else array.dtype.name)
         return name
 
-    def _small(self, value: float | tuple[int, ...], what: str, array: Array) -> str:
-        key = "constant", value, array.dtype.name, self.dtype if array.dtype == np.float64 else ""
+    def small(self, what: str, array: Array) -> str:
+        """Return a constant of a few numbers, which may exist."""
+        key = what, array.tobytes(), self.dtype if array.dtype == np.float64 else ""
         if key not in self.known:
             self.known[key] = self.constant(what, array)
         return self.known[key]
 
-    def ints(self, *values: int) -> str:
-        """Return a constant list of integers."""
-        return self._small(values, "int64_" + "_".join(map(str, values)), np.array(values, np.int64))
-
-    def index(self, value: int) -> str:
-        """Return a constant integer."""
-        return self._small(value, f"int64_scalar_{value}", np.array(value, np.int64))
-
     def number(self, value: float) -> str:
         """Return a constant number of the recurrence's type."""
-        return self._small(value, f"number_{value:g}", np.array(value, np.float64))
+        return self.small(f"number_{value:g}", np.array(value, np.float64))
 
     def shape(self, name: str) -> Shape:
         """Return a value's shape."""

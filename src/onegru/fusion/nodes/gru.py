@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from onegru.core.activations import ACTIVATIONS
@@ -12,7 +10,7 @@ from onegru.dataflow.operator import Op
 from onegru.dataflow.view import View
 from onegru.fusion.cells.cell import Cell, MissError
 from onegru.fusion.nodes.emit import Emitter
-from onegru.operators.onnx import activation_attributes
+from onegru.operators.onnx import gru_attributes
 
 #: The operator for a GRU with attention, which ONNX lacks.
 AUGRU = "onegru::AUGRU"
@@ -96,13 +94,7 @@ def add_gru(
     if not cell.B.any():
         emitter.constants.pop(weights.pop())
         weights.append("")
-    attributes: dict[str, Any] = {"hidden_size": H, **_activations(cell)}
-    if direction != "forward":
-        attributes["direction"] = direction
-    if cell.linear_before_reset:
-        attributes["linear_before_reset"] = 1
-    if cell.clip is not None:
-        attributes["clip"] = float(cell.clip)
+    attributes = gru_attributes(cell, direction, [cell.activations])
     inputs = [X, *weights, lengths, initial_h]
     if attention:
         inputs.append(attention)
@@ -122,10 +114,3 @@ def add_gru(
         emitter.flow.set_shape(Y_h, (1, B, H))
         Y_h = emitter.squeeze(Y_h, [0], "Y_last")
     return Y, Y_h
-
-
-def _activations(cell: Cell) -> dict[str, Any]:
-    """Return the attributes for activations other than Sigmoid and Tanh."""
-    if [function.name for function in cell.activations] == ["Sigmoid", "Tanh"]:
-        return {}
-    return activation_attributes([cell.activations])

@@ -16,13 +16,7 @@ from onegru.core.errors import prefixed_errors
 from onegru.formats.onnx.functions.augru_body import OPTIONAL, augru_function
 from onegru.formats.onnx.functions.unfold import all_nodes
 from onegru.formats.onnx.node import node_attributes
-from onegru.formats.onnx.validate import (
-    Source,
-    describe,
-    is_augru,
-    is_augru_function,
-    is_onnx,
-)
+from onegru.formats.onnx.validate import Source, describe, is_augru, is_augru_function, is_onnx
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS
 
 _OLDEST_IR = 8  # the first version with functions

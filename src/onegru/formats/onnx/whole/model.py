@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, ValueInfoProto
+from onnx import ModelProto, NodeProto
 
 from onegru.core.errors import SpecError
 from onegru.engines.interface import EngineOptions
 from onegru.formats.graph import Observer, Run, RuntimeModel
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.order import needed_nodes
-from onegru.formats.onnx.upgrade import infer_types, upgrade
+from onegru.formats.onnx.upgrade import infer_shapes, upgrade
 from onegru.formats.onnx.validate import Source, drop_named, is_onnx, replace_nodes, serialized
 from onegru.formats.onnx.whole.session import Session
 from onegru.operators.onnx import OLDEST_OPSET
@@ -111,24 +111,10 @@ def runnable(
     if opset < OLDEST_OPSET:
         # Without unused nodes, which the converter may not support.
         replace_nodes(model.graph, needed_nodes(nodes, (value.name for value in model.graph.output)))
-        _add_types(model)
-        model, is_changed = upgrade(source, model), True
+        model, is_changed = upgrade(source, infer_shapes(model)), True
     if data is not None and not is_changed and model.ir_version == version:
         return data
     return serialized(source, model, "too large for ONNX Runtime")
-
-
-def _add_types(model: ModelProto) -> None:
-    """Add the types and shapes that the converter needs."""
-    graph = model.graph
-    types = infer_types(model)
-    for value in graph.output:
-        if value.name in types:
-            value.type.CopyFrom(types[value.name])
-    stated = {value.name for value in (*graph.value_info, *graph.input, *graph.output)}
-    graph.value_info.extend(
-        ValueInfoProto(name=name, type=kind) for name, kind in types.items() if name not in stated
-    )
 
 
 def _least_ir_version(model: ModelProto) -> int:
