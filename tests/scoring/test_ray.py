@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,13 +22,12 @@ from tests.support.machine.processes import run_python_without
 
 pa = pytest.importorskip("pyarrow")
 ray = pytest.importorskip("ray")
-pytest.importorskip("pandas")  # which Ray Data imports
 
 import pyarrow.parquet as pq  # noqa: E402
 
 from onegru.scoring import Scorer, score  # noqa: E402
 from onegru.scoring.dataset import Block, Part  # noqa: E402
-from onegru.scoring.ray import divide, on_ray, without_own_lines  # noqa: E402
+from onegru.scoring.ray import divide, on_ray  # noqa: E402
 from tests.support.tables import sequences, table, write_files  # noqa: E402
 
 LEAST = 270 << 20  # of memory: parts are small then
@@ -241,17 +239,6 @@ def test_addresses_of_other_forms(address: Any) -> None:
 def test_an_address_where_no_cluster_is() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-
-        def refuse() -> None:
-            with server.accept()[0] as client:
-                client.recv(1000)
-                client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-        thread = threading.Thread(target=refuse)
-        thread.start()
-        with pytest.raises(SpecError, match=rf"ray: '127\.0\.0\.1:{port}': no cluster, but another server$"):
-            on_ray(f"127.0.0.1:{port}")
-        thread.join()
     with pytest.raises(
         SpecError, match=rf"ray: '127\.0\.0\.1:{port}': no cluster answers there \(Connection"
     ):
@@ -260,40 +247,9 @@ def test_an_address_where_no_cluster_is() -> None:
         on_ray("127.0.0.1:99999")
 
 
-def test_only_lines_of_ray_are_dropped(capfd: pytest.CaptureFixture[str]) -> None:
-    own = b"[2026-11-27 19:30:00,123 E 1 2] (gcs) x.cc:5: no\n2026-11-27 19:30:01,000\tINFO worker.py -- y\n"
-    with pytest.raises(KeyboardInterrupt), without_own_lines():
-        os.write(2, b"before\n" + own + b"2026-11-27 19:30:01,000 INFO of another logger\n")
-        raise KeyboardInterrupt
-    os.write(2, b"after\n")
-    assert capfd.readouterr().err == "before\n2026-11-27 19:30:01,000 INFO of another logger\nafter\n"
-
-
-def test_a_cluster_with_tls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only Ray can talk to it; without the variable that tells Ray so, the error names it."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-
-        def alert() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(b"\x15\x03\x03\x00\x02\x02\x16\x00\x00")
-
-        thread = threading.Thread(target=alert)
-        thread.start()
-        with pytest.raises(SpecError, match=r"a server with TLS; .* needs RAY_USE_TLS=1"):
-            on_ray(address)
-        thread.join()
-        monkeypatch.setenv("RAY_USE_TLS", "1")
-        assert callable(on_ray(address))
-    with pytest.raises(SpecError, match="no cluster answers there"):
-        on_ray(address)
-
-
-@pytest.mark.parametrize("package", ["ray", "pandas"])
-def test_without_ray(package: str) -> None:
+def test_without_ray() -> None:
     code = "from onegru.scoring.ray import on_ray\non_ray('auto')"
-    result = run_python_without(f"name == {package!r}", code)
+    result = run_python_without("name == 'ray'", code)
     assert result.stderr.splitlines()[-1] == (
-        f"onegru.MissingExtraError: scoring on a cluster needs {package}: pip install 'onegru[ray]'"
+        "onegru.MissingExtraError: scoring on a cluster needs ray: pip install 'onegru[ray]'"
     )
