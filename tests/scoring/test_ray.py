@@ -26,7 +26,7 @@ ray = pytest.importorskip("ray")
 import pyarrow.parquet as pq  # noqa: E402
 
 from onegru.scoring import Scorer, score  # noqa: E402
-from onegru.scoring.dataset import Block, Part  # noqa: E402
+from onegru.scoring.dataset import Part  # noqa: E402
 from onegru.scoring.ray import divide, on_ray  # noqa: E402
 from tests.support.tables import sequences, table, write_files  # noqa: E402
 
@@ -42,8 +42,8 @@ class Dying(Scorer):
         super().__init__(*arguments, **options)
         self.notes, self.row, self.times = notes, row, times
 
-    def begin(self, rows: Any, workers: Any) -> Any:
-        end = super().begin(rows, workers)
+    def begin(self, *arguments: Any) -> Any:
+        end = super().begin(*arguments)
         return lambda: self._die(end())
 
     def _die(self, found: Any) -> Any:
@@ -214,20 +214,19 @@ def test_ctrl_c_ends_a_local_cluster(data: Path, tmp_path: Path, expected: dict[
 
 
 def test_items_have_each_part_once() -> None:
-    blocks, number = [], 0
-    for count in (1, 1, 1, 1, 40, 3, 1, 1):
-        parts = tuple(Part(number + index, 10 * index, 10) for index in range(count))
-        blocks.append(Block("a", (0,), 0, 1, 1, (), parts))
-        number += count
-    done = {0, 7, 8, 48}
-    for actors in (1, 2, 3, 100):
-        items = divide(blocks, done, actors)
-        numbers = [part.number for item in items for block in item for part in block.parts]
-        assert numbers == [index for index in range(number) if index not in done]
-        sizes = [sum(len(block.parts) for block in item) for item in items]
-        most = max(1, 45 // (2 * actors))
-        assert max(sizes) <= most + max(1, 45 // (16 * actors)) and len(items) >= min(45, 2 * actors)
-    assert [len(item) for item in divide(blocks, set(), 1)][:2] == [3, 2]  # small ones side by side
+    done, parts, number = {0, 7, 8, 48}, [], 0
+    for group, count in enumerate((1, 1, 1, 1, 40, 3, 1, 1)):
+        for index in range(count):
+            if number not in done:
+                parts.append(Part(number, "a", (group,), 0, 10 * index, 10, 1, ()))
+            number += 1
+    for workers in (1, 2, 3, 100):
+        items = divide(parts, workers)
+        assert [part for item in items for part in item] == parts
+        most = max(1, 45 // (2 * workers))
+        assert max(map(len, items)) <= most + max(1, 45 // (16 * workers))
+        assert len(items) >= min(45, 2 * workers)
+    assert [len(item) for item in divide(parts, 1)][:2] == [2, 23]  # small ones together
 
 
 @pytest.mark.parametrize("address", ["", "ray://host:1", "host", ":1", "host:x", 7])

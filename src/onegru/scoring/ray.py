@@ -6,10 +6,11 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from onegru.core.arguments import shown
 from onegru.core.errors import OneGRUError, SpecError, needs_extra
 from onegru.core.machine import usable_cpus
 from onegru.engines.native import set_num_threads
-from onegru.scoring.dataset import Block
+from onegru.scoring.dataset import Part
 from onegru.scoring.folder import Folder
-from onegru.scoring.pipeline import Job, parts_of
+from onegru.scoring.pipeline import Job
 from onegru.scoring.score import Execute
 
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:/\s]+)):(?P<port>[0-9]{1,5})")
@@ -69,14 +70,12 @@ def on_ray(address: str) -> Execute:
             why = getattr(error, "strerror", None) or str(error)
             raise SpecError.of("ray", f"{address!r}: no cluster answers there ({why})") from error
 
-    def execute(
-        job: Job, blocks: Sequence[Block], done: Collection[int], on_rows: Callable[[int], None]
-    ) -> None:
-        if not blocks:
+    def execute(job: Job, parts: Sequence[Part], on_rows: Callable[[int], None]) -> None:
+        if not parts:
             return
         with _connected(address) as ray:
             try:
-                _run(ray, job, blocks, done, on_rows)
+                _run(ray, job, parts, on_rows)
             finally:
                 Folder(Path(job.output)).clear_leftovers()
 
@@ -113,10 +112,8 @@ def _connected(address: str) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _run(
-    ray: Any, job: Job, blocks: Sequence[Block], done: Collection[int], on_rows: Callable[[int], None]
-) -> None:
-    """Do the parts that are not done, on as many workers as there are CPUs for."""
+def _run(ray: Any, job: Job, parts: Sequence[Part], on_rows: Callable[[int], None]) -> None:
+    """Do parts on as many workers as there are CPUs for."""
     cpus = job.scorer.num_threads or 1
     most = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     if cpus > max(most, default=0):
@@ -125,7 +122,7 @@ def _run(
     run = ray.remote(num_cpus=cpus, max_retries=_ATTEMPTS - 1)(_run_task)
     # In a list, so that a task gets a reference, and a worker fetches the job once.
     setup = [ray.put(_Setup(job, cpus, onegru._native.version(), os.getcwd()))]  # noqa: PTH109
-    tasks = {run.remote(setup, item): item for item in divide(blocks, done, sum(n // cpus for n in most))}
+    tasks = {run.remote(setup, item): item for item in divide(parts, sum(n // cpus for n in most))}
     try:
         while tasks:
             (finished, *_), _ = ray.wait(list(tasks))
@@ -135,10 +132,10 @@ def _run(
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from error
             except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
-                place = f"{item[0].path}: row {item[0].first_row + item[0].parts[0].first}"
+                place = f"{item[0].path}: row {item[0].groups_row + item[0].first}"
                 what = f"{place}: {_ATTEMPTS} workers died at it, or at rows that follow"
                 raise OneGRUError(what) from error
-            on_rows(sum(part.rows for part in parts_of(item)))
+            on_rows(sum(part.rows for part in item))
     finally:
         for task in tasks:
             ray.cancel(task, force=True)
@@ -146,23 +143,20 @@ def _run(
             ray.wait(list(tasks), num_returns=len(tasks), timeout=_PATIENCE)
 
 
-def divide(blocks: Sequence[Block], done: Collection[int], workers: int) -> list[tuple[Block, ...]]:
-    """What is not done, in items of similar size: small blocks side by side, a large one in several.
+def divide(parts: Sequence[Part], workers: int) -> list[list[Part]]:
+    """The parts in items of similar size, which overlap as little as possible.
 
-    An item that begins within a block reads what comes before in vain: no block is in more items than needed.
+    An item that begins within row groups reads what comes before in vain.
     """
-    total = sum(part.number not in done for part in parts_of(blocks))
-    least, most = (max(1, int(total * share / workers)) for share in (_SMALLEST, _LARGEST))
-    items: list[tuple[Block, ...]] = []
-    chosen: list[Block] = []
-    for block in blocks:
-        parts = tuple(part for part in block.parts if part.number not in done)
-        for first in range(0, len(parts), most):
-            chosen.append(replace(block, parts=parts[first : first + most]))
-            if sum(len(piece.parts) for piece in chosen) >= least:
-                items.append(tuple(chosen))
-                chosen = []
-    return [*items, tuple(chosen)] if chosen else items
+    least, most = (max(1, int(len(parts) * share / workers)) for share in (_SMALLEST, _LARGEST))
+    items: list[list[Part]] = [[]]
+    for _, same in groupby(parts, lambda part: (part.path, part.groups)):
+        own = list(same)
+        for first in range(0, len(own), most):
+            if len(items[-1]) >= least:
+                items.append([])
+            items[-1] += own[first : first + most]
+    return items
 
 
 @dataclass(frozen=True)
@@ -184,8 +178,8 @@ def _fetch(setup: Any) -> _Setup:
     return fetched
 
 
-def _run_task(setup: Sequence[Any], blocks: Sequence[Block]) -> None:
-    """Do what is not there of some blocks; parts that are there are of a worker that died."""
+def _run_task(setup: Sequence[Any], parts: Sequence[Part]) -> None:
+    """Do those of some parts that are not there; parts that are there are of a worker that died."""
     shared, job, here = _fetch(setup[0]), _fetch(setup[0]).job, onegru._native.version()
     if here != shared.version:
         raise SpecError.of(
@@ -198,4 +192,4 @@ def _run_task(setup: Sequence[Any], blocks: Sequence[Block]) -> None:
         if not folder.path.is_dir():
             what = f"the folder of results is not there on {socket.gethostname()}"
             raise SpecError(f"{folder.path}: {what}; must be shared by all machines")
-        job.run(blocks, {part.number for part in parts_of(blocks) if folder.part(part.number).exists()})
+        job.run([part for part in parts if not folder.part(part.number).exists()])
