@@ -25,7 +25,8 @@ _AT_ONCE, _CODED_AT_ONCE = 32, 1024
 # How strings are encoded that Arrow can read as a dictionary, so that one that is meant often is there once.
 _CODED = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}
 
-_STEPS = 16  # in which the rows of a part are decoded, about
+#: In how many steps the rows of a part are read, about.
+STEPS = 16
 _MOST_PARTS = 10**6  # of a row group, whose size is what the file claims
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
 _WIDEST = 64  # of byte arrays of fixed length that are decoded as numbers are: float16, decimals, UUIDs
@@ -270,7 +271,7 @@ def _parts(
         size = sum(groups[index].bytes for index in chosen)
         each = max(1, rows * part_bytes // max(size, part_bytes))
         limits = [most for index in chosen if (most := groups[index].most) is not None]
-        limits.append(max(1, each // _STEPS))
+        limits.append(max(1, each // STEPS))
         # Of a large group few rows at once, as all of them may be far longer than the average.
         if size > 2 * part_bytes:
             limits.append(_AT_ONCE)

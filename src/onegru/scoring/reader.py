@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from onegru.core.errors import FormatError
 from onegru.scoring.columns import bytes_of
-from onegru.scoring.dataset import Part, Plan, check_same, naming, opened
+from onegru.scoring.dataset import STEPS, Part, Plan, check_same, naming, opened
 from onegru.scoring.scorer import Rows, Scorer
 
 
@@ -33,7 +33,7 @@ def read_windows(scorer: Scorer, plan: Plan, parts: Sequence[Part], largest_row:
     for _, same in groupby(parts, lambda part: (part.path, part.groups)):
         reader: _Reader | None = None
         for part in same:
-            reader = reader or _Reader(plan, part, largest_row)
+            reader = reader or _Reader(scorer, plan, part, largest_row)
             window = begin(part, part.first)
             for at, piece in reader.read(part, most):
                 if window.rows.count and window.rows.bytes + bytes_of(piece) > most:
@@ -48,10 +48,11 @@ def read_windows(scorer: Scorer, plan: Plan, parts: Sequence[Part], largest_row:
 class _Reader:
     """Reads the parts of the same row groups, one after the other."""
 
-    def __init__(self, plan: Plan, part: Part, largest_row: int) -> None:
+    def __init__(self, scorer: Scorer, plan: Plan, part: Part, largest_row: int) -> None:
         self._schema, self._largest_row = plan.schema, largest_row
         self._place = part.path, part.groups_row
-        self._tables = _tables(plan, part)
+        names = [field.column for field in scorer.program.fields]
+        self._tables = _joined(_tables(plan, part), plan, names)
         self._rest = plan.schema.empty_table()
         self._at = 0  # the row that comes next, counted from the first of the row groups
 
@@ -96,6 +97,32 @@ def _tables(plan: Plan, part: Part) -> Iterator[pa.Table]:
             for batch in file.iter_batches(part.batch, row_groups=[group], columns=names, use_threads=False):
                 batch.validate(full=True)
                 yield pa.Table.from_batches([batch]).select(names)
+
+
+def _joined(tables: Iterator[pa.Table], plan: Plan, names: Sequence[str]) -> Iterator[pa.Table]:
+    """Small tables together, as each costs time, with the columns of these names in one piece."""
+    held: list[pa.Table] = []
+    size = 0
+    for table in tables:
+        is_small = bytes_of(table) <= plan.part_bytes // STEPS  # else it is split before its values are made
+        if held and (not is_small or size > plan.part_bytes // STEPS):
+            yield _in_one_piece(held, names)
+            held, size = [], 0
+        if is_small:
+            held.append(_with_values(table, plan.schema))
+            size += bytes_of(held[-1])
+        else:
+            yield table
+    if held:
+        yield _in_one_piece(held, names)
+
+
+def _in_one_piece(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
+    table = pa.concat_tables(tables)
+    for name in names if len(tables) > 1 else ():
+        index = table.schema.get_field_index(name)
+        table = table.set_column(index, table.schema.field(index), table.column(index).combine_chunks())
+    return table
 
 
 def _split(table: pa.Table, most: int) -> Iterator[pa.Table]:
