@@ -26,8 +26,8 @@ import pyarrow.parquet as pq  # noqa: E402
 from onegru.scoring import Scorer, score  # noqa: E402
 from onegru.scoring.dataset import check_same, make_plan  # noqa: E402
 from onegru.scoring.footers import check_footers  # noqa: E402
-from onegru.scoring.parallel import Workers  # noqa: E402
-from onegru.scoring.reader import windows  # noqa: E402
+from onegru.scoring.parallel import batch_map  # noqa: E402
+from onegru.scoring.reader import read_windows  # noqa: E402
 from tests.support.tables import column, read_results, sequences, table, write_files  # noqa: E402
 
 LEAST = 270 << 20  # of memory: parts are small then
@@ -184,7 +184,7 @@ def test_large_row_groups_give_the_same(scorer: Scorer, tmp_path: Path, form: st
     (tmp_path / "in").mkdir()
     pq.write_table(given, tmp_path / "in" / "a.parquet")
     plan = make_plan(scorer, [tmp_path / "in" / "a.parquet"], 300_000)
-    assert plan.blocks[0].batch <= 32 < len(rows) // len(plan.blocks[0].parts)
+    assert plan.parts[0].batch <= 32 < len(rows) // len(plan.parts)
     assert score(scorer, [tmp_path / "in"], tmp_path / "out", memory=LEAST).parts > 1
     assert read_results(tmp_path / "out").to_pydict() == scorer(given).to_pydict()
 
@@ -224,9 +224,9 @@ def test_columns_of_bytes_are_decoded_in_bounded_memory(
     is_prefix = "beginnings" in request.node.callspec.id
     options = {"use_dictionary": False, "column_encoding": {"id": "DELTA_BYTE_ARRAY"}} if is_prefix else {}
     pq.write_table(rows, tmp_path / "in" / "a.parquet", **options)
-    (block,) = make_plan(scorer, [tmp_path / "in" / "a.parquet"], 1 << 40).blocks
-    assert block.batch == min(600 // 16, most or 600)
-    assert bool(block.coded) == (most == 1024)
+    (part,) = make_plan(scorer, [tmp_path / "in" / "a.parquet"], 1 << 40).parts
+    assert part.batch == min(600 // 16, most or 600)
+    assert bool(part.coded) == (most == 1024)
     score(scorer, [tmp_path / "in"], tmp_path / "out", memory=LEAST)
     found = read_results(tmp_path / "out")
     assert found["id"].type == kept.type and found["id"].to_pylist() == kept.to_pylist()
@@ -240,9 +240,9 @@ def test_encodings_that_the_footer_does_not_tell(scorer: Scorer, tmp_path: Path)
     rows = table(sequences(lengths=[1] * 600)).set_column(0, "id", kept)
     pq.write_table(rows, path, use_dictionary=False, column_encoding={"id": "DELTA_BYTE_ARRAY"})
     plan = make_plan(scorer, [path], 1 << 40)
-    plan = replace(plan, blocks=tuple(replace(block, coded=("id",)) for block in plan.blocks))
+    plan = replace(plan, parts=tuple(replace(part, coded=("id",)) for part in plan.parts))
     with pytest.raises(FormatError, match=r"a\.parquet: not a Parquet file, or broken"):
-        list(windows(scorer, plan, plan.blocks, (), 1 << 30))
+        list(read_windows(scorer, plan, plan.parts, 1 << 30))
 
 
 def test_broken_footers(scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +307,7 @@ def test_threads_are_as_before(scorer: Scorer) -> None:
     """Also where none was asked for, so that calls use fewer of the cores that others want."""
     for asked, meanwhile, after in ((None, None, None), (4, None, 4), (4, 3, 3)):
         set_num_threads(asked)
-        with Workers(parallel=True):
+        with batch_map(parallel=True):
             assert get_num_threads() == 1
             if meanwhile is not None:
                 set_num_threads(meanwhile)

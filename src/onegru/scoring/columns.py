@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -271,92 +270,63 @@ def is_text(kind: pa.DataType) -> bool:
     )
 
 
-class Gathered:
-    """A field's numbers, gathered from tables in which `find_bad_rows` finds nothing.
+# A larger array is made as it is needed: the system may not promise so much.
+_LARGEST_ROOM = 1 << 28
 
-    Those of a single array are used where they are; others are copied into one array as they come, so that
-    the tables they come from can go.
+
+class Gathered:
+    """A field's numbers, gathered from tables without bad rows.
+
+    Without `room`, the numbers of a single array are used where they are. With it, they are copied into an
+    array of so many bytes, so that the tables can go: what is not written of it takes no memory.
     """
 
-    def __init__(self, field: Field, buffers: Buffers) -> None:
-        self.field = field
+    def __init__(self, field: Field, room: int = 0) -> None:
+        self._field = field
         self._dtype = numpy_dtype(field.dtype)
-        self._buffers = buffers
-        self._numbers: Array = np.empty(0, self._dtype)
-        self._is_own = False  # else it is an array of Arrow's
+        self._numbers: Array = np.empty(min(room, _LARGEST_ROOM) // self._dtype.itemsize, self._dtype)
         self._size = 0
-        self._lengths: list[Array] = []
+        self._counts = [np.zeros(0, np.int64)]
 
-    def add(self, column: pa.ChunkedArray, *, keeps: bool) -> Array:
-        """Add rows; `keeps` says that their memory stays. Returns how many steps each has."""
-        before = len(self._lengths)
+    def add(self, column: pa.ChunkedArray) -> int:
+        """Add rows, and return how many steps they have."""
+        self._counts.append(step_counts(self._field, column))
         for chunk in column.chunks:
-            array = _storage(chunk)
-            counts = np.ones(len(array), np.int64)
-            if _is_list(array.type):
-                begin, end, array = _extent(array)
-                counts = end - begin
-                if _is_list(array.type):
-                    array = _extent(array)[2]
-                elif self.field.is_sequence:
-                    counts = counts // self.field.width
-            self._lengths.append(counts.astype(np.int64, copy=False))
-            self._append(_plain(array), keeps)
-        return np.concatenate([np.zeros(0, np.int64), *self._lengths[before:]])
-
-    def _append(self, numbers: Array, keeps: bool) -> None:
-        if keeps and not self._size and numbers.dtype == self._dtype:
-            self._numbers, self._size = numbers, len(numbers)
-            return
-        size = self._size + len(numbers)
-        if not self._is_own or size > len(self._numbers):
-            larger = self._buffers.take(self._dtype, size)
-            larger[: self._size] = self._numbers[: self._size]
-            self.release()
-            self._numbers, self._is_own = larger, True
-        with np.errstate(all="ignore"), default_float_mode():
-            self._numbers[self._size : size] = numbers
-        self._size = size
+            numbers = _plain(_leaves(chunk))
+            before, self._size = self._size, self._size + len(numbers)
+            if not self._numbers.size and numbers.dtype == self._dtype:
+                self._numbers = numbers
+                continue
+            if self._size > len(self._numbers):
+                larger = np.empty(self._size + self._size // 2, self._dtype)
+                larger[:before] = self._numbers[:before]
+                self._numbers = larger
+            with np.errstate(all="ignore"), default_float_mode():
+                self._numbers[before : self._size] = numbers
+        return int(self._counts[-1].sum())
 
     def ragged(self) -> Ragged:
-        """The steps of all rows; valid until `release`."""
-        values = self._numbers[: self._size].reshape(-1, self.field.width)
-        lengths = np.concatenate([np.zeros(0, np.int64), *self._lengths])
-        if not self.field.is_sequence:
-            return Ragged(values, np.arange(len(values)), np.ones(len(values), np.int64))
-        return Ragged(values, np.cumsum(lengths) - lengths, lengths)
-
-    def release(self) -> None:
-        """Give the memory back."""
-        if self._is_own:
-            self._buffers.give(self._numbers)
-            self._is_own = False
+        """The steps of all rows."""
+        counts = np.concatenate(self._counts)
+        values = self._numbers[: self._size].reshape(-1, self._field.width)
+        return Ragged(values, np.cumsum(counts) - counts, counts)
 
 
-# A larger one is made as it is needed: the system may not promise so much.
-_LARGEST_BUFFER = 1 << 28
+def step_counts(field: Field, column: pa.ChunkedArray) -> Array:
+    """How many steps each row has; 1 if it is no sequence."""
+    counts = [np.zeros(0, np.int64)]
+    for array in map(_storage, column.chunks):
+        if not field.is_sequence:
+            counts.append(np.ones(len(array), np.int64))
+            continue
+        begin, end, values = _extent(array)
+        counts.append((end - begin) // (1 if _is_list(values.type) else field.width))
+    return np.concatenate(counts)
 
 
-class Buffers:
-    """Memory that is used again, as fresh memory costs more than what is copied into it."""
-
-    def __init__(self, most: int = 0, size: int = 0) -> None:
-        self._most, self._size = most, size
-        self._free: list[Array] = []
-        self._lock = threading.Lock()
-
-    def take(self, dtype: np.dtype[Any], size: int) -> Array:
-        """An array of at least this size, uninitialised."""
-        with self._lock:
-            for index, array in enumerate(self._free):
-                if array.dtype == dtype and len(array) >= size:
-                    return self._free.pop(index)
-        least = min(self._size, _LARGEST_BUFFER) // dtype.itemsize
-        return np.empty(max(size + size // 2 if self._most else size, least), dtype)
-
-    def give(self, array: Array) -> None:
-        """Take an array back; the smallest goes if there are too many."""
-        with self._lock:
-            self._free = sorted([*self._free, array], key=lambda item: item.nbytes)[
-                -self._most or len(self._free) + 1 :
-            ]
+def _leaves(chunk: pa.Array) -> pa.Array:
+    """The numbers of all rows."""
+    array = _storage(chunk)
+    while _is_list(array.type):
+        array = _extent(array)[2]
+    return array

@@ -19,15 +19,14 @@ from onegru.scoring.footers import check_footers
 from onegru.scoring.scorer import Scorer
 from onegru.system.bounded import check_regular
 
-#: The rows of a part are looked at in so many steps, about.
-STEPS = 16
-
 # How many rows Arrow decodes at once where nothing says how much memory they take; and where it makes a copy
 # of a whole dictionary each time.
 _AT_ONCE, _CODED_AT_ONCE = 32, 1024
 # How strings are encoded that Arrow can read as a dictionary, so that one that is meant often is there once.
 _CODED = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}
 
+#: In how many steps the rows of a part are read, about.
+STEPS = 16
 _MOST_PARTS = 10**6  # of a row group, whose size is what the file claims
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
 _WIDEST = 64  # of byte arrays of fixed length that are decoded as numbers are: float16, decimals, UUIDs
@@ -44,24 +43,16 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows that become one file."""
+    """Rows that become one file: those of some row groups, or some of a large one."""
 
     number: int  # its place among all parts
-    first: int  # its first row, counted from the first of its block
+    path: str  # the file that they come from
+    groups: tuple[int, ...]  # the row groups; none if no file has a row
+    groups_row: int  # the first row of the row groups, counted from the first of the file
+    first: int  # its first row, counted from the first of the row groups
     rows: int  # how many it has
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Row groups that are read in one go: several for one part, or one for several parts."""
-
-    path: str  # the file
-    groups: tuple[int, ...]  # the row groups
-    first_row: int  # the first row, counted from the first of the file
-    step: int  # how many rows to look at at once
     batch: int  # how many of them Arrow decodes at once
     coded: tuple[str, ...]  # the columns of strings that are read as dictionaries, though the file has none
-    parts: tuple[Part, ...]  # what they are divided into
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +60,9 @@ class Plan:
     """All of a run's work."""
 
     files: Mapping[str, File]  # the files by their paths, in order
-    # their row groups, in order; one block without row groups if there is no row at all
-    blocks: tuple[Block, ...]
+    parts: tuple[Part, ...]  # in order of their rows; one without rows if there is none at all
     schema: pa.Schema  # of the rows that are read: the first file's
     part_bytes: int  # how much memory the rows of a part and their outputs take, about
-
-    @property
-    def rows(self) -> int:
-        """The rows of all parts."""
-        return sum(part.rows for part in self.parts())
-
-    def parts(self) -> Iterator[Part]:
-        """All parts, in order."""
-        for block in self.blocks:
-            yield from block.parts
 
 
 def find_files(inputs: Sequence[str | os.PathLike[str]], output: Path | None) -> list[Path]:
@@ -162,9 +142,8 @@ def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
     """
     check_footers(paths)
     files: dict[str, File] = {}
-    blocks: list[Block] = []
+    parts: list[Part] = []
     schema: pa.Schema | None = None
-    number = 0
     columns = scorer.columns()
     for path in paths:
         with opened(str(path)) as file, naming(str(path)):
@@ -178,14 +157,12 @@ def make_plan(scorer: Scorer, paths: Sequence[Path], part_bytes: int) -> Plan:
             groups = [metadata.row_group(index) for index in range(file.num_row_groups)]
             coded = tuple(name for name, kind in types.items() if _is_coded(name, kind, groups))
             sizes = [_size_of(scorer, file.schema, group, types, coded) for group in groups]
-        for block in _blocks(str(path), sizes, part_bytes, number, coded):
-            blocks.append(block)
-            number += len(block.parts)
-    if not blocks:
-        blocks.append(Block(str(paths[0]), (), 0, 1, 1, (), (Part(0, 0, 0),)))
+        parts += _parts(str(path), sizes, part_bytes, len(parts), coded)
+    if not parts:
+        parts.append(Part(0, str(paths[0]), (), 0, 0, 0, 1, ()))
     assert schema is not None
     wanted = pa.schema([field_of_values(schema.field(name)) for name in columns])
-    return Plan(files, tuple(blocks), wanted, part_bytes)
+    return Plan(files, tuple(parts), wanted, part_bytes)
 
 
 def field_of_values(field: pa.Field) -> pa.Field:
@@ -283,41 +260,42 @@ class _Group(NamedTuple):
     most: int | None
 
 
-def _blocks(
+def _parts(
     path: str, groups: Sequence[_Group], part_bytes: int, number: int, coded: tuple[str, ...]
-) -> Iterator[Block]:
-    """Blocks of a file: small row groups side by side, a large one on its own, in several parts."""
+) -> list[Part]:
+    """The parts of a file, counted from `number`: small row groups together, a large one in several."""
+    found: list[Part] = []
     first_row = 0
-    chosen: list[int] = []
-    rows = size = 0
-
-    def block() -> Block:
+    for chosen in _together(path, groups, part_bytes):
+        rows = sum(groups[index].rows for index in chosen)
+        size = sum(groups[index].bytes for index in chosen)
         each = max(1, rows * part_bytes // max(size, part_bytes))
-        parts = tuple(
-            Part(number + index, first, min(each, rows - first))
-            for index, first in enumerate(range(0, rows, each))
-        )
-        step = max(1, each // STEPS)
         limits = [most for index in chosen if (most := groups[index].most) is not None]
+        limits.append(max(1, each // STEPS))
         # Of a large group few rows at once, as all of them may be far longer than the average.
         if size > 2 * part_bytes:
             limits.append(_AT_ONCE)
-        return Block(path, tuple(chosen), first_row, step, min([step, *limits]), coded, parts)
+        for first in range(0, rows, each):
+            own = min(each, rows - first)
+            found.append(Part(number + len(found), path, chosen, first_row, first, own, min(limits), coded))
+        first_row += rows
+    return found
 
-    for index, (more, bytes_more, _) in enumerate(groups):
-        if not more:
+
+def _together(path: str, groups: Sequence[_Group], part_bytes: int) -> Iterator[tuple[int, ...]]:
+    """Which row groups are read together, as they fit into a part; a large one alone."""
+    chosen: list[int] = []
+    size = 0
+    for index, group in enumerate(groups):
+        if not group.rows:
             continue
-        if bytes_more > _MOST_PARTS * part_bytes:
-            raise FormatError(
-                f"{path}: row group {index} claims to hold {bytes_more} bytes; the file is broken"
-            )
-        if chosen and size + bytes_more > part_bytes:
-            yield (made := block())
-            number += len(made.parts)
-            first_row += rows
-            chosen, rows, size = [], 0, 0
+        if group.bytes > _MOST_PARTS * part_bytes:
+            what = f"row group {index} claims to hold {group.bytes} bytes; the file is broken"
+            raise FormatError(f"{path}: {what}")
+        if chosen and size + group.bytes > part_bytes:
+            yield tuple(chosen)
+            chosen, size = [], 0
         chosen.append(index)
-        rows += more
-        size += bytes_more
+        size += group.bytes
     if chosen:
-        yield block()
+        yield tuple(chosen)

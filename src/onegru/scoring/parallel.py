@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from typing import TypeVar
+from contextlib import contextmanager
 
+from onegru.core.dtypes import Array
 from onegru.engines.native import asked_threads, get_num_threads, set_num_threads
 
-Item = TypeVar("Item")
-Done = TypeVar("Done")
+#: Runs a function on batches, each a choice of rows, as `map` does.
+BatchMap = Callable[[Callable[[Array], int], Iterable[Array]], Iterator[int]]
 
 _lock = threading.Lock()
 _running = 0
@@ -20,33 +20,24 @@ _threads = 1
 _asked: int | None = None
 
 
-class Workers:
-    """Runs batches side by side, in as many threads as onegru has; calls have one thread each meanwhile.
+@contextmanager
+def batch_map(parallel: bool) -> Iterator[BatchMap]:
+    """`map`, or if `parallel` one that begins at once, in as many threads as onegru has.
 
-    Used as a context, after which all threads have ended, and calls have theirs again.
+    Calls of layers have one thread each meanwhile.
     """
-
-    def __init__(self, parallel: bool) -> None:
-        self._parallel = parallel
-        self._stack = ExitStack()
-        self._pool: ThreadPoolExecutor | None = None
-
-    def __enter__(self) -> Workers:
-        if self._parallel and (threads := self._stack.enter_context(_one_thread_each())) > 1:
-            self._pool = ThreadPoolExecutor(threads)
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=error is not None)
-        self._stack.close()
-
-    def start(self, work: Callable[[Item], Done], items: Iterable[Item]) -> Callable[[], list[Done]]:
-        """Begin with `work` on each item, behind what was begun before; what it returns waits for the end."""
-        if self._pool is None:
-            return lambda: [work(item) for item in items]
-        futures = [self._pool.submit(work, item) for item in items]
-        return lambda: [future.result() for future in futures]
+    if not parallel:
+        yield map
+        return
+    with _one_thread_each() as threads:
+        if threads == 1:
+            yield map
+            return
+        pool = ThreadPoolExecutor(threads)
+        try:
+            yield pool.map
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 @contextmanager

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from onegru.scoring.dataset import Block, Part, Plan
+from onegru.scoring.dataset import Part, Plan
 from onegru.scoring.folder import Folder, record
-from onegru.scoring.reader import Window, windows
-from onegru.scoring.scorer import Scored, Scorer
+from onegru.scoring.parallel import BatchMap, batch_map
+from onegru.scoring.reader import Window, read_windows
+from onegru.scoring.scorer import Scorer
 
 #: Called with the rows that are done and the number of all rows of the run.
 Progress = Callable[[int, int], None]
@@ -24,154 +25,69 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Job:
-    """What any process needs to do blocks of a run; it can be pickled."""
+    """What any process needs to do parts of a run; it can be pickled."""
 
     scorer: Scorer  # what scores
     plan: Plan  # the run's work
     output: str  # the folder of results, which must be locked, and be the same for all processes
     largest_row: int  # how many bytes a row may take
 
-    def run(
-        self,
-        blocks: Sequence[Block],
-        done: Collection[int] = (),
-        progress: Callable[[int], None] | None = None,
-    ) -> None:
-        """Do the parts of these blocks that are not done."""
-        read: _Channel[Window] = _Channel()
-        scored: _Channel[tuple[Window, Scored]] = _Channel()
-        with _Helpers(read, scored) as helpers, self.scorer.workers() as workers:
-            helpers.start(self._read, blocks, done, read)
-            writer = helpers.start(self._write, scored)
-            for window, end in _one_ahead((item, self.scorer.begin(item.rows, workers)) for item in read):
-                scored.put((window, end()))
-                if progress is not None:
-                    progress(window.rows.rows)
-            scored.close()
-            while writer.is_alive() and not scored.stopped:
-                writer.join(_POLL)
+    def run(self, parts: Sequence[Part], on_rows: Callable[[int], None] | None = None) -> None:
+        """Score and write parts."""
+        schema, folder = self.scorer.schema(self.plan.schema), Folder(Path(self.output))
+        windows = read_windows(self.scorer, self.plan, parts, self.largest_row)
+        with (
+            batch_map(self.scorer.program.is_parallel) as run_all,
+            ThreadPoolExecutor(1) as scorer,
+            ThreadPoolExecutor(1) as reader,
+        ):
+            scored = _in_thread(scorer, self._score(_in_thread(reader, windows), run_all))
+            for part, same in groupby(scored, lambda result: result.part):
+                folder.write_part(
+                    part.number, schema, ((r.table, r.skipped) for r in _counted(same, on_rows))
+                )
 
-    def _read(self, blocks: Sequence[Block], done: Collection[int], target: _Channel[Window]) -> None:
-        for window in windows(self.scorer, self.plan, blocks, done, self.largest_row):
-            target.put(window)
-        target.close()
+    def _score(self, windows: Iterable[Window], run_all: BatchMap) -> Iterator[_Result]:
+        """What windows give; each is begun before the one before it is finished, so that no thread waits."""
+        before: Callable[[], _Result] | None = None
+        for finish in (self._begin(window, run_all) for window in windows):
+            if before is not None:
+                yield before()
+            before = finish
+        if before is not None:
+            yield before()
 
-    def _write(self, source: _Channel[tuple[Window, Scored]]) -> None:
-        folder = Folder(Path(self.output))
-        schema = self.scorer.schema(self.plan.schema)
-        for first in source:
-            folder.write_part(first[0].part.number, schema, _rows_of(first, source))
+    def _begin(self, window: Window, run_all: BatchMap) -> Callable[[], _Result]:
+        part, rows, first_row = window
+        count, end = rows.count, self.scorer.begin(rows, run_all)
 
+        def finish() -> _Result:
+            found = end()
+            skipped = [record(part.path, first_row + row.row, row) for row in found.skipped]
+            return _Result(part, count, found.table, skipped)
 
-def _one_ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """The items, each when the one behind it has come: the threads that compute have what to go on with."""
-    before: list[Item] = []
-    for item in items:
-        yield from before
-        before = [item]
-    yield from before
+        return finish
 
 
-def _rows_of(
-    item: tuple[Window, Scored], source: _Channel[tuple[Window, Scored]]
-) -> Iterator[tuple[pa.Table, list[dict[str, object]]]]:
-    """The rows of a part, whose first window is `item`, and what to record of those that were skipped."""
-    while True:
-        window, found = item
-        path, first = window.path, window.first_row
-        yield found.table, [record(path, first + row.row, row) for row in found.skipped]
-        if window.is_last:
-            return
-        item = next(source)
+class _Result(NamedTuple):
+    """What a window gives."""
+
+    part: Part
+    rows: int  # that were read
+    table: pa.Table  # the rows with their outputs
+    skipped: list[dict[str, object]]  # what to record of those without outputs
 
 
-def parts_of(blocks: Sequence[Block]) -> Iterator[Part]:
-    """The parts of blocks, in order."""
-    for block in blocks:
-        yield from block.parts
+def _counted(results: Iterable[_Result], on_rows: Callable[[int], None] | None) -> Iterator[_Result]:
+    for result in results:
+        if on_rows is not None:
+            on_rows(result.rows)
+        yield result
 
 
-# ---- threads
-
-_POLL = 0.1  # seconds
-
-
-class _Stopped(Exception):
-    """Another thread has failed, or the run was interrupted."""
-
-
-class _Channel(Generic[Item]):
-    """Hands items from one thread to the next, one waiting at most."""
-
-    def __init__(self) -> None:
-        self._queue: queue.Queue[Item | None] = queue.Queue(1)
-        self.stopped = False
-
-    def put(self, item: Item | None) -> None:
-        """Hand on an item; None after the last."""
-        while True:
-            if self.stopped:
-                raise _Stopped
-            try:
-                return self._queue.put(item, timeout=_POLL)
-            except queue.Full:
-                pass
-
-    def close(self) -> None:
-        """Say that no item follows."""
-        self.put(None)
-
-    def __iter__(self) -> Iterator[Item]:
-        return self
-
-    def __next__(self) -> Item:
-        while True:
-            if self.stopped:
-                raise _Stopped
-            try:
-                item = self._queue.get(timeout=_POLL)
-            except queue.Empty:
-                continue
-            if item is None:
-                raise StopIteration
-            return item
-
-
-class _Helpers:
-    """Threads that end with the block: on their own, or because one failed."""
-
-    def __init__(self, *channels: _Channel[Window] | _Channel[tuple[Window, Scored]]) -> None:
-        self._channels = channels
-        self._threads: list[threading.Thread] = []
-        self._error: BaseException | None = None
-
-    def start(self, work: Callable[..., None], *arguments: object) -> threading.Thread:
-        """Work in a separate thread."""
-        thread = threading.Thread(target=self._work, args=(work, arguments), daemon=True)
-        self._threads.append(thread)
-        thread.start()
-        return thread
-
-    def _work(self, work: Callable[..., None], arguments: Sequence[object]) -> None:
-        try:
-            work(*arguments)
-        except _Stopped:
-            pass
-        except BaseException as error:
-            self._error = self._error or error
-            self._stop()
-
-    def _stop(self) -> None:
-        for channel in self._channels:
-            channel.stopped = True
-
-    def __enter__(self) -> _Helpers:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self._stop()
-        for thread in self._threads:
-            thread.join()
-        if self._error is not None and (error is None or isinstance(error, _Stopped)):
-            raise self._error
+def _in_thread(pool: ThreadPoolExecutor, items: Iterator[Item]) -> Iterator[Item]:
+    """The items, each found by the pool's only thread while the one before is used."""
+    following = pool.submit(next, items, None)
+    while (item := following.result()) is not None:
+        following = pool.submit(next, items, None)
+        yield item

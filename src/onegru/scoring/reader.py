@@ -2,100 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from onegru.core.errors import FormatError
-from onegru.scoring.columns import Buffers, bytes_of
-from onegru.scoring.dataset import STEPS, Block, Part, Plan, check_same, naming, opened
-from onegru.scoring.scorer import Gathering, Scorer
+from onegru.scoring.columns import bytes_of
+from onegru.scoring.dataset import STEPS, Part, Plan, check_same, naming, opened
+from onegru.scoring.scorer import Rows, Scorer
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Rows that are scored together, of one part."""
+class Window(NamedTuple):
+    """Rows of one part that are scored together: all of them, unless they take more than expected."""
 
-    part: Part  # the part that they belong to
-    rows: Gathering  # the rows
-    path: str  # the file that they come from
+    part: Part
+    rows: Rows
     first_row: int  # the first row, counted from the first of the file
-    is_last: bool  # whether they are the last of the part
 
 
-def windows(
-    scorer: Scorer, plan: Plan, blocks: Sequence[Block], done: Collection[int], largest_row: int
-) -> Iterator[Window]:
-    """Read the parts that are not done.
+def read_windows(scorer: Scorer, plan: Plan, parts: Sequence[Part], largest_row: int) -> Iterator[Window]:
+    """Read parts. Where a window ends depends only on the files and the plan, not on which parts are read."""
+    most = plan.part_bytes + plan.part_bytes // 4
 
-    Where a window ends depends only on the files and the plan, not on which parts are done.
-    """
-    schema = scorer.schema(plan.schema)
-    together = [field.column for field in scorer.program.fields]
-    most = plan.part_bytes + plan.part_bytes // 4  # a part is one window, but for unusual rows
-    at_once = 5  # windows: read, waiting, two that are scored, and one that has just been
-    buffers = Buffers(at_once * len(scorer.program.fields), most)
-    for block in blocks:
-        parts = [part for part in block.parts if part.number not in done]
-        rows = _Rows(plan, block, largest_row, together) if parts else None
-        for part in parts:
-            assert rows is not None
-            rows.skip_to(part.first)
-            gathering, start = Gathering(scorer, schema, buffers), part.first
-            for at, piece in rows.until(part.first + part.rows, most):
-                if gathering.rows and gathering.bytes + bytes_of(piece) > most:
-                    yield Window(part, gathering, block.path, block.first_row + start, False)
-                    gathering, start = Gathering(scorer, schema, buffers), at
-                gathering.add(piece, f"{block.path}: row ", block.first_row + at)
-            yield Window(part, gathering, block.path, block.first_row + start, True)
+    def begin(part: Part, first: int) -> Window:
+        first += part.groups_row
+        return Window(part, Rows(scorer, plan.schema, f"{part.path}: row ", first, most), first)
+
+    for _, same in groupby(parts, lambda part: (part.path, part.groups)):
+        reader: _Reader | None = None
+        for part in same:
+            reader = reader or _Reader(scorer, plan, part, largest_row)
+            window = begin(part, part.first)
+            for at, piece in reader.read(part, most):
+                if window.rows.count and window.rows.bytes + bytes_of(piece) > most:
+                    yield window
+                    window = begin(part, at)
+                window.rows.add(piece)
+            if not part.rows:
+                window.rows.add(plan.schema.empty_table())
+            yield window
 
 
-class _Rows:
-    """The rows of a block, some at a time, from its first to its last."""
+class _Reader:
+    """Reads the parts of the same row groups, one after the other."""
 
-    def __init__(self, plan: Plan, block: Block, largest_row: int, together: Sequence[str]) -> None:
-        self._block = block
-        self._largest_row = largest_row
-        self._reading = _batches(plan, block, together)
-        self._schema = plan.schema
+    def __init__(self, scorer: Scorer, plan: Plan, part: Part, largest_row: int) -> None:
+        self._schema, self._largest_row = plan.schema, largest_row
+        self._place = part.path, part.groups_row
+        names = [field.column for field in scorer.program.fields]
+        self._tables = _joined(_tables(plan, part), plan, names)
         self._rest = plan.schema.empty_table()
-        self._at = 0  # the row that comes next
+        self._at = 0  # the row that comes next, counted from the first of the row groups
 
-    def skip_to(self, row: int) -> None:
-        """Leave out rows."""
-        while self._at < row:
-            self._take(row)
-
-    def until(self, row: int, most: int) -> Iterator[tuple[int, pa.Table]]:
-        """The rows before `row`, in tables of at most `most` bytes or of one row; each with its first row."""
-        while self._at < row:
+    def read(self, part: Part, most: int) -> Iterator[tuple[int, pa.Table]]:
+        """The rows of a part, in tables of at most `most` bytes or of one row; each with its first row."""
+        end = part.first + part.rows
+        while self._at < end:
+            if not len(self._rest):
+                self._rest = next(self._tables, None)
+                if self._rest is None:
+                    raise FormatError(f"{part.path}: ends early; it has changed since the run began")
             at = self._at
-            for piece in self._split(self._take(row), most, at):
-                yield at, piece
-                at += len(piece)
-
-    def _take(self, end: int) -> pa.Table:
-        if not len(self._rest):
-            found = next(self._reading, None)
-            if found is None:
-                raise FormatError(f"{self._block.path}: ends early; it has changed since the run began")
-            self._rest = found
-        piece = self._rest.slice(0, end - self._at)
-        self._rest = self._rest.slice(len(piece))
-        self._at += len(piece)
-        return piece
-
-    def _split(self, table: pa.Table, most: int, first: int) -> Iterator[pa.Table]:
-        size = bytes_of(table)
-        if size > most and len(table) > 1:
-            half = len(table) // 2
-            yield from self._split(table.slice(0, half), most, first)
-            yield from self._split(table.slice(half), most, first + half)
-            return
-        self._check_rows(table, first)
-        yield _with_values(table, self._schema)
+            table = self._rest.slice(0, (part.first if at < part.first else end) - at)
+            self._rest = self._rest.slice(len(table))
+            self._at += len(table)
+            if at >= part.first:
+                self._check_rows(table, at)
+                for piece in _split(table, most):
+                    yield at, _with_values(piece, self._schema)
+                    at += len(piece)
 
     def _check_rows(self, table: pa.Table, first: int) -> None:
         """Raise FormatError if a single row takes too much."""
@@ -103,57 +80,65 @@ class _Rows:
         if size <= self._largest_row:
             return
         if len(table) == 1:
-            place = f"{self._block.path}: row {self._block.first_row + first}"
-            most = f"must be at most {self._largest_row / 1e6:.1f} MB in this memory"
-            raise FormatError(f"{place}: takes {size / 1e6:.1f} MB; {most} (memory, --memory)")
+            path, groups_row = self._place
+            most = f"must be at most {self._largest_row / 1e6:.1f} MB in this memory (memory, --memory)"
+            raise FormatError(f"{path}: row {groups_row + first}: takes {size / 1e6:.1f} MB; {most}")
         half = len(table) // 2
         self._check_rows(table.slice(0, half), first)
         self._check_rows(table.slice(half), first + half)
 
 
-def _batches(plan: Plan, block: Block, together: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows of a block, some at a time; the columns `together` in one piece each."""
+def _tables(plan: Plan, part: Part) -> Iterator[pa.Table]:
+    """The rows of a part's row groups, as many at once as Arrow decodes."""
     names = plan.schema.names
-    with opened(block.path, block.coded) as file, naming(block.path):
-        check_same(plan, block.path)
-        held: list[pa.Table] = []
-        # Group by group: Arrow does not put some types together beyond one.
-        found = chain.from_iterable(
-            file.iter_batches(block.batch, row_groups=[group], columns=names, use_threads=False)
-            for group in block.groups
-        )
-        for batch in found:
-            batch.validate(full=True)
-            table = pa.Table.from_batches([batch]).select(names)
-            # Each piece of a dictionary has all of it. Values that take much are made when it is split.
-            is_large = bytes_of(table) > plan.part_bytes
-            if is_large and held:
-                yield _joined(held, together)
-                held = []
-            held.append(table if is_large else _with_values(table, plan.schema))
-            if (
-                is_large
-                or sum(map(len, held)) >= block.step
-                or sum(map(bytes_of, held)) > plan.part_bytes // STEPS
-            ):
-                yield _joined(held, together)
-                held = []
-        if held:
-            yield _joined(held, together)
+    with opened(part.path, part.coded) as file, naming(part.path):
+        check_same(plan, part.path)
+        for group in part.groups:  # group by group: Arrow does not put some types together beyond one
+            for batch in file.iter_batches(part.batch, row_groups=[group], columns=names, use_threads=False):
+                batch.validate(full=True)
+                yield pa.Table.from_batches([batch]).select(names)
+
+
+def _joined(tables: Iterator[pa.Table], plan: Plan, names: Sequence[str]) -> Iterator[pa.Table]:
+    """Small tables together, as each costs time, with the columns of these names in one piece."""
+    held: list[pa.Table] = []
+    size = 0
+    for table in tables:
+        is_small = bytes_of(table) <= plan.part_bytes // STEPS  # else it is split before its values are made
+        if held and (not is_small or size > plan.part_bytes // STEPS):
+            yield _in_one_piece(held, names)
+            held, size = [], 0
+        if is_small:
+            held.append(_with_values(table, plan.schema))
+            size += bytes_of(held[-1])
+        else:
+            yield table
+    if held:
+        yield _in_one_piece(held, names)
+
+
+def _in_one_piece(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
+    table = pa.concat_tables(tables)
+    for name in names if len(tables) > 1 else ():
+        index = table.schema.get_field_index(name)
+        table = table.set_column(index, table.schema.field(index), table.column(index).combine_chunks())
+    return table
+
+
+def _split(table: pa.Table, most: int) -> Iterator[pa.Table]:
+    """A table in halves until each takes at most `most` bytes, or is a row."""
+    if len(table) < 2 or bytes_of(table) <= most:
+        yield table
+        return
+    half = len(table) // 2
+    yield from _split(table.slice(0, half), most)
+    yield from _split(table.slice(half), most)
 
 
 def _with_values(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """A table of this schema, with the values of dictionaries."""
+    """A table of this schema, with the values of dictionaries: each piece would have all of a dictionary."""
     for index, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
             plain = field.with_type(schema.field(field.name).type)
             table = table.set_column(index, plain, table.column(index).cast(plain.type))
-    return table
-
-
-def _joined(tables: Sequence[pa.Table], together: Sequence[str]) -> pa.Table:
-    table = pa.concat_tables(tables)
-    for name in together if len(tables) > 1 else ():
-        index = table.schema.get_field_index(name)
-        table = table.set_column(index, table.schema.field(index), table.column(index).combine_chunks())
     return table

@@ -17,7 +17,7 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.load import load
 from onegru.models.model import Model
-from onegru.scoring.columns import Buffers, Field, Gathered, check_type
+from onegru.scoring.columns import Field, Gathered, check_type
 from onegru.scoring.dataset import find_files, naming, opened
 from onegru.scoring.model_inputs import ModelInputs
 from onegru.scoring.program import LayersProgram
@@ -87,10 +87,10 @@ def _rows(path: Path, fields: Sequence[Field], most: int) -> Iterator[tuple[dict
             if faults := find_faults(fields, table):
                 fault = faults[min(faults)]
                 raise FormatError(f"{path}: row {first + fault.row}: {fault.column!r}: {fault.reason}")
-            gathered = [Gathered(field, Buffers()) for field in fields]
-            for item in gathered:
-                item.add(table.column(item.field.column), keeps=True)
-            found = [(field, item.ragged()) for field, item in zip(fields, gathered, strict=True)]
+            gathered = {field: Gathered(field) for field in fields}
+            for field, item in gathered.items():
+                item.add(table.column(field.column))
+            found = [(field, item.ragged()) for field, item in gathered.items()]
             for row in range(len(table)):
                 arrays, lengths = {}, np.ones(1, np.int64)
                 for field, all_rows in found:

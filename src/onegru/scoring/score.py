@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import onegru._native
 from onegru.core.arguments import check_function, file_path, integer, shown
 from onegru.core.errors import FormatError, SpecError
 from onegru.core.machine import memory_size
-from onegru.scoring.dataset import Block, Plan, find_files, make_plan
+from onegru.scoring.dataset import Part, Plan, find_files, make_plan
 from onegru.scoring.folder import Folder, refuse_differences
 from onegru.scoring.pipeline import Job, Progress
 from onegru.scoring.scorer import Scorer
@@ -31,8 +31,8 @@ _COPIES = 12
 _LEAST_PART = 1 << 20
 _LARGEST_ROW = 80  # times which it fits: some dozens may be decoded at once
 
-#: Does blocks of a job, all but the parts that are done.
-Execute = Callable[[Job, Sequence[Block], Collection[int], Callable[[int], None]], None]
+#: Does parts of a job.
+Execute = Callable[[Job, Sequence[Part], Callable[[int], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def score(
         folder.clear_leftovers()
         if before is None:
             folder.begin(manifest)
-        parts = list(plan.parts())
+        parts = plan.parts
         done = folder.done(len(parts))
         rows_now = 0
         if len(done) < len(parts) or not folder.is_complete:
@@ -142,29 +142,25 @@ def _run(
     plan: Plan,
     folder: Folder,
     memory: int,
-    done: Collection[int],
+    done: set[int],
     progress: Progress | None,
     execute: Execute | None,
 ) -> int:
     """Do the parts that are not done, and return how many rows they have."""
-    blocks = [block for block in plan.blocks if any(part.number not in done for part in block.parts)]
-    total = sum(part.rows for part in plan.parts())
-    finished = before = sum(part.rows for part in plan.parts() if part.number in done)
+    parts = [part for part in plan.parts if part.number not in done]
+    total, rows_now = (sum(part.rows for part in some) for some in (plan.parts, parts))
+    finished = total - rows_now
 
-    def told(rows: int) -> None:
+    def on_rows(rows: int) -> None:
         nonlocal finished
         finished += rows
         if progress is not None:
             progress(finished, total)
 
-    if progress is not None:
-        progress(finished, total)
+    on_rows(0)
     job = Job(scorer, plan, str(folder.path), (memory - _BASE) // _LARGEST_ROW)
-    if execute is None:
-        job.run(blocks, done, told)
-    else:
-        execute(job, blocks, done, told)
-    return total - before
+    (execute or Job.run)(job, parts, on_rows)
+    return rows_now
 
 
 def _part_bytes(output: Path, memory: int, before: dict[str, Any] | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as data_field
 from typing import Any
 
@@ -21,8 +21,8 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.models.model import Model
 from onegru.scoring.batches import MOST_STEPS, STEPS, Assembly, arrow_type, batches, padded, plain_lists
-from onegru.scoring.columns import Buffers, Field, Gathered, bytes_of, check_type, find_bad_rows
-from onegru.scoring.parallel import Workers
+from onegru.scoring.columns import Field, Gathered, bytes_of, check_type, find_bad_rows, step_counts
+from onegru.scoring.parallel import BatchMap, batch_map
 from onegru.scoring.program import Program
 from onegru.scoring.source import open_program
 
@@ -270,28 +270,22 @@ class Scorer:
             rows = pa.Table.from_batches([rows])
         if not isinstance(rows, pa.Table):
             raise SpecError.of("rows", f"{shown(rows)}; must be a table or a record batch of pyarrow")
-        gathering = Gathering(self, self.schema(rows.schema))
-        gathering.add(rows, "row ", 0, keeps=True)
-        with self.workers() as workers:
-            return self.begin(gathering, workers)()
+        gathered = Rows(self, rows.schema)
+        gathered.add(rows)
+        with batch_map(self.program.is_parallel) as run_all:
+            return self.begin(gathered, run_all)()
 
-    def workers(self) -> Workers:
-        """What runs batches, as the model is run best."""
-        return Workers(self.program.is_parallel)
-
-    def begin(self, rows: Gathering, workers: Workers) -> Callable[[], Scored]:
-        """Begin to score rows that were gathered.
+    def begin(self, rows: Rows, run_all: BatchMap) -> Callable[[], Scored]:
+        """Begin to score rows.
 
         Returns:
             what waits for the end; raises FormatError if another runtime fails on its part: on all rows of a
             batch, or, where errors are raised, on one.
         """
         program = self.program
-        fields = {item.field.name: item.ragged() for item in rows.fields}
+        fields = {name: item.ragged() for name, item in rows.fields.items()}
         lengths = next(fields[field.name].lengths for field in program.fields if field.is_sequence)
         assembly = Assembly(program.results, lengths)
-
-        failed: dict[int, str] = {}
 
         def try_rows(chosen: Array) -> OneGRUError | None:
             """Run rows; where that fails, each half, down to the row on which it does."""
@@ -307,10 +301,9 @@ class Scorer:
                 assembly.add(chosen, own, program.run(arrays, own))
             except (FormatError, SpecError) as error:  # of a GRU node that gets invalid values
                 if len(chosen) == 1:
-                    failed[int(chosen[0])] = str(error)
+                    place = rows.skip(int(chosen[0]), str(error))
                     if self._on_error == "raise":
-                        words = f"{rows.place(int(chosen[0]))}: {error}{_GOES_ON}"
-                        raise type(error)(words) from error.__cause__
+                        raise type(error)(f"{place}: {error}{_GOES_ON}") from error.__cause__
                     return error
                 middle = len(chosen) // 2
                 parts = [try_rows(part) for part in (chosen[:middle], chosen[middle:])]
@@ -324,108 +317,87 @@ class Scorer:
             return int(lengths[chosen[0]]) * len(chosen)
 
         each = batches(lengths, self._batch or STEPS, equal=program.equal_lengths)
-        wait = workers.start(run, each)
+        counts = run_all(run, each)
 
         def end() -> Scored:
             steps = int(lengths.sum())
-            padding = sum(wait()) - steps
-            for item in rows.fields:
-                item.release()
-            table = rows.table(assembly.arrays(), failed)
-            return Scored(table, tuple(rows.skipped), steps, padding)
+            padding = sum(counts) - steps
+            # The functions here refer to each other, so that Python would keep the numbers for long.
+            fields.clear()
+            rows.fields.clear()
+            return Scored(*rows.results(assembly.arrays()), steps, padding)
 
         return end
 
 
-class Gathering:
-    """Rows gathered from one table after another, to be scored together."""
+class Rows:
+    """Rows that are scored together, gathered from one table after another."""
 
-    def __init__(self, scorer: Scorer, schema: pa.Schema, buffers: Buffers | None = None) -> None:
+    def __init__(
+        self, scorer: Scorer, schema: pa.Schema, words: str = "row ", first: int = 0, room: int = 0
+    ) -> None:
         self._scorer = scorer
-        self._schema = schema
-        self.fields = [Gathered(field, buffers or Buffers()) for field in scorer.program.fields]
-        results = scorer.program.results
-        self._bytes_per_row = 2 * sum(8 * result.width for result in results if not result.is_sequence)
-        self._bytes_per_step = 2 * sum(8 * result.width for result in results if result.is_sequence)
+        self._schema = scorer.schema(schema)
+        self._words, self._first = words, first  # what messages call rows, and the number of the first
+        self.fields = {field.name: Gathered(field, room) for field in scorer.program.fields}
         self._kept: list[pa.Table] = []
-        # For each table: what its rows are called, their first number, the first of them here, those that are
-        # clean.
-        self._origins: list[tuple[str, int, int, Array]] = []
-        self.rows = 0
-        self.skipped: list[SkippedRow] = []
+        self._is_run: list[Array] = []
+        self._skipped: dict[int, SkippedRow] = {}
+        self.count = 0
         #: What the rows and their outputs take, about.
         self.bytes = 0
 
-    def add(self, rows: pa.Table, words: str, first: int, *, keeps: bool = False) -> None:
-        """Add the rows of a table."""
-        bad = find_faults([item.field for item in self.fields], rows)
-        if bad and self._scorer.on_error == "raise":
-            fault = bad[min(bad)]
-            raise FormatError(f"{words}{first + fault.row}: {fault.column!r}: {fault.reason}{_GOES_ON}")
-        clean, good = rows, np.ones(len(rows), np.bool_)
-        keep = list(self._scorer.keep)
-        if bad:
-            good[list(bad)] = False
-            clean, keeps = rows.filter(pa.array(good)), False
-            values = rows.select(keep).filter(pa.array(~good)).to_pylist() if keep else [{}] * len(bad)
-            self.skipped += [
-                SkippedRow(self.rows + row, bad[row].column, bad[row].reason, own)
-                for row, own in zip(sorted(bad), values, strict=True)
-            ]
-        self._origins.append((words, first, self.rows, np.flatnonzero(good)))
-        steps = numbers = 0
-        for item in self.fields:
-            count = int(item.add(clean.column(item.field.column), keeps=keeps).sum())
-            numbers += count * item.field.width * numpy_dtype(item.field.dtype).itemsize
-            steps = count if item.field.is_sequence else steps
-        kept = (clean if self._scorer.on_error == "skip" else rows).select(keep)
-        self._kept.append(kept)
-        self.rows += len(rows)
-        self.bytes += max(bytes_of(rows), bytes_of(kept) + numbers)
-        self.bytes += len(rows) * self._bytes_per_row + steps * self._bytes_per_step
-
-    def _find(self, index: int) -> tuple[str, int, int]:
-        """Of a row that was run: what it is called, its number there, and its index among all rows."""
-        for words, first, before, clean in self._origins:
-            if index < len(clean):
-                return words, first + int(clean[index]), before + int(clean[index])
-            index -= len(clean)
-        raise IndexError(index)
-
-    def place(self, index: int) -> str:
-        """What messages call a row that was run."""
-        words, number, _ = self._find(index)
-        return f"{words}{number}"
-
-    def table(self, outputs: list[pa.Array], failed: Mapping[int, str]) -> pa.Table:
-        """The rows with these outputs; those that were left out, or on which the model failed, have none."""
-        kept = pa.concat_tables(self._kept) if self._kept else self._schema.empty_table()
-        not_run = {item.row for item in self.skipped}
-        rows = {self._find(index)[2]: index for index in failed}
-        # Without rows that are skipped, a row's place among those kept is that among those that were run.
-        has_all = self._scorer.on_error == "null"
-        found = [
-            SkippedRow(
-                row, "", failed[index], next(iter(kept.slice(row if has_all else index, 1).to_pylist()), {})
+    def add(self, rows: pa.Table) -> None:
+        """Add the rows of a table, whose numbers are gathered except of those that cannot be run."""
+        fields, results = self._scorer.program.fields, self._scorer.program.results
+        faults = find_faults(fields, rows)
+        if faults and self._scorer.on_error == "raise":
+            fault = faults[min(faults)]
+            raise FormatError(
+                f"{self._place(self.count + fault.row)}: {fault.column!r}: {fault.reason}{_GOES_ON}"
             )
-            for row, index in rows.items()
-        ]
-        if self._scorer.on_error == "null" and (not_run or rows):
-            missing, empty = np.zeros(self.rows, np.bool_), np.zeros(self.rows, np.bool_)
-            missing[list(not_run)] = True
-            empty[[*not_run, *rows]] = True
-            where = np.cumsum(~missing) - 1
-            outputs = [array.take(pa.array(where, mask=empty)) for array in outputs]
-        elif failed:
-            good = np.ones(len(outputs[0]), np.bool_)
-            good[list(failed)] = False
-            outputs = [array.filter(pa.array(good)) for array in outputs]
-            kept = kept.filter(pa.array(good)) if self._scorer.keep else kept
-        self.skipped = sorted([*self.skipped, *found], key=lambda item: item.row)
-        count = len(outputs[0])
-        columns = [kept.column(name) for name in self._scorer.keep]
-        assert all(len(column) == count for column in columns)
-        return pa.table([*columns, *outputs], schema=self._schema)
+        is_run = np.ones(len(rows), np.bool_)
+        is_run[list(faults)] = False
+        clean = rows.filter(pa.array(is_run)) if faults else rows
+        counts, numbers = {True: 0, False: len(clean)}, 0
+        for field in fields:
+            counts[field.is_sequence] = self.fields[field.name].add(clean.column(field.column))
+            numbers += counts[field.is_sequence] * field.width * numpy_dtype(field.dtype).itemsize
+        self._kept.append(rows.select(list(self._scorer.keep)))
+        self._is_run.append(is_run)
+        for row, fault in faults.items():
+            self._skipped[self.count + row] = replace(fault, row=self.count + row)
+        self.count += len(rows)
+        self.bytes += max(bytes_of(rows), bytes_of(self._kept[-1]) + numbers)
+        self.bytes += sum(2 * 8 * counts[result.is_sequence] * result.width for result in results)
+
+    def skip(self, index: int, reason: str) -> str:
+        """Leave out one of the rows that were run, as the model fails on it; what messages call it."""
+        row = int(np.flatnonzero(np.concatenate(self._is_run))[index])
+        self._skipped[row] = SkippedRow(row, "", reason)
+        return self._place(row)
+
+    def _place(self, row: int) -> str:
+        return f"{self._words}{self._first + row}"
+
+    def results(self, outputs: Sequence[pa.Array]) -> tuple[pa.Table, tuple[SkippedRow, ...]]:
+        """The rows, with the outputs of those that were run; and those that were skipped."""
+        kept, is_run = pa.concat_tables(self._kept), np.concatenate(self._is_run)
+        skipped, keep = self._skipped, self._scorer.keep
+        listed: tuple[SkippedRow, ...] = ()
+        if skipped:
+            is_empty = np.zeros(len(is_run), np.bool_)
+            is_empty[list(skipped)] = True
+            values = kept.filter(pa.array(is_empty)).to_pylist() if keep else [{}] * len(skipped)
+            listed = tuple(
+                replace(skipped[row], kept=own) for row, own in zip(sorted(skipped), values, strict=True)
+            )
+            places = np.cumsum(is_run) - 1  # of rows among the outputs
+            if self._scorer.on_error == "skip":
+                kept = kept.filter(pa.array(~is_empty)) if keep else kept
+                places, is_empty = places[~is_empty], is_empty[~is_empty]
+            outputs = [array.take(pa.array(places, mask=is_empty)) for array in outputs]
+        return pa.table([*kept.columns, *outputs], schema=self._schema), listed
 
 
 def find_faults(fields: Sequence[Field], rows: pa.Table) -> dict[int, SkippedRow]:
@@ -438,9 +410,7 @@ def find_faults(fields: Sequence[Field], rows: pa.Table) -> dict[int, SkippedRow
     if len(sequences) > 1:
         good = np.setdiff1d(np.arange(len(rows)), list(found))
         clean = rows.take(pa.array(good)) if found else rows
-        lengths = [
-            Gathered(field, Buffers()).add(clean.column(field.column), keeps=True) for field in sequences
-        ]
+        lengths = [step_counts(field, clean.column(field.column)) for field in sequences]
         for field, own in zip(sequences[1:], lengths[1:], strict=True):
             for index in np.flatnonzero(own != lengths[0]):
                 steps = count(own[index], "step")
