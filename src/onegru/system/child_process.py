@@ -256,7 +256,8 @@ def _limit(limits: Limits) -> None:
 # Answers
 
 
-_TEXT = re.compile(r"<U[0-9]{1,7}")
+# The types of arrays: text, or names that NumPy cannot read as a structure.
+_TYPE = re.compile(r"<U[0-9]{1,7}|[a-z][a-z0-9_]*")
 
 
 def write_answer(head: Mapping[str, Any], arrays: Sequence[Array] = (), name: str = "answer") -> None:
@@ -323,32 +324,15 @@ def _parsed(file: BinaryIO) -> tuple[dict[str, Any], list[Array]]:
     return head, arrays
 
 
-def _type_and_shape(item: object) -> tuple[np.dtype[Any], list[int]]:
-    if not isinstance(item, list) or len(item) != 2:
-        raise ValueError("an array without a type and shape")
-    name, shape = item
-    if (
-        not isinstance(shape, list)
-        or len(shape) > 32
-        or any(type(size) is not int or size < 0 for size in shape)
-    ):
-        raise ValueError("an array whose shape is not valid")
-    dtype = np.dtype(name) if isinstance(name, str) and _TEXT.fullmatch(name) else _numeric(name)
-    return dtype, shape
-
-
-def _numeric(name: object) -> np.dtype[Any]:
-    try:
-        dtype = numpy_dtype(name) if isinstance(name, str) else None
-    except TypeError:
-        dtype = None
-    if (
-        dtype is None
-        or dtype.hasobject
-        or dtype.names
-        or dtype.subdtype
-        or dtype.itemsize < 1
-        or dtype.name != name
-    ):
-        raise ValueError("an array of no known type")
-    return dtype
+def _type_and_shape(item: Any) -> tuple[np.dtype[Any], list[int]]:
+    match item:
+        case [str(name), [*shape]] if (
+            _TYPE.fullmatch(name)
+            and len(shape) <= 32
+            and all(type(size) is int and size >= 0 for size in shape)
+        ):
+            with suppress(TypeError):
+                dtype = numpy_dtype(name)
+                if dtype.itemsize and not dtype.hasobject:
+                    return dtype, shape
+    raise ValueError("an array without a valid type and shape")
