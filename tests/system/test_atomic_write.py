@@ -31,14 +31,7 @@ def names(folder: Path) -> set[str]:
 
 
 @posix
-@pytest.mark.parametrize("links", [True, False])
-def test_killed_at_each_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
-    if not links:
-
-        def refuse(*_: object) -> None:
-            raise OSError(errno.EPERM, "no links here")
-
-        monkeypatch.setattr(os, "link", refuse)
+def test_killed_at_each_call(tmp_path: Path) -> None:
     folder = tmp_path / "f"
     old, new = {"a": b"old a", "b": b"old b"}, {"a": b"new a" * 9999, "b": b"new b", "c": b"new c"}
     seen = []
@@ -61,19 +54,20 @@ def test_killed_at_each_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, li
         assert all(name.startswith((".a.", ".b.", ".c.")) and name.endswith(".tmp") for name in others)
         seen.append(sum(found.get(name) == new[name] for name in new))
         start() if seen[-1] < 3 or others else None
-    assert set(seen) == {0, 1, 2, 3} and seen == sorted(seen) and seen.count(0) > 9
+    assert set(seen) == {0, 1, 2, 3} and seen == sorted(seen)
+    assert seen.count(0) == 9  # before each open, fsync, fchmod of a file that was there, and first rename
 
 
 @posix
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_failure_of_any_call_changes_nothing(
+def test_a_failure_up_to_the_first_rename_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """Each call that can fail fails once: nothing new is there, nothing else is left, the place is named."""
     places = [tmp_path / name for name in "abc"[:count]]
     places[0].write_bytes(b"old")
     for call in ("open", "fsync", "fchmod", "replace"):
-        for n in range(1, 2 * count + 1):
+        for n in range(1, 2 if call == "replace" else 2 * count + 1):
             calls = 0
             original = getattr(os, call)
 

@@ -267,6 +267,8 @@ def test_answers_that_are_right(tmp_path: Path) -> None:
         ({}, b""),
         ({"arrays": [["object", [1]]]}, bytes(8)),
         ({"arrays": [["float32,float32", [1]]]}, bytes(8)),
+        ({"arrays": [["float32,(", [1]]]}, bytes(8)),
+        ({"arrays": [["str", [1]]]}, bytes(8)),
         ({"arrays": [["float32", [1 << 62, 1 << 62]]]}, bytes(8)),
         ({"arrays": [["float32", [-1]]]}, bytes(8)),
         ({"arrays": [["float32", [True]]]}, bytes(4)),

@@ -169,7 +169,7 @@ def ir_files(case: Case) -> tuple[bytes, bytes]:
         flow.set_shape(name, shape)
         ir.add_output(name, case.dtype, shape)
     document = IrDocument(ir.root, ir.write())
-    return document.shifted(0), document.weights.tobytes()
+    return document.xml(), document.weights.tobytes()
 
 
 def _word(case: Case, value: object) -> str:

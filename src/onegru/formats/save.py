@@ -39,8 +39,8 @@ def save_layers(
 ) -> None:
     """Write a layer or a stack to a file.
 
-    If the process is killed, or the machine stops, what was there or the new layer is found, whole: of an IR
-    as well, in OpenVINO too. Two that write the same IR at the same time must take turns.
+    If the process is killed, or the machine stops, each file is the old one or the new one, and complete. Of
+    an IR, the `.bin` is replaced first, and then the `.xml`.
 
     - `.onnx`: GRU nodes. Inputs `X`, `initial_h` and, if asked for, `sequence_lens` (int32); outputs `Y` and
       `Y_h`. A stack has `initial_h_0`, `Y_h_0` and so on, and the `Y` of its last layer.
@@ -84,7 +84,8 @@ def save_layers(
     Raises:
         SpecError: an argument is invalid, or the file's kind cannot express a layer.
         MissingExtraError: a package that the file's kind needs is not installed.
-        OSError: the file cannot be written. What was there is as it was.
+        OSError: the file cannot be written. What was there is as it was, unless the `.xml` of an IR cannot be
+            replaced after its `.bin`.
     """
     # Imported here, because `import onegru` does not need them.
     from onegru.formats.writing import Interface

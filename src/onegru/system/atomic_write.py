@@ -15,48 +15,34 @@ from typing import IO
 
 
 def write_files(files: Sequence[tuple[Path, Callable[[IO[bytes]], object] | Path]]) -> None:
-    """Write all files under temporary names, then rename them.
+    """Write all files under temporary names, then rename them in order; a path is linked instead of written.
 
-    A killed process, or a machine that stops, leaves each target as it was or with all of its new content;
-    targets are replaced in order, and one may come several times. A symbolic link stays, and the file that it
+    After an error before the first rename, nothing has changed. A killed process, or a machine that stops,
+    leaves each target as it was or with all of its new content. A symbolic link stays, and the file that it
     leads to is replaced. A file keeps the permissions of the one that it replaces; a new one gets those of
     the umask. What a killed process leaves behind is called `.NAME.….tmp`. On Windows a file that is open or
     read-only cannot be replaced, and permissions are the folder's.
     """
-    written: list[tuple[Path, Path, Path]] = []  # the caller's path, the temporary file, the target
-    asides: list[tuple[Path, Path | None]] = []
+    renames: list[tuple[Path, Path, Path]] = []  # the caller's path, the temporary file, the target
     try:
         for path, write in files:
             with naming(path):
-                place, before = _place(path)
-                written.append((path, _beside(place), place))
+                target, before = _target(path)
+                renames.append((path, _temporary_path(target), target))
                 if isinstance(write, Path):
-                    _link(write, written[-1][1])
+                    _link(write, renames[-1][1])
                 else:
-                    _write(written[-1][1], write, before)
-        for index, (path, temporary, place) in enumerate(written):
+                    _write(renames[-1][1], write, before)
+        for path, temporary, target in renames:
             with naming(path):
-                if index < len(written) - 1:  # if replacing the last one fails, it is as it was
-                    aside = _beside(place)
-                    asides.append((place, aside if _link(place, aside) else None))
-                temporary.replace(place)
-            _sync_folder(place.parent)
-    except BaseException:
-        # An interrupt may come after the last one was replaced: then all of them are.
-        for place, before_it in reversed(asides) if written and written[-1][1].exists() else ():
-            with suppress(OSError):
-                if before_it is None:
-                    place.unlink(missing_ok=True)
-                else:
-                    before_it.replace(place)
-        raise
+                temporary.replace(target)
     finally:
-        for name in (*(name for _, name, _ in written), *(name for _, name in asides if name is not None)):
+        for _, temporary, _ in renames:
             with suppress(OSError):
-                name.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
 
 
-def _place(path: Path) -> tuple[Path, os.stat_result | None]:
+def _target(path: Path) -> tuple[Path, os.stat_result | None]:
     """Where a file goes once links are followed, and the status of the file there."""
     try:
         status = path.stat()
@@ -71,10 +57,10 @@ def _place(path: Path) -> tuple[Path, os.stat_result | None]:
     return Path(os.path.realpath(path)), status
 
 
-def _beside(place: Path) -> Path:
+def _temporary_path(target: Path) -> Path:
     """An unused name in the same folder, short enough for every file system."""
-    name = os.fsencode(place.name)[:200].decode(errors="ignore")
-    return place.with_name(f".{name}.{secrets.token_hex(8)}.tmp")
+    name = os.fsencode(target.name)[:200].decode(errors="ignore")
+    return target.with_name(f".{name}.{secrets.token_hex(8)}.tmp")
 
 
 def _write(name: Path, write: Callable[[IO[bytes]], object], before: os.stat_result | None) -> None:
@@ -89,26 +75,13 @@ def _write(name: Path, write: Callable[[IO[bytes]], object], before: os.stat_res
         os.fsync(handle)
 
 
-def _link(place: Path, name: Path) -> bool:
-    """Link a file to a second name; False if there is no file."""
+def _link(source: Path, name: Path) -> None:
+    """Link a file to a second name, or copy it if the file system has no links."""
     try:
-        os.link(place, name)
-    except FileNotFoundError:
-        return False
-    except OSError:  # a file system without links
-        with place.open("rb") as content:
-            _write(name, lambda file: shutil.copyfileobj(content, file), place.stat())
-    return True
-
-
-def _sync_folder(folder: Path) -> None:
-    """Write a folder's entries through to the disk, where the file system can."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        os.link(source, name)
+    except OSError:
+        with source.open("rb") as content:
+            _write(name, lambda file: shutil.copyfileobj(content, file), source.stat())
 
 
 @contextmanager

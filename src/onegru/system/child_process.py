@@ -1,19 +1,16 @@
 """Child processes for work that can crash, hang or exhaust memory on a malicious file.
 
 **What it imports.** The parent's packages and nothing from the current folder, whose files are untrusted.
-The interpreter ignores Python's environment variables (`-E`) and adds no folder to its path (`-P`). It then
-gets the parent's `sys.path` without entries that are empty, relative, or the current folder. If onegru
-itself lies in the current folder, that folder comes last, so that nothing there shadows another module. (The
-parent's own imports are not under its control: `python -P -m onegru` or the script `onegru` is clean too.)
+If onegru itself lies in the current folder, that folder comes last, so that nothing there shadows another
+module.
 
 **What it may use.** As much as its `Limits` say. It works in a separate folder, where it also leaves its
 answer; it has no input, prints nothing, and leaves no core dump. When it is killed, so is all it started.
-Systems have some of this only: macOS lets a program not limit its address space; Windows limits only wall
-time, counted by the parent, and kills only the child, not what it started.
+macOS lets a program not limit its address space; Windows limits only wall time, counted by the parent, and
+kills only the child.
 
 **What it answers.** A JSON head and plain arrays in a file, as a process that may have been subverted is not
-trusted with more; `read_answer` checks each field. The parent opens each file once, and reads it only if it
-is a regular file with one name. No read waits for anything, and each has a size that is known before.
+trusted with more. No read waits for anything, and each has a size that is known before.
 """
 
 from __future__ import annotations
@@ -34,7 +31,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -92,8 +88,8 @@ class Ended:
     words: str = ""  # the last line that it wrote to stderr
 
 
-# The seconds between two calls of `watch`.
-_TURN = 0.05
+# The seconds between two looks at a child.
+_TURN = 0.02
 # The seconds that the system may take to end a killed child. A debugger that the child started can keep it.
 _END_SECONDS = 10.0
 # Bytes at the end of stderr that are searched for the last line.
@@ -141,7 +137,7 @@ def run_child(
             stderr=log,
             start_new_session=True,
         )
-        code = _awaited(process.pid, partial(_code_of, process), limits.seconds, watch)
+        code = _awaited(process.pid, process.poll, limits.seconds, watch)
         words = _last_line(log)
     return Ended(code, words)
 
@@ -160,12 +156,7 @@ def run_forked(
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of the missing threads
         process.start()
     assert process.pid is not None
-
-    def code(seconds: float) -> int | None:
-        process.join(seconds)
-        return process.exitcode
-
-    return Ended(_awaited(process.pid, code, limits.seconds, watch))
+    return Ended(_awaited(process.pid, lambda: process.exitcode, limits.seconds, watch))
 
 
 def _forked(work: Callable[[], object], folder: Path, limits: Limits) -> None:
@@ -176,30 +167,25 @@ def _forked(work: Callable[[], object], folder: Path, limits: Limits) -> None:
 
 
 def _awaited(
-    number: int, code: Callable[[float], int | None], seconds: float, watch: Callable[[], object] | None
+    number: int, code: Callable[[], int | None], seconds: float, watch: Callable[[], object] | None
 ) -> int | None:
     """The exit code of a child; None if it takes too long. All that it started ends with it."""
     found, end = None, time.monotonic() + seconds
     try:
-        while found is None and (left := end - time.monotonic()) > 0:
-            found = code(left if watch is None else min(left, _TURN))
-            if found is None and watch is not None:
+        while (found := code()) is None and time.monotonic() < end:
+            if watch is not None:
                 watch()
+            time.sleep(_TURN)
     finally:
         with suppress(OSError):  # nothing is left; no other group can have this number while a member lives
             if sys.platform != "win32":
                 os.killpg(number, signal.SIGKILL)
             elif found is None:
                 os.kill(number, signal.SIGTERM)
-        if found is None:
-            code(_END_SECONDS)
+        end = time.monotonic() + _END_SECONDS
+        while code() is None and time.monotonic() < end:
+            time.sleep(_TURN)
     return None if found == _ALARM else found
-
-
-def _code_of(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    with suppress(subprocess.TimeoutExpired):
-        return process.wait(seconds)
-    return None
 
 
 def _last_line(log: BinaryIO) -> str:
@@ -256,7 +242,8 @@ def _limit(limits: Limits) -> None:
 # Answers
 
 
-_TEXT = re.compile(r"<U[0-9]{1,7}")
+# The types of arrays: text, or names that NumPy cannot read as a structure.
+_TYPE = re.compile(r"<U[0-9]{1,7}|[a-z][a-z0-9_]*")
 
 
 def write_answer(head: Mapping[str, Any], arrays: Sequence[Array] = (), name: str = "answer") -> None:
@@ -323,32 +310,15 @@ def _parsed(file: BinaryIO) -> tuple[dict[str, Any], list[Array]]:
     return head, arrays
 
 
-def _type_and_shape(item: object) -> tuple[np.dtype[Any], list[int]]:
-    if not isinstance(item, list) or len(item) != 2:
-        raise ValueError("an array without a type and shape")
-    name, shape = item
-    if (
-        not isinstance(shape, list)
-        or len(shape) > 32
-        or any(type(size) is not int or size < 0 for size in shape)
-    ):
-        raise ValueError("an array whose shape is not valid")
-    dtype = np.dtype(name) if isinstance(name, str) and _TEXT.fullmatch(name) else _numeric(name)
-    return dtype, shape
-
-
-def _numeric(name: object) -> np.dtype[Any]:
-    try:
-        dtype = numpy_dtype(name) if isinstance(name, str) else None
-    except TypeError:
-        dtype = None
-    if (
-        dtype is None
-        or dtype.hasobject
-        or dtype.names
-        or dtype.subdtype
-        or dtype.itemsize < 1
-        or dtype.name != name
-    ):
-        raise ValueError("an array of no known type")
-    return dtype
+def _type_and_shape(item: Any) -> tuple[np.dtype[Any], list[int]]:
+    match item:
+        case [str(name), [*shape]] if (
+            _TYPE.fullmatch(name)
+            and len(shape) <= 32
+            and all(type(size) is int and size >= 0 for size in shape)
+        ):
+            with suppress(TypeError):
+                dtype = numpy_dtype(name)
+                if dtype.itemsize and not dtype.hasobject:
+                    return dtype, shape
+    raise ValueError("an array without a valid type and shape")

@@ -42,7 +42,7 @@ def fused(path: Path) -> tuple[Path, Decomposed[IrDocument]]:
     """Fuse an IR into another file."""
     found = fuse_ir(path)
     target = path.with_name("fused.xml")
-    target.write_bytes(found.model.shifted(0))
+    target.write_bytes(found.model.xml())
     target.with_suffix(".bin").write_bytes(found.model.weights.tobytes())
     return target, found
 
@@ -264,7 +264,7 @@ def test_relu_fits_and_other_activations_do_not(tmp_path: Path) -> None:
         "activations: HardSigmoid(0.25, 0.5); GRUSequence-5 has only Relu, Sigmoid, Tanh"
     }
     assert search.model.weights.tobytes() == path.with_suffix(".bin").read_bytes()
-    assert b"TensorIterator" in search.model.shifted(0)
+    assert b"TensorIterator" in search.model.xml()
 
 
 @pytest.mark.parametrize("form", FORMS)
