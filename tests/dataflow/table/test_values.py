@@ -67,7 +67,7 @@ CASES: list[Case] = [
     case("PRelu", X, np.full(4, 0.3)),
     case("Elu", X, alpha=0.5),
     case("ThresholdedRelu", X, alpha=0.25),
-    *(case(f"Reduce{kind}", X, ints(1, -1)) for kind in ("Mean", "Sum", "Max", "Min")),
+    *(case(f"Reduce{kind}", X, ints(1, -1)) for kind in ("Mean", "Sum", "Max", "Min", "L2")),
     case("ReduceMean", X, ints(0), keepdims=0),
     case("Transpose", X, perm=[1, 0, 2]),
     case("Reshape", X, ints(0, -1)),

@@ -227,7 +227,8 @@ _AXIS = "axis epsilon stash_type"
 register(
     *(Reduction("ReduceMean", np.mean), ReduceSum("ReduceSum", np.sum)),
     *(Reduction("ReduceMax", np.max), Reduction("ReduceMin", np.min)),
-    *(Reduction(f"Reduce{name}") for name in ("Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")),
+    Reduction("ReduceL2", lambda x, **axes: np.sqrt(np.sum(x * x, **axes))),
+    *(Reduction(f"Reduce{name}") for name in ("Prod", "L1", "LogSum", "LogSumExp", "SumSquare")),
     *(GlobalPool("GlobalAveragePool"), GlobalPool("GlobalMaxPool"), GlobalPool("GlobalLpPool", "p")),
     *(ArgReduction(kind, "axis keepdims select_last_index") for kind in ("ArgMax", "ArgMin")),
     Norm("InstanceNormalization", "epsilon", max_inputs=3, first=1),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.names import fresh_name
 from onegru.dataflow.operator import Op, Shape, Size
 from onegru.dataflow.port_loops import LOOP, LoopPorts, SliceSpec
+from onegru.formats.graph import Dimension
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
 from onegru.formats.openvino.kinds import translate
@@ -126,13 +127,7 @@ class IrReader:
                     graph.flow.set_shape(name, shape)
 
     def _shape(self, flow: Flow, name: str, layer: Layer, port: IrPort) -> Shape | None:
-        if layer.type == "Const":
-            return self.parser.items(layer, "shape", self.parser.integer)
-        dims: Sequence[int | str | None] | None
-        if layer.type == "Parameter":
-            dims = self.parser.shape(layer, "shape")
-        else:  # ports of unknown rank and of scalars have no sizes
-            dims = [int(dim) if re.fullmatch("[0-9]{1,12}", dim) else None for dim in port.dims] or None
+        dims = stated_dims(self.parser, layer, port)
         if dims is None:
             return None
         sizes: list[Size] = []
@@ -215,6 +210,14 @@ class IrReader:
                 owner.set_shape(name, shape)
             if self._owners[chosen] is not self._owners[size]:
                 self._owners[chosen] += self._owners[size]
+
+
+def stated_dims(parser: AttributeParser, layer: Layer, port: IrPort) -> tuple[Dimension, ...] | None:
+    """Return the sizes that the file states for an output; None if even the rank is unknown."""
+    if layer.type in ("Parameter", "Const"):
+        return parser.shape(layer, "shape")
+    # Ports of unknown rank and of scalars have no sizes.
+    return tuple(int(dim) if re.fullmatch("[0-9]{1,12}", dim) else None for dim in port.dims) or None
 
 
 def _loop_ports(parser: AttributeParser, layer: Layer, net: Net) -> LoopPorts | None:

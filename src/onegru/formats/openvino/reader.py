@@ -11,7 +11,7 @@ import functools
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from onegru.core.errors import BROKEN, FormatError, SpecError
@@ -30,11 +30,11 @@ from onegru.formats.graph import (
 from onegru.formats.opened import Opened
 from onegru.formats.openvino.constants import Constants, Weights
 from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser
-from onegru.formats.openvino.flow import IrGraph, IrReader
+from onegru.formats.openvino.flow import IrGraph, IrReader, stated_dims
 from onegru.formats.openvino.states import STATEFUL, ir_of
 from onegru.formats.openvino.steps import PlacedLayer, Walker
 from onegru.formats.openvino.whole import OpenvinoRuntimeModel, all_constants, marked
-from onegru.formats.openvino.xml import PORTS, Layer, Net, inner_layers, note_of, parse_net, parse_xml
+from onegru.formats.openvino.xml import PORTS, IrPort, Layer, Net, inner_layers, note_of, parse_net, parse_xml
 from onegru.formats.sizes import with_sizes
 from onegru.formats.states import find_states
 from onegru.formats.stream_note import named_sizes, named_states, read_note
@@ -75,14 +75,6 @@ def root_of(graph: Graph) -> ET.Element:
     return parse_xml(outline.text, Path(graph.path))
 
 
-@dataclass(frozen=True, slots=True)
-class ValueType:
-    """The type of a value by NumPy's name (empty if unknown), and its shape, with None for open sizes."""
-
-    words: str = ""
-    shape: tuple[int | None, ...] | None = None
-
-
 class _Reader:
     """Reads one IR. A value has the name of its layer and port: "layer:port"."""
 
@@ -93,7 +85,7 @@ class _Reader:
         self.nested: list[tuple[Layer, GruStep]] = []
         self.parser = AttributeParser(path)
         self.constants = Constants(self.parser, weights)
-        self.types: dict[str, ValueType] = {}
+        self.types: dict[str, str] = {}  # element types by NumPy's names, or "unknown"
         self.grus: dict[str, GruStep] = {}
         self._same: dict[str, str] = {}  # values that are equal to others, with those
         self._firsts: dict[tuple[object, ...], str] = {}
@@ -178,13 +170,14 @@ class _Reader:
 
     def _stated(self, value: str) -> tuple[int | None, ...] | None:
         """Return the shape of a value according to the file."""
+        dims = stated_dims(self.parser, *self._origin(value))
+        return None if dims is None else tuple(size if isinstance(size, int) else None for size in dims)
+
+    def _origin(self, value: str) -> tuple[Layer, IrPort]:
+        """Return the layer and port that give a value."""
         layer_id, _, port_id = value.rpartition(":")
         layer = self.net.layers[layer_id]
-        if layer.type in ("Parameter", "Const"):
-            return self.types[value].shape
-        dims = next(port.dims for port in layer.outputs if port.id == port_id)
-        # Ports of unknown rank and of scalars have no sizes.
-        return tuple(int(dim) if re.fullmatch("[0-9]{1,12}", dim) else None for dim in dims) or None
+        return layer, next(port for port in layer.outputs if port.id == port_id)
 
     def _distinct(self, side: str, infos: list[TensorInfo]) -> list[TensorInfo]:
         """Return inputs or outputs with unique names: for each the first name that is not yet used."""
@@ -255,8 +248,7 @@ class _Reader:
         value = self._given(layer)
         dtype = self.parser.element_type(layer, "element_type")
         shape = self.parser.shape(layer, "shape")
-        fixed = None if shape is None else tuple(size if isinstance(size, int) else None for size in shape)
-        self.types[value] = ValueType(dtype, fixed)
+        self.types[value] = dtype
         names = layer.outputs[0].names or (layer.name,)
         # The names are sorted and include those of removed operators; the layer's name is the input's own.
         own = layer.name if layer.name in names else names[0]
@@ -265,11 +257,10 @@ class _Reader:
 
     def _result(self, layer: Layer) -> TensorInfo:
         value = self.taken(layer)
-        layer_id, port_id = self.net.source(layer, layer.inputs[0], self.path)
-        port = next(port for port in self.net.layers[layer_id].outputs if port.id == port_id)
+        _, port = self._origin(":".join(self.net.source(layer, layer.inputs[0], self.path)))
         names = (*port.names, layer.name)
         shape = tuple(self.parser.dimension(layer, "dim", dim) for dim in port.dims) if port.dims else None
-        return TensorInfo(names[0], self.types[value].words, shape, aliases=names[1:], value=value)
+        return TensorInfo(names[0], self.types[value], shape, aliases=names[1:], value=value)
 
     def _place(self, layer: Layer) -> PlacedLayer | None:
         """Return the layer with its values; None if an earlier layer computes the same."""
@@ -278,19 +269,15 @@ class _Reader:
         key: tuple[object, ...] | None = None
         if layer.type == "Const":
             key = self.constants.check(layer)
-            sizes = self.parser.items(layer, "shape", self.parser.integer)
-            self.types[gives[0]] = ValueType(_numpy_name(layer.data["element_type"]), sizes)
+            self.types[gives[0]] = ELEMENT_TYPES.get(layer.data["element_type"], "unknown")
         elif layer.type == "Convert":
             words = self.parser.data(layer, "destination_type")
             key = (*takes, words)
-            self.types[gives[0]] = ValueType(_numpy_name(words))
+            self.types[gives[0]] = ELEMENT_TYPES.get(words, "unknown")
         elif layer.type in OPERATORS:
             self.grus[layer.id] = self._gru(layer, takes, gives)
         elif layer.type != "Parameter":
-            self.types.update(
-                (value, ValueType(self.parser.precision(port)))
-                for value, port in zip(gives, layer.outputs, strict=True)
-            )
+            self.types.update(zip(gives, map(self.parser.precision, layer.outputs), strict=True))
         if key is not None and (first := self._firsts.setdefault((layer.type, *key), gives[0])) != gives[0]:
             self._same[gives[0]] = first
             return None
@@ -307,7 +294,7 @@ class _Reader:
         step = self._gru_step(layer, takes, gives)
         if len(step.operator.outputs) < len(gives):  # a cell
             self._same[gives[1]] = gives[0]  # both are Ho
-        self.types.update(dict.fromkeys(gives, ValueType(self.types[step.inputs["X"]].words)))
+        self.types.update(dict.fromkeys(gives, self.types[step.inputs["X"]]))
         return step
 
     def _gru_step(
@@ -336,7 +323,3 @@ def _without_lengths(gru: GruStep) -> GruStep:
     if lengths is None or not gru.full_length:
         return gru
     return replace(gru, inputs={name: value for name, value in gru.inputs.items() if name != lengths.name})
-
-
-def _numpy_name(words: str) -> str:
-    return ELEMENT_TYPES.get(words, "unknown")
