@@ -26,13 +26,16 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Float64Values(Values):
-    """Values of a graph in float64; `constants` may be shared by runs of the same graph."""
+    """Values of a graph in float64.
+
+    Runs of the same graph can share `constants`: the constants found so far, and None for other values.
+    """
 
     def __init__(
         self,
         flow: Flow,
         given: Mapping[str, Array],
-        constants: dict[str, Array],
+        constants: dict[str, Array | None],
         outer: Float64Values | None = None,
         rounding: Callable[[Array], Array] | None = None,
     ) -> None:
@@ -43,9 +46,10 @@ class Float64Values(Values):
 
     def constant(self, name: str) -> Array | None:
         """Return a constant in float64; None for anything else."""
-        if name not in self.constants and (array := self.flow.constant(name)) is not None:
-            self.constants[name] = as_float64(array)
-        return self.constants.get(name)
+        if name not in self.constants:
+            array = self.flow.constant(name)
+            self.constants[name] = None if array is None else as_float64(array)
+        return self.constants[name]
 
     def results(self, op: Op, inputs: Sequence[Array | None]) -> Sequence[Array]:
         """Return what an operator gives in float64."""

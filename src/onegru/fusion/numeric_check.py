@@ -78,7 +78,9 @@ class _Comparison:
         inputs = {name for op in new for name in op.inputs if name}
         taken = inputs - outputs - constants.keys()
         # In float64, for all runs.
-        self.constants = {name: as_float64(constants[name]) for name in inputs & constants.keys()}
+        self.constants: dict[str, Array | None] = {
+            name: as_float64(constants[name]) for name in inputs & constants.keys()
+        }
         self.derived = sorted(name for name in taken if _is_derived(flow, name, taken - {name}))
         self.old, self.leaves = _leading(flow, [*self.wanted, *self.derived], taken.difference(self.derived))
 

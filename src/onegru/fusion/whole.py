@@ -310,7 +310,7 @@ class _Whole:
         state = {item.before: values[item.initial] for item in carried}
         kept: dict[str, list[Array]] = {entry.name: [] for entry in loop.collected if entry.name}
         ops = self._needed_ops()
-        constants: dict[str, Array] = {}
+        constants: dict[str, Array | None] = {}
         for iteration in range(count):
             inner = Float64Values(loop.body, state, constants, values)
             for name, source in loop.slices.items():

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from onegru.core.errors import FormatError, OneGRUError
 from onegru.system.bounded import check_regular
 
-# The largest beginning of a file with a header: NumPy accepts headers up to 10,000 bytes, and 12 come before.
-_LONGEST_START = 10_012
+# NumPy refuses longer headers as well, but only after reading them.
+_MAX_HEADER = 10_000
 
 
 class Header(NamedTuple):
@@ -63,19 +63,24 @@ def read_npy(path: Path, judge: Callable[[Header], object]) -> NDArray[Any]:
 
 def _header(file: IO[bytes], size: int) -> Header:
     """The header at the beginning of a file of `size` bytes."""
-    start = io.BytesIO(file.read(_LONGEST_START))
-    version = np.lib.format.read_magic(start)
+    begin = file.read(12)
+    version = np.lib.format.read_magic(io.BytesIO(begin))
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"format version {version}; must be 1.0 or 2.0")
+    start = 10 if version == (1, 0) else 12
+    length = int.from_bytes(begin[8:start], "little")
+    if length > _MAX_HEADER:
+        raise ValueError(f"a header of {length} bytes; must be at most {_MAX_HEADER}")
+    header = io.BytesIO(begin[8:] + file.read(start + length - len(begin)))
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     with np.errstate(all="ignore"):
-        shape, _, dtype = read(start)
+        shape, _, dtype = read(header)
     if dtype.hasobject:
         raise ValueError("it holds Python objects; must hold numbers or text")
     if any(size < 0 for size in shape):
         raise ValueError(f"shape {list(shape)}; must not be negative")
     found = Header(dtype, shape)
-    wanted = start.tell() + found.bytes
+    wanted = start + length + found.bytes
     if size != wanted:
         raise ValueError(f"{size} bytes; must be {wanted} for {dtype} {list(shape)}")
     return found
