@@ -32,12 +32,11 @@ _MOVING = movers(
     without=("Identity", "Flatten"),
 )
 _ANSWERS = ("first", "passing", "dtype", "shape", "sizes", "array")  # that are kept until something changes
+_MOST_FOLDED = 2**27  # elements of all constants that are computed ahead
 
 
 class Flow:
     """A graph."""
-
-    most_folded = 2**27  # elements of all constants that are computed ahead
 
     def __init__(
         self,
@@ -219,7 +218,7 @@ class Flow:
         self._arrays.update(dict.fromkeys(op.outputs))
         for name, result in zip(op.outputs, results, strict=False):
             self._folded += result.size
-            self._arrays[name] = None if self._folded > self.most_folded else result
+            self._arrays[name] = None if self._folded > _MOST_FOLDED else result
 
     def _from_sizes(self, name: str) -> Array | None:
         sizes = self.sizes(name)
@@ -368,9 +367,8 @@ class LazyFlow(Flow):
         constants: Mapping[str, Callable[[], Array]],
         shapes: Mapping[str, Shape],
         dtypes: Mapping[str, str],
-        outer: Flow | None = None,
     ) -> None:
-        super().__init__((), inputs, (), constants, shapes, dtypes, outer)
+        super().__init__((), inputs, (), constants, shapes, dtypes)
         self.producers = _Read(producers)
 
 

@@ -101,7 +101,7 @@ class _Rewriter:
             self.notes.append("quantized weights were dequantized")
         if takes_weights:
             held = sum(len(tensor.raw_data) for tensor in all_tensors(self.model))
-            self.retired = fold_weights(source, self.model, max(size, held))
+            self.retired = fold_weights(source, self.model, self.old, max(size, held))
             if self.retired:
                 self.notes.append("weights that nodes compute from constants are now constants")
         self.types = value_types(infer_shapes(self.model).graph)

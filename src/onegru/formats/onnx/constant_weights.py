@@ -2,97 +2,186 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onegru.core.dtypes import Array
-from onegru.dataflow.flow import LazyFlow
-from onegru.dataflow.table import operator_of
-from onegru.formats.onnx.flow import lazy_flow_of
+from onegru.formats.onnx.dequantized import dequantized
 from onegru.formats.onnx.node import is_plain_constant
-from onegru.formats.onnx.order import needed_nodes
+from onegru.formats.onnx.order import needed_nodes, node_inputs
 from onegru.formats.onnx.validate import (
     Source,
+    attribute_graphs,
     drop_named,
     external_tensors,
     is_onnx,
     is_ours,
     replace_nodes,
+    to_array,
 )
 from onegru.formats.onnx.values import Values, all_values
-from onegru.formats.onnx.whole.bounds import check_bounds
+from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
 
 _WEIGHTS = slice(1, 4)  # W, R and B among the inputs of either operator
 _LEAST_IR = 4  # the first version in which initializers can be separate from inputs
 
+# Their results differ between runs, so they are never run ahead of time. The same can apply to Dropout.
+_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"}
+_RANDOM |= {"Multinomial", "Bernoulli"}
 
-def nodes_ahead(values: Values, nodes: Sequence[NodeProto], weights: Iterable[str]) -> list[NodeProto]:
-    """The nodes that compute weights only from constants; the nodes are in topological order."""
-    known: set[str] = set()
+
+def nodes_ahead(
+    values: Values, weights: Iterable[str], fits: Callable[[NodeProto], bool]
+) -> tuple[list[NodeProto], list[str]]:
+    """The nodes of a graph that compute weights only from constants."""
+    known: dict[str, bool] = {}  # whether a value depends only on constants
+    started: set[str] = set()
     chosen: list[NodeProto] = []
-    for node in nodes:
-        may = is_onnx(node) and operator_of(node.op_type).computes
-        if may and all(name in known or values.held(name) is not None for name in filter(None, node.input)):
-            known.update(node.output)
+    weights = list(weights)
+    waiting = list(weights)
+    while waiting:
+        name = waiting[-1]
+        node = values.producers.get(name)
+        if name in known or node is None or is_plain_constant(node):
+            known.setdefault(waiting.pop(), values.is_constant(name))
+            continue
+        may = is_onnx(node) and not is_ours(node) and node.op_type not in _RANDOM
+        may = may and fits(node) and not any(attribute_graphs(node))
+        inputs = [taken for taken in node.input if taken] if may else []
+        missing = [taken for taken in inputs if taken not in known]
+        may = may and started.isdisjoint(missing)  # otherwise a cycle, which is possible in a subgraph
+        if may and missing:
+            started.add(name)
+            waiting += missing
+            continue
+        may = may and all(known[taken] for taken in inputs)
+        known.update(dict.fromkeys(node.output, may))
+        if may:
             chosen.append(node)
-    return needed_nodes(chosen, known.intersection(weights))
+    found = [name for name in weights if known[name] and not values.is_constant(name)]
+    return needed_nodes(chosen, found), found
 
 
-def constants_flow(values: Values, most: int, outer: LazyFlow | None = None) -> LazyFlow:
-    """A flow that computes at most so many bytes of 32-bit numbers, and only from constants."""
-    flow = lazy_flow_of(values, outer, has_shapes=False)
-    flow.most_folded = most // 4
-    return flow
+def results(
+    values: Values, opset: int, nodes: Sequence[NodeProto], names: Sequence[str]
+) -> dict[str, Array] | None:
+    """Compute nodes with only constant inputs; None if onnx's own evaluator does not run them.
 
-
-def fold_weights(source: Source, model: ModelProto, size: int) -> set[str]:
-    """Replace the nodes that compute weights of GRU nodes only from constants by what they compute.
-
-    Nodes whose results are no longer used are removed, too. Returns the inputs of the removed nodes.
+    DequantizeLinear is computed here: bitwise identical to ONNX Runtime, and in bounded memory for any block
+    size.
     """
+    done: dict[str, Array] = {}
+    left: list[NodeProto] = []
+    for node in nodes:
+        is_quantized = node.op_type == "DequantizeLinear" and is_onnx(node)
+        array = dequantized(opset, values, node) if is_quantized else None
+        if array is not None:
+            done[node.output[0]] = array
+        elif any(item.name == "block_size" and item.i for item in node.attribute):
+            return None
+        else:
+            left.append(node)
+    taken = sorted({name for node in left for name in node_inputs(node)})
+    held = {name: item for name in taken if (item := values.held(name)) is not None}
+    constants = {id(item): item for item in held.values() if isinstance(item, NodeProto)}
+    outputs = [onnx.ValueInfoProto(name=name) for name in names]
+    graph = onnx.helper.make_graph([*constants.values(), *left], "constants", [], outputs)
+    graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in done.items())
+    graph.initializer.extend(
+        onnx.numpy_helper.from_array(to_array(values.source, item), name)
+        for name, item in held.items()
+        if isinstance(item, TensorProto)
+    )
+    graph.sparse_initializer.extend(
+        tensor
+        for name in taken
+        if name in (at := values.owner(name)).sparse
+        for tensor in at.graph.sparse_initializer
+        if tensor.values.name == name
+    )
+    arrays = _evaluate(graph, opset)
+    return None if arrays is None else dict(zip(names, arrays, strict=True))
+
+
+def _evaluate(graph: GraphProto, opset: int) -> list[Array] | None:
+    """Run a graph in onnx's own evaluator; None if it fails, or if an output is not an array."""
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    try:
+        from onnx.reference import ReferenceEvaluator
+
+        with np.errstate(all="ignore"):
+            results = list(ReferenceEvaluator(model).run(None, {}))
+    except Exception:  # an unsupported operator, or any defect of the nodes
+        return None
+    return results if all(isinstance(result, np.ndarray) for result in results) else None
+
+
+def fold_weights(source: Source, model: ModelProto, opset: int, size: int) -> set[str]:
+    """Replace the nodes that compute weights of GRU nodes only from constants by what they compute."""
     levels = list(all_values(source, model))
-    wanted: dict[Values, set[str]] = {values: set() for values in levels}
-    for values in levels:
-        for node in filter(is_ours, values.graph.node):
-            for name in filter(None, node.input[_WEIGHTS]):
-                at = values.owner(name)
-                if name in at.producers and not at.is_constant(name):
-                    wanted[at].add(name)
-    if not any(wanted.values()):
+    wanted = _wanted(levels)
+    if not any(wanted):
         return set()
     most = check_bounds(source, model, size, external_tensors(model))
-    flows: dict[Values | None, LazyFlow] = {}
-    for values in levels:  # graphs come before their subgraphs
-        flows[values] = constants_flow(values, most, flows.get(values.outer))
     retired: set[str] = set()
-    for values in reversed(levels):
-        retired |= _fold(values, flows[values], sorted(wanted[values]), retired)
+    for index, names in enumerate(wanted):  # graphs come before their subgraphs
+        nodes, _ = nodes_ahead(levels[index], sorted(names), lambda _: True)
+        if nodes:
+            fits = _bound(levels[index], model, nodes, most).fits
+            gone = _fold(levels[index], opset, *nodes_ahead(levels[index], sorted(names), fits))
+            levels = list(all_values(source, model)) if gone else levels
+            retired |= gone
     return retired
 
 
-def _fold(values: Values, flow: LazyFlow, names: Sequence[str], retired: Iterable[str]) -> set[str]:
-    """Put constants instead of nodes; `retired` are inputs of nodes that subgraphs no longer have."""
-    graph, arrays = values.graph, dict[str, Array]()
-    gone: dict[tuple[str, ...], NodeProto] = {}
-    for name in names:
-        node = values.producers[name]
-        used = [item for item in node.output if item in values.consumers or item in values.outputs]
-        found = {item: array for item in used if (array := flow.constant(item)) is not None}
-        if len(found) == len(used):
-            arrays |= found
-            gone[tuple(node.output)] = node
-    waiting = [*retired, *(name for node in gone.values() for name in node.input)]
-    while waiting:
-        producer = values.producers.get(waiting.pop())
-        if producer is None or is_plain_constant(producer) or tuple(producer.output) in gone:
-            continue
-        users = [user for name in producer.output for user in values.consumers.get(name, ())]
-        if values.outputs.isdisjoint(producer.output) and all(tuple(user.output) in gone for user in users):
-            gone[tuple(producer.output)] = producer
-            waiting += producer.input
+def _wanted(levels: Sequence[Values]) -> list[set[str]]:
+    """Return for each graph the computed values that weights depend on, here or in its subgraphs."""
+    places = {id(values): index for index, values in enumerate(levels)}
+    wanted: list[set[str]] = [set() for _ in levels]
+    for index, values in reversed(list(enumerate(levels))):
+        for node in filter(is_ours, values.graph.node):
+            for name in filter(None, node.input[_WEIGHTS]):
+                wanted[places[id(values.owner(name))]].add(name)
+        wanted[index] = {
+            name for name in wanted[index] if name in values.producers and not values.is_constant(name)
+        }
+        seen: set[str] = set()
+        waiting = list(wanted[index])
+        while waiting:
+            name = waiting.pop()
+            if name not in seen and name in values.producers:
+                waiting += filter(None, values.producers[name].input)
+            elif name not in seen:
+                wanted[places[id(values.owner(name))]].add(name)
+            seen.add(name)
+    return wanted
+
+
+def _bound(values: Values, model: ModelProto, nodes: Sequence[NodeProto], most: int) -> Ahead:
+    """Return the bounds for computing nodes with only constant inputs."""
+    taken = {name for node in nodes for name in node.input if name and values.is_constant(name)}
+    held = [values.held(name) for name in sorted(taken)]
+    plain = [item for item in held if isinstance(item, NodeProto)]
+    return Ahead(
+        model, [*plain, *nodes], most, taken, [item for item in held if isinstance(item, TensorProto)]
+    )
+
+
+def _fold(values: Values, opset: int, nodes: Sequence[NodeProto], names: Sequence[str]) -> set[str]:
+    """Put constants instead of nodes that give these values; returns what the nodes that are gone took.
+
+    Nodes whose results are no longer used are removed, too.
+    """
+    graph = values.graph
+    gone = {_key(values.producers[name]) for name in names}
+    used = values.consumers.keys() | values.outputs
+    given = [name for node in nodes if _key(node) in gone for name in node.output if name in used]
+    arrays = results(values, opset, nodes, given) if given else None
+    if arrays is None:
+        return set()
     early: list[NodeProto] = []
     for name, array in arrays.items():
         tensor = onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
@@ -100,7 +189,16 @@ def _fold(values: Values, flow: LazyFlow, names: Sequence[str], retired: Iterabl
             graph.initializer.append(tensor)
         else:
             early.append(onnx.helper.make_node("Constant", [], [name], value=tensor))
-    if gone:
-        drop_named(graph.value_info, {name for key in gone for name in key})
-        replace_nodes(graph, [*early, *(node for node in graph.node if tuple(node.output) not in gone)])
-    return {name for node in gone.values() for name in node.input}
+    for node in reversed(nodes):
+        users = [other for name in node.output for other in values.consumers.get(name, ())]
+        if values.outputs.isdisjoint(node.output) and all(_key(other) in gone for other in users):
+            gone.add(_key(node))
+    left = [node for node in graph.node if _key(node) not in gone]
+    drop_named(graph.value_info, {name for key in gone for name in key})
+    replace_nodes(graph, [*early, *left])
+    return {name for node in nodes if _key(node) in gone for name in node.input}
+
+
+def _key(node: NodeProto) -> tuple[str, ...]:
+    """Return a unique key of a node in its graph."""
+    return tuple(node.output)

@@ -54,14 +54,13 @@ def flow_of(
     return flow
 
 
-def lazy_flow_of(values: Values, outer: Flow | None = None, *, has_shapes: bool = True) -> LazyFlow:
-    """Convert a graph to a lazy flow that only knows constants and the shapes that the graph states."""
+def lazy_flow_of(values: Values) -> LazyFlow:
+    """Convert a graph to a lazy flow that only knows shapes and constants."""
     graph, plain = values.graph, [node for node in values.graph.node if is_plain_constant(node)]
     constants = _constants_of(values, [name for node in plain for name in node.output])
     read = functools.partial(_op_of, values.source, types={}, ir_version=values.ir_version)
     producers: dict[str, Callable[[], Op]] = {}
-    shapes, dtypes = _stated(graph) if has_shapes else ({}, {})
-    flow = LazyFlow([value.name for value in graph.input], producers, constants, shapes, dtypes, outer)
+    flow = LazyFlow([value.name for value in graph.input], producers, constants, *_stated(graph))
     for name, node in values.producers.items():
         if name not in constants:
             producers[name] = functools.partial(read, node, flow=flow)

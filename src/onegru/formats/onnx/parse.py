@@ -30,7 +30,7 @@ from onegru.formats.graph import (
     TensorInfo,
     initial_states,
 )
-from onegru.formats.onnx.constant_weights import constants_flow, fold_weights, nodes_ahead
+from onegru.formats.onnx.constant_weights import fold_weights, nodes_ahead, results
 from onegru.formats.onnx.dequantized import fold_dequantized
 from onegru.formats.onnx.flow import lazy_flow_of
 from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
@@ -52,7 +52,7 @@ from onegru.formats.onnx.validate import (
 )
 from onegru.formats.onnx.values import Values
 from onegru.formats.onnx.views import ViewStep, view_of
-from onegru.formats.onnx.whole.bounds import check_bounds, most_ahead
+from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
 from onegru.formats.onnx.whole.model import OnnxRuntimeModel, runnable
 from onegru.formats.onnx.whole.optimizers import harmful_optimizers, takes_exact_int8
 from onegru.formats.opened import Opened
@@ -107,14 +107,15 @@ class _Reader:
         if fold_dequantized(source, model, self.opset):
             self.nodes = sort_nodes(source, self.graph)
             self.is_changed = True
-        if folds and fold_weights(source, model, len(data)):
+        if folds and fold_weights(source, model, self.opset, len(data)):
             self.nodes = sort_nodes(source, self.graph)
         self.values = Values(source, self.graph, model.ir_version)
         self.tensors, self.sparse = self.values.tensors, self.values.sparse
         self.defaults, self.producers = self.values.defaults, self.values.producers
         has_none = len(data) < _SEARCHED and b"location" not in data  # slow for large models
         external = [] if has_none else external_tensors(model)
-        self.most = check_bounds(source, model, len(data), external)
+        most = check_bounds(source, model, len(data), external)
+        self.ahead = Ahead(model, self.nodes, most, set(self.tensors) - self.defaults | self.sparse)
         grus = {id(node): self._gru_node(node) for node in self.nodes if is_ours(node)}
         self.grus = with_sizes(grus, self.values.shape, lambda: lazy_flow_of(self.values))
         self.nested, self.inner = find_nested(self.nodes, self._gru_node, self.values)
@@ -238,7 +239,6 @@ class _Reader:
         shared = outputs & ({value.name for value in self.graph.input} | self.tensors.keys())
         others = [n for n in self.nodes if not is_ours(n) and not is_plain_constant(n)] or self.nodes
         where = describe(others[0]) if others else "the model"
-        constants = self.tensors.keys() - self.defaults | self.sparse
         data = runnable(
             self.source, self.model, self.nodes, None if self.is_changed else self.data, self.opset
         )
@@ -252,7 +252,7 @@ class _Reader:
             names=tuple(names),
             disabled=harmful_optimizers(self.model),
             exact_int8=takes_exact_int8(self.model),
-            most_ahead=most_ahead(self.model, self.nodes, self.most, constants),
+            most_ahead=self.ahead.most,
             defaults=frozenset(self.defaults),
             lstm=next((describe(node) for node in nodes if node.op_type == "LSTM" and is_onnx(node)), ""),
         )
@@ -288,9 +288,9 @@ class _Reader:
     # Constants
 
     def _ahead_of_runs(self) -> list[NodeProto]:
-        """Return the nodes that compute weights only from constants."""
+        """Return the nodes that compute weights only from constants, unless the results are too large."""
         weights = [gru.inputs[n] for gru in self.grus.values() for n in _WEIGHTS if n in gru.inputs]
-        return nodes_ahead(self.values, self.nodes, weights)
+        return nodes_ahead(self.values, weights, self.ahead.fits)[0]
 
     def _folded(self, ahead: Sequence[NodeProto]) -> dict[str, Array] | None:
         """The constants that GRU nodes and outputs use, and the defaults of inputs."""
@@ -301,12 +301,9 @@ class _Reader:
             constant = self.tensors.get(name) or self.producers.get(name)
             if isinstance(constant, TensorProto) or (constant is not None and is_plain_constant(constant)):
                 found[name] = self.values.array(constant)
-        flow = constants_flow(self.values, self.most)
-        for name in sorted({name for node in ahead for name in node.output} & wanted):
-            if (array := flow.constant(name)) is None:
-                return None
-            found[name] = array
-        return found
+        names = sorted({name for node in ahead for name in node.output} & wanted)
+        computed = results(self.values, self.opset, ahead, names) if names else {}
+        return None if computed is None else found | computed
 
     # As steps
 

@@ -51,26 +51,57 @@ def check_bounds(source: Source, model: ModelProto, size: int, external: Sequenc
     return most
 
 
-def most_ahead(model: ModelProto, nodes: Sequence[NodeProto], most: int, constants: Container[str]) -> int:
-    """The largest size in bytes of a value that is computed ahead of runs; `most` limits their sum.
+class Ahead:
+    """The part of a model that depends only on constants, with the sizes of its values.
 
-    The nodes are in topological order; `constants` are the initializers that callers cannot replace.
+    Args:
+        model: the model.
+        nodes: the nodes of its graph in topological order.
+        most: the limit of bytes that can be computed ahead of runs.
+        constants: the names of initializers that callers cannot replace.
+        tensors: the initializers. Default: None (those of the model's graph).
+
+    Attributes:
+        most: the largest size in bytes of a value that is computed ahead of runs.
     """
-    chosen: list[NodeProto] = []
-    plain: list[NodeProto] = []
-    known: set[str] = set()
-    inner = 0  # nodes in subgraphs and functions, whose dependencies are not followed
-    count_inner = _counter(model.functions)
-    for node in nodes:
-        inner += count_inner(node)
-        if all(name in known or name in constants for name in node.input if name):
-            known.update(node.output)
-            (plain if node.op_type == "Constant" else chosen).append(node)
-    found = _inferred(model, plain, chosen) if chosen else {}
-    sizes = [found.get(name) for node in chosen for name in node.output if name]
-    if inner or None in sizes or sum(size or 0 for size in sizes) > most:
-        most //= max(1, len(sizes) + inner)
-    return most
+
+    def __init__(
+        self,
+        model: ModelProto,
+        nodes: Sequence[NodeProto],
+        most: int,
+        constants: Container[str],
+        tensors: Iterable[TensorProto] | None = None,
+    ) -> None:
+        chosen: list[NodeProto] = []
+        plain: list[NodeProto] = []
+        known: set[str] = set()
+        inner = 0  # nodes in subgraphs and functions, whose dependencies are not followed
+        count_inner = _counter(model.functions)
+        for node in nodes:
+            inner += count_inner(node)
+            names = [name for name in node.input if name]
+            if all(name in known or name in constants for name in names):
+                known.update(node.output)
+                (plain if node.op_type == "Constant" else chosen).append(node)
+        self.most = most
+        self._constants = constants
+        tensors = model.graph.initializer if tensors is None else tensors
+        self._sizes = _inferred(model, tensors, plain, chosen) if chosen else {}
+        sizes = [self._sizes.get(name) for node in chosen for name in node.output if name]
+        if inner or None in sizes or sum(size or 0 for size in sizes) > self.most:
+            self.most //= max(1, len(sizes) + inner)
+
+    def fits(self, node: NodeProto) -> bool:
+        """Whether the results of a node that depends only on constants are small enough.
+
+        Nodes with blocks of computed scales are not: onnx's evaluator repeats each scale as often as the file
+        states, regardless of the shape.
+        """
+        has_blocks = any(attribute.name == "block_size" and attribute.i for attribute in node.attribute)
+        if has_blocks and not all(name in self._constants for name in node.input if name):
+            return False
+        return all(self._sizes.get(name, math.inf) <= self.most for name in node.output if name)
 
 
 def _counter(functions: Iterable[FunctionProto]) -> Callable[[NodeProto], int]:
@@ -90,11 +121,16 @@ def _counter(functions: Iterable[FunctionProto]) -> Callable[[NodeProto], int]:
     return count
 
 
-def _inferred(model: ModelProto, plain: Sequence[NodeProto], chosen: Sequence[NodeProto]) -> dict[str, int]:
+def _inferred(
+    model: ModelProto,
+    tensors: Iterable[TensorProto],
+    plain: Sequence[NodeProto],
+    chosen: Sequence[NodeProto],
+) -> dict[str, int]:
     """The bytes of each output of some nodes, as onnx infers them without computing anything."""
     graph = GraphProto(name="constants")
     used = {name for node in chosen for name in node.input}
-    held = {tensor.name: tensor for tensor in model.graph.initializer if tensor.name in used}
+    held = {tensor.name: tensor for tensor in tensors if tensor.name in used}
     for node in plain:
         tensors = [attribute.t for attribute in node.attribute if attribute.HasField("t")]
         if tensors and used.intersection(node.output):
