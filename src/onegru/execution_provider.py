@@ -21,8 +21,7 @@ Options, given as `("OnegruExecutionProvider", {"threads": "1"})`:
         are those of the session: it never uses more than it has.
     engine: "auto", "native", or "reference" for the float64 reference.
     weight_storage: "float16" or "bfloat16" to store the weights of float32 nodes in half the memory; "int8"
-    to
-        keep them in a quarter and to multiply in integers, as `onegru.GRU` describes.
+        to store them in a quarter and to multiply in integers, as `onegru.GRU` describes.
     activation_storage: "int16" (the default) or "int8", with weights in int8.
     flush_subnormals: "1" to have states that are almost 0 count as 0, as `onegru.GRU` describes.
 

@@ -31,8 +31,7 @@ def stream_command(
     """Make a model stream: its states become inputs and outputs, so that it runs in chunks.
 
     onegru compares the chunks of TARGET with whole sequences in SOURCE, and writes TARGET only if they agree
-    up
-    to rounding. `onegru.load(TARGET).stream()` carries the states.
+    up to rounding. `onegru.load(TARGET).stream()` carries the states.
 
     Example: onegru stream model.onnx streaming.onnx
 

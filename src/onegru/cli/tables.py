@@ -28,7 +28,7 @@ from onegru.runtimes.openvino import OpenvinoOperator
 
 _BUSY = 0.9  # the share of a CPU below which times say more of other processes
 _NOISELESS = 100.0  # an SNR above this value, in dB, is only rounding
-_MANY = 10**6  # of a difference in ULP: tiny numbers are so many apart
+_MANY = 10**6  # a larger difference in ULP is shown as "many"; it occurs between tiny numbers
 _MOST_LEFT_OUT = 20  # names of tensors
 
 

@@ -45,8 +45,7 @@ def verify_command(
     same inputs. If one differs, onegru names the first wrong GRU node, and the mistake that explains it.
 
     The exit code is 1 if something differs, else 0. A runtime that rejects the model, crashes or times out
-    does
-    not change the exit code.
+    does not change the exit code.
 
     Example: onegru verify model.onnx --dim batch=2 --against checkpoint.pt
     """

@@ -212,7 +212,7 @@ def _choices(operator: Operator) -> Iterator[Choices]:
 
 
 def _covering(operator: Operator) -> Iterator[Choices]:
-    """Rows in which every two levels of two factors occur that may go together."""
+    """Rows that contain each allowed pair of levels of two factors."""
     stored = json.loads(COVERING.read_text(encoding="utf-8"))[str(operator)]
     for row in stored["rows"]:
         pairs = zip(stored["levels"].items(), row, strict=True)

@@ -52,10 +52,8 @@ def _numbers(
     sizes: Mapping[str, int],
     scale: float,
 ) -> Array:
-    """The numbers of one floating-point input, in float64.
-
-    Rows of R are so small that rounding errors of the state shrink from step to step.
-    """
+    """The numbers of one floating-point input, in float64."""
+    # Rows of R are so small that rounding errors of the state shrink from step to step.
     if port.role in WEIGHTS:
         width = {"W": sizes["I"] / 2, "R": sizes["H"] / 1.5, "B": 2.0}[port.role]
         return random.uniform(-1, 1, shape) * scale / max(1.0, width)

@@ -217,10 +217,10 @@ def difference(a: object, b: object) -> Comparison:
 
 
 def largest_allowed(expected: Array, tolerance: float, is_given: bool = False) -> float:
-    """The largest absolute difference from a result: the tolerance times its largest number, at least 1.
+    """Return the largest absolute difference to allow: the tolerance times the largest number, at least 1.
 
-    Where that is as large as all of the result, zeros would be as good: there, unless the tolerance is given,
-    it is the largest number times its square root, which rounding alone hardly reaches, and a fault exceeds.
+    If zeros would pass too, because all numbers are small, and no tolerance is given, the largest number
+    times its square root is allowed. Rounding stays below that, and a fault exceeds it.
     """
     numbers = np.abs(expected.astype(np.float64))
     size = float(np.max(numbers, initial=0.0, where=np.isfinite(numbers)))
@@ -328,7 +328,7 @@ def compare_scaled(
 
 
 def merged(items: Sequence[Comparison]) -> Comparison:
-    """The worst of several comparisons, with the counts of all."""
+    """Combine comparisons into the worst one, with the sum of their counts."""
     moved = [item.input_dependent for item in items]
     return replace(
         max(items, key=lambda item: (not item.agrees, item.max_abs)),

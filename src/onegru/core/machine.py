@@ -48,10 +48,8 @@ def foreign_threads_run(root: Path = Path("/")) -> bool:
 
 
 def _quotas(root: Path) -> Iterator[int]:
-    """The CPUs that each control group allows, rounded up: the process's own group and all above it.
-
-    In a container the path may be the host's, of which only the root is visible.
-    """
+    """Return the CPUs that each control group above this process allows, rounded up."""
+    # In a container the path can be the host's, and then only its root is visible.
     for line in _read(root / "proc/self/cgroup").splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         names = [name for name in path.split("/") if name]

@@ -54,7 +54,7 @@ class Builder:
         return name
 
     def small(self, what: str, array: Array) -> str:
-        """A constant of a few numbers, whose name says which."""
+        """Add a small constant, named by its numbers."""
         return self.constant(what, array)
 
     def ints(self, *values: int) -> str:

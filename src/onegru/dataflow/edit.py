@@ -58,7 +58,7 @@ class Edit:
         self._staged: dict[int, Staged] = {}
         self._before: dict[int, list[Op]] = {}
         self._last: list[Op] = []
-        self.producers: dict[str, Op] = {}  # new operators, by what they give
+        self.producers: dict[str, Op] = {}  # new operators, by their outputs
         self._ints: dict[tuple[int, ...], str] = {}
 
     # Values

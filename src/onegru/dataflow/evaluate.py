@@ -39,5 +39,5 @@ class Values(dict[str, Array]):
         self.update((name, array) for name, array in zip(op.outputs, results, strict=False) if name)
 
     def results(self, op: Op, inputs: Sequence[Array | None]) -> Sequence[Array]:
-        """Return what an operator gives, in the element types of its inputs."""
+        """Return an operator's outputs, in the element types of its inputs."""
         return evaluate(op.kind, op.attributes, inputs, len(op.outputs))

@@ -49,7 +49,7 @@ class Op:
         return self.inputs[place] if place < len(self.inputs) else ""
 
     def output(self, place: int) -> str:
-        """The value that it gives at a place; "" for none."""
+        """The output at a position; "" if it is omitted."""
         return self.outputs[place] if place < len(self.outputs) else ""
 
     def taken(self) -> Iterator[str]:

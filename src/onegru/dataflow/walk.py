@@ -31,7 +31,7 @@ def moved_to(flow: Flow, name: str, kinds: Collection[str]) -> Iterator[str]:
 
 
 def moved_from(flow: Flow, name: str, kinds: Collection[str]) -> Iterator[str]:
-    """Yield a value, and the values from whose first inputs operators of these kinds move it, in sequence."""
+    """Yield a value, then its sources through the first inputs of operators of these kinds."""
 
     def source(value: str) -> Iterable[str]:
         op = flow.producers.get(value)

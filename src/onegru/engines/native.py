@@ -149,10 +149,8 @@ def _honour_environment() -> None:
 
 
 def _set(threads: int) -> None:
-    """Set the number of threads; 0 for the default.
-
-    OMP_NUM_THREADS may be a list, a number for each level; others refuse what is wrong in it.
-    """
+    """Set the number of threads; 0 for the default."""
+    # OMP_NUM_THREADS can be a list with a number for each level, so other libraries report its errors.
     global _asked
     _asked = threads
     first = re.match(r"\s*0*([1-9][0-9]*)\s*(,|$)", os.environ.get("OMP_NUM_THREADS", ""))

@@ -49,10 +49,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A layer of the configuration, with the names and places of the enclosing models and the layer.
-
-    `config` is empty unless the layer is a GRU.
-    """
+    """A layer, its enclosing models, and its configuration, which is empty unless it is a GRU."""
 
     path: tuple[str, ...]
     places: tuple[_Place, ...]

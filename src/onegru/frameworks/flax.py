@@ -148,11 +148,8 @@ def _choose(argument: str, cells: Mapping[str, object], prefix: str | None, opti
 def _search(
     source: Mapping[Any, Any], path: str, depth: int, seen: dict[int, object]
 ) -> Iterator[tuple[str, Framework, Mapping[str, Any]]]:
-    """Find each cell in the parameters, with its path.
-
-    `seen` references the searched mappings: nnx.State creates a new one for each access, and the next one
-    could otherwise get the same id.
-    """
+    """Find each cell in the parameters, with its path."""
+    # `seen` references the searched mappings: nnx.State creates new ones, which could get the same id.
     for framework in (FLAX_LINEN, FLAX_NNX):
         parts = {form.name.partition(".")[0] for form in framework.forms[True]}
         if parts <= set(source) and (framework is FLAX_LINEN or _is_merged_gru(source)):

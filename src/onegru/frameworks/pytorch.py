@@ -157,8 +157,7 @@ def from_torch(
         in which its states are batch first as well, [B, D, H], while `nn.GRU` leaves them [D, B, H]. dropout
         does not matter, as it is only for training. A dynamically quantized module becomes a float32 layer of
         its weights as they are stored, q·scale or rounded to float16; an int8 module also quantizes x and h
-        in
-        each step, which the layer does not.
+        in each step, which the layer does not.
 
     Raises:
         SpecError: no GRU is found; there are several and `prefix` names none of them (the message lists
@@ -261,10 +260,8 @@ def _is_dynamic(kind: type) -> bool:
 
 
 def _unpacked(module: Any) -> dict[str, Any]:
-    """Return the float32 tensors of a dynamically quantized module by the names of a float module.
-
-    Packed biases are effective regardless of the module's bias attribute.
-    """
+    """Return a dynamically quantized module's float32 tensors by the names of a float module."""
+    # Packed biases are effective regardless of the module's bias attribute.
     packed = {**module.get_weight(), **module.get_bias()}
     return {
         name: tensor.dequantize() if tensor.is_quantized else tensor

@@ -52,7 +52,7 @@ class Float64Values(Values):
         return self.constants[name]
 
     def results(self, op: Op, inputs: Sequence[Array | None]) -> Sequence[Array]:
-        """Return what an operator gives in float64."""
+        """Return an operator's outputs in float64."""
         if op.kind in NODES or op.kind in CELLS:
             found = _node(op, inputs)
         elif op.kind == "Cast" and op.attributes.get("dtype") in _FLOATS and inputs[0] is not None:

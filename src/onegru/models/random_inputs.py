@@ -61,7 +61,7 @@ class Drawn(NamedTuple):
     """Inputs of a model, mostly random ones, and its outputs."""
 
     inputs: dict[str, Any]  # an array for each input that has no default
-    outputs: Mapping[str, Any]  # what the model gives for them
+    outputs: Mapping[str, Any]  # the model's outputs for these inputs
     error: OneGRUError | None = None  # why it does not run on them; None if it does
     # the number of values of each output that change with other random inputs; None if it was not counted
     moved: Mapping[str, int] | None = None
@@ -167,10 +167,8 @@ def _shapes_missing(
     known: Mapping[str, int],
     argument: str,
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-    """Return the shapes of the random inputs, and the sizes that come from `plan`.
-
-    States of a streaming file have their initial sizes.
-    """
+    """Return the shapes of the random inputs, and the sizes that come from `plan`."""
+    # States of a streaming file have their initial sizes.
     graph = model.graph
     letters = {(name, axis): "T" for name, (axis, _) in graph.least_steps.items()} | input_letters(model)
     first = {

@@ -105,10 +105,8 @@ class _Expansion:
         return self.draft.op("Cast", [name], f"{what}_{self.dtype}", dtype=self.dtype)
 
     def _masks(self, shape: str) -> tuple[list[str], str | None]:
-        """Return masks of the valid steps, and a mask [B, 1] of rows with at least one step.
-
-        The masks are one value [T, B, 1] for a Scan, or a value [B, 1] per step; empty without lengths.
-        """
+        """Return masks of the valid steps, and a mask [B, 1] of rows with at least one step."""
+        # A Scan gets one mask [T, B, 1], steps get a mask [B, 1] each; without lengths there are none.
         if "sequence_lens" not in self.form.inputs:
             return [], None
         draft, scope = self.draft, self.scope

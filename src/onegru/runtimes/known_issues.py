@@ -176,10 +176,8 @@ def _has_lengths(facts: Facts) -> bool:
 
 
 def _has_lengths_for_one_primitive(facts: Facts) -> bool:
-    """Whether lengths may reach OpenVINO's fused kernel, which ignores them; the rest runs as a loop.
-
-    It fuses no clip, no other activations, and not the default ones if a file gives them twice.
-    """
+    """Whether lengths can reach OpenVINO's fused kernel, which ignores them; the rest runs as a loop."""
+    # It does not fuse clip, other activations, or the default ones if a file states them twice.
     default = _activations(facts) == _DEFAULT or not facts.attributes.get("activations")
     may_be_fused = default and not _is_clipped(facts) and facts.constant_weights is not False
     return _has_lengths(facts) and may_be_fused and facts.fixed_shape is not True

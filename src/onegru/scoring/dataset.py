@@ -283,7 +283,7 @@ def _parts(
 
 
 def _together(path: str, groups: Sequence[_Group], part_bytes: int) -> Iterator[tuple[int, ...]]:
-    """Which row groups are read together, as they fit into a part; a large one alone."""
+    """Group row groups so that each group fits into a part; a larger row group is one group."""
     chosen: list[int] = []
     size = 0
     for index, group in enumerate(groups):

@@ -28,7 +28,7 @@ _ERRORS = "_errors"
 _LONGEST_VALUE = 200  # of a kept column in there, in characters
 _KEY = b"onegru"  # of the counts in a part's metadata
 _PART = re.compile(r"part-[0-9]{6,}\.parquet")
-# What is being written.
+# The part that is being written.
 _LEFTOVER = re.compile(r"\.(part-|_onegru|_SUCCESS).*\.[0-9a-f]{16}\.tmp")
 
 

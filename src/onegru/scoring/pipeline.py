@@ -48,7 +48,7 @@ class Job:
                 )
 
     def _score(self, windows: Iterable[Window], run_all: BatchMap) -> Iterator[_Result]:
-        """What windows give; each is begun before the one before it is finished, so that no thread waits."""
+        """Yield the results of windows; each begins before the previous one ends, so that no thread waits."""
         before: Callable[[], _Result] | None = None
         for finish in (self._begin(window, run_all) for window in windows):
             if before is not None:
@@ -70,7 +70,7 @@ class Job:
 
 
 class _Result(NamedTuple):
-    """What a window gives."""
+    """The results of a window."""
 
     part: Part
     rows: int  # that were read

@@ -348,7 +348,7 @@ class Rows:
         self.bytes = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Add the rows of a table, whose numbers are gathered except of those that cannot be run."""
+        """Add the rows of a table, and gather the numbers of those that can be run."""
         fields, results = self._scorer.program.fields, self._scorer.program.results
         faults = find_faults(fields, rows)
         if faults and self._scorer.on_error == "raise":
@@ -372,7 +372,7 @@ class Rows:
         self.bytes += sum(2 * 8 * counts[result.is_sequence] * result.width for result in results)
 
     def skip(self, index: int, reason: str) -> str:
-        """Leave out one of the rows that were run, as the model fails on it; what messages call it."""
+        """Drop a row on which the model fails; return its name for messages."""
         row = int(np.flatnonzero(np.concatenate(self._is_run))[index])
         self._skipped[row] = SkippedRow(row, "", reason)
         return self._place(row)

@@ -127,7 +127,7 @@ def _named_states(graph: Graph, timeline: Timeline | None) -> dict[str, str]:
 
 
 def _keeps_one_step(finder: LossFinder, loss: Finding) -> bool:
-    """Whether a finding says nothing of a model whose run takes exactly one step."""
+    """Whether a finding does not apply to a model that always runs one step."""
     # There is no other step in such a run to be left out, reversed or counted, and what reads earlier ones
     # reads them in states. Left is what begins from scratch in each run: recurrences, sums from the first
     # step, and steps that are padded or constant.

@@ -89,8 +89,8 @@ def _fix_steps(
     sizes: Mapping[str, object],
     error: SpecError,
 ) -> int:
-    """Fix the number of steps of a model whose inputs leave it open, and which has it written down within."""
-    # Only a caller knows it, as the model may as well work in blocks of so many steps.
+    """Fix the number of steps, if the inputs leave it open and the graph states it."""
+    # Only a caller knows it, because the model can also work in blocks of this many steps.
     try:
         time, axes = find_time(analysis, asked), analysis.axes
     except SpecError:

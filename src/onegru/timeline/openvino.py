@@ -22,7 +22,7 @@ OPSET = 13  # of the operators that layers are read as
 
 
 class _Ir(EditedIr):
-    """An IR whose open sizes have names."""
+    """An IR whose dynamic sizes have names."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)

@@ -68,7 +68,7 @@ def pair_by_name(
 def _may_take(
     taken: tuple[Dimension, ...], given: tuple[Dimension, ...] | None, known: Collection[Dimension]
 ) -> bool:
-    """Whether an input may take an output, by their shapes: each size is the same, or not told."""
+    """Whether an output can feed an input: each size is equal, or unknown."""
     # Exporters make up names for sizes of outputs that they do not know; no input has these.
     return given is None or (
         len(given) == len(taken)

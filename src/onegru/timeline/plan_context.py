@@ -17,7 +17,7 @@ ONE_BY_ONE = f"cuts out one step of a fixed number, as others do: {_AT_ONCE}"
 
 
 class PlanContext:
-    """What is known along time so far, and the changes of the operator at hand."""
+    """The known facts along time, and the changes of the current operator."""
 
     def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool, catches_up: bool) -> None:
         self.analysis = analysis
@@ -26,15 +26,15 @@ class PlanContext:
         self.delay = delay  # whether outputs may come later
         self.catches_up = catches_up  # whether a step that comes later may come at once again
         self.extents: dict[str, TimeExtent] = {}
-        self.counts: dict[Size, int] = {}  # how many steps more than the input sizes of time are, by name
+        self.counts: dict[Size, int] = {}  # by name, steps beyond the input's time axis
         self.steps = 0  # of every run; 0 if that is open
         self.streamed = {name for name in analysis.inputs if name not in analysis.states and self.timed(name)}
         self.newest: set[str] = set()  # streamed values without an axis for steps
-        self.made: set[str] = set()  # values for each step that are computed from constants alone
+        self.made: set[str] = set()  # values for each step that are computed only from constants
         self.places: set[str] = set()  # of these, those that tell a step from others by its number
         self.firsts: dict[str, int] = {}  # values that are the first steps of a run, and how many
         self.counting: set[str] = set()  # values that depend on how many steps a run has
-        # The recurrences whose states are states already, by id.
+        # By id, the recurrences whose states are already inputs and outputs.
         self.carried = {id(op) for op in analysis.recurrent if analysis.is_carried(op)}
         self.changes = StreamingPlan()  # of the operator at hand
         # What forbids to stream it, and whether that is about steps at either end of a run.

@@ -127,7 +127,7 @@ class SizesPlanner(PlannerPart):
         return set(counted) <= set(timed[op.inputs[0]])
 
     def plan_reshape(self, op: Op, axes: list[int], extent: TimeExtent) -> None:
-        """Note a Reshape whose sizes have another number of steps than it takes: one that is written down."""
+        """Record a Reshape to a fixed number of steps that differs from its input's."""
         # Sizes that are known as numbers are written down again, as they may depend on the number of steps.
         if op.kind != "Reshape":
             return

@@ -266,7 +266,7 @@ class Planner(PlannerPart):
         return axis % len(self.analysis.known[op.outputs[0]] or (0,))
 
     def _wait_for_zeros(self, op: Op, place: int, extent: TimeExtent) -> TimeExtent:
-        """Let as many steps wait as zeros came in front, if so many are not known yet or were cut off."""
+        """Delay by as many steps as there are leading zeros, unless they are known or were cut off."""
         # A convolution has in its cache the zeros that it reads.
         axis = self.context.timed(op.inputs[place])[0]
         moves = self.analysis.moves[id(op)] or ()

@@ -89,10 +89,8 @@ def form_of(
 def _read_options(
     given: Mapping[str, object], num_directions: int
 ) -> tuple[float, tuple[str, ...], tuple[float, ...], tuple[float, ...]]:
-    """clip, activations, activation_alpha and activation_beta, read as attributes of ONNX's GRU.
-
-    Values that no function takes are dropped, so that only this call warns of them.
-    """
+    """Read clip and the activations, with their values, as attributes of ONNX's GRU."""
+    # Values that no function uses are dropped, so that only this call warns of them.
     values = read_attributes(NEWEST, given)
     pairs = read_activations(NEWEST, values, num_directions)
     names = tuple(function.name for pair in pairs for function in pair)

@@ -27,10 +27,8 @@ WEIGHTS = ("W", "R", "Wb", "Rb")
 
 
 def _array(name: str, tensor: Tensor) -> Array:
-    """A tensor's memory as an array, its last axis contiguous, for the time of a call.
-
-    Unlike `Tensor.numpy` it leaves the memory to PyTorch, which may resize it later.
-    """
+    """A tensor's memory as an array, its last axis contiguous, for the time of a call."""
+    # Unlike `Tensor.numpy` it leaves the memory to PyTorch, which can resize it later.
     if not tensor.is_cpu or tensor.dtype not in _DTYPES or tensor.layout is not torch.strided:
         kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device.type}"
         raise SpecError.of(name, f"{kind}; must be float32 or float64 with strides on the CPU")

@@ -16,10 +16,9 @@ from onegru.torch.watching import is_batched_gradient
 
 
 class _Elementary:
-    """The elementary functions of tensors; see `onegru.core.elementary.Elementary`.
+    """The elementary functions of tensors, as `onegru.core.elementary.Elementary`."""
 
-    Where a function bends, the gradient is that from below, or 0, as the kernels have it.
-    """
+    # Where a function has a kink, the gradient is that from below, or 0, as in the kernels.
 
     add = staticmethod(torch.add)
     mul = staticmethod(torch.mul)

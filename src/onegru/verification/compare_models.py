@@ -127,10 +127,8 @@ def _compare_models(
     tolerance: float | None,
     notes: list[str],
 ) -> tuple[tuple[Comparison, ...], list[tuple[Call, Call]], str]:
-    """The outputs of both on the same inputs, and the calls of their GRUs there.
-
-    The third item says it if outputs differ only because the tolerance is less than the effect of rounding.
-    """
+    """Compare the outputs of both models on the same inputs, and the calls of their GRUs there."""
+    # The third item says whether outputs differ only because the tolerance is below rounding.
     if inputs is None:
         return (), [], ""
     taken = _match([info.name for info in model.inputs], [info.name for info in reference.inputs])

@@ -80,8 +80,14 @@ def results(
             node("Constant", [], [name + "_axis"], value_ints=[1]),
             node("Slice", [name + "_long", name + "_from", name + "_to", name + "_axis"], [name]),
         ],
+        lambda name, array: [  # an operator that the operator table does not compute
+            node("Constant", [], [name + "_zeros"], value=tensor("", np.zeros_like(array))),
+            node("Constant", [], [name + "_at"], value=tensor("", np.zeros((1, 1), np.int64))),
+            node("Constant", [], [name + "_rows"], value=tensor("", array)),
+            node("ScatterND", [name + "_zeros", name + "_at", name + "_rows"], [name]),
+        ],
     ],
-    ids=["Constant", "value_floats", "Cast", "Transpose", "chain", "Concat", "Slice"],
+    ids=["Constant", "value_floats", "Cast", "Transpose", "chain", "Concat", "Slice", "ScatterND"],
 )
 def test_weights_computed_from_constants(tmp_path: Path, constant: Any) -> None:
     """Once, when the model is loaded: no step of a run computes them."""

@@ -192,18 +192,18 @@ def bound(shape: Iterable[int]) -> None:
 
 
 class Operator:
-    """A kind of operator, of which nothing is known."""
+    """A kind of operator; this base class knows nothing about it."""
 
     understood: frozenset[str] = frozenset()  # the attributes that `along` has understood
     max_inputs: int = ENDLESS  # how many inputs it has understood
-    parameters: Mapping[str, Parameter] = {}  # what is an attribute in some opsets and an input in others
-    size_inputs: tuple[int, ...] = ()  # the inputs of which only the numbers count, as sizes and indices
-    type_inputs: tuple[int, ...] = ()  # the inputs of which only the element type counts
+    parameters: Mapping[str, Parameter] = {}  # attributes in some opsets that are inputs in others
+    size_inputs: tuple[int, ...] = ()  # inputs that are used only as numbers, such as sizes and indices
+    type_inputs: tuple[int, ...] = ()  # inputs that are used only for their element type
     elements: ClassVar[Elements] = Elements.NEW  # how it arranges the elements of its first input
     casts: ClassVar[bool] = False  # whether it changes their type, which may round them
     pointwise: ClassVar[bool] = False  # whether it works element by element, with broadcasting
     computes: bool = False  # whether it has a `value`
-    keeps_zeros: bool = False  # whether it gives zeros for zeros
+    keeps_zeros: bool = False  # whether zeros as inputs result in zeros
     ones_at: tuple[int, ...] = ()  # the inputs at which ones leave the other as it is
     dtype: str | int | None = None  # see `dtype_of`
     resizes: ClassVar[bool] = False  # whether it may change the size of an axis that stays
@@ -275,7 +275,7 @@ class Operator:
 
 
 class SameShape(Operator):
-    """One whose outputs have the shape of its first input."""
+    """An operator whose outputs have the shape of its first input."""
 
     def shape(self, call: Call, output: int) -> Shape | None:
         return call.shape()

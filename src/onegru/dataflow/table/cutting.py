@@ -178,8 +178,8 @@ class Slice(Turning):
         return [x[tuple(cut)]]
 
     def bounds(self, call: Call, axis: int) -> tuple[int, int | None, int] | None:
-        """The first index that is taken of an axis, where it ends (None: with the axis), and the step."""
-        # Of an axis of known size, none is negative; of another, negative ones count from its end.
+        """Return start, end (None: the axis's end) and step of a slice of an axis."""
+        # If the axis's size is known, none is negative; otherwise negative indices count from the end.
         size = call.shape()[axis]
         if call.has("axes") and call.ints("axes") is None:
             return None

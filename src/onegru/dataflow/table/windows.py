@@ -125,7 +125,7 @@ class GroupConvolution(Window):
 
 
 class Deconvolution(Window):
-    """With stride 1 a convolution with a reversed kernel, which gives all steps that read any of x."""
+    """A transposed convolution: with stride 1, a convolution with a reversed kernel and full padding."""
 
     # Its own padding cuts these off again.
 

@@ -171,10 +171,7 @@ def _bound(values: Values, model: ModelProto, nodes: Sequence[NodeProto], most: 
 
 
 def _fold(values: Values, opset: int, nodes: Sequence[NodeProto], names: Sequence[str]) -> set[str]:
-    """Put constants instead of nodes that give these values; returns what the nodes that are gone took.
-
-    Nodes whose results are no longer used are removed, too.
-    """
+    """Replace nodes by the constants that they compute; return the inputs of all removed nodes."""
     graph = values.graph
     gone = {_key(values.producers[name]) for name in names}
     used = values.consumers.keys() | values.outputs

@@ -86,10 +86,7 @@ def _constants(source: Source, data: bytes, parse: Callable[[], ModelProto]) -> 
 
 
 class _Reader:
-    """Reads one model. `parse` creates a model from `data` that can be changed.
-
-    With `folds`, weights that nodes compute from constants become constants.
-    """
+    """Reads one model; with `folds`, weights that nodes compute from constants become constants."""
 
     def __init__(
         self, source: Source, data: bytes, parse: Callable[[], ModelProto], folds: bool = False

@@ -43,7 +43,7 @@ class IrBin:
         self._length = 0
 
     def hold(self, data: ET.Element, array: Array) -> None:
-        """Note what a new Const layer holds, by its <data>."""
+        """Record the content of a new Const layer by its <data> element."""
         dtype = numpy_dtype(array.dtype.name).newbyteorder("<")
         self._new[id(data)] = np.asarray(array, dtype).reshape(-1).view(np.uint8)
 
@@ -384,10 +384,8 @@ class GraphWriter:
 
 
 def _behind(graph: IrGraph, alive: Collection[str], given: Collection[str]) -> set[str]:
-    """Return layers of removed operators that remaining layers need.
-
-    Rules read axes and part sizes as constants, so no operator uses the values that they are computed from.
-    """
+    """Return layers of removed operators that remaining layers need."""
+    # Rules read axes and part sizes as constants, so no operator uses the values that they come from.
     waiting = [value for key in alive if key in graph.operators for value in graph.inputs[key]]
     found: set[str] = set()
     while waiting:

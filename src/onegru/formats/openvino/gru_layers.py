@@ -49,7 +49,7 @@ class GruLayers(Builder):
         self._sizes: dict[tuple[str, int], str] = {}
 
     def add(self, op: Op) -> None:
-        """Add the operators for a GRU; one whose X has a single step becomes a cell."""
+        """Add the operators for a GRU; a GRU whose X has a single step becomes a cell."""
         X, w, r, b, lengths, initial_h, A = (*op.inputs, *[""] * (7 - len(op.inputs)))
         lowered = lower(AUGRU if A else NEWEST, op.attributes, *map(self._taken, (w, r, b)))
         spec, weights = lowered.spec, lowered.weights
@@ -144,7 +144,7 @@ class GruLayers(Builder):
                 )
 
     def _half(self, name: str, number: int, axis: int | None) -> str:
-        """What a direction takes of an input, whose parts lie along this axis."""
+        """Return a direction's part of an input along this axis."""
         if not name or axis is None:
             return name
         array = self._taken(name)
@@ -290,6 +290,6 @@ def _summed_biases(spec: Spec, B: Array) -> Array:
 
 
 def output_dtype(op: Op, dtype: Callable[[str], str]) -> str:
-    """The element type of an operator's output; `dtype` gives that of an input."""
+    """Return the element type of an operator's output; `dtype` returns that of an input."""
     found = op.attributes.get("dtype") or table.operator_of(op.kind).dtype_of(op)
     return found if isinstance(found, str) else dtype(op.inputs[found or 0])

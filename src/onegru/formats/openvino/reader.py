@@ -174,7 +174,7 @@ class _Reader:
         return None if dims is None else tuple(size if isinstance(size, int) else None for size in dims)
 
     def _origin(self, value: str) -> tuple[Layer, IrPort]:
-        """Return the layer and port that give a value."""
+        """Return the layer and port whose output is a value."""
         layer_id, _, port_id = value.rpartition(":")
         layer = self.net.layers[layer_id]
         return layer, next(port for port in layer.outputs if port.id == port_id)

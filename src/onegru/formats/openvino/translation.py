@@ -29,7 +29,7 @@ class LayerTranslation:
     inputs: tuple[str, ...]  # its input values
     outputs: tuple[str, ...]  # its output values
     flow: Flow  # the graph, as far as it has been read
-    fresh: Callable[[str], str]  # gives a new name
+    fresh: Callable[[str], str]  # returns a new name
     ops: list[Op] = field(default_factory=list)  # the operators that lead to the last one
     constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)  # new constants
 

@@ -74,10 +74,9 @@ def read_subgraphs(data: bytes) -> tuple[Subgraph, ...]:
 
 
 class _OperatorCode(tflite.OperatorCode):  # type: ignore[misc]
-    """An operator's code, which has two fields; some writers set only the newer one.
+    """An operator's code, which has two fields; some writers set only the newer one."""
 
-    The package's `BuiltinCode` returns the older field for all codes below 127.
-    """
+    # The package's `BuiltinCode` returns the older field for all codes below 127.
 
     def newer(self) -> int:
         """Return the newer field; 0 if it is missing."""
@@ -86,10 +85,7 @@ class _OperatorCode(tflite.OperatorCode):  # type: ignore[misc]
 
 
 def _without_copies(graph: Subgraph, keep: tuple[int, ...] = ()) -> Subgraph:
-    """Remove operators that change nothing: casts to the same type, and reshapes to the same shape.
-
-    Operators with an output in `keep` stay.
-    """
+    """Remove casts and reshapes that change nothing, unless their output is in `keep`."""
     made = Counter((*graph.inputs, *(output for op in graph.operators for output in op.outputs)))
     same: dict[int, int] = {}
 

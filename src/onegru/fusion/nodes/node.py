@@ -135,10 +135,8 @@ def _input(made: NewOps, emitter: Emitter, recurrence: Recurrence) -> tuple[str,
 
 
 def _finite(emitter: Emitter, value: str) -> str:
-    """Replace infinity by the largest value of the type, which also saturates gates.
-
-    Gates that do not use the value have weights of 0 for it, and 0 times infinity would be NaN.
-    """
+    """Replace infinity by the largest value of the type, which also saturates gates."""
+    # Gates that do not use the value have weights of 0 for it, and 0 times infinity would be NaN.
     largest = LARGEST[emitter.dtype]
     for kind, bound in (("Min", largest), ("Max", -largest)):
         value = emitter.op(kind, [value, emitter.number(bound)], "X_finite", emitter.shape(value))
