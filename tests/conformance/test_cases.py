@@ -226,7 +226,8 @@ def test_errors_are_carried_along_with_the_numbers() -> None:
 
 @pytest.mark.parametrize("operator", [KIT_OPERATORS[0], *KIT_OPERATORS[-4:]], ids=str)
 def test_covering_arrays_are_current(operator: Operator) -> None:
-    assert json.loads(COVERING.read_text(encoding="utf-8"))[str(operator)] == array_of(operator)
+    stored = json.loads(COVERING.read_text(encoding="utf-8"))[str(operator)]
+    assert stored == array_of(operator), "run `python -m tests.conformance.covering`"
 
 
 def test_pairwise_by_hand() -> None:
