@@ -139,7 +139,7 @@ def _drawn(rng: np.random.Generator, name: str, like: Array, scale: float) -> Ar
     return like if is_fixed else (rng.standard_normal(like.shape) * scale).astype(like.dtype)
 
 
-def _of_seed(seed: int) -> tuple[int, str, str]:
+def of_seed(seed: int) -> tuple[int, str, str]:
     """The seed, the kind of result, and words for a fault. Every fourth model computes in float64."""
     try:
         case = draw_bent(np.random.default_rng(seed), is_float64=seed % 4 == 3)
@@ -169,7 +169,7 @@ def main() -> int:
     console = Console()
     with multiprocessing.Pool(os.cpu_count()) as pool, Progress(console=console) as progress:
         bar = progress.add_task("near misses", total=len(seeds))
-        for seed, kind, fault in pool.imap_unordered(_of_seed, seeds, 8):
+        for seed, kind, fault in pool.imap_unordered(of_seed, seeds, 8):
             results[kind] += 1
             progress.advance(bar)
             if kind == "fault":

@@ -766,7 +766,7 @@ def test_the_file_is_plain_onnx(tmp_path: Path) -> None:
     report = onegru.make_streaming(source, target)
     assert [item.name for item in report.nodes] == ["gru3"]
     assert report.nodes[0].done == ("its state is now gru3_state_in and gru3_state_out",)
-    assert any("steps before it are now conv" in words for words in report.notes)
+    assert any("input steps is now conv" in words for words in report.notes)
     session = onnxruntime.InferenceSession(target, providers=["CPUExecutionProvider"])
     document = json.loads(session.get_modelmeta().custom_metadata_map[STREAM_KEY])
     states = {

@@ -26,6 +26,8 @@ _TOLERANCE_FLOAT64 = 1e-12  # for float64 outputs, as the file does not round to
 _TINY = float(np.finfo(np.float32).tiny)  # smaller float32 values have fewer digits
 # Relative changes of inputs and results; outputs that then change too much depend on rounding.
 _NOISE, _NOISE_FLOAT64 = 1e-12, 1e-15
+_FLOAT32_ROUNDING = 2.0**-24  # the noise of float32 operators; smaller differences of their outputs agree
+_CANCELLED = 1e-14  # relative to the largest output: rounding of float64 where the terms of a sum cancel
 _NOISY_RUNS = 16
 _MOST_INFINITE = 4  # number of values to test with infinity
 _INITIAL_H = 5  # index of this input of a node
@@ -100,6 +102,8 @@ class _Comparison:
             if not all(np.isfinite(before[name]).all() for name in self.wanted):
                 continue  # overflowed values may become meaningless finite values
             if difference := self._difference(before, after, given):
+                if not before.is_finite:  # log(1 + exp(x)) overflows, although a bounded function follows
+                    continue
                 return Compared(difference)
             drawn.append(np.concatenate([np.zeros(0), *(before[name].ravel() for name in self.wanted)]))
         moved = np.any([array != drawn[0] for array in drawn], axis=0)
@@ -172,6 +176,7 @@ class _Comparison:
 
     def _difference(self, before: Float64Values, after: Float64Values, given: Mapping[str, Array]) -> str:
         """Return the difference of the outputs where the old ones are finite; "" if they agree."""
+        largest = max((_size(before[name]) for name in self.wanted), default=0.0)
         for name in self.wanted:
             a, b = before[name], after[name]
             if a.shape != b.shape:
@@ -179,20 +184,31 @@ class _Comparison:
             if a.dtype.kind != "f":
                 continue
             is_float64 = (self.flow.dtype(name) or self.dtype) == "float64"
-            is_finite = np.isfinite(a)
-            size = np.max(np.abs(a), initial=0, where=is_finite)
-            allowed = _TOLERANCE_FLOAT64 * size if is_float64 else max(_TOLERANCE * size, _TINY)
-            apart = np.where(is_finite, _distance(a, b), 0)
+            allowed = (_TOLERANCE_FLOAT64 if is_float64 else _TOLERANCE) * _size(a)
+            if not is_float64:
+                allowed = max(allowed, _CANCELLED * largest, _TINY)
+            apart = np.where(np.isfinite(a), _distance(a, b), 0)
             if np.any(apart > allowed):
-                noise = _NOISE_FLOAT64 if is_float64 else _NOISE
-                noisy = [self._values(given, self.old, noise) for _ in range(_NOISY_RUNS)]
-                rounding = np.max([_distance(a, values[name]) for values in noisy], axis=0)
+                rounding = self._rounding(given, name, _NOISE_FLOAT64 if is_float64 else _NOISE)
                 is_sure = rounding <= 0.1 * (apart if is_float64 else allowed)
+                if not is_float64:
+                    is_sure &= apart > self._rounding(given, name, _FLOAT32_ROUNDING)
                 apart = apart[is_sure & (apart > allowed)]
                 if apart.size:
                     words = "is float64 and would differ" if is_float64 else "would differ"
                     return f"{name!r} {words} by {np.max(apart):.3g}"
         return ""
+
+    def _rounding(self, given: Mapping[str, Array], name: str, noise: float) -> Array:
+        """Return how far a value moves if all inputs and results have noise."""
+        noisy = [self._values(given, self.old, noise) for _ in range(_NOISY_RUNS)]
+        exact = self._values(given, self.old)[name]
+        return np.asarray(np.max([_distance(exact, values[name]) for values in noisy], axis=0))
+
+
+def _size(array: Array) -> float:
+    """Return the largest finite magnitude."""
+    return float(np.max(np.abs(array), initial=0, where=np.isfinite(array)))
 
 
 def _distance(a: Array, b: Array) -> Array:

@@ -220,8 +220,8 @@ def words_of(made: Streaming) -> tuple[dict[str, list[str]], list[str]]:
         if state.steps is None:
             nodes.setdefault(state.node, []).append(f"its state is now {state.input} and {state.output}")
         else:
-            what = "step before it is" if state.steps == 1 else f"{state.steps} steps before it are"
-            others.append(f"{state.node}: the last {what} now {state.input} and {state.output}")
+            steps = count(state.steps, "input step")
+            others.append(f"{state.node}: its cache of {steps} is now {state.input} and {state.output}")
     for name, steps in made.delays.items():
         others.append(
             f"output {name} is delayed by {count(steps, 'step')}; the first chunk must be longer than that"
