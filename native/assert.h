@@ -1,8 +1,8 @@
-// What no caller can cause, looked at all the same.
+// Checks of internal invariants, which no caller can violate.
 //
-// ONEGRU_ASSERT stands in the builds of tests and of this machine alone (CMakeLists.txt), ONEGRU_REQUIRE in all: where
-// memory beyond an array would be written, and a look costs nothing beside what follows. Both end the process with the
-// place, as whatever came next would be worse.
+// ONEGRU_ASSERT is compiled only into test builds and builds for one machine (CMakeLists.txt). ONEGRU_REQUIRE is
+// always compiled: it guards against out-of-bounds writes, where the check costs nothing compared with the work. Both
+// print the location and end the process.
 
 #ifndef ONEGRU_NATIVE_ASSERT_H_
 #define ONEGRU_NATIVE_ASSERT_H_
@@ -13,7 +13,7 @@
 namespace onegru {
 
 [[noreturn]] inline void FailAssertion(const char* condition, const char* file, int line) {
-  std::fprintf(stderr, "onegru: %s:%d: not so: %s\n", file, line, condition);
+  std::fprintf(stderr, "onegru: %s:%d: assertion failed: %s\n", file, line, condition);
   std::abort();
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 // The memory of a chunk's buffers, so that they stay in cache.
 constexpr std::size_t kBytesOfChunk = std::size_t{3} << 19;
-// A chunk has so many rows at least: all sums of the weights' gradients are loaded and stored once for each.
+// The least rows of a chunk, because all sums of the weights' gradients are loaded and stored once per chunk.
 constexpr std::size_t kMinRows = 256;
 // From this many FLOPs on it pays to share a task.
 constexpr double kFlopsToShare = 4.0e5;
@@ -62,7 +62,7 @@ class Direction {
     chunk_rows_ = chunk_steps_ * call.B;
     const double work = static_cast<double>(steps_) * static_cast<double>(call.B) * 6.0 * static_cast<double>(spec_.H) *
                         static_cast<double>(spec_.I + spec_.H);
-    threads_ = work < kFlopsToShare ? 1 : ThreadsWithRoom();
+    threads_ = work < kFlopsToShare ? 1 : UncontendedThreads();
   }
 
   void Run() {
@@ -124,7 +124,7 @@ class Direction {
     const std::size_t by_rh = parts.Take(after ? 0 : kernel_.packed_size(h_, spec_.H));
     const std::size_t dW = parts.Take(3 * h_ * x_ * size_), dR = parts.Take(3 * h_ * h_ * size_);
     const std::size_t dB = parts.Take(4 * h_ * size_), scratch = parts.Take(threads_ * scratch_size_);
-    memory_ = AllocatePooled(parts.bytes + 256);  // loads of whole vectors run into what follows
+    memory_ = AllocatePooled(parts.bytes + 256);  // loads of full vectors may read past the end
     unsigned char* const base = memory_.get();
     chunk_.x = base + x;
     chunk_.h = base + h;
@@ -205,8 +205,9 @@ class Direction {
 }  // namespace
 
 void RunSaving(const std::shared_ptr<const Packed>& packed, const Call& call) {
-  const std::size_t parts =
-      Flops(packed->spec(), call) < kFlopsToShare ? 1 : std::min(ThreadsWithRoom(), std::max<std::size_t>(call.B, 1));
+  const std::size_t parts = Flops(packed->spec(), call) < kFlopsToShare
+                                ? 1
+                                : std::min(UncontendedThreads(), std::max<std::size_t>(call.B, 1));
   ForEach(parts, parts, [&](std::size_t i) {
     const std::size_t begin = call.B * i / parts;
     Call part = call;

@@ -1,4 +1,4 @@
-// The gradients of a call: what training needs beside it.
+// The gradients of a call, for training.
 
 #ifndef ONEGRU_NATIVE_GRADIENTS_H_
 #define ONEGRU_NATIVE_GRADIENTS_H_

@@ -13,23 +13,23 @@
 
 namespace onegru {
 
-// One direction of some rows of the batch: a unit of work independent of all others.
+// One direction of some rows of the batch, which is independent of all other work items.
 struct WorkItem {
   const Packed* packed;
   const Call* call;
-  std::size_t d;                                       // the direction
-  const std::int32_t* order;                           // the rows, the longest first; null for row, row + 1, …
-  std::size_t row;                                     // the first row
-  std::size_t stride;                                  // rows lie this far apart in `order`
-  std::size_t rows;                                    // how many
-  std::size_t rows_at_once;                            // how many are processed together
-  std::size_t steps_at_once;                           // at most, how many rows of X are projected together
-  unsigned char* scratch;                              // the leader's
-  Claim* claim = nullptr;                              // the helper's, if one has the item
-  Crew* crew = nullptr;                                // the threads that may split its units
-  std::size_t ready = 0;                               // how many of them are about to join
-  std::chrono::nanoseconds patience = kGatherTimeout;  // how long to wait for those
-  Claim::Place from{};                                 // where to begin
+  std::size_t d;                                          // the direction
+  const std::int32_t* order;                              // the rows, the longest first; null for row, row + 1, …
+  std::size_t row;                                        // the first row
+  std::size_t stride;                                     // the distance of rows in `order`
+  std::size_t rows;                                       // how many
+  std::size_t rows_at_once;                               // how many are processed together
+  std::size_t steps_at_once;                              // at most, how many rows of X are projected together
+  unsigned char* scratch;                                 // the leader's
+  Claim* claim = nullptr;                                 // the helper's, if one has the item
+  Crew* crew = nullptr;                                   // the threads that may split its units
+  std::size_t expected_helpers = 0;                       // how many of them are about to join
+  std::chrono::nanoseconds wait_budget = kGatherTimeout;  // how long to wait for those
+  Claim::Checkpoint from{};                               // where to begin
 };
 
 struct Kernel {
@@ -58,10 +58,9 @@ const Kernel& Int8By16VnniKernel(std::size_t target);
 
 // For how many steps of a single row the products with x are computed together, ahead of time.
 inline constexpr std::size_t kAheadRows = 8;
-// A matrix of this many bytes comes from the last-level cache or memory in each sweep, so W is swept as rarely as
-// possible: once for this many rows of X.
+// A matrix of this many bytes does not stay in the second-level cache, so one pass over W serves this many rows of X.
 inline constexpr std::size_t kLargeMatrix = 8 << 20;
-inline constexpr std::size_t kRowsOfLarge = 64;
+inline constexpr std::size_t kRowsPerSweepOfLargeW = 64;
 
 // A row of K inputs in int8: its scale, then planes of this many bytes, in whole cache lines, as AMX reads them.
 inline constexpr std::size_t kQuantizedHeader = 64;
@@ -93,25 +92,25 @@ struct ScratchPlan {
     const bool copies = owner == ScratchOwner::kHelper || SizeOf(spec.type) != computed;
     const std::size_t before = spec.linear_before_reset ? 0 : 1;
     const std::size_t chunks = 2 * steps_at_once;  // one under way and the next
-    h = Take(steps, (own ? 2 : 4) * rows_at_once * row);
-    rh = Take(steps, before * rows_at_once * row);
-    z = Take(steps, before * rows_at_once * row);
-    xp = Take(steps, steps_at_once * 3 * row);
-    attention = Take(steps && spec.attention, chunks * computed);
-    x = Take(steps && (!own || copies), (own ? steps_at_once : chunks) * spec.I * computed);
-    x_rows = Take(own, chunks * sizeof(void*));
-    h_rows = Take(own, rows_at_once * sizeof(void*));
-    x_block = Take(own, kAheadRows * spec.I * computed);
+    h = Reserve(steps, (own ? 2 : 4) * rows_at_once * row);
+    rh = Reserve(steps, before * rows_at_once * row);
+    z = Reserve(steps, before * rows_at_once * row);
+    xp = Reserve(steps, steps_at_once * 3 * row);
+    attention = Reserve(steps && spec.attention, chunks * computed);
+    x = Reserve(steps && (!own || copies), (own ? steps_at_once : chunks) * spec.I * computed);
+    x_rows = Reserve(own, chunks * sizeof(void*));
+    h_rows = Reserve(own, rows_at_once * sizeof(void*));
+    x_block = Reserve(own, kAheadRows * spec.I * computed);
     const bool is_int8 = own && spec.storage == ElementType::kInt8;
-    x_int8 = Take(is_int8, steps_at_once * QuantizedRow(spec.planes, spec.I));
-    h_int8 = Take(is_int8, rows_at_once * QuantizedRow(spec.planes, spec.H));
-    sums = Take(is_int8, amx::kTiles * amx::kRows * amx::kChannels * sizeof(std::int32_t));
-    y = Take(owner == ScratchOwner::kHelper, steps_at_once * spec.H * SizeOf(spec.type));
-    states = Take(owner == ScratchOwner::kHelper, rows_at_once * row);
+    x_int8 = Reserve(is_int8, steps_at_once * QuantizedRow(spec.planes, spec.I));
+    h_int8 = Reserve(is_int8, rows_at_once * QuantizedRow(spec.planes, spec.H));
+    sums = Reserve(is_int8, amx::kTiles * amx::kRows * amx::kChannels * sizeof(std::int32_t));
+    y = Reserve(owner == ScratchOwner::kHelper, steps_at_once * spec.H * SizeOf(spec.type));
+    states = Reserve(owner == ScratchOwner::kHelper, rows_at_once * row);
   }
 
  private:
-  std::size_t Take(bool wanted, std::size_t size) {
+  std::size_t Reserve(bool wanted, std::size_t size) {
     const std::size_t at = bytes;
     if (wanted) bytes += (size + 127) / 128 * 128;
     return at;
@@ -134,7 +133,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& call, const Fo
 void RunAlone(const Packed& packed, const Call& call, unsigned char* scratch);
 std::size_t StreamScratch(const Packed& packed, std::size_t rows);
 
-// The most scratch that a call of this layer can take, for any T, by at most so many threads.
+// The most scratch of a call of this layer, for any T and at most `most_threads` threads.
 std::size_t ScratchBound(const Packed& packed, std::size_t B, std::size_t most_threads);
 
 }  // namespace onegru

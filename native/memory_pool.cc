@@ -51,7 +51,7 @@ void* MemoryPool::Allocate(std::size_t bytes) noexcept {
     Leaving leaving;
     const std::lock_guard lock(mutex_);
     RemoveOld(Clock::now(), leaving);
-    // The best fit that wastes no more than a quarter; among equals the latest, which may still be in cache.
+    // The best fit that wastes at most a quarter; among equals the latest, which may still be in the cache.
     std::size_t best = count_;
     for (std::size_t i = count_; i-- > 0;) {
       const std::size_t size = blocks_[i]->size;

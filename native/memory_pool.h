@@ -71,7 +71,7 @@ MemoryPool& ThePool();
 struct BackToThePool {
   void operator()(void* pointer) const { ThePool().Free(pointer); }
 };
-// Memory for the time of a call, from the pool; zeros, or whatever is there.
+// Memory for the duration of a call, from the pool; zeros, or uninitialized.
 using PooledBytes = std::unique_ptr<unsigned char, BackToThePool>;
 PooledBytes AllocatePooled(std::size_t bytes, bool zeroed = true);
 

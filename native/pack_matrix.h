@@ -16,7 +16,7 @@ namespace onegru {
 // The offset of an element in a panel.
 inline std::size_t Place(ElementType storage, std::size_t K, std::size_t gates, std::size_t width, std::size_t k,
                          std::size_t gate, std::size_t unit) {
-  if (!InPairs(storage) || k == K / 2 * 2) return (k * gates + gate) * width + unit;
+  if (!IsPairInterleaved(storage) || k == K / 2 * 2) return (k * gates + gate) * width + unit;
   return (k / 2 * gates + gate) * 2 * width + 2 * unit + k % 2;
 }
 

@@ -17,7 +17,7 @@ constexpr std::size_t kAlignment = 128;  // two cache lines, which some CPUs fet
 
 std::size_t RoundUp(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// What each sum starts from. With reset before, all of n's biases stand outside r.
+// The initial value of each sum. With reset before, all biases of n are outside r.
 template <class T>
 void PackBiases(const Spec& spec, const Geometry& geometry, const T* Wb, const T* Rb, const GateOrder& order, T* bx,
                 T* bn) {
@@ -86,10 +86,12 @@ void Packed::Pack(const GivenWeights* weights, const GateOrder& order) {
   const std::size_t bn_bytes = RoundUp(geometry_.padded() * computed);
   const std::size_t each = matrix_bytes(3, I) + matrix_bytes(r_gates, H) + matrix_bytes(n_gates, H) + bx_bytes +
                            bn_bytes + 2 * (channel_bytes(3, I) + channel_bytes(r_gates, H) + channel_bytes(n_gates, H));
-  // What AMX reads behind a panel lies behind the last matrix, too; and there are channels and biases already.
+  // AMX reads some bytes past the end of a panel, and so past the last matrix, where channels and biases are stored.
   const bool suits_amx = spec.storage == ElementType::kInt8 && AmxCanMultiply(geometry_);
-  const std::size_t behind = 2 * channel_bytes(1, H) + bx_bytes + bn_bytes;
-  const std::size_t slack_of_amx = suits_amx && behind < amx::kBytesBehind ? RoundUp(amx::kBytesBehind - behind) : 0;
+  const std::size_t bytes_after_last_matrix = 2 * channel_bytes(1, H) + bx_bytes + bn_bytes;
+  const std::size_t slack_of_amx = suits_amx && bytes_after_last_matrix < amx::kBytesBehind
+                                       ? RoundUp(amx::kBytesBehind - bytes_after_last_matrix)
+                                       : 0;
   bytes_ = spec.D * each + slack_of_amx;
   memory_ = AllocateAligned(bytes_);
 

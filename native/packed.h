@@ -64,7 +64,7 @@ constexpr bool AmxCanMultiply(const Geometry& geometry) {
 }
 
 // Whether the inputs of a matrix are stored in pairs.
-constexpr bool InPairs(ElementType storage) { return storage == ElementType::kBFloat16; }
+constexpr bool IsPairInterleaved(ElementType storage) { return storage == ElementType::kBFloat16; }
 
 // In int8, inputs are stored in fours.
 inline constexpr std::size_t kQuad = 4;
@@ -90,12 +90,12 @@ struct PackedDirection {
   const void* W;
   const void* R;
   const void* N;              // null with reset after
-  const void* bx;             // [panel][z, r, n][lanes]: what the products with x start from
-  const void* bn;             // [panel][lanes]: what the product with h of n starts from, reset after
+  const void* bx;             // [panel][z, r, n][lanes]: the initial values of the products with x
+  const void* bn;             // [panel][lanes]: the initial value of n's product with h, reset after
   Channels of_W, of_R, of_N;  // in int8
 };
 
-// One direction's weights as they come: W [3H, I], R [3H, H] and the biases of both [3H], null for zeros, contiguous,
+// One direction's weights before packing: W [3H, I], R [3H, H] and the biases of both [3H], null for zeros, contiguous,
 // of the type that is computed in.
 struct GivenWeights {
   const void* W;
@@ -136,7 +136,7 @@ class Packed {
   PackedDirection directions_[2] = {};
 };
 
-// The most inputs of a product in int8: its sums, and what corrects them, fit into 32 bits.
+// The most inputs of an int8 product: its sums and their corrections fit into 32 bits.
 inline constexpr std::size_t kMaxInt8Inputs = 1 << 17;
 // The least largest number that is quantized by itself: below, its reciprocal would overflow.
 inline constexpr float kMinRange = 0x1p-100f;

@@ -64,7 +64,7 @@ struct Core {
   double from_cache = ReadBandwidth(cache / 2, 5e-4);
   double from_beyond = ReadBandwidth(2 * cache, 1e-3);
 
-  // Of a step of so many rows, `part` of whose units are the core's.
+  // The time of a step with `rows` rows, if the core computes `part` of the units.
   double Seconds(const Spec& spec, std::size_t rows, double part) const {
     const double units = part * static_cast<double>(spec.H), H = static_cast<double>(spec.H);
     const double bytes = 3 * units * H * static_cast<double>(SizeOf(spec.storage));
@@ -83,7 +83,7 @@ const Core& TheCore() {
   return *found;
 }
 
-// Whether all threads should split the units of each direction, one after the other, instead of what `plan` says.
+// Whether all threads should split the units of each direction, one after the other, instead of `plan`.
 bool ShouldSplitUnits(const Spec& spec, const Call& call, const Plan& plan, std::size_t threads) {
 #if defined(ONEGRU_STALL)
   if (g_always_by_units) return true;
@@ -112,7 +112,7 @@ std::chrono::nanoseconds LeastTime(const Spec& spec, const Call& call) {
   const double numbers = 3.0 * static_cast<double>(spec.D) * static_cast<double>(spec.H) *
                          (static_cast<double>(spec.H) * static_cast<double>(call.T) + static_cast<double>(spec.I));
   const double bytes = numbers * static_cast<double>(SizeOf(spec.storage));
-  // Bytes of a second-level cache come faster.
+  // The second-level cache is faster.
   const bool is_beyond = 3 * spec.H * spec.H * SizeOf(spec.storage) > CacheBytes();
   const double nanoseconds =
       std::max(Flops(spec, call) / kFlopsPerNanosecond, is_beyond ? bytes / kBytesPerNanosecond : 0);
@@ -139,13 +139,13 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   }
   const std::size_t row_bytes = 3 * packed.geometry().padded() * ComputedSize(spec.type);
   const std::size_t rows = (call.B + plan.row_groups - 1) / plan.row_groups;
-  // In int8 weights are multiplied four times as fast, and have to come four times as fast.
+  // int8 weights are multiplied four times as fast, so they must be loaded four times as fast.
   const std::size_t least_of_large = spec.storage == ElementType::kInt8 ? kLargeMatrix / 4 : kLargeMatrix;
   const bool large = 3 * spec.H * spec.H * SizeOf(spec.storage) >= least_of_large;
   const auto all_rows = [&] {
     return std::clamp(kMaxInputsAtOnce / (spec.I + 1), kMinStepsAtOnce, std::min((rows + 7) / 8 * 8, kMaxRowsAtOnce));
   };
-  const std::size_t least = large ? kRowsOfLarge : rows <= kMinStepsAtOnce ? kMinStepsAtOnce : all_rows();
+  const std::size_t least = large ? kRowsPerSweepOfLargeW : rows <= kMinStepsAtOnce ? kMinStepsAtOnce : all_rows();
   const auto rows_that_fit = [&] { return std::min(kProjectionBytes / row_bytes, kMaxInputsAtOnce / (spec.I + 1)); };
   // Without divisions, which small calls would notice. T may be so large that the product overflows.
   const bool fits = rows <= kMinStepsAtOnce && call.T <= kMinStepsAtOnce && rows * call.T <= kMinStepsAtOnce;
@@ -156,8 +156,9 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
     plan.rows_at_once = std::min(plan.rows_at_once, ((rows + blocks - 1) / blocks + 3) / 4 * 4);
   }
   plan.steps_at_once = std::max(kMinStepsAtOnce, std::min(fit, plan.rows_at_once * call.T));
-  plan.paired = spec.D == 2 && plan.threads() == 1 && panels * call.B <= kMaxVectorsOfPair &&
-                plan.rows_at_once == call.B && 6 * spec.H * spec.H * SizeOf(spec.storage) <= kMaxBytesOfPair;
+  plan.interleave_directions = spec.D == 2 && plan.threads() == 1 && panels * call.B <= kMaxVectorsOfPair &&
+                               plan.rows_at_once == call.B &&
+                               6 * spec.H * spec.H * SizeOf(spec.storage) <= kMaxBytesOfPair;
   return plan;
 }
 
@@ -209,11 +210,11 @@ Scratch::Scratch(const Packed& packed, const Plan& plan) {
   helper = bytes_of(ScratchOwner::kHelper);
   epoch = bytes_of(ScratchOwner::kEpoch);
   member = bytes_of(ScratchOwner::kMember);
-  helpers = plan.threads() == 1 || plan.in_turn ? 0 : D * plan.row_groups - 1;
+  helpers = plan.threads() == 1 || plan.directions_sequentially ? 0 : D * plan.row_groups - 1;
   crews = splits ? D : 0;
   epochs = std::min(plan.members - 1, Crew::kMaxEpochs);
   seats = splits ? plan.threads() - 1 : 0;
-  bytes = (plan.paired ? 2 : 1) * caller + helpers * helper + crews * epochs * epoch + seats * member;
+  bytes = (plan.interleave_directions ? 2 : 1) * caller + helpers * helper + crews * epochs * epoch + seats * member;
 }
 
 namespace {

@@ -1,4 +1,4 @@
-// The division of a call: what runs beside what, in which portions, in which memory.
+// The division of a call into parts that run in parallel, with their sizes and their memory.
 //
 // First what needs no communication between threads: directions, then rows of the batch. Then, for few rows, the
 // hidden units of one direction, with a meeting after each step; those first, and one direction after the other, where
@@ -22,30 +22,30 @@ inline double Flops(const Spec& spec, const Call& call) {
          static_cast<double>(call.B) * static_cast<double>(call.T);
 }
 
-// How long a call takes a fast core at least: by its arithmetic, or by reading its matrices.
+// The least time that a fast core needs for a call, to compute or to read its matrices.
 std::chrono::nanoseconds LeastTime(const Spec& spec, const Call& call);
 
 struct Plan {
-  std::size_t directions;  // how many run side by side
-  std::size_t row_groups;  // into how many the rows are divided
-  std::size_t members;     // how many may split the units of an item
+  std::size_t directions;  // the number of directions that run in parallel
+  std::size_t row_groups;  // the number of groups of rows
+  std::size_t members;     // the number of threads that may split the units of an item
   std::size_t rows_at_once;
   std::size_t steps_at_once;
-  bool paired;   // one thread does both directions, step by step in turn
-  bool in_turn;  // all members do both directions, one after the other; only the caller leads
+  bool interleave_directions;    // one thread computes both directions, step by step in turn
+  bool directions_sequentially;  // all members compute both directions, one after the other; only the caller leads
 
   std::size_t threads() const { return directions * row_groups * members; }
 };
 
 Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads);
-// The plan of a stream, which keeps its scratch: its products with x are computed for fewer steps together.
+// The plan of a stream, which keeps its scratch: it projects fewer steps together.
 Plan MakeStreamPlan(const Packed& packed, const Call& call);
 
 #if defined(ONEGRU_STALL)
-extern bool g_always_by_units;  // for tests: whatever this machine's speeds are
+extern bool g_always_by_units;  // for tests, on any machine
 #endif
 
-// The rows, the longest first; empty if they are all of one length.
+// The rows, the longest first; empty if all have the same length.
 void OrderByLength(const Call& call, std::vector<std::int32_t>& order);
 
 // A work item of a call, for its caller; `order` as above.
@@ -55,7 +55,7 @@ WorkItem WorkItemOf(const Packed& packed, const Call& call, const Plan& plan, co
 // The scratch of a call.
 struct Scratch {
   std::size_t caller, helper, epoch, member;  // bytes of each
-  std::size_t helpers, crews, epochs, seats;  // how many
+  std::size_t helpers, crews, epochs, seats;  // the number of each
   std::size_t bytes;
 
   Scratch(const Packed& packed, const Plan& plan);

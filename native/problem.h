@@ -54,7 +54,7 @@ struct Activation {
   double beta;
 };
 
-// A layer without its weights.
+// The configuration of a layer, without its weights.
 struct Spec {
   std::size_t I;
   std::size_t H;
@@ -68,16 +68,16 @@ struct Spec {
   Activation g[2];      // of n
   ElementType type;     // of X, h and Y
   ElementType storage;  // of the packed matrices
-  // With matrices in int8: of how many int8 an input of a product is made, 1 or 2; and how many weights of a channel
-  // share a scale, a multiple of 4, or 0 for all of them.
+  // With int8 matrices: the number of int8 values for each input, 1 or 2; and the number of weights of a channel that
+  // share a scale, a multiple of 4, or 0 for the whole channel.
   std::size_t planes, group;
-  // Whether a new state below kLeastState counts as 0. A state that fades without input would otherwise stay among the
-  // subnormal numbers, where each product takes many times as long.
+  // Whether states below kLeastState become 0. Otherwise a state that decays without input becomes subnormal, and
+  // products with subnormal numbers take many times as long.
   bool flush_subnormals;
 };
 
-// The least state that is not flushed: far enough above the subnormal numbers for products with weights. A power of
-// two, so that every CPU and every type of weights flushes the same numbers.
+// The smallest state that is not flushed. It is so far above the subnormal numbers that products with weights are
+// normal, and a power of two, so that every CPU and every type of weights flushes the same numbers.
 template <class C>
 inline constexpr C kLeastState = sizeof(C) == 8 ? static_cast<C>(0x1p-1000) : static_cast<C>(0x1p-100);
 
@@ -111,22 +111,22 @@ inline Rows ContiguousRows(const void* data, const char* axes, std::size_t T, st
 // What a call may save of a step: z as it is before attention, r, n, and with reset after q = h·Rhᵀ + Rbh.
 enum SavedGate : std::size_t { kSavedZ, kSavedR, kSavedN, kSavedQ, kSavedGates };
 
-// Can stop a call: it then returns soon, its outputs unspecified and everything else unchanged.
+// Cancels a call, which then returns soon. Its outputs are unspecified, and nothing else changes.
 class CancellationToken {
  public:
-  // work: roughly how many multiply-adds a thread may do between two checks.
+  // work: the approximate number of multiply-adds of a thread between two checks.
   explicit CancellationToken(std::int64_t work) : work_(work) {}
 
   std::int64_t work() const { return work_; }
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
-  // Only for the thread that made the call; the others check stopped().
+  // Only for the thread that made the call; other threads check stopped().
   void Ask() {
     if (!stopped() && ShouldStop()) stopped_.store(true, std::memory_order_relaxed);
   }
 
  protected:
   ~CancellationToken() = default;
-  // May do anything, including another call.
+  // May run any code, including another call.
   virtual bool ShouldStop() = 0;
 
  private:
@@ -134,7 +134,7 @@ class CancellationToken {
   std::atomic<bool> stopped_{false};
 };
 
-// One call. Null data are absent.
+// One call. Null means that an array is absent.
 struct Call {
   std::size_t T;
   std::size_t B;
@@ -144,11 +144,12 @@ struct Call {
   Rows attention;               // [T, B] single elements
   Rows Y;                       // [T, D, B] rows of H
   Rows Y_h;                     // [D, B] rows of H
-  Rows gates;                   // [T, D, B] rows of [kSavedGates][H, in whole vectors]: what gradients need of a step
+  Rows gates;                   // [T, D, B] rows of [kSavedGates][H, in whole vectors]: the values that gradients need
   const std::int32_t* state_rows;  // [B]: the rows of initial_h and Y_h to use; null for row b
-  bool wide_state;                 // initial_h and Y_h are of the type that is computed in, whatever X is
-  unsigned turn;                   // odd: the first sweep goes backwards, from where the previous call ended
-  CancellationToken* token;        // may stop the call
+  bool wide_state;                 // initial_h and Y_h have the compute type, whatever the type of X is
+  unsigned sweep_parity;  // odd: the first sweep over the panels runs backwards, because the last ones are still in the
+                          // cache
+  CancellationToken* token;  // may stop the call
 };
 
 }  // namespace onegru

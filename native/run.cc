@@ -1,4 +1,4 @@
-// A call, by one thread or several. Which thread does which part of the plan is decided as they come: team.h.
+// Runs a call with one or several threads. Threads claim their shares of the plan when they join (team.h).
 
 #include <algorithm>
 #include <atomic>
@@ -15,22 +15,22 @@
 namespace onegru {
 namespace {
 
-// From these FLOPs of a call on, measured, it pays to share it, and to wake threads for it.
+// The measured least FLOPs of calls that are worth sharing, and worth waking threads for.
 constexpr double kFlopsToShare = 1.2e5;
 constexpr double kFlopsToWake = 4.0e6;
 
-// How many threads are worth inviting: the caller does that one after another. A thread takes it about as long as the
-// least work that is shared takes, and a call of n threads ends soonest where n² is its work by that. For more than two
-// threads this was never measured.
+// The number of threads that are worth inviting. The caller invites them one after another, which takes about as long
+// per thread as kFlopsToShare take to compute. So a call ends soonest with n threads if n² = flops / kFlopsToShare.
+// This has not been measured for more than two threads.
 std::size_t UsefulThreads(double flops) {
   return static_cast<std::size_t>(std::clamp(std::sqrt(flops / kFlopsToShare), 2.0, double{kMaxThreads}));
 }
-// For a thread that calls again within this time it pays to wake a worker in advance.
-constexpr std::chrono::microseconds kSoon{200};
-// A call that takes this long ends after a worker woken in advance has gone to sleep again: it is woken for each.
-constexpr std::chrono::microseconds kLong{100};
+// If a thread calls again within this time, waking a worker in advance is worthwhile.
+constexpr std::chrono::microseconds kBackToBackGap{200};
+// After a call that takes this long, a worker that was woken in advance is asleep again, so each call wakes it.
+constexpr std::chrono::microseconds kLongCall{100};
 
-// Memory reused from call to call.
+// Memory that is reused from call to call.
 struct Buffer {
   AlignedBytes memory;
   std::size_t size = 0;
@@ -49,17 +49,17 @@ struct Buffer {
   static constexpr std::size_t kKept = 8 << 20;
 };
 
-// The memory of calls on one thread. Each thread has its own, so no call waits for another.
+// The memory for the calls of one thread.
 struct Workspace {
   Buffer scratch;
   std::vector<std::int32_t> order;
-  unsigned turn = 0;
+  unsigned next_sweep_parity = 0;
   bool taken = false;
 };
 
 thread_local Workspace t_workspace;
 
-// The thread's workspace; a new one for a nested call, as a token's code may make.
+// The thread's workspace, or a new one for a nested call, which a token's code may make.
 class WorkspaceLoan {
  public:
   WorkspaceLoan() : lent_(&t_workspace) {
@@ -74,8 +74,8 @@ class WorkspaceLoan {
   Workspace& operator*() const { return *lent_; }
 
  private:
-  // WebAssembly has no exceptions: an error leaves by way of JavaScript, past all destructors. It has no tokens, and so
-  // no nested calls, either.
+  // WebAssembly has no exceptions: an error returns to JavaScript and skips all destructors. It has no tokens, so it
+  // has no nested calls.
 #if defined(__wasi__) && defined(ONEGRU_WEB)
   static constexpr bool kIsReturned = false;
 #else
@@ -86,35 +86,36 @@ class WorkspaceLoan {
   std::unique_ptr<Workspace> nested_;
 };
 
-// When a thread makes calls that are worth sharing, but by their FLOPs not worth waking others for.
-class WakePolicy {
+// Decides from the previous calls of a thread whether to wake workers for a call below kFlopsToWake.
+class WakeHistory {
  public:
-  // What to do for the call that begins. Another one comes soon if one has just ended, or the last ones came in a row,
-  // as those of a model's layers do for each frame. How long calls take depends on caches and chains, not on FLOPs.
-  Sleepers Begin() {
+  // Returns the policy for the call that begins. Another call will follow soon if one has just ended, or if the last
+  // calls were back to back, for example those of the layers of a model. Durations are measured, because they depend on
+  // caches and dependency chains, not only on FLOPs.
+  WakePolicy Begin() {
     begin_ = std::chrono::steady_clock::now();
-    const bool lately = begin_ - end_ < kSoon, again = lately || in_a_row_;
+    const bool lately = begin_ - end_ < kBackToBackGap, again = lately || in_a_row_;
     in_a_row_ = lately;
-    return !again ? Sleepers::kLeave : is_long_ ? Sleepers::kWake : Sleepers::kNudge;
+    return !again ? WakePolicy::kSkip : is_long_ ? WakePolicy::kInvite : WakePolicy::kWakeForNextCall;
   }
   void End() {
     end_ = std::chrono::steady_clock::now();
-    is_long_ = end_ - begin_ >= kLong;
+    is_long_ = end_ - begin_ >= kLongCall;
   }
 
  private:
   std::chrono::steady_clock::time_point begin_, end_;
   bool in_a_row_ = false, is_long_ = false;
 };
-thread_local WakePolicy t_rhythm;
+thread_local WakeHistory t_wake_history;
 
 const Kernel& KernelOf(const Packed& packed) { return KernelFor(packed.spec(), packed.target()); }
 
-// A call that other threads may help with. It owns what they read and write, except the caller's memory, which they
-// touch only in windows.
+// A call that other threads may help with. It owns all memory that they access, except the caller's memory, which they
+// access only in windows.
 class CallJob final : public Job {
  public:
-  // For the thread's next call.
+  // Prepares the thread's next call.
   void Prepare(const std::shared_ptr<const Packed>& packed, const Call& call, const Plan& plan) {
     call_ = call;
     call_.token = nullptr;
@@ -126,42 +127,43 @@ class CallJob final : public Job {
     }
     const Scratch scratch(*packed, plan);
     next_scratch_ = scratch_.AtLeast(scratch.bytes);
-    caller_ = Take(1, scratch.caller);
-    helpers_ = Take(scratch.helpers, helper_bytes_ = scratch.helper);
-    members_ = Take(scratch.seats, member_bytes_ = scratch.member);
+    caller_ = Reserve(1, scratch.caller);
+    helpers_ = Reserve(scratch.helpers, helper_bytes_ = scratch.helper);
+    members_ = Reserve(scratch.seats, member_bytes_ = scratch.member);
     for (std::size_t i = 0; i < scratch.crews; ++i) {
-      crews_[i].Reset(scratch.seats, plan.members, scratch.epochs, Take(scratch.epochs, scratch.epoch), scratch.epoch);
+      crews_[i].Reset(scratch.seats, plan.members, scratch.epochs, Reserve(scratch.epochs, scratch.epoch),
+                      scratch.epoch);
     }
     shares_ = packed->spec().D * plan.row_groups;
     ONEGRU_REQUIRE(shares_ <= std::size(claims_) && scratch.crews <= std::size(crews_));
     for (std::size_t i = 0; i < shares_; ++i) claims_[i].Reset();
     next_seat_.store(0, std::memory_order_relaxed);
     closed_.store(false, std::memory_order_relaxed);
-    packed_ = packed;  // last, as allocation may throw: the job would keep the layer
+    packed_ = packed;  // last, because an exception before this must not keep the layer alive
     inside_.store(1, std::memory_order_release);
   }
 
-  // Does everything that nobody else does. `ready`: how many helpers are about to come, within `patience`. `token` may
-  // cancel it.
-  void Lead(std::size_t ready, std::chrono::nanoseconds patience, CancellationToken* token) {
+  // Runs all shares that no helper claims. Waits for `expected_helpers` helpers, for at most `wait_budget`. `token` may
+  // cancel the call.
+  void Lead(std::size_t expected_helpers, std::chrono::nanoseconds wait_budget, CancellationToken* token) {
     Call call = call_;
     call.token = token;
     const auto begin = std::chrono::steady_clock::now();
     std::size_t done = 0;
     for (std::size_t i = 0; i < shares_; ++i) {
-      if (!claims_[i].ByCaller()) continue;
+      if (!claims_[i].TryClaimForCaller()) continue;
       WorkItem item = WorkItemOf(*packed_, call, plan_, order_, i, caller_);
       if (plan_.members > 1) {
         item.crew = &crews_[item.d];
-        item.ready = std::min(plan_.members - 1, ready / plan_.directions);
-        item.patience = patience;
+        item.expected_helpers = std::min(plan_.members - 1, expected_helpers / plan_.directions);
+        item.wait_budget = wait_budget;
       }
       KernelOf(*packed_).lead(item);
       ++done;
     }
     const std::chrono::nanoseconds each = (std::chrono::steady_clock::now() - begin) / done;
     const std::size_t chunks = 1 + call_.B / plan_.row_groups * call_.T / plan_.steps_at_once;
-    for (std::size_t i = 0; i < shares_; ++i) WaitOrTakeBack(call, i, kMinSpin + each / chunks);
+    for (std::size_t i = 0; i < shares_; ++i) AwaitOrReclaim(call, i, kMinSpin + each / chunks);
     closed_.store(true, std::memory_order_release);
     if (plan_.members > 1) {
       for (Crew& crew : crews_) crew.Close();
@@ -169,7 +171,7 @@ class CallJob final : public Job {
     Leave();
   }
 
-  // In the place of Lead, when nobody has come to do it.
+  // Ends the job if no thread has called Lead.
   void Abandon() {
     closed_.store(true, std::memory_order_release);
     Leave();
@@ -185,7 +187,7 @@ class CallJob final : public Job {
  private:
   static constexpr std::chrono::nanoseconds kMinSpin{10000};
 
-  // Nobody enters once all have left: the layer may be freed then.
+  // Returns false if all threads have left, because the layer may then have been freed.
   bool Enter() {
     std::size_t inside = inside_.load(std::memory_order_relaxed);
     while (inside != 0) {
@@ -200,7 +202,7 @@ class CallJob final : public Job {
   void DoHelp() {
     const DefaultFloatMode mode;
     const std::size_t seat = next_seat_.fetch_add(1, std::memory_order_relaxed);
-    while (!plan_.in_turn && !closed_.load(std::memory_order_acquire)) {
+    while (!plan_.directions_sequentially && !closed_.load(std::memory_order_acquire)) {
       const std::size_t mine = ClaimOne();
       if (mine == shares_) break;
       WorkItem item = WorkItemOf(*packed_, call_, plan_, order_, mine, helpers_ + (mine - 1) * helper_bytes_);
@@ -211,43 +213,42 @@ class CallJob final : public Job {
     }
     if (plan_.members == 1) return;
     for (std::size_t i = 0; i < shares_; ++i) {
-      const std::size_t d = plan_.in_turn ? i : (seat + 1 + i) % shares_;
+      const std::size_t d = plan_.directions_sequentially ? i : (seat + 1 + i) % shares_;
       const WorkItem item = WorkItemOf(*packed_, call_, plan_, order_, d, nullptr);
-      crews_[d].Serve(seat, [&](Epoch& epoch, std::size_t member) {
+      crews_[d].JoinEpochsUntilClosed(seat, [&](Epoch& epoch, std::size_t member) {
         KernelOf(*packed_).join(item, epoch, member, members_ + seat * member_bytes_);
       });
     }
   }
 
-  unsigned char* Take(std::size_t count, std::size_t bytes) {
+  unsigned char* Reserve(std::size_t count, std::size_t bytes) {
     unsigned char* const at = next_scratch_;
     next_scratch_ += count * bytes;
     return at;
   }
 
-  // Claims the last item that is free, as the caller begins with the first.
+  // Claims the last free item, because the caller begins with the first.
   std::size_t ClaimOne() {
     for (std::size_t i = shares_; i-- > 1;) {
-      if (claims_[i].ByHelper()) return i;
+      if (claims_[i].TryClaimForHelper()) return i;
     }
     return shares_;
   }
 
-  // Waits for a helper as long as it makes progress, taking at most `most` from one window to the next; else does the
-  // rest of its item.
-  void WaitOrTakeBack(const Call& call, std::size_t index, std::chrono::nanoseconds most) {
+  // Waits for a helper as long as it closes a window within `most`. Otherwise reclaims its item and runs the rest.
+  void AwaitOrReclaim(const Call& call, std::size_t index, std::chrono::nanoseconds most) {
     Claim& claim = claims_[index];
     std::uint32_t windows = claim.windows();
-    for (SpinDeadline patience(most); !claim.IsDone();) {
-      if (patience.Wait()) continue;
+    for (SpinDeadline deadline(most); !claim.IsDone();) {
+      if (deadline.Wait()) continue;
       if (call.token != nullptr) call.token->Ask();
       const bool stopped = call.token != nullptr && call.token->stopped();
       if (claim.windows() != windows && !stopped) {
         windows = claim.windows();
-        patience = SpinDeadline(most);
-      } else if (claim.TakeBack()) {
+        deadline = SpinDeadline(most);
+      } else if (claim.Reclaim()) {
         WorkItem item = WorkItemOf(*packed_, call, plan_, order_, index, caller_);
-        item.from = claim.place();
+        item.from = claim.checkpoint();
         KernelOf(*packed_).lead(item);  // does nothing if the call is stopped
         return;
       }
@@ -273,21 +274,21 @@ class CallJob final : public Job {
   std::atomic<std::size_t> inside_{0};  // the caller and its helpers
 };
 
-// A thread's jobs: a helper may still be in the previous one.
+// A thread's jobs. There are several, because a helper may still use the previous one.
 class Jobs {
  public:
   ~Jobs() {
     for (CallJob* job : jobs_) {
-      if (job != nullptr) job->Drop();
+      if (job != nullptr) job->Unref();
     }
   }
 
   CallJob& Next() {
     for (CallJob*& job : jobs_) {
       if (job == nullptr) job = new CallJob;
-      if (job->IsOurs()) return *job;
+      if (job->HasNoHelpers()) return *job;
     }
-    jobs_[0]->Drop();
+    jobs_[0]->Unref();
     jobs_[0] = nullptr;  // allocation may throw
     return *(jobs_[0] = new CallJob);
   }
@@ -304,23 +305,23 @@ std::size_t CallerBytes(const Packed& packed, const Plan& plan) {
       .bytes;
 }
 
-// memory: `each`, of CallerBytes, for each direction that runs at a time; only pairs use `each`.
+// Runs a call on this thread. memory: `each` bytes (CallerBytes) for each interleaved direction.
 void RunAlone(const Packed& packed, const Call& call, const Plan& plan, const std::vector<std::int32_t>& order,
               unsigned char* memory, std::size_t each) {
   const DefaultFloatMode mode;
   const auto item = [&](std::size_t d, unsigned char* at) { return WorkItemOf(packed, call, plan, order, d, at); };
-  if (plan.paired) return KernelOf(packed).run_pair(item(0, memory), item(1, memory + each));
+  if (plan.interleave_directions) return KernelOf(packed).run_pair(item(0, memory), item(1, memory + each));
   for (std::size_t d = 0; d < packed.spec().D; ++d) KernelOf(packed).lead(item(d, memory));
 }
 
-// Identical tasks: the first one to run leads.
+// The tasks for a foreign pool. They are identical: the first one to run leads.
 struct ForeignTasks {
   CallJob& job;
   CancellationToken* token;
-  std::size_t ready;
+  std::size_t expected_helpers;
   std::atomic<bool> has_leader{false};
   std::atomic<bool> is_done{false};
-  std::atomic<bool> has_helper{false};  // one that came in time
+  std::atomic<bool> has_helper{false};  // whether a helper joined before the leader finished
 
   ~ForeignTasks() {
     if (!has_leader.load(std::memory_order_relaxed)) job.Abandon();  // the pool threw
@@ -334,14 +335,14 @@ struct ForeignTasks {
       return tasks.job.Help();
     }
     const DefaultFloatMode mode;
-    tasks.job.Lead(tasks.ready, kGatherTimeout, tasks.token);
+    tasks.job.Lead(tasks.expected_helpers, kGatherTimeout, tasks.token);
     tasks.is_done.store(true, std::memory_order_release);
   }
 };
 
-// Whether other runtimes' pools help a thread. A pool that runs its tasks one after another, or wakes its threads too
-// late, costs more than it gains: it is only tried now and then.
-class PoolTrials {
+// Measures whether another runtime's pool helps a thread. A pool that runs its tasks one after another, or wakes its
+// threads too late, costs more than it gains, so after kMaxMisses calls onegru tries it only once in kCallsToTry calls.
+class ForeignPoolProbe {
  public:
   bool IsDue() { return misses_ < kMaxMisses || ++calls_ % kCallsToTry == 0; }
   void Count(bool helped) { misses_ = helped ? 0 : misses_ + 1; }
@@ -352,35 +353,36 @@ class PoolTrials {
   unsigned misses_ = 0;
   unsigned calls_ = 0;
 };
-thread_local PoolTrials t_pool_trials;
+thread_local ForeignPoolProbe t_pool_probe;
 
 }  // namespace
 
 void RunAlone(const Packed& packed, const Call& call, unsigned char* scratch) {
   const Plan plan = MakeStreamPlan(packed, call);
   const std::vector<std::int32_t> no_order;  // no memory
-  RunAlone(packed, call, plan, no_order, scratch, plan.paired ? CallerBytes(packed, plan) : 0);
+  RunAlone(packed, call, plan, no_order, scratch, plan.interleave_directions ? CallerBytes(packed, plan) : 0);
 }
 
 void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const ForeignPool* pool) {
-  if (given.B == 0 || (given.T == 0 && given.Y_h.data == nullptr)) return;  // however many steps or rows that are
+  if (given.B == 0 || (given.T == 0 && given.Y_h.data == nullptr)) return;
   Call call = given;
   const double flops = Flops(packed->spec(), call);
   const WorkspaceLoan loan;
-  call.turn = (*loan).turn++;
-  // Another runtime's pool may be as large as it likes.
+  call.sweep_parity = (*loan).next_sweep_parity++;
+  // The size of another runtime's pool is not limited.
   const auto most = [&] {
-    if (pool == nullptr) return ThreadsWithRoom();
-    return t_pool_trials.IsDue() ? std::clamp<std::size_t>(pool->threads, 1, kMaxThreads) : 1;
+    if (pool == nullptr) return UncontendedThreads();
+    return t_pool_probe.IsDue() ? std::clamp<std::size_t>(pool->threads, 1, kMaxThreads) : 1;
   };
-  // Helpers may come late, and have no memory of their own for gates.
+  // Helpers may be late, and have no memory for saved gates.
   const bool is_alone = flops < kFlopsToShare || loan.is_nested() || call.gates.data != nullptr;
   const std::size_t allowed = is_alone ? 1 : std::min(most(), UsefulThreads(flops));
   const Plan plan = MakePlan(*packed, call, allowed);
   if (plan.threads() == 1) {
     OrderByLength(call, (*loan).order);
     const std::size_t each = CallerBytes(*packed, plan);
-    return RunAlone(*packed, call, plan, (*loan).order, (*loan).scratch.AtLeast((plan.paired ? 2 : 1) * each), each);
+    return RunAlone(*packed, call, plan, (*loan).order,
+                    (*loan).scratch.AtLeast((plan.interleave_directions ? 2 : 1) * each), each);
   }
   CallJob& job = t_jobs.Next();
   job.Prepare(packed, call, plan);
@@ -388,14 +390,14 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
     ForeignTasks tasks{job, call.token, plan.threads() - 1};
     pool->run(pool->pool, plan.threads(), &ForeignTasks::Run, &tasks);
     if (!tasks.has_leader.load(std::memory_order_relaxed)) ForeignTasks::Run(&tasks, 0);
-    return t_pool_trials.Count(tasks.has_helper.load(std::memory_order_relaxed));
+    return t_pool_probe.Count(tasks.has_helper.load(std::memory_order_relaxed));
   }
   const bool is_large = flops >= kFlopsToWake;
-  const Invitation invitation(job, plan.threads() - 1, is_large ? Sleepers::kWake : t_rhythm.Begin(),
+  const Invitation invitation(job, plan.threads() - 1, is_large ? WakePolicy::kInvite : t_wake_history.Begin(),
                               is_large ? LeastTime(packed->spec(), call) : std::chrono::nanoseconds{});
   const DefaultFloatMode mode;
-  job.Lead(invitation.ready(), invitation.patience(), call.token);
-  if (!is_large) t_rhythm.End();
+  job.Lead(invitation.expected_helpers(), invitation.wait_budget(), call.token);
+  if (!is_large) t_wake_history.End();
 }
 
 }  // namespace onegru

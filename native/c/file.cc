@@ -20,7 +20,7 @@
 namespace onegru {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "files are");
+static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
 
 constexpr std::uint64_t kLargestHeader = 1 << 20;
 
@@ -99,7 +99,7 @@ onegru_spec ReadSpec(const Json& layer) {
   return spec;
 }
 
-// Whether each layer of a stack takes what the one below gives.
+// Whether the input size of each layer is the output size of the layer below.
 void CheckStack(const onegru_spec& below, const onegru_spec& above) {
   const std::uint64_t width = std::uint64_t{below.hidden_size} * (below.direction == ONEGRU_BIDIRECTIONAL ? 2 : 1);
   if (above.input_size != width || above.dtype != below.dtype) {
@@ -161,7 +161,7 @@ Source::Source(const char* path) {
   std::error_code error;
   std::filesystem::path place;
   try {
-    place = name;  // Windows has no name for what is not UTF-8
+    place = name;  // Windows cannot name a file whose path is not UTF-8
   } catch (const std::exception&) {
     fail("not UTF-8");
   }
@@ -274,7 +274,7 @@ void LayerFile::ReadDocument(const Json& document) {
     layer.W = FindWeight(prefix + "W", spec, {D, 3 * H, I}, true);
     layer.R = FindWeight(prefix + "R", spec, {D, 3 * H, H}, true);
     layer.B = FindWeight(prefix + "B", spec, {D, 6 * H}, false);
-    // A row that is no longer than a group has one scale in either way. Otherwise the numbers are kept.
+    // A row that is at most as long as a group has one scale in both cases. Otherwise the stored weights are kept.
     const std::uint32_t group = std::max(layer.W.group, layer.R.group);
     const auto suits = [&](const Weight& weight, std::uint64_t K) {
       return weight.scales != nullptr && (weight.group == group || (weight.group == 0 && K <= group));

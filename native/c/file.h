@@ -54,7 +54,7 @@ struct LayerOfFile {
   std::vector<unsigned char> W, R, B;
 };
 
-// A file whose header was read and checked: what safetensors or onegru.load_layers refuses is refused.
+// A file with a checked header. It refuses all files that safetensors or onegru.load_layers refuse.
 class LayerFile {
  public:
   // Throws BadFile or CannotRead.

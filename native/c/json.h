@@ -18,7 +18,7 @@
 
 namespace onegru {
 
-// Of files: broken, or not what is expected.
+// Errors of files that are broken or have other contents.
 class BadFile : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -123,7 +123,7 @@ class JsonParser {
     return value;
   }
 
-  // Goes past the digits that come; at least one.
+  // Skips the next digits, at least one.
   void Digits() {
     const std::size_t begin = at_;
     while (Next("0123456789")) ++at_;
@@ -179,7 +179,7 @@ class JsonParser {
     return string;
   }
 
-  // Bytes of the character that comes, which must be one of UTF-8: not longer than needed, and no half of a pair.
+  // The number of bytes of the next character, which must be valid UTF-8: no overlong form, no surrogate.
   std::size_t CharacterBytes() const {
     if (at_ == text_.size()) Fail();
     const auto byte = [&](std::size_t i) {

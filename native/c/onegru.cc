@@ -1,4 +1,4 @@
-// The functions of onegru.h. Nothing is thrown through them: what was is a code and this thread's message.
+// The functions of onegru.h. They throw nothing: an exception becomes an error code and this thread's message.
 
 #include "native/c/onegru.h"
 
@@ -41,7 +41,7 @@ struct onegru_layer {
 struct onegru_stream {
   std::shared_ptr<const Packed> packed;
   std::size_t rows;
-  AlignedBytes memory;   // scratch of its steps, and what follows
+  AlignedBytes memory;   // scratch of the steps, and the states
   unsigned char* state;  // [rows, H] of the type that is computed in
   unsigned char* taken;  // [rows]: whether a call has named the row
   unsigned turn = 0;
@@ -63,7 +63,7 @@ onegru_status Fail(onegru_status status, const char* message) noexcept {
   return status;
 }
 
-// Does `work`, and turns what it throws into a code.
+// Runs `work`, and converts its exceptions to an error code.
 template <class Work>
 onegru_status Guarded(Work&& work) noexcept {
   try {
@@ -88,7 +88,7 @@ onegru_status Guarded(Work&& work) noexcept {
   }
 }
 
-// Bytes of so many numbers; more than can be addressed: all that can.
+// The bytes of `count` elements; SIZE_MAX if they cannot be addressed.
 std::size_t Bytes(std::size_t size, std::initializer_list<std::size_t> axes) {
   if (std::find(axes.begin(), axes.end(), 0) != axes.end()) return 0;
   for (const std::size_t axis : axes) {
@@ -421,7 +421,7 @@ onegru_status onegru_stream_run(onegru_stream* stream, size_t T, const int32_t* 
   call.Y_h = call.initial_h;
   call.state_rows = row;
   call.wide_state = true;
-  call.turn = stream->turn++;
+  call.sweep_parity = stream->turn++;
   return Guarded([&] { onegru::RunAlone(*stream->packed, call, stream->memory.get()); });
 }
 

@@ -1,4 +1,4 @@
-// onegru.h for C++20: what is made is destroyed, sizes are looked at, and what fails throws onegru::Error.
+// onegru.h for C++20: objects are destroyed automatically, sizes are checked, and errors throw onegru::Error.
 //
 //   onegru::Layer layer = onegru::Layer::Open("gru.safetensors");
 //   onegru::Stream stream(layer);
@@ -82,7 +82,7 @@ class Layer {
     });
   }
 
-  // A layer of a .safetensors file of onegru.save_layers; options: null for what the file has.
+  // A layer of a .safetensors file from onegru.save_layers; options: null for the options of the file.
   static Layer Open(const std::string& path, std::size_t index = 0, const onegru_options* options = nullptr) {
     return Layer([&](onegru_layer** made) { return onegru_layer_open(path.c_str(), index, options, made); });
   }

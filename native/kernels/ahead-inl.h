@@ -1,4 +1,4 @@
-// Products with x computed ahead of their steps, interleaved with the products with h.
+// The pipelined input projection: computed one chunk ahead, interleaved with the products with h.
 //
 // A step of one row is bound by fetching its matrix from a cache, and leaves arithmetic units idle; a product with x of
 // several rows is bound by arithmetic. So the steps of a chunk of kAheadRows steps also
@@ -24,7 +24,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // The tile of rows needs 24 registers, the panel of R four more.
 inline constexpr bool kCanProjectAhead = kLargeTiles;
-// A member's part of R must exceed the first-level cache by so much that fetching it takes most of the time.
+// A member's part of R must exceed the first-level cache by enough that loading it takes most of the time.
 inline constexpr size_t kMinBytesAhead = 96 * 1024;
 // A chunk costs the same however few steps it has: the second one must be worth it.
 inline constexpr size_t kMinStepsAhead = kAheadRows * 3 / 2 + 1;
@@ -106,12 +106,12 @@ class Ahead {
       Store(d, tile);
       Advance(count);
     }
-    Multiply<1, kPanels, kGates>(d, K - count * kInputs, &input, w, Whole<D>(), sums);
+    Multiply<1, kPanels, kGates>(d, K - count * kInputs, &input, w, FullWidth<D>(), sums);
 #pragma GCC unroll 16
     for (size_t v = 0; v < kStreams; ++v) result[0][v] = sums[0][v];
   }
 
-  // Does what is left, as long as poll().
+  // Computes the rest, while poll() is true.
   template <class D, class PollCancel>
   HWY_NOINLINE void Finish(D d, PollCancel poll) {
     while (waiting() && poll()) {

@@ -21,10 +21,10 @@ namespace {
 #define ONEGRU_INPUT_TILE 6
 #define ONEGRU_WEIGHT_TILE 7
 
-thread_local std::size_t t_rows = 0;  // what this thread's tiles are configured for; 0: they are not
+thread_local std::size_t t_rows = 0;  // the rows that this thread's tiles are configured for; 0: not configured
 
 #if ONEGRU_EMULATED_AMX
-// For tests on other CPUs: what the instructions do.
+// Emulates the instructions, for tests on other CPUs.
 thread_local unsigned char t_tiles[8][kRows][64];
 
 std::size_t RowsOf(int tile) { return tile == ONEGRU_WEIGHT_TILE ? kInputs / 4 : t_rows; }
@@ -96,7 +96,7 @@ ONEGRU_TILES void Multiply(const Block& b) {
   for (std::size_t i = 0; i < sums; ++i) {
     weights[i] = b.weights + i / b.gates * b.panel_stride + i % b.gates * kChannels * 4;
   }
-  // Of the bytes that come next, the same number beside each tile of inputs.
+  // Prefetches the same number of the next bytes with each tile of inputs.
   const std::int8_t* next = b.next;
   const std::int8_t* const end = next + b.next_bytes;
   const std::size_t beside = b.next_bytes / ((b.quads + kInputs / 4 - 1) / (kInputs / 4)) + 63;

@@ -19,7 +19,7 @@ inline constexpr std::size_t kBytesBehind = (kInputs - 4) * 3 * kChannels;  // o
 // Tiles of inputs times panels of some gates each: inputs · panels · gates tiles of sums, at most kTiles.
 struct Block {
   std::size_t inputs;             // 1 or 2 tiles
-  const unsigned char* input[2];  // where each begins: rows of inputs with 128 added, zeros behind the last
+  const unsigned char* input[2];  // the rows of inputs, with 128 added, and zeros after the last input
   std::size_t input_stride;       // bytes from row to row
   std::int32_t* sum[2];           // where the sums of each go, a row as [panel][gate][channel]
   std::size_t sum_stride;         // bytes from row to row
@@ -28,13 +28,13 @@ struct Block {
   std::size_t panel_stride;  // bytes from panel to panel
   std::size_t gates;
   std::size_t quads;        // inputs / 4, rounded up
-  const std::int8_t* next;  // what is multiplied next, to be fetched into the second-level cache meanwhile
+  const std::int8_t* next;  // the next matrix, which is prefetched into the second-level cache
   std::size_t next_bytes;   // 0 where nothing is
 };
 
-// Gives this thread tiles of so many rows, until Release.
+// Configures this thread's tiles for `rows` rows, until Release.
 void Configure(std::size_t rows);
-// Computes the sums. Reads up to kInputs - 4 inputs behind each panel, kBytesBehind bytes, which the zeros of the
+// Computes the sums. Reads up to kInputs - 4 inputs past each panel, kBytesBehind bytes, which the zeros of the
 // inputs multiply.
 void Multiply(const Block& block);
 #if ONEGRU_AMX

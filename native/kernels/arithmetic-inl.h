@@ -2,7 +2,7 @@
 //
 // Kernels of float weights fuse each into one operation with one rounding: all targets that have it give the same bits.
 // Kernels of 8-bit weights round twice, so that every target does, with such an operation or without. The two sets are
-// in namespaces of their own, which each .cc chooses before its includes.
+// in separate namespaces, which each .cc chooses before its includes.
 
 #include "hwy/highway.h"
 

@@ -87,7 +87,7 @@ class GradientsOfRows {
         scratch_(chunk, last_slot - first_slot, scratch) {}
 
   void Run() {
-    Gather();
+    FormEpoch();
     Gates();
     for (size_t step = c_.end; step-- > c_.begin;) Step(step);
     if (call_.dX.data != nullptr) ByX();
@@ -115,7 +115,7 @@ class GradientsOfRows {
   }
 
   // Copies of X and of the states before, with zeros up to whole vectors.
-  void Gather() {
+  void FormEpoch() {
     const size_t x_padded = WholePanels(spec_.I, kLanes).H;
     for (size_t step = c_.begin; step < c_.end; ++step) {
       for (size_t slot = first_; slot < Last(step); ++slot) {

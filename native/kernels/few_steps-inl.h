@@ -27,12 +27,12 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// From this many operations on it pays to share work; reading a byte of weights takes as long as so many of them.
+// The least operations that are worth sharing, and the operations that take as long as reading a byte of weights.
 inline constexpr double kFlopsToShare = 3.0e6;
 inline constexpr double kFlopsOfByte = 4.0;
-inline constexpr size_t kUnitsToShare = 8192;  // likewise of gates and states
+inline constexpr size_t kUnitsToShare = 8192;  // the least units of gates and states that are worth sharing
 
-// How many of these threads share products of so many weights with some rows.
+// The number of threads that share the products of some weights with some rows.
 template <class C>
 size_t ThreadsForProducts(size_t weights, size_t rows, size_t threads, double least = kFlopsToShare) {
   const double flops = 2.0 * static_cast<double>(rows), bytes = kFlopsOfByte * sizeof(C);
@@ -44,7 +44,7 @@ template <class C>
 size_t ThreadsForSteps(const FewSteps& s) {
   if (s.threads <= 1) return 1;
   const size_t by_x = ThreadsForProducts<C>(3 * s.H * s.I, s.T * s.B, 2);
-  return by_x == 1 && ThreadsForProducts<C>(3 * s.H * s.H, s.B, 2) == 1 ? 1 : HWY_MIN(s.threads, ThreadsWithRoom());
+  return by_x == 1 && ThreadsForProducts<C>(3 * s.H * s.H, s.B, 2) == 1 ? 1 : HWY_MIN(s.threads, UncontendedThreads());
 }
 
 template <class C>
@@ -199,7 +199,7 @@ class FewStepsOfRows {
     return hn::Add(products, hn::Add(hn::LoadU(d_, bx_ + at), hn::LoadU(d_, bh_ + at)));
   }
 
-  // r∘h, whose product stands in n with reset before. Nothing may lie behind H but zeros.
+  // r∘h, whose product is part of n with reset before. The elements after H must be zeros.
   void Reset(size_t r) {
     for (size_t j = 0; j < s_.H; j += N_) {
       const V reset = hn::Mul(F(Sum(r, 0, j)), hn::LoadU(d_, h_ + r * stride_h_ + j));

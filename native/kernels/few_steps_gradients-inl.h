@@ -69,7 +69,7 @@ HWY_INLINE void AddProducts(D d, const C* g, size_t stride_g, const C* M, size_t
 }
 
 // to[m] = Σ_r g[r][m] · x[r], or added to it, for kUnits rows m… of a matrix [count, K]: rows are written one after the
-// other, as memory likes it.
+// in address order, for sequential access.
 template <size_t kRows, size_t kUnits, class D, class C = hn::TFromD<D>>
 HWY_INLINE void OuterProducts(D d, const C* g, size_t stride_g, const C* x, size_t stride_x, size_t m, size_t K,
                               bool adds, C* to) {
@@ -128,7 +128,7 @@ HWY_INLINE void OuterTile(D d, const C* g, size_t stride_g, const C* x, size_t s
 // Where autograd runs between calls, helpers are asleep when they are invited.
 inline constexpr double kFlopsToShareGradients = 1.0e7;
 
-// So many columns, and so many rows of a matrix, stay in the nearest cache while all rows of the batch are multiplied.
+// The columns and rows of a matrix that stay in the first-level cache while all rows of the batch are multiplied.
 inline constexpr size_t kVectorsOfPanel = 6, kUnitsOfPanel = 64, kUnitsOfBlock = 16;
 
 // Columns k…k_end of to[r] += g[r]·M for some rows.
@@ -236,7 +236,7 @@ class GradientsOfFewSteps {
       }
       const size_t rows = n - first, sharing = rows * H < kUnitsToShare ? 1 : threads_;
       ForEach(rows, sharing, [&](size_t j) { Gates(t, active_[j], first + j); });
-      // By the states before: what comes through z is in dh already.
+      // With respect to the previous states: the part through z is already in dh.
       if (!s_.linear_before_reset) {
         Multiply(rows, g_ + first * stride_g_ + 2 * H, static_cast<const C*>(s_.R) + 2 * H * H, H, H,
                  d_rh_ + first * stride_h_, stride_h_);
@@ -246,7 +246,7 @@ class GradientsOfFewSteps {
       const bool is_whole = rows == s_.B;
       C* const dh = is_whole ? dh_ : Gathered();
       if (i == 0 && c_.d_initial_h.data == nullptr) {
-        // nobody asks
+        // no call requests this
       } else if (s_.linear_before_reset) {
         AddProductsWithQ(rows, first, dh);
       } else {
@@ -308,7 +308,8 @@ class GradientsOfFewSteps {
     return y;
   }
 
-  // The gradients by the arguments of a row's step, and that by the state before as far as it comes through z.
+  // The gradients with respect to the gates' arguments, and the part through z of that with respect to the state
+  // before.
   void Gates(size_t t, size_t b, size_t n) {
     const size_t H = s_.H;
     const C* const saved = reinterpret_cast<const C*>(s_.gates.at(t, 0, b));

@@ -100,7 +100,7 @@ HWY_INLINE void MultiplyRows(D d, const C* M, const C* end, size_t K, size_t m, 
       for (size_t u = 0; u < kUnits; ++u) sums[u][r] = MultiplyAdd(row[u], v, sums[u][r]);
     }
   }
-  if (k < K) {  // what lies behind a row of weights may be anything, but for the last it may be nothing
+  if (k < K) {  // another row follows each row of weights except the last
     const auto mask = hn::FirstN(d, K - k);
     for (size_t u = 0; u < kUnits; ++u) {
       const C* const from = M + (m + u) * K + k;
@@ -155,11 +155,11 @@ void ForRows(size_t rows, F&& f) {
 
 // --- lanes are rows
 
-// A tile has so many rows of a matrix, by so many vectors of rows at most: as many sums as there are registers for.
+// The most rows of a matrix, and vectors of batch rows, in a tile: their sums fit into the registers.
 inline constexpr size_t kUnitsOfTile = HWY_TARGET <= HWY_AVX3 ? 12 : 4;
 inline constexpr size_t kVectorsOfTile = HWY_TARGET <= HWY_AVX3 ? 2 : 3;
 
-// How many vectors so many rows take.
+// The number of vectors for `rows` rows.
 template <class C>
 size_t VectorsOf(size_t rows) {
   const size_t N = hn::Lanes(hn::ScalableTag<C>());

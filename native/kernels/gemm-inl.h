@@ -25,15 +25,15 @@ struct Uninterrupted {
   static constexpr bool PollCancel(size_t) { return true; }
 };
 
-// Rows times a packed matrix of K inputs, a sum for each of kGates gates: from a bias, or added to what is there.
+// Multiplies rows with a packed matrix of K inputs, with a sum for each of kGates gates, and adds a bias or the output.
 template <class C, size_t kGates_>
 struct Gemm {
   static constexpr size_t kGates = kGates_, kSums = 1;
   static constexpr size_t kOfTwoPanels = RowsOfTwoPanels<C>(kGates);
-  static constexpr bool kHasManyStages = false;
+  static constexpr bool kOutlineEpilogue = false;
   struct Gate {
     C* to;          // [index][stride]
-    const C* bias;  // [panel][bias_stride]; null: what is there
+    const C* bias;  // [panel][bias_stride]; null: add to the output
     size_t bias_stride;
   };
 
@@ -46,7 +46,7 @@ struct Gemm {
   size_t stride;
   Gate gates[kGates];
   size_t begin = 0, count = K;   // the inputs that are added now
-  size_t segment = 0, live = 0;  // of so many inputs only the first are not zero; 0 for all
+  size_t segment = 0, live = 0;  // of each `segment` inputs, only the first `live` are not zero; 0 for all
 
   const Gemm& Stages() const { return *this; }
 

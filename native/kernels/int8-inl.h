@@ -1,7 +1,7 @@
 // Products of matrices in int8: inputs in integers, sums in 32 bits, exact in any order.
 //
 // An input x of a row is q times the row's scale. Of one plane, q is an int8 within ±127; of two, q = 128·hi + lo is
-// within ±127·128, its planes hi and lo are int8, and each has a sum of its own. A product is then
+// within ±127·128, its planes hi and lo are int8, and each has its own sum. A product is then
 //
 //   (scale of the row · scale of the channel) · sum        sum = 128·(sum of hi) + (sum of lo) of two planes
 //
@@ -144,12 +144,12 @@ HWY_INLINE V AddQuads(V sum, V x, V w) {
 
 // --- rows of inputs
 
-// Where the planes of a row of K inputs lie, behind its scale.
+// The planes of a row of K inputs, which follow its scale.
 inline const unsigned char* PlaneOf(const unsigned char* row, size_t K, size_t plane) {
   return row + kQuantizedHeader + plane * QuantizedPlane(K);
 }
 
-// Whether words have the planes of a row apart: where a sum, of all inputs or of a group, has too many.
+// Whether words store the planes of a row separately, because a sum, of all inputs or of a group, has too many inputs.
 inline bool IsSplit(const Spec& spec, size_t K) {
   return K > kMaxInWords && (spec.group == 0 || spec.group > kMaxInWords);
 }
@@ -184,8 +184,8 @@ HWY_INLINE void StoreWords(hn::Vec512<std::int32_t> q, unsigned char* to) {
 #endif
 #endif
 
-// Quantizes K numbers x to `row`, by the largest of them. is_state: numbers that are rarely beyond 1, so that 1 is the
-// least range. is_bounded: none of them is beyond 1, though they may be NaN. is_split: as IsSplit says.
+// Quantizes the K elements of x to `row`, scaled by the largest magnitude. is_state: the range is at least 1, because
+// states rarely exceed 1. is_bounded: no element exceeds 1, but elements may be NaN. is_split: the result of IsSplit.
 template <size_t kPlanes>
 HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_bounded, [[maybe_unused]] bool is_split,
                               unsigned char* row) {
@@ -199,9 +199,9 @@ HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_b
   HWY_ALIGN float rest[kLanes] = {};
   if (whole != K) std::memcpy(rest, x + whole, (K - whole) * sizeof(float));
 
-  // As integers, numbers without their signs are in the order of their sizes; infinity and NaN come last.
+  // As integers, magnitudes have the same order as floats; infinity and NaN are the largest.
   auto most = hn::Zero(di);
-  const auto look_at = [&](auto numbers) HWY_ATTR { most = hn::Max(most, hn::BitCast(di, hn::Abs(numbers))); };
+  const auto update_max = [&](auto numbers) HWY_ATTR { most = hn::Max(most, hn::BitCast(di, hn::Abs(numbers))); };
   const auto is_finite = [&]() HWY_ATTR {
     if (hn::GetLane(hn::MaxOfLanes(di, most)) < 0x7f800000) return true;
     const float scale = std::numeric_limits<float>::quiet_NaN();
@@ -211,8 +211,8 @@ HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_b
   };
   float range = 1;
   if (!is_bounded) {
-    look_at(hn::Load(d, rest));
-    for (size_t k = 0; k < whole; k += kLanes) look_at(hn::LoadU(d, x + k));
+    update_max(hn::Load(d, rest));
+    for (size_t k = 0; k < whole; k += kLanes) update_max(hn::LoadU(d, x + k));
     if (!is_finite()) return;
     const std::int32_t bits = hn::GetLane(hn::MaxOfLanes(di, most));
     std::memcpy(&range, &bits, sizeof(range));
@@ -223,8 +223,8 @@ HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_b
 
   auto* const planes = reinterpret_cast<std::int8_t*>(row + kQuantizedHeader);
   const auto factor = hn::Set(d, kRange / range), high = hn::Set(d, kRange), low = hn::Set(d, -kRange);
-  const auto put = [&](auto numbers, size_t k) HWY_ATTR {
-    look_at(numbers);
+  const auto quantize_and_store = [&](auto numbers, size_t k) HWY_ATTR {
+    update_max(numbers);
     const auto bounded = hn::Min(hn::Max(hn::Mul(numbers, factor), low), high);
     const auto q = hn::Sub(hn::BitCast(di, hn::Add(bounded, hn::Set(d, kMagic))), hn::Set(di, 0x4b400000));
     const auto store = [&](auto plane, std::int8_t* to) HWY_ATTR {
@@ -250,11 +250,11 @@ HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_b
       store(hn::Sub(q, hn::ShiftLeft<7>(hi)), planes + QuantizedPlane(K) + k);
     }
   };
-  for (size_t k = 0; k < whole; k += kLanes) put(hn::LoadU(d, x + k), k);
-  if (whole != K) put(hn::Load(d, rest), whole);
+  for (size_t k = 0; k < whole; k += kLanes) quantize_and_store(hn::LoadU(d, x + k), k);
+  if (whole != K) quantize_and_store(hn::Load(d, rest), whole);
   const size_t stored = StoredInputs(ElementType::kInt8, K);
   if constexpr (kLanes < kQuad) {
-    for (size_t k = K; k < stored; ++k) put(hn::Zero(d), k);
+    for (size_t k = K; k < stored; ++k) quantize_and_store(hn::Zero(d), k);
   }
   if constexpr (kHasAmx<Int8<kPlanes>>) {
     const size_t plane = QuantizedPlane(K);
@@ -277,7 +277,7 @@ HWY_INLINE void KeepInRegister([[maybe_unused]] V& sum) {
 #endif
 }
 
-// Keeps what was stored at `place` in memory: GCC would otherwise keep it in registers.
+// Forces the value at `place` to stay in memory: GCC would otherwise keep it in registers.
 template <class T>
 HWY_INLINE void KeepInMemory([[maybe_unused]] T*& place) {
 #if !defined(_MSC_VER)

@@ -1,4 +1,4 @@
-// All that a thread knows of its work item.
+// A thread's state of a work item.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,30 +25,32 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// When the products with x are computed.
-enum class Projecting {
-  kByChunk,  // for a chunk of steps, before the first of them
-  kByTile,   // in the step, tile by tile, as each panel of W is best read just before that of R: a chunk of one step
-  kByPanel,  // the same of more rows than a tile has: all rows of a panel before its tiles
-  kByStep,   // before each step: one row, one panel, few inputs
-  kAhead,    // for a chunk of kAheadRows steps, beside the products with h of the chunk before: one row
+// When the input projection x·Wᵀ is computed.
+enum class InputProjection {
+  kChunked,        // for a chunk of steps, before the first of them
+  kFusedPerTile,   // in the step, before the product of each tile with R, so that a panel of W is read just before R's
+  kFusedPerPanel,  // the same for more rows than a tile has: all rows of a panel before its tiles
+  kPerStep,        // before each step: for one row, one panel and few inputs
+  kPipelined,      // for kAheadRows steps, during the products with h of the chunk before: for one row
 };
 
-// Whether z and r are within 0…1 and n is within ±1: so is then every state, as h is between n and the state before.
+// Whether z and r are within 0…1 and n is within ±1. Then every state is within ±1, because h lies between n and the
+// previous state.
 inline bool AreWithinUnit(Function f, Function g) {
   const auto is_share = [](Function x) { return x == Function::kSigmoid || x == Function::kHardSigmoid; };
   return is_share(f) && (is_share(g) || g == Function::kTanh || g == Function::kSoftsign);
 }
 
-// Products with x may be computed ahead.
+// Whether the input projection may be pipelined.
 template <class S>
 inline constexpr bool kProjectsAhead = kCanProjectAhead && !kIsInt8<S>;
 
-// From so many rows on, and rows times inputs, AMX is faster than VNNI, measured on Sapphire Rapids or newer.
+// With at least this many rows, and this many rows times inputs, AMX is faster than VNNI (measured on Sapphire Rapids
+// and newer).
 inline constexpr size_t kMinRowsOfAmx = 4, kMinOfAmx = 320;
 
-// Where sums in int8 are that AMX has computed, those of rows and panels from some on, a row as [panel][gate][lane];
-// null if the tile has to compute its own.
+// The int8 sums that AMX has computed for the rows and panels from `row` and `panel` on, each row as
+// [panel][gate][lane]; `from` is null if the tile must compute its own.
 struct Summed {
   const std::int32_t* from;
   size_t row, panel;
@@ -62,7 +64,7 @@ struct Int8Product {
   const unsigned char* rows;
 };
 
-// What a step's gates need, of whatever type the matrices are. C: the type that is computed in.
+// The state that the gates of a step need, whatever the type of the matrices is. C: the compute type.
 template <class C>
 struct StepState : ActiveRows<C> {
   StepState(const WorkItem& item, ScratchOwner owner, unsigned char* own)
@@ -73,29 +75,29 @@ struct StepState : ActiveRows<C> {
         is_default(f.function == Function::kSigmoid && g.function == Function::kTanh &&
                    this->spec.clip == std::numeric_limits<double>::infinity()) {}
 
-  bool IsAhead() const { return projecting == Projecting::kAhead; }
+  bool IsAhead() const { return input_projection == InputProjection::kPipelined; }
   // The most rows of a chunk.
   size_t MostOfChunk() const { return IsAhead() ? kAheadRows : this->item.steps_at_once; }
 
   const PackedDirection weights;
   const Activation f, g;
   const bool is_default;  // Sigmoid, Tanh and no clip
-  Projecting projecting = Projecting::kByChunk;
+  InputProjection input_projection = InputProjection::kChunked;
   bool is_few = false;            // one row, few panels
   size_t x_count = 0;             // rows of X that are multiplied together
-  size_t chunk = 0;               // how many chunks were prepared
-  bool is_first_of_chunk = true;  // this step
-  size_t projected = 0;           // xp is there up to this step
+  size_t chunk = 0;               // the number of prepared chunks
+  bool is_first_of_chunk = true;  // of the current step
+  size_t projected = 0;           // xp is complete up to this step
   const C* attention_step = nullptr;
   // No state is beyond 1.
   const bool is_bounded =
       this->call.initial_h.data == nullptr && !this->spec.attention && AreWithinUnit(f.function, g.function);
-  size_t xp_row = 0, xp_panel = 0;  // how far rows and panels of xp lie apart
-  C* xp_to = nullptr;               // where a tile puts it
-  const C* xp_step = nullptr;       // that of this step
-  C* xp_ahead = nullptr;            // that of the next chunk
+  size_t xp_row = 0, xp_panel = 0;  // distances of rows and panels of xp
+  C* xp_to = nullptr;               // the destination of a tile
+  const C* xp_step = nullptr;       // xp of this step
+  C* xp_ahead = nullptr;            // xp of the next chunk
   const C** x_from = nullptr;       // the rows of X that are multiplied
-  // Of a tile whose last stages are apart.
+  // The sums of a tile whose epilogue is out of line.
   HWY_ALIGN C tile_sums[kMaxSums * kLanesOf<C>];
 };
 
@@ -104,21 +106,21 @@ template <class C, class S>
 struct ItemState : StepState<C> {
   using StepState<C>::StepState;
 
-  // Whether AMX computes the products of so many rows with a matrix of K inputs.
+  // Whether AMX computes the products of `rows` rows with a matrix of K inputs.
   bool UsesAmx(size_t rows, size_t K) {
     const bool uses =
         kHasAmx<S> && may_use_amx && rows >= kMinRowsOfAmx && K > amx::kInputs / 4 && rows * K >= kMinOfAmx;
     has_tiles |= uses;
     return uses;
   }
-  // At the end. A thread without tiles is not asked: of a library that was loaded while the program ran, the first
-  // question would have the C library allocate what the thread remembers.
+  // Called at the end. A thread without tiles does not call amx::Release: in a library that was loaded at run time, its
+  // first access to a thread-local variable would allocate memory.
   void ReleaseTiles() {
     if (has_tiles) amx::Release();
   }
 
   Ahead<C, S> ahead;
-  bool has_tiles = false;  // this thread may have some
+  bool has_tiles = false;  // this thread may have configured tiles
   const bool may_use_amx = kHasAmx<S> && Int8ProductsOf(this->item.packed->target()) == Int8Products::kAmx &&
                            this->spec.group == 0 && AmxCanMultiply(this->geometry);
   Summed summed{};

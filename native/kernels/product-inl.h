@@ -89,7 +89,7 @@ HWY_INLINE hn::Vec<D> WeightsOf(D d, const S* panel, size_t k, size_t gate, size
 
 // The units of a panel that fills its vector: a constant, so that addresses are too.
 template <class D>
-using Whole = std::integral_constant<size_t, hn::MaxLanes(D())>;
+using FullWidth = std::integral_constant<size_t, hn::MaxLanes(D())>;
 
 // sums[row][panel * kGates + gate] += x[row][k] · the weights of input k in that panel and gate.
 template <PairLane kLane, size_t kGates, size_t kRows, size_t kPanels, class D, class S, class Width, class V>
@@ -97,11 +97,11 @@ HWY_INLINE void AddInput(D d, const hn::TFromD<D>* const (&x)[kRows], const S* c
                          Width width, V (&sums)[kRows][kPanels * kGates]) {
   constexpr size_t kVectors = kPanels * kGates;
   const auto weights_of = [&](size_t v) HWY_ATTR {
-    const size_t p = v / kGates, units = p + 1 < kPanels ? size_t{Whole<D>::value} : size_t{width};
+    const size_t p = v / kGates, units = p + 1 < kPanels ? size_t{FullWidth<D>::value} : size_t{width};
     return WeightsOf<kLane, kGates>(d, w[p], k, v % kGates, units);
   };
-  // The fewer of the two stay in registers while the others come one by one: beside 12 sums, 16 registers have room for
-  // three and one. With four and one the compiler keeps sums in memory, which takes twice as long.
+  // The smaller of the two sets stays in registers while the other is loaded one by one: with 12 sums, 16 registers
+  // have room for three and one. With four and one the compiler keeps sums in memory, which takes twice as long.
   if constexpr (kRows < kVectors) {
     V inputs[kRows];
 #pragma GCC unroll 16
@@ -127,8 +127,8 @@ HWY_INLINE void AddInput(D d, const hn::TFromD<D>* const (&x)[kRows], const S* c
 
 // sums[row][panel * kGates + gate] += inputs[row] · panel of that gate.
 //
-// inputs: rows of K numbers. panels: where each panel begins. width: the units of the last panel, a number or
-// Whole; those before it are whole.
+// inputs: rows of K elements. panels: the first weights of each panel. width: the units of the last panel, a variable
+// or FullWidth; the panels before it are full.
 template <size_t kRows, size_t kPanels, size_t kGates, class D, class S, class Width, class V = hn::Vec<D>>
 HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, const S* const* panels, Width width,
                          V (&sums)[kRows][kPanels * kGates]) {
@@ -158,7 +158,7 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
   }
 }
 
-// The same for the gates of a narrow panel side by side, as they lie: three of them are then one or two vectors.
+// The same for a narrow panel, whose three gates are adjacent in memory and fill one or two vectors.
 // sums[row][v]: vector v of the 3·width sums of a row.
 template <PairLane kLane, size_t kRows, size_t kVectors, class D, class S, class V>
 HWY_INLINE void AddJoint(D d, const hn::TFromD<D>* const (&x)[kRows], const S* panel, size_t k, size_t units,

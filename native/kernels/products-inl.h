@@ -183,7 +183,7 @@ HWY_INLINE void AddRecurrent(ItemState<C, S>& s, const void* matrix, const Chann
     start();
     using D = std::remove_const_t<decltype(tile.d)>;
     if constexpr (kBesideAhead && Tile::kRows == 1 && Tile::kPanels * Tile::kGates <= 4 &&
-                  std::is_same_v<std::remove_const_t<decltype(tile.width)>, Whole<D>>) {
+                  std::is_same_v<std::remove_const_t<decltype(tile.width)>, FullWidth<D>>) {
       if (s.ahead.waiting()) {
         const S* panels[Tile::kPanels];
         PanelsOf(s, matrix, s.spec.H, tile, panels);

@@ -1,4 +1,4 @@
-// The products with x: xp = x·Wᵀ + biases.
+// The input projection: xp = x·Wᵀ + biases.
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -22,7 +22,7 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Starts a chunk at this step, with `members` threads.
+// Starts chunks at the current step, with `members` threads, and chooses the kind of input projection.
 template <class C, class S>
 void StartChunks(ItemState<C, S>& s, size_t members) {
   s.chunk = 0;
@@ -31,18 +31,20 @@ void StartChunks(ItemState<C, S>& s, size_t members) {
   s.ahead.Drop();
   s.y_step = 0;
   s.is_few = s.count == 1 && !s.shared && s.geometry.panels() <= kFewPanels;
-  // Every member must decide alike, as the products of all share one buffer, whose layout depends on it.
+  // Each member must make the same decision, because all members share xp, and its layout depends on this decision.
   const size_t part_of_R = s.padded / members * 3 * s.spec.H * sizeof(S);
   const bool is_ahead = kProjectsAhead<S> && s.count == 1 && s.steps - s.step >= kMinStepsAhead &&
                         part_of_R >= kMinBytesAhead && part_of_R < kLargeMatrix;
   const bool is_by_step = s.is_few && s.owner == ScratchOwner::kCaller && s.geometry.panels() == 1 && s.spec.D == 1 &&
                           s.spec.I <= kMaxInputsByStep && s.steps > 1;
-  s.projecting = is_by_step ? Projecting::kByStep : is_ahead ? Projecting::kAhead : Projecting::kByChunk;
+  s.input_projection = is_by_step ? InputProjection::kPerStep
+                       : is_ahead ? InputProjection::kPipelined
+                                  : InputProjection::kChunked;
   s.xp_row = is_ahead ? 3 * kLanesOf<C> : 3 * s.padded;
   s.xp_panel = is_ahead ? kAheadRows * 3 * kLanesOf<C> : 3 * kLanesOf<C>;
 }
 
-// Prefetches the rows of X of the next tile: hardware would fetch each too late.
+// Prefetches the rows of X of the next tile, because the hardware prefetcher would be too late.
 template <class C, class S, class Tile>
 HWY_INLINE void PrefetchRowsAfter(const ItemState<C, S>& s, const Tile& tile) {
   const size_t begin = tile.row + Tile::kRows, end = begin + Tile::kRows;
@@ -57,7 +59,7 @@ template <class C, class S>
 struct ProjectOp {
   static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
   static constexpr size_t kOfTwoPanels = RowsOfTwoPanels<S>(kGates);
-  static constexpr bool kHasManyStages = false;
+  static constexpr bool kOutlineEpilogue = false;
   ItemState<C, S>& s;
 
   const ProjectOp& Stages() const { return *this; }
@@ -100,11 +102,11 @@ struct ProjectOp {
   }
 };
 
-// A narrow panel, its gates side by side.
+// Projects a narrow panel with its three gates next to each other in one or two vectors.
 template <class C, class S, size_t kVectors>
 struct JointOp {
   static constexpr size_t kGates = kVectors, kSums = 1;
-  static constexpr bool kHasManyStages = false;
+  static constexpr bool kOutlineEpilogue = false;
   ItemState<C, S>& s;
   const C* bias;
 
@@ -144,14 +146,14 @@ void ProjectJoint(ItemState<C, S>& s, size_t rows) {
   for (size_t i = 0; i < 3 * width; ++i) {
     bias[i] = static_cast<const C*>(s.weights.bx)[panel * 3 * kLanesOf<C> + i / width * kLanesOf<C> + i % width];
   }
-  // There are few shapes of tiles, so the last tile may compute some rows a second time.
+  // There are only three tile shapes, so the last tile may compute some rows twice.
   constexpr size_t kMost = HWY_MIN(RowsOfSweep(kVectors), kMaxSums / kVectors), kSome = HWY_MIN(4, kMost);
   for (size_t row = 0, count; row < rows; row += count) {
     const size_t left = rows - row;
     count = left > kSome && rows >= kMost ? kMost : left > 2 && rows >= kSome ? kSome : 2;
     const size_t begin = HWY_MIN(row, rows - count);
     const auto tile = [&](auto n) HWY_ATTR {
-      DoApart<n, 1>(JointOp<C, S, kVectors>{s, bias}, hn::ScalableTag<C>(), begin, panel, width);
+      ComputeTileOutOfLine<n, 1>(JointOp<C, S, kVectors>{s, bias}, hn::ScalableTag<C>(), begin, panel, width);
     };
     if (count == kMost) {
       tile(std::integral_constant<size_t, kMost>());
@@ -163,8 +165,8 @@ void ProjectJoint(ItemState<C, S>& s, size_t rows) {
   }
 }
 
-// Whether the gates of our last panel are computed side by side: it is so narrow that they fill at most two vectors,
-// and has so many inputs that it pays. A single row is bound by latency either way.
+// Whether ProjectJoint computes the last panel: its gates fill at most two vectors, and it has enough inputs. A single
+// row is latency-bound, so it gains nothing.
 template <class C, class S>
 bool IsJoint(const ItemState<C, S>& s, size_t rows) {
   const size_t full = s.geometry.full_panels();
@@ -172,7 +174,7 @@ bool IsJoint(const ItemState<C, S>& s, size_t rows) {
          s.spec.I > kMaxInputsByStep;
 }
 
-// Rows of X, our panels from `first` on.
+// Projects rows of X, for this member's panels from `first` on.
 template <class C, class S>
 void Project(ItemState<C, S>& s, size_t rows, size_t first) {
   const bool joint = IsJoint(s, rows);
@@ -188,7 +190,7 @@ void Project(ItemState<C, S>& s, size_t rows, size_t first) {
   }
 }
 
-// The panels from `first` on of a chunk, to `to`.
+// Projects a chunk to `to`, for the panels from `first` on.
 template <class C, class S>
 void ProjectChunk(ItemState<C, S>& s, size_t place, size_t rows, C* to, size_t first) {
   s.x_from = s.x_rows + place;
@@ -197,7 +199,7 @@ void ProjectChunk(ItemState<C, S>& s, size_t place, size_t rows, C* to, size_t f
   if (s.PollCancel(rows * (s.last - s.first))) Project(s, rows, first);
 }
 
-// Rows of X in int8, where the products want them.
+// Quantizes rows of X to int8, if the matrices are int8.
 template <class C, class S>
 HWY_INLINE void QuantizeInputs(ItemState<C, S>& s, size_t rows) {
   if constexpr (kIsInt8<S>) {
@@ -208,37 +210,39 @@ HWY_INLINE void QuantizeInputs(ItemState<C, S>& s, size_t rows) {
   }
 }
 
-// For as many steps as fit into the buffer.
+// Prepares a chunk of as many steps as fit into xp.
 template <class C, class S>
 HWY_INLINE void PrepareChunk(ItemState<C, S>& s) {
-  const size_t place = s.PlaceOf(s.chunk, s.item.steps_at_once);
-  s.x_count = s.TakeInputs(s.projected, s.item.steps_at_once, s.chunk, !s.shared);
+  const size_t place = s.ChunkSlot(s.chunk, s.item.steps_at_once);
+  s.x_count = s.GatherInputs(s.projected, s.item.steps_at_once, s.chunk, !s.shared);
   s.Close();
   s.x_from = s.x_rows + place;
-  s.attention_step = s.attention + s.PlaceOfScores(s.chunk, s.item.steps_at_once);
+  s.attention_step = s.attention + s.ScoreSlot(s.chunk, s.item.steps_at_once);
   s.xp_step = s.xp_to = s.xp;
   QuantizeInputs(s, s.x_count);
   const bool is_by_tile = s.projected == s.step + 1 && !s.UsesAmx(s.x_count, s.spec.I) &&
                           !s.UsesAmx(s.x_count, s.spec.H) &&
                           !(IsJoint(s, s.x_count) && s.first == s.geometry.full_panels());
   const bool is_one_tile = s.x_count <= kMaxRows / kSumsEach<S>;
-  s.projecting = !is_by_tile ? Projecting::kByChunk : is_one_tile ? Projecting::kByTile : Projecting::kByPanel;
+  s.input_projection = !is_by_tile   ? InputProjection::kChunked
+                       : is_one_tile ? InputProjection::kFusedPerTile
+                                     : InputProjection::kFusedPerPanel;
   if (s.PollCancel(s.x_count * (s.last - s.first)) && !is_by_tile) Project(s, s.x_count, s.first);
 }
 
-// For the next chunk of steps: most of it, if not the first, is done already.
+// Prepares a chunk of a pipelined projection. Except for the first chunk, most of it is already complete.
 template <class C, class S>
 void PrepareAhead(ItemState<C, S>& s) {
   const hn::ScalableTag<C> d;
   const size_t whole = HWY_MIN(s.last, s.geometry.full_panels());
-  const size_t place = s.PlaceOf(s.chunk, kAheadRows), next = s.PlaceOf(s.chunk + 1, kAheadRows);
+  const size_t place = s.ChunkSlot(s.chunk, kAheadRows), next = s.ChunkSlot(s.chunk + 1, kAheadRows);
   const bool first = s.chunk == 0;
   size_t end = s.step;
-  size_t rows = first ? s.TakeInputs(end, kAheadRows, s.chunk, !s.shared) : 0;
+  size_t rows = first ? s.GatherInputs(end, kAheadRows, s.chunk, !s.shared) : 0;
   s.projected = end = HWY_MIN(s.step + kAheadRows, s.steps);
-  const size_t next_rows = s.TakeInputs(end, kAheadRows, s.chunk + 1, !s.shared);
+  const size_t next_rows = s.GatherInputs(end, kAheadRows, s.chunk + 1, !s.shared);
   s.Close();
-  s.attention_step = s.attention + s.PlaceOfScores(s.chunk, kAheadRows);
+  s.attention_step = s.attention + s.ScoreSlot(s.chunk, kAheadRows);
   if (first) {
     s.xp_step = s.xp;
     ProjectChunk(s, place, rows, s.xp, s.first);
@@ -258,7 +262,7 @@ void PrepareAhead(ItemState<C, S>& s) {
                 static_cast<const C*>(s.weights.bx), s.xp_ahead);
 }
 
-// The next chunk of steps.
+// Prepares the next chunk of steps.
 template <class C, class S>
 HWY_INLINE void PrepareNext(ItemState<C, S>& s) {
   s.is_first_of_chunk = true;
@@ -270,11 +274,11 @@ HWY_INLINE void PrepareNext(ItemState<C, S>& s) {
   ++s.chunk;
 }
 
-// For this step alone, of one row and one panel: it fits into the latency of the previous step. With more panels, or
-// two directions in turns, there is no such idle time.
+// Projects a single step of one row and one panel, during the latency of the previous step. With more panels, or with
+// interleaved directions, there is no such idle time.
 template <class C, class S>
 void PrepareStep(ItemState<C, S>& s) {
-  s.TakeInput(s.step, 0, 0, 0, true);
+  s.GatherInput(s.step, 0, 0, 0, true);
   s.x_from = s.x_rows;
   s.attention_step = s.attention;
   s.xp_step = s.xp_to = s.xp;
@@ -291,39 +295,40 @@ void EndStep(ItemState<C, S>& s) {
   ++s.step;
 }
 
-// A tile's products with x, in the step, if due: apart, as a step has no registers to spare. They are of three gates,
-// so panel by panel where all their sums would not fit.
+// Projects a tile within the step (kFusedPerTile). It is out of line, because a step has no spare registers. A
+// projection has three gates, so it runs panel by panel if all sums of the tile would not fit into registers.
 template <class C, class S, class Tile>
 HWY_INLINE void ProjectTile(ItemState<C, S>& s, const Tile& tile) {
   constexpr size_t kRows = Tile::kRows, kPanels = Tile::kPanels;
   if constexpr (kRows <= HWY_MAX(kMaxRows / kSumsEach<S>, 1)) {
-    if (s.projecting != Projecting::kByTile) return;
+    if (s.input_projection != InputProjection::kFusedPerTile) return;
     const ProjectOp<C, S> op{s};
     if constexpr (kRows == 1 || kRows * kPanels * 3 * kSumsEach<S> <= kMaxSums) {
-      DoApart<kRows, kPanels>(op, tile.d, tile.row, tile.panel, tile.width);
+      ComputeTileOutOfLine<kRows, kPanels>(op, tile.d, tile.row, tile.panel, tile.width);
     } else {
-      const Whole<std::remove_const_t<decltype(tile.d)>> whole;
-      for (size_t p = 0; p + 1 < kPanels; ++p) DoApart<kRows, 1>(op, tile.d, tile.row, tile.panel + p, whole);
-      DoApart<kRows, 1>(op, tile.d, tile.row, tile.panel + kPanels - 1, tile.width);
+      const FullWidth<std::remove_const_t<decltype(tile.d)>> whole;
+      for (size_t p = 0; p + 1 < kPanels; ++p)
+        ComputeTileOutOfLine<kRows, 1>(op, tile.d, tile.row, tile.panel + p, whole);
+      ComputeTileOutOfLine<kRows, 1>(op, tile.d, tile.row, tile.panel + kPanels - 1, tile.width);
     }
   }
 }
 
-// The products with x of all rows with a panel, in the step.
+// Projects all rows of a panel within the step (kFusedPerPanel).
 template <class D, class Width, class C, class S>
 HWY_NOINLINE void ProjectPanel(ItemState<C, S>& s, D d, size_t rows, size_t panel, Width width) {
   SweepRows<1>(ProjectOp<C, S>{s}, d, rows, panel, width);
 }
 
-// The products with x of a gate, in this step.
+// Loads the projection of a gate for this step.
 template <class C, class At>
 HWY_INLINE auto Xp(const StepState<C>& s, const At& at, size_t gate) {
   return hn::LoadU(at.d, s.xp_step + at.row * s.xp_row + at.panel * s.xp_panel + gate * kLanesOf<C>);
 }
 
-// The rows of h, or of r∘h, for the products.
+// Prepares the rows of h, or of r∘h, for the products with R.
 template <class C, class S>
-HWY_INLINE void TakeStates(ItemState<C, S>& s, C* rows) {
+HWY_INLINE void PrepareStates(ItemState<C, S>& s, C* rows) {
   for (size_t slot = 0; slot < s.active; ++slot) {
     C* const row = rows + slot * s.padded;
     if constexpr (kIsInt8<S>) {

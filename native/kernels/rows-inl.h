@@ -1,6 +1,6 @@
-// The rows of a work item: where they are in memory, their inputs and outputs.
+// The rows of a work item: their addresses, inputs, outputs and states.
 //
-// C: the type that is computed in.
+// C: the compute type.
 
 #include <cstring>
 #include <limits>
@@ -23,13 +23,13 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// How many numbers a vector has.
+// The number of elements of a vector.
 template <class C>
 inline constexpr size_t kLanesOf = hn::MaxLanes(hn::ScalableTag<C>());
 
 template <class C>
 struct ActiveRows {
-  // own: this thread's scratch. A member of an epoch has nothing else of its own.
+  // own: this thread's scratch. The rest of a member's scratch belongs to its epoch.
   ActiveRows(const WorkItem& item, ScratchOwner owner, unsigned char* own)
       : item(item),
         call(*item.call),
@@ -57,21 +57,21 @@ struct ActiveRows {
     UseOwnScratch(plan);
   }
 
-  // Called before `rows` rows of a panel take a step, or before X of as many is multiplied: false if the call is to
-  // stop. That work may be skipped then.
+  // Called before `rows` rows of a panel take a step or are projected. Returns false if the call was cancelled, and
+  // that work may be skipped.
   HWY_INLINE bool PollCancel(size_t rows) {
     work_until_poll -= static_cast<std::int64_t>(rows);
     return HWY_LIKELY(work_until_poll > 0) || Poll();
   }
 
-  // Whether this many rows of a panel take so long that PollCancel must be called between them.
+  // Whether PollCancel must be called between this many rows of a panel.
   HWY_INLINE bool IsLong(size_t rows) const { return static_cast<std::int64_t>(rows) > work_per_poll; }
 
   ScratchPlan PlanOf(ScratchOwner owner) const {
     return {owner, *item.packed, sizeof(C), item.rows_at_once, item.steps_at_once};
   }
 
-  // Works alone.
+  // Switches to this thread's own scratch.
   void UseOwnScratch() { UseOwnScratch(PlanOf(owner)); }
   void UseOwnScratch(const ScratchPlan& plan) {
     first = 0;
@@ -81,7 +81,7 @@ struct ActiveRows {
     if (owner != ScratchOwner::kMember) UseScratch(own, plan, 2);
   }
 
-  // Works as one of an epoch's members.
+  // Switches to the scratch of an epoch, as one of its members.
   void UseScratchOf(const Epoch& epoch, size_t member) {
     first = geometry.panels() * member / epoch.members;
     last = geometry.panels() * (member + 1) / epoch.members;
@@ -89,9 +89,9 @@ struct ActiveRows {
     UseScratch(epoch.scratch, PlanOf(ScratchOwner::kEpoch), 4);
   }
 
-  // Takes the rows from `from` on, as many as are processed together. The longest come first, so the active ones are
-  // always the first slots. False if there are none.
-  bool Take(size_t from) {
+  // Selects the rows from `from` on that are processed together. The longest come first, so the active rows are always
+  // the first slots. Returns false if there are none.
+  bool SelectRows(size_t from) {
     begin = from;
     count = begin < item.rows ? HWY_MIN(item.rows_at_once, item.rows - begin) : 0;
     steps = count == 0 ? 0 : Length(0);
@@ -102,7 +102,7 @@ struct ActiveRows {
     const size_t index = item.row + (begin + slot) * item.stride;
     return item.order == nullptr ? index : static_cast<size_t>(item.order[index]);
   }
-  // Where the state of a slot comes from and goes to.
+  // The row of initial_h and Y_h for a slot.
   size_t StateRow(size_t slot) const {
     const size_t row = Row(slot);
     return call.state_rows == nullptr ? row : static_cast<size_t>(call.state_rows[row]);
@@ -112,7 +112,7 @@ struct ActiveRows {
   }
   size_t TimeOf(size_t slot, size_t step) const { return reversed ? Length(slot) - 1 - step : step; }
   C* State(size_t step, size_t slot) const { return h[step & h_mask] + slot * padded; }
-  // The last state of a slot, when `step` begins.
+  // The last state of a slot at the start of `step`.
   C* LastState(size_t step, size_t slot) const { return State(HWY_MIN(step, Length(slot)), slot); }
 
   bool IsStopped() const { return HWY_UNLIKELY(token != nullptr) && token->stopped(); }
@@ -140,12 +140,12 @@ struct ActiveRows {
                                        : convert([](float value) { return BFloat16Bits(value); });
   }
 
-  // The same for the units of a panel.
+  // Narrows the units of a panel.
   HWY_NOINLINE void NarrowPanel(const C* from, size_t width, char* to) const {
     width == kLanesOf<C> ? Narrow(from, kLanesOf<C>, to) : Narrow(from, width, to);
   }
 
-  // Computed numbers, converted to the layer's type.
+  // Writes results, converted to the layer's type.
   void Write(const C* from, size_t count, char* to) const {
     if (io_is_compute_type) {
       std::memcpy(to, from, count * sizeof(C));
@@ -154,19 +154,19 @@ struct ActiveRows {
     }
   }
 
-  // Where the rows of X of a chunk of steps lie in x_rows and x; chunks take turns.
-  size_t PlaceOf(size_t chunk, size_t each) const { return shared || each == kAheadRows ? (chunk & 1) * each : 0; }
+  // The first place of a chunk's rows of X in x_rows and x, which hold two chunks in turn.
+  size_t ChunkSlot(size_t chunk, size_t each) const { return shared || each == kAheadRows ? (chunk & 1) * each : 0; }
 
-  // Where its scores lie in attention. Multiplied ahead, the X of a chunk is done with before its steps, and makes room
-  // for that of the chunk after the next while other members may still read scores.
-  size_t PlaceOfScores(size_t chunk, size_t each) const {
-    return each == kAheadRows ? (chunk & 3) * each : PlaceOf(chunk, each);
+  // The first place of a chunk's attention scores. With a pipelined projection, the X of a chunk is no longer needed
+  // when its steps begin, and is overwritten while other members may still read the scores.
+  size_t ScoreSlot(size_t chunk, size_t each) const {
+    return each == kAheadRows ? (chunk & 3) * each : ChunkSlot(chunk, each);
   }
 
-  // Finds the rows of X of a chunk, for the steps from `step` on, at most `most`, and counts them; `step` is then the
-  // step after them. Copies or converts them if need be; attention too.
-  size_t TakeInputs(size_t& step, size_t most, size_t chunk, bool copies) {
-    const size_t place = PlaceOf(chunk, most), scores = PlaceOfScores(chunk, most);
+  // Finds the rows of X for a chunk of steps from `step` on, at most `most` rows. Copies or converts them and the
+  // attention scores if necessary. Advances `step` to the end of the chunk, and returns the number of rows.
+  size_t GatherInputs(size_t& step, size_t most, size_t chunk, bool copies) {
+    const size_t place = ChunkSlot(chunk, most), scores = ScoreSlot(chunk, most);
     size_t rows = 0, running = count;
     if (!copies_inputs && !shared && call.lengths == nullptr && item.order == nullptr && !spec.attention) {
       for (; step < steps && (rows == 0 || rows + running <= most); ++step) {
@@ -179,12 +179,13 @@ struct ActiveRows {
     for (; step < steps; ++step) {
       while (Length(running - 1) <= step) --running;
       if (rows != 0 && rows + running > most) break;
-      for (size_t slot = 0; slot < running; ++slot, ++rows) TakeInput(step, slot, place + rows, scores + rows, copies);
+      for (size_t slot = 0; slot < running; ++slot, ++rows)
+        GatherInput(step, slot, place + rows, scores + rows, copies);
     }
     return rows;
   }
 
-  void TakeInput(size_t step, size_t slot, size_t place, size_t place_of_score, bool copies) {
+  void GatherInput(size_t step, size_t slot, size_t place, size_t place_of_score, bool copies) {
     const size_t t = TimeOf(slot, step);
     C* const copy = x + place * spec.I;
     const char* const source = copies || !shared ? call.X.at(t, 0, Row(slot)) : nullptr;
@@ -194,7 +195,7 @@ struct ActiveRows {
     if (spec.attention) Read(call.attention.at(t, 0, Row(slot)), 1, attention + place_of_score);
   }
 
-  // Elements of the layer's type, converted to C.
+  // Reads elements of the layer's type, converted to C.
   void Read(const char* from, size_t count, C* to) const {
     if (io_is_compute_type) {
       std::memcpy(to, from, count * sizeof(C));
@@ -219,7 +220,7 @@ struct ActiveRows {
     }
   }
 
-  // Copies the states of all rows before `step`, out and back.
+  // Copies the states of all rows before `step` to a buffer, and back.
   void SaveStates(size_t step, C* to) const {
     for (size_t slot = 0; slot < count; ++slot) {
       std::memcpy(to + slot * padded, LastState(step, slot), padded * sizeof(C));
@@ -231,7 +232,7 @@ struct ActiveRows {
     }
   }
 
-  // Moves the states to an epoch's scratch, or back to our own.
+  // Calls change(), which switches to other scratch, and copies the states there.
   template <class Change>
   void MoveStates(size_t step, Change&& change) {
     C* const from[] = {h[0], h[1], h[2], h[3]};
@@ -244,7 +245,7 @@ struct ActiveRows {
     }
   }
 
-  // The last states, and zeros past each row's end.
+  // Writes the last states, and zeros after the end of each row.
   void Finish() {
     const size_t size = SizeOf(spec.type);
     for (size_t slot = 0; slot < count; ++slot) {
@@ -266,50 +267,50 @@ struct ActiveRows {
     }
   }
 
-  // --- what a helper does in windows (team.h); for others there are none
+  // --- the windows of a helper (team.h); for other threads these do nothing
 
-  bool leads() const { return owner != ScratchOwner::kMember; }
+  bool IsLeader() const { return owner != ScratchOwner::kMember; }
 
   bool Open() { return owner != ScratchOwner::kHelper || item.claim->Open(); }
   void Close(bool done = false) {
     if (owner == ScratchOwner::kHelper) item.claim->Close(done);
   }
 
-  // Hands over all before this step. The window stays open, for the inputs of the next chunk.
-  bool HandOver() {
+  // Commits all steps before this one. The window stays open, for the inputs of the next chunk.
+  bool Commit() {
     if (owner != ScratchOwner::kHelper) return true;
     if (!Open()) return false;
     WriteY();
     if (step != 0) SaveStates(step, states);
-    item.claim->HandOver({begin, step, step == 0 ? nullptr : states});
+    item.claim->Commit({begin, step, step == 0 ? nullptr : states});
     return true;
   }
 
-  // Copies the rows of Y up to this step to the caller's.
+  // Copies the rows of Y up to this step to the caller's array.
   void WriteY() {
     if (owner != ScratchOwner::kHelper || call.Y.data == nullptr) return;
     const size_t size = spec.H * SizeOf(spec.type);
     const char* from = y;
     size_t running = count;
-    for (; written < step; ++written) {
-      while (Length(running - 1) <= written) --running;
+    for (; committed_steps < step; ++committed_steps) {
+      while (Length(running - 1) <= committed_steps) --running;
       for (size_t slot = 0; slot < running; ++slot, from += size)
-        std::memcpy(call.Y.at(TimeOf(slot, written), item.d, Row(slot)), from, size);
+        std::memcpy(call.Y.at(TimeOf(slot, committed_steps), item.d, Row(slot)), from, size);
     }
     y_step = 0;
   }
 
-  // Finds where the rows of this step go, if there are several: mostly they lie in line.
-  HWY_INLINE void FindRowsOfY() {
+  // Finds the destinations of this step's rows of Y, if there are several. Usually they are equally spaced.
+  HWY_INLINE void LocateRowsOfY() {
     in_line = item.order == nullptr && (call.lengths == nullptr || !reversed);
     if (HWY_UNLIKELY(!in_line) || call.Y.data == nullptr || owner == ScratchOwner::kMember) return;
-    y_to = PlaceOfY(0);
+    y_to = AddressOfY(0);
     y_pitch = owner == ScratchOwner::kHelper ? static_cast<std::ptrdiff_t>(spec.H * SizeOf(spec.type))
                                              : call.Y.row * static_cast<std::ptrdiff_t>(item.stride);
   }
 
-  // Where a row of Y goes in this step.
-  HWY_INLINE char* PlaceOfY(size_t slot) const {
+  // The destination of a row of Y in this step.
+  HWY_INLINE char* AddressOfY(size_t slot) const {
     if (HWY_LIKELY(owner != ScratchOwner::kHelper)) return call.Y.at(TimeOf(slot, step), item.d, Row(slot));
     return y + (y_step + slot) * spec.H * SizeOf(spec.type);
   }
@@ -320,25 +321,25 @@ struct ActiveRows {
   const Geometry geometry;
   const size_t padded;
   const bool reversed;
-  const bool io_is_compute_type;  // X, h and Y are of the type that is computed in
+  const bool io_is_compute_type;  // X, h and Y have the compute type
   const ScratchOwner owner;
-  CancellationToken* const token;    // the call's, on the thread that made it
-  const std::int64_t work_per_poll;  // rows of a panel between two checks of it
+  CancellationToken* const token;    // the call's token, on the thread that made the call
+  const std::int64_t work_per_poll;  // rows of a panel between two checks of the token
   std::int64_t work_until_poll;      // until the next check
   size_t first = 0, last = 0;        // this member's panels
-  bool shared = false;               // scratch, with other members
-  bool copies_inputs = false;        // inputs are not used where they lie
-  size_t begin = 0, count = 0;       // the rows being processed
-  size_t steps = 0;                  // of the longest of them
-  size_t step = 0;                   // the next
-  size_t active = 0;                 // the rows that have this step
-  bool y_by_tile = false;            // tiles write to Y
+  bool shared = false;               // whether scratch is shared with other members
+  bool copies_inputs = false;        // whether inputs are copied to scratch
+  size_t begin = 0, count = 0;       // the selected rows
+  size_t steps = 0;                  // of the longest row
+  size_t step = 0;                   // the next step
+  size_t active = 0;                 // the number of rows that have this step
+  bool y_by_tile = false;            // whether tiles write to Y
   bool y_by_row = false;             // rows of Y, or parts of them, are written after each step
-  size_t written = 0;                // a helper has handed over its rows of Y up to this step
-  size_t y_step = 0;                 // and those of this one are kept here
-  bool in_line = false;              // rows of Y of this step lie equally far apart
-  char* y_to = nullptr;              // the first of them
-  std::ptrdiff_t y_pitch = 0;        // from one to the next
+  size_t committed_steps = 0;        // a helper has committed its rows of Y up to this step
+  size_t y_step = 0;                 // the place of this step's rows in `y`
+  bool in_line = false;              // whether this step's rows of Y are equally spaced
+  char* y_to = nullptr;              // the first of these rows
+  std::ptrdiff_t y_pitch = 0;        // the distance between them, in bytes
   C* h[4];                           // the states [slot][padded], buffers in rotation
   size_t h_mask = 1;
   C* rh;                  // r∘h [slot][padded], reset before
@@ -346,17 +347,17 @@ struct ActiveRows {
   C* xp;                  // x·Wᵀ and biases [row][panel][z, r, n][lanes]
   C* attention;           // of rows of X
   C* x;                   // copies of rows of X
-  C* x_block;             // rows of X done ahead [k][row]
+  C* x_block;             // rows of X for the pipelined projection [k][row]
   unsigned char* x_int8;  // rows of X in int8
   unsigned char* h_int8;  // rows of h, or of r∘h, in int8
-  std::int32_t* sums;     // of products by AMX
+  std::int32_t* sums;     // sums of AMX
   const C** x_rows;
   const C** h_rows;
-  char* y = nullptr;    // rows of Y to hand over
-  C* states = nullptr;  // states to hand over
+  char* y = nullptr;    // a helper's rows of Y
+  C* states = nullptr;  // a helper's states
 
  private:
-  // A row of a panel takes 3·lanes products with I or with H numbers.
+  // A row of a panel takes 3·lanes products with I or H elements.
   std::int64_t WorkPerPoll() const {
     if (token == nullptr) return std::numeric_limits<std::int64_t>::max();
     const size_t row = HWY_MAX(spec.I, spec.H) * 3 * kLanesOf<C>;

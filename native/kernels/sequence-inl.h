@@ -1,4 +1,5 @@
-// One work item of a call: rows of one direction from their first step to their last, by one thread or by a crew.
+// Runs a work item: for each block of rows, for each chunk of steps, project X; for each step, compute the tiles and,
+// with other threads, wait at a barrier. Lead, Advance and Step are these three loops.
 
 #include <algorithm>
 #include <chrono>
@@ -19,13 +20,13 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// C: the type that is computed in. S: the type that matrices are stored in.
+// C: the compute type. S: the type of the packed matrices.
 template <class C, class S>
 class Sequence {
  public:
   Sequence(const WorkItem& item, ScratchOwner owner, unsigned char* own) : s_(item, owner, own) {}
 
-  // All rows of the item.
+  // Runs all rows of the item, as its leader.
   void Lead() {
     for (size_t begin = s_.item.from.begin; !s_.IsStopped() && Begin(begin); begin += s_.count) {
       while (Advance()) {
@@ -35,9 +36,9 @@ class Sequence {
     }
   }
 
-  // The rows from `begin` on: Begin, Advance until it returns false, End.
+  // Begins the rows from `begin` on. Call Advance until it returns false, then End.
   bool Begin(size_t begin) {
-    if (!s_.Take(begin)) return false;
+    if (!s_.SelectRows(begin)) return false;
     if (!s_.Open()) return false;
     s_.step = 0;
     if (begin == s_.item.from.begin && s_.item.from.states != nullptr) {
@@ -47,14 +48,14 @@ class Sequence {
       s_.LoadInitialState();
     }
     s_.Close();
-    s_.written = s_.step;
+    s_.committed_steps = s_.step;
     Restart();
-    return s_.item.crew == nullptr || s_.steps == 0 || Regroup(s_.item.ready, s_.item.patience);
+    return s_.item.crew == nullptr || s_.steps == 0 || Regroup(s_.item.expected_helpers, s_.item.wait_budget);
   }
 
-  // The steps of an epoch.
+  // Runs the steps of an epoch, as a member.
   void Join(Epoch& epoch, size_t member) {
-    s_.Take(epoch.begin);
+    s_.SelectRows(epoch.begin);
     epoch_ = &epoch;
     member_ = member;
     s_.UseScratchOf(epoch, member);
@@ -64,11 +65,11 @@ class Sequence {
     }
   }
 
-  // Takes one step; false if none is left, others continue, or the call is to stop.
+  // Runs one step. Returns false if no step is left, another thread continues, or the call was cancelled.
   bool Advance() {
     if (s_.step == s_.steps) return false;
-    if (s_.item.crew != nullptr && s_.leads()) {
-      const size_t here = s_.item.crew->here();
+    if (s_.item.crew != nullptr && s_.IsLeader()) {
+      const size_t here = s_.item.crew->waiting();
       if (s_.shared && EpochEnds()) {
         if (!Regroup(here + epoch_->members - 1)) return false;
       } else if (!s_.shared && here != 0 && s_.item.crew->HasMemory()) {
@@ -77,20 +78,20 @@ class Sequence {
     } else if (s_.shared && EpochEnds()) {
       return false;
     }
-    if (s_.projecting == Projecting::kByStep) {
+    if (s_.input_projection == InputProjection::kPerStep) {
       if (s_.step % kStepsPerPoll == 0 && !s_.PollCancel(kStepsPerPoll)) return false;
       PrepareStep(s_);
     } else if (s_.step == s_.projected) {
       if (s_.IsStopped()) return false;
-      if (!s_.HandOver()) return false;
+      if (!s_.Commit()) return false;
       PrepareNext(s_);
     }
     if (s_.active > 0 && s_.Length(s_.active - 1) <= s_.step) {
       do --s_.active;
       while (s_.active > 0 && s_.Length(s_.active - 1) <= s_.step);
-      ChooseWayOfY();
+      ChooseYWriter();
     }
-    if (!Step()) return s_.leads() && Regroup(epoch_->members - 2);
+    if (!Step()) return s_.IsLeader() && Regroup(epoch_->members - 2);
     EndStep(s_);
     return true;
   }
@@ -100,7 +101,7 @@ class Sequence {
     s_.WriteY();
     s_.Finish();
     const bool done = s_.begin + s_.count == s_.item.rows;
-    if (s_.owner == ScratchOwner::kHelper) s_.item.claim->HandOver({s_.begin + s_.count, 0, nullptr});
+    if (s_.owner == ScratchOwner::kHelper) s_.item.claim->Commit({s_.begin + s_.count, 0, nullptr});
     s_.Close(done);
     if (done && s_.item.crew != nullptr) s_.item.crew->Close();
     return true;
@@ -109,22 +110,22 @@ class Sequence {
   void ReleaseTiles() { s_.ReleaseTiles(); }
 
  private:
-  // A step of one row and one panel is too short to check for cancellation each time.
+  // A step of one row and one panel is too short to poll for cancellation each time.
   static constexpr size_t kStepsPerPoll = 1024;
 
   bool EpochEnds() const { return epoch_->end_step.load(std::memory_order_relaxed) == s_.step; }
 
-  // --- who does the units
+  // --- which threads compute which units
 
-  // Continues with all who are here, perhaps alone. `ready`: how many to wait for, for no longer than `patience`. False
-  // if the caller has taken the item back.
-  bool Regroup(size_t ready, std::chrono::nanoseconds patience = kGatherTimeout) {
+  // Continues with all threads that are waiting, or alone. Waits for `expected_helpers` threads, for at most
+  // `wait_budget`. Returns false if the caller has reclaimed the item.
+  bool Regroup(size_t expected_helpers, std::chrono::nanoseconds wait_budget = kGatherTimeout) {
     Crew& crew = *s_.item.crew;
-    if (!s_.HandOver()) return false;
+    if (!s_.Commit()) return false;
     if (s_.shared) epoch_->End();
-    for (SpinDeadline waiting(patience); crew.here() < ready && waiting.Wait();) {
+    for (SpinDeadline waiting(wait_budget); crew.waiting() < expected_helpers && waiting.Wait();) {
     }
-    Epoch* const next = crew.Gather();
+    Epoch* const next = crew.FormEpoch();
     if (next != nullptr || s_.shared) {
       s_.MoveStates(s_.step, [&] { next == nullptr ? s_.UseOwnScratch() : s_.UseScratchOf(*next, 0); });
       epoch_ = next;
@@ -135,8 +136,8 @@ class Sequence {
       next->step = s_.step;
       size_t step = s_.step;
       const size_t most = s_.MostOfChunk();
-      s_.TakeInputs(step, most, 0, true);
-      if (s_.IsAhead()) s_.TakeInputs(step, most, 1, true);
+      s_.GatherInputs(step, most, 0, true);
+      if (s_.IsAhead()) s_.GatherInputs(step, most, 1, true);
       began_ = std::chrono::steady_clock::now();
       meetings_ = 0;
       crew.Start();
@@ -145,15 +146,15 @@ class Sequence {
     return true;
   }
 
-  // As a member: false if the epoch is over. As the leader: false if somebody is late.
+  // Waits at the barrier. Returns false to a member if the epoch is over, and to the leader if a member is late.
   bool ArriveAndWait() {
     if (!s_.shared) return true;
-    if (!s_.leads()) return epoch_->ArriveAndWait(member_);
+    if (!s_.IsLeader()) return epoch_->ArriveAndWait(member_);
     ++meetings_;
     return epoch_->ArriveAndWaitAsLeader([this] { return MaxSpin(); });
   }
 
-  // A member that takes twice as long as steps have taken so far is late.
+  // A member is late if it takes twice as long as the mean step so far.
   std::chrono::nanoseconds MaxSpin() const {
     const double each_row = 6.0 * static_cast<double>(s_.spec.H) / static_cast<double>(epoch_->members);
     double flops = each_row * static_cast<double>(s_.spec.H * s_.active);
@@ -170,14 +171,14 @@ class Sequence {
 
   void Restart() {
     s_.active = s_.count;
-    ChooseWayOfY();
+    ChooseYWriter();
     StartChunks(s_, s_.shared ? epoch_->members : 1);
   }
 
-  // The leader reads the inputs of the next chunk for all members, before the barrier at the end of this one.
-  bool TakeInputsOfNext() {
-    if (!s_.leads() || s_.step + 1 != s_.projected) return true;
-    if (s_.item.crew->here() != 0 && s_.item.crew->HasMemory()) {
+  // Reads the inputs of the next chunk for all members, as the leader, before the barrier at the end of this chunk.
+  bool GatherInputsOfNextChunk() {
+    if (!s_.IsLeader() || s_.step + 1 != s_.projected) return true;
+    if (s_.item.crew->waiting() != 0 && s_.item.crew->HasMemory()) {
       epoch_->end_step.store(s_.projected, std::memory_order_relaxed);
       return true;
     }
@@ -186,21 +187,21 @@ class Sequence {
     if (step == s_.steps) return true;
     const size_t most = s_.MostOfChunk();
     if (!s_.Open()) return false;
-    // s_.chunk is already the next one; if it is multiplied ahead, the one after it is due.
-    s_.TakeInputs(step, most, s_.IsAhead() ? s_.chunk + 1 : s_.chunk, true);
+    // s_.chunk is already the next chunk; a pipelined projection needs the chunk after it.
+    s_.GatherInputs(step, most, s_.IsAhead() ? s_.chunk + 1 : s_.chunk, true);
     s_.Close();
     return true;
   }
 
-  // Of many rows, tiles' numbers lie far apart in Y, and whole rows are written after the step: that is up to 1.06
-  // times as fast. Of no more than a cache line, they do not. States that are flushed go to Y after that.
-  void ChooseWayOfY() {
-    const bool is_wanted = s_.call.Y.data != nullptr && s_.leads();
+  // With many rows, the results of a tile are far apart in Y, and writing whole rows after the step is up to 1.06 times
+  // as fast. Rows of at most a cache line are written by tiles. Flushed states are written after they are flushed.
+  void ChooseYWriter() {
+    const bool is_wanted = s_.call.Y.data != nullptr && s_.IsLeader();
     s_.y_by_tile = is_wanted && !s_.spec.flush_subnormals && (s_.active <= kMaxRows || s_.spec.H * sizeof(C) <= 64);
     s_.y_by_row = is_wanted && (s_.shared || !s_.y_by_tile);
   }
 
-  // False if a member is late; the states before the step are unchanged.
+  // Computes a step. Returns false if a member is late; the states before the step are then unchanged.
   bool Step() {
     if constexpr (kProjectsAhead<S>) {
       if (s_.IsAhead()) return StepWith<true>();
@@ -210,7 +211,7 @@ class Sequence {
 
   template <bool kBesideAhead>
   HWY_INLINE bool StepWith() {
-    if (s_.active > 1) s_.FindRowsOfY();
+    if (s_.active > 1) s_.LocateRowsOfY();
     if (s_.spec.linear_before_reset) {
       StepResetAfter<kBesideAhead>(s_);
     } else {
@@ -219,7 +220,7 @@ class Sequence {
       StateResetBefore<kBesideAhead>(s_);
     }
     if (HWY_UNLIKELY(s_.spec.flush_subnormals)) FlushStates(s_);
-    if (HWY_UNLIKELY(s_.shared) && (!TakeInputsOfNext() || !ArriveAndWait()))
+    if (HWY_UNLIKELY(s_.shared) && (!GatherInputsOfNextChunk() || !ArriveAndWait()))
       return false;  // the new state is complete
     if (HWY_UNLIKELY(s_.y_by_row)) WriteUnits(s_);
     return true;
@@ -228,8 +229,8 @@ class Sequence {
   ItemState<C, S> s_;
   Epoch* epoch_ = nullptr;
   size_t member_ = 0;
-  std::chrono::steady_clock::time_point began_{};  // the epoch
-  int meetings_ = 0;                               // in it
+  std::chrono::steady_clock::time_point began_{};  // the start of the epoch
+  int meetings_ = 0;                               // barriers of the epoch
 };
 
 template <class C, class S>

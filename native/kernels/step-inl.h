@@ -42,7 +42,7 @@ HWY_INLINE auto& Of(const At& at) {
   }
 }
 
-// Any activation function after the bound: apart, as most layers have Sigmoid and Tanh without a bound.
+// Any activation with a clip. It is out of line, because most layers have Sigmoid and Tanh without a clip.
 template <class D, class V>
 HWY_NOINLINE V ActivateBounded(D d, const Activation& activation, double clip, V x) {
   return Activate(d, activation, Clip(d, x, hn::Set(d, static_cast<hn::TFromD<D>>(clip))));
@@ -84,23 +84,23 @@ HWY_INLINE auto Bn(const StepState<C>& s, const At& at) {
 
 // Units in rows of scratch.
 template <class C, class At>
-HWY_INLINE C* In(const StepState<C>& s, C* rows, const At& at) {
+HWY_INLINE C* StatePtr(const StepState<C>& s, C* rows, const At& at) {
   return rows + at.row * s.padded + at.panel * kLanesOf<C>;
 }
 
 template <class C, class At>
-HWY_INLINE auto Get(const StepState<C>& s, const At& at, C* rows) {
-  return hn::Load(at.d, In(s, rows, at));
+HWY_INLINE auto LoadState(const StepState<C>& s, const At& at, C* rows) {
+  return hn::Load(at.d, StatePtr(s, rows, at));
 }
 
 template <class C, class At, class V>
-HWY_INLINE void Put(const StepState<C>& s, const At& at, V units, C* rows) {
-  hn::Store(units, at.d, In(s, rows, at));
+HWY_INLINE void StoreState(const StepState<C>& s, const At& at, V units, C* rows) {
+  hn::Store(units, at.d, StatePtr(s, rows, at));
 }
 
 template <class C, class At>
 HWY_INLINE auto H(const StepState<C>& s, const At& at) {
-  return Get(s, at, s.State(s.step, 0));
+  return LoadState(s, at, s.State(s.step, 0));
 }
 
 // The first `width` units of a vector, which are also in `stored`.
@@ -142,7 +142,7 @@ HWY_INLINE void Blend(const StepState<C>& s, Rows rows, const Z& z) {
   const std::ptrdiff_t y_pitch = s.y_pitch;
   rows.ForEach(ONEGRU_AT {
     const bool is_near = !at.kIsOfOneRow && HWY_LIKELY(in_line);
-    char* const row = is_near ? y_to + static_cast<std::ptrdiff_t>(at.row) * y_pitch : s.PlaceOfY(at.row);
+    char* const row = is_near ? y_to + static_cast<std::ptrdiff_t>(at.row) * y_pitch : s.AddressOfY(at.row);
     const C* const state = next + at.row * padded + at.panel * kLanesOf<C>;
     if (HWY_UNLIKELY(!io_is_compute_type)) return s.NarrowPanel(state, at.width, row + 2 * at.panel * kLanesOf<C>);
     C* const to = reinterpret_cast<C*>(row) + at.panel * kLanesOf<C>;
@@ -151,7 +151,7 @@ HWY_INLINE void Blend(const StepState<C>& s, Rows rows, const Z& z) {
   });
 }
 
-// Saves a gate of a step: apart, as few calls want it.
+// Saves a gate of a step. It is out of line, because few calls request it.
 template <class C, class D, class V>
 HWY_NOINLINE void SaveApart(const StepState<C>& s, D d, size_t slot, size_t panel, SavedGate gate, V units) {
   char* const row = s.call.gates.at(s.TimeOf(slot, s.step), s.item.d, s.Row(slot));
@@ -168,7 +168,7 @@ HWY_INLINE bool Saves(const StepState<C>& s) {
   return HWY_UNLIKELY(s.call.gates.data != nullptr);
 }
 
-// What follows the products of an Op, whatever type the matrices are stored in.
+// The epilogue of an Op, which does not depend on the type of the matrices.
 template <class C>
 struct AfterStages {
   static constexpr size_t kGates = 3;
@@ -196,7 +196,7 @@ template <class C, class S, bool kBesideAhead>
 struct AfterOp {
   static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
   static constexpr size_t kOfTwoPanels = RowsOfTwoPanels<S>(kGates);
-  static constexpr bool kHasManyStages = true;
+  static constexpr bool kOutlineEpilogue = true;
   ItemState<C, S>& s;
 
   AfterStages<C> Stages() const { return {s}; }
@@ -210,7 +210,7 @@ struct AfterOp {
 
   template <class D, class Width>
   HWY_INLINE void Begin(D d, size_t rows, size_t panel, Width width) const {
-    if (s.projecting == Projecting::kByPanel) ProjectPanel(s, d, rows, panel, width);
+    if (s.input_projection == InputProjection::kFusedPerPanel) ProjectPanel(s, d, rows, panel, width);
   }
 
   template <class Tile>
@@ -230,7 +230,7 @@ struct GatesStages {
   template <class Rows>
   HWY_INLINE void Gates(Rows rows) const {
     ApplyF<kR>(s, rows);
-    rows.ForEach(ONEGRU_AT { Put(s, at, hn::Mul(at.r, H(s, at)), s.rh); });
+    rows.ForEach(ONEGRU_AT { StoreState(s, at, hn::Mul(at.r, H(s, at)), s.rh); });
     ApplyF<kZ>(s, rows);
     if (Saves(s)) rows.ForEach(ONEGRU_AT { Save(s, at, kSavedR, at.r), Save(s, at, kSavedZ, at.z); });
     Attend(s, rows);
@@ -238,7 +238,7 @@ struct GatesStages {
 
   template <class Rows>
   HWY_INLINE void Finish(Rows rows) const {
-    rows.ForEach(ONEGRU_AT { Put(s, at, at.z, s.z); });
+    rows.ForEach(ONEGRU_AT { StoreState(s, at, at.z, s.z); });
   }
 };
 
@@ -246,7 +246,7 @@ template <class C, class S, bool kBesideAhead>
 struct GatesOp {
   static constexpr size_t kGates = 2, kSums = kSumsEach<S>;
   static constexpr size_t kOfTwoPanels = RowsOfTwoPanels<S>(kGates);
-  static constexpr bool kHasManyStages = true;
+  static constexpr bool kOutlineEpilogue = true;
   ItemState<C, S>& s;
 
   GatesStages<C> Stages() const { return {s}; }
@@ -260,7 +260,7 @@ struct GatesOp {
 
   template <class D, class Width>
   HWY_INLINE void Begin(D d, size_t rows, size_t panel, Width width) const {
-    if (s.projecting == Projecting::kByPanel) ProjectPanel(s, d, rows, panel, width);
+    if (s.input_projection == InputProjection::kFusedPerPanel) ProjectPanel(s, d, rows, panel, width);
   }
 
   template <class Tile>
@@ -294,7 +294,7 @@ template <class C, class S, bool kBesideAhead>
 struct StateOp {
   static constexpr size_t kGates = 1, kSums = kSumsEach<S>;
   static constexpr size_t kOfTwoPanels = RowsOfTwoPanels<S>(kGates);
-  static constexpr bool kHasManyStages = true;
+  static constexpr bool kOutlineEpilogue = true;
   ItemState<C, S>& s;
 
   StateStages<C> Stages() const { return {s}; }
@@ -313,7 +313,7 @@ struct StateOp {
   }
 };
 
-// The last stages that are apart are compiled once for each type that is computed in: where ONEGRU_OWNS_STAGES is.
+// Out-of-line epilogues are compiled once for each compute type, in the unit that defines ONEGRU_OWNS_STAGES.
 #undef ONEGRU_STAGES_OF
 #if defined(ONEGRU_OWNS_STAGES)
 #define ONEGRU_STAGES_OF(stages, rows, D) \
@@ -326,7 +326,7 @@ struct StateOp {
   ONEGRU_STAGES_OF(AfterStages<ONEGRU_COMPUTED>, rows, D) \
   ONEGRU_STAGES_OF(GatesStages<ONEGRU_COMPUTED>, rows, D) \
   ONEGRU_STAGES_OF(StateStages<ONEGRU_COMPUTED>, rows, D)
-#if !ONEGRU_FEW_TILES  // which have no more than two rows
+#if !ONEGRU_FEW_TILES  // which have at most two rows
 ONEGRU_STAGES(2, hn::ScalableTag<ONEGRU_COMPUTED>)
 ONEGRU_STAGES(3, hn::ScalableTag<ONEGRU_COMPUTED>)
 ONEGRU_STAGES(4, hn::ScalableTag<ONEGRU_COMPUTED>)
@@ -340,7 +340,7 @@ ONEGRU_STAGES(4, hn::Half<hn::ScalableTag<ONEGRU_COMPUTED>>)
 
 template <bool kBesideAhead, class Op, class C, class S>
 HWY_INLINE void ForOurTiles(ItemState<C, S>& s, const Op& op) {
-  const bool backwards = ((s.step + s.call.turn) & 1) != 0;
+  const bool backwards = ((s.step + s.call.sweep_parity) & 1) != 0;
   if constexpr (kBesideAhead) {
     ForTiles<kWideAhead[Op::kGates]>(hn::ScalableTag<C>(), s.geometry, 1, s.first, s.last, backwards, op);
   } else if (s.is_few) {
@@ -353,20 +353,20 @@ HWY_INLINE void ForOurTiles(ItemState<C, S>& s, const Op& op) {
 // Reset after: all of the step.
 template <bool kBesideAhead, class C, class S>
 HWY_INLINE void StepResetAfter(ItemState<C, S>& s) {
-  TakeStates(s, s.State(s.step, 0));
+  PrepareStates(s, s.State(s.step, 0));
   ForOurTiles<kBesideAhead>(s, AfterOp<C, S, kBesideAhead>{s});
 }
 
 // Reset before: z and r∘h; then, once all members have r∘h, n and h.
 template <bool kBesideAhead, class C, class S>
 HWY_INLINE void GatesResetBefore(ItemState<C, S>& s) {
-  TakeStates(s, s.State(s.step, 0));
+  PrepareStates(s, s.State(s.step, 0));
   ForOurTiles<kBesideAhead>(s, GatesOp<C, S, kBesideAhead>{s});
 }
 
 template <bool kBesideAhead, class C, class S>
 HWY_INLINE void StateResetBefore(ItemState<C, S>& s) {
-  TakeStates(s, s.rh);
+  PrepareStates(s, s.rh);
   ForOurTiles<kBesideAhead>(s, StateOp<C, S, kBesideAhead>{s});
 }
 
@@ -385,13 +385,13 @@ HWY_NOINLINE void FlushStates(const ItemState<C, S>& s) {
   }
 }
 
-// Writes to Y what tiles have not: all of it, or what other members computed in this step.
+// Writes the part of Y that tiles have not written: all of it, or the units of other members.
 template <class C, class S>
 void WriteUnits(const ItemState<C, S>& s) {
   const size_t begin = s.y_by_tile ? s.last * kLanesOf<C> : 0;
   if (s.call.Y.data == nullptr || begin >= s.spec.H) return;
   for (size_t slot = 0; slot < s.active; ++slot) {
-    s.Write(s.State(s.step + 1, slot) + begin, s.spec.H - begin, s.PlaceOfY(slot) + begin * SizeOf(s.spec.type));
+    s.Write(s.State(s.step + 1, slot) + begin, s.spec.H - begin, s.AddressOfY(slot) + begin * SizeOf(s.spec.type));
   }
 }
 

@@ -1,4 +1,4 @@
-// Tiles: blocks of rows and panels whose sums fit into registers.
+// Tiles: blocks of rows and panels whose sums fit into registers, and the order in which a step computes them.
 
 #include <type_traits>
 
@@ -31,13 +31,13 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// kRows_ rows x kPanels_ panels, and a sum for each of kGates_ gates.
+// A tile of kRows_ rows x kPanels_ panels, with a sum for each of kGates_ gates.
 template <size_t kRows_, size_t kPanels_, size_t kGates_, class D, class Width>
 struct Tile {
   static constexpr size_t kRows = kRows_, kPanels = kPanels_, kGates = kGates_;
   using V = hn::Vec<D>;
 
-  // One row of one panel. Of fewer gates than three: n alone, or z and r.
+  // One row of one panel. With one gate, z, r and n are all n; with two gates, n is r.
   struct At {
     static constexpr bool kIsOfOneRow = kRows_ == 1;
     V &z, &r, &n;
@@ -57,7 +57,7 @@ struct Tile {
       const size_t r = i / kPanels, p = i % kPanels;
       V* const gates = &sums[r][p * kGates];
       f(At{gates[0], gates[kGates > 1 ? 1 : 0], gates[kGates - 1], d, row + r, panel + p,
-           p + 1 < kPanels ? size_t{Whole<D>::value} : size_t{width}});
+           p + 1 < kPanels ? size_t{FullWidth<D>::value} : size_t{width}});
     }
   }
 
@@ -78,7 +78,7 @@ struct RowsOfTile {
   }
 };
 
-// Whether the tiles are those for 32 registers, as AVX-512 has. Elsewhere ONEGRU_LARGE_TILES asks for them, so
+// Whether tiles are sized for 32 registers, which AVX-512 has. ONEGRU_LARGE_TILES selects them on other targets, so
 // that they can be tested without such a CPU.
 #if defined(ONEGRU_LARGE_TILES)
 inline constexpr bool kLargeTiles = true;
@@ -89,7 +89,7 @@ inline constexpr bool kLargeTiles = HWY_TARGET == HWY_AVX3;
 // The most sums of a tile.
 inline constexpr size_t kMaxSums = kLargeTiles ? 24 : 12;
 
-// Whether there are few shapes of tiles: for targets that only CPUs of before 2008 use, and where code must be small.
+// Whether there are few tile shapes: on targets for CPUs from before 2008, and where the code must be small.
 #undef ONEGRU_FEW_TILES
 #if defined(ONEGRU_SMALL) || (!defined(ONEGRU_LARGE_TILES) && (HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSE2))
 #define ONEGRU_FEW_TILES 1
@@ -98,17 +98,17 @@ inline constexpr bool kFewTiles = true;
 inline constexpr bool kFewTiles = false;
 #endif
 
-// The most rows of a tile, of one sum for each channel.
+// The most rows of a tile, with one sum for each channel.
 inline constexpr size_t kMaxRows = kLargeTiles ? 8 : kFewTiles ? 2 : 4;
 
-// The tiles of a sweep over more rows: of so many gates, how many rows and panels. Two multiply-adds begin in a cycle
-// and each takes four, so that more than eight sums must be under way; twelve leave room for weights in 16 registers.
-// Six rows of two vectors read fewer weights than four rows of three.
+// The rows and panels of the tiles of a sweep over more rows, by the number of gates. Two multiply-adds begin in a
+// cycle and each takes four, so that more than eight sums must be under way; twelve leave room for weights in 16
+// registers. Six rows of two vectors read fewer weights than four rows of three.
 constexpr size_t RowsOfSweep(size_t gates) { return !kLargeTiles && !kFewTiles && gates < 3 ? 6 : kMaxRows; }
 constexpr size_t PanelsOfSweep(size_t gates) { return gates > 1 ? 1 : 2; }
 
-// How many rows the next tile takes of those that are left: the most, but the last two or three tiles are alike where
-// the last would have half of that or less, as small ones wait for their multiply-adds.
+// The number of rows of the next tile, usually the most. If the last tile would have at most half of the most rows, the
+// last two or three tiles share their rows equally, because small tiles are bound by the latency of multiply-adds.
 template <size_t kMax>
 constexpr size_t RowsOfNext(size_t left) {
   const size_t rest = left % kMax;
@@ -117,8 +117,8 @@ constexpr size_t RowsOfNext(size_t left) {
   return left < 2 * kMax ? (left + 1) / 2 : (left + 2) / 3;
 }
 
-// How many panels of so many gates go side by side with so many rows, where all rows make one tile: enough sums
-// under way to hide a multiply-add's latency, no more than there are registers. Measured on AVX-512, for one row:
+// The number of adjacent panels in a tile that has all rows: enough sums to hide the latency of a multiply-add, but not
+// more than there are registers. Measured on AVX-512, for one row:
 // of 3 gates, 2 panels are up to 1.3 times as fast as 1 where two multiply-adds begin in a cycle (Zen 5), 4 cost
 // 15 % more than 1 at H = 64 (Zen 4); of 2 gates, 4 panels are 2 to 5 % slower in single steps and 1.1 times as
 // fast over time only at H = 64. Asking for weights 16 steps ahead is 2 to 10 % slower, from caches and from
@@ -155,13 +155,13 @@ HWY_INLINE void WithTag(D d, size_t width, F&& f) {
   f(d);
 }
 
-// What is done with tiles, an Op, has three stages: Sum(tile) computes the products, kSums for each channel and row;
-// Gates(rows) and Finish(rows) of its Stages() the rest; kHasManyStages: that is most of its code. Begin(d, rows,
-// panel, width), if there is one, comes before the tiles of a panel that is swept. Each loop of a stage does one
-// operation for all vectors before the next: an activation is a long dependency chain, and the CPU overlaps two only if
-// they are close together.
+// An Op describes one fused operation on tiles. Sum(tile) is the matrix product, with kSums sums for each channel and
+// row. Gates(rows) and Finish(rows) of its Stages() are the epilogue. kOutlineEpilogue is true if the epilogue is most
+// of its code. Begin(d, rows, panel, width), if it exists, runs before the tiles of a panel. Each loop of a stage does
+// one operation for all vectors before the next operation: an activation is a long dependency chain, and the CPU
+// overlaps two chains only if they are close together.
 
-// A few rows at a time: all of them would not leave registers for the work.
+// Runs the epilogue for up to four rows at a time, because more would not leave enough registers.
 template <size_t kFrom, class Op, class Tile>
 HWY_INLINE void FinishRows(const Op& op, Tile& tile) {
   if constexpr (kFrom < Tile::kRows) {
@@ -175,14 +175,14 @@ HWY_INLINE void FinishRows(const Op& op, Tile& tile) {
 }
 
 template <size_t kRows, size_t kPanels, class Op, class D, class Width>
-HWY_INLINE void Do(const Op& op, D d, size_t row, size_t panel, Width width) {
+HWY_INLINE void ComputeTile(const Op& op, D d, size_t row, size_t panel, Width width) {
   Tile<kRows, kPanels, Op::kGates, D, Width> tile(d, row, panel, width);
   op.Sum(tile);
   FinishRows<0>(op, tile);
 }
 
-// The last stages of kRows rows of a panel whose sums were stored, those of a row `stride` vectors behind those of the
-// row before. Most of the code of a step is here: once for tiles of all shapes, and for matrices of all types.
+// The epilogue of kRows rows of a panel whose sums were stored, `stride` vectors per row. Most of the code of a step is
+// here, so all tile shapes and all types of matrices share it.
 template <size_t kRows, class Stages, class D>
 HWY_NOINLINE void FinishStored(Stages stages, D d, const hn::TFromD<D>* sums, size_t stride, size_t row, size_t panel,
                                size_t width) {
@@ -200,7 +200,7 @@ HWY_NOINLINE void FinishStored(Stages stages, D d, const hn::TFromD<D>* sums, si
   stages.Finish(rows);
 }
 
-// The same for all of a tile: two to four rows of a panel at a time, by vectors that may be shorter than the sums.
+// The epilogue of a whole tile: two to four rows of a panel at a time, with vectors that may be shorter than the sums.
 template <size_t kFrom, size_t kPanel, class Tile, class Stages, class D>
 HWY_INLINE void FinishParts(Stages stages, D d, const Tile& tile, const hn::TFromD<D>* sums) {
   constexpr size_t kParts = (Tile::kRows + 3) / 4, kEach = (Tile::kRows + kParts - 1) / kParts;
@@ -218,16 +218,16 @@ HWY_INLINE void FinishParts(Stages stages, D d, const Tile& tile, const hn::TFro
 }
 
 template <size_t kRows, size_t kPanels, class Op, class D, class Width>
-HWY_NOINLINE ONEGRU_NO_CLONES void TileApart(Op op, D d, size_t row, size_t panel, Width width) {
-  if constexpr (Op::kHasManyStages && kRows > 1) {
+HWY_NOINLINE ONEGRU_NO_CLONES void OutOfLineTile(Op op, D d, size_t row, size_t panel, Width width) {
+  if constexpr (Op::kOutlineEpilogue && kRows > 1) {
     constexpr size_t kVectors = kPanels * Op::kGates, kLanes = hn::MaxLanes(D());
     static_assert(kRows * kVectors <= kMaxSums);
     constexpr bool kMayBeHalf = kPanels == 1 && kLanes * sizeof(hn::TFromD<D>) >= 64;
     const bool is_half = kMayBeHalf && width <= kLanes / 2;
     Tile<kRows, kPanels, Op::kGates, D, Width> tile(d, row, panel, width);
     op.Sum(tile);
-    // With two rows a call and sums in memory would be too much of a short step. Divisions in whole vectors would be
-    // more.
+    // With two rows, a call and stored sums would be too large a part of a short step. In a narrow panel, divisions of
+    // whole vectors would cost even more.
     if (kRows == 2 && !is_half) return FinishRows<0>(op, tile);
     hn::TFromD<D>* const sums = op.s.tile_sums;
 #pragma GCC unroll 16
@@ -240,21 +240,22 @@ HWY_NOINLINE ONEGRU_NO_CLONES void TileApart(Op op, D d, size_t row, size_t pane
     }
     if constexpr (kRows > 2) FinishParts<0, 0>(op.Stages(), d, tile, sums);
   } else {
-    Do<kRows, kPanels>(op, d, row, panel, width);
+    ComputeTile<kRows, kPanels>(op, d, row, panel, width);
   }
 }
 
-// A tile that takes long enough for calls: several places need it. The width of a single panel is a number, so that
-// whole panels and narrow ones share a function. That is as fast, as several rows wait for their multiply-adds.
+// Computes a tile by a function call, because a tile takes long enough for one and several places need it. The width of
+// a single panel is a variable, so that full and narrow panels share a function. That is as fast, because a tile of
+// several rows is bound by its multiply-adds.
 template <size_t kRows, size_t kPanels, class Op, class D, class Width>
-HWY_INLINE void DoApart(const Op& op, D d, size_t row, size_t panel, Width width) {
-  TileApart<kRows, kPanels, Op, D, std::conditional_t<kPanels == 1, size_t, Width>>(op, d, row, panel, width);
+HWY_INLINE void ComputeTileOutOfLine(const Op& op, D d, size_t row, size_t panel, Width width) {
+  OutOfLineTile<kRows, kPanels, Op, D, std::conditional_t<kPanels == 1, size_t, Width>>(op, d, row, panel, width);
 }
 
-// A single row of a panel that may be narrow.
+// Computes a single row of a panel that may be narrow.
 template <class Op, class D>
-HWY_NOINLINE ONEGRU_NO_CLONES void DoRow(Op op, D d, size_t panel, size_t width) {
-  Do<1, 1>(op, d, 0, panel, width);
+HWY_NOINLINE ONEGRU_NO_CLONES void ComputeRow(Op op, D d, size_t panel, size_t width) {
+  ComputeTile<1, 1>(op, d, 0, panel, width);
 }
 
 template <class Op, class D, class Width>
@@ -262,7 +263,7 @@ HWY_INLINE void BeginPanel(const Op& op, D d, size_t rows, size_t panel, Width w
   if constexpr (requires { op.Begin(d, rows, panel, width); }) op.Begin(d, rows, panel, width);
 }
 
-// Panels side by side, swept by tiles of rows from `first` on.
+// Computes kPanels adjacent panels, by tiles of rows from row `first` on.
 template <size_t kMin, size_t kPanels = 1, class Op, class D, class Width>
 HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width width, size_t first = 0) {
   constexpr size_t kFit = kMaxSums / (kPanels * Op::kGates);
@@ -272,26 +273,26 @@ HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width wi
     const size_t count = RowsOfNext<kMax>(rows - row);
     WithRows<kMin, kMax>(count, [&](auto n) HWY_ATTR {
       if constexpr (n == 1) {
-        Do<1, kPanels>(op, d, row, panel, width);
+        ComputeTile<1, kPanels>(op, d, row, panel, width);
       } else {
-        DoApart<n, kPanels>(op, d, row, panel, width);
+        ComputeTileOutOfLine<n, kPanels>(op, d, row, panel, width);
       }
     });
     row += count;
   }
 }
 
-// All rows as one tile, with kWide panels [first, last) side by side: the fewer panels to a group, the more of
-// them stay in the first-level cache from one sweep to the next.
+// Computes all rows as one tile, for the panels [first, last) in groups of kWide. The smaller the groups, the more
+// panels stay in the first-level cache from one step to the next.
 template <size_t kRows, size_t kWide, class Op, class D, class PollCancel>
 HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
-  const Whole<D> whole;
+  const FullWidth<D> whole;
   const size_t wides = (last - first) / kWide * kWide;
   const auto some = [&](auto panels, size_t panel) HWY_ATTR {
     if constexpr (kRows == 1) {
-      Do<1, panels>(op, d, 0, panel, whole);
+      ComputeTile<1, panels>(op, d, 0, panel, whole);
     } else {
-      DoApart<kRows, panels>(op, d, 0, panel, whole);
+      ComputeTileOutOfLine<kRows, panels>(op, d, 0, panel, whole);
     }
   };
   const auto rest = [&]() HWY_ATTR {
@@ -324,33 +325,33 @@ constexpr size_t RowsOfTwoPanels(size_t gates) {
 template <size_t kRows, class Op, class D, class PollCancel>
 HWY_INLINE void SweepTwoPanels(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
   constexpr size_t kLast = kMaxSums / (2 * Op::kGates), kFirst = kRows - kLast;
-  const Whole<D> whole;
+  const FullWidth<D> whole;
   for (size_t i = 0, count; i < last - first && poll(2); i += count) {
     count = HWY_MIN(2, last - first - i);
     const size_t panel = backwards ? last - i - count : first + i;
     for (size_t p = panel; p < panel + count; ++p) {
       BeginPanel(op, d, kRows, p, whole);
-      DoApart<kFirst, 1>(op, d, 0, p, whole);
+      ComputeTileOutOfLine<kFirst, 1>(op, d, 0, p, whole);
     }
     if (count == 2) {
-      DoApart<kLast, 2>(op, d, kFirst, panel, whole);
+      ComputeTileOutOfLine<kLast, 2>(op, d, kFirst, panel, whole);
     } else {
-      DoApart<kLast, 1>(op, d, kFirst, panel, whole);
+      ComputeTileOutOfLine<kLast, 1>(op, d, kFirst, panel, whole);
     }
   }
 }
 
-// A matrix of this many bytes is not in the second-level cache: what comes next is fetched in advance.
+// A matrix of this many bytes does not stay in the second-level cache, so the next panel is prefetched.
 inline constexpr size_t kLargeForAmx = 1 << 19;
 
-// Whole panels by AMX: the sums of some panels and rows at a time, then tiles of these rows, which find them there.
+// Computes full panels with AMX: first the sums of some panels and rows, then the tiles of these rows, which load them.
 template <class D, class Op, class PollCancel>
 HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
                            PollCancel&& poll, const Op& op) {
   constexpr size_t kPlanes = Op::kSums, kGates = Op::kGates;
   const auto [matrix, K, inputs] = op.Product();
   const size_t stored = StoredInputs(ElementType::kInt8, K), stride = QuantizedRow(kPlanes, K);
-  // Tiles of rows alike: the last one may begin before its turn, and compute what is there already.
+  // All tiles have the same number of rows, so the last tile may compute some rows twice.
   const size_t tiles = (rows + amx::kRows - 1) / amx::kRows, each = (rows + tiles - 1) / tiles;
   const size_t both = kPlanes == 2 || tiles > 1 ? 2 : 1, rows_at_once = kPlanes == 2 ? each : both * each;
   const size_t sweeps = (rows + rows_at_once - 1) / rows_at_once, panels = amx::kTiles / (both * kGates);
@@ -373,13 +374,13 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
       block.gates = kGates;
       block.quads = stored / kQuad;
       if (is_large && sweeps > 1) {
-        // The panels that come next, a share of them in each sweep over these.
+        // Prefetches the next panels, a part of them in each sweep over these.
         const size_t bytes = HWY_MIN(panels, last - first - i - count) * block.panel_stride;
         const size_t share = (bytes / sweeps + 63) / 64 * 64, begun = HWY_MIN(row / rows_at_once * share, bytes);
         block.next = (backwards ? block.weights - bytes : block.weights + count * block.panel_stride) + begun;
         block.next_bytes = HWY_MIN(share, bytes - begun);
       }
-      // The second tile: the other plane, or the rows behind those of the first.
+      // The second tile: the other plane, or the rows after those of the first.
       const size_t second = kPlanes == 2 ? 0 : end - begin - each;
       block.inputs = kPlanes == 2 || second != 0 ? 2 : 1;
       block.input[0] = PlaneOf(from, K, 0);
@@ -388,7 +389,7 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
       block.sum[1] = op.s.sums + (kPlanes == 2 ? pitch : second * pitch);
       amx::Multiply(block);
       op.s.summed = {op.s.sums, begin, panel, pitch};
-      for (size_t p = 0; p < count; ++p) SweepRows<1>(op, d, end, panel + p, Whole<D>(), row);
+      for (size_t p = 0; p < count; ++p) SweepRows<1>(op, d, end, panel + p, FullWidth<D>(), row);
     }
     op.s.summed = {};
   }
@@ -396,8 +397,8 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
 
 // Does tiles until all rows and the panels [first, last) are covered, with vectors as short as they may be.
 //
-// More rows than a tile has: panel after panel, each swept by tiles, so that a panel comes from memory once. Else
-// panels side by side. `backwards` walks the panels the other way round: after a forward sweep the last ones are
+// More rows than a tile has: panel after panel, each swept by tiles, so that each panel is loaded from memory once.
+// Else panels side by side. `backwards` walks the panels the other way round: after a forward sweep the last ones are
 // in cache. In a long sweep the rest is left out once op.s.PollCancel says no. kWideForOne: how many panels go
 // side by side with a single row, where it is known that there is one; 0 where it is not.
 template <size_t kWideForOne = 0, class D, class Op>
@@ -417,9 +418,9 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     if (kWideForOne != 0 || rows == 1) {
       WithTag(d, width, [&](auto tag) HWY_ATTR {
         if constexpr (kWideForOne != 0) {
-          DoRow(op.NotBesideAhead(), tag, full, width);
+          ComputeRow(op.NotBesideAhead(), tag, full, width);
         } else {
-          DoRow(op, tag, full, width);
+          ComputeRow(op, tag, full, width);
         }
       });
     } else if constexpr (kWideForOne == 0) {
@@ -455,15 +456,15 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     const auto single = [&]() HWY_ATTR {
       if constexpr (kTakesThree) {
         if (takes_three) {
-          if (poll(3)) SweepRows<kMinOfMore, 3>(op, d, rows, first + wides, Whole<D>());
+          if (poll(3)) SweepRows<kMinOfMore, 3>(op, d, rows, first + wides, FullWidth<D>());
           return;
         }
       }
-      for (size_t i = first + wides; i < full && poll(1); ++i) SweepRows<kMin>(op, d, rows, i, Whole<D>());
+      for (size_t i = first + wides; i < full && poll(1); ++i) SweepRows<kMin>(op, d, rows, i, FullWidth<D>());
     };
     if (backwards && kWide > 1) single();
     for (size_t i = 0; i < wides && poll(kWide); i += kWide) {
-      SweepRows<kMin, kWide>(op, d, rows, first + (backwards ? wides - kWide - i : i), Whole<D>());
+      SweepRows<kMin, kWide>(op, d, rows, first + (backwards ? wides - kWide - i : i), FullWidth<D>());
     }
     if (!backwards && kWide > 1) single();
   }
@@ -477,10 +478,10 @@ inline constexpr size_t kMaxInputsByStep = 20;
 
 // kWhole panels and a narrow one with shorter vectors, stage by stage, so that their dependency chains overlap.
 template <size_t kWhole, class D, class Short, class Op>
-HWY_INLINE void DoMixed(const Op& op, D d, Short short_d, size_t width) {
-  using Long = Tile<1, kWhole, Op::kGates, D, Whole<D>>;
+HWY_INLINE void ComputeMixedTiles(const Op& op, D d, Short short_d, size_t width) {
+  using Long = Tile<1, kWhole, Op::kGates, D, FullWidth<D>>;
   using Narrow = Tile<1, 1, Op::kGates, Short, size_t>;
-  Long whole(d, 0, 0, Whole<D>());
+  Long whole(d, 0, 0, FullWidth<D>());
   Narrow narrow(short_d, 0, kWhole, width);
   op.Sum(whole);
   op.Sum(narrow);
@@ -498,22 +499,22 @@ HWY_INLINE void ForFew(D d, const Geometry& geometry, const Op& op) {
   constexpr size_t kLanes = hn::MaxLanes(D());
   const size_t panels = geometry.panels();
   const size_t width = geometry.width(panels - 1);
-  if (panels == 1) return WithTag(d, width, [&](auto tag) HWY_ATTR { DoRow(op, tag, 0, width); });
+  if (panels == 1) return WithTag(d, width, [&](auto tag) HWY_ATTR { ComputeRow(op, tag, 0, width); });
   if constexpr (kLanes * sizeof(hn::TFromD<D>) >= 64) {
     if (width <= kLanes / 2) {
       const hn::Half<D> half;
-      if (panels == 2) return DoMixed<1>(op, d, half, width);
+      if (panels == 2) return ComputeMixedTiles<1>(op, d, half, width);
       if constexpr (kFewPanels > 2) {
-        if (panels == 3) return DoMixed<2>(op, d, half, width);
-        DoMixed<3>(op, d, half, width);
+        if (panels == 3) return ComputeMixedTiles<2>(op, d, half, width);
+        ComputeMixedTiles<3>(op, d, half, width);
       }
       return;
     }
   }
-  if (panels == 2) return Do<1, 2>(op, d, 0, 0, width);
+  if (panels == 2) return ComputeTile<1, 2>(op, d, 0, 0, width);
   if constexpr (kFewPanels > 2) {
-    if (panels == 3) return Do<1, 3>(op, d, 0, 0, width);
-    Do<1, 4>(op, d, 0, 0, width);
+    if (panels == 3) return ComputeTile<1, 3>(op, d, 0, 0, width);
+    ComputeTile<1, 4>(op, d, 0, 0, width);
   }
 }
 

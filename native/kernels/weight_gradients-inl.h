@@ -55,7 +55,7 @@ HWY_INLINE void AddOuter(D d, size_t count, const C* a, const C* b, C* to, size_
   }
 }
 
-// The operands of the sums over n, side by side as they are read, so that each lies in few pages of memory.
+// The operands of the sums over n, in the order in which they are read, so that each is in few pages of memory.
 template <class C>
 class WeightsScratch {
  public:

@@ -76,7 +76,7 @@ inline Span SpanOf(PyArrayObject* array) {  // of null: none
   return span;
 }
 
-// A copy of a few integers 0…most, so that nobody changes them after the check.
+// A copy of a few integers 0…most, so that no other thread can change them after the check.
 template <class T>
 class Integers {
  public:

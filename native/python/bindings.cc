@@ -48,7 +48,7 @@ std::string NameAt(std::size_t index) { return onegru::CompiledTargets()[index].
 // nanobind's own PyInit__native goes by another name: it must not run in a second interpreter.
 #define PyInit__native onegru_PyInit
 NB_MODULE(_native, m) {
-  nb::set_leak_warnings(false);  // an exit while a daemon thread is in a call leaves its objects behind
+  nb::set_leak_warnings(false);  // an exit while a daemon thread is in a call leaks its objects
   m.doc() = "Compiled part of onegru; private. Use the functions of onegru instead.";
 
   // What this build or this CPU does not have: the message names the remedy.

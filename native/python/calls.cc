@@ -72,7 +72,7 @@ std::optional<int> LayoutOf(PyObject* object, int own) {
   return static_cast<int>(value);
 }
 
-// A new reference to what `call` returns; null if that is not valid, with an exception if it throws one.
+// A new reference to the result of `call`. Null if the result is not valid, with a Python exception if `call` throws.
 template <class F>
 PyObject* Try(F&& call) {
   try {
@@ -156,7 +156,7 @@ PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags,
 #else
   const ternaryfunc call = Py_TYPE(self)->tp_call;
 #endif
-  if (call != CallByTuple) {  // the class was given another __call__ since: Python 3.11 still comes here
+  if (call != CallByTuple) {  // __call__ of the class was replaced, but Python 3.11 still calls this function
     const nb::object all = nb::steal(PyTuple_New(given)), named = nb::steal(PyDict_New());
     if (!all.is_valid() || !named.is_valid()) return nullptr;
     for (Py_ssize_t i = 0; i < given; ++i) PyTuple_SetItem(all.ptr(), i, Py_NewRef(args[i]));
@@ -174,7 +174,7 @@ PyObject* CallByVector(PyObject* self, PyObject* const* args, std::size_t flags,
   return run.is_valid() ? PyObject_Vectorcall(run.ptr(), args, static_cast<std::size_t>(given), keywords) : nullptr;
 }
 
-// caller.try_call(…): what caller(…) returns on the fast path, else None.
+// caller.try_call(…): the result of caller(…) on the fast path, otherwise None.
 PyObject* TryCallMethod(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
   PyObject* values[kCallNames] = {};
   const bool is_made = nb::inst_ready(self);

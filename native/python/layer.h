@@ -21,7 +21,7 @@ struct CallArguments {
   PyObject* attention = nullptr;
   PyObject* Y = nullptr;
   PyObject* Y_h = nullptr;
-  PyObject* out = nullptr;  // (Y, Y_h), if they came so: what to return then
+  PyObject* out = nullptr;  // the tuple (Y, Y_h) to return, if `out` was a tuple
   int layout = 0;
 };
 
@@ -38,7 +38,7 @@ struct StepArguments {
 // attention of any strides; lengths and rows as int32, int64, list or tuple; outputs that are contiguous and overlap
 // neither inputs (but Y_h may be initial_h) nor each other, or are absent, then new. Return (Y, Y_h), or Y. Otherwise
 // nothing is done and the result is not valid: the caller then falls back to the general path, or finds what is wrong.
-// Throw what a signal's handler raised meanwhile.
+// Throws the exception of a signal handler that ran during the call.
 nanobind::object TryCall(const Layer& layer, const CallArguments& given);
 nanobind::object TrySteps(Stream& stream, const StepArguments& given);
 

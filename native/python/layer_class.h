@@ -95,7 +95,7 @@ class Layer {
                                              packs ? given_.data() : nullptr, order_);
   }
 
-  // A layer for gradients from saved gates alone has none.
+  // A layer that only computes gradients from saved gates has none.
   void RequirePacked() const {
     if (packed_->bytes() == 0) throw std::invalid_argument("no weights are packed");
   }

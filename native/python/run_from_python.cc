@@ -45,7 +45,7 @@ class SignalToken final : public CancellationToken {
       const nb::object main = nb::module_::import_("threading").attr("main_thread")();
       return nb::cast<unsigned long>(main.attr("ident")) == PyThread_get_thread_ident();
     } catch (const std::exception&) {
-      return false;  // nothing may be thrown through the kernels, beside which other threads run
+      return false;  // the kernels must not throw, because other threads may run
     }
   }
 

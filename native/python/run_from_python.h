@@ -51,7 +51,8 @@ void RunUnlocked(const std::shared_ptr<const Packed>& packed, const Call& call);
 // Below this many FLOPs a call takes less time than a release of the interpreter's lock.
 inline constexpr double kFlopsToRelease = 1.0e6;
 
-// Runs a call. Throws what a signal's handler raised meanwhile. Inline, as a tiny call notices one more call.
+// Runs a call. Throws the exception of a signal handler that ran during the call. Inline, because tiny calls are slower
+// with another function call.
 inline void RunFromPython(const std::shared_ptr<const Packed>& packed, const Call& call) {
   if (Flops(packed->spec(), call) < kFlopsToRelease) return Run(packed, call);
   RunUnlocked(packed, call);

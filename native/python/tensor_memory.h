@@ -26,7 +26,7 @@ struct ExchangeApi {
 // The API in a capsule; null if it is of another version.
 const ExchangeApi* ExchangeOf(const nanobind::capsule& capsule);
 
-// How a tensor has to lie in memory.
+// The memory layout that a tensor must have.
 enum class Kind : char { kRows = 'r', kSingle = 's', kContiguous = 'c', kLengths = 'l', kMask = 'b' };
 
 // A tensor's memory, and its strides along the first two axes in bytes.

@@ -16,7 +16,7 @@ AugruDomains::AugruDomains(const Api& api) : api_(api), node_{} {
   node_.GetExecutionProviderType = [](const ort::CustomOp*) { return kAugru.domain; };
   node_.GetInputTypeCount = [](const ort::CustomOp*) { return kInputs; };
   node_.GetOutputTypeCount = [](const ort::CustomOp*) { return kOutputs; };
-  // The kernel looks at types. Here outputs get that of the last input, which is A.
+  // The kernel checks types. Here, outputs get the type of the last input, which is A.
   node_.GetInputType = [](const ort::CustomOp*, std::size_t) { return ort::kAnyType; };
   node_.GetOutputType = [](const ort::CustomOp*, std::size_t) { return ort::kAnyType; };
   node_.GetInputCharacteristic = [](const ort::CustomOp*, std::size_t index) {

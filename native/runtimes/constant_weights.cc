@@ -34,7 +34,7 @@ inline constexpr const char* kCarriers[] = {
 // The inputs of a GRU node that may be weights: W, R and B.
 constexpr std::size_t kFirstWeight = 1, kLastWeight = 3;
 
-// How many bytes may be computed as a session is made: so many times what the constants have, and these in any case.
+// The most bytes that may be computed while a session is created: a multiple of the constants' bytes, and a minimum.
 constexpr double kTimes = 16, kFree = 1 << 26;
 
 // --- a node that need not run
@@ -56,7 +56,7 @@ class IdleKernel : public ort::Kernel {
   }
 
  private:
-  // ONNX Runtime may have planned to put other values where the outputs lie, so there must be memory.
+  // ONNX Runtime may reuse the memory of the outputs, so the results need separate memory.
   void Run(ort::KernelContext* context) const {
     for (std::size_t i = 0; i < node_->outputs.size(); ++i) {
       const auto& [shape, weight] = node_->outputs[i];
@@ -75,7 +75,7 @@ class IdleKernel : public ort::Kernel {
 
 }  // namespace
 
-// --- one look at a graph
+// --- analysis of a graph
 
 class ConstantWeights::Pass {
  public:
@@ -95,7 +95,7 @@ class ConstantWeights::Pass {
       if (IsConstant(api_, value)) continue;
       const ort::Value* const default_of = Initializer(api_, value);
       if (default_of != nullptr) {
-        // A model without nodes gives what it takes: the same tensor, which thereby stays where it is.
+        // A model without nodes returns its input: the same tensor, at the same address.
         ValueHandle kept = Evaluate({}, {{name, default_of}}, name);
         if (kept != nullptr && BytesOf(api_, default_of) != 0 && DataOf(api_, kept.get()) == DataOf(api_, default_of))
           owner_.defaults_[DataOf(api_, default_of)] = std::move(kept);
@@ -167,7 +167,7 @@ class ConstantWeights::Pass {
                                          [&](auto* name) { return !std::strcmp(name, kind); });
   }
 
-  // Null if it does not depend on constants alone, or if that is left to each run.
+  // Null if it does not depend only on constants, or if each run computes it.
   std::shared_ptr<ComputedWeight> Compute(const std::string& name, const ort::ValueInfo* value) {
     std::set<const ort::Node*> makers;
     std::map<std::string, const ort::Value*> constants;
@@ -225,7 +225,7 @@ class ConstantWeights::Pass {
       if (one != nullptr) one->is_ambiguous = true;
   }
 
-  // Whether a node need not run: GRU nodes that know what it gives take that, or nodes that need not run either.
+  // Whether a node need not run: all its consumers are GRU nodes that know its result, or nodes that need not run.
   bool Idles(const ort::Node* node) {
     auto found = std::make_shared<Idle>();
     const auto outputs = Outputs(api_, node);

@@ -27,7 +27,7 @@ struct ComputedWeight {
   ValueHandle value;            // null once no one reads it any more
   std::set<std::string> users;  // inputs of GRU nodes
   std::set<std::string> taken;  // those whose nodes have packed it
-  bool is_ambiguous = false;    // another input has a user's names: nobody can tell them apart
+  bool is_ambiguous = false;    // another input has the same names, so they cannot be distinguished
 
   bool IsNeeded() const { return is_ambiguous || taken.size() != users.size(); }
 };
@@ -49,13 +49,13 @@ class ConstantWeights {
   // key: of the input, by KeyOf.
   std::shared_ptr<ComputedWeight> Find(const std::string& key) const;
 
-  // Whether an input's default lies there. No other tensor can, as long as this object lives.
+  // Whether an input's default is at this address. No other tensor can be there while this object exists.
   bool IsDefault(const void* memory) const { return defaults_.contains(memory); }
 
   // A kernel for one of the nodes that need not run.
   ort::Status* MakeKernel(const ort::KernelInfo* info, ort::Kernel** kernel) const;
 
-  // To be called when all kernels of the session are made: frees what no one reads.
+  // Frees constants without readers. Called after all kernels of the session were created.
   void Finish();
 
   // What tells an input of a GRU node from others: the names of its value and of the node's outputs.

@@ -14,7 +14,8 @@
 namespace onegru {
 namespace {
 
-// Both are behind ForkLock. Made when the library is loaded, and never destroyed: nodes may outlive everything.
+// ForkLock protects both. They are created when the library is loaded and never destroyed, because nodes may outlive
+// all other objects.
 auto& g_layers = *new std::unordered_map<std::string, std::weak_ptr<const Packed>>;
 auto& g_lost = *new std::vector<std::string>;
 constexpr std::size_t kMaxLost = 100;  // messages that are kept

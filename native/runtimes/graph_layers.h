@@ -57,7 +57,7 @@ void WatchFailures();
 // Ends that, and returns the first message; empty if there is none.
 std::string WatchedFailure();
 
-// The messages of failed runs that nobody raised, the oldest first and each once, and forgets them.
+// Returns and clears the messages of failed runs that were not raised, the oldest first and each once.
 std::vector<std::string> TakeLostErrors();
 
 }  // namespace onegru

@@ -23,7 +23,7 @@ enum Input { kX, kW, kR, kB, kSequenceLens, kInitialH, kA };
 constexpr const char* kInputNames[] = {"X", "W", "R", "B", "sequence_lens", "initial_h", "A"};
 // end
 
-// What ONNX Runtime's log says of where a message comes from.
+// The location of messages in ONNX Runtime's log.
 constexpr ort::PathChar kFile[] = {'o', 'n', 'e', 'g', 'r', 'u', 0};
 
 std::atomic<Observer*> g_observer{nullptr};
@@ -108,7 +108,7 @@ constexpr std::size_t kSmall = 128;
 
 // Weights that are no constants, and their packed form.
 struct Computed {
-  // fixed: of which no copy is needed, as their memory tells them.
+  // fixed: constants that are identified by their address, so that no copy is needed.
   Computed(const Tensor (&tensors)[3], const bool (&fixed)[3]) {
     for (std::size_t i = 0; i < 3; ++i) {
       is_fixed[i] = fixed[i];
@@ -256,7 +256,7 @@ class GruKernel : public ort::Kernel {
     known = fresh;
     {
       const ForkLock lock;
-      known.swap(computed);  // what it was is freed after the lock
+      known.swap(computed);  // the old value is freed after the lock is released
     }
     if (has_changed && !has_told_.test_and_set()) {
       std::size_t bytes = 0;
@@ -343,7 +343,7 @@ class GruKernel : public ort::Kernel {
   std::size_t output_count_ = 0;
   std::shared_ptr<const Packed> packed_;                 // of constants; null: there are others
   bool is_constant_[3] = {};                             // of W, R and B
-  mutable std::shared_ptr<const Computed> computed_[2];  // of others, and of fixed ones; behind ForkLock
+  mutable std::shared_ptr<const Computed> computed_[2];  // of other weights, and of fixed ones; protected by ForkLock
   mutable std::atomic_flag has_told_;
 };
 

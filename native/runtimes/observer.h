@@ -1,4 +1,4 @@
-// Who looks at the GRU nodes in sessions of ONNX Runtime, is warned of them, or computes them: Python.
+// The interface to Python, which inspects GRU nodes in ONNX Runtime sessions, warns of them, or computes them.
 
 #ifndef ONEGRU_NATIVE_RUNTIMES_OBSERVER_H_
 #define ONEGRU_NATIVE_RUNTIMES_OBSERVER_H_

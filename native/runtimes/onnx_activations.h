@@ -84,7 +84,7 @@ class Parameters {
 inline void ReadActivations(const OnnxGruAttributes& attributes, Spec& spec, std::vector<std::string>& warnings) {
   std::vector<std::string> names;
   for (std::size_t d = 0; d < spec.D; ++d) names.insert(names.end(), {"Sigmoid", "Tanh"});
-  if (attributes.activations && !attributes.activations->empty()) {  // an empty list says no more than none
+  if (attributes.activations && !attributes.activations->empty()) {  // an empty list means the same as no list
     if (attributes.activations->size() != names.size()) {
       throw IllegalGru("activations: " + std::to_string(attributes.activations->size()) + " names; must be " +
                        std::to_string(names.size()) + ", 2 for each of " + std::to_string(spec.D) +

@@ -63,7 +63,7 @@ inline std::int64_t Times(std::int64_t factor, std::int64_t size) {
                                                                   : factor * size;
 }
 
-// Of an axis: what it is called, and what it must be.
+// The name of an axis, and its required size.
 struct Axis {
   const char* name;
   std::int64_t size;

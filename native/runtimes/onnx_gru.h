@@ -20,7 +20,7 @@
 
 namespace onegru {
 
-// What the specification forbids. Names the argument, what it is, and what it must be.
+// An error of a node that violates the specification. It names the argument, its value, and the required value.
 class IllegalGru : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
@@ -137,7 +137,7 @@ class OnnxGru {
                                      bool flush_subnormals = false) const;
 
   // A call, its outputs not yet set: they have the sizes [T, D, B, H] and [D, B, H], batch first under layout 1.
-  // A is looked at with attention only; `lengths` is memory for the call. Throws IllegalGru.
+  // A is read only with attention; `lengths` is memory for the call. Throws IllegalGru.
   Call MakeCall(const Packed& packed, const Tensor& X, const Tensor& sequence_lens, const Tensor& initial_h,
                 const Tensor& A, std::vector<std::int64_t>& lengths) const;
   std::array<std::int64_t, 4> YShape(const Packed& packed, const Call& call) const;

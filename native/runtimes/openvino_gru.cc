@@ -160,7 +160,7 @@ class OneGRU : public ov::op::Op {
     if (const char* const wrong = g_api->run(layer_.get(), &call)) Refuse(wrong);
   }
 
-  // Those that follow from X; of an X of another rank, what there can be.
+  // The shapes that follow from X; if X has another rank, dynamic shapes.
   void SetShapes(ov::TensorVector& outputs, const ov::Shape& X) const {
     const auto D = static_cast<std::size_t>(attributes_.num_directions);
     const auto H = static_cast<std::size_t>(attributes_.hidden_size);
@@ -179,7 +179,7 @@ class OneGRU : public ov::op::Op {
 
   struct Attributes {
     std::string layer;        // its name
-    bool is_watched = false;  // whether whoever runs the graph looks for failures
+    bool is_watched = false;  // whether the caller of the graph checks for failures
     std::int64_t hidden_size = 0;
     std::int64_t num_directions = 1;
     bool is_sequence = false;

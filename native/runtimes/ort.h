@@ -200,7 +200,7 @@ inline constexpr Function<32, Status*(KernelDefBuilder*, KernelDef**)> Build;
 inline constexpr Function<33, void(KernelDef*)> ReleaseKernelDef;
 inline constexpr Function<40, Status*(TensorType, const DataType**)> GetTensorDataType;
 
-// --- what a plugin fills in: what is null is not offered
+// --- the functions that a plugin provides; null means not supported
 
 struct ApiBase {
   Table (*GetApi)(std::uint32_t version);

@@ -28,7 +28,7 @@ void AtFork(void (*before)(), void (*in_parent)(), void (*in_child)()) noexcept 
   pthread_atfork(before, in_parent, in_child);
 }
 
-// The linker has marked our own shared libraries so. The static one may be in a plug-in that nobody has marked.
+// The linker marks onegru's shared libraries this way. The static library may be in a plug-in without this mark.
 void StayLoaded() noexcept {
   Dl_info own;
   if (dladdr(reinterpret_cast<const void*>(&StayLoaded), &own) == 0) return;

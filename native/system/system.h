@@ -41,7 +41,7 @@ class ScopedCpuExclusion {
   [[maybe_unused]] alignas(8) unsigned char before_[128], during_[128];  // CPUs, as the system has them
 };
 
-// How often the system has taken this thread's CPU from it, for another thread; 0 where it does not say.
+// How often the system has preempted this thread; 0 if the system does not report it.
 std::size_t Preemptions() noexcept;
 
 // Prepares a worker thread, on the thread itself. It inherits from the thread whose call started it, which may be
@@ -50,10 +50,11 @@ std::size_t Preemptions() noexcept;
 // and is called "onegru" in tools. Nothing where threads inherit none of this.
 void SetUpWorker() noexcept;
 
-// Asks the system to let this process's threads use AMX's tiles; true if they may. On Linux alone.
+// Requests permission to use AMX tiles in this process; true if granted. Only on Linux.
 bool AllowTiles() noexcept;
 
-// Bytes of a core's second-level cache; what most have where the system does not say. Where cores differ, of the first.
+// The bytes of a core's second-level cache, of the first core if they differ; a common size if the system does not
+// report it.
 std::size_t SecondLevelCache() noexcept;
 inline constexpr std::size_t kUsualSecondLevelCache = std::size_t{1} << 20;
 

@@ -19,7 +19,8 @@ void StayLoaded() noexcept {
   GetModuleHandleExW(kFlags, reinterpret_cast<LPCWSTR>(&StayLoaded), &own);
 }
 
-// A thread gets the CPUs of the process, not of the thread that starts it, and the scheduler moves it as it likes.
+// A thread gets the CPUs of the process, not of the thread that starts it, and the scheduler may move it to any of
+// them.
 int CurrentCpu() noexcept { return -1; }
 int CurrentThread() noexcept { return 0; }
 void ScopedCpuExclusion::Begin(int, int) noexcept {}

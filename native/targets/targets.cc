@@ -109,8 +109,8 @@ std::int64_t CpuTargets() {
 }
 
 // What follows is found by the first call that asks, without a lock: a child of a fork beside that call would inherit a
-// lock that nobody releases. It is not found by initialisers, because those of a program that links the static library
-// may run before ours, and make a layer.
+// lock that no thread releases. It is not found by initialisers, because those of a program that links the static
+// library may run before ours, and make a layer.
 
 // Asked once: another library may change Highway's answer later, but the CPU stays the same. The static target of a
 // build for every target is what the rest of this file was compiled for. If it could not run, neither could we.
@@ -172,7 +172,8 @@ BitsOfInt8 KnownBitsOfInt8() {
   return found;
 }
 
-// Asks the system, not before somebody wants to: it then refuses small stacks of signals. Several threads may ask.
+// Requests AMX only when it is needed, because the system then refuses small signal stacks. Several threads may call
+// it.
 bool MayUseTiles() {
 #if ONEGRU_EMULATED_AMX
   return true;

@@ -140,9 +140,9 @@ void CheckProblem(std::size_t number, std::vector<Hashes>& hashes) {
   }
 }
 
-// --- rows beside rows
+// --- batches
 
-// A row's bits do not depend on how many rows are beside it.
+// The bits of a row do not depend on the batch size.
 void CheckRows(std::size_t target) {
   constexpr std::size_t kMaxRows = 40;
   const char* const name = CompiledTargets()[target].name;
@@ -256,7 +256,7 @@ void CheckFlush(std::size_t target) {
   SetNumThreads(1);
 }
 
-// Where onegru looks for targets itself, it finds what Highway does.
+// onegru's own detection finds the same targets as Highway.
 void CheckTargets() {
   for (const Target& target : CompiledTargets()) {
     const bool is_static = !kIsNative && (target.bit & HWY_STATIC_TARGET) != 0;
@@ -362,9 +362,9 @@ int Main(int argc, char** argv) {
                 problems);
   }
   std::printf("helpers joined %zu epochs, were late in %zu, handed over %zu times, lost %zu shares\n",
-              g_events.joined.load(), g_events.late.load(), g_events.handed_over.load(), g_events.taken_back.load());
+              g_events.joined.load(), g_events.late.load(), g_events.committed.load(), g_events.reclaimed.load());
   if (kHasThreads && problems >= 100) {  // otherwise the tests above test nothing
-    Check(g_events.joined != 0 && g_events.late != 0 && g_events.handed_over != 0 && g_events.taken_back != 0,
+    Check(g_events.joined != 0 && g_events.late != 0 && g_events.committed != 0 && g_events.reclaimed != 0,
           "helpers of all kinds", problems, "all", 0);
   }
   CheckPool();

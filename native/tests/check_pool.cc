@@ -24,7 +24,7 @@ bool Holds(const void* data, unsigned char value, std::size_t bytes) {
   return true;
 }
 
-// Allocates, fills, checks, resizes and frees: false if somebody else wrote to its memory.
+// Allocates, fills, checks, resizes and frees; false if another thread wrote to its memory.
 bool UseAtRandom(MemoryPool& pool, std::uint32_t seed, int turns) {
   struct Piece {
     void* data = nullptr;

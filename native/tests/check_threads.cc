@@ -16,7 +16,7 @@
 #include "native/targets/targets.h"
 #include "native/tests/problems.h"
 #include "native/tests/system.h"
-#include "native/threads/room.h"
+#include "native/threads/preemption_governor.h"
 
 namespace onegru {
 namespace {
@@ -55,17 +55,17 @@ void CheckCallers(std::size_t target) {
 
 // A caller that is suspended often leaves out threads, and takes them back when it no longer is.
 void CheckRoom() {
-  Room room;
+  PreemptionGovernor governor;
   auto now = std::chrono::steady_clock::time_point{};
   std::size_t suspended = 0;
   const auto after = [&](std::size_t times, std::chrono::milliseconds passed, std::size_t threads) {
     now += passed;
     suspended += times;
-    return room.Of(threads, now, [&] { return suspended; });
+    return governor.UsableThreads(threads, now, [&] { return suspended; });
   };
-  const auto window = Room::kWindow;
+  const auto window = PreemptionGovernor::kWindow;
   Check(after(50, std::chrono::hours(24), 16) == 16, "what was before its first call says nothing");
-  Check(after(Room::kMinPreemptions - 1, window, 16) == 16, "a few suspensions are usual");
+  Check(after(PreemptionGovernor::kMinPreemptions - 1, window, 16) == 16, "a few suspensions are usual");
   Check(after(50, window / 2, 16) == 16, "a window is looked at when it is over");
   Check(after(0, window, 16) == 15, "one is left out");
   Check(after(50, window, 16) == 13 && after(50, window, 16) == 9 && after(50, window, 16) == 1, "all are in the end");
@@ -261,16 +261,16 @@ void CheckSpin() {
     auto* const job = new NoWork;
     const bool is_long = n % 2 == 0;
     {
-      const Invitation invitation(*job, 1, Sleepers::kWake, std::chrono::seconds(is_long ? 3600 : 0));
-      const bool waits_longer = invitation.patience() > kGatherTimeout;
-      if (is_long) waits |= invitation.ready() == 1 && waits_longer;
-      if (!is_long) goes_on |= invitation.count() == 1 && invitation.ready() == 0 && !waits_longer;
-      // It comes before it is uninvited, however late.
+      const Invitation invitation(*job, 1, WakePolicy::kInvite, std::chrono::seconds(is_long ? 3600 : 0));
+      const bool waits_longer = invitation.wait_budget() > kGatherTimeout;
+      if (is_long) waits |= invitation.expected_helpers() == 1 && waits_longer;
+      if (!is_long) goes_on |= invitation.count() == 1 && invitation.expected_helpers() == 0 && !waits_longer;
+      // It joins before its invitation is withdrawn, however late.
       for (std::size_t i = 0; i < 1000 && !job->has_come; ++i) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     }
-    job->Drop();
+    job->Unref();
   }
   Check(waits, "a long call waits for a helper that has to wake");
   Check(goes_on, "a short call does not");
@@ -290,11 +290,11 @@ void CheckNewWorker() {
       BecomeAudioThread();
       auto* const job = new Look;
       {
-        const Invitation invitation(*job, 1, Sleepers::kWake, std::chrono::seconds(3600));
+        const Invitation invitation(*job, 1, WakePolicy::kInvite, std::chrono::seconds(3600));
         while (job->found == Look::kUnknown) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
       is_usual = job->found == Look::kYes;
-      job->Drop();
+      job->Unref();
     }).join();
     return is_usual;
   });

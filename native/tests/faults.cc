@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kOurs[] = {"/onegru/_native.", "/onegru/_openvino_gru_", "/libonegru_execution_provider."};
 constexpr const char* kRuntime = "/libstdc++.so";
-constexpr int kFrames = 10;  // from the C++ library up to whoever called it
+constexpr int kFrames = 10;  // from the C++ library up to its caller
 constexpr std::size_t kMaxPlaces = 32;
 
 struct Place {
@@ -60,7 +60,7 @@ const Place* PlaceOf(const void* address) {
   return nullptr;
 }
 
-bool IsOurs(const void* caller) {
+bool HasNoHelpers(const void* caller) {
   if (t_busy) return false;
   const Place* const place = PlaceOf(caller);
   if (place == nullptr) return false;
@@ -73,7 +73,7 @@ bool IsOurs(const void* caller) {
   for (int i = 0; i < count; ++i) {
     const Place* const above = PlaceOf(frames[i]);
     if (above != nullptr && above->is_ours) return true;
-    if (above == nullptr && is_past) return false;  // somebody else's use of the C++ library
+    if (above == nullptr && is_past) return false;  // another library's use of the C++ library
     is_past = is_past || above != nullptr;
   }
   return false;
@@ -135,7 +135,7 @@ extern "C" void __libc_free(void*);
 #define CALLER __builtin_extract_return_addr(__builtin_return_address(0))
 
 void* Allocate(std::size_t bytes, std::size_t alignment, const void* caller) {
-  const bool ours = IsOurs(caller);
+  const bool ours = HasNoHelpers(caller);
   if (ours && Fails(kAllocations)) {
     errno = ENOMEM;
     return nullptr;
@@ -154,7 +154,7 @@ void* OrThrow(void* block) {
 #define EXPORTED __attribute__((visibility("default")))
 
 extern "C" {
-// Looks for our libraries. From now on what they take is counted.
+// Finds onegru's libraries, and counts their allocations from now on.
 EXPORTED void faults_look() {
   void* frames[kFrames];
   backtrace(frames, kFrames);  // the first one loads a library
@@ -179,13 +179,13 @@ EXPORTED void free(void* block) {
   __libc_free(block);
 }
 EXPORTED void* calloc(std::size_t count, std::size_t bytes) {
-  const bool ours = IsOurs(CALLER);
+  const bool ours = HasNoHelpers(CALLER);
   if (ours && Fails(kAllocations)) return nullptr;
   void* const block = __libc_calloc(count, bytes);
   return ours ? Take(block) : block;
 }
 EXPORTED void* realloc(void* block, std::size_t bytes) {
-  const bool ours = IsOurs(CALLER);
+  const bool ours = HasNoHelpers(CALLER);
   if (ours && Fails(kAllocations)) return nullptr;
   Drop(block);
   void* const other = __libc_realloc(block, bytes);
@@ -198,7 +198,7 @@ EXPORTED int posix_memalign(void** block, std::size_t alignment, std::size_t byt
 EXPORTED void* aligned_alloc(std::size_t alignment, std::size_t bytes) { return Allocate(bytes, alignment, CALLER); }
 
 EXPORTED int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* data) {
-  if (IsOurs(CALLER) && Fails(kThreads)) return EAGAIN;
+  if (HasNoHelpers(CALLER) && Fails(kThreads)) return EAGAIN;
   static auto* const next = Next<int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>("pthread_create");
   return next(thread, attributes, run, data);
 }

@@ -22,7 +22,7 @@ void FuzzNodes(const std::uint8_t* data, std::size_t size);
 // Files as onegru.h reads them.
 void FuzzFiles(const std::uint8_t* data, std::size_t size);
 
-// The bytes of an input, drawn one after another; zeros behind the last.
+// The bytes of an input, drawn one after another; zeros after the last.
 class Bytes {
  public:
   Bytes(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}

@@ -40,7 +40,7 @@ void RunAtOnce(void*, std::size_t count, void (*task)(void*, std::size_t), void*
   OnThreads(count, [&](std::size_t i) { task(data, i); });
 }
 
-// The matrices come back as they were given, rounded once: in int8, to the steps of their channels.
+// Unpacked matrices equal the given ones, rounded once: for int8, to the steps of their channels.
 template <class C>
 bool Unpacks(const Problem& p, const Packed& packed) {
   std::vector<C> W(p.W.size()), R(p.R.size());

@@ -137,7 +137,7 @@ Node DrawNode(Bytes& bytes) {
   return node;
 }
 
-// --- what may be wrong with a node
+// --- errors of a node
 
 std::int64_t DrawInteger(Bytes& bytes) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();

@@ -1,4 +1,4 @@
-// Random problems for the kernels, the plain loops that solve them in double, and what all tests share.
+// Random problems for the kernels, plain loops that solve them in double, and helpers for all tests.
 
 #ifndef ONEGRU_NATIVE_TESTS_PROBLEMS_H_
 #define ONEGRU_NATIVE_TESTS_PROBLEMS_H_
@@ -55,7 +55,7 @@ struct Array {
   std::unique_ptr<unsigned char[]> memory;
   std::size_t bytes = 0;
 
-  // gap: bytes between rows. swapped: rows lie outside time.
+  // gap: bytes between rows. swapped: the batch axis comes before the time axis.
   void Make(ElementType t, std::size_t time, std::size_t directions, std::size_t count, std::size_t elements,
             std::size_t gap = 0, bool swapped = false) {
     type = t;
@@ -98,7 +98,7 @@ struct Array {
   }
 };
 
-// The types that layers come in: of tensors, and of stored matrices.
+// The types of layers: of tensors, and of stored matrices.
 struct Types {
   ElementType type, storage;
   std::size_t planes = 1, group = 0;  // in int8

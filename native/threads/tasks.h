@@ -1,4 +1,4 @@
-// Tasks that are independent of each other, done by a caller and those who come to help.
+// Independent tasks that a caller and its helpers share.
 
 #ifndef ONEGRU_NATIVE_THREADS_TASKS_H_
 #define ONEGRU_NATIVE_THREADS_TASKS_H_
@@ -15,25 +15,25 @@
 
 namespace onegru {
 
-// Tasks 0…count - 1, each done once, by whoever comes; all are done when Run returns. What one throws, Run throws, once
-// nobody is in any: those that have not begun are left out.
+// Runs tasks 0…count - 1, each once, on the caller and its helpers. If a task throws, Run skips the tasks that have not
+// begun, waits for the others, and throws the exception.
 class Tasks final : public Job {
  public:
   using Task = void (*)(void* data, std::size_t index);
 
-  static void Run(std::size_t count, std::size_t threads, Sleepers sleepers, Task task, void* data) {
+  static void Run(std::size_t count, std::size_t threads, WakePolicy wake_policy, Task task, void* data) {
     if (count <= 1 || threads <= 1) {
       for (std::size_t i = 0; i < count; ++i) task(data, i);
       return;
     }
     Tasks* const job = new Tasks(count, task, data);
     {
-      const Invitation invitation(*job, std::min(threads, count) - 1, sleepers, {});
+      const Invitation invitation(*job, std::min(threads, count) - 1, wake_policy, {});
       job->Work();
       for (Spin spin; job->done_.load(std::memory_order_acquire) != count;) spin.OnceOrNap();
     }
     const std::exception_ptr failure = std::exchange(job->failure_, nullptr);
-    job->Drop();
+    job->Unref();
     if (failure != nullptr) std::rethrow_exception(failure);
   }
 
@@ -70,9 +70,9 @@ class Tasks final : public Job {
 };
 
 template <class F>
-void ForEach(std::size_t count, std::size_t threads, F&& f, Sleepers sleepers = Sleepers::kWake) {
+void ForEach(std::size_t count, std::size_t threads, F&& f, WakePolicy wake_policy = WakePolicy::kInvite) {
   Tasks::Run(
-      count, threads, sleepers,
+      count, threads, wake_policy,
       [](void* data, std::size_t index) { (*static_cast<std::remove_reference_t<F>*>(data))(index); }, &f);
 }
 

@@ -8,14 +8,14 @@ void Epoch::Begin(std::size_t count) {
   end_step.store(SIZE_MAX, std::memory_order_relaxed);
   over_.store(false, std::memory_order_relaxed);
   users_.store(count - 1, std::memory_order_relaxed);
-  for (std::size_t i = 0; i < count; ++i) turns_[i].value.store(0, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < count; ++i) arrivals_[i].value.store(0, std::memory_order_relaxed);
 }
 
 bool Epoch::ArriveAndWait(std::size_t member) {
   MayStall();
-  const std::uint32_t turn = NextTurn(member);
-  std::size_t come = 0;
-  for (Spin spin; !AllHaveCome(turn, come); spin.Once()) {
+  const std::uint32_t arrivals = CountArrival(member);
+  std::size_t arrived = 0;
+  for (Spin spin; !AllArrived(arrivals, arrived); spin.Once()) {
     if (over_.load(std::memory_order_acquire)) return false;
   }
   return !over_.load(std::memory_order_acquire);
@@ -38,14 +38,14 @@ Epoch* Crew::FreeEpoch() const {
   return nullptr;
 }
 
-Epoch* Crew::Gather() {
+Epoch* Crew::FormEpoch() {
   Epoch* const free = FreeEpoch();
   if (free == nullptr) return nullptr;
   std::size_t members = 1;
-  for (std::size_t i = 0; i < seat_count_ && members < most_members_ && here() != 0; ++i) {
-    std::uint32_t expected = kHere;
-    if (!seats_[i].state.compare_exchange_strong(expected, kCalled, std::memory_order_acquire)) continue;
-    here_.fetch_sub(1, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < seat_count_ && members < most_members_ && waiting() != 0; ++i) {
+    std::uint32_t expected = kWaiting;
+    if (!seats_[i].state.compare_exchange_strong(expected, kAssigned, std::memory_order_acquire)) continue;
+    waiting_.fetch_sub(1, std::memory_order_relaxed);
     seats_[i].epoch = free;
     seats_[i].member = members++;
   }
@@ -57,7 +57,7 @@ Epoch* Crew::Gather() {
 void Crew::Start() {
   for (std::size_t i = 0; i < seat_count_; ++i) {
     std::atomic<std::uint32_t>& state = seats_[i].state;
-    if (state.load(std::memory_order_relaxed) == kCalled) state.store(kIn, std::memory_order_release);
+    if (state.load(std::memory_order_relaxed) == kAssigned) state.store(kActive, std::memory_order_release);
   }
 }
 

@@ -1,15 +1,21 @@
-// Several threads work on one call, and none waits for a thread that the system does not run.
+// How several threads work on one call. No thread waits for a thread that the system does not run.
 //
-// Shares of a call (directions, groups of rows) are claimed. A helper touches the caller's memory only in windows:
-// short periods between chunks of steps in which it reads the next inputs, and hands over the outputs and states of
-// the steps that are done. The caller can take the share back at any time except in a window, and continues from the
-// last hand-over; until it notices, the late helper writes to memory that nobody reads.
+// Threads claim shares of a call (directions, groups of rows). A helper accesses the caller's memory only in windows:
+// short periods between chunks of steps, in which it reads the next inputs and commits the outputs and states of
+// completed steps. The caller can reclaim the share at any time except in a window, and continues from the last
+// checkpoint. Until the helper notices, it writes to memory that no other thread reads.
 //
-// Where the units of a step are split, one thread leads: it alone touches the caller's memory. Others join it for an
-// epoch, in which all synchronize after each step, in memory of the epoch's own. If one is late, the leader ends the
-// epoch, returns to the states before the step, and begins the next epoch with the threads that are there. The late
-// one keeps writing to the old epoch's memory, up to one step ahead of the leader: so an epoch has four buffers for
-// states, not two. It joins again when it is back.
+// If the units of a step are split, one thread is the leader, and only the leader accesses the caller's memory. Members
+// join it for an epoch, in which all threads synchronize after each step, in the epoch's memory. If a member is late,
+// the leader ends the epoch, returns to the states before the step, and forms the next epoch with the threads that are
+// waiting. The late member keeps writing to the old epoch's memory, up to one step ahead of the leader, so an epoch has
+// four buffers for states. It joins a later epoch.
+//
+//   Claim:  kFree → kDone                                   claimed and completed by the caller
+//           kFree → kHelped ⇄ kOpen (a window) → kDone      claimed and completed by a helper
+//                   kHelped → kReclaimed                    by the caller, outside windows
+//   Seat:   kAbsent → kWaiting → kAssigned → kActive → kWaiting …     the leader assigns, then starts all at once
+//           kWaiting → kAbsent                              when the crew is closed
 
 #ifndef ONEGRU_NATIVE_THREADS_TEAM_H_
 #define ONEGRU_NATIVE_THREADS_TEAM_H_
@@ -24,12 +30,12 @@
 
 namespace onegru {
 
-// Who owns a share, and how far a helper has handed it over.
+// The owner of a share, and the last checkpoint of a helper.
 class Claim {
  public:
-  // Where to continue: all rows before `begin` are done, those from there on up to `step`. `states` are theirs; null:
-  // the initial ones, at step 0.
-  struct Place {
+  // Where to continue: all rows before `begin` are complete, and the selected rows from `begin` on up to `step`.
+  // `states` are the states of these rows; null means the initial states, at step 0.
+  struct Checkpoint {
     std::size_t begin = 0;
     std::size_t step = 0;
     const void* states = nullptr;
@@ -38,14 +44,14 @@ class Claim {
   void Reset() {
     phase_.store(kFree, std::memory_order_relaxed);
     windows_.store(0, std::memory_order_relaxed);
-    place_ = {};
+    checkpoint_ = {};
   }
 
   // Claims the share if it is free.
-  bool ByCaller() { return Change(kFree, kDone); }
-  bool ByHelper() { return Change(kFree, kHelped); }
+  bool TryClaimForCaller() { return Change(kFree, kDone); }
+  bool TryClaimForHelper() { return Change(kFree, kHelped); }
 
-  // The helper's windows. False: the caller has taken the share back.
+  // Opens a window of the helper. Returns false if the caller has reclaimed the share.
   bool Open() {
     MayStall();
     Window::Open();
@@ -53,30 +59,30 @@ class Claim {
     Window::Close();
     return false;
   }
-  void HandOver(const Place& place) { place_ = place; }
+  void Commit(const Checkpoint& checkpoint) { checkpoint_ = checkpoint; }
   void Close(bool done) {
-    ONEGRU_COUNT(handed_over);
+    ONEGRU_COUNT(committed);
     windows_.fetch_add(1, std::memory_order_relaxed);
     phase_.store(done ? kDone : kHelped, std::memory_order_release);
     Window::Close();
     MayStall();
   }
 
-  // The caller's side. The number of windows closed shows whether the helper makes progress.
+  // For the caller. The number of closed windows shows whether the helper makes progress.
   bool IsDone() const { return phase_.load(std::memory_order_acquire) == kDone; }
   std::uint32_t windows() const { return windows_.load(std::memory_order_relaxed); }
-  // False: it is done. Otherwise place() is where to continue.
-  bool TakeBack() {
-    for (Spin spin; !Change(kHelped, kTaken); spin.OnceOrNap()) {
+  // Returns false if the share is complete. Otherwise the caller continues from checkpoint().
+  bool Reclaim() {
+    for (Spin spin; !Change(kHelped, kReclaimed); spin.OnceOrNap()) {
       if (IsDone()) return false;
     }
-    ONEGRU_COUNT(taken_back);
+    ONEGRU_COUNT(reclaimed);
     return true;
   }
-  const Place& place() const { return place_; }
+  const Checkpoint& checkpoint() const { return checkpoint_; }
 
  private:
-  enum Phase : std::uint32_t { kFree, kHelped, kOpen, kTaken, kDone };
+  enum Phase : std::uint32_t { kFree, kHelped, kOpen, kReclaimed, kDone };
 
   bool Change(std::uint32_t from, std::uint32_t to) {
     return phase_.compare_exchange_strong(from, to, std::memory_order_acq_rel);
@@ -84,33 +90,33 @@ class Claim {
 
   alignas(64) std::atomic<std::uint32_t> phase_{kFree};
   std::atomic<std::uint32_t> windows_{0};
-  Place place_;
+  Checkpoint checkpoint_;
 };
 
-// A run of steps that members take together.
+// A run of steps that the leader and its members compute together.
 class Epoch {
  public:
   unsigned char* scratch = nullptr;
-  std::size_t begin = 0;  // the first of its rows
-  std::size_t step = 0;   // where it begins
+  std::size_t begin = 0;  // the first row
+  std::size_t step = 0;   // the first step
   std::size_t members = 1;
-  // The step before which all leave, as others have come. The leader sets it before the last barrier.
+  // The step before which the epoch ends, because more threads are waiting. The leader sets it before the last barrier.
   std::atomic<std::size_t> end_step{SIZE_MAX};
 
-  // A barrier: returns when every member has arrived as often as this one, and makes what they wrote visible. False:
-  // the epoch is over.
+  // A barrier: returns when each member has arrived as often as this one, and makes their writes visible. Returns false
+  // if the epoch is over.
   bool ArriveAndWait(std::size_t member);
-  // The leader's, member 0: false if a member is late, which ends the epoch.
-  template <class Most>  // most() → how long to wait for them
+  // The barrier for the leader, which is member 0. Returns false if a member is late, which ends the epoch.
+  template <class Most>  // most() → the time to wait for members
   bool ArriveAndWaitAsLeader(Most&& most) {
-    const std::uint32_t turn = NextTurn(0);
-    std::size_t come = 0;
+    const std::uint32_t arrivals = CountArrival(0);
+    std::size_t arrived = 0;
     for (int spins = 0; spins < kSpinsWithoutClock; ++spins) {
-      if (AllHaveCome(turn, come)) return true;
+      if (AllArrived(arrivals, arrived)) return true;
       Spin::Pause();
     }
-    for (SpinDeadline patience(most()); patience.Wait();) {
-      if (AllHaveCome(turn, come)) return true;
+    for (SpinDeadline deadline(most()); deadline.Wait();) {
+      if (AllArrived(arrivals, arrived)) return true;
     }
     ONEGRU_COUNT(late);
     End();
@@ -121,32 +127,33 @@ class Epoch {
  private:
   friend class Crew;
   static constexpr int kSpinsWithoutClock = 32;
-  struct alignas(64) Turn {
+  struct alignas(64) Arrivals {
     std::atomic<std::uint32_t> value{0};
   };
 
   void Begin(std::size_t count);
-  std::uint32_t NextTurn(std::size_t member) {
+  std::uint32_t CountArrival(std::size_t member) {
     ONEGRU_ASSERT(member < members);
-    const std::uint32_t turn = turns_[member].value.load(std::memory_order_relaxed) + 1;
-    turns_[member].value.store(turn, std::memory_order_release);
-    return turn;
+    const std::uint32_t arrivals = arrivals_[member].value.load(std::memory_order_relaxed) + 1;
+    arrivals_[member].value.store(arrivals, std::memory_order_release);
+    return arrivals;
   }
-  // `come`: how many have been seen there, 0 at first. They are not looked at again, so that each member reads the line
-  // of each other about once.
-  bool AllHaveCome(std::uint32_t turn, std::size_t& come) const {
-    for (; come < members; ++come) {
-      if (static_cast<std::int32_t>(turns_[come].value.load(std::memory_order_acquire) - turn) < 0) return false;
+  // `arrived` counts the members that were seen, from 0. They are not checked again, so that each member reads the
+  // cache line of each other member about once.
+  bool AllArrived(std::uint32_t arrivals, std::size_t& arrived) const {
+    for (; arrived < members; ++arrived) {
+      if (static_cast<std::int32_t>(arrivals_[arrived].value.load(std::memory_order_acquire) - arrivals) < 0)
+        return false;
     }
     return true;
   }
 
   alignas(64) std::atomic<bool> over_{false};
   std::atomic<std::size_t> users_{0};  // members in it, except the leader
-  Turn turns_[kMaxThreads];
+  Arrivals arrivals_[kMaxThreads];
 };
 
-// The threads that have come to help a leader.
+// The threads that help a leader.
 class Crew {
  public:
   static constexpr std::size_t kMaxEpochs = 4;
@@ -155,11 +162,12 @@ class Crew {
 
   // --- the leader
 
-  std::size_t here() const { return here_.load(std::memory_order_relaxed); }
-  // An epoch with all who are here, for the leader to prepare; null if nobody is, or late helpers occupy all epochs.
-  Epoch* Gather();
+  std::size_t waiting() const { return waiting_.load(std::memory_order_relaxed); }
+  // Assigns all waiting threads to a new epoch, which the leader prepares. Null if none waits, or if late helpers
+  // occupy all epochs.
+  Epoch* FormEpoch();
   bool HasMemory() const { return FreeEpoch() != nullptr; }
-  // Lets them begin.
+  // Starts the assigned threads.
   void Start();
   void Close() { closed_.store(true, std::memory_order_release); }
 
@@ -167,18 +175,18 @@ class Crew {
 
   // Joins epochs until the crew is closed. join(epoch, member)
   template <class Join>
-  void Serve(std::size_t seat, Join&& join) {
+  void JoinEpochsUntilClosed(std::size_t seat, Join&& join) {
     ONEGRU_REQUIRE(seat < seat_count_);
     Seat& mine = seats_[seat];
     for (;;) {
       MayStall();
-      here_.fetch_add(1, std::memory_order_relaxed);
-      mine.state.store(kHere, std::memory_order_release);
-      for (Spin spin; mine.state.load(std::memory_order_acquire) != kIn; spin.Once()) {
+      waiting_.fetch_add(1, std::memory_order_relaxed);
+      mine.state.store(kWaiting, std::memory_order_release);
+      for (Spin spin; mine.state.load(std::memory_order_acquire) != kActive; spin.Once()) {
         if (!closed_.load(std::memory_order_acquire)) continue;
-        std::uint32_t expected = kHere;
-        if (mine.state.compare_exchange_strong(expected, kAway, std::memory_order_acq_rel)) {
-          here_.fetch_sub(1, std::memory_order_relaxed);
+        std::uint32_t expected = kWaiting;
+        if (mine.state.compare_exchange_strong(expected, kAbsent, std::memory_order_acq_rel)) {
+          waiting_.fetch_sub(1, std::memory_order_relaxed);
           return;
         }
       }
@@ -190,9 +198,9 @@ class Crew {
   }
 
  private:
-  enum State : std::uint32_t { kAway, kHere, kCalled, kIn };
+  enum State : std::uint32_t { kAbsent, kWaiting, kAssigned, kActive };
   struct alignas(64) Seat {
-    std::atomic<std::uint32_t> state{kAway};
+    std::atomic<std::uint32_t> state{kAbsent};
     Epoch* epoch = nullptr;
     std::size_t member = 0;
   };
@@ -203,7 +211,7 @@ class Crew {
   std::size_t most_members_ = 1;
   std::size_t epochs_ = 0;
   std::atomic<bool> closed_{false};
-  alignas(64) std::atomic<std::size_t> here_{0};
+  alignas(64) std::atomic<std::size_t> waiting_{0};
   Seat seats_[kMaxThreads];
   mutable Epoch epoch_[kMaxEpochs];
 };

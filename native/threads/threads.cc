@@ -8,7 +8,7 @@
 #include "native/assert.h"
 #include "native/system/system.h"
 #include "native/system/threads.h"
-#include "native/threads/room.h"
+#include "native/threads/preemption_governor.h"
 
 namespace onegru {
 
@@ -18,12 +18,12 @@ namespace {
 // rest of a model, say: longer than the gap between two calls, too short to matter.
 constexpr int kSpinsWhenIdle = 100;
 constexpr int kYieldsWhenIdle = 400;
-// A worker that has missed this many calls in a row is not waited for at all.
-constexpr int kMaxMisses = 2;
-// How long a sleeping worker takes to come is learned: it depends on the CPU, its idle states, a hypervisor, and on
-// what else runs. That is how long the first one is expected to take; a call that is predicted to last this many times
-// as long waits for it, up to twice the time.
-constexpr std::chrono::nanoseconds kUsualDelay{60000};
+// Callers do not wait for a worker that has missed this many invitations in a row.
+constexpr int kMaxMissedInvitations = 2;
+// The delay of a sleeping worker is measured, because it depends on the CPU, its idle states, a hypervisor and other
+// processes. This is the first estimate. A call waits for a sleeping worker only if it is predicted to take
+// kDelaysToWait times the delay, and then waits for at most twice the delay.
+constexpr std::chrono::nanoseconds kInitialDelay{60000};
 constexpr int kDelaysToWait = 3;
 constexpr std::chrono::nanoseconds kMaxSpin{250000};
 
@@ -36,7 +36,7 @@ void Pause() {
 }
 
 std::atomic<std::size_t> g_num_threads{1};
-std::atomic<bool> g_makes_room{false};
+std::atomic<bool> g_avoids_contention{false};
 
 // The handshake of a worker and the one caller that holds it.
 enum State : std::uint32_t {
@@ -50,19 +50,19 @@ enum State : std::uint32_t {
 
 struct alignas(64) Worker {
   std::atomic<std::uint32_t> state{kFree};
-  std::atomic<std::uint32_t> bell{0};  // rung to wake it
+  std::atomic<std::uint32_t> wake_epoch{0};  // increased to wake the worker
   std::atomic<bool> asleep{false};
   std::atomic<int> thread{0};
   // Written by the caller that has reserved it.
   Job* job = nullptr;
   int caller_cpu = -1;
-  system::ScopedCpuExclusion detour;
-  std::chrono::steady_clock::time_point rung{};  // in this invitation; never, if it was awake
-  int misses = 0;                                // how many invitations in a row were withdrawn
-  std::atomic<std::int64_t> delay{kUsualDelay.count()};
+  system::ScopedCpuExclusion cpu_exclusion;
+  std::chrono::steady_clock::time_point woken_at{};  // for this invitation; the epoch if the worker was awake
+  int missed_invitations = 0;                        // withdrawn in a row
+  std::atomic<std::int64_t> delay{kInitialDelay.count()};
 
-  // A delay of a moment alone, as by another process, changes it by half at most.
-  void Learn(std::chrono::nanoseconds took) {
+  // A single outlier, such as a delay by another process, changes the estimate by at most half.
+  void UpdateDelay(std::chrono::nanoseconds took) {
     const std::int64_t before = delay.load(std::memory_order_relaxed);
     delay.store(std::clamp<std::int64_t>(took.count(), before - before / 4, before + before / 2),
                 std::memory_order_relaxed);
@@ -77,14 +77,15 @@ struct alignas(64) Worker {
         std::uint32_t expected = kInvited;
         if (state.compare_exchange_strong(expected, kAtWork, std::memory_order_acq_rel)) {
           if (caller_cpu >= 0 && system::CurrentCpu() == caller_cpu) {  // moved there later
-            detour.Begin(thread, caller_cpu);
-            detour.End();
+            cpu_exclusion.Begin(thread, caller_cpu);
+            cpu_exclusion.End();
           }
-          if (rung != std::chrono::steady_clock::time_point{}) Learn(std::chrono::steady_clock::now() - rung);
+          if (woken_at != std::chrono::steady_clock::time_point{})
+            UpdateDelay(std::chrono::steady_clock::now() - woken_at);
           Job* const mine = job;
-          misses = 0;
+          missed_invitations = 0;
           mine->Help();
-          mine->Drop();
+          mine->Unref();
           state.store(kFree, std::memory_order_release);
           spins = 0;
         }
@@ -93,19 +94,19 @@ struct alignas(64) Worker {
       } else if (spins < kSpinsWhenIdle + kYieldsWhenIdle) {
         system::Yield();
       } else {
-        const std::uint32_t seen = bell.load(std::memory_order_relaxed);
+        const std::uint32_t seen = wake_epoch.load(std::memory_order_relaxed);
         asleep.store(true, std::memory_order_seq_cst);
-        if (state.load(std::memory_order_seq_cst) != kInvited) bell.wait(seen, std::memory_order_seq_cst);
+        if (state.load(std::memory_order_seq_cst) != kInvited) wake_epoch.wait(seen, std::memory_order_seq_cst);
         asleep.store(false, std::memory_order_relaxed);
-        detour.End();
+        cpu_exclusion.End();
         spins = 0;
       }
     }
   }
 
-  void Ring() {
-    bell.fetch_add(1, std::memory_order_seq_cst);
-    bell.notify_one();
+  void Wake() {
+    wake_epoch.fetch_add(1, std::memory_order_seq_cst);
+    wake_epoch.notify_one();
   }
 };
 
@@ -143,7 +144,7 @@ system::Mutex g_fork_mutex;
 
 }  // namespace
 
-// A forked child has none of the threads: it abandons them, with their locks in whatever state.
+// A forked child has none of the threads. It abandons their objects, with their locks in any state.
 struct Forks {
   static inline std::atomic<std::size_t> under_way{0};
   static inline std::atomic<system::Mutex*> another{nullptr};
@@ -174,7 +175,8 @@ struct Forks {
 
 namespace {
 
-// When the library is loaded: done by a call, a fork beside it would leave the child with half of it.
+// Registered when the library is loaded: if a call registered it, a fork at the same time could leave the child with
+// half of it.
 [[maybe_unused]] const bool g_sees_forks = [] {
   system::AtFork(&Forks::Before, &Forks::AfterInParent, &Forks::AfterInChild);
   return true;
@@ -219,60 +221,61 @@ std::size_t NumThreads() { return std::min(g_num_threads.load(std::memory_order_
 
 void LimitThreads(std::size_t most) { t_most_threads = most == 0 ? kMaxThreads : most; }
 
-void SetNumThreads(std::size_t count, bool makes_room) {
-  g_makes_room.store(makes_room, std::memory_order_relaxed);
+void SetNumThreads(std::size_t count, bool avoids_contention) {
+  g_avoids_contention.store(avoids_contention, std::memory_order_relaxed);
   g_num_threads.store(std::clamp<std::size_t>(count, 1, kMaxThreads), std::memory_order_relaxed);
 }
 
 namespace {
-thread_local Room t_room;
+thread_local PreemptionGovernor t_preemption_governor;
 }  // namespace
 
-std::size_t ThreadsWithRoom() {
+std::size_t UncontendedThreads() {
   const std::size_t threads = NumThreads();
-  if (threads == 1 || !g_makes_room.load(std::memory_order_relaxed)) return threads;
-  return t_room.Of(threads, std::chrono::steady_clock::now(), &system::Preemptions);
+  if (threads == 1 || !g_avoids_contention.load(std::memory_order_relaxed)) return threads;
+  return t_preemption_governor.UsableThreads(threads, std::chrono::steady_clock::now(), &system::Preemptions);
 }
 
-Invitation::Invitation(Job& job, std::size_t count, Sleepers sleepers, std::chrono::nanoseconds predicted) noexcept {
+Invitation::Invitation(Job& job, std::size_t count, WakePolicy wake_policy,
+                       std::chrono::nanoseconds predicted) noexcept {
   ONEGRU_REQUIRE(count < kMaxThreads);
   if (count == 0) return;
 #if defined(ONEGRU_STALL)
-  if (g_events.wakes_all) sleepers = Sleepers::kWake;
+  if (g_events.wakes_all) wake_policy = WakePolicy::kInvite;
 #endif
   Pool* const pool = ThePool();
   if (pool == nullptr) return;
   const int cpu = system::CurrentCpu();
-  for (std::size_t n = 0; n < count; ++n) {  // no more than that may there be, whoever has them
+  for (std::size_t n = 0; n < count; ++n) {  // callers share these workers
     Worker* const worker = pool->At(n);
     if (worker == nullptr) break;
     const bool asleep = worker->asleep.load(std::memory_order_relaxed);
-    if (asleep && sleepers == Sleepers::kLeave) continue;
+    if (asleep && wake_policy == WakePolicy::kSkip) continue;
     std::uint32_t expected = kFree;
     if (!worker->state.compare_exchange_strong(expected, kReserved, std::memory_order_acquire)) continue;
     // The system may wake a thread on the CPU of the one that wakes it, and leave it there for milliseconds, waiting or
     // switching with the caller at a higher cost than that of the work. (A very short sleep does not help.)
-    if (asleep) worker->detour.Begin(worker->thread.load(std::memory_order_relaxed), cpu);
-    if (asleep && sleepers == Sleepers::kNudge) {
-      worker->Ring();
+    if (asleep) worker->cpu_exclusion.Begin(worker->thread.load(std::memory_order_relaxed), cpu);
+    if (asleep && wake_policy == WakePolicy::kWakeForNextCall) {
+      worker->Wake();
       worker->state.store(kFree, std::memory_order_release);
       continue;
     }
-    job.Keep();
+    job.Ref();
     worker->job = &job;
     worker->caller_cpu = cpu;
-    worker->rung = {};
+    worker->woken_at = {};
     if (asleep) {
-      worker->rung = std::chrono::steady_clock::now();
-      if (worker->misses < kMaxMisses && predicted >= kDelaysToWait * worker->Delay()) {
-        ++ready_;
-        spin_ = std::max(spin_, std::min(2 * worker->Delay(), kMaxSpin));
+      worker->woken_at = std::chrono::steady_clock::now();
+      if (worker->missed_invitations < kMaxMissedInvitations && predicted >= kDelaysToWait * worker->Delay()) {
+        ++expected_helpers_;
+        wait_budget_ = std::max(wait_budget_, std::min(2 * worker->Delay(), kMaxSpin));
       }
-    } else if (worker->misses < kMaxMisses) {
-      ++ready_;
+    } else if (worker->missed_invitations < kMaxMissedInvitations) {
+      ++expected_helpers_;
     }
     worker->state.store(kInvited, std::memory_order_seq_cst);
-    if (worker->asleep.load(std::memory_order_seq_cst)) worker->Ring();
+    if (worker->asleep.load(std::memory_order_seq_cst)) worker->Wake();
     workers_[count_++] = worker;
   }
 }
@@ -282,8 +285,8 @@ Invitation::~Invitation() {
     Worker& worker = *workers_[n];
     std::uint32_t expected = kInvited;
     if (worker.state.compare_exchange_strong(expected, kReserved, std::memory_order_acquire)) {
-      ++worker.misses;
-      worker.job->Drop();
+      ++worker.missed_invitations;
+      worker.job->Unref();
       worker.state.store(kFree, std::memory_order_release);
     }
   }

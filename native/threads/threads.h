@@ -1,13 +1,14 @@
 // Worker threads: started when first needed, spinning for a moment after a job, then asleep.
 //
-// Nobody waits for one that has not come. A caller invites those that are free and starts alone; those that come help,
-// and those that have not come by the end are not needed. A helper may still be in a job whose call has returned: a job
-// owns what it touches, and lives until the last helper has left. All callers share the workers; how many come never
-// changes a result. A forked child starts with none and creates its own.
+// A call never waits for a worker that has not joined. The caller invites free workers and starts at once. Workers that
+// join help, and invitations that remain at the end are withdrawn. A helper may still use a job whose call has
+// returned, so a job owns all memory that helpers access, and lives until the last helper has left. All callers share
+// the workers. The number of helpers never changes a result. A forked child starts without workers and creates its own.
 //
-// Waits are for what a running thread is about to finish: a window, or a task of gradients (gradients.cc), which adds
-// to sums where they are and cannot be done twice. Such a task is a share of a chunk, milliseconds at most; a helper
-// that the system suspends in it is waited for until it runs again. Whoever waits gives up its CPU.
+// A thread waits only for work that a running thread is about to finish: a window (team.h), or a task of gradients
+// (gradients.cc), which adds to sums in place and cannot be repeated. Such a task is a share of a chunk and takes
+// milliseconds at most. If the system suspends the helper in it, the caller waits until it runs again. Waiting threads
+// yield their CPU.
 
 #ifndef ONEGRU_NATIVE_THREADS_THREADS_H_
 #define ONEGRU_NATIVE_THREADS_THREADS_H_
@@ -26,62 +27,64 @@ namespace onegru {
 inline constexpr std::size_t kMaxThreads = 64;
 // end
 
-// How many threads a call may use, including its own; at least 1.
+// The number of threads that a call may use, with the caller's own; at least 1.
 std::size_t NumThreads();
-// No call of this thread uses more, whatever the number is, until it is told otherwise; 0: as many as there may be.
+// Limits the calls of this thread to `most` threads; 0 removes the limit.
 void LimitThreads(std::size_t most);
-// `makes_room`: whether a call uses fewer while other processes want the CPUs. The system suspends the caller and its
-// helpers in turns then, each waits for the others, and all together do less than the caller alone.
-void SetNumThreads(std::size_t count, bool makes_room = false);
-// How many the calling thread's next call should use.
-std::size_t ThreadsWithRoom();
+// `avoids_contention`: whether a call uses fewer threads while other processes compete for the CPUs. Otherwise the
+// system suspends the caller and its helpers in turn, they wait for each other, and the call takes longer than with one
+// thread.
+void SetNumThreads(std::size_t count, bool avoids_contention = false);
+// The number of threads that the calling thread's next call should use.
+std::size_t UncontendedThreads();
 
 // Work that other threads may help with.
 class Job {
  public:
   virtual ~Job() = default;
-  // May be called at any time, even when all is done.
+  // May be called at any time, even after the work is done.
   virtual void Help() = 0;
 
-  void Keep() { holders_.fetch_add(1, std::memory_order_relaxed); }
-  void Drop() {
+  void Ref() { holders_.fetch_add(1, std::memory_order_relaxed); }
+  void Unref() {
     if (holders_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
   // Whether every helper has left.
-  bool IsOurs() const { return holders_.load(std::memory_order_acquire) == 1; }
+  bool HasNoHelpers() const { return holders_.load(std::memory_order_acquire) == 1; }
 
  private:
   std::atomic<std::size_t> holders_{1};
 };
 
-enum class Sleepers {
-  kWake,   // invite them
-  kNudge,  // wake them without an invitation: the next call finds them awake
-  kLeave,
+// What a call does with sleeping workers.
+enum class WakePolicy {
+  kInvite,           // wake sleeping workers and invite them
+  kWakeForNextCall,  // wake them without an invitation, so that the next call finds them awake
+  kSkip,             // leave them asleep
 };
 
-// For helpers that are awake.
+// How long a leader waits for helpers that are awake.
 inline constexpr std::chrono::nanoseconds kGatherTimeout{2000};
 
-// Invites up to `count` workers to a job; the destructor uninvites those that have not come.
+// Invites up to `count` workers to a job; the destructor withdraws the other invitations.
 class Invitation {
  public:
   // `predicted`: how long the job takes one thread. Without memory or threads: fewer are invited, or none.
-  Invitation(Job& job, std::size_t count, Sleepers sleepers, std::chrono::nanoseconds predicted) noexcept;
+  Invitation(Job& job, std::size_t count, WakePolicy wake_policy, std::chrono::nanoseconds predicted) noexcept;
   ~Invitation();
   Invitation(const Invitation&) = delete;
   Invitation& operator=(const Invitation&) = delete;
 
-  // How many are invited; and how many of them it pays to wait for, and how long: for those that are awake a moment,
-  // for those that were asleep as long as they took lately. Those that have not come reliably are not waited for.
+  // The number of invited workers, the number of them that are worth waiting for, and how long to wait: a moment for
+  // workers that are awake, and their measured delay for workers that were asleep. Unreliable workers do not count.
   std::size_t count() const { return count_; }
-  std::size_t ready() const { return ready_; }
-  std::chrono::nanoseconds patience() const { return spin_; }
+  std::size_t expected_helpers() const { return expected_helpers_; }
+  std::chrono::nanoseconds wait_budget() const { return wait_budget_; }
 
  private:
   std::size_t count_ = 0;
-  std::size_t ready_ = 0;
-  std::chrono::nanoseconds spin_ = kGatherTimeout;
+  std::size_t expected_helpers_ = 0;
+  std::chrono::nanoseconds wait_budget_ = kGatherTimeout;
   struct Worker* workers_[kMaxThreads];
 };
 
@@ -141,8 +144,8 @@ class Window {
   static inline std::atomic<std::size_t> open_{0};
 };
 
-// Held for a moment by whoever reads or changes what belongs to the process, and never while the process forks: a child
-// would find it held by a thread that it does not have.
+// A lock for state of the process, which is held briefly and never during a fork: a child would find it held by a
+// thread that it does not have.
 class ForkLock {
  public:
   ForkLock();
@@ -160,7 +163,7 @@ void LockWhileForking(system::Mutex& mutex);
 struct Events {
   std::atomic<void (*)()> stall{nullptr};
   bool wakes_all = false;  // invite sleeping workers, too
-  std::atomic<std::size_t> late{0}, taken_back{0}, handed_over{0}, joined{0};
+  std::atomic<std::size_t> late{0}, reclaimed{0}, committed{0}, joined{0};
 };
 extern Events g_events;
 inline void MayStall() {

@@ -27,7 +27,7 @@ _TINY = float(np.finfo(np.float32).tiny)  # smaller float32 values have fewer di
 # Relative changes of inputs and results; outputs that then change too much depend on rounding.
 _NOISE, _NOISE_FLOAT64 = 1e-12, 1e-15
 _FLOAT32_ROUNDING = 2.0**-24  # the noise of float32 operators; smaller differences of their outputs agree
-_CANCELLED = 1e-14  # relative to the largest output: rounding of float64 where the terms of a sum cancel
+_CANCELLED = 1e-14  # of 1 or the largest output: rounding of float64 where 1 - z or other terms cancel
 _NOISY_RUNS = 16
 _MOST_INFINITE = 4  # number of values to test with infinity
 _INITIAL_H = 5  # index of this input of a node
@@ -176,7 +176,7 @@ class _Comparison:
 
     def _difference(self, before: Float64Values, after: Float64Values, given: Mapping[str, Array]) -> str:
         """Return the difference of the outputs where the old ones are finite; "" if they agree."""
-        largest = max((_size(before[name]) for name in self.wanted), default=0.0)
+        largest = max(1.0, *(_size(before[name]) for name in self.wanted))
         for name in self.wanted:
             a, b = before[name], after[name]
             if a.shape != b.shape:
