@@ -619,7 +619,8 @@ def run_in_chunks(path: Path, X: Array, sizes: list[int]) -> Array:
 ROUNDING = 5e-6
 
 
-@pytest.mark.parametrize("seed", range(240))
+# 7000008 and 7000013 have an LSTM after a delay, so that the cache of the first chunk is empty.
+@pytest.mark.parametrize("seed", [*range(240), 7000008, 7000013])
 def test_drawn_networks(seed: int, tmp_path: Path) -> None:
     names, proto = drawn(seed)
     source, target = save(tmp_path, proto), tmp_path / "streaming.onnx"

@@ -7,7 +7,7 @@ all other models, with onegru for their GRU nodes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from onegru.formats.graph import (
 from onegru.formats.onnx.constant_weights import fold_weights, nodes_ahead, results
 from onegru.formats.onnx.dequantized import fold_dequantized
 from onegru.formats.onnx.flow import lazy_flow_of
-from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
+from onegru.formats.onnx.functions.unfold import unfold_functions
 from onegru.formats.onnx.nested import find_nested
 from onegru.formats.onnx.node import is_plain_constant, node_attributes, tensor_info
 from onegru.formats.onnx.order import sort_nodes
@@ -53,7 +53,7 @@ from onegru.formats.onnx.validate import (
 from onegru.formats.onnx.values import Values
 from onegru.formats.onnx.views import ViewStep, view_of
 from onegru.formats.onnx.whole.bounds import Ahead, check_bounds
-from onegru.formats.onnx.whole.model import OnnxRuntimeModel, runnable
+from onegru.formats.onnx.whole.model import OnnxRuntimeModel, lstm_of, runnable
 from onegru.formats.onnx.whole.optimizers import harmful_optimizers, takes_exact_int8
 from onegru.formats.opened import Opened
 from onegru.formats.sizes import with_sizes
@@ -62,6 +62,7 @@ from onegru.formats.stream_note import read_note
 from onegru.operators.lowering import check_attributes, check_weights
 from onegru.operators.onnx import AUGRU, GRU_VERSIONS, NEWEST_OPSET, gru_version
 
+_MOST_AXES = 64  # of an array of NumPy
 _WEIGHTS = ("W", "R", "B")
 _SEARCHED = 1 << 20
 _SPARSE = "is sparse; inputs of GRU nodes and outputs of the model must be dense"
@@ -136,7 +137,8 @@ class _Reader:
             read = functools.partial(_constants, self.source, self.data, self.parse)
             constants, steps = LazyConstants(read), ()
             plain = sum(map(is_plain_constant, self.nodes))
-            whole = self._whole(len(self.nodes) - plain - len(self.grus) - len(ahead))
+            count = len(self.nodes) - plain - len(self.grus) - len(ahead)
+            whole = self._whole(count, told["states"])
         is_ours = any((p.key, p.value) == (STATES_KEY, STATES_WORD) for p in self.model.metadata_props)
         graph = Graph(
             path=self.source.name,
@@ -217,7 +219,7 @@ class _Reader:
 
     # For ONNX Runtime
 
-    def _whole(self, count: int) -> OnnxRuntimeModel:
+    def _whole(self, count: int, states: Iterable[tuple[str, str]]) -> OnnxRuntimeModel:
         """The model for ONNX Runtime; each GRU node gets its own name."""
         names: dict[str, None] = {}
         own = [(node, self.grus[id(node)]) for node in self.nodes if id(node) in self.grus]
@@ -239,7 +241,11 @@ class _Reader:
         data = runnable(
             self.source, self.model, self.nodes, None if self.is_changed else self.data, self.opset
         )
-        nodes = all_nodes(node for owner in (self.model.graph, *self.model.functions) for node in owner.node)
+        lstm, batch_axes = lstm_of(self.model)
+        if batch_axes is None:  # any axis can be the batch; but of states, others than the batch can be empty
+            kept = {name for _, name in states}
+            inputs = [value.name for value in self.graph.input if value.name not in kept]
+            batch_axes = dict.fromkeys(inputs, range(_MOST_AXES))
         return OnnxRuntimeModel(
             node_count=count,
             shared=frozenset(shared),
@@ -251,7 +257,8 @@ class _Reader:
             exact_int8=takes_exact_int8(self.model),
             most_ahead=self.ahead.most,
             defaults=frozenset(self.defaults),
-            lstm=next((describe(node) for node in nodes if node.op_type == "LSTM" and is_onnx(node)), ""),
+            lstm=lstm,
+            batch_axes=batch_axes,
         )
 
     def _check_inputs(self) -> None:

@@ -16,9 +16,17 @@ from onegru.core.errors import SpecError
 from onegru.engines.interface import EngineOptions
 from onegru.formats.graph import Observer, Run, RuntimeModel
 from onegru.formats.onnx.functions.augru import add_augru_functions
+from onegru.formats.onnx.functions.unfold import all_nodes
 from onegru.formats.onnx.order import needed_nodes
 from onegru.formats.onnx.upgrade import infer_shapes, upgrade
-from onegru.formats.onnx.validate import Source, drop_named, is_onnx, replace_nodes, serialized
+from onegru.formats.onnx.validate import (
+    Source,
+    describe,
+    drop_named,
+    is_onnx,
+    replace_nodes,
+    serialized,
+)
 from onegru.formats.onnx.whole.session import Session
 from onegru.operators.onnx import OLDEST_OPSET
 from onegru.runtimes.execution_provider import add_observer, remove_observer
@@ -38,7 +46,8 @@ class OnnxRuntimeModel(RuntimeModel):
     # the inputs that have defaults. These are constants, and so is what is computed of them, until a run
     # gives others: such runs have a separate session, of the model as it is
     defaults: frozenset[str]
-    lstm: str  # a description of its first LSTM node, with which ONNX Runtime ends the process for no rows
+    lstm: str  # a description of its first LSTM node: ONNX Runtime ends the process for an empty batch
+    batch_axes: Mapping[str, Sequence[int]]  # the axes of inputs that can be the batch of an LSTM node
 
     def open(self, options: EngineOptions, observer: Observer | None = None) -> Run:
         """See `RuntimeModel`."""
@@ -78,13 +87,14 @@ class OnnxRuntimeModel(RuntimeModel):
         return lambda feeds: usual(feeds) if self.defaults.isdisjoint(feeds) else others()(feeds)
 
     def _checked(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Reject empty inputs of a model with an LSTM."""
-        if empty := next((name for name, array in feeds.items() if 0 in np.shape(array)), None):
-            shape = list(np.shape(feeds[empty]))
-            raise SpecError(
-                f"{self.source.name}: {empty!r} has shape {shape}; must not be empty, because ONNX Runtime "
-                f"cannot run {self.lstm} on an empty X"
-            )
+        """Reject an empty batch of an LSTM node."""
+        for name, array in feeds.items():
+            shape = np.shape(array)
+            if any(shape[axis] == 0 for axis in self.batch_axes.get(name, ()) if axis < len(shape)):
+                raise SpecError(
+                    f"{self.source.name}: {name!r} has shape {list(shape)}; must not be empty, because ONNX "
+                    f"Runtime cannot run {self.lstm} on an empty batch"
+                )
         return feeds
 
     def _without_inputs(self) -> bytes:
@@ -92,6 +102,32 @@ class OnnxRuntimeModel(RuntimeModel):
         model = ModelProto.FromString(self.data)
         drop_named(model.graph.input, self.defaults)
         return serialized(self.source, model, "too large for ONNX Runtime")
+
+
+def lstm_of(model: ModelProto) -> tuple[str, Mapping[str, Sequence[int]] | None]:
+    """Describe the first LSTM node, and return the axes of inputs that are the batch of an LSTM node.
+
+    The axes are None if shape inference cannot find them.
+    """
+    every = all_nodes(node for owner in (model.graph, *model.functions) for node in owner.node)
+    nodes = [node for node in every if node.op_type == "LSTM" and is_onnx(node)]
+    if not nodes:
+        return "", {}
+    graph = infer_shapes(model).graph
+    shapes = {value.name: value.type.tensor_type.shape.dim for value in (*graph.value_info, *graph.input)}
+    symbols: set[str] = set()
+    for node in nodes:
+        dims = shapes.get(node.input[0], ())  # nothing for a node of a body or of a function
+        axis = 0 if any(item.name == "layout" and item.i for item in node.attribute) else 1
+        if len(dims) != 3 or not (dims[axis].dim_value or dims[axis].dim_param):
+            return describe(nodes[0]), None
+        symbols |= {dims[axis].dim_param} - {""}
+    axes = {
+        value.name: [axis for axis, dim in enumerate(shapes[value.name]) if dim.dim_param in symbols]
+        for value in graph.input
+    }
+    known = {dim.dim_param for value in graph.input for dim in shapes[value.name]}
+    return describe(nodes[0]), axes if symbols <= known else None
 
 
 def runnable(
