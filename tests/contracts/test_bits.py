@@ -334,7 +334,7 @@ ROUNDING = """
     from onegru.core.activations import ACTIVATIONS
     from onegru.frameworks.layouts import FLAX_NNX, KERAS, PYTORCH
     from onegru.frameworks.weights import _sum
-    from onegru.rewriting.changes import _as_float16
+    from onegru.rewriting.nodes.changes import _as_float16
     from onegru.core.dtypes import convert
     numbers = [0.1, 1 / 3, 0.7, 1e-45, 1e-42, 2.0**-150, 3.4e38]
     one = np.ones((1, 3, 1), np.float32)

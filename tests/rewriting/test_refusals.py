@@ -11,7 +11,7 @@ import pytest
 import onegru
 from onegru.core.dtypes import Array
 from onegru.formats.onnx import gru_step
-from onegru.rewriting import form
+from onegru.rewriting.nodes import form
 from onegru.rewriting.rewrite import rewrite
 from tests.support.files.onnx_models import I, graph, gru, model, node, numbers, save, value, weights
 from tests.support.rewrite_cases import Case

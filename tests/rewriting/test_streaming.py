@@ -19,7 +19,7 @@ import onegru
 from onegru import FormatError, SpecError
 from onegru.core.dtypes import Array
 from onegru.formats.graph import STREAM_KEY
-from onegru.timeline import plan, planner
+from onegru.timeline.planning import plan, planner
 from tests.support.comparison import assert_bits
 from tests.support.files.onnx_models import graph, model, node, save, value
 from tests.support.int8_files import store_in_int8

@@ -16,7 +16,7 @@ from onnx import ModelProto
 import onegru
 from onegru import FormatError, SpecError
 from onegru.core.dtypes import Array
-from onegru.timeline import plan, planner
+from onegru.timeline.planning import plan, planner
 from tests.rewriting.test_streaming import AHEAD, CAUSAL, NEVER, ROUNDING, B, C, T, built, chunks_of, drawn
 from tests.support.files.onnx_models import save
 

@@ -21,7 +21,7 @@ from onegru.formats.graph import Graph
 from onegru.timeline import check
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.find_time import find_time
-from onegru.timeline.planner import Planner
+from onegru.timeline.planning.planner import Planner
 from onegru.timeline.read import Timeline, read_timeline
 from tests.rewriting.test_streaming import steps_of
 from tests.support.files.onnx_models import graph, gru, model, save, value, weights

@@ -16,9 +16,9 @@ from torch.nn.utils import prune  # noqa: E402
 import onegru  # noqa: E402
 import onegru.torch as ours  # noqa: E402
 from onegru import _native  # noqa: E402
-from onegru.torch import fallback, few_steps  # noqa: E402
 from onegru.torch.arguments import form_of  # noqa: E402
-from onegru.torch.few_steps import (  # noqa: E402
+from onegru.torch.autograd import fallback, few_steps  # noqa: E402
+from onegru.torch.autograd.few_steps import (  # noqa: E402
     are_few,
     are_few_trained,
     gradients_of_few_steps,

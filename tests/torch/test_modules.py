@@ -16,8 +16,8 @@ from torch import nn  # noqa: E402
 
 import onegru  # noqa: E402
 import onegru.torch as ours  # noqa: E402
-from onegru.torch import fallback  # noqa: E402
 from onegru.torch.arguments import form_of  # noqa: E402
+from onegru.torch.autograd import fallback  # noqa: E402
 
 FORMS: list[dict[str, Any]] = [
     {},

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import onegru  # noqa: E402
 import onegru.torch  # noqa: E402
-from onegru.torch import watching  # noqa: E402
+from onegru.torch.autograd import watching  # noqa: E402
 
 #: Where each name is that the module needs.
 PRIVATE = {

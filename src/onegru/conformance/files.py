@@ -14,8 +14,8 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import needs_extra
 from onegru.dataflow.operator import Op
 from onegru.formats.openvino.document import IrDocument
-from onegru.formats.openvino.edit import new_ir
 from onegru.formats.openvino.gru_layers import version_of
+from onegru.formats.openvino.writing.edit import new_ir
 from onegru.operators.onnx import AUGRU_DOMAINS, GRU_VERSIONS
 from onegru.operators.schema import WEIGHTS, Port
 

@@ -120,7 +120,7 @@ def save_layers(
             from onegru.formats.onnx.writer import onnx_bytes
         content = onnx_bytes(parts, int(opset or NEWEST.version), int(layout or 0), interface)
     else:
-        from onegru.formats.openvino.writer import write_ir
+        from onegru.formats.openvino.writing.writer import write_ir
 
         write_ir(path, parts, bool(cell), interface)
         return

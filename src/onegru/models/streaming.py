@@ -17,7 +17,7 @@ from onegru.models.gru_node import check_stated
 if TYPE_CHECKING:
     from onegru.formats.onnx.validate import ModelProto, Source
     from onegru.timeline.check import AsItIs
-    from onegru.timeline.edit import Streaming
+    from onegru.timeline.edits.edit import Streaming
 
 
 def streaming_words(graph: Graph) -> str:
@@ -106,7 +106,7 @@ def forms_of_onnx(
     sizes: Mapping[str, object] | None = None,
 ) -> Forms:
     """Of an ONNX model."""
-    from onegru.timeline.onnx import streaming_model, told_model
+    from onegru.timeline.edits.onnx import streaming_model, told_model
 
     def rewritten(keeps: bool) -> Streaming:
         own = model
@@ -120,7 +120,7 @@ def forms_of_onnx(
 
 def forms_of_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Forms:
     """Return the forms of an IR; arguments as in `forms_of_onnx`."""
-    from onegru.timeline.openvino import streaming_ir, told_ir
+    from onegru.timeline.edits.openvino import streaming_ir, told_ir
 
     return Forms(lambda _: streaming_ir(graph, time, delay), lambda found: told_ir(graph, found))
 

@@ -12,9 +12,9 @@ from onegru.dataflow.edit import Edit
 from onegru.dataflow.operator import Op
 from onegru.engines.storage import quantizable
 from onegru.formats.opened import Opened
-from onegru.formats.openvino.edit import EditedIr
 from onegru.formats.openvino.gru_layers import dequantized
 from onegru.formats.openvino.reader import read_ir
+from onegru.formats.openvino.writing.edit import EditedIr
 from onegru.models.fusing import fusing_hint
 from onegru.rewriting.check import Check
 from onegru.rewriting.compare import check_result

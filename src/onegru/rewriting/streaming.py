@@ -23,10 +23,10 @@ from onegru.models.streaming import Forms, run_in_chunks
 from onegru.rewriting.check import Check
 from onegru.rewriting.compare import OutputCheck, check_moved
 from onegru.timeline.check import judge
-from onegru.timeline.edit import Streaming
+from onegru.timeline.edits.edit import Streaming
 
 if TYPE_CHECKING:
-    from onegru.rewriting.model_pass import Rewritten
+    from onegru.rewriting.nodes.model_pass import Rewritten
 
 _STEPS = 29  # steps of a random sequence, unless the model fixes the number
 _DRAWN = 3  # number of random ways to split a sequence
@@ -220,8 +220,8 @@ def words_of(made: Streaming) -> tuple[dict[str, list[str]], list[str]]:
         if state.steps is None:
             nodes.setdefault(state.node, []).append(f"its state is now {state.input} and {state.output}")
         else:
-            steps = count(state.steps, "input step")
-            others.append(f"{state.node}: its cache of {steps} is now {state.input} and {state.output}")
+            size = count(state.steps, "input step")
+            others.append(f"{state.node}: its cache of {size} is now {state.input} and {state.output}")
     for name, steps in made.delays.items():
         others.append(
             f"output {name} is delayed by {count(steps, 'step')}; the first chunk must be longer than that"

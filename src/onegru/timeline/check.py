@@ -13,7 +13,7 @@ from onegru.timeline.analysis import TimeAnalysis, time_axis
 from onegru.timeline.finding import Finding, finding_of
 from onegru.timeline.losses import LossFinder
 from onegru.timeline.pairs import pair_by_name
-from onegru.timeline.planner import Planner
+from onegru.timeline.planning.planner import Planner
 from onegru.timeline.read import Timeline, read_timeline
 
 _MOST_NAMED = 5  # nodes in a message

@@ -12,8 +12,8 @@ from onegru.core.errors import needs_extra
 with needs_extra("torch", "torch", "onegru.torch"):
     import torch as torch
 
-from onegru.torch import flops as flops  # registers them
 from onegru.torch.acceleration import Acceleration, accelerate, freeze, restore
+from onegru.torch.autograd import flops as flops  # registers them
 from onegru.torch.cells import AUGRUCell, GRUCell
 from onegru.torch.from_layers import from_layers
 from onegru.torch.functional import gru

@@ -14,10 +14,10 @@ from onegru.core.errors import SpecError
 from onegru.core.spec import Weights
 from onegru.layers.gru import GRU as Layer
 from onegru.torch.arguments import TorchGruConfig
-from onegru.torch.few_steps import has_memory
-from onegru.torch.function import gru_layer
+from onegru.torch.autograd.few_steps import has_memory
+from onegru.torch.autograd.function import gru_layer
+from onegru.torch.autograd.watching import is_dual, is_known, is_transforming, is_watched
 from onegru.torch.threads import with_threads
-from onegru.torch.watching import is_dual, is_known, is_transforming, is_watched
 
 
 class Freezable(nn.Module):
@@ -41,7 +41,7 @@ class Freezable(nn.Module):
         attention: Tensor | None = None,
         resets: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """A layer of checked arguments; see `onegru.torch.function.gru_layer`."""
+        """A layer of checked arguments; see `onegru.torch.autograd.function.gru_layer`."""
         if self.frozen_layers is None or not is_known():
             return gru_layer(form, X, weights, initial_h, lengths, attention, resets)
         layer, given = self.frozen_layers[number], (X, initial_h, lengths, attention, resets)

@@ -10,8 +10,8 @@ from torch import Tensor
 from onegru.core.errors import SpecError
 from onegru.core.spec import Attention
 from onegru.torch.arguments import check_steps, form_of
-from onegru.torch.function import gru_layer
-from onegru.torch.watching import is_transformed, is_watched
+from onegru.torch.autograd.function import gru_layer
+from onegru.torch.autograd.watching import is_transformed, is_watched
 
 
 def gru(

@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from onegru.core.compare import compare_scaled
 from onegru.torch.arguments import form_of
-from onegru.torch.function import gru_layer
+from onegru.torch.autograd.function import gru_layer
 from onegru.torch.packed import groups_of, joined
 
 _PACKAGE = "deepctr_torch.layers.sequence"

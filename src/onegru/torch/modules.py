@@ -16,8 +16,9 @@ from onegru.core.errors import SpecError
 from onegru.core.spec import Attention, Spec
 from onegru.layers.torch_form import TorchForm
 from onegru.torch.arguments import TorchGruConfig, form_of, must_have_attention, spec_of
+from onegru.torch.autograd.few_steps_function import quick_call
+from onegru.torch.autograd.watching import is_mapped
 from onegru.torch.export import is_exporting
-from onegru.torch.few_steps_function import quick_call
 from onegru.torch.freeze import Freezable
 from onegru.torch.functional import (
     checked_attention,
@@ -42,7 +43,6 @@ from onegru.torch.parts import (
     words_of,
 )
 from onegru.torch.state import FormInState
-from onegru.torch.watching import is_mapped
 
 
 class GRU(Freezable, FormInState, nn.RNNBase):

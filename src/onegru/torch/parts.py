@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from onegru.core.errors import SpecError
 from onegru.torch.arguments import TorchGruConfig, form_of
-from onegru.torch.few_steps import are_few_trained
+from onegru.torch.autograd.few_steps import are_few_trained
 
 
 def cast(tensor: Any, like: Tensor) -> Any:

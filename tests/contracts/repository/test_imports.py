@@ -45,8 +45,8 @@ OPTIONAL = {
     "onnx": (
         "formats.onnx.*",
         "fusion.onnx.*",
-        "timeline.onnx",
-        "timeline.edit",
+        "timeline.edits.onnx",
+        "timeline.edits.edit",
         "rewriting.*",
         "verification.probe",
         "peers.onnx_reference",

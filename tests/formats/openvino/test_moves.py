@@ -10,7 +10,7 @@ from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.operator import Op
 from onegru.dataflow.table.moving import Axes, moved_axes
-from onegru.formats.openvino.moves import composed, is_still, steps
+from onegru.formats.openvino.writing.moves import composed, is_still, steps
 
 MOVES: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
     "Transpose": lambda array, axes: array.transpose(axes),

@@ -9,11 +9,11 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import BROKEN, FormatError, SpecError
 from onegru.core.spec import Spec
 from onegru.formats.openvino.constants import Weights
-from onegru.formats.openvino.edit import Ir
 from onegru.formats.openvino.fields import AttributeParser
 from onegru.formats.openvino.flow import IrGraph
 from onegru.formats.openvino.gru_layers import operator_of
 from onegru.formats.openvino.kinds import WRITTEN
+from onegru.formats.openvino.writing.edit import Ir
 from onegru.fusion.cells.cell import Cell
 from onegru.fusion.fuse import fuse_flow
 from onegru.fusion.search import Progress, Search

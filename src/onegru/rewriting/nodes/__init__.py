@@ -1,0 +1,1 @@
+"""Change GRU nodes of ONNX models in memory."""

@@ -1,0 +1,307 @@
+"""Rewrite the GRU nodes of an ONNX model in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+
+import onnx
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
+
+from onegru.core.compare import QUANTIZED
+from onegru.core.errors import SpecError
+from onegru.formats.onnx.constant_weights import fold_weights
+from onegru.formats.onnx.dequantized import fold_dequantized
+from onegru.formats.onnx.functions.augru import add_augru_functions
+from onegru.formats.onnx.functions.unfold import all_nodes, unfold_functions
+from onegru.formats.onnx.order import sort_nodes
+from onegru.formats.onnx.parse import model_opset
+from onegru.formats.onnx.upgrade import infer_shapes
+from onegru.formats.onnx.validate import (
+    Source,
+    all_tensors,
+    attribute_graphs,
+    describe,
+    drop_named,
+    is_augru,
+    is_augru_function,
+    is_gru,
+    is_onnx,
+    replace_nodes,
+)
+from onegru.formats.onnx.values import Names, all_graphs
+from onegru.models.fusing import fusing_hint
+from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
+from onegru.rewriting.external_data import embed_external, left_external, one_file
+from onegru.rewriting.nodes.changes import to_float16, to_int8, to_layout, to_two_directions
+from onegru.rewriting.nodes.decompose import decompose
+from onegru.rewriting.nodes.form import GruNodeConfig, node_of, operator_at, read_form
+from onegru.rewriting.nodes.opset import convert_nodes, is_same
+from onegru.rewriting.nodes.plan import Changes, NodeChanges, is_quantized, plan_node, written_attributes
+from onegru.rewriting.nodes.scope import Draft, Scope, value_types
+
+_IN_INT8 = "W and R became int8, with a scale for each {}"
+
+_WEIGHTS = ("W", "R", "B", "initial_h")  # inputs that can be constants
+
+
+#: The fields of a `NodeReport`.
+NodeChange = tuple[str, tuple[str, ...], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A model with rewritten GRU nodes."""
+
+    model: ModelProto  # the model
+    opsets: tuple[int, int]  # the opset of the source and of the model
+    nodes: Sequence[NodeChange]  # the changes to each GRU node
+    dtypes: Collection[str]  # the element types of the GRU nodes, before and after, and QUANTIZED
+    others: Sequence[str]  # descriptions of other nodes that the new opset changed
+    notes: Sequence[str]  # other changes, as text
+
+    def serialized(self, source: Source) -> bytes:
+        """The model as a file holds it."""
+        return one_file(source, self.model)
+
+
+def rewrite_model(source: Source, model: ModelProto, size: int, changes: Changes) -> Rewritten:
+    """Rewrite the GRU nodes of a model in place."""
+    return _Rewriter(source, model, size, changes).rewrite()
+
+
+class _Rewriter:
+    """The rewrite of one model."""
+
+    def __init__(self, source: Source, given: ModelProto, size: int, changes: Changes) -> None:
+        self.source = source
+        self.changes = changes
+        self.notes: list[str] = []
+        self.nodes: list[NodeChange] = []
+        self.dtypes: set[str] = set()
+        self.others: list[str] = []
+        self.retired: set[str] = set()
+        is_named = add_augru_functions(given, source)  # broken ones crash onnx's shape inference
+        had = len(given.functions)
+        self.model = unfold_functions(source, given)
+        sort_nodes(source, self.model.graph)  # rejects graphs with cycles or ambiguous names
+        self.decomposes_augru = changes.decomposes_augru and any(
+            map(is_augru, all_nodes(self.model.graph.node))
+        )
+        if is_named and not self.decomposes_augru:
+            self.notes.append("AUGRU nodes got the functions that other runtimes need")
+        if len(self.model.functions) < had:
+            self.notes.append("functions that contain GRU nodes were inlined")
+        self.notes += embed_external(source, self.model, size)
+        self.old = model_opset(source, self.model)
+        takes_weights = changes.quantize or changes.float16 or changes.split or changes.decompose
+        takes_weights = takes_weights or self.decomposes_augru
+        if takes_weights and fold_dequantized(source, self.model, self.old) and changes.quantize is not True:
+            self.notes.append("quantized weights were dequantized")
+        if takes_weights:
+            held = sum(len(tensor.raw_data) for tensor in all_tensors(self.model))
+            self.retired = fold_weights(source, self.model, self.old, max(size, held))
+            if self.retired:
+                self.notes.append("weights that nodes compute from constants are now constants")
+        self.types = value_types(infer_shapes(self.model).graph)
+        self.names = Names(self.model)
+        self.new = changes.opset or self._least_opset()
+
+    def rewrite(self) -> Rewritten:
+        if not any(is_gru(node) or is_augru(node) for node in all_nodes(self.model.graph.node)):
+            raise self.source.error(
+                f"has no GRU node; {fusing_hint(self.source.name) or 'there is nothing to rewrite'}"
+            )
+        if self.changes.opset is None and self.changes.layout and "layout" in operator_at(self.new).later:
+            needed = operator_at(self.new).later["layout"]
+            raise SpecError.of(
+                "layout",
+                f"1; needs opset {needed} or newer, and the target has opset {self.new}; "
+                f"add --opset {needed}",
+            )
+        if self.new != self.old:
+            self._convert_others()
+        self._rewrite_graph(self.model.graph, None)
+        if not isinstance(self.changes.quantize, bool):
+            names = [name for name, *_ in self.nodes]
+            for name in sorted(self.changes.quantize - set(names)):
+                listed = ", ".join(map(repr, names))
+                raise SpecError.of("quantize", f"no GRU node is called {name!r}; must be one of {listed}")
+        self._drop_retired()
+        add_augru_functions(self.model, self.source)
+        opsets = (self.old, self.new)
+        self.notes += left_external(self.model)
+        return Rewritten(self.model, opsets, self.nodes, self.dtypes, self.others, self.notes)
+
+    # Opset
+
+    def _least_opset(self) -> int:
+        """Return the model's opset, or the oldest opset that the target runtime supports."""
+        least = self.old
+        if self.changes.runtime == "onnxruntime":
+            least = max(least, OLDEST_OPSET)
+        if self.changes.decompose or self.decomposes_augru:
+            least = max(least, DECOMPOSED_OPSET)
+        if self.changes.runtime is not None and least < DECOMPOSED_OPSET:
+            scope = self._scope(self.model.graph, None, least)
+            plans = [
+                self._plan(scope, read_form(scope, node, self.old))[0]
+                for node in all_nodes(self.model.graph.node)
+                if is_gru(node)
+            ]
+            if any("decompose" in plan for plan in plans):
+                least = DECOMPOSED_OPSET
+        return least
+
+    def _convert_others(self) -> None:
+        """Convert all nodes except the GRUs to the new opset."""
+        self._convert_graph(self.model.graph, None)
+        for function in self.model.functions:
+            if not is_augru_function(function):  # AUGRU functions are created again
+                self._check_function(function)
+        for owner in (self.model, *self.model.functions):
+            for entry in owner.opset_import:
+                if is_onnx(entry):
+                    entry.version = self.new
+        if not any(is_onnx(entry) for entry in self.model.opset_import):
+            self.model.opset_import.append(onnx.helper.make_opsetid("", self.new))
+            self.model.ir_version = max(self.model.ir_version, 3)
+
+    def _convert_graph(self, graph: GraphProto, outer: Scope | None) -> None:
+        scope = self._scope(graph, outer, self.new)
+        for node in graph.node:
+            for body in attribute_graphs(node):
+                self._convert_graph(body, scope)
+        self.others += convert_nodes(scope, self.old, self.new)
+        if scope.early:
+            replace_nodes(graph, [*scope.early, *graph.node])
+
+    def _check_function(self, function: FunctionProto) -> None:
+        """Raise FormatError for a function with nodes that differ between the opsets."""
+        old = next((item.version for item in function.opset_import if is_onnx(item)), self.old)
+        scope = Scope(self.source, GraphProto(node=function.node), 3, {}, None, self.new, self.names)
+        for node in all_nodes(function.node):
+            if is_onnx(node) and not is_same(scope, node, old, self.new):
+                raise self.source.error(
+                    f"function {function.name!r}: {describe(node)}: cannot be converted from opset {old} to "
+                    f"{self.new}; inline the functions before (onnx.inliner)"
+                )
+
+    # GRU nodes
+
+    def _scope(self, graph: GraphProto, outer: Scope | None, opset: int) -> Scope:
+        return Scope(self.source, graph, self.model.ir_version, self.types, outer, opset, self.names)
+
+    def _rewrite_graph(self, graph: GraphProto, outer: Scope | None) -> None:
+        scope = self._scope(graph, outer, self.new)
+        dropped: set[str] = set()
+        nodes: list[NodeProto] = []
+        before = _given(graph)
+        for node in graph.node:
+            for body in attribute_graphs(node):
+                self._rewrite_graph(body, scope)
+        for node in list(graph.node):
+            if is_gru(node) or (self.decomposes_augru and is_augru(node)):
+                new = Draft(scope, node.name or next(filter(None, node.output), ""))
+                core = self._rewrite_node(new, node)
+                nodes += [*new.nodes, *core, *new.after]
+                dropped |= new.dropped
+            elif is_augru(node) and is_quantized(node, self.changes):
+                nodes += self._quantized(scope, node)
+            else:
+                nodes.append(node)
+        nodes = [node for node in nodes if node.op_type != "Transpose" or not dropped & set(node.output)]
+        replace_nodes(graph, [*scope.early, *nodes])
+        self.retired |= scope.retired
+        drop_named(graph.value_info, before - _given(graph))
+
+    def _rewrite_node(self, new: Draft, node: NodeProto) -> list[NodeProto]:
+        """Add the nodes around a GRU node to `new`; return the GRU nodes."""
+        scope = new.scope
+        form = read_form(scope, node, self.old)
+        plan, reasons = self._plan(scope, form)
+        name = node.name or form.base
+        self.dtypes |= {dtype for dtype in (form.dtype, *plan & {"float16", QUANTIZED}) if dtype}
+        if not plan:
+            self.nodes.append((name, (), reasons))
+            return [node]
+        done: list[str] = []
+        scope.retired.update(form.inputs[port] for port in _WEIGHTS if port in form.inputs)
+        if "layout" in plan:
+            done.append(f"layout {form.layout} became {1 - form.layout}")
+            form = to_layout(new, form, 1 - form.layout)
+        if "float16" in plan:
+            done.append(f"{form.dtype} became float16")
+            form = to_float16(new, form)
+        if {"decompose", QUANTIZED} <= plan:
+            raise SpecError.of(
+                "quantize",
+                f"{form.label} must be decomposed for {self.changes.runtime}, so no GRU node remains to "
+                "quantize",
+            )
+        if "decompose" in plan:
+            decompose(new, form)
+            count = sum(item.op_type == "Scan" for item in new.nodes)
+            loops = f"with {count} Scan{'s'[: count - 1]}" if count else "step by step"
+            self.nodes.append((name, (*done, f"decomposed into other operators, {loops}"), reasons))
+            return []
+        forms = [form]
+        if "split" in plan:
+            done.append("bidirectional became a forward and a reverse node")
+            forms = to_two_directions(new, form)
+        if QUANTIZED in plan:
+            done.append(self._in_int8)
+            forms = [to_int8(new, item, self.changes.group_size) for item in forms]
+        nodes = [node_of(scope, item) for item in forms]
+        written = written_attributes(form, self.new) if len(nodes) == 1 else []
+        self.nodes.append((name, tuple(done + written), reasons))
+        return nodes
+
+    @property
+    def _in_int8(self) -> str:
+        group = self.changes.group_size
+        return _IN_INT8.format(f"{group} weights of a row" if group else "row")
+
+    def _quantized(self, scope: Scope, node: NodeProto) -> list[NodeProto]:
+        """Store W and R of an AUGRU node as int8, without other changes."""
+        form = read_form(scope, node, self.old)
+        new = Draft(scope, form.base)
+        scope.retired.update(form.inputs[port] for port in ("W", "R"))
+        form = to_int8(new, form, self.changes.group_size)
+        made = deepcopy(node)
+        made.input[1], made.input[2] = form.inputs["W"], form.inputs["R"]
+        self.dtypes |= {"float32", QUANTIZED}
+        self.nodes.append((node.name or form.base, (self._in_int8,), ()))
+        return [*new.nodes, made]
+
+    def _plan(self, scope: Scope, form: GruNodeConfig) -> tuple[NodeChanges, tuple[str, ...]]:
+        return plan_node(scope, form, self.changes, self.old, self.source)
+
+    # Unused nodes and constants
+
+    def _drop_retired(self) -> None:
+        """Remove the constants and Transposes that only rewritten nodes used."""
+        graphs = list(all_graphs(self.model.graph))
+        used = {value.name for graph in graphs for value in graph.output}
+        used |= {name for graph in graphs for node in graph.node for name in node.input}
+        unused = self.retired - used
+        for graph in graphs:
+            gone = {tensor.name for tensor in graph.initializer} & unused
+            if self.model.ir_version >= 4:  # an input's default is part of the interface
+                gone -= {value.name for value in graph.input}
+            drop_named(graph.initializer, gone)
+            drop_named(graph.input, gone)
+            left = [
+                node
+                for node in graph.node
+                if not (node.op_type in ("Constant", "Transpose") and unused & set(node.output))
+            ]
+            if len(left) < len(graph.node):
+                gone |= unused
+                replace_nodes(graph, left)
+            drop_named(graph.value_info, gone)
+
+
+def _given(graph: GraphProto) -> set[str]:
+    return {name for node in graph.node for name in node.output}

@@ -1,0 +1,1 @@
+"""Apply a plan for streaming to an ONNX model or an IR."""

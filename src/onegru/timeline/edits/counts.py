@@ -1,0 +1,88 @@
+"""Continue sums and step numbers from chunk to chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onegru.dataflow.edit import END, Edit
+from onegru.dataflow.operator import Op
+from onegru.formats.stream_note import State
+from onegru.timeline.planning.plan import FirstSteps
+from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain, unknown
+
+_COMPUTED_BOUNDS = 10  # the opset since which a Slice has them
+
+
+def sum_on(edit: Edit, sizes: SizeNames, op: Op, axis: int) -> State:
+    """Let a sum go on from the last chunk's, which comes in front: the order of all additions stays."""
+    label = label_of(op)
+    dtype = dtype_of(edit.flow, op, op.inputs[0])
+    state = new_state(edit, op, "sum", dtype, sizes.first_shape(op, op.inputs[0], axis, 1))
+    parts = [state.input, edit.input_of(op, 0)]
+    joined = edit.add("Concat", parts, f"{label}/joined", before=op, axis=axis)
+    sums = edit.add("CumSum", [joined, edit.input_of(op, 1)], f"{label}/sums", before=op)
+    edit.slice(sums, axis, -1, END, f"{label}/last", output=state.output)
+    bounds = (0, -1) if op.attributes.get("exclusive") else (1, END)
+    edit.become(op, "Slice", [sums, *map(edit.ints, (*bounds, axis))])
+    return state
+
+
+def number_on(edit: Edit, op: Op, step: int) -> State:
+    """Let a Range go on behind the steps of all chunks, which are counted and added up as integers."""
+    label, dtype = label_of(op), dtype_of(edit.flow, op, op.outputs[0])
+    state = new_state(edit, op, "steps", "int64", (1,))
+    own = edit.add("Range", op.inputs, f"{label}/own", before=op)
+    edit.flow.set_dtype(own, dtype)
+    count = edit.add("Shape", [own], f"{label}/shape", before=op)
+    edit.flow.set_dtype(count, "int64")
+    edit.add("Add", [state.input, count], f"{label}/steps", output=state.output)
+    before = edit.add("Mul", [state.input, edit.ints(step)], f"{label}/before", before=op)
+    numbers = edit.add("Cast", [own], f"{label}/integers", before=op, dtype="int64")
+    numbers = edit.add("Add", [numbers, before], f"{label}/numbers", before=op)
+    numbers = edit.add("Cast", [numbers], f"{label}/cast", before=op, dtype=dtype)
+    edit.become(op, "Reshape", [numbers, edit.ints(-1)])  # as it is: what takes the place has no attributes
+    return state
+
+
+def take_first(edit: Edit, sizes: SizeNames, opset: int, first: FirstSteps) -> State:
+    """Let an operator have the first steps of a run only in the chunks where they are; a state holds them."""
+    op, axis, steps, copies, _ = first
+    label, now = label_of(op), edit.input_of(op, 0)
+    shape = sizes.first_shape(op, op.inputs[0], axis, 0)
+    state = new_state(edit, op, "first", dtype_of(edit.flow, op, op.inputs[0]), shape, axis)
+    joined = edit.add("Concat", [state.input, now], f"{label}/all", before=op, axis=axis)
+    edit.slice(joined, axis, 0, steps, f"{label}/first", output=state.output)
+    bounds = [size_of(edit, op, opset, state.input, axis), edit.ints(steps), edit.ints(axis)]
+    if not copies:
+        edit.become(op, "Slice", [joined, *bounds])
+    else:
+        new = edit.add("Slice", [joined, *bounds], f"{label}/new", before=op)
+        parts = [*[new] * copies, now]
+        edit.take(op, 0, edit.add("Concat", parts, f"{label}/padded", before=op, axis=axis))
+    return state
+
+
+def size_of(edit: Edit, op: Op, opset: int, value: str, axis: int) -> str:
+    """Add what gives a size of a value in a run, as a bound of a Slice."""
+    if opset < _COMPUTED_BOUNDS:
+        raise unknown(
+            op, f"a Slice has no computed bounds before opset {_COMPUTED_BOUNDS}; convert the model"
+        )
+    shape = edit.add("Shape", [value], f"{label_of(op)}/shape", before=op)
+    edit.flow.set_dtype(shape, "int64")
+    return edit.slice(shape, 0, axis, axis + 1, f"{label_of(op)}/size", before=op)
+
+
+def new_state(
+    edit: Edit, op: Op, what: str, dtype: str, shape: Sequence[int | str], opened: int | None = None
+) -> State:
+    """Add a state that begins with zeros, and may have another number of steps later along an axis."""
+    label = label_of(op)
+    taken, given = (edit.fresh(f"{plain(label)}_{what}_{way}") for way in ("in", "out"))
+    declared, later = (
+        [f"{name}_frames" if place == opened else size for place, size in enumerate(shape)]
+        for name in (taken, given)
+    )
+    edit.input(taken, dtype, declared)
+    edit.output(given, dtype, later)
+    return State(taken, given, label, tuple(shape))

@@ -1,0 +1,323 @@
+"""Add states and caches to a model, so that it runs in chunks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from onegru.core.errors import SpecError
+from onegru.dataflow.edit import END, Edit
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.operator import Op
+from onegru.dataflow.table.cutting import Slice
+from onegru.dataflow.table.recurrences import recurrent
+from onegru.dataflow.table.windows import Window
+from onegru.formats.stream_note import State
+from onegru.timeline.analysis import TimeAnalysis
+from onegru.timeline.edits.counts import new_state, number_on, size_of, sum_on, take_first
+from onegru.timeline.edits.sizes import SizesRewriter, with_equal_sizes
+from onegru.timeline.planning.plan import Cache, StreamingPlan
+from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain, unknown
+from onegru.timeline.starts import evaluated
+
+_MOST_ELEMENTS = 1 << 21  # of a state that is followed element by element
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """A model that was changed."""
+
+    states: tuple[State, ...]  # the new states
+    time: Mapping[str, int]  # the time axis of each input that has one
+    delays: Mapping[str, int]  # the outputs that come later than in a whole run, and by how many steps
+    # the time axis of each output that has one; None for one of the newest step
+    axes: Mapping[str, int | None]
+    model: Any = None  # the model, as its format has it
+    steps: int = 0  # how many the source takes in each run though its inputs leave it open; 0 for any number
+
+
+class StreamingRewriter:
+    """Stages the changes of a plan."""
+
+    def __init__(self, analysis: TimeAnalysis, plan: StreamingPlan, edit: Edit) -> None:
+        self.analysis = analysis
+        self.flow = analysis.flow
+        self.plan = plan
+        self.edit = edit
+        self.sizes = SizeNames(analysis)
+        self.states: list[State] = []
+        self.joined: dict[tuple[str, int, int, bool, float, bool], str] = {}
+        self.parts: dict[str, list[tuple[str, Op, int]]] = {}
+        self.held: dict[str, str] = {}
+
+    def edited(self) -> Streaming:
+        """Make all changes."""
+        plan, edit = self.plan, self.edit
+        opened = SizesRewriter(self.analysis, plan, edit, self.sizes)
+        for op in plan.full_length:
+            edit.take(op, recurrent(op).lengths, "")
+        for op, place in plan.zero_states:
+            edit.take(op, place, "")
+        for op, place in plan.whole:
+            opened.take_all(op, place)
+        for op in plan.latest:
+            opened.take_latest(op)
+        for op, place in plan.reshaped:
+            if self.flow.holds(op.inputs[1]):
+                opened.open_reshape(op, place)
+            else:
+                opened.keep_place(op, place)
+        early: list[Cache] = []  # what the first steps of a run are taken from
+        for first in plan.firsts:
+            early += [cache for cache in plan.caches if cache.op is first.op][: first.after]
+        for cache in early:
+            self._add_cache(cache)
+        for first in plan.firsts:
+            self.states.append(take_first(edit, self.sizes, self.analysis.opset, first))
+        for cache in plan.caches:
+            if not any(cache is other for other in early):
+                self._add_cache(cache)
+        for op, axis in plan.unpadded:
+            self._unpad(op, axis)
+        self.states += [sum_on(edit, self.sizes, op, axis) for op, axis in plan.summed]
+        self.states += [number_on(edit, op, step) for op, step in plan.numbered]
+        for op, index, axis in plan.resized:
+            opened.open_size(op, index, axis)
+        for op, place, axis in plan.repeated:
+            opened.take_one(op, place, axis)
+        for name, steps in plan.held.items():
+            self._hold(name, steps)
+        for op in plan.recurrent:
+            self._open_states(op)
+        for name, parts in self.parts.items():
+            self._join_states(name, parts)
+        for name, held in self.held.items():
+            self._rename(name, held)
+        for name, axis in plan.inputs.items():
+            if not self.sizes.is_named(name, axis):
+                edit.sizes[name, axis] = "frames"
+        for name in self.flow.outputs:
+            self._name_output(name)
+        self.states = with_equal_sizes(self.sizes, edit, self.states)
+        timed = {*plan.outputs, *plan.newest}
+        axes = {name: plan.outputs.get(name) for name in self.flow.outputs if name in timed}
+        return Streaming(tuple(self.states), plan.inputs, plan.delays, axes)
+
+    def all_states(self, known: Sequence[tuple[str, str]]) -> list[State]:
+        """The states that are new, and those of these outputs and inputs, which the model had before."""
+        new = {item.input for item in self.states}
+        old = [(taken, given) for given, taken in known if taken not in new]
+        return [*self.states, *(State(taken, given, "", self.sizes.declared(taken)) for taken, given in old)]
+
+    def _name_output(self, value: str) -> None:
+        """Give the open sizes of an output the names that they have in inputs."""
+        for axis, stated in enumerate(self.flow.shape(value) or ()):
+            is_time = self.plan.outputs.get(value) == axis
+            is_one = isinstance(stated, str) and len(self.analysis.factors(value, axis)) == 1
+            size = self.sizes.size(value, axis) if is_one else 0
+            if is_time and self.plan.delays:  # of the first chunk they have fewer
+                self.edit.sizes[value, axis] = f"{value}_frames"
+            elif isinstance(size, str) and size.removeprefix("dim:") in self.sizes.sizes:
+                self.edit.sizes[value, axis] = size.removeprefix("dim:")
+            elif is_time:
+                self.edit.sizes[value, axis] = "frames"
+
+    # Changes
+
+    def _unpad(self, op: Op, axis: int) -> None:
+        """Let an operator no longer pad or cut time."""
+        if op.kind in ("Pad", "Slice", "Split", "Concat"):
+            value = self.edit.input_of(op, 1 if op.kind == "Concat" else 0)
+            others = self._others(op, axis)
+            if not others:
+                self.edit.become(op, "Identity", [value])
+                self.edit.staged(op).outputs = [op.outputs[0]]
+            elif op.kind == "Pad":
+                self.edit.set_ints(op, "pads", others)
+                if len(op.inputs) > 3:
+                    self.edit.take(op, 3, "")  # all axes
+            else:
+                for place, name in enumerate(("starts", "ends", "axes")):
+                    self.edit.set_ints(op, name, others[place::3])
+                if len(op.inputs) > 4:
+                    self.edit.take(op, 4, "")
+            return
+        call = self.analysis.call(op)
+        assert isinstance(call.operator, Window)
+        self.edit.set(op, auto_pad=None, pads=call.operator.unpadded(call, axis))
+
+    def _others(self, op: Op, axis: int) -> list[int]:
+        """What a Pad or a Slice does along other axes: pads, or start, end and axis of each."""
+        call = self.analysis.call(op)
+        rank = call.rank()
+        if op.kind in ("Concat", "Split"):
+            return []
+        if op.kind == "Pad":
+            moves = [move for move in self.analysis.moves[id(op)] or () if move.axis != axis]
+            pads = [0] * (2 * rank)
+            for move in moves:
+                pads[move.axis], pads[move.axis + rank] = move.pad_begin, move.pad_end
+            return pads if any(pads) else []
+        front = self.plan.dropped.get((id(op), axis))
+        found: list[int] = [] if front is None else [front, END, axis]
+        for other in (item for item in range(rank) if item != axis):
+            assert isinstance(call.operator, Slice)
+            bounds = call.operator.bounds(call, other)
+            if bounds is None or bounds[2] != 1:
+                raise unknown(op, "it cuts time, and another axis in steps")
+            if bounds != (0, None, 1):
+                found += [bounds[0], END if bounds[1] is None else bounds[1], other]
+        return found
+
+    def _add_cache(self, cache: Cache) -> None:
+        """Put the last steps of a value in front of those of a chunk."""
+        op, place, axis, first, steps, waits, fill, is_paced = cache
+        edit = self.edit
+        value, now = op.inputs[place], edit.input_of(op, place)
+        key = (now, first, steps, waits, fill, is_paced)
+        if key in self.joined:
+            edit.take(op, place, self.joined[key])
+            return
+        label = label_of(op)
+        shape = self.sizes.first_shape(op, value, axis, first)
+        is_open = steps != first or is_paced
+        state = new_state(edit, op, "cache", dtype_of(self.flow, op, value), shape, axis if is_open else None)
+        joined = new = edit.add("Concat", [state.input, now], f"{label}/joined", before=op, axis=axis)
+        if is_paced:
+            source, time = next(iter(self.plan.inputs.items()))
+            size = size_of(edit, op, self.analysis.opset, source, time)
+            new = edit.add("Slice", [joined, edit.ints(0), size, edit.ints(axis)], f"{label}/now", before=op)
+            bounds = [size, edit.ints(END), edit.ints(axis)]
+            edit.add("Slice", [joined, *bounds], f"{label}/left", output=state.output)
+        else:
+            edit.slice(joined, axis, -steps if steps else END, END, f"{label}/last", output=state.output)
+        if waits:
+            new = edit.slice(joined, axis, 0, -steps, f"{label}/waited", before=op)
+        self.joined[key] = new
+        edit.take(op, place, new)
+        start = np.full([1] * len(shape), fill) if fill else None
+        self.states.append(replace(state, steps=first if is_paced else steps, start=start))
+
+    def _hold(self, name: str, steps: int) -> None:
+        """Let the steps of an output wait for later ones."""
+        self.held[name] = self.edit.add("Identity", [name], f"{name}/held")
+        end = self.edit.producers[self.held[name]]
+        end.name, own = label_of(self.flow.producers[name]), end.name
+        self._add_cache(Cache(end, 0, self.plan.outputs[name], steps, steps, waits=True))
+        end.name = own
+
+    def _rename(self, name: str, held: str) -> None:
+        """Let an output be what waited, and all operators read what did not."""
+        try:
+            self.edit.rename({name: self.edit.fresh(f"{name}/now"), held: name})
+        except LookupError as error:
+            raise unknown(self.flow.producers[name], f"a body reads {name!r}, an output") from error
+
+    def _open_states(self, op: Op) -> None:
+        """Let a recurrence take its initial states from inputs, and give its last ones."""
+        edit, label = self.edit, label_of(op)
+        for (first, last), what in zip(recurrent(op).states, ("state", "cell"), strict=False):
+            old = edit.input_of(op, first)
+            if (outside := self.analysis.outside(old, self.plan.inputs)) is not None:
+                self.parts.setdefault(outside, []).append((old, op, last))
+                continue
+            taken, given = (edit.fresh(f"{plain(label)}_{what}_{way}") for way in ("in", "out"))
+            before, rows, behind = self._state_shape(op)
+            start = self.analysis.start_of(op, old) if old else None
+            if start is not None and (many := start.shape[len(before)]) > 1:
+                if len(rows) > 1:
+                    raise unknown(op, "it starts from different numbers in each row")
+                rows = (many,)
+            shape = (*before, *rows, *behind)
+            dtype = dtype_of(self.flow, op, op.inputs[0])
+            edit.input(taken, dtype, shape)
+            edit.output(given, dtype, shape)
+            if len(rows) == 1:
+                edit.take(op, first, taken)
+                if (known := edit.give(op, last, given)) != given:
+                    edit.add("Identity", [known], f"{given}/same", output=given)
+            else:  # one input has them as several axes
+                sizes = [-1 if isinstance(size, str) else size for size in rows]
+                one = edit.ints(*before, -1, *behind)
+                edit.take(op, first, edit.add("Reshape", [taken, one], f"{taken}/rows", before=op))
+                known = edit.output_of(op, last) or edit.give(op, last, edit.fresh(f"{given}/rows"))
+                several = edit.ints(*before, *sizes, *behind)
+                edit.add("Reshape", [known, several], f"{given}/axes", output=given)
+            if start is not None:  # the other axes of the rows have one number for all
+                start = start.reshape(*before, *[1] * (len(rows) - 1), -1, *behind) if start.any() else None
+            self.states.append(State(taken, given, label, shape, start=start))
+
+    def _join_states(self, name: str, parts: list[tuple[str, Op, int]]) -> None:
+        """Let the model return the last states of recurrences that start from the parts of an input."""
+        op, edit, shape = parts[0][1], self.edit, self.flow.shape(name) or ()
+        starts = [start for start, *_ in parts]
+        few, more = (_joins(self.flow, name, starts, size) for size in (2, 3))
+        ways = [way for way in few if way in more]
+        sizes = [size if isinstance(size, int) else -1 for size in shape]
+        if not ways or not self.analysis.starts_alone(name) or (sizes.count(-1) > 1 and not ways[0][2]):
+            raise _not_joined(name, parts, self.analysis.starts_alone(name))
+        order, axis, has_shape = ways[0]
+        given = edit.fresh(f"{plain(label_of(op))}_state_out" if len(parts) == 1 else f"{name}_out")
+        ends = [
+            edit.output_of(one, last) or edit.give(one, last, edit.fresh(f"{given}/part"))
+            for _, one, last in (parts[place] for place in order)
+        ]
+        if has_shape:
+            edit.add("Concat", ends, f"{given}/joined", output=given, axis=axis)
+        else:
+            joined = edit.add("Concat", ends, f"{given}/joined", axis=axis)
+            edit.add("Reshape", [joined, edit.ints(*sizes)], f"{given}/shape", output=given)
+        dims = self.sizes.declared(name)
+        edit.output(given, self.flow.dtype(name) or "float32", dims)
+        self.states.append(State(name, given, label_of(op), dims))
+
+    def _state_shape(self, op: Op) -> tuple[tuple[int, ...], tuple[int | str, ...], tuple[int, ...]]:
+        """The sizes of a state: before its rows, of its rows, which may be several axes, and behind them."""
+        recurrence = recurrent(op)
+        is_batch_first = recurrence.is_batch_first(op)
+        R = self.flow.shape(op.inputs[recurrence.recurrent_weights])
+        if R is None or not isinstance(R[-1], int) or not isinstance(R[0], int):
+            raise unknown(op, "the shape of R is not known")
+        size = self.sizes.size(op.inputs[0], 0 if is_batch_first else 1)
+        self.sizes.unify(op.inputs[0], 0 if is_batch_first else 1)
+        rows = tuple(self.sizes.named(op, item) for item in (size if isinstance(size, tuple) else (size,)))
+        if sum(isinstance(item, str) for item in rows) > 1:
+            raise unknown(op, f"its rows are a product of open sizes ({', '.join(map(str, rows))})")
+        return ((), rows, (R[0], R[-1])) if is_batch_first else ((R[0],), rows, (R[-1],))
+
+
+def _not_joined(name: str, parts: Sequence[tuple[str, Op, int]], is_alone: bool) -> SpecError:
+    """That the states which start from an input are not it, all together."""
+    labels = ", ".join(dict.fromkeys(repr(label_of(one)) for _, one, _ in parts))
+    why = "each must start from its own part, and all parts must be used"
+    if not is_alone:
+        why = "no other operator may use it"
+    return unknown(parts[0][1], f"input {name!r} is the initial state of {labels}; {why}")
+
+
+def _joins(
+    flow: Flow, name: str, starts: Sequence[str], size: int
+) -> list[tuple[tuple[int, ...], int, bool]]:
+    """How values can be concatenated to an input: order, axis, and whether they have its shape."""
+    shape = tuple(item if isinstance(item, int) else size for item in flow.shape(name) or ())
+    count = math.prod(shape)
+    whole = np.arange(count if count <= _MOST_ELEMENTS else 0, dtype=np.float64)
+    given = {name: whole.reshape(shape if whole.size == count else -1)}
+    values = [evaluated(flow, start, size, given) for start in starts]
+    arrays = [array for array in values if array is not None and array.size and array.dtype == whole.dtype]
+    if len(arrays) < len(values):
+        return []
+    order = sorted(range(len(arrays)), key=lambda place: float(arrays[place].flat[0]))
+    found = []
+    for axis in range(arrays[0].ndim):
+        try:
+            joined = np.concatenate([arrays[place] for place in order], axis)
+        except ValueError:  # of other shapes
+            continue
+        if np.array_equal(joined.ravel(), whole):
+            found.append((tuple(order), axis, joined.shape == shape))
+    return found

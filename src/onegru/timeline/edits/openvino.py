@@ -1,0 +1,113 @@
+"""An IR of whole sequences, read, planned and changed to run in chunks of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from onegru.core.errors import BROKEN, FormatError, SpecError
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.nonempty import drop_guards
+from onegru.dataflow.table.recurrences import recurrent
+from onegru.formats.graph import STREAM_KEY, Graph, kept_states
+from onegru.formats.openvino.writing.edit import EditedIr
+from onegru.formats.stream_note import State, write_note
+from onegru.timeline.analysis import TimeAnalysis
+from onegru.timeline.check import AsItIs
+from onegru.timeline.edits.edit import Streaming, StreamingRewriter
+from onegru.timeline.find_time import asked_axes
+from onegru.timeline.planning.planner import plan_streaming
+
+OPSET = 13  # of the operators that layers are read as
+
+
+class _Ir(EditedIr):
+    """An IR whose dynamic sizes have names."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.flow: Flow = self.graph.flow
+        drop_guards(self.flow)
+        self.names = {value: name for name, value in (*self.inputs.items(), *self.outputs.items())}
+        for name, value in self.inputs.items():
+            shape = self.flow.shape(value)
+            if shape is not None:
+                named = [
+                    size if isinstance(size, int) else f"dim:{name}_{axis}" for axis, size in enumerate(shape)
+                ]
+                self.flow.set_shape(value, tuple(named))
+        self._name_rows()
+
+    def _name_rows(self) -> None:
+        """Give the rows of an initial state the name that they have in the input of its recurrence."""
+        analysis = TimeAnalysis(self.flow, {}, OPSET)
+        names = {
+            axis: size
+            for value in self.inputs.values()
+            for axis, size in zip(analysis.known.get(value) or (), self.flow.shape(value) or (), strict=False)
+        }
+        for op in analysis.recurrent:
+            rows = (analysis.known.get(op.inputs[0]) or ((),))[0]
+            for first, _ in recurrent(op).states:
+                shape = self.flow.shape(op.inputs[first])
+                if op.inputs[first] in self.inputs.values() and shape and isinstance(shape[0], str):
+                    self.flow.set_shape(op.inputs[first], (names.get(rows, shape[0]), *shape[1:]))
+
+    def named(self, value: str) -> str:
+        """What the model calls an input or output; the name itself of a new one."""
+        return self.names.get(value, value)
+
+    def sizes(self) -> dict[str, list[int | str]]:
+        """The shapes of the inputs, with names for the open sizes."""
+        return {
+            name: [size if isinstance(size, int) else size.removeprefix("dim:") for size in shape]
+            for name, value in self.inputs.items()
+            if (shape := self.flow.shape(value)) is not None
+        }
+
+
+def streaming_ir(graph: Graph, time: Mapping[str, int] | None, delay: bool) -> Streaming:
+    """Change an IR of whole sequences so that it runs in chunks of them; its model is an `IrDocument`."""
+    if kept := kept_states(graph):
+        raise SpecError(f"{graph.path}: keeps its states ({kept}) as it is, and stream() of it carries them")
+    if graph.starts:
+        raise SpecError(f"{graph.path}: was already rewritten for streaming; rewrite its source")
+    try:
+        ir = _Ir(graph)
+        states = {ir.inputs[taken]: ir.outputs[given] for given, taken in graph.states}
+        analysis = TimeAnalysis(ir.flow, states, OPSET)
+        asked = {ir.inputs[name]: axis for name, axis in asked_axes(graph, time).items()}
+        plan = plan_streaming(graph, analysis, asked, delay)
+        edit, rewriter = ir.edit, StreamingRewriter(analysis, plan, ir.edit)
+        made = rewriter.edited()
+        known = [(ir.outputs[given], ir.inputs[taken]) for given, taken in graph.states]
+        told = [
+            replace(state, input=ir.named(state.input), output=ir.named(state.output))
+            for state in rewriter.all_states(known)
+        ]
+        found = Streaming(
+            tuple(told[: len(made.states)]),
+            {ir.named(name): axis for name, axis in made.time.items()},
+            {ir.named(name): steps for name, steps in made.delays.items()},
+            {ir.named(name): axis for name, axis in made.axes.items()},
+        )
+        sizes = ir.sizes() | {name: [*value.shape] for name, value in edit.inputs.items()}
+        for (value, axis), size in edit.sizes.items():
+            if (name := ir.named(value)) in sizes:
+                sizes[name][axis] = size
+        initial = {state.input: state.start for state in told if state.start is not None}
+        edit.notes[STREAM_KEY] = write_note(told, initial, found.time, found.delays, sizes)
+        return replace(found, model=ir.document())
+    except (SpecError, FormatError):
+        raise
+    except BROKEN as error:
+        raise FormatError(f"{graph.path}: its layers cannot be followed ({error})") from error
+
+
+def told_ir(graph: Graph, found: AsItIs) -> Streaming:
+    """An IR that runs in chunks as it is, with metadata that say so."""
+    ir = _Ir(graph)
+    sizes = ir.sizes()
+    states = [State(taken, given, "", tuple(sizes[taken])) for given, taken in found.pairs.items()]
+    ir.edit.notes[STREAM_KEY] = write_note(states, {}, found.time, {}, sizes)
+    return Streaming((), found.time, {}, found.outputs, ir.document())

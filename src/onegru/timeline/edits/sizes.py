@@ -1,0 +1,142 @@
+"""Make sizes and step indices independent of the number of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from onegru.dataflow.edit import END, Edit
+from onegru.dataflow.operator import Op, Size
+from onegru.formats.stream_note import State
+from onegru.timeline.analysis import TimeAnalysis
+from onegru.timeline.planning.plan import StreamingPlan
+from onegru.timeline.size_names import SizeNames, label_of, unknown
+
+
+class SizesRewriter:
+    """Stages the changes of a plan that are about sizes and places."""
+
+    def __init__(self, analysis: TimeAnalysis, plan: StreamingPlan, edit: Edit, sizes: SizeNames) -> None:
+        self.analysis = analysis
+        self.flow = analysis.flow
+        self.plan = plan
+        self.edit = edit
+        self.sizes = sizes
+
+    def take_all(self, op: Op, place: int) -> None:
+        """Let a Gather of all steps pass them on, with the other axes of its indices."""
+        value, taken = self.edit.input_of(op, 0), self.analysis.call(op).axis(0)
+        rank = len(self.analysis.shape(op.inputs[1]) or ())
+        if others := [taken + axis for axis in range(rank) if axis != place]:
+            axes = self.edit.ints(*others)
+            value = self.edit.add("Unsqueeze", [value, axes], f"{label_of(op)}/axes", before=op)
+        self.edit.become(op, "Identity", [value])
+
+    def take_latest(self, op: Op) -> None:
+        """Let a Gather count from the end of time."""
+        index = self.flow.constant(op.inputs[1])
+        assert index is not None
+        self.edit.take(op, 1, self.edit.constant("onegru/latest", np.full_like(index, -1)))
+
+    def keep_place(self, op: Op, place: int) -> None:
+        """Let a Reshape with computed sizes take the steps of what it reshapes."""
+        sizes: list[int | str] = []
+        before, after = self.analysis.known.get(op.inputs[0]) or (), self.analysis.known[op.outputs[0]] or ()
+        shape = self.flow.shape(op.outputs[0]) or ()
+        if len(shape) != len(after):
+            raise unknown(op, "its sizes have a number of steps that is not that of what it takes")
+        for axis, size in enumerate(shape):
+            if axis == place:
+                sizes.append(0 if axis < len(before) and before[axis] == after[axis] else -1)
+            elif axis < len(before) and before[axis] == after[axis]:
+                sizes.append(0)
+            else:
+                sizes.append(size if isinstance(size, int) else self._computed_size(op, axis))
+        self._reshape_to(op, sizes)
+
+    def open_reshape(self, op: Op, place: int) -> None:
+        """Let a Reshape compute the number of steps."""
+        array = self.flow.constant(op.inputs[1])
+        assert array is not None
+        sizes: list[int | str] = [int(size) for size in array.ravel()]
+        before, after = self.analysis.known.get(op.inputs[0]) or (), self.analysis.known[op.outputs[0]] or ()
+        if place < len(before) and before[place] == after[place]:
+            sizes[place] = 0  # as many as the input has there
+        elif -1 not in sizes:
+            sizes[place] = -1
+        else:
+            other, known = sizes.index(-1), self.flow.shape(op.outputs[0]) or ()
+            if other < len(before) and before[other] == after[other]:
+                sizes[other] = 0
+            elif len(known) == len(sizes) and isinstance(size := known[other], int):
+                sizes[other] = size
+            else:
+                sizes[other] = self._computed_size(op, other)
+            sizes[place] = -1
+        self._reshape_to(op, sizes)
+
+    def _computed_size(self, op: Op, axis: int) -> str:
+        """Add what computes a size of what a Reshape gives, which is open, from the sizes of inputs."""
+        factors = self.sizes.sources(op.outputs[0], axis)
+        if factors is None or any(self.plan.inputs.get(name) == place for name, place in factors[1]):
+            why = "its sizes have the number of steps written down, next to an open size that no input has"
+            raise unknown(op, why)
+        number, places = factors
+        edit, label = self.edit, label_of(op)
+        found = [] if number == 1 else [edit.ints(number)]
+        for name, place in places:
+            shape = edit.add("Shape", [name], f"{label}/shape", before=op)
+            edit.flow.set_dtype(shape, "int64")
+            found.append(edit.add("Gather", [shape, edit.ints(place)], f"{label}/size", before=op, axis=0))
+        while len(found) > 1:
+            found[-2:] = [edit.add("Mul", found[-2:], f"{label}/size", before=op)]
+        return found[0]
+
+    def _reshape_to(self, op: Op, sizes: Sequence[int | str]) -> None:
+        """Give a Reshape sizes: numbers, where 0 is the size that its input has there, and computed ones."""
+        edit, numbers = self.edit, [size for size in sizes if isinstance(size, int)]
+        if len(numbers) == len(sizes):
+            edit.take(op, 1, edit.ints(*numbers))
+        else:
+            parts = [size if isinstance(size, str) else edit.ints(size) for size in sizes]
+            edit.take(op, 1, edit.add("Concat", parts, f"{label_of(op)}/sizes", before=op, axis=0))
+        if "allowzero" in op.attributes:
+            self.edit.set(op, allowzero=None)
+
+    def open_size(self, op: Op, index: int, axis: int) -> None:
+        """Let a Resize or an Expand keep the steps of what it takes, however many there are."""
+        edit, label, place = self.edit, label_of(op), 1 if op.kind == "Expand" else 3
+        sizes = edit.input_of(op, place)
+        if op.kind == "Expand":  # where 1 keeps a size
+            own = edit.ints(1)
+        else:
+            shape = edit.add("Shape", [edit.input_of(op, 0)], f"{label}/shape", before=op)
+            own = edit.slice(shape, 0, axis, axis + 1, f"{label}/sizes", before=op)
+        first, last = (
+            edit.slice(sizes, 0, *bounds, f"{label}/sizes", before=op)
+            for bounds in ((0, index), (index + 1, END))
+        )
+        edit.take(op, place, edit.add("Concat", [first, own, last], f"{label}/sizes", before=op, axis=0))
+
+    def take_one(self, op: Op, place: int, axis: int) -> None:
+        """Let an operator take one of the steps of an input that are all the same."""
+        value = self.edit.input_of(op, place)
+        self.edit.take(op, place, self.edit.slice(value, axis, 0, 1, f"{value}/one", before=op))
+
+
+def with_equal_sizes(sizes: SizeNames, edit: Edit, states: Sequence[State]) -> list[State]:
+    """Give the sizes that states need to be equal one name, in inputs, outputs and the states."""
+
+    def one(shape: Sequence[Size]) -> tuple[Size, ...]:
+        return tuple(sizes.shared(size) if isinstance(size, str) else size for size in shape)
+
+    for name in sizes.flow.inputs if sizes.same else ():
+        for axis, size in enumerate(sizes.declared(name)):
+            if size in sizes.same:
+                edit.sizes[name, axis] = sizes.shared(str(size))
+    for declared in (edit.inputs, edit.outputs):
+        declared |= {name: replace(item, shape=one(item.shape)) for name, item in declared.items()}
+    edit.sizes |= {place: one((size,))[0] for place, size in edit.sizes.items()}
+    return [replace(state, first=one(state.first)) for state in states]

@@ -1,0 +1,1 @@
+"""Plan the streaming of a model."""

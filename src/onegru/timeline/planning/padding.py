@@ -1,0 +1,152 @@
+"""Padding along time, and windows that read across its ends."""
+
+from __future__ import annotations
+
+import math
+
+from onegru.core.wording import count
+from onegru.dataflow.operator import Op
+from onegru.dataflow.table import Move, operator_of
+from onegru.dataflow.table.windows import Window, adds_no_bias
+from onegru.timeline.planning.context import NOT_ALONE, PlannerPart, later_words
+from onegru.timeline.planning.plan import Cache, FirstSteps, TimeExtent
+
+
+class PaddingPlanner(PlannerPart):
+    """Plans what pads time, and what reads padding: an extent is that of the operator's input."""
+
+    def plan_pad(self, op: Op, move: Move, extent: TimeExtent) -> None:
+        """Steps that are added at either end of time; a Pad may also cut some off behind."""
+        operator = operator_of(op.kind)
+        is_written = op.kind in ("Pad", "Slice") or isinstance(operator, Window)
+        if move.pad_begin < 0 or (move.pad_end < 0 and op.kind != "Pad") or not is_written:
+            self.context.refuse_ends(f"{move.message}, which a stream does not know the ends of")
+        elif (
+            not operator.pads_with_zeros(self.analysis.call(op)) or self.context.catches_up
+        ) and self._put_in_front(op, move, extent):
+            return
+        left_pad = max(extent.left_pad + move.pad_begin, 0)
+        self.context.extents[op.outputs[move.output]] = TimeExtent(
+            extent.delay, left_pad, extent.right_pad + move.pad_end
+        )
+        self.context.changes.unpadded.append((op, move.axis))
+
+    def _put_in_front(self, op: Op, move: Move, extent: TimeExtent) -> bool:
+        """Let the first chunk begin with the steps that a Pad puts in front; whether that was planned."""
+        call = self.analysis.call(op)
+        fill = self.flow.fill(op.inputs[2]) if call.is_given(2) else call.get("value", 0.0)
+        mode = str(call.get("mode", "constant")).lower()
+        if mode == "edge" and op.kind == "Pad":
+            fill = None
+        elif mode != "constant":
+            words = f"pads time with steps of the run (mode {mode!r}); must be a number, or mode 'edge'"
+            self.context.refuse_ends(words)
+            return False
+        elif (
+            op.kind != "Pad"
+            or not isinstance(fill, int | float)
+            or fill != fill
+            or (extent.left_pad and fill)
+        ):
+            self.context.refuse_ends("pads time with other numbers than one that is known")
+            return False
+        return self._begin_with(op, 0, move, extent, fill)
+
+    def _begin_with(self, op: Op, place: int, move: Move, extent: TimeExtent, fill: float | None) -> bool:
+        """Let the first chunk of an input begin with steps of a number; None for copies of its first step."""
+        # So steps that come later than in a whole run come at once again, as in differences.
+        steps, is_late = move.pad_begin, extent.delay > 0
+        if fill == 0:
+            steps = min(steps, extent.delay)
+            if not self.context.catches_up or not is_late or steps < extent.delay:
+                return False
+        is_prompt = is_late and fill is not None and steps == extent.delay and self.context.catches_up
+        right_pad, delay = extent.right_pad + move.pad_end, extent.delay - steps
+        held = min(-delay, -right_pad) if delay < 0 > right_pad else 0
+        if is_late and fill != 0 and not is_prompt:  # the first chunk may be no longer than the delay
+            held = steps
+        left_pad = extent.left_pad + move.pad_begin - steps
+        self.context.extents[op.outputs[move.output]] = TimeExtent(delay + held, left_pad, right_pad + held)
+        first, changes = steps, self.context.changes
+        if fill is None and steps:
+            changes.firsts.append(FirstSteps(op, move.axis, 1, steps, len(changes.caches)))
+            first = 0
+        if first or held:
+            cache = Cache(op, place, move.axis, first, held, held > 0, fill or 0.0, is_prompt and steps > 1)
+            changes.caches.append(cache)
+        changes.unpadded.append((op, move.axis))
+        return True
+
+    def plan_window(self, op: Op, move: Move, extent: TimeExtent) -> None:
+        """A convolution or a pooling along time reads earlier steps from a cache."""
+        name, right_pad = op.outputs[move.output], extent.right_pad + move.pad_end
+        operator, first = operator_of(op.kind), extent.left_pad + move.pad_begin
+        pads_with_zeros = operator.pads_with_zeros(self.analysis.call(op))
+        if operator.window == "conv" and first and not pads_with_zeros:
+            self.context.refuse_ends("pads time with other numbers than zeros")
+        later, fill = move.reach - first, 0.0
+        self.context.extents[name] = TimeExtent(extent.delay + max(later, 0), max(-later, 0), right_pad)
+        if later < 0 and not adds_no_bias(op, operator):
+            self.context.refuse_ends(f"{move.message} and gives more than it takes")
+        elif later > 0 and not self.context.delay and extent.delay + later > 0:
+            self.context.extents[name] = TimeExtent()  # once is enough to say so
+            self.context.refuse_ends(f"{move.message}: {later_words(extent.delay + later)}")
+        elif operator.window == "pool" and move.pad_begin and not pads_with_zeros:
+            is_float = (self.flow.dtype(op.inputs[0]) or "").startswith("float")
+            if op.label != "MaxPool" or extent.left_pad or not is_float:
+                self.context.refuse_ends("pads the steps that it pools")
+            fill = -math.inf  # which no maximum is, as a window reads one step of the run at least
+        if move.pad_begin or move.pad_end:
+            self.context.changes.unpadded.append((op, move.axis))
+        if move.reach:
+            self.context.changes.caches.append(
+                Cache(op, move.input, move.axis, min(first, move.reach), move.reach, fill=fill)
+            )
+
+    def front(self, op: Op, axis: int) -> str:
+        """The zeros or first steps that a Concat puts before the first step; "" for none."""
+        first, *others = op.inputs
+        shape = self.flow.shape(first)
+        is_front = len(others) == 1 and first not in others and axis in self.context.timed(others[0])
+        is_fixed = shape is not None and axis < len(shape) and isinstance(shape[axis], int)
+        is_front = is_front and others[0] in self.context.streamed
+        is_known = first in self.context.firsts or (is_fixed and self.flow.fill(first) == 0)
+        return first if is_front and is_known else ""
+
+    def plan_concat(self, op: Op, axis: int, extent: TimeExtent) -> None:
+        """A Concat along time: a number or the first steps of a value may come first."""
+        first = op.inputs[0]
+        shape = self.flow.shape(first)
+        steps = None if shape is None else shape[axis]
+        is_front = (
+            len(op.inputs) == 2
+            and (first not in self.context.streamed or first == self.front(op, axis))
+            and op.inputs[1] in self.context.streamed
+        )
+        if not self.context.is_alone(op.outputs[0], axis):
+            self.context.refuse("unknown", NOT_ALONE)
+        elif is_front and first in self.context.firsts:
+            self._join_first(op, axis, extent)
+        elif not is_front or not isinstance(steps, int) or first in self.analysis.states:
+            self.context.refuse_ends("joins steps of a run with others")
+        elif self.flow.fill(first) != 0:
+            self.context.refuse_ends(f"puts {count(steps, 'step')} in front that are not zeros")
+        elif not self._begin_with(op, 1, Move(1, axis, axis, pad_begin=steps), extent, 0.0):
+            self.context.extents[op.outputs[0]] = extent._replace(left_pad=extent.left_pad + steps)
+            self.context.changes.unpadded.append((op, axis))
+
+    def _join_first(self, op: Op, axis: int, extent: TimeExtent) -> None:
+        """The first steps of one value in front of another one, whose own come when those have come."""
+        steps, before = self.context.firsts[op.inputs[0]], self.context.extent(op.inputs[0])
+        held = max(min(steps - extent.delay, -extent.right_pad), 0)
+        if 0 < before.delay == extent.delay:  # the first chunks may have none of them yet
+            held = steps
+        delay = extent.delay + held
+        is_known = steps <= 1 - before.delay and delay <= 1  # with the first step of the run
+        if extent.left_pad or not (is_known or delay == before.delay + steps):
+            words = "which are not all known with the first step; change the model to repeat that one"
+            self.context.refuse_ends(f"puts {count(steps, 'step')} of the run in front, {words}")
+            return
+        if held:
+            self.context.changes.caches.append(Cache(op, 1, axis, 0, held, waits=True))
+        self.context.extents[op.outputs[0]] = TimeExtent(delay - steps, 0, extent.right_pad + held)

@@ -1,0 +1,349 @@
+"""Plan the streaming of a model, operator by operator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from onegru.core.errors import SpecError
+from onegru.core.wording import count
+from onegru.dataflow.operator import Op
+from onegru.dataflow.port_loops import LOOP, TENSOR_ITERATOR
+from onegru.dataflow.table import Hazard, Move, operator_of
+from onegru.dataflow.table.recurrences import recurrence_of
+from onegru.dataflow.table.windows import adds_no_bias
+from onegru.formats.graph import Graph
+from onegru.timeline.analysis import TimeAnalysis, time_axis
+from onegru.timeline.find_time import find_time
+from onegru.timeline.finding import Finding, finding_of
+from onegru.timeline.planning.context import COUNTS, IN_LOOP, NOT_ALONE, PlanContext, PlannerPart
+from onegru.timeline.planning.padding import PaddingPlanner
+from onegru.timeline.planning.plan import Cache, StreamingPlan, TimeExtent
+from onegru.timeline.planning.recurrences import RecurrencesPlanner
+from onegru.timeline.planning.sizes import SizesPlanner
+from onegru.timeline.planning.slices import SlicesPlanner
+
+_MOST_NAMED = 5  # operators in a message
+
+_LOOPS = {"Loop", "Scan", LOOP, TENSOR_ITERATOR}
+
+_QUANTIZED = re.compile("[Qq]uantize|^QLinear|Integer$")  # what quantizers put into a model
+
+
+def plan_streaming(
+    graph: Graph, analysis: TimeAnalysis, time: Mapping[str, int], delay: bool
+) -> StreamingPlan:
+    """The changes that a model needs to run in chunks of time."""
+    states = {taken for _, taken in graph.states}
+    example = next((info.name for info in graph.inputs if info.name not in states), "X")
+    plan = Planner(analysis, find_time(analysis, time, example), delay).plan()
+    if plan.refusals or plan.delays:  # what comes later may catch up before it reaches an output
+        planner = Planner(analysis, find_time(analysis, time, example), True, catches_up=True)
+        later = planner.plan()
+        plan = later if not later.refusals and planner.is_prompt(later) else plan
+    if plan.refusals:
+        named = list({item.message: item for item in reversed(plan.refusals)}.values())[::-1][:_MOST_NAMED]
+        listed = "; ".join(map(str, named))
+        more = len(plan.refusals) - len(named)
+        listed += f"; and {more} more" * (more > 0)
+        if any(_QUANTIZED.search(finding.operator) for finding in plan.refusals):
+            listed += "; make the model stream before it is quantized"
+        raise SpecError(f"{graph.path}: cannot run in chunks, as {listed}")
+    return plan
+
+
+class Planner(PlannerPart):
+    """Plans what a model needs changed to run in chunks of time."""
+
+    def __init__(self, analysis: TimeAnalysis, time: set[int], delay: bool, catches_up: bool = False) -> None:
+        super().__init__(PlanContext(analysis, time, delay, catches_up))
+        self.padding = PaddingPlanner(self.context)
+        self.sizes = SizesPlanner(self.context)
+        self.slices = SlicesPlanner(self.context)
+        self.recurrences = RecurrencesPlanner(self.context)
+
+    def plan(self) -> StreamingPlan:
+        """The changes."""
+        context, plan = self.context, StreamingPlan()
+        for name in filter(context.streamed.__contains__, self.analysis.inputs):
+            plan.inputs[name] = axis = self._only_axis(name)
+            context.note_extent(name, TimeExtent())
+            size = (self.analysis.shape(name) or ())[axis]
+            if isinstance(size, int) and context.steps not in (0, size):
+                words = f"{name!r} takes {size} steps, and another input {context.steps}; must be one number"
+                raise SpecError.of("time", words)
+            context.steps = size if isinstance(size, int) else context.steps
+        planned = [(op, *self._planned(op)) for op in self.analysis.ops]
+        # Others that no output depends on go with what they read.
+        carried = [op for op in self.analysis.recurrent if id(op) in context.carried]
+        dropped = {id(op): 0 for op, changes, _ in planned if op.kind == "Concat" and changes.unpadded}
+        dropped |= {id(op): 1 for op, changes, _ in planned if changes.whole}
+        needed = self.analysis.needed(carried, dropped)
+        for op, changes, hazards in planned:
+            if needed.intersection(op.outputs):
+                plan.add(changes)
+                plan.refusals += [finding_of(op, *hazard[:2]) for hazard in hazards[:1]]
+                lasting = [hazard for hazard in hazards if not hazard[2]]
+                plan.lasting += [finding_of(op, *hazard[:2]) for hazard in lasting[:1]]
+        for op, place, axis, *_ in plan.caches:
+            if not context.is_alone(op.inputs[place], axis):
+                plan.refusals.append(finding_of(op, "unknown", NOT_ALONE))
+        plan.refusals, plan.lasting = (list(dict.fromkeys(found)) for found in (plan.refusals, plan.lasting))
+        for name in self.flow.outputs:
+            if name not in self.analysis.states.values():
+                self._plan_output(plan, name)
+        return plan
+
+    def is_prompt(self, plan: StreamingPlan) -> bool:
+        """Whether no output, and nothing that needs a step in each run, comes later than in a whole run."""
+        ops = [op for op in self.analysis.ops if operator_of(op.kind).states or operator_of(op.kind).window]
+        waiting = [name for op in ops for name in op.outputs if self.context.extent(name).delay > 0]
+        return not plan.delays and not waiting
+
+    def _only_axis(self, name: str) -> int:
+        axes = self.context.timed(name)
+        if len(axes) > 1:
+            raise SpecError.of("time", f"{name!r} has it along axes {axes}; must be one")
+        return axes[0]
+
+    def _plan_output(self, plan: StreamingPlan, name: str) -> None:
+        """Note what an output of the model is."""
+        extent = self.context.extents.get(name)
+        axes = self.context.timed(name)
+        if name in self.context.counting:
+            why = "is computed from the number of steps in a run"
+            plan.refuse(Finding("unknown", "output", name, why))
+        if name not in self.context.streamed:
+            return
+        if name in self.context.newest and not axes:
+            plan.newest.append(name)
+            return
+        if len(axes) != 1 or not self.context.leads(name, axes[0]):
+            why = "has steps along an axis that is not time alone"
+            plan.refuse(Finding("unknown", "output", name, why))
+        if not axes:
+            return
+        plan.outputs[name] = axes[0]
+        if extent is None:
+            return
+        if (steps := extent.to_hold) > 0 and not self.context.is_alone(name, axes[0]):
+            plan.refusals.append(Finding("unknown", "output", name, NOT_ALONE))
+        elif steps > 0:
+            plan.held[name] = steps
+            extent = extent.held(steps)
+        is_longer = extent.left_pad > 0 or extent.delay < 0 or extent.right_pad > extent.delay
+        if is_longer or extent.right_pad < 0:
+            steps = extent.extra
+            why = f"has {count(abs(steps), 'step')} {'more' if steps > 0 else 'less'} than the input"
+            plan.refusals.append(Finding("unknown", "output", name, why))
+        elif extent.delay:
+            plan.delays[name] = extent.delay
+
+    def _planned(self, op: Op) -> tuple[StreamingPlan, list[tuple[Hazard, str, bool]]]:
+        """What an operator needs changed, and what forbids to stream it."""
+        changes = self.context.begin()
+        self._plan_op(op)
+        for name in filter(self.context.extents.__contains__, op.outputs):
+            self.context.note_extent(name, self.context.extents[name])
+        return changes, self.context.hazards
+
+    def _plan_op(self, op: Op) -> None:
+        """What forbids to stream an operator; notes what has to change."""
+        outputs = [name for name in op.outputs if name]
+        kind, moves = op.kind, self.analysis.moves[id(op)]
+        front = self.padding.front(op, self._concat_axis(op)) if kind == "Concat" else ""
+        taken = [name for name in op.taken() if name != front]
+        if kind in ("Shape", "Size") or not self.context.streamed.intersection(taken):
+            self.sizes.count_steps(op, taken)
+            return
+        self.context.streamed.update(outputs)
+        timed = {name: self.context.timed(name) for name in (*taken, *outputs)}
+        gives_time = any(timed[name] for name in outputs)
+        with_steps = [
+            name for name in taken if name in self.context.streamed and name not in self.context.newest
+        ]
+        if not with_steps and not gives_time and self.context.counting.isdisjoint(taken):
+            self.context.newest.update(outputs)
+            return
+        if moves is None or any(self.analysis.known.get(name) is None for name in (*with_steps, *outputs)):
+            self.context.refuse("unknown", IN_LOOP if kind in _LOOPS else "has an unknown effect along time")
+            return
+        if (axes := self.analysis.all_steps(op)) is not None and axes[0] in timed[op.inputs[0]]:
+            self.context.changes.whole.append((op, axes[1]))
+            self.context.extents[op.outputs[0]] = self.context.extent(op.inputs[0])
+            return
+        takes = [place for place, name in enumerate(op.inputs) if name in with_steps and timed[name]]
+        self.sizes.check_numbers(op, taken, moves, timed)
+        self.sizes.follow_places(op, taken)
+        lost = {self.analysis.axes.find(factor) for factor in self.analysis.lost.get(id(op), ())}
+        if lost & self.context.time:
+            self.context.refuse("unknown", "splits time into several axes")
+            return
+        self._check_rule(op, moves, takes, timed)
+        is_along = kind == "Concat" and self._concat_axis(op) in timed[op.outputs[0]]
+        extent = self._extent(op, moves, takes, is_along)
+        self.context.extents.update(dict.fromkeys(outputs, extent))
+        if id(op) in self.analysis.lost:
+            self.sizes.plan_reshape(op, timed[op.outputs[0]], extent)
+            return
+        if operator_of(kind).drops_ones(op):
+            self.context.refuse("unknown", "takes away time where a run has a single step")
+        if kind in ("Expand", "Resize"):
+            self.sizes.check_expand(op, timed, extent)
+        self.context.newest.update(name for name in outputs if not timed[name])
+        if is_along:
+            self.padding.plan_concat(op, self._concat_axis(op), extent)
+            return
+        if kind == "Flatten":
+            return
+        if (recurrence := recurrence_of(op)) is not None:
+            self.recurrences.plan(op, moves, timed, extent)
+        self._check_constants(op, timed)
+        if recurrence is not None:
+            return
+        for move in moves:
+            if move.input in takes and move.axis in timed[op.inputs[move.input]]:
+                self._plan_move(op, move, extent)
+        if any(len(timed[name]) > 1 for name in outputs):
+            self.context.refuse("mixes", "combines each step of a run with every other")
+
+    def _extent(self, op: Op, moves: list[Move], takes: list[int], is_along: bool) -> TimeExtent:
+        """The steps of what an operator takes, which is aligned, and waits where it must."""
+        operator = operator_of(op.kind)
+        # Along any axis: a Pad with other numbers beside zeros gives no zeros.
+        pads_zeros = op.kind == "Pad" and operator.pads_with_zeros(self.analysis.call(op))
+        is_moved = is_along or op.kind in ("Slice", "Split") or pads_zeros
+        before = [self.context.extent(op.inputs[index]) for index in takes]
+        is_ahead = any(move.pad_end > 0 for move in moves)
+        if not (is_moved or operator.keeps_zeros or (adds_no_bias(op, operator) and not is_ahead)):
+            before = [self._wait_for_zeros(op, *item) for item in zip(takes, before, strict=True)]
+        takes_zeros = is_moved or operator.keeps_zeros or bool(operator.window)
+        if any(item.left_pad for item in before) and (len(takes) > 1 or not takes_zeros):
+            self.context.refuse_ends("reads leading zeros that another operator added")
+        return self._align(op, takes, before)
+
+    def _check_rule(
+        self, op: Op, moves: list[Move], takes: list[int], timed: Mapping[str, list[int]]
+    ) -> None:
+        """A rule that does not say where time goes, or lets one value of a run beside all of its steps."""
+        kind = op.kind
+        if kind in ("Reshape", "Flatten"):
+            return
+        said = {(move.input, move.axis, move.to is None or move.output) for move in moves}
+        for output, name in enumerate(op.outputs):
+            if not name or (operator_of(kind).states and output):
+                continue
+            for place in takes:
+                for axis in timed[op.inputs[place]]:
+                    if not {(place, axis, True), (place, axis, output)} & said and not (
+                        operator_of(kind).window == "pool" and output
+                    ):
+                        self.context.refuse("unknown", "has an unknown effect along time")
+        has_own_words = operator_of(kind).states and time_axis(op) in timed[op.inputs[0]]  # an initial state
+        is_timed = any(timed[name] for name in op.outputs if name)
+        if is_timed and not has_own_words and not self.context.newest.isdisjoint(op.taken()):
+            self.context.refuse("mixes", "applies one value of a run to all of its steps")
+
+    def _check_constants(self, op: Op, timed: Mapping[str, list[int]]) -> None:
+        """What takes its own numbers for each step, as a table of positions."""
+        changes, recurrence = self.context.changes, recurrence_of(op)
+        dropped = {place for _, place in changes.zero_states}
+        dropped |= {recurrence.lengths} if recurrence is not None and changes.full_length else set()
+        for move in (*self.analysis.beside.get(id(op), ()), *(self.analysis.moves[id(op)] or ())):
+            name, output = op.inputs[move.input], op.outputs[move.output]
+            if name in self.context.streamed or not output or move.to not in timed[output]:
+                continue
+            if (self.analysis.shape(name) or {move.axis: ""})[move.axis] == 1 or move.input in dropped:
+                continue
+            if operator_of(op.kind).pointwise and self.sizes.is_repeated(name, move.axis):
+                changes.repeated.append((op, move.input, move.axis))
+            else:
+                self.context.refuse("mixes", COUNTS)
+
+    def _concat_axis(self, op: Op) -> int:
+        """The axis along which a Concat joins."""
+        axis: int = op.attributes.get("axis", 0)
+        return axis % len(self.analysis.known[op.outputs[0]] or (0,))
+
+    def _wait_for_zeros(self, op: Op, place: int, extent: TimeExtent) -> TimeExtent:
+        """Delay by as many steps as there are leading zeros, unless they are known or were cut off."""
+        # A convolution has in its cache the zeros that it reads.
+        axis = self.context.timed(op.inputs[place])[0]
+        moves = self.analysis.moves[id(op)] or ()
+        reaches = [
+            move.reach - move.pad_begin
+            for move in moves
+            if move.reach and (move.input, move.axis) == (place, axis)
+        ]
+        steps = extent._replace(left_pad=extent.left_pad - max(reaches, default=0)).to_hold
+        if steps <= 0:
+            return extent
+        self.context.changes.caches.append(Cache(op, place, axis, steps, steps, waits=True))
+        return extent.held(steps)
+
+    def _align(self, op: Op, takes: list[int], before: list[TimeExtent]) -> TimeExtent:
+        """Let the inputs that are ahead of others wait; returns what they then have."""
+        if not before:
+            return TimeExtent()
+        latest = max(before)
+        for place, item in zip(takes, before, strict=True):
+            if item.right_pad - item.delay != latest.right_pad - latest.delay:
+                self.context.refuse_ends("takes inputs with different step counts")
+            elif item.delay != latest.delay and not self.context.delay and latest.delay > 0:
+                self.context.refuse_ends("takes steps that come later than those of its other inputs")
+            elif item.delay != latest.delay:
+                axis, steps = self.context.timed(op.inputs[place])[0], latest.delay - item.delay
+                self.context.changes.caches.append(Cache(op, place, axis, 0, steps, waits=True))
+        return latest
+
+    def _plan_move(self, op: Op, move: Move, extent: TimeExtent) -> None:
+        """What forbids time along an axis of an operator."""
+        kind, operator = op.kind, operator_of(op.kind)
+        if kind == "Split" and move.output and self.slices.cut(op, move.axis, extent) is not None:
+            return  # nobody reads it
+        if kind == "Slice" and self.slices.plan_first(op, move.axis, extent):
+            if not self.context.is_alone(op.inputs[0], move.axis):
+                self.context.refuse("unknown", NOT_ALONE)
+            return
+        if (
+            kind in ("Slice", "Split")
+            and move.to is not None
+            and (cut := self.slices.cut(op, move.axis, extent)) is not None
+        ):
+            self.slices.plan(op, move, extent, *cut)
+            return
+        if kind == "Resize" and self.analysis.call(op).is_given(3):
+            return  # its sizes were looked at
+        if kind == "CumSum" and move.hazard and not self.analysis.call(op).get("reverse"):
+            if self.context.is_alone(op.inputs[0], move.axis):
+                self.context.changes.summed.append((op, move.axis))
+            else:
+                self.context.refuse("unknown", NOT_ALONE)
+            return
+        if move.hazard:
+            self.context.refuse(move.hazard, move.message)
+            return
+        if operator.window == "pool" and any(map(self.context.is_read, op.outputs[1:])):
+            self.context.refuse("unknown", "gives the places of steps in a run")
+        changes = move.pad_begin or move.pad_end or move.reach
+        if (changes or move.to is None) and not self.context.is_alone(op.inputs[move.input], move.axis):
+            self.context.refuse("unknown", NOT_ALONE)
+            return
+        if move.to is None and kind == "Gather" and self.flow.ints(op, "", 1) != [-1]:
+            self.context.changes.latest.append(op)
+        if move.to is None and kind == "Slice" and not self.slices.ends_with_time(op, move.axis):
+            self.context.refuse("remembers", "selects the last step by a fixed index")
+        if move.to is None:
+            if extent.right_pad or extent.delay:
+                self.context.refuse_ends("takes the last step, which comes later or is unknown")
+            return
+        if not (move.pad_begin or move.pad_end or move.reach):
+            if extent.left_pad and operator.window == "conv" and not adds_no_bias(op, operator):
+                self.context.refuse_ends("adds to leading zeros that another operator added")
+            return
+        if move.pad_end > 0 > extent.right_pad:
+            self.context.refuse_ends(f"{move.message}, some instead of its last ones")
+        if operator.window:
+            self.padding.plan_window(op, move, extent)
+        else:
+            self.padding.plan_pad(op, move, extent)

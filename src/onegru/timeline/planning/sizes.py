@@ -1,0 +1,193 @@
+"""Plan sizes and values that depend on the number of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from onegru.dataflow.operator import Op
+from onegru.dataflow.table import Move, operator_of
+from onegru.dataflow.table.recurrences import recurrence_of
+from onegru.dataflow.table.windows import Resize
+from onegru.timeline.planning.context import COUNTS, PlannerPart
+from onegru.timeline.planning.plan import TimeExtent
+
+
+class SizesPlanner(PlannerPart):
+    """Follows numbers that count steps, and refuses those that a chunk would count again."""
+
+    def count_steps(self, op: Op, taken: list[str]) -> None:
+        """Note what an operator to which no step is fed gives that depends on how many there are."""
+        outputs = [name for name in op.outputs if name]
+        counts = self.context.counting.intersection(taken)
+        if op.kind in ("Shape", "Size"):
+            counts |= self.context.streamed.intersection(taken)
+        if not counts:
+            return
+        sizes = self.context.sizes_in(op.outputs[0])
+        is_followed = op.kind == "Shape" or all(
+            map(self.context.steps_in, map(self.context.sizes_in, counts))
+        )
+        if (
+            sizes is not None
+            and is_followed
+            and (op.kind != "Shape" or taken[0] in self.analysis.sized or not counts & self.context.counting)
+        ):
+            self.context.counting.update(outputs if self.context.steps_in(sizes) else ())
+        elif (is_filled := self._is_filled(op)) or self._is_numbered(op):
+            self.context.streamed.update(outputs)
+            self.context.made.update(outputs)
+            self.context.places.update(() if is_filled else outputs)
+        else:
+            self.context.counting.update(outputs)
+
+    def _is_filled(self, op: Op) -> bool:
+        """Whether an operator repeats what it takes for each step, and for as many as one value has."""
+        filled_by = operator_of(op.kind).filled_by
+        if filled_by is None or self.analysis.moves[id(op)] is None:
+            return False
+        name, sizes = op.outputs[0], self.context.sizes_in(op.inputs[filled_by])
+        steps, axes = self.context.steps_in(sizes), self.analysis.known.get(name)
+        extents = {self.context.extent(value) for values in steps for value in values}
+        if sizes is None or axes is None or len(steps) != 1 or len(steps[0]) != 1 or len(extents) != 1:
+            return False
+        if op.kind == "Expand":
+            shape = self.analysis.shape(op.inputs[0])
+            if op.inputs[0] in self.context.counting or shape is None or len(shape) > len(sizes):
+                return False
+            pairs = zip(shape[::-1], sizes[::-1], strict=False)
+            if any(size != 1 and self.context.steps_in((wanted,)) for size, wanted in pairs):
+                return False
+        (extent,) = extents
+        self.context.extents[name] = extent.held(extent.left_pad)
+        return len(self.context.timed(name)) == 1
+
+    def _is_numbered(self, op: Op) -> bool:
+        """Whether an operator numbers steps, which goes on from the last chunk's."""
+        size, step = self.analysis.numbered.get(id(op), ("", 0))
+        steps = self.context.steps_in((size,))
+        is_open = not self.context.steps and self.context.counting.isdisjoint(op.inputs[::2])
+        if not steps or not is_open or not self.context.is_alone(op.outputs[0], 0):
+            return False
+        extent = self.context.extent(steps[0][0])
+        self.context.extents[op.outputs[0]] = extent.held(
+            extent.left_pad
+        )  # no zeros come in front of numbers
+        self.context.changes.numbered.append((op, step))
+        return True
+
+    def follow_places(self, op: Op, taken: list[str]) -> None:
+        """Note what is made of constants and numbers of steps, which an input may say of one chunk."""
+        if self.context.made.isdisjoint(taken):
+            return
+        sizes, counts = operator_of(op.kind).size_inputs, not self.context.places.isdisjoint(taken)
+        others = {name for place, name in enumerate(op.inputs) if place not in sizes} - self.context.made
+        others = {name for name in others & self.analysis.dynamic if self.context.sizes_in(name) is None}
+        if not others:
+            self.context.made.update(filter(None, op.outputs))
+            self.context.places.update(filter(None, op.outputs if counts or op.kind == "CumSum" else ()))
+        elif counts and not others <= self.context.streamed:
+            self.context.refuse(
+                "mixes", "combines the step index with an input that has no time axis, such as lengths"
+            )
+
+    def check_numbers(
+        self, op: Op, taken: list[str], moves: list[Move], timed: Mapping[str, list[int]]
+    ) -> None:
+        """What forbids that an operator takes numbers that depend on steps, or on how many there are."""
+        kind, places, recurrence = op.kind, operator_of(op.kind).size_inputs, recurrence_of(op)
+        if recurrence is not None:  # what it starts from and when it stops is looked at there
+            places = (recurrence.lengths, *(first for first, _ in recurrence.states))
+        named = {name for place, name in enumerate(op.inputs) if place not in places}
+        named |= {*op.taken()}.difference(op.inputs)
+        if not self.context.counting.isdisjoint(named.intersection(taken)):
+            self.context.refuse("mixes", COUNTS)
+        for place in places if recurrence is None else ():
+            name = op.input(place)
+            if name in self.context.streamed:
+                self.context.refuse("mixes", "takes sizes or places that are computed from steps")
+            if name not in self.context.counting or kind in ("Reshape", "Expand", "Resize"):
+                continue
+            is_time = kind == "Split" and self.analysis.call(op).axis(0) in timed[op.inputs[0]]
+            if not is_time and (kind != "Slice" or not self._cuts_time_alone(op, place, moves, timed)):
+                self.context.refuse("mixes", COUNTS)
+
+    def _cuts_time_alone(self, op: Op, place: int, moves: list[Move], timed: Mapping[str, list[int]]) -> bool:
+        """Whether the bounds of a Slice that count steps are those of time, which it keeps."""
+        axes = self.flow.ints(op, "axes", 3)
+        sizes, rank = self.context.sizes_in(op.inputs[place]), len(self.analysis.known[op.inputs[0]] or ())
+        if place > 2 or axes is None or any(move.to is None for move in moves):
+            return False
+        counted = [
+            axis % rank
+            for item, axis in enumerate(axes)
+            if sizes is None or self.context.steps_in(sizes[item : item + 1])
+        ]
+        return set(counted) <= set(timed[op.inputs[0]])
+
+    def plan_reshape(self, op: Op, axes: list[int], extent: TimeExtent) -> None:
+        """Record a Reshape to a fixed number of steps that differs from its input's."""
+        # Sizes that are known as numbers are written down again, as they may depend on the number of steps.
+        if op.kind != "Reshape":
+            return
+        places = [(op, axis) for axis in axes]
+        if (sizes := self.flow.constant(op.inputs[1])) is not None:
+            is_held = self.flow.holds(op.inputs[1])
+            self.context.changes.reshaped += [
+                item for item in places if not is_held or sizes.ravel()[item[1]] > 0
+            ]
+            return
+        wanted = self.context.sizes_in(op.inputs[1])
+        if wanted is None:
+            wanted = None if op.inputs[1] in self.context.counting else self.flow.sizes(op.inputs[1])
+        if wanted is None:
+            self.context.refuse("unknown", "has sizes that are computed in a way that is not known")
+            return
+        for axis, size in enumerate(wanted):
+            steps = self.context.steps_in((size,))
+            if axis not in axes and steps:
+                self.context.refuse("mixes", COUNTS)
+            elif axis in axes and steps:
+                is_same = len(steps[0]) == 1 and self.context.extent(steps[0][0]) == extent
+                self.context.changes.reshaped += [] if is_same and not extent.delay else [(op, axis)]
+            elif axis in axes and size not in (0, -1):
+                self.context.changes.reshaped.append((op, axis))
+
+    def check_expand(self, op: Op, timed: Mapping[str, list[int]], extent: TimeExtent) -> None:
+        """An Expand or a Resize along time, to a number of steps: only that which there is."""
+        place = 1 if op.kind == "Expand" else 3
+        name = op.input(place)
+        if not name:
+            return
+        sizes, rank = self.context.sizes_in(name), len(self.analysis.known[op.outputs[0]] or ())
+        if sizes is None:
+            self.context.refuse("unknown", "has sizes that are computed in a way that is not known")
+            return
+        operator, shape = operator_of(op.kind), self.analysis.shape(op.inputs[0]) or ()
+        axes = range(rank - len(sizes), rank)
+        named = operator.axes(self.analysis.call(op)) if isinstance(operator, Resize) else axes
+        own = dict(enumerate(shape, rank - len(shape)))
+        for index, (axis, size) in enumerate(zip(named, sizes, strict=True)):
+            steps, is_time = self.context.steps_in((size,)), axis in timed[op.outputs[0]]
+            is_same = bool(steps) and size in self.analysis.measured
+            wanted = self.context.extent(steps[0][0]) if is_same else extent
+            is_same = is_same and (wanted.delay, wanted.extra) == (extent.delay, extent.extra)
+            if is_time and size == own.get(axis) and size != 1:
+                self.context.changes.resized.append((op, index, axis))
+                continue
+            if (steps and not is_time) or (is_time and not (is_same or (size == 1 and op.kind == "Expand"))):
+                self.context.refuse("mixes", "resizes time" if is_time and op.kind == "Resize" else COUNTS)
+
+    def is_repeated(self, name: str, axis: int) -> bool:
+        """Whether all elements of a value along an axis are the same."""
+        array, op = self.flow.constant(name), self.flow.producer(name)
+        if array is not None:
+            return bool(array.size) and bool(np.all(array == np.take(array, [0], axis)))
+        if op is None or op.kind != "Expand":
+            return self.flow.fill(name) is not None
+        before, after = self.analysis.shape(op.inputs[0]), self.analysis.shape(name)
+        if before is None or after is None:
+            return False
+        own = axis - len(after) + len(before)
+        return own < 0 or before[own] == 1

@@ -1,0 +1,1 @@
+"""Autograd functions and operators of PyTorch that call the kernels."""

@@ -1,0 +1,144 @@
+"""The layer in PyTorch's own operators, for other devices, types and double gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from onegru.core.activations import ACTIVATIONS, Activation
+from onegru.core.spec import attended
+from onegru.torch.arguments import TorchGruConfig, check_steps, spec_of
+from onegru.torch.autograd.watching import is_batched_gradient
+
+
+class _Elementary:
+    """The elementary functions of tensors, as `onegru.core.elementary.Elementary`."""
+
+    # Where a function has a kink, the gradient is that from below, or 0, as in the kernels.
+
+    add = staticmethod(torch.add)
+    mul = staticmethod(torch.mul)
+    div = staticmethod(torch.div)
+    abs = staticmethod(torch.abs)
+    tanh = staticmethod(torch.tanh)
+    sigmoid = staticmethod(torch.sigmoid)
+    relu = staticmethod(torch.relu)
+
+    def expm1_of_negative(self, x: Tensor) -> Tensor:
+        return torch.expm1(torch.clamp(x, max=0.0))
+
+    def softplus(self, x: Tensor) -> Tensor:
+        return torch.logaddexp(x, torch.zeros_like(x))
+
+    def maximum(self, x: Tensor, bound: float) -> Tensor:
+        return torch.where(x <= bound, bound, x)
+
+    def minimum(self, x: Tensor, bound: float) -> Tensor:
+        return torch.where(x > bound, bound, x)
+
+    def below(self, x: Tensor, bound: float, then: Tensor | float, otherwise: Tensor | float) -> Tensor:
+        return torch.where(x < bound, then, otherwise)
+
+    def bent(self, x: Tensor, negative: Tensor, positive: Tensor) -> Tensor:
+        return torch.where(x > 0, positive, negative)
+
+    def finite(self, x: Tensor) -> Tensor:
+        largest = torch.finfo(x.dtype).max / 4
+        return torch.clamp(x, -largest, largest)
+
+
+def _apply(activation: Activation, clip: float | None, x: Tensor) -> Tensor:
+    if clip is not None:
+        x = torch.clamp(x, -clip, clip)
+    result: Tensor = ACTIVATIONS[activation.name].compute(_Elementary(), x, *activation.parameters)
+    return result
+
+
+def forward(
+    form: TorchGruConfig,
+    X: Tensor,
+    weights: Sequence[Tensor | None],
+    initial_h: Tensor | None,
+    lengths: Tensor | None,
+    attention: Tensor | None,
+    resets: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Y [T, B, D·H] and Y_h [D, B, H], as `onegru.torch.autograd.function.gru_layer`."""
+    T, B, _ = X.shape
+    check_steps("X", T)
+    spec = spec_of(form, 1, 1, "float32", attention is not None)
+    outputs: list[Tensor] = []
+    last: list[Tensor] = []
+    for d, backwards in enumerate(spec.reversed_directions):
+        W, R, Wb, Rb = weights[4 * d : 4 * d + 4]
+        assert W is not None and R is not None
+        H = R.shape[1]
+        zeros = X.new_zeros(B, H)
+        start = zeros if initial_h is None else initial_h[d]
+        h, found = start, [zeros] * T
+        f, g = spec.activations[d]
+        for t in reversed(range(T)) if backwards else range(T):
+            before = h
+            if resets is not None:
+                h = torch.where(resets[t][:, None], start if form.resets_to_initial else zeros, h)
+            x_r, x_z, x_n = functional.linear(X[t], W, Wb).chunk(3, 1)
+            if form.linear_before_reset:
+                h_r, h_z, h_n = functional.linear(h, R, Rb).chunk(3, 1)
+                r = _apply(f, spec.clip, x_r + h_r)
+                n = _apply(g, spec.clip, x_n + r * h_n)
+            else:
+                bias = None if Rb is None else Rb[: 2 * H]
+                h_r, h_z = functional.linear(h, R[: 2 * H], bias).chunk(2, 1)
+                r = _apply(f, spec.clip, x_r + h_r)
+                bias = None if Rb is None else Rb[2 * H :]
+                n = _apply(g, spec.clip, x_n + functional.linear(r * h, R[2 * H :], bias))
+            z = _apply(f, spec.clip, x_z + h_z)
+            if attention is not None:
+                z = attended(spec.attention, z, attention[t][:, None])
+            h = (1 - z) * n + z * h
+            found[t] = h
+            if lengths is not None:
+                runs = (t < lengths)[:, None]
+                found[t] = torch.where(runs, h, zeros)
+                h = torch.where(runs, h, before)
+        if lengths is not None:
+            h = torch.where((lengths > 0)[:, None], h, zeros)
+        outputs.append(torch.stack(found))
+        last.append(h)
+    return torch.cat(outputs, 2), torch.stack(last)
+
+
+def gradients(
+    form: TorchGruConfig, given: Sequence[Any], outputs: Sequence[Tensor | None], wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients of a call, which can be differentiated and transformed again."""
+    lengths, resets = given[3:5]
+    values = [*given[:3], *given[5:]]
+    places = [place for place, is_wanted in enumerate(wanted) if is_wanted]
+
+    def call(*chosen: Tensor) -> tuple[Tensor, Tensor]:
+        X, initial_h, attention, *weights = [
+            chosen[places.index(place)] if place in places else value for place, value in enumerate(values)
+        ]
+        return forward(form, X, weights, initial_h, lengths, attention, resets)
+
+    chosen = [values[place] for place in places]
+    results: Sequence[Tensor]
+    if any(dy is not None and is_batched_gradient(dy) for dy in outputs):
+        # `torch.func.vjp` does not take the batches of `is_grads_batched`, autograd does. Views, as one
+        # tensor may be given twice.
+        with torch.enable_grad():
+            chosen = [value.view_as(value) for value in chosen]
+            found = call(*chosen)
+        pairs = [(y, dy) for y, dy in zip(found, outputs, strict=True) if dy is not None]
+        ys, dys = zip(*pairs, strict=True)
+        results = torch.autograd.grad(ys, chosen, dys, create_graph=torch.is_grad_enabled())
+    else:
+        found, pull = torch.func.vjp(call, *chosen)
+        ends = zip(found, outputs, strict=True)
+        results = pull(tuple(torch.zeros_like(y) if dy is None else dy for y, dy in ends))
+    return [results[places.index(place)] if place in places else None for place in range(len(values))]

@@ -1,0 +1,174 @@
+"""A layer and its gradients as operators of PyTorch, `onegru::gru` and `onegru::gru_backward`.
+
+They are what compiled and exported programs, traces, and tensors without numbers see. Arguments are named as
+those of the specifications; Wb and Rb are empty without biases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from onegru.core.errors import SpecError
+from onegru.torch.arguments import TorchGruConfig, form_from
+from onegru.torch.autograd.compute import TYPES, backward, forward, output_of
+
+_TENSORS = (
+    "Tensor X, Tensor? initial_h, Tensor? attention, Tensor? sequence_lens, Tensor? resets, "
+    "Tensor[] W, Tensor[] R, Tensor[] Wb, Tensor[] Rb"
+)
+_FORM = (
+    "str direction, bool linear_before_reset, float clip, str[] activations, float[] activation_alpha, "
+    "float[] activation_beta, bool resets_to_initial, str attention_form"
+)
+_INPUTS = 5  # before the weights
+
+
+class _Given(NamedTuple):
+    """The tensors of an operator, as its schema has them."""
+
+    X: Tensor
+    initial_h: Tensor | None
+    attention: Tensor | None
+    sequence_lens: Tensor | None
+    resets: Tensor | None
+    W: Sequence[Tensor]
+    R: Sequence[Tensor]
+    Wb: Sequence[Tensor]
+    Rb: Sequence[Tensor]
+
+    def in_a_row(self) -> list[Tensor | None]:
+        """As `gru_layer` has them: the inputs, then for each direction its weights."""
+        biases = [own or [None] * len(self.W) for own in (self.Wb, self.Rb)]
+        return [*self[:_INPUTS], *(w for own in zip(self.W, self.R, *biases, strict=True) for w in own)]
+
+
+def _given(tensors: Sequence[Tensor | None]) -> _Given:
+    """The inverse of `in_a_row`. A bias that only another direction has is zero."""
+    X, W = tensors[0], tensors[_INPUTS::4]
+    assert X is not None
+    weights: list[list[Tensor]] = []
+    for place in range(4):
+        own = tensors[_INPUTS + place :: 4]
+        is_there = any(item is not None for item in own)
+        zero = [
+            X.new_zeros(w.shape[0]) if item is None and w is not None else item
+            for item, w in zip(own, W, strict=True)
+        ]
+        weights.append([item for item in zero if item is not None] if is_there else [])
+    return _Given(X, *tensors[1:_INPUTS], *weights)  # type: ignore[arg-type]
+
+
+def _check(given: _Given, form: TorchGruConfig) -> None:
+    """Raises SpecError if lists are not of this form's directions, or X of a type that no kernel has."""
+    D = form.num_directions
+    lists = {"W": given.W, "R": given.R, "Wb": given.Wb, "Rb": given.Rb}
+    for name, count in ((name, len(items)) for name, items in lists.items()):
+        if count != D and not (count == 0 and name in ("Wb", "Rb")):
+            raise SpecError.of(name, f"{count} tensors; must be {D}, one for each direction")
+    if given.X is None or given.X.dtype not in TYPES:
+        found = None if given.X is None else given.X.dtype
+        raise SpecError.of("X", f"{found}; must be float32 or float64")
+
+
+# The schemas are written out, as PyTorch 2.6 does not read lists from annotations.
+@torch.library.custom_op(
+    "onegru::gru", mutates_args=(), schema=f"({_TENSORS}, {_FORM}) -> (Tensor, Tensor, Tensor)"
+)
+def _operator(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Y [T, B, D·H], Y_h and Y [T, B, D, H], which gradients need."""
+    given = _Given(*arguments[: len(_Given._fields)])
+    form = form_from(arguments[len(given) :])
+    _check(given, form)
+    Y, Y_h, _ = forward(form, given.in_a_row())
+    return output_of(Y, True), Y_h, Y
+
+
+@_operator.register_fake
+def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    X, R = arguments[0], _Given(*arguments[: len(_Given._fields)]).R
+    T, B, D, H = X.shape[0], X.shape[1], len(R), R[0].shape[1]
+    return X.new_empty(T, B, D * H), X.new_empty(D, B, H), X.new_empty(T, B, D, H)
+
+
+@torch.library.custom_op(
+    "onegru::gru_backward",
+    mutates_args=(),
+    schema=f"({_TENSORS}, Tensor Y, Tensor? dY, Tensor? dY_h, bool[] wanted, {_FORM}) -> Tensor[]",
+)
+def _backward_operator(*arguments: Any) -> list[Tensor]:
+    """The gradients that are wanted, by X, initial_h, attention, and each direction's weights."""
+    given = _Given(*arguments[: len(_Given._fields)])
+    Y, dY, dY_h, wanted, *scalars = arguments[len(given) :]
+    form = form_from(scalars)
+    _check(given, form)
+    tensors = given.in_a_row()
+    by = (*tensors[:3], *tensors[_INPUTS:])
+    if len(wanted) != len(by) or any(w and t is None for w, t in zip(wanted, by, strict=True)):
+        raise SpecError.of(
+            "wanted", f"{list(wanted)}; must be {len(by)}, True only of tensors that are there"
+        )
+    found = backward(form, tensors, Y, dY, dY_h, wanted)
+    return [item for item in found if item is not None]
+
+
+@_backward_operator.register_fake
+def _(*arguments: Any) -> list[Tensor]:
+    tensors = _Given(*arguments[: len(_Given._fields)]).in_a_row()
+    wanted = arguments[len(_Given._fields) + 3]
+    by = (*tensors[:3], *tensors[_INPUTS:])
+    return [
+        tensor.new_empty(tensor.shape)
+        for tensor, is_wanted in zip(by, wanted, strict=True)
+        if is_wanted and tensor is not None
+    ]
+
+
+def call_operator(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor, Tensor]:
+    """Y [T, B, D·H], Y_h and Y [T, B, D, H], by the operator."""
+    found: tuple[Tensor, Tensor, Tensor] = _operator(*_given(tensors), *form.scalars)
+    return found
+
+
+def call_backward_operator(
+    form: TorchGruConfig,
+    tensors: Sequence[Tensor | None],
+    Y: Tensor,
+    dY: Tensor | None,
+    dY_h: Tensor | None,
+    wanted: Sequence[bool],
+) -> list[Tensor | None]:
+    """As `onegru.torch.autograd.compute.backward`, by the operator."""
+    found = iter(_backward_operator(*_given(tensors), Y, dY, dY_h, list(wanted), *form.scalars))
+    return [next(found) if is_wanted else None for is_wanted in wanted]
+
+
+def _setup(ctx: Any, inputs: Any, output: Any) -> None:
+    given = _Given(*inputs[: len(_Given._fields)])
+    ctx.form, ctx.has_biases = inputs[len(given) :], [bool(own) for own in given[-2:]]
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[2])  # as what gradients need
+    ctx.save_for_backward(*given.in_a_row(), output[2])
+
+
+def _operator_backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None, _: Any) -> Any:
+    *tensors, Y = ctx.saved_tensors
+    needed = ctx.needs_input_grad
+    by_weights = [
+        bool(own[d]) if own else False for d in range(Y.shape[2]) for own in needed[_INPUTS : _INPUTS + 4]
+    ]
+    wanted = [*map(bool, needed[:3]), *by_weights]
+    form = form_from(ctx.form)
+    found = call_backward_operator(form, tensors, Y, dY, dY_h, wanted)
+    lists = [found[3 + place :: 4] for place in range(4)]
+    for place, has_any in enumerate(ctx.has_biases, 2):
+        lists[place] = lists[place] if has_any else []
+    # What is an empty list is taken for a list of tensors.
+    rest: list[Any] = [[] if isinstance(item, list) and not item else None for item in ctx.form]
+    return (*found[:3], None, None, *lists, *rest)
+
+
+_operator.register_autograd(_operator_backward, setup_context=_setup)
