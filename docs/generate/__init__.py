@@ -24,6 +24,8 @@ from docs.generate.files import files
 from docs.generate.frameworks import frameworks
 from docs.generate.names import names
 from docs.generate.native import (
+    c_functions,
+    javascript_functions,
     native_activations,
     native_attributes,
     native_carriers,
@@ -34,6 +36,7 @@ from docs.generate.native import (
     native_interface,
     native_operators,
     native_threads,
+    typescript_functions,
 )
 from docs.generate.operators import activations, attributes, equations, issues, operators, ports, versions
 
@@ -45,6 +48,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
         activations,
         attributes,
         commands,
+        c_functions,
         coverage,
         equations,
         factors,
@@ -53,6 +57,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
         files,
         frameworks,
         issues,
+        javascript_functions,
         names,
         native_activations,
         native_attributes,
@@ -68,15 +73,22 @@ TABLES: Mapping[str, Callable[..., str]] = {
         ports,
         quantized,
         runtimes,
+        typescript_functions,
         versions,
     )
 }
 
 _TABLE = re.compile(
-    r"(?P<open><!--|//|#) table: (?P<name>[\w ]+?)(?P<close> -->)?\n.*?(?P<end><!-- end -->|(?://|#) end)",
+    r"(?P<open><!--|//|#|/\*) table: (?P<name>[\w ]+?)(?P<close> -->| \*/)?\n.*?"
+    r"(?P<end><!-- end -->|/\* end \*/|(?://|#) end)",
     re.DOTALL,
 )
-_PLACES = ("README.md", "docs/**/*.md", "native/**/*.h", "native/**/*.cc", "src/onegru/engines/native.py")
+_PLACES = (
+    "README.md",
+    "docs/**/*.md",
+    *(f"native/**/*.{suffix}" for suffix in ("h", "cc", "js", "ts")),
+    "src/onegru/engines/native.py",
+)
 
 #: The files with tables, relative to the root of the repository.
 FILES = tuple(

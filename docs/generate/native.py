@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -33,6 +34,23 @@ def native_functions() -> str:
     names = "".join(f"  k{name},\n" for name in ACTIVATIONS)
     count = f"inline constexpr std::size_t kFunctions = {len(ACTIVATIONS)};"
     return f"enum class Function : std::uint8_t {{\n{names}}};\n{count}"
+
+
+def c_functions() -> str:
+    """The activation functions in C."""
+    names = (re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper() for name in ACTIVATIONS)
+    lines = ",\n".join(f"  ONEGRU_{name} = {number}" for number, name in enumerate(names))
+    return f"typedef enum onegru_function {{\n{lines}\n}} onegru_function;"
+
+
+def javascript_functions() -> str:
+    """The activation functions in JavaScript."""
+    return _wrapped("const ACTIVATIONS = [", (f'"{name}",' for name in ACTIVATIONS)) + "\n];"
+
+
+def typescript_functions() -> str:
+    """The activation functions in TypeScript."""
+    return _wrapped("export type ActivationName =", (f'| "{name}"' for name in ACTIVATIONS)) + ";"
 
 
 def native_activations() -> str:
@@ -129,6 +147,11 @@ def native_interface() -> str:
     words = " ".join((_digest(), *INTERFACE.split(" ")[1:]))
     lines = "\n".join(f'    "{line}"' for line in textwrap.wrap(words, 100, drop_whitespace=False))
     return f"constexpr const char kInterface[] =\n{lines};"
+
+
+def _wrapped(first: str, words: Iterable[str]) -> str:
+    lines = textwrap.wrap(" ".join(words), 100, initial_indent="  ", subsequent_indent="  ")
+    return "\n".join((first, *lines))
 
 
 def _words(name: str, words: Iterable[str]) -> str:

@@ -69,6 +69,7 @@ typedef enum onegru_attention {
   ONEGRU_ATTENTION_DIEN = 2      /* z = 1 - a·(1 - z), as the paper on DIEN */
 } onegru_attention;
 
+/* table: c_functions */
 typedef enum onegru_function {
   ONEGRU_RELU = 0,
   ONEGRU_TANH = 1,
@@ -82,6 +83,7 @@ typedef enum onegru_function {
   ONEGRU_SOFTSIGN = 9,
   ONEGRU_SOFTPLUS = 10
 } onegru_function;
+/* end */
 
 /* alpha, beta: rounded to float32; NaN for ONNX's defaults; ignored by functions that take none. */
 typedef struct onegru_activation {

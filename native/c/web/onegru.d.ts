@@ -2,8 +2,11 @@
  * given here, the last axis the fastest: T steps, B rows, I input_size, H hidden_size, D directions. What is not valid
  * throws an OnegruError, which names the argument. */
 
-export type ActivationName = "Relu" | "Tanh" | "Sigmoid" | "Affine" | "LeakyRelu" | "ThresholdedRelu" | "ScaledTanh"
-  | "HardSigmoid" | "Elu" | "Softsign" | "Softplus";
+// table: typescript_functions
+export type ActivationName =
+  | "Relu" | "Tanh" | "Sigmoid" | "Affine" | "LeakyRelu" | "ThresholdedRelu" | "ScaledTanh" |
+  "HardSigmoid" | "Elu" | "Softsign" | "Softplus";
+// end
 
 /** How W and R are kept. */
 export interface Storage {

@@ -3,11 +3,16 @@
 
 const BINARIES = { simd: "{{simd}}", scalar: "{{scalar}}" }; // WebAssembly, a character for each byte
 const OK = 0;
+// table: javascript_functions
+const ACTIVATIONS = [
+  "Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid",
+  "Elu", "Softsign", "Softplus",
+];
+// end
 const NAMES = {
   direction: ["forward", "reverse", "bidirectional"],
   attention: [null, "openvino", "dien"],
-  activations: ["Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu",
-    "Softsign", "Softplus"],
+  activations: ACTIVATIONS,
 };
 const FLOAT32 = 2, INT8 = 4, AS_STORED = -1, ALL_ROWS = 0xffffffff, MAX_LAYERS = 256;
 // onegru_spec: twelve words, where clip is the last two, then four activations, and two words

@@ -1,4 +1,4 @@
-"""Inputs of a run, from files or random, and the options for them."""
+"""Inputs of a run: from files, or random."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ _MODEL_FIELDS = {0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42, 0x72, 0xA2, 0xCA, 0xD
 _JSON_NEXT = {bytes([char]) for char in b'"{}[]-0123456789tfn'}
 
 # The kind of a file with unknown content, by its suffix; the reader then reports the problem.
-_NAMES = {
+_SUFFIXES = {
     ".xml": Kind.OPENVINO,
     ".safetensors": Kind.SAFETENSORS,
     **dict.fromkeys((".pt", ".pth", ".ckpt"), Kind.PYTORCH),
@@ -160,7 +160,7 @@ def _kind_of_name(path: Path, detected: Kind) -> Kind:
     if detected is Kind.JSON:
         return next((kind for end, kind in _INDEXES.items() if path.name.endswith(end)), detected)
     if detected in (Kind.UNKNOWN, Kind.ZIP):
-        return _NAMES.get(path.suffix.lower(), Kind.ONNX if detected is Kind.UNKNOWN else detected)
+        return _SUFFIXES.get(path.suffix.lower(), Kind.ONNX if detected is Kind.UNKNOWN else detected)
     return detected
 
 
@@ -244,7 +244,7 @@ def _in_place_of(folder: Path) -> str:
     if "saved_model.pb" in names:
         return f"a folder, {Kind.SAVED_MODEL.words}; must be a file: {Kind.SAVED_MODEL.remedy}"
     indexes = [name for name in names if name.endswith(tuple(_INDEXES))]
-    files = [name for name in names if _NAMES.get(Path(name).suffix.lower(), Kind.UNKNOWN).holds]
+    files = [name for name in names if _SUFFIXES.get(Path(name).suffix.lower(), Kind.UNKNOWN).holds]
     onnx = [name for name in names if name.endswith(".onnx")]
     found = [*onnx, *indexes] or files or [name for name in names if name == "pytorch_model.bin"]
     if not found:

@@ -31,14 +31,6 @@ def load_layers(
     - a saved Keras model (`.keras`, `.h5`)
     - a TensorFlow Lite, OpenVINO or ONNX model
 
-    The content determines the kind of file:
-
-    - a PyTorch checkpoint: a state dict, or mappings and lists that contain state dicts. No code in the file
-      is run.
-    - a safetensors file with PyTorch's or onegru's tensor names
-    - a saved Keras model (`.keras`, `.h5`)
-    - a TensorFlow Lite, OpenVINO or ONNX model
-
     Args:
         path: the path of the file.
         name: the layer to load, by its name in the result. Default: None (all layers).

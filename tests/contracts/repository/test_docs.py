@@ -36,7 +36,7 @@ def test_tables_are_up_to_date(name: str) -> None:
 
 def test_every_table_is_used() -> None:
     texts = "".join((ROOT / name).read_text(encoding="utf-8") for name in FILES)
-    assert set(re.findall(r"(?:<!--|//|#) table: (\w+)", texts)) == set(TABLES)
+    assert set(re.findall(r"(?:<!--|//|#|/\*) table: (\w+)", texts)) == set(TABLES)
 
 
 # ---- examples

@@ -317,15 +317,15 @@ MISSES = {
     "it squares its old state ": Odd(
         blend=lambda net, z, h, n: net("Add", blend(net, z, h, n), net("Mul", z, net("Mul", h, h)))
     ),
-    "its update gate is not one of the eleven activations": Step(f=plain("Exp")),
-    "the candidate is not one of the eleven activations": Step(g=plain("Exp")),
+    "its update gate is not one of the activations of a GRU": Step(f=plain("Exp")),
+    "the candidate is not one of the activations of a GRU": Step(g=plain("Exp")),
     "the update gate is not a function of a sum of products with x and h": Odd(of_h=with_square),
     "the candidate's matmul is not with r∘h": TwoResetsBefore(),
     "the candidate is not a function of a sum of products with x and r∘h": SquareInCandidate(),
     "its candidate uses the state without a reset gate": AlsoWithoutReset(),
     "its candidate uses the state without a reset gate ": NoReset(),
     "its candidate does not use the state": NoState(),
-    "the reset gate is not one of the eleven activations": other_gate(plain("Exp")),
+    "the reset gate is not one of the activations of a GRU": other_gate(plain("Exp")),
     "matmuls with h have different reset gates": TwoResets(),
     "its reset gate does not depend on the state": ConstantReset(after=True),
     "its candidate uses the state outside the reset gate's matmul": AlsoOutside(),
@@ -446,7 +446,7 @@ NEARLY: dict[str, tuple[Callable[[float], Step], str]] = {
     ),
     "2σ - 1": (
         lambda k: Step(g=lambda net, x: net("Sub", times(2 * k, SIGMOID)(net, x), net.const(1.0))),
-        "the candidate is not one of the eleven activations",
+        "the candidate is not one of the activations of a GRU",
     ),
     "one bound": (
         lambda k: Step(f=clips(-0.5, 0.5 * k, "Sigmoid"), g=clips(-0.5, 0.5 * k, "Tanh")),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from onegru.dataflow.operator import Op, Shape
 from onegru.dataflow.table.base import Call, Move, Operator, operator_of, register
-from onegru.operators.onnx import AUGRU_DOMAINS
+from onegru.operators.onnx import AUGRU_DOMAINS, GRU_VERSIONS
 
 _SUMS = "sums over all steps of a run"
 
@@ -107,9 +107,8 @@ def recurrent(op: Op) -> Recurrence:
     return found
 
 
-_ONNX = (
-    "activation_alpha activation_beta activations clip direction hidden_size layout linear_before_reset "
-    "input_forget output_sequence"
+_ONNX = " ".join(
+    {name: "" for gru in GRU_VERSIONS.values() for name in gru.attributes} | {"input_forget": ""}
 )
 _OPENVINO = f"{_ONNX} activations_alpha activations_beta"
 _ONE = ((5, 1),)

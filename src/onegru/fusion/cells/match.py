@@ -191,12 +191,12 @@ class _Matcher:
                 return found, atom.place, True, "dien"
         if whole is not None:
             return whole, None, False, "openvino"
-        raise MissError("its update gate is not one of the eleven activations")
+        raise MissError("its update gate is not one of the activations of a GRU")
 
     def _activation(self, p: Polynomial, what: str) -> Act:
         found = self.activations.find(p)
         if found is None:
-            raise MissError(f"{what} is not one of the eleven activations")
+            raise MissError(f"{what} is not one of the activations of a GRU")
         return found
 
     # Sums of matmuls
@@ -278,7 +278,7 @@ class _Matcher:
                 if (found.function, found.clip) == (z.function, z.clip):
                     return found
         if first is None:
-            raise MissError("the reset gate is not one of the eleven activations")
+            raise MissError("the reset gate is not one of the activations of a GRU")
         return first
 
     def _is_before(self, monomial: Monomial) -> bool:
