@@ -211,7 +211,7 @@ def test_the_guide_feeds_states_of_any_type(tmp_path: Path, monkeypatch: pytest.
     source = save(tmp_path, net.whole("batch", 17))
     onegru.make_streaming(source, tmp_path / "streaming.onnx", time={"X": 2})
     monkeypatch.chdir(tmp_path)
-    guide = (Path(__file__).parents[2] / "docs/guides/streaming.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[3] / "docs/guides/streaming.md").read_text(encoding="utf-8")
     (lines,) = re.findall(r"```python\n(import json\n.*?)for i in range", guide, re.DOTALL)
     names: dict[str, Any] = {"np": np}
     exec(compile(lines, "streaming.md", "exec"), names)

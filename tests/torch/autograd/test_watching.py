@@ -118,6 +118,6 @@ def test_no_other_module_uses_private_names() -> None:
         r"torch\._(?!dynamo|utils|tensor)|_functorch|\._current_level|\._profiler_enabled|_is_zero"
     )
     folder = Path(onegru.torch.__file__).parent
-    found = {path.name for path in folder.glob("*.py") if names.search(path.read_text())}
+    found = {path.name for path in folder.rglob("*.py") if names.search(path.read_text())}
     # The older exporter of ONNX, which its function calls, is private as a whole.
     assert found == {"watching.py", "export.py"}
