@@ -447,8 +447,6 @@ Stalling::~Stalling() {
 
 // Processes of one thread make it, so that each is the first call: it measures the CPU, then divides itself.
 void CheckFirstCalls() {
-  // QEMU 7.2 aborts if a process forks and starts a thread at once.
-  if (std::getenv("ONEGRU_EMULATED") != nullptr) return;
   const Layer layer = MakeLayer({1, 1, 4, 1024, 2}, true, ChosenTargetIndex());
   const auto call = [&](std::size_t threads) {
     SetNumThreads(threads);

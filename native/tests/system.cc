@@ -1,6 +1,7 @@
 #include "native/tests/system.h"
 
 #if !defined(_WIN32) && !defined(__wasi__)
+#include <cstdlib>
 #include <sys/wait.h>
 #include <unistd.h>
 #endif
@@ -30,6 +31,8 @@ void OnThreads(std::size_t count, const std::function<void(std::size_t)>& body) 
 bool InChild(const std::function<bool()>&, unsigned) { return true; }
 #else
 bool InChild(const std::function<bool()>& run, unsigned seconds) {
+  // QEMU 7.2 aborts in a child that starts threads.
+  if (std::getenv("ONEGRU_EMULATED") != nullptr) return true;
   const pid_t child = fork();
   if (child == 0) {
     alarm(seconds);
