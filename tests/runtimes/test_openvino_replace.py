@@ -416,8 +416,13 @@ def _times(array: Any) -> Any:
 
 
 def _same(array: Any) -> Any:
-    """Behind what only OpenVINO's CPU can compute."""
-    return opset16.identity(ops.constant(array))
+    """Behind an operator that only OpenVINO's CPU can compute, in newer releases."""
+    same = opset16.identity(ops.constant(array))
+    try:
+        openvino.Core().compile_model(openvino.Model([ops.result(same)], [], "identity"), "CPU")
+    except RuntimeError:
+        pytest.skip("this OpenVINO has no Identity")
+    return same
 
 
 WAYS = (_whole, _unsqueezed, _halved, _turned, _rounded, _cut, _times, _same)
