@@ -36,10 +36,7 @@ class Timing:
 
 
 def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timing]:
-    """Check the outputs of the file's own runtime against onegru's, then time both, alternating.
-
-    Both have as many threads.
-    """
+    """Check onegru's outputs against the file's own runtime, then time both with equal threads."""
     ours = model.run(inputs)
     calls: dict[str, Callable[[], object]] = {"onegru": lambda: model.run(inputs)}
     differences: dict[str, float | None] = {}

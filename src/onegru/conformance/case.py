@@ -113,10 +113,7 @@ class Case:
 
     @property
     def inputs(self) -> Mapping[str, Array]:
-        """The node's inputs, weights included, in the order of the specification and by its names.
-
-        Those that DequantizeLinear makes are what it makes of them.
-        """
+        """The node's inputs, with dequantized weights, in the order of the specification."""
         return self._drawn.inputs
 
     @property

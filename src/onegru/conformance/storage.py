@@ -155,11 +155,7 @@ def on_grid(name: str, array: Array) -> Array:
 
 
 def expect_on_grid(name: str, found: Expectation) -> Expectation:
-    """What an output must be behind QuantizeLinear and DequantizeLinear.
-
-    Where numbers within the tolerance become different ones, the new tolerance is a step: too much to be
-    sharp, so that such inputs are drawn again.
-    """
+    """Return the expected output after QuantizeLinear and DequantizeLinear, and its tolerance."""
     value, tolerance = found.values[name], found.tolerance[name]
     is_sure = on_grid(name, value - tolerance) == on_grid(name, value + tolerance)
     _, step, _ = GRIDS[name]

@@ -90,10 +90,7 @@ def nudged(array: Array, dtypes: Collection[str] = ()) -> Array:
 
 
 def rounding_effect(expected: Array, moved: Array) -> float:
-    """How far rounding after every operation may move a result, relative to max(1, its absolute value).
-
-    For integers and booleans, the share of them that it may change.
-    """
+    """Return how far rounding may move each element, relative to max(1, |element|)."""
     if expected.shape != moved.shape or not expected.size:
         return 0.0
     if expected.dtype.name not in ELEMENT_TYPES:
@@ -140,10 +137,7 @@ def why_inconclusive(*runs: Mapping[str, Any], moved: int | None = None) -> str:
 
 
 def signal_to_noise(expected: Array, found: Array) -> float | None:
-    """The ratio of signal to noise in dB, 10·log10(Σ expected² / Σ (expected - found)²).
-
-    None where nothing differs, where there is no signal, or where a number is not finite.
-    """
+    """Return 10·log10(Σ expected² / Σ (expected - found)²) in dB; None if it is undefined or infinite."""
     signal = expected.astype(np.float64)
     with np.errstate(all="ignore"):
         ratio = np.sum(signal**2) / np.sum((signal - found.astype(np.float64)) ** 2)
@@ -308,10 +302,7 @@ def compare_scaled(
     *,
     rounding: Callable[[], float] | None = None,
 ) -> Comparison:
-    """Compare all elements of an output with one tolerance, relative to max(1, the largest of them).
-
-    With `rounding`, an output may also differ by its value: how far rounding may move an element.
-    """
+    """Compare an output with one tolerance relative to max(1, its largest value), plus `rounding`."""
     is_float = isinstance(expected, np.ndarray) and expected.dtype.name in ELEMENT_TYPES
     most = largest_allowed(expected, tolerance, rounding is None) if is_float else tolerance
     item = compare(expected, found, most, name, runtime, is_absolute=True)

@@ -117,10 +117,7 @@ def to_float32(value: float) -> float:
 
 
 def contiguous(value: object, dtype: npt.DTypeLike | None = None) -> Array:
-    """Return a C-contiguous array; copy only if necessary.
-
-    Unlike NumPy's `ascontiguousarray`, which makes [1] of arrays without axes, it keeps the shape.
-    """
+    """Return a C-contiguous array of the same shape, also without axes; copy only if necessary."""
     return np.asarray(value, dtype, order="C")
 
 

@@ -79,10 +79,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def is_own_mistake(error: Exception) -> bool:
-    """Whether onegru's own lines raised an error of Python's, as wrong arguments of another package do.
-
-    Other C++ packages raise RuntimeError or their own classes from the calling line.
-    """
+    """Whether code of onegru raised a Python error, which is then a bug in onegru."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next

@@ -9,10 +9,7 @@ from pathlib import Path
 
 
 def usable_cpus(root: Path = Path("/")) -> int:
-    """The number of CPUs that the affinity mask and the control groups leave this process; at least 1.
-
-    Only Linux has these; on other systems it is the number of the machine's CPUs.
-    """
+    """Return the number of CPUs that this process may use, by affinity and control groups on Linux."""
     try:
         count = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
@@ -21,11 +18,7 @@ def usable_cpus(root: Path = Path("/")) -> int:
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """As `usable_cpus`, but CPUs that share a core count once: they share its arithmetic units and caches.
-
-    Linux says which do; on other systems each CPU counts as a core. A virtual machine sees what its host
-    shows it.
-    """
+    """Return the number of usable CPUs, where CPUs that share a core count once on Linux."""
     cpus = usable_cpus(root)
     try:
         allowed = os.sched_getaffinity(0)

@@ -14,10 +14,7 @@ _SCALES = {"float16", "bfloat16", "float32"}
 def dequantize(
     x: Array, scale: Array, zero_point: Array | None = None, axis: int = 1, block_size: int = 0
 ) -> Array | None:
-    """What DequantizeLinear gives, as ONNX Runtime computes it; None for what is left to that.
-
-    That is (x - x_zero_point)·x_scale in float32, rounded to the scale's type.
-    """
+    """Return (x - x_zero_point)·x_scale as ONNX Runtime computes DequantizeLinear; None if not supported."""
     is_small_float = x.dtype.name in _SMALL_FLOATS
     if scale.dtype.name not in _SCALES or (x.dtype.name not in _INTEGERS and not is_small_float):
         return None

@@ -55,10 +55,7 @@ def fits(shape: Sequence[object], wanted: Sequence[object]) -> bool:
 
 
 def arrange(array: Array, have: str, want: str) -> Array:
-    """A view of `array`, whose axes are `have`, with the axes `want`.
-
-    An axis that only one side has must be of size one: it is dropped or inserted.
-    """
+    """Return a view of `array` with axes `want` instead of `have`; axes of size 1 are inserted or dropped."""
     kept = [axis for axis in have if axis in want and axis != "1"]
     view = array[tuple(slice(None) if axis in kept else 0 for axis in have)]
     view = view.transpose([kept.index(axis) for axis in want if axis in kept])

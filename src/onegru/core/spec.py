@@ -26,10 +26,7 @@ _REVERSED = {"forward": (False,), "reverse": (True,), "bidirectional": (False, T
 
 
 def reversed_directions(direction: object) -> tuple[bool, ...]:
-    """For each direction that an attribute `direction` names, whether it runs backwards in time.
-
-    What is absent or misspelt counts as "forward", as in the published schema of GRU-1.
-    """
+    """Return whether each direction is reverse; unknown names count as forward, as in GRU-1's schema."""
     return _REVERSED.get(str(direction), (False,))
 
 

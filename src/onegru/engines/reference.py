@@ -100,10 +100,7 @@ class ReferenceWeights:
 
     @classmethod
     def split(cls, weights: Weights, planes: int = 0, group: int = 0) -> tuple[ReferenceWeights, ...]:
-        """The gates of each direction; with `planes`, matrices in int8 for inputs of that many.
-
-        `group` weights share a scale; 0 for all of a channel.
-        """
+        """Return the gates of each direction; with `planes`, int8 matrices with a scale per `group`."""
 
         def gates(matrix: Array, is_state: bool) -> list[Any]:
             if planes == 0:

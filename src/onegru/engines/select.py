@@ -25,10 +25,7 @@ from onegru.engines.storage import check_storage, planes_of, stored
 
 
 class ReferenceEngine:
-    """The NumPy float64 reference, its results rounded once to the element type.
-
-    W and R are first rounded to `weight_storage`; with int8, activations are rounded to `activation_storage`.
-    """
+    """The NumPy float64 reference engine, with results rounded once to the element type."""
 
     name = "reference"
     native = None
@@ -96,10 +93,7 @@ def engine_options(
 def model_options(
     engine: object, weight_storage: object, activation_storage: object, flush_subnormals: object = False
 ) -> EngineOptions:
-    """The checked options of a model, whose storages may also be mappings from the names of GRU nodes.
-
-    Nodes that a mapping does not name keep float32, or int16 for activations.
-    """
+    """Check the options of a model; nodes that a mapping does not name keep float32 or int16."""
     weights = _by_node("weight_storage", weight_storage)
     activations = _by_node("activation_storage", activation_storage)
     named = [item for item in (weights, activations) if isinstance(item, dict)]

@@ -94,10 +94,7 @@ class TrainedLayer:
         self._native = _native.Layer(*layer_arguments(spec), kind, self._dtype, given, order, packs)
 
     def saved_size(self, call: Call) -> int:
-        """How many numbers of a row's step a call keeps for its gradients.
-
-        0 with resets, a bound, or activations other than Sigmoid and Tanh: the gradients compute gates again.
-        """
+        """Return the saved values per row and step; 0 if the gradients compute the gates again."""
         T, B, _ = call.X.shape
         keeps = self._is_default and call.resets is None and T and B
         return self._native.saved_size if keeps else 0
@@ -177,11 +174,7 @@ class TrainedLayer:
         weights: Sequence[Collection[str]],
         new: Callable[[tuple[int, ...]], Array] | None = None,
     ) -> tuple[dict[str, Array], list[DirectionWeights]]:
-        """The gradients of a loss by the inputs and the weights of a call.
-
-        Sums over steps and rows have an order that depends on the shapes alone: the bits are the same for
-        any number of threads.
-        """
+        """Return the gradients of inputs and weights, with the same bits for any number of threads."""
         self._check(call)
         T, B, I = call.X.shape
         D, H, dtype = self.spec.num_directions, self.spec.hidden_size, self._dtype

@@ -181,10 +181,7 @@ _ONNX_LIMIT = 1 << 31
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opened(os.PathLike[str]):
-    """The file of a model or of layers, as it was when it was opened.
-
-    It goes wherever the name of a file does, so that what has been opened is not opened again.
-    """
+    """An opened file of a model or of layers, which is passed on so that it is not opened again."""
 
     path: Path  # its name
     kind: Kind  # what reads it

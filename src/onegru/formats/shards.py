@@ -14,10 +14,7 @@ _MOST = 1000  # shards
 
 
 def shards_of(file: Opened) -> tuple[Opened, ...]:
-    """Open the files of a checkpoint, given its index, one of its shards, or its only file.
-
-    A shard alone would pass for a whole: of a GRU without the biases that another one holds.
-    """
+    """Open all files of a checkpoint, given its index, one of its shards, or its only file."""
     if file.detected is Kind.JSON:
         return _opened(file, _names_of_index(file))
     found = _NAME.fullmatch(file.path.name)

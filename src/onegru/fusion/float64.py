@@ -26,10 +26,7 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Float64Values(Values):
-    """Values of a graph in float64.
-
-    Runs of the same graph can share `constants`: the constants found so far, and None for other values.
-    """
+    """Values of a graph in float64; runs can share `constants`, which has None for other values."""
 
     def __init__(
         self,

@@ -59,10 +59,7 @@ def streaming_words(graph: Graph) -> str:
 def run_in_chunks(
     graph: Graph, time: Mapping[str, int] | None, forms: Forms, found: AsItIs | None = None
 ) -> Streaming:
-    """Change a model to run in chunks; if it already does, only add metadata.
-
-    What streams, inspections and rewriting hold of a model comes from `judge` and from here.
-    """
+    """Change a model to run in chunks; if it already does, only add metadata."""
     from onegru.timeline.check import judge
 
     for gru in graph.grus:

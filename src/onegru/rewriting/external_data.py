@@ -27,10 +27,7 @@ _SMALL = 2**16  # bytes; sizes, axes and scales, which onnx's converter needs
 
 
 def embed_external(source: Source, model: ModelProto, size: int) -> list[str]:
-    """Embed a model's external data, and return notes on it.
-
-    If the file would become too large, only small tensors are embedded.
-    """
+    """Embed a model's external data, or only small tensors if the file would be too large; return notes."""
     external = [(tensor, external_place(source, tensor)[2]) for tensor in external_tensors(model)]
     if size + sum(length for _, length in external) > _LARGEST_FILE:
         external = [(tensor, length) for tensor, length in external if length <= _SMALL]

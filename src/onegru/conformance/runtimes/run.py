@@ -62,11 +62,7 @@ def run_cases(
     memory: int = MEMORY,
     progress: Progress | None = None,
 ) -> RuntimeResults:
-    """Run cases in a runtime, one after another, in a separate process, and compare what it gives.
-
-    Where the process ends, takes too long over a case or runs out of memory, that is what comes of the case,
-    and a new one goes on with the next.
-    """
+    """Run cases in a separate process, which is replaced if it ends, hangs or runs out of memory."""
     own = [case for case in cases if kind_of_case(case) in config.kinds]
     outcomes: dict[str, Outcome] = {}
     outputs: dict[str, Mapping[str, Array]] = {}

@@ -11,10 +11,7 @@ from onegru.formats.onnx.values import names_in
 
 
 def inline_branches(model: ModelProto, flow: Flow) -> bool:
-    """Replace each If with a constant condition by the nodes of its branch; return whether there was one.
-
-    PyTorch's exporter writes an If to squeeze an axis of unknown size.
-    """
+    """Replace each If with a constant condition by its branch; return whether there was one."""
     names, nodes = names_in(model), list[NodeProto]()
     for node in model.graph.node:
         branch = _branch(node, flow) if is_onnx(node) and node.op_type == "If" else None

@@ -41,10 +41,7 @@ def int8_opset(group: int) -> int:
 
 
 def quantized_inputs(matrix: Array, group: int) -> tuple[Array, Array, dict[str, Any]]:
-    """Return the integers, scales and attributes of a DequantizeLinear node for a W or R.
-
-    With two directions and a scale for each row, the integers are [2·3H, K], to get one axis of rows.
-    """
+    """Return the integers [D·3H, K], the scales and the attributes of a DequantizeLinear node."""
     q, scale = quantize_channels(matrix, group)
     if group:
         return q, scale, {"axis": 2, "block_size": group}

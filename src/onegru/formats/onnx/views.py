@@ -23,10 +23,7 @@ Integers = Callable[[str], tuple[int, ...] | None]
 
 
 def view_of(node: NodeProto, opset: int, integers: Integers) -> Callable[[Any], Any] | None:
-    """Return the function that a node applies to its first input; None unless it only moves axes.
-
-    A node whose attributes or inputs are not exactly those of its opset is left to ONNX Runtime.
-    """
+    """Return the function that a node applies to its first input; None unless it only moves axes."""
     if not is_onnx(node) or len(node.output) != 1 or not all(node.input[:1]):
         return None
     inputs = [name for name in node.input if name]

@@ -53,10 +53,7 @@ _PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 
 
 class Network:
-    """A model that OpenVINO runs on the CPU, with onegru for its GRU layers. Runs are thread-safe.
-
-    It is compiled for any sizes, and again for each set of sizes that comes a second time, up to a few.
-    """
+    """A model that OpenVINO runs with onegru's GRU layers, compiled for any sizes and for repeated sizes."""
 
     def __init__(
         self,

@@ -188,10 +188,7 @@ def _size(emitter: Emitter, X: str, axis: int, what: str) -> str:
 
 
 def may_have_lengths(emitter: Emitter, cell: Cell, asked: Collection[str]) -> bool:
-    """Whether sequence_lens gives the requested outputs.
-
-    With it, Y is zero in the padding, and Y_h is zero for an empty row.
-    """
+    """Whether sequence_lens gives the outputs: zeros in the padding, and for empty rows."""
     if "Y" in asked or not emitter.has_lengths:
         return False
     return "Y_h" not in asked or is_zero(emitter.flow, cell.state.name)

@@ -69,10 +69,7 @@ def summarise(gates: Gates, row: int | None) -> tuple[DirectionSummary, ...]:
 
 @np.errstate(all="ignore")
 def largest_differences(gates: Gates, row: int, against: Gates) -> tuple[dict[str, float], ...]:
-    """For each direction the largest difference of each gate between one row of two calls.
-
-    Only steps that both have count; infinity where a NaN or an infinity meets anything else.
-    """
+    """Return the largest difference of each gate, per direction, between a row of two calls."""
     (_, own), (_, other) = matched(gates, row, against)
     steps = min(gates.lengths[own], against.lengths[other])
     found = []

@@ -99,10 +99,7 @@ def _as_float16(form: GruNodeConfig, array: Array) -> Array:
 
 
 def to_int8(new: Draft, form: GruNodeConfig, group: int) -> GruNodeConfig:
-    """Store W and R as int8, with DequantizeLinear before the node.
-
-    Each row has a scale, or each `group` weights of a row.
-    """
+    """Store W and R as int8 with a scale per row, or per `group` weights of a row."""
     scope = new.scope
     if scope.opset < (least := int8_opset(group)):
         what = f"weights in int8{', in groups' if group else ''}"

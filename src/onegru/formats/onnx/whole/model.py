@@ -105,10 +105,7 @@ class OnnxRuntimeModel(RuntimeModel):
 
 
 def lstm_of(model: ModelProto) -> tuple[str, Mapping[str, Sequence[int]] | None]:
-    """Describe the first LSTM node, and return the axes of inputs that are the batch of an LSTM node.
-
-    The axes are None if shape inference cannot find them.
-    """
+    """Describe the first LSTM node, and find the batch axes of inputs; None if shape inference cannot."""
     every = all_nodes(node for owner in (model.graph, *model.functions) for node in owner.node)
     nodes = [node for node in every if node.op_type == "LSTM" and is_onnx(node)]
     if not nodes:
