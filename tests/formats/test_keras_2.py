@@ -253,7 +253,7 @@ def test_a_version_that_is_not_told(tmp_path: Path) -> None:
     for wrong in ("1.2", "4", "", "two", "2.x"):
         with pytest.raises(SpecError, match=f"keras_version: {wrong!r}; must be Keras 2 or 3"):
             onegru.load_layers(path, keras_version=wrong)
-    with pytest.raises(SpecError, match=r"keras_version: 2\.3; must be text"):
+    with pytest.raises(SpecError, match=r"keras_version: 2\.3; must be a string"):
         onegru.load_layers(path, keras_version=2.3)  # type: ignore[arg-type]
 
 
