@@ -146,7 +146,7 @@ struct Call {
   Rows Y_h;                     // [D, B] rows of H
   Rows gates;                   // [T, D, B] rows of [kSavedGates][H, in whole vectors]: the values that gradients need
   const std::int32_t* state_rows;  // [B]: the rows of initial_h and Y_h to use; null for row b
-  bool wide_state;                 // initial_h and Y_h have the compute type, whatever the type of X is
+  bool wide_state;                 // initial_h and Y_h have the compute type instead of X's type
   unsigned sweep_parity;  // odd: the first sweep over the panels runs backwards, because the last ones are still in the
                           // cache
   CancellationToken* token;  // may stop the call

@@ -64,7 +64,7 @@ struct Int8Product {
   const unsigned char* rows;
 };
 
-// The state that the gates of a step need, whatever the type of the matrices is. C: the compute type.
+// The state that the gates of a step need, for matrices of any type. C: the compute type.
 template <class C>
 struct StepState : ActiveRows<C> {
   StepState(const WorkItem& item, ScratchOwner owner, unsigned char* own)

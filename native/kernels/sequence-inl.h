@@ -117,7 +117,7 @@ class Sequence {
 
   // --- which threads compute which units
 
-  // Continues with all threads that are waiting, or alone. Waits for `expected_helpers` threads, for at most
+  // Continues with all threads that are waiting, if any. Waits for `expected_helpers` threads, for at most
   // `wait_budget`. Returns false if the caller has reclaimed the item.
   bool Regroup(size_t expected_helpers, std::chrono::nanoseconds wait_budget = kGatherTimeout) {
     Crew& crew = *s_.item.crew;

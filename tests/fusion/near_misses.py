@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import sys
@@ -133,8 +134,9 @@ def _overflows(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> bool:
     """Whether an operator overflows, as log(1 + exp(x)) does, although the outputs are finite."""
     shown = onnx.shape_inference.infer_shapes(model)
     shown.graph.output.extend(shown.graph.value_info)
-    if not all(np.isfinite(array).all() for array in by_onnxruntime(shown, feeds).values()):
-        return True
+    with contextlib.suppress(Exception):  # a model that only fails with these outputs stays a fault
+        if not all(np.isfinite(array).all() for array in by_onnxruntime(shown, feeds).values()):
+            return True
     try:
         with np.errstate(over="raise"):  # in the bodies of loops, too
             ReferenceEvaluator(model).run(None, dict(feeds))

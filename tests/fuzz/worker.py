@@ -150,8 +150,7 @@ def judge_files(
         outcome = _read(rng, kind, Path(next(iter(files))))
     except (onegru.OneGRUError, OSError) as refusal:
         outcome = type(refusal).__name__
-        # OpenVINO refuses impossible sizes in this way, and the memory that it takes is measured below.
-        if _NO_MEMORY.search(str(refusal)) and "OpenVINO refuses" not in str(refusal):
+        if _NO_MEMORY.search(str(refusal)):
             error = Fault(f"memory that there is not\n{refusal}").with_traceback(refusal.__traceback__)
         elif "\n" in str(refusal):
             error = Fault(f"a message of several lines\n{refusal}").with_traceback(refusal.__traceback__)

@@ -177,7 +177,8 @@ class _Comparison:
     def _difference(self, before: Float64Values, after: Float64Values, given: Mapping[str, Array]) -> str:
         """Return the difference of the outputs where the old ones are finite; "" if they agree."""
         has_gru = any(op.kind in NODES for op in self.new)
-        cancelled = _CANCELLED * max(1.0, *(_size(before[name]) for name in self.wanted)) if has_gru else 0.0
+        sizes = [1.0, *(_size(before[name]) for name in self.wanted)]
+        cancelled = _CANCELLED * max(sizes) if has_gru else 0.0
         for name in self.wanted:
             a, b = before[name], after[name]
             if a.shape != b.shape:
