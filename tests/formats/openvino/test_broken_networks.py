@@ -42,6 +42,8 @@ def write_chain(folder: Path) -> Path:
         (lambda t: t.replace('size="32"', 'size="31"'), r"Const layer 'W': size 31; must be 32 for float32 \[4, 2\]"),
         (lambda t: t.replace('element_type="f32" shape="4, 2"', 'element_type="string" shape="4, 2"'), "element_type 'string'; must be"),
         (lambda t: t.replace('from-layer="0" from-port="0"', 'from-layer="3" from-port="2"'), "is part of a cycle"),
+        (lambda t: t.replace('transpose_a="false"', 'batch_dims="-2147483648"'), "batch_dims of layer '3': '-2147483648'; must be within ±64"),
+        (lambda t: t.replace('transpose_a="false"', 'axis="65"'), "axis of layer '3': '65'; must be within ±64"),
         (lambda t: re.sub(r'<edge from-layer="0"[^>]*>', "", t), "Relu layer 'relu': no edge to its input port '0'"),
         (lambda t: t.replace('element_type="f32"', 'element_type="u4"', 1), "element_type 'u4'; must be one of"),
         (lambda t: t.replace('precision="FP32"', ""), "OpenVINO refuses it .*precision"),

@@ -14,6 +14,9 @@ from onegru.core.wording import count
 
 _MAX_DEPTH = 200
 
+# Attributes that name an axis or count axes, and a limit that no tensor reaches. OpenVINO allocates as many.
+_AXES, _MAX_AXES = ("axis", "batch_dims"), 64
+
 #: The attributes of an <edge>.
 EDGE_ENDS = ("from-layer", "from-port", "to-layer", "to-port")
 
@@ -209,6 +212,11 @@ def _layer(path: Path, element: ET.Element) -> Layer:
     ids = [port.id for port in (*inputs, *outputs)]
     if len(set(ids)) < len(ids):
         raise FormatError(f"{path}: two ports of layer {layer_id!r} have the same id")
+    for name in _AXES:
+        digits = data.get(name, "").strip().lstrip("+-")
+        if digits.isdecimal() and (len(digits) > 9 or int(digits) > _MAX_AXES):
+            must = f"must be within ±{_MAX_AXES}"
+            raise FormatError(f"{path}: {name} of layer {layer_id!r}: {data[name][:20]!r}; {must}")
     return Layer(
         id=layer_id,
         name=element.get("name", layer_id),
