@@ -11,14 +11,17 @@
 
 namespace onegru {
 
-// Rounding, treatment of subnormals, exception masks; without the sticky flags.
+// Rounding, treatment of subnormals, exception masks; without the sticky flags. In the flushing mode subnormal numbers
+// are zero, as operands and as results.
 #if defined(__x86_64__)
 inline constexpr std::uint32_t kDefaultFloatMode = 0x1f80;
+inline constexpr std::uint32_t kFlushingFloatMode = kDefaultFloatMode | 0x8040;
 inline constexpr std::uint32_t kFloatFlags = 0x3f;
 inline std::uint32_t GetFloatMode() { return _mm_getcsr() & ~kFloatFlags; }
 inline void SetFloatMode(std::uint32_t mode) { _mm_setcsr((mode & ~kFloatFlags) | (_mm_getcsr() & kFloatFlags)); }
 #elif defined(__aarch64__)
 inline constexpr std::uint32_t kDefaultFloatMode = 0;
+inline constexpr std::uint32_t kFlushingFloatMode = 1 << 24;
 inline std::uint32_t GetFloatMode() {
   std::uint64_t mode;
   asm volatile("mrs %0, fpcr" : "=r"(mode));
@@ -26,7 +29,7 @@ inline std::uint32_t GetFloatMode() {
 }
 inline void SetFloatMode(std::uint32_t mode) { asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{mode})); }
 #elif defined(__wasm__)  // which has no other mode
-inline constexpr std::uint32_t kDefaultFloatMode = 0;
+inline constexpr std::uint32_t kDefaultFloatMode = 0, kFlushingFloatMode = 0;
 inline std::uint32_t GetFloatMode() { return kDefaultFloatMode; }
 inline void SetFloatMode(std::uint32_t) {}
 #endif

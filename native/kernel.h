@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "native/float_mode.h"
 #include "native/packed.h"
 #include "native/problem.h"
 #include "native/threads/team.h"
@@ -51,9 +52,10 @@ const Kernel& Float32Kernel(std::size_t target);
 const Kernel& Float64Kernel(std::size_t target);
 const Kernel& Float16Kernel(std::size_t target);
 const Kernel& BFloat16Kernel(std::size_t target);
-const Kernel& Int8Kernel(std::size_t target);      // inputs of one plane
-const Kernel& Int8By16Kernel(std::size_t target);  // of two
-const Kernel& Int8VnniKernel(std::size_t target);  // the same by VNNI
+const Kernel& RoundedBFloat16Kernel(std::size_t target);  // inputs are rounded, too
+const Kernel& Int8Kernel(std::size_t target);             // inputs of one plane
+const Kernel& Int8By16Kernel(std::size_t target);         // of two
+const Kernel& Int8VnniKernel(std::size_t target);         // the same by VNNI
 const Kernel& Int8By16VnniKernel(std::size_t target);
 
 // For how many steps of a single row the products with x are computed together, ahead of time.
@@ -71,6 +73,19 @@ constexpr std::size_t QuantizedRow(std::size_t planes, std::size_t K) {
   return kQuantizedHeader + planes * QuantizedPlane(K) * (planes == 2 && K > kMaxInWords ? 2 : 1);
 }
 
+// A row of K inputs that are rounded to bfloat16: in float32, then, for AMX, in bfloat16.
+constexpr std::size_t RoundedRow(std::size_t K) { return RoundUpTo(kBlock, K) * (sizeof(float) + 2); }
+
+// Bytes of a row of K inputs that is converted for its products; 0 if inputs are multiplied as they are.
+constexpr std::size_t ConvertedRow(const Spec& spec, std::size_t K) {
+  return spec.storage == ElementType::kInt8 ? QuantizedRow(spec.planes, K) : spec.rounds_inputs ? RoundedRow(K) : 0;
+}
+
+// The mode that a layer's kernels compute in.
+inline std::uint32_t FloatModeOf(const Spec& spec) {
+  return spec.rounds_inputs ? kFlushingFloatMode : kDefaultFloatMode;
+}
+
 // Whose scratch memory it is.
 enum class ScratchOwner {
   kCaller,  // leads, and may touch the caller's memory
@@ -81,7 +96,7 @@ enum class ScratchOwner {
 
 // The parts of scratch memory, as byte offsets.
 struct ScratchPlan {
-  std::size_t h, rh, z, xp, attention, x, x_rows, h_rows, x_block, x_int8, h_int8, sums, y, states, bytes = 0;
+  std::size_t h, rh, z, xp, attention, x, x_rows, h_rows, x_block, x_converted, h_converted, sums, y, states, bytes = 0;
 
   // `computed`: the size of a number.
   ScratchPlan(ScratchOwner owner, const Packed& packed, std::size_t computed, std::size_t rows_at_once,
@@ -101,10 +116,10 @@ struct ScratchPlan {
     x_rows = Reserve(own, chunks * sizeof(void*));
     h_rows = Reserve(own, rows_at_once * sizeof(void*));
     x_block = Reserve(own, kAheadRows * spec.I * computed);
-    const bool is_int8 = own && spec.storage == ElementType::kInt8;
-    x_int8 = Reserve(is_int8, steps_at_once * QuantizedRow(spec.planes, spec.I));
-    h_int8 = Reserve(is_int8, rows_at_once * QuantizedRow(spec.planes, spec.H));
-    sums = Reserve(is_int8, amx::kTiles * amx::kRows * amx::kChannels * sizeof(std::int32_t));
+    const bool converts = own && (spec.storage == ElementType::kInt8 || spec.rounds_inputs);
+    x_converted = Reserve(converts, steps_at_once * ConvertedRow(spec, spec.I));
+    h_converted = Reserve(converts, rows_at_once * ConvertedRow(spec, spec.H));
+    sums = Reserve(converts, amx::kTiles * amx::kRows * amx::kChannels * sizeof(std::int32_t));
     y = Reserve(owner == ScratchOwner::kHelper, steps_at_once * spec.H * SizeOf(spec.type));
     states = Reserve(owner == ScratchOwner::kHelper, rows_at_once * row);
   }

@@ -22,7 +22,7 @@ inline std::size_t PlaceInQuads(std::size_t gates, std::size_t width, std::size_
 template <std::size_t kGates>
 void PackInt8(const Spec& spec, const Geometry& geometry, std::size_t K, const float* M,
               const std::size_t (&gates)[kGates], std::int8_t* to, float* scale, std::int32_t* correction) {
-  const std::size_t stored = StoredInputs(ElementType::kInt8, K), groups = Groups(spec, K);
+  const std::size_t stored = RoundUpTo(kQuad, K), groups = Groups(spec, K);
   std::vector<std::int8_t> q(K);
   for (std::size_t panel = 0; panel < geometry.panels(); ++panel) {
     const std::size_t width = geometry.width(panel);
@@ -50,7 +50,7 @@ void PackInt8(const Spec& spec, const Geometry& geometry, std::size_t K, const f
 template <std::size_t kGates>
 void UnpackInt8(const Spec& spec, const Geometry& geometry, std::size_t K, const void* from, const Channels& channels,
                 const std::size_t (&gates)[kGates], float* M) {
-  const std::size_t stored = StoredInputs(ElementType::kInt8, K), groups = Groups(spec, K);
+  const std::size_t stored = RoundUpTo(kQuad, K), groups = Groups(spec, K);
   for (std::size_t j = 0; j < geometry.H; ++j) {
     const std::size_t panel = j / geometry.lanes, u = j % geometry.lanes;
     const auto* const begin = static_cast<const std::int8_t*>(from) + geometry.offset(panel, stored, kGates);

@@ -77,11 +77,13 @@ void PackPanel(const Geometry& geometry, std::size_t K, const T* M, const std::s
 
 // Packs `gates` of M [3H, K], named by their places there.
 template <class T, std::size_t kGates>
-void PackMatrix(ElementType storage, const Geometry& geometry, std::size_t K, const T* M,
+void PackMatrix(const Spec& spec, const Geometry& geometry, std::size_t K, const T* M,
                 const std::size_t (&gates)[kGates], unsigned char* to) {
+  const ElementType storage = spec.storage;
+  const std::size_t stored = StoredInputs(spec, K);
   for (std::size_t panel = 0; panel < geometry.panels(); ++panel) {
     const std::size_t width = geometry.width(panel);
-    const std::size_t begin = geometry.offset(panel, K, kGates);
+    const std::size_t begin = geometry.offset(panel, stored, kGates);
     const bool is_same = storage == (sizeof(T) == 8 ? ElementType::kFloat64 : ElementType::kFloat32);
     if (is_same && width == geometry.lanes && width % 4 == 0) {
       PackPanel(geometry, K, M, gates, panel, reinterpret_cast<T*>(to) + begin);
@@ -91,7 +93,7 @@ void PackMatrix(ElementType storage, const Geometry& geometry, std::size_t K, co
       for (std::size_t g = 0; g < kGates; ++g) {
         for (std::size_t u = 0; u < width; ++u) {
           const std::size_t unit = gates[g] * geometry.H + panel * geometry.lanes + u;
-          Put(storage, to, begin + Place(storage, K, kGates, width, k, g, u), M[unit * K + k]);
+          Put(storage, to, begin + Place(storage, stored, kGates, width, k, g, u), M[unit * K + k]);
         }
       }
     }
@@ -120,17 +122,19 @@ T Get(ElementType storage, const unsigned char* from, std::size_t index) {
 
 // The reverse of PackMatrix.
 template <class T, std::size_t kGates>
-void UnpackMatrix(ElementType storage, const Geometry& geometry, std::size_t K, const void* from,
+void UnpackMatrix(const Spec& spec, const Geometry& geometry, std::size_t K, const void* from,
                   const std::size_t (&gates)[kGates], T* M) {
+  const ElementType storage = spec.storage;
+  const std::size_t stored = StoredInputs(spec, K);
   for (std::size_t panel = 0; panel < geometry.panels(); ++panel) {
     const std::size_t width = geometry.width(panel);
-    const std::size_t begin = geometry.offset(panel, K, kGates);
+    const std::size_t begin = geometry.offset(panel, stored, kGates);
     for (std::size_t k = 0; k < K; ++k) {
       for (std::size_t g = 0; g < kGates; ++g) {
         for (std::size_t u = 0; u < width; ++u) {
           const std::size_t unit = gates[g] * geometry.H + panel * geometry.lanes + u;
           M[unit * K + k] = Get<T>(storage, static_cast<const unsigned char*>(from),
-                                   begin + Place(storage, K, kGates, width, k, g, u));
+                                   begin + Place(storage, stored, kGates, width, k, g, u));
         }
       }
     }

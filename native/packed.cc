@@ -76,7 +76,7 @@ void Packed::Pack(const GivenWeights* weights, const GateOrder& order) {
   // A whole vector may be loaded where a narrow panel's last row begins.
   const std::size_t slack = geometry_.lanes * computed;
   const auto matrix_bytes = [&](std::size_t gates, std::size_t K) {
-    return gates == 0 ? 0 : RoundUp(gates * H * StoredInputs(spec.storage, K) * SizeOf(spec.storage) + slack);
+    return gates == 0 ? 0 : RoundUp(gates * H * StoredInputs(spec, K) * SizeOf(spec.storage) + slack);
   };
   const auto channel_bytes = [&](std::size_t gates, std::size_t K) {
     return spec.storage == ElementType::kInt8 ? RoundUp(Groups(spec, K) * gates * geometry_.padded() * sizeof(float))
@@ -105,7 +105,7 @@ void Packed::Pack(const GivenWeights* weights, const GateOrder& order) {
                                                   Channels& channels) {
         unsigned char* const to = take(matrix_bytes(kGates, K));
         if (spec.storage != ElementType::kInt8) {
-          PackMatrix(spec.storage, geometry_, K, static_cast<const T*>(M), gates, to);
+          PackMatrix(spec, geometry_, K, static_cast<const T*>(M), gates, to);
           return to;
         }
         auto* const scale = reinterpret_cast<float*>(take(channel_bytes(kGates, K)));
@@ -140,7 +140,7 @@ void Packed::Unpack(void* W, void* R) const {
       if constexpr (sizeof(T) == 4) {
         if (spec_.storage == ElementType::kInt8) return UnpackInt8(spec_, geometry_, K, from, channels, gates, M);
       }
-      UnpackMatrix(spec_.storage, geometry_, K, from, gates, M);
+      UnpackMatrix(spec_, geometry_, K, from, gates, M);
     };
     for (std::size_t d = 0; d < spec_.D; ++d, w += 3 * H * I, r += 3 * H * H) {
       const PackedDirection& packed = directions_[d];

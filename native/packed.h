@@ -66,12 +66,15 @@ constexpr bool AmxCanMultiply(const Geometry& geometry) {
 // Whether the inputs of a matrix are stored in pairs.
 constexpr bool IsPairInterleaved(ElementType storage) { return storage == ElementType::kBFloat16; }
 
-// In int8, inputs are stored in fours.
-inline constexpr std::size_t kQuad = 4;
+// In int8, inputs are stored in fours. Where inputs are rounded to bfloat16, they are stored in blocks, see
+// bfloat16-inl.h.
+inline constexpr std::size_t kQuad = 4, kBlock = 32;
 
-// The inputs of a matrix of K as they are stored.
-constexpr std::size_t StoredInputs(ElementType storage, std::size_t K) {
-  return storage == ElementType::kInt8 ? (K + kQuad - 1) / kQuad * kQuad : K;
+constexpr std::size_t RoundUpTo(std::size_t unit, std::size_t K) { return (K + unit - 1) / unit * unit; }
+
+// The inputs of a matrix of K as they are stored, with zeros after the last.
+constexpr std::size_t StoredInputs(const Spec& spec, std::size_t K) {
+  return spec.storage == ElementType::kInt8 ? RoundUpTo(kQuad, K) : spec.rounds_inputs ? RoundUpTo(kBlock, K) : K;
 }
 
 // The groups of a channel's weights.

@@ -71,6 +71,8 @@ struct Spec {
   // With int8 matrices: the number of int8 values for each input, 1 or 2; and the number of weights of a channel that
   // share a scale, a multiple of 4, or 0 for the whole channel.
   std::size_t planes, group;
+  // With bfloat16 matrices: inputs and states are rounded to bfloat16 too, and products are those of bfloat16-inl.h.
+  bool rounds_inputs;
   // Whether states below kLeastState become 0. Otherwise a state that decays without input becomes subnormal, and
   // products with subnormal numbers take many times as long.
   bool flush_subnormals;

@@ -96,7 +96,7 @@ typedef struct onegru_activation {
 /* How a layer keeps W and R. Only float32 layers keep them in another type than their own. */
 typedef struct onegru_storage {
   int32_t weight_storage;  /* an onegru_dtype */
-  int32_t activation_bits; /* of inputs of products with int8: 16 or 8; else 0 */
+  int32_t activation_bits; /* of inputs of products: 16 or 8 with int8, 16 or 0 (float32) with bfloat16; else 0 */
   uint32_t group;          /* how many int8 share a scale: a multiple of 4, or 0 for a row; else 0 */
 } onegru_storage;
 

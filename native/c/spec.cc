@@ -90,8 +90,13 @@ Spec CheckedSpec(const onegru_spec& given) {
           "weight_storage", storage.weight_storage,
           is_float ? "float16, bfloat16, float32 or int8: 0, 1, 2 or 4" : "dtype, as only float32 has others");
   const bool is_int8 = storage.weight_storage == ONEGRU_INT8;
-  Require(is_int8 ? storage.activation_bits == 8 || storage.activation_bits == 16 : storage.activation_bits == 0,
-          "activation_bits", storage.activation_bits, is_int8 ? "8 or 16" : "0 unless weight_storage is int8");
+  const bool may_round = is_float && storage.weight_storage == ONEGRU_BFLOAT16;
+  const std::int32_t bits = storage.activation_bits;
+  Require((bits == 0 && !is_int8) || (bits == 8 && is_int8) || (bits == 16 && (is_int8 || may_round)),
+          "activation_bits", bits,
+          is_int8     ? "8 or 16"
+          : may_round ? "0, or 16 for inputs that are rounded to bfloat16"
+                      : "0 unless weight_storage is int8, or bfloat16 in a layer of float32");
   Require(is_int8 ? storage.group % kQuad == 0 : storage.group == 0, "group", storage.group,
           is_int8 ? "a multiple of 4" : "0 unless weight_storage is int8");
 
@@ -108,7 +113,8 @@ Spec CheckedSpec(const onegru_spec& given) {
   spec.flush_subnormals = given.flush_subnormals != 0;
   spec.type = static_cast<ElementType>(given.dtype);
   spec.storage = static_cast<ElementType>(storage.weight_storage);
-  spec.planes = storage.activation_bits == 16 ? 2 : 1;
+  spec.planes = is_int8 && bits == 16 ? 2 : 1;
+  spec.rounds_inputs = !is_int8 && bits == 16;
   spec.group = storage.group;
   for (std::size_t d = 0; d < spec.D; ++d) {
     spec.f[d] = CheckedActivation(given.activations[2 * d]);

@@ -8,10 +8,13 @@
 #include <cstring>
 
 #if ONEGRU_EMULATED_AMX
+#include <cmath>
+
+#include "native/float16.h"
 #define ONEGRU_TILES
 #else
 #include <immintrin.h>
-#define ONEGRU_TILES __attribute__((target("amx-tile,amx-int8")))
+#define ONEGRU_TILES __attribute__((target("amx-tile,amx-int8,amx-bf16")))
 #endif
 
 namespace onegru::amx {
@@ -59,6 +62,23 @@ void _tile_dpbusd(int sums, int inputs, int weights) {
     }
   }
 }
+#undef _tile_dpbf16ps
+void _tile_dpbf16ps(int sums, int inputs, int weights) {
+  for (std::size_t r = 0; r < t_rows; ++r) {
+    for (std::size_t channel = 0; channel < kChannels; ++channel) {
+      float chains[2] = {}, sum;  // of even and of odd inputs
+      for (std::size_t k = 0; k < kInputs / 2; ++k) {
+        std::uint16_t input, weight;
+        std::memcpy(&input, &t_tiles[inputs][r][2 * k], 2);
+        std::memcpy(&weight, &t_tiles[weights][k / 2][4 * channel + 2 * (k % 2)], 2);
+        chains[k % 2] = std::fma(FromBFloat16Bits(input), FromBFloat16Bits(weight), chains[k % 2]);
+      }
+      std::memcpy(&sum, &t_tiles[sums][r][4 * channel], 4);
+      sum += chains[0] + chains[1];
+      std::memcpy(&t_tiles[sums][r][4 * channel], &sum, 4);
+    }
+  }
+}
 #else
 ONEGRU_TILES void LoadConfig(std::size_t rows) {
   struct alignas(64) Config {
@@ -90,7 +110,10 @@ void Release() {
   ReleaseTiles();
 }
 
-ONEGRU_TILES void Multiply(const Block& b) {
+namespace {
+
+template <bool kIsBFloat16>
+ONEGRU_TILES void MultiplyAs(const Block& b) {
   const std::size_t sums = b.panels * b.gates, stride = b.gates * kChannels * 4;
   const std::int8_t* weights[kTiles] = {};
   for (std::size_t i = 0; i < sums; ++i) {
@@ -99,11 +122,17 @@ ONEGRU_TILES void Multiply(const Block& b) {
   // Prefetches the same number of the next bytes with each tile of inputs.
   const std::int8_t* next = b.next;
   const std::int8_t* const end = next + b.next_bytes;
-  const std::size_t beside = b.next_bytes / ((b.quads + kInputs / 4 - 1) / (kInputs / 4)) + 63;
+  const std::size_t beside = b.next_bytes / ((b.words + kInputs / 4 - 1) / (kInputs / 4)) + 63;
   const auto fetch = [&]() ONEGRU_TILES {
     const std::int8_t* const to = end - next < static_cast<std::ptrdiff_t>(beside) ? end : next + beside;
     for (; next < to; next += 64) __builtin_prefetch(next, 0, 2);
   };
+#define ONEGRU_MULTIPLY(i)                                    \
+  if constexpr (kIsBFloat16) {                                \
+    _tile_dpbf16ps(i, ONEGRU_INPUT_TILE, ONEGRU_WEIGHT_TILE); \
+  } else {                                                    \
+    _tile_dpbusd(i, ONEGRU_INPUT_TILE, ONEGRU_WEIGHT_TILE);   \
+  }
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -111,13 +140,13 @@ ONEGRU_TILES void Multiply(const Block& b) {
   _tile_zero(4);
   _tile_zero(5);
   if (b.inputs == 1) {
-    for (std::size_t k = 0; k < b.quads; k += kInputs / 4) {
+    for (std::size_t k = 0; k < b.words; k += kInputs / 4) {
       fetch();
       _tile_loadd(ONEGRU_INPUT_TILE, b.input[0] + 4 * k, b.input_stride);
 #define ONEGRU_SUM(i)                                                 \
   if (i < sums) {                                                     \
     _tile_loadd(ONEGRU_WEIGHT_TILE, weights[i] + k * stride, stride); \
-    _tile_dpbusd(i, ONEGRU_INPUT_TILE, ONEGRU_WEIGHT_TILE);           \
+    ONEGRU_MULTIPLY(i);                                               \
   }
       ONEGRU_SUM(0)
       ONEGRU_SUM(1)
@@ -129,10 +158,10 @@ ONEGRU_TILES void Multiply(const Block& b) {
     }
   } else {
     // Forth with one tile of inputs and back with the other: the weights in between are loaded once.
-    for (std::size_t k = 0; k < b.quads; k += kInputs / 4) {
+    for (std::size_t k = 0; k < b.words; k += kInputs / 4) {
       fetch();
 #define ONEGRU_LOAD(i) _tile_loadd(ONEGRU_WEIGHT_TILE, weights[i] + k * stride, stride)
-#define ONEGRU_SUM(i) _tile_dpbusd(i, ONEGRU_INPUT_TILE, ONEGRU_WEIGHT_TILE)
+#define ONEGRU_SUM(i) ONEGRU_MULTIPLY(i)
       _tile_loadd(ONEGRU_INPUT_TILE, b.input[0] + 4 * k, b.input_stride);
       ONEGRU_LOAD(0);
       ONEGRU_SUM(0);
@@ -173,6 +202,13 @@ ONEGRU_TILES void Multiply(const Block& b) {
     ONEGRU_STORE(5, 1, 2)
   }
 #undef ONEGRU_STORE
+#undef ONEGRU_MULTIPLY
+}
+
+}  // namespace
+
+ONEGRU_TILES void Multiply(const Block& block) {
+  block.is_bfloat16 ? MultiplyAs<true>(block) : MultiplyAs<false>(block);
 }
 
 }  // namespace onegru::amx

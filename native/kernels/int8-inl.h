@@ -19,6 +19,7 @@
 #include "hwy/highway.h"
 #include "native/kernel.h"
 #include "native/kernels/arithmetic-inl.h"
+#include "native/kernels/product-inl.h"
 
 #if defined(ONEGRU_NATIVE_KERNELS_INT8_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEGRU_NATIVE_KERNELS_INT8_INL_H_
@@ -59,13 +60,20 @@ inline constexpr bool kInWords = ONEGRU_WORDS && kPlanesOf<S> == 2;
 template <class S>
 inline constexpr size_t kSumsEach = kIsInt8<S> && !kInWords<S> ? kPlanesOf<S> : 1;
 
-// AMX multiplies where there are several rows.
-#if ONEGRU_VNNI && ONEGRU_AMX && HWY_TARGET == HWY_AVX3
+// Whether rows of inputs are converted to another format for their products.
 template <class S>
-inline constexpr bool kHasAmx = kIsInt8<S>;
-#else
+inline constexpr bool kConvertsInputs = kIsInt8<S> || kIsRounded<S>;
+
+// AMX multiplies where there are several rows.
+#if !ONEGRU_AMX || HWY_TARGET != HWY_AVX3
 template <class S>
 inline constexpr bool kHasAmx = false;
+#elif ONEGRU_VNNI
+template <class S>
+inline constexpr bool kHasAmx = kConvertsInputs<S>;
+#else
+template <class S>
+inline constexpr bool kHasAmx = kIsRounded<S>;
 #endif
 
 // VNNI multiplies unsigned with signed numbers: inputs have 128 added, which the channels' corrections take back.
@@ -252,7 +260,7 @@ HWY_NOINLINE void QuantizeRow(const float* x, size_t K, bool is_state, bool is_b
   };
   for (size_t k = 0; k < whole; k += kLanes) quantize_and_store(hn::LoadU(d, x + k), k);
   if (whole != K) quantize_and_store(hn::Load(d, rest), whole);
-  const size_t stored = StoredInputs(ElementType::kInt8, K);
+  const size_t stored = RoundUpTo(kQuad, K);
   if constexpr (kLanes < kQuad) {
     for (size_t k = K; k < stored; ++k) quantize_and_store(hn::Zero(d), k);
   }

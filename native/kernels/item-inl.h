@@ -43,22 +43,22 @@ inline bool AreWithinUnit(Function f, Function g) {
 
 // Whether the input projection may be pipelined.
 template <class S>
-inline constexpr bool kProjectsAhead = kCanProjectAhead && !kIsInt8<S>;
+inline constexpr bool kProjectsAhead = kCanProjectAhead && !kConvertsInputs<S>;
 
 // With at least this many rows, and this many rows times inputs, AMX is faster than VNNI (measured on Sapphire Rapids
 // and newer).
 inline constexpr size_t kMinRowsOfAmx = 4, kMinOfAmx = 320;
 
-// The int8 sums that AMX has computed for the rows and panels from `row` and `panel` on, each row as
-// [panel][gate][lane]; `from` is null if the tile must compute its own.
+// The sums that AMX has computed, in int32 or, of bfloat16, in float32, for the rows and panels from `row` and `panel`
+// on, each row as [panel][gate][lane]; `from` is null if the tile must compute its own.
 struct Summed {
   const std::int32_t* from;
   size_t row, panel;
   size_t pitch;  // from a plane of a row to the next
 };
 
-// A product in int8: rows of inputs, see int8-inl.h, with a packed matrix.
-struct Int8Product {
+// A product of converted rows of inputs, see int8-inl.h and bfloat16-inl.h, with a packed matrix.
+struct ConvertedProduct {
   const void* matrix;
   size_t K;
   const unsigned char* rows;
@@ -104,6 +104,7 @@ struct StepState : ActiveRows<C> {
 // S: the type that matrices are stored in.
 template <class C, class S>
 struct ItemState : StepState<C> {
+  using Stored = S;
   using StepState<C>::StepState;
 
   // Whether AMX computes the products of `rows` rows with a matrix of K inputs.
@@ -121,7 +122,7 @@ struct ItemState : StepState<C> {
 
   Ahead<C, S> ahead;
   bool has_tiles = false;  // this thread may have configured tiles
-  const bool may_use_amx = kHasAmx<S> && Int8ProductsOf(this->item.packed->target()) == Int8Products::kAmx &&
+  const bool may_use_amx = kHasAmx<S> && MayUseAmx(this->item.packed->target(), kIsRounded<S>) &&
                            this->spec.group == 0 && AmxCanMultiply(this->geometry);
   Summed summed{};
 };

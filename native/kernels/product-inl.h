@@ -29,6 +29,12 @@ struct Half {
 struct Brain {
   std::uint16_t bits;
 };
+// Matrices in bfloat16 whose inputs are rounded to bfloat16; see bfloat16-inl.h.
+struct RoundedBrain {
+  std::uint16_t bits;
+};
+template <class S>
+inline constexpr bool kIsRounded = std::is_same_v<S, RoundedBrain>;
 
 template <class D>
 HWY_INLINE hn::Vec<D> LoadWeights(D d, const hn::TFromD<D>* from) {

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
+#include "native/kernels/bfloat16-inl.h"
 #include "native/kernels/int8-inl.h"
 #include "native/kernels/item-inl.h"
 #include "native/kernels/product-inl.h"
@@ -89,7 +90,7 @@ HWY_INLINE void AddGroup(const ItemState<C, S>& s, const void* matrix, const Cha
   constexpr size_t kRows = Tile::kRows * kSumsEach<S>, kVectors = Tile::kPanels * kGates;
   const auto d = tile.d;
   const hn::RebindToSigned<std::remove_const_t<decltype(d)>> di;
-  const size_t stored = StoredInputs(ElementType::kInt8, K), stride = QuantizedRow(kPlanes, K);
+  const size_t stored = RoundUpTo(kQuad, K), stride = QuantizedRow(kPlanes, K);
   const size_t first = group * s.spec.group, count = groups == 1 ? stored : HWY_MIN(s.spec.group, stored - first);
   const unsigned char* planes[kRows];
   const std::int8_t* panels[Tile::kPanels];
@@ -172,13 +173,60 @@ HWY_INLINE void AddInt8(ItemState<C, S>& s, const void* matrix, const Channels& 
   }
 }
 
+// start() sets the tile's sums; then the products of rounded rows with a packed matrix of K inputs are added.
+template <class C, class S, class Tile, class Start>
+HWY_INLINE void AddRounded(ItemState<C, S>& s, const void* matrix, size_t K, const unsigned char* rows, Tile& tile,
+                           Start&& start) {
+  constexpr size_t kGates = Tile::kGates, kVectors = Tile::kPanels * kGates;
+  using D = std::remove_const_t<decltype(tile.d)>;
+  constexpr size_t kLanes = hn::MaxLanes(D());
+  HWY_ALIGN C own[Tile::kRows * kVectors * kLanes] = {};
+  const C* sums = own;
+  size_t pitch = kVectors * kLanes;
+  if (kHasAmx<S> && s.summed.from != nullptr) {
+    pitch = s.summed.pitch;
+    sums = reinterpret_cast<const C*>(s.summed.from) + (tile.row - s.summed.row) * pitch +
+           (tile.panel - s.summed.panel) * kGates * kLanesOf<C>;
+  } else {
+    const size_t stored = RoundUpTo(kBlock, K), stride = RoundedRow(K);
+    const C* x[Tile::kRows];
+    const Brain* panels[Tile::kPanels];
+#pragma GCC unroll 16
+    for (size_t r = 0; r < Tile::kRows; ++r) x[r] = reinterpret_cast<const C*>(rows + (tile.row + r) * stride);
+#pragma GCC unroll 16
+    for (size_t p = 0; p < Tile::kPanels; ++p) {
+      panels[p] = static_cast<const Brain*>(matrix) + s.geometry.offset(tile.panel + p, stored, kGates);
+    }
+    MultiplyRounded<Tile::kRows, Tile::kPanels, kGates>(tile.d, K, x, panels, tile.width, own);
+  }
+  start();
+#pragma GCC unroll 16
+  for (size_t r = 0; r < Tile::kRows; ++r) {
+#pragma GCC unroll 16
+    for (size_t v = 0; v < kVectors; ++v) {
+      tile.sums[r][v] = hn::Add(tile.sums[r][v], hn::LoadU(tile.d, sums + r * pitch + v * kLanes));
+    }
+  }
+}
+
+// The same for rows that are converted in either way.
+template <class C, class S, class Tile, class Start>
+HWY_INLINE void AddConverted(ItemState<C, S>& s, const void* matrix, const Channels& channels, size_t K,
+                             const unsigned char* rows, Tile& tile, Start&& start) {
+  if constexpr (kIsInt8<S>) {
+    AddInt8(s, matrix, channels, K, rows, tile, start);
+  } else {
+    AddRounded(s, matrix, K, rows, tile, start);
+  }
+}
+
 // start() sets the tile's sums; then rows of h, or of r∘h, times a packed matrix are added, and beside it is done what
 // is due ahead.
 template <bool kBesideAhead, class Tile, class C, class S, class Start>
 HWY_INLINE void AddRecurrent(ItemState<C, S>& s, const void* matrix, const Channels& channels, Tile& tile,
                              Start&& start) {
-  if constexpr (kIsInt8<S>) {
-    AddInt8(s, matrix, channels, s.spec.H, s.h_int8, tile, start);
+  if constexpr (kConvertsInputs<S>) {
+    AddConverted(s, matrix, channels, s.spec.H, s.h_converted, tile, start);
   } else {
     start();
     using D = std::remove_const_t<decltype(tile.d)>;

@@ -63,10 +63,10 @@ struct ProjectOp {
   ItemState<C, S>& s;
 
   const ProjectOp& Stages() const { return *this; }
-  Int8Product Product() const
+  ConvertedProduct Product() const
     requires kHasAmx<S>
   {
-    return {s.weights.W, s.spec.I, s.x_int8};
+    return {s.weights.W, s.spec.I, s.x_converted};
   }
 
   template <class Tile>
@@ -79,8 +79,8 @@ struct ProjectOp {
         at.n = hn::LoadU(at.d, bias + 2 * kLanesOf<C>);
       });
     };
-    if constexpr (kIsInt8<S>) {
-      AddInt8(s, s.weights.W, s.weights.of_W, s.spec.I, s.x_int8, tile, start);
+    if constexpr (kConvertsInputs<S>) {
+      AddConverted(s, s.weights.W, s.weights.of_W, s.spec.I, s.x_converted, tile, start);
     } else {
       start();
       PrefetchRowsAfter(s, tile);
@@ -170,7 +170,7 @@ void ProjectJoint(ItemState<C, S>& s, size_t rows) {
 template <class C, class S>
 bool IsJoint(const ItemState<C, S>& s, size_t rows) {
   const size_t full = s.geometry.full_panels();
-  return !kIsInt8<S> && rows > 1 && s.last > full && 3 * s.geometry.width(full) <= 2 * kLanesOf<C> &&
+  return !kConvertsInputs<S> && rows > 1 && s.last > full && 3 * s.geometry.width(full) <= 2 * kLanesOf<C> &&
          s.spec.I > kMaxInputsByStep;
 }
 
@@ -180,7 +180,7 @@ void Project(ItemState<C, S>& s, size_t rows, size_t first) {
   const bool joint = IsJoint(s, rows);
   ForTiles(hn::ScalableTag<C>(), s.geometry, rows, first, joint ? s.geometry.full_panels() : s.last, false,
            ProjectOp<C, S>{s});
-  if constexpr (!kIsInt8<S>) {
+  if constexpr (!kConvertsInputs<S>) {
     if (!joint) return;
     if (3 * s.geometry.width(s.last - 1) <= kLanesOf<C>) {
       ProjectJoint<1>(s, rows);
@@ -199,14 +199,23 @@ void ProjectChunk(ItemState<C, S>& s, size_t place, size_t rows, C* to, size_t f
   if (s.PollCancel(rows * (s.last - s.first))) Project(s, rows, first);
 }
 
-// Quantizes rows of X to int8, if the matrices are int8.
-template <class C, class S>
-HWY_INLINE void QuantizeInputs(ItemState<C, S>& s, size_t rows) {
+// Converts the K elements of x to row `index` of `rows`. is_state, is_bounded: see QuantizeRow.
+template <class S, class C>
+HWY_INLINE void ConvertRow([[maybe_unused]] const Spec& spec, const C* x, size_t K, [[maybe_unused]] bool is_state,
+                           [[maybe_unused]] bool is_bounded, unsigned char* rows, size_t index) {
   if constexpr (kIsInt8<S>) {
-    const size_t stride = QuantizedRow(kPlanesOf<S>, s.spec.I);
-    for (size_t r = 0; r < rows; ++r) {
-      QuantizeRow<kPlanesOf<S>>(s.x_from[r], s.spec.I, false, false, IsSplit(s.spec, s.spec.I), s.x_int8 + r * stride);
-    }
+    QuantizeRow<kPlanesOf<S>>(x, K, is_state, is_bounded, IsSplit(spec, K),
+                              rows + index * QuantizedRow(kPlanesOf<S>, K));
+  } else {
+    RoundRow<S>(x, K, rows + index * RoundedRow(K));
+  }
+}
+
+// Converts rows of X, if the products need that.
+template <class C, class S>
+HWY_INLINE void ConvertInputs(ItemState<C, S>& s, size_t rows) {
+  if constexpr (kConvertsInputs<S>) {
+    for (size_t r = 0; r < rows; ++r) ConvertRow<S>(s.spec, s.x_from[r], s.spec.I, false, false, s.x_converted, r);
   }
 }
 
@@ -219,7 +228,7 @@ HWY_INLINE void PrepareChunk(ItemState<C, S>& s) {
   s.x_from = s.x_rows + place;
   s.attention_step = s.attention + s.ScoreSlot(s.chunk, s.item.steps_at_once);
   s.xp_step = s.xp_to = s.xp;
-  QuantizeInputs(s, s.x_count);
+  ConvertInputs(s, s.x_count);
   const bool is_by_tile = s.projected == s.step + 1 && !s.UsesAmx(s.x_count, s.spec.I) &&
                           !s.UsesAmx(s.x_count, s.spec.H) &&
                           !(IsJoint(s, s.x_count) && s.first == s.geometry.full_panels());
@@ -282,7 +291,7 @@ void PrepareStep(ItemState<C, S>& s) {
   s.x_from = s.x_rows;
   s.attention_step = s.attention;
   s.xp_step = s.xp_to = s.xp;
-  QuantizeInputs(s, 1);
+  ConvertInputs(s, 1);
   ForFew(hn::ScalableTag<C>(), s.geometry, ProjectOp<C, S>{s});
 }
 
@@ -331,9 +340,8 @@ template <class C, class S>
 HWY_INLINE void PrepareStates(ItemState<C, S>& s, C* rows) {
   for (size_t slot = 0; slot < s.active; ++slot) {
     C* const row = rows + slot * s.padded;
-    if constexpr (kIsInt8<S>) {
-      QuantizeRow<kPlanesOf<S>>(row, s.spec.H, true, s.is_bounded, IsSplit(s.spec, s.spec.H),
-                                s.h_int8 + slot * QuantizedRow(kPlanesOf<S>, s.spec.H));
+    if constexpr (kConvertsInputs<S>) {
+      ConvertRow<S>(s.spec, row, s.spec.H, true, s.is_bounded, s.h_converted, slot);
     } else {
       s.h_rows[slot] = row;
     }

@@ -47,8 +47,8 @@ struct ActiveRows {
     x_rows = reinterpret_cast<const C**>(own + plan.x_rows);
     h_rows = reinterpret_cast<const C**>(own + plan.h_rows);
     x_block = reinterpret_cast<C*>(own + plan.x_block);
-    x_int8 = own + plan.x_int8;
-    h_int8 = own + plan.h_int8;
+    x_converted = own + plan.x_converted;
+    h_converted = own + plan.h_converted;
     sums = reinterpret_cast<std::int32_t*>(own + plan.sums);
     if (owner == ScratchOwner::kHelper) {
       y = reinterpret_cast<char*>(own + plan.y);
@@ -342,15 +342,15 @@ struct ActiveRows {
   std::ptrdiff_t y_pitch = 0;        // the distance between them, in bytes
   C* h[4];                           // the states [slot][padded], buffers in rotation
   size_t h_mask = 1;
-  C* rh;                  // r∘h [slot][padded], reset before
-  C* z;                   // z [slot][padded], reset before
-  C* xp;                  // x·Wᵀ and biases [row][panel][z, r, n][lanes]
-  C* attention;           // of rows of X
-  C* x;                   // copies of rows of X
-  C* x_block;             // rows of X for the pipelined projection [k][row]
-  unsigned char* x_int8;  // rows of X in int8
-  unsigned char* h_int8;  // rows of h, or of r∘h, in int8
-  std::int32_t* sums;     // sums of AMX
+  C* rh;                       // r∘h [slot][padded], reset before
+  C* z;                        // z [slot][padded], reset before
+  C* xp;                       // x·Wᵀ and biases [row][panel][z, r, n][lanes]
+  C* attention;                // of rows of X
+  C* x;                        // copies of rows of X
+  C* x_block;                  // rows of X for the pipelined projection [k][row]
+  unsigned char* x_converted;  // converted rows of X
+  unsigned char* h_converted;  // converted rows of h, or of r∘h
+  std::int32_t* sums;          // sums of AMX
   const C** x_rows;
   const C** h_rows;
   char* y = nullptr;    // a helper's rows of Y
@@ -367,7 +367,7 @@ struct ActiveRows {
   HWY_NOINLINE bool Poll() {
     amx::Release();  // a signal handler may want the tiles
     token->Ask();
-    SetFloatMode(kDefaultFloatMode);  // a signal handler may have changed it
+    SetFloatMode(FloatModeOf(spec));  // a signal handler may have changed it
     work_until_poll = token->stopped() ? 0 : work_per_poll;
     return !token->stopped();
   }

@@ -233,8 +233,24 @@ class Sequence {
   int meetings_ = 0;                               // barriers of the epoch
 };
 
+// Sets the mode that the kernels compute in, and then the default again.
+class KernelFloatMode {
+ public:
+  explicit KernelFloatMode(const WorkItem& item) : mode_(FloatModeOf(item.packed->spec())) { Set(mode_); }
+  ~KernelFloatMode() { Set(kDefaultFloatMode); }
+  KernelFloatMode(const KernelFloatMode&) = delete;
+  KernelFloatMode& operator=(const KernelFloatMode&) = delete;
+
+ private:
+  void Set(std::uint32_t mode) const {
+    if (mode_ != kDefaultFloatMode) SetFloatMode(mode);
+  }
+  const std::uint32_t mode_;
+};
+
 template <class C, class S>
 void LeadItem(const WorkItem& item) {
+  const KernelFloatMode mode(item);
   const ScratchOwner owner = item.claim == nullptr ? ScratchOwner::kCaller : ScratchOwner::kHelper;
   Sequence<C, S> sequence(item, owner, item.scratch);
   sequence.Lead();
@@ -243,6 +259,7 @@ void LeadItem(const WorkItem& item) {
 
 template <class C, class S>
 void JoinItem(const WorkItem& item, Epoch& epoch, size_t member, unsigned char* scratch) {
+  const KernelFloatMode mode(item);
   Sequence<C, S> sequence(item, ScratchOwner::kMember, scratch);
   sequence.Join(epoch, member);
   sequence.ReleaseTiles();
@@ -250,6 +267,7 @@ void JoinItem(const WorkItem& item, Epoch& epoch, size_t member, unsigned char* 
 
 template <class C, class S>
 void RunPair(const WorkItem& first, const WorkItem& second) {
+  const KernelFloatMode mode(first);
   Sequence<C, S> a(first, ScratchOwner::kCaller, first.scratch), b(second, ScratchOwner::kCaller, second.scratch);
   a.Begin(0);
   b.Begin(0);

@@ -202,10 +202,10 @@ struct AfterOp {
   AfterStages<C> Stages() const { return {s}; }
   AfterOp<C, S, false> NotBesideAhead() const { return {s}; }
 
-  Int8Product Product() const
+  ConvertedProduct Product() const
     requires kHasAmx<S>
   {
-    return {s.weights.R, s.spec.H, s.h_int8};
+    return {s.weights.R, s.spec.H, s.h_converted};
   }
 
   template <class D, class Width>
@@ -252,10 +252,10 @@ struct GatesOp {
   GatesStages<C> Stages() const { return {s}; }
   GatesOp<C, S, false> NotBesideAhead() const { return {s}; }
 
-  Int8Product Product() const
+  ConvertedProduct Product() const
     requires kHasAmx<S>
   {
-    return {s.weights.R, s.spec.H, s.h_int8};
+    return {s.weights.R, s.spec.H, s.h_converted};
   }
 
   template <class D, class Width>
@@ -300,10 +300,10 @@ struct StateOp {
   StateStages<C> Stages() const { return {s}; }
   StateOp<C, S, false> NotBesideAhead() const { return {s}; }
 
-  Int8Product Product() const
+  ConvertedProduct Product() const
     requires kHasAmx<S>
   {
-    return {s.weights.N, s.spec.H, s.h_int8};
+    return {s.weights.N, s.spec.H, s.h_converted};
   }
 
   template <class Tile>

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
+#include "native/kernels/bfloat16-inl.h"
 #include "native/kernels/int8-inl.h"
 #include "native/kernels/product-inl.h"
 
@@ -317,7 +318,7 @@ HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool b
 // pairs of bfloat16 that does not pay.
 template <class S>
 constexpr size_t RowsOfTwoPanels(size_t gates) {
-  if (kLargeTiles || kFewTiles || kIsInt8<S> || std::is_same_v<S, Brain>) return 0;
+  if (kLargeTiles || kFewTiles || kConvertsInputs<S> || std::is_same_v<S, Brain>) return 0;
   return gates == 3 ? 5 : gates == 2 ? 7 : 0;
 }
 
@@ -348,14 +349,19 @@ inline constexpr size_t kLargeForAmx = 1 << 19;
 template <class D, class Op, class PollCancel>
 HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t first, size_t last, bool backwards,
                            PollCancel&& poll, const Op& op) {
+  using S = typename std::remove_reference_t<decltype(op.s)>::Stored;
   constexpr size_t kPlanes = Op::kSums, kGates = Op::kGates;
   const auto [matrix, K, inputs] = op.Product();
-  const size_t stored = StoredInputs(ElementType::kInt8, K), stride = QuantizedRow(kPlanes, K);
+  const size_t stored = RoundUpTo(kIsInt8<S> ? kQuad : kBlock, K);
+  const size_t stride = kIsInt8<S> ? QuantizedRow(kPlanes, K) : RoundedRow(K);
+  const auto inputs_of = [&](const unsigned char* row, size_t plane) {
+    return kIsInt8<S> ? PlaneOf(row, K, plane) : InputsForAmx(row, K);
+  };
   // All tiles have the same number of rows, so the last tile may compute some rows twice.
   const size_t tiles = (rows + amx::kRows - 1) / amx::kRows, each = (rows + tiles - 1) / tiles;
   const size_t both = kPlanes == 2 || tiles > 1 ? 2 : 1, rows_at_once = kPlanes == 2 ? each : both * each;
   const size_t sweeps = (rows + rows_at_once - 1) / rows_at_once, panels = amx::kTiles / (both * kGates);
-  const bool is_large = stored * geometry.padded() * kGates >= kLargeForAmx;
+  const bool is_large = stored * geometry.padded() * kGates * sizeof(S) >= kLargeForAmx;
   for (size_t i = 0, count; i < last - first; i += count) {
     count = HWY_MIN(panels, last - first - i);
     if (!poll(count)) return;
@@ -368,11 +374,12 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
       amx::Block block{};
       block.input_stride = stride;
       block.sum_stride = kPlanes * pitch * sizeof(std::int32_t);
-      block.weights = static_cast<const std::int8_t*>(matrix) + geometry.offset(panel, stored, kGates);
+      block.weights = static_cast<const std::int8_t*>(matrix) + geometry.offset(panel, stored, kGates) * sizeof(S);
       block.panels = count;
-      block.panel_stride = geometry.offset(1, stored, kGates);
+      block.panel_stride = geometry.offset(1, stored, kGates) * sizeof(S);
       block.gates = kGates;
-      block.quads = stored / kQuad;
+      block.is_bfloat16 = kIsRounded<S>;
+      block.words = stored * sizeof(S) / 4;
       if (is_large && sweeps > 1) {
         // Prefetches the next panels, a part of them in each sweep over these.
         const size_t bytes = HWY_MIN(panels, last - first - i - count) * block.panel_stride;
@@ -383,8 +390,8 @@ HWY_INLINE void SweepByAmx(D d, const Geometry& geometry, size_t rows, size_t fi
       // The second tile: the other plane, or the rows after those of the first.
       const size_t second = kPlanes == 2 ? 0 : end - begin - each;
       block.inputs = kPlanes == 2 || second != 0 ? 2 : 1;
-      block.input[0] = PlaneOf(from, K, 0);
-      block.input[1] = PlaneOf(from + second * stride, K, kPlanes - 1);
+      block.input[0] = inputs_of(from, 0);
+      block.input[1] = inputs_of(from + second * stride, kPlanes - 1);
       block.sum[0] = op.s.sums;
       block.sum[1] = op.s.sums + (kPlanes == 2 ? pitch : second * pitch);
       amx::Multiply(block);

@@ -46,7 +46,7 @@ constexpr const char* kOptions[] = {"threads",          "engine",  "weight_stora
 // table: native_choices
 constexpr const char* kEngines[] = {"auto", "native", "reference"};
 constexpr const char* kWeightStorages[] = {"float16", "bfloat16", "int8", "int8_g32", "int8_g64", "int8_g128"};
-constexpr const char* kActivationStorages[] = {"int16", "int8"};
+constexpr const char* kActivationStorages[] = {"int16", "int8", "bfloat16"};
 // end
 
 // As "a, b, c".
@@ -139,11 +139,15 @@ Options ReadOptions(const Api& api, const ort::SessionOptions* session) {
   if (const auto text = option("activation_storage"); text && !text->empty()) {
     options.activation_storage = ReadNodeOption("activation_storage", *text, kActivationStorages);
     const auto& [all, named] = options.weight_storage;
-    bool has_effect = IsInt8(all) || std::any_of(named.begin(), named.end(), [](auto& i) { return IsInt8(i.second); });
-    for (const auto& [node, word] : options.activation_storage.named)
-      has_effect = has_effect && IsInt8(options.weight_storage.Of(node));
+    const auto& activations = options.activation_storage;
+    bool has_effect =
+        !activations.all || MayConvert(all, activations.all) ||
+        std::any_of(named.begin(), named.end(), [&](auto& i) { return MayConvert(i.second, activations.all); });
+    for (const auto& [node, word] : activations.named)
+      has_effect = has_effect && MayConvert(options.weight_storage.Of(node), word);
     if (!has_effect)
-      throw IllegalGru("activation_storage: '" + *text + "'; must be empty unless weight_storage is int8");
+      throw IllegalGru("activation_storage: '" + *text +
+                       "'; must be int16 or int8 for weights in int8, bfloat16 for weights in bfloat16, or empty");
   }
   if (const auto text = option("flush_subnormals"))
     options.flush_subnormals = Number("flush_subnormals", *text, 1, "0 or 1") == 1;

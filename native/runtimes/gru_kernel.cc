@@ -94,6 +94,12 @@ std::size_t GroupOf(const Options& options, const std::string& node) {
   return std::strtoul(word->c_str() + word->find('g') + 1, nullptr, 10);
 }
 
+PackOptions PackOptionsOf(const Options& options, const std::string& node) {
+  const auto activations = options.activation_storage.Of(node);
+  return {StorageOf(options, node), activations == NameOf(ElementType::kInt8) ? std::size_t{1} : std::size_t{2},
+          GroupOf(options, node), activations == NameOf(ElementType::kBFloat16), options.flush_subnormals};
+}
+
 // The prefix of messages about a node.
 std::string PlaceOf(const Api& api, const OnnxOperator& kind, const ort::KernelInfo* info, const std::string& name) {
   const std::string node = std::string(kind.name) + " node";
@@ -150,9 +156,7 @@ class GruKernel : public ort::Kernel {
         kind_(kind),
         name_(name),
         place_(PlaceOf(api, kind, info, name)),
-        weight_storage_(StorageOf(options, key)),
-        group_(GroupOf(options, key)),
-        planes_(options.activation_storage.Of(key) == NameOf(ElementType::kInt8) ? 1 : 2),
+        pack_options_(PackOptionsOf(options, key)),
         attributes_(ReadAttributes(api, info)),
         gru_(attributes_, kind) {
     version = api.version;
@@ -268,8 +272,7 @@ class GruKernel : public ort::Kernel {
   }
 
   std::shared_ptr<const Packed> Pack(const Tensor (&weights)[3]) const {
-    auto packed =
-        gru_.Pack(weights[0], weights[1], weights[2], weight_storage_, planes_, group_, options_.flush_subnormals);
+    auto packed = gru_.Pack(weights[0], weights[1], weights[2], pack_options_);
     if (options_.observer == 0) return packed;
     const Port ports[] = {{"W", weights[0], false}, {"R", weights[1], false}, {"B", weights[2], false}};
     Show(Moment::kWeights, ports);
@@ -335,8 +338,7 @@ class GruKernel : public ort::Kernel {
   const OnnxOperator& kind_;
   const std::string name_;
   const std::string place_;
-  const std::optional<ElementType> weight_storage_;
-  const std::size_t group_, planes_;  // with weights in int8: see Spec
+  const PackOptions pack_options_;
   const OnnxGruAttributes attributes_;
   const OnnxGru gru_;
   std::size_t input_count_ = 0;

@@ -30,6 +30,11 @@ inline bool IsInt8(const std::optional<std::string>& word) {
   return word.has_value() && word->starts_with(NameOf(ElementType::kInt8));
 }
 
+// Whether a node with these weights can have its inputs converted to this type.
+inline bool MayConvert(const std::optional<std::string>& weights, const std::optional<std::string>& activations) {
+  return activations == NameOf(ElementType::kBFloat16) ? weights == activations : IsInt8(weights);
+}
+
 // The options of a session.
 struct Options {
   std::size_t threads = 0;  // 0: onegru's own number

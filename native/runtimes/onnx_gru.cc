@@ -51,8 +51,7 @@ OnnxGru::OnnxGru(const OnnxGruAttributes& attributes, const OnnxOperator& kind) 
 }
 
 std::shared_ptr<const Packed> OnnxGru::Pack(const Tensor& W, const Tensor& R, const Tensor& B,
-                                            std::optional<ElementType> storage, std::size_t planes, std::size_t group,
-                                            bool flush_subnormals) const {
+                                            const PackOptions& options) const {
   CheckType("R", R, W.type);
   if (B.is_given) CheckType("B", B, W.type);
   const auto D = static_cast<std::int64_t>(spec_.D);
@@ -75,15 +74,16 @@ std::shared_ptr<const Packed> OnnxGru::Pack(const Tensor& W, const Tensor& R, co
   spec.H = static_cast<std::size_t>(H);
   spec.I = static_cast<std::size_t>(W.shape[2]);
   spec.type = W.type;
-  spec.flush_subnormals = flush_subnormals;
-  spec.storage = W.type == ElementType::kFloat32 ? storage.value_or(W.type) : W.type;
+  spec.flush_subnormals = options.flush_subnormals;
+  spec.storage = W.type == ElementType::kFloat32 ? options.storage.value_or(W.type) : W.type;
   if (spec.storage == ElementType::kInt8) {
-    spec.planes = planes;
-    spec.group = group;
+    spec.planes = options.planes;
+    spec.group = options.group;
   }
+  spec.rounds_inputs = options.rounds_inputs && spec.storage == ElementType::kBFloat16 && spec.storage != spec.type;
   if (spec.storage != spec.type) {
-    CheckStorage("W", W, spec.storage, group);
-    CheckStorage("R", R, spec.storage, group);
+    CheckStorage("W", W, spec.storage, options.group);
+    CheckStorage("R", R, spec.storage, options.group);
   }
   const std::size_t target = ChosenTargetIndex();
   const std::size_t lanes = KernelFor(spec, target).lanes;

@@ -122,6 +122,13 @@ struct Tensor {
   std::size_t bytes() const { return count() * SizeOf(type); }
 };
 
+// How weights are kept: as `storage`, or as they are. The others are as in Spec, where they have an effect.
+struct PackOptions {
+  std::optional<ElementType> storage;
+  std::size_t planes = 1, group = 0;
+  bool rounds_inputs = false, flush_subnormals = false;
+};
+
 class OnnxGru {
  public:
   // Throws IllegalGru.
@@ -130,11 +137,9 @@ class OnnxGru {
   // What the attributes hold without effect, each in a line.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
-  // The weights, packed; of type `storage`, or their own. planes, group, flush_subnormals: as in Spec. Throws
-  // IllegalGru.
+  // The weights, packed. Throws IllegalGru.
   std::shared_ptr<const Packed> Pack(const Tensor& W, const Tensor& R, const Tensor& B,
-                                     std::optional<ElementType> storage, std::size_t planes = 1, std::size_t group = 0,
-                                     bool flush_subnormals = false) const;
+                                     const PackOptions& options = {}) const;
 
   // A call, its outputs not yet set: they have the sizes [T, D, B, H] and [D, B, H], batch first under layout 1.
   // A is read only with attention; `lengths` is memory for the call. Throws IllegalGru.

@@ -135,10 +135,10 @@ constinit std::atomic<std::size_t> g_chosen{kNotChosen};
 
 constinit std::atomic<Int8Products> g_most_int8_products{Int8Products::kAmx};
 
-// The targets that have VNNI on this CPU, and those that have AMX, as bits. Vectors themselves, and that the system
-// saves their registers, are the target's to check.
+// The targets that have VNNI on this CPU, and those that have AMX for int8 and for bfloat16, as bits. Vectors
+// themselves, and that the system saves their registers, are the target's to check.
 struct BitsOfInt8 {
-  std::int64_t vnni = 0, amx = 0;
+  std::int64_t vnni = 0, amx = 0, amx_of_bfloat16 = 0;
 };
 
 BitsOfInt8 FindBitsOfInt8() {
@@ -147,9 +147,10 @@ BitsOfInt8 FindBitsOfInt8() {
   const std::array<unsigned, 4> first = Cpuid(7);
   if ((first[2] >> 11 & 1) != 0) bits.vnni |= HWY_AVX3;
 #if ONEGRU_EMULATED_AMX
-  bits.amx = bits.vnni;
+  bits.amx = bits.amx_of_bfloat16 = bits.vnni;
 #elif ONEGRU_AMX
   if ((first[3] >> 24 & 3) == 3) bits.amx = bits.vnni;  // tiles, and their products in int8
+  if ((first[3] >> 22 & 5) == 5) bits.amx_of_bfloat16 = HWY_AVX3;
 #endif
 #if ONEGRU_VNNI_AS_EVEX
   if ((bits.vnni & SupportedBits()) != 0) bits.vnni |= HWY_AVX2;
@@ -162,12 +163,13 @@ BitsOfInt8 FindBitsOfInt8() {
 
 BitsOfInt8 KnownBitsOfInt8() {
   constexpr std::int64_t kUnknown = -1;
-  static constinit std::atomic<std::int64_t> vnni{kUnknown}, amx{0};
+  static constinit std::atomic<std::int64_t> vnni{kUnknown}, amx{0}, amx_of_bfloat16{0};
   if (const std::int64_t known = vnni.load(std::memory_order_acquire); known != kUnknown) {
-    return {known, amx.load(std::memory_order_relaxed)};
+    return {known, amx.load(std::memory_order_relaxed), amx_of_bfloat16.load(std::memory_order_relaxed)};
   }
   const BitsOfInt8 found = FindBitsOfInt8();
   amx.store(found.amx, std::memory_order_relaxed);
+  amx_of_bfloat16.store(found.amx_of_bfloat16, std::memory_order_relaxed);
   vnni.store(found.vnni, std::memory_order_release);
   return found;
 }
@@ -248,6 +250,12 @@ Int8Products Int8ProductsOf(std::size_t target) {
   const Int8Products most = g_most_int8_products.load(std::memory_order_relaxed);
   if (most == Int8Products::kAmx && (bits.amx & bit) != 0 && MayUseTiles()) return Int8Products::kAmx;
   return std::min((bits.vnni & bit) != 0 ? Int8Products::kVnni : Int8Products::kSimd, most);
+}
+
+bool MayUseAmx(std::size_t target, bool of_bfloat16) {
+  if (!of_bfloat16) return Int8ProductsOf(target) == Int8Products::kAmx;
+  return g_most_int8_products.load(std::memory_order_relaxed) == Int8Products::kAmx &&
+         (KnownBitsOfInt8().amx_of_bfloat16 & kTargets[target].bit) != 0 && MayUseTiles();
 }
 
 void LimitInt8Products(Int8Products most) {

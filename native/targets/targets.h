@@ -75,7 +75,10 @@ inline constexpr Int8Products kMinInt8Products = Int8Products::kSimd;
 
 // The best that the build, the CPU and the system have for a target, within the limit.
 Int8Products Int8ProductsOf(std::size_t target);
-// For tests of the same kernels by less. Throws std::invalid_argument if the build has no kernels for it.
+// Whether AMX multiplies in int8, or in bfloat16.
+bool MayUseAmx(std::size_t target, bool of_bfloat16);
+// For tests of the same kernels by less; bfloat16 has AMX only with no limit. Throws std::invalid_argument if the build
+// has no kernels for it.
 void LimitInt8Products(Int8Products most);
 
 // Version of the Highway headers this was compiled with, "major.minor.patch".

@@ -90,15 +90,16 @@ void Hash(const Array& array, std::uint64_t& hash) {
   });
 }
 
-// Hashes of a target: of layers in float, and of those with weights in int8.
+// Hashes of a target: of layers in float, with weights in int8, and with weights and inputs in bfloat16.
 struct Hashes {
-  std::uint64_t of_float = 0xcbf29ce484222325, of_int8 = of_float;
+  std::uint64_t of_float = 0xcbf29ce484222325, of_int8 = of_float, of_bfloat16 = of_float;
 };
 
 void CheckProblem(std::size_t number, std::vector<Hashes>& hashes) {
   const Problem p = MakeProblem(number);
   const bool is_int8 = p.spec.storage == ElementType::kInt8;
-  const Expected e = is_int8 ? Expected{} : Plainly(p);
+  const bool is_exact = is_int8 || p.spec.rounds_inputs;
+  const Expected e = is_exact ? Expected{} : Plainly(p);
   const auto targets = CompiledTargets();
   for (std::size_t target = 0; target < targets.size(); ++target) {
     if (!IsAvailable(targets[target])) continue;
@@ -109,7 +110,7 @@ void CheckProblem(std::size_t number, std::vector<Hashes>& hashes) {
       SetNumThreads(threads);
       Result result = RunOnce(p, packed);
       if (threads == 1) {
-        if (is_int8) {
+        if (is_exact) {
           const Result exact = Exactly(p, target);
           Check(SameNumbers(result.Y, exact.Y) && SameNumbers(result.Y_h, exact.Y_h), "exact", number, name, threads);
           for (auto by = Int8ProductsOf(target); by > kMinInt8Products;) {
@@ -135,7 +136,9 @@ void CheckProblem(std::size_t number, std::vector<Hashes>& hashes) {
       }
     }
     for (const Array* array : {&first.Y, &first.Y_h, &first.state}) {
-      Hash(*array, is_int8 ? hashes[target].of_int8 : hashes[target].of_float);
+      Hash(*array, is_int8                ? hashes[target].of_int8
+                   : p.spec.rounds_inputs ? hashes[target].of_bfloat16
+                                          : hashes[target].of_float);
     }
   }
 }
@@ -146,7 +149,7 @@ void CheckProblem(std::size_t number, std::vector<Hashes>& hashes) {
 void CheckRows(std::size_t target) {
   constexpr std::size_t kMaxRows = 40;
   const char* const name = CompiledTargets()[target].name;
-  for (const std::size_t number : {0, 1, 2, 3, 4, 5, 9, 19, 29, 39}) {
+  for (const std::size_t number : {0, 1, 2, 3, 4, 5, 9, 19, 29, 39, 1000002, 1000009}) {
     Problem p = MakeProblem(number);
     p.T = 3;
     p.has_lengths = p.is_stream = false;
@@ -299,7 +302,7 @@ void CheckHugeSizes() {
   attributes.hidden_size = kHuge;
   bool is_refused = false;
   try {
-    OnnxGru(attributes, kNewestGru).Pack(tensor(w), tensor(other_r), {}, std::nullopt);
+    OnnxGru(attributes, kNewestGru).Pack(tensor(w), tensor(other_r), {});
   } catch (const IllegalGru&) {
     is_refused = true;
   }
@@ -308,7 +311,7 @@ void CheckHugeSizes() {
     attributes.hidden_size = std::nullopt;
     attributes.layout = layout;
     const OnnxGru gru(attributes, kNewestGru);
-    const auto packed = gru.Pack(tensor(w), tensor(r), {}, std::nullopt);
+    const auto packed = gru.Pack(tensor(w), tensor(r), {});
     for (const std::vector<std::int64_t>& shape :
          {std::vector{kHuge, std::int64_t{0}, std::int64_t{2}}, std::vector{std::int64_t{0}, kHuge, std::int64_t{2}}}) {
       std::vector<std::int64_t> lengths;
@@ -335,6 +338,7 @@ int Main(int argc, char** argv) {
   const auto targets = CompiledTargets();
   std::vector<Hashes> hashes(targets.size());
   for (std::size_t number = 0; number < problems; ++number) CheckProblem(number, hashes);
+  for (std::size_t number = 0; number < problems / 4; ++number) CheckProblem(kRoundedProblems + number, hashes);
   const Hashes* common[2] = {};  // without FMA, with FMA
   const std::uint64_t* common_int8 = nullptr;
   for (std::size_t target = 0; target < targets.size(); ++target) {
@@ -345,21 +349,24 @@ int Main(int argc, char** argv) {
     CheckFlush(target);
     CheckGradients(target, problems);
     const bool has_fma = targets[target].native_fma;
-    const auto [of_float, of_int8] = hashes[target];
+    const auto [of_float, of_int8, of_bfloat16] = hashes[target];
     const char* const name = targets[target].name;
-    std::printf("%-18s hash %016" PRIx64 "%s, in int8 %016" PRIx64 " by %s\n", name, of_float,
-                has_fma ? "" : " without FMA", of_int8,
+    std::printf("%-18s hash %016" PRIx64 "%s, in bfloat16 %016" PRIx64 ", in int8 %016" PRIx64 " by %s\n", name,
+                of_float, has_fma ? "" : " without FMA", of_bfloat16, of_int8,
                 kInt8ProductsNames[static_cast<std::size_t>(Int8ProductsOf(target))]);
     if (common_int8 == nullptr) common_int8 = &hashes[target].of_int8;
     Check(*common_int8 == of_int8, "the same hash in int8", problems, name, 0);
     if (common[has_fma] == nullptr) common[has_fma] = &hashes[target];
     Check(common[has_fma]->of_float == of_float, "the same hash", problems, name, 0);
+    Check(common[has_fma]->of_bfloat16 == of_bfloat16, "the same hash in bfloat16", problems, name, 0);
   }
   if (common_int8 != nullptr) std::printf("hash %016" PRIx64 " in int8 of %zu problems\n", *common_int8, problems);
   for (const bool has_fma : {true, false}) {
     if (common[has_fma] == nullptr) continue;
-    std::printf("hash %016" PRIx64 "%s of %zu problems\n", common[has_fma]->of_float, has_fma ? "" : " without FMA",
-                problems);
+    const char* const without = has_fma ? "" : " without FMA";
+    std::printf("hash %016" PRIx64 " in bfloat16%s of %zu problems\n", common[has_fma]->of_bfloat16, without,
+                problems / 4);
+    std::printf("hash %016" PRIx64 "%s of %zu problems\n", common[has_fma]->of_float, without, problems);
   }
   std::printf("helpers joined %zu epochs, were late in %zu, handed over %zu times, lost %zu shares\n",
               g_events.joined.load(), g_events.late.load(), g_events.committed.load(), g_events.reclaimed.load());

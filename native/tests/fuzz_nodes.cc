@@ -215,8 +215,8 @@ void RunNode(const Node& node, bool is_legal, const char* target) {
   const auto in = [&](Input input) { return node.inputs[input].view(); };
   const OnnxGru gru(node.attributes, node.p.spec.attention ? kAugru : kNewestGru);
   if (!in(kW).is_given || !in(kR).is_given) return;  // ONNX Runtime requires them, and X
-  const std::shared_ptr<const Packed> packed =
-      gru.Pack(in(kW), in(kR), in(kB), node.storage, node.p.spec.planes, node.p.spec.group);
+  const std::shared_ptr<const Packed> packed = gru.Pack(
+      in(kW), in(kR), in(kB), {node.storage, node.p.spec.planes, node.p.spec.group, node.p.spec.rounds_inputs});
   if (!in(kX).is_given) return;
   std::vector<std::int64_t> lengths;
   Call call = gru.MakeCall(*packed, in(kX), in(kLens), in(kInitialH), in(kA), lengths);

@@ -140,17 +140,33 @@ class Solver {
         fused_(CompiledTargets()[target].native_fma && !is_int8_),
         W_(p.W, spec_.I, spec_),
         R_(p.R, spec_.H, spec_),
-        bias_(p.bias.begin(), p.bias.end()) {}
+        bias_(SumsOfBiases(p)) {}
 
   void Solve(Result& result) {
+    SetFloatMode(FloatModeOf(spec_));  // after the constructor, as weights are packed in the default mode
     for (std::size_t d = 0; d < spec_.D; ++d) {
       for (std::size_t b = 0; b < p_.B; ++b) {
         if (p_.Length(b) != 0) SolveRow(d, b, result);
       }
     }
+    SetFloatMode(kDefaultFloatMode);
   }
 
  private:
+  // The initial values of sums: of z, r and n, then of n's product with h, of each direction.
+  static std::vector<C> SumsOfBiases(const Problem& p) {
+    const std::size_t H = p.spec.H;
+    std::vector<C> sums;
+    for (std::size_t d = 0; d < p.spec.D; ++d) {
+      for (std::size_t i = 0; i < 4 * H; ++i) {
+        const auto bias = [&](std::size_t index) { return static_cast<C>(p.bias[d * 6 * H + index]); };
+        const bool is_of_x = p.spec.linear_before_reset && i >= 2 * H;
+        sums.push_back(i >= 3 * H ? bias(2 * H + i) : is_of_x ? bias(i) : bias(i) + bias(3 * H + i));
+      }
+    }
+    return sums;
+  }
+
   // Weights as they are stored; in int8, numbers to be multiplied with the scale of each group of a channel of K.
   struct Matrix {
     Matrix(const std::vector<double>& weights, std::size_t K, const Spec& spec)
@@ -211,6 +227,18 @@ class Solver {
   C Sum(C sum, const Matrix& matrix, std::size_t channel, const Inputs& with) const {
     const std::size_t K = with.numbers.size();
     const C* const weights = matrix.numbers.data() + channel * K;
+    if (spec_.rounds_inputs) {
+      C total = 0;
+      for (std::size_t first = 0; first < K; first += kBlock) {
+        C chains[2] = {};  // of even and of odd inputs
+        for (std::size_t k = first; k < std::min(K, first + kBlock); ++k) {
+          const C input = static_cast<C>(Rounded(ElementType::kBFloat16, with.numbers[k]));
+          chains[k % 2] = MulAdd(input, weights[k], chains[k % 2]);
+        }
+        total += chains[0] + chains[1];
+      }
+      return sum + total;
+    }
     if (!is_int8_) {
       for (std::size_t k = 0; k < K; ++k) sum = MulAdd(weights[k], with.numbers[k], sum);
       return sum;
@@ -238,7 +266,7 @@ class Solver {
     const std::size_t H = spec_.H, I = spec_.I, length = p_.Length(b);
     const std::size_t row = p_.is_stream ? static_cast<std::size_t>(p_.state_rows[b]) : b;
     const Array& from = p_.is_stream ? p_.state : p_.initial_h;
-    const C* const bias = bias_.data() + d * 6 * H;
+    const C* const bias = bias_.data() + d * 4 * H;
     const auto gate_of_x = [&](std::size_t gate, std::size_t j, C start, const Inputs& x) {
       return Sum(start, W_, (d * 3 + gate) * H + j, x);
     };
@@ -256,17 +284,17 @@ class Solver {
       Quantize(inputs, false);
       Quantize(states, true);
       for (std::size_t j = 0; j < H; ++j) {
-        z[j] = gate_of_h(0, j, gate_of_x(0, j, bias[j] + bias[3 * H + j], inputs), states);
-        r[j] = gate_of_h(1, j, gate_of_x(1, j, bias[H + j] + bias[4 * H + j], inputs), states);
+        z[j] = gate_of_h(0, j, gate_of_x(0, j, bias[j], inputs), states);
+        r[j] = gate_of_h(1, j, gate_of_x(1, j, bias[H + j], inputs), states);
       }
       Activate(spec_.f[d], z);
       Activate(spec_.f[d], r);
       for (std::size_t j = 0; j < H; ++j) rh[j] = r[j] * h[j];
       Quantize(reset_states, true);
       for (std::size_t j = 0; j < H; ++j) {
-        const C wb = bias[2 * H + j], rb = bias[5 * H + j];
-        n[j] = spec_.linear_before_reset ? MulAdd(r[j], gate_of_h(2, j, rb, states), gate_of_x(2, j, wb, inputs))
-                                         : gate_of_h(2, j, gate_of_x(2, j, wb + rb, inputs), reset_states);
+        const C bx = bias[2 * H + j], bn = bias[3 * H + j];
+        n[j] = spec_.linear_before_reset ? MulAdd(r[j], gate_of_h(2, j, bn, states), gate_of_x(2, j, bx, inputs))
+                                         : gate_of_h(2, j, gate_of_x(2, j, bx, inputs), reset_states);
       }
       Activate(spec_.g[d], n);
       const C a = spec_.attention ? static_cast<C>(p_.attention.Get(t, 0, b, 0)) : C{0};

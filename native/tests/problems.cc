@@ -124,7 +124,8 @@ Problem MakeProblem(std::size_t number) {
   Random random(number * 7919 + 1);
   Problem p;
   Spec& spec = p.spec;
-  SetTypes(spec, (number + number / 10) % std::size(kTypes));  // large ones of each
+  const bool is_rounded = number >= kRoundedProblems;
+  SetTypes(spec, is_rounded ? kRoundedTypes : (number + number / 10) % kRoundedTypes);  // large ones of each
   const ElementType type = spec.type;
   const bool large = number % 10 == 9;
   spec.H = large ? 96 + random.Below(80) : 1 + random.Below(40);

@@ -102,19 +102,29 @@ struct Array {
 struct Types {
   ElementType type, storage;
   std::size_t planes = 1, group = 0;  // in int8
+  bool rounds_inputs = false;
 };
 inline constexpr Types kTypes[] = {
-    {ElementType::kFloat32, ElementType::kFloat32},    {ElementType::kFloat64, ElementType::kFloat64},
-    {ElementType::kFloat16, ElementType::kFloat16},    {ElementType::kBFloat16, ElementType::kBFloat16},
-    {ElementType::kFloat32, ElementType::kFloat16},    {ElementType::kFloat32, ElementType::kBFloat16},
-    {ElementType::kFloat32, ElementType::kInt8},       {ElementType::kFloat32, ElementType::kInt8, 2},
-    {ElementType::kFloat32, ElementType::kInt8, 1, 4}, {ElementType::kFloat32, ElementType::kInt8, 2, 32},
+    {ElementType::kFloat32, ElementType::kFloat32},
+    {ElementType::kFloat64, ElementType::kFloat64},
+    {ElementType::kFloat16, ElementType::kFloat16},
+    {ElementType::kBFloat16, ElementType::kBFloat16},
+    {ElementType::kFloat32, ElementType::kFloat16},
+    {ElementType::kFloat32, ElementType::kBFloat16},
+    {ElementType::kFloat32, ElementType::kInt8},
+    {ElementType::kFloat32, ElementType::kInt8, 2},
+    {ElementType::kFloat32, ElementType::kInt8, 1, 4},
+    {ElementType::kFloat32, ElementType::kInt8, 2, 32},
+    {ElementType::kFloat32, ElementType::kBFloat16, 1, 0, true},
 };
+// The last is for problems of these numbers, as those before it are hashed together.
+inline constexpr std::size_t kRoundedTypes = std::size(kTypes) - 1, kRoundedProblems = 1000000;
 inline void SetTypes(Spec& spec, std::size_t index) {
   spec.type = kTypes[index].type;
   spec.storage = kTypes[index].storage;
   spec.planes = kTypes[index].planes;
   spec.group = kTypes[index].group;
+  spec.rounds_inputs = kTypes[index].rounds_inputs;
 }
 
 struct Problem {

@@ -1,0 +1,117 @@
+// Products of inputs and weights that are both bfloat16: the same sums on every CPU, by AMX or by multiply-adds.
+//
+// A sum takes its inputs in blocks of kBlock, with zeros after the last input. In a block, the products of even and of
+// odd places are two chains of fused multiply-adds in float32:
+//
+//   even = fma(x[2i], w[2i], even)    odd = fma(x[2i + 1], w[2i + 1], odd)    sum = sum + (even + odd)
+//
+// All three begin at 0, and the sum is then added to the bias, or to the products with x. Subnormal numbers are zero,
+// as operands and as results. This is the arithmetic of AMX's TDPBF16PS, measured; AVX-512's VDPBF16PS has another.
+//
+// Inputs are rounded to nearest even. In memory a row is in float32, from which a multiply-add broadcasts an input
+// without a conversion, and then, for AMX, in bfloat16.
+
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "native/kernel.h"
+#include "native/kernels/int8-inl.h"
+#include "native/kernels/product-inl.h"
+
+#if defined(ONEGRU_NATIVE_KERNELS_BFLOAT16_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONEGRU_NATIVE_KERNELS_BFLOAT16_INL_H_
+#undef ONEGRU_NATIVE_KERNELS_BFLOAT16_INL_H_
+#else
+#define ONEGRU_NATIVE_KERNELS_BFLOAT16_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace onegru {
+namespace HWY_NAMESPACE {
+inline namespace ONEGRU_ARITHMETIC {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The part of a rounded row of K inputs that AMX reads.
+inline const unsigned char* InputsForAmx(const unsigned char* row, size_t K) {
+  return row + RoundUpTo(kBlock, K) * sizeof(float);
+}
+
+// Rounds the K elements of x to bfloat16 in `row`.
+template <class S>
+HWY_NOINLINE void RoundRow(const float* x, size_t K, unsigned char* row) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToUnsigned<decltype(d)> d32;
+  const hn::Rebind<std::uint16_t, decltype(d)> d16;
+  constexpr size_t kLanes = hn::MaxLanes(d);
+  auto* const to = reinterpret_cast<std::uint32_t*>(row);
+  auto* const to_amx = reinterpret_cast<std::uint16_t*>(const_cast<unsigned char*>(InputsForAmx(row, K)));
+  const auto round = [&](auto bits, size_t k) HWY_ATTR {
+    const auto last = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
+    const auto rounded = hn::Add(bits, hn::Add(last, hn::Set(d32, 0x7fffu)));
+    const auto is_nan = hn::Gt(hn::And(bits, hn::Set(d32, 0x7fffffffu)), hn::Set(d32, 0x7f800000u));
+    const auto quiet = hn::Or(bits, hn::Set(d32, 0x00400000u));
+    const auto brain = hn::And(hn::IfThenElse(is_nan, quiet, rounded), hn::Set(d32, 0xffff0000u));
+    hn::StoreU(brain, d32, to + k);
+    if constexpr (kHasAmx<S>) hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(brain)), d16, to_amx + k);
+  };
+  const size_t whole = K / kLanes * kLanes, stored = RoundUpTo(kBlock, K);
+  for (size_t k = 0; k < whole; k += kLanes) round(hn::BitCast(d32, hn::LoadU(d, x + k)), k);
+  for (size_t k = whole; k < stored; k += kLanes) {
+    HWY_ALIGN float rest[kLanes] = {};
+    if (k < K) std::memcpy(rest, x + k, (K - k) * sizeof(float));
+    round(hn::BitCast(d32, hn::Load(d, rest)), k);
+  }
+}
+
+// sums[row][panel * kGates + gate] = the sums of rows of K rounded inputs with panels of packed weights. `end` gets the
+// vectors of all sums, in memory.
+template <size_t kRows, size_t kPanels, size_t kGates, class D, class Width>
+HWY_INLINE void MultiplyRounded(D d, size_t K, const float* const (&x)[kRows], const Brain* const (&w)[kPanels],
+                                Width width, float* HWY_RESTRICT sums) {
+  using V = hn::Vec<D>;
+  constexpr size_t kVectors = kPanels * kGates, kLanes = hn::MaxLanes(D()), kSums = kRows * kVectors;
+  // Whether both chains fit into registers. Otherwise one follows the other, which reads the weights twice.
+  constexpr bool kTogether = 2 * kSums <= (HWY_TARGET == HWY_AVX3 ? 24 : 12);
+  HWY_ALIGN float evens[kTogether ? 1 : kSums * kLanes];
+  for (size_t k = 0; k < K; k += kBlock) {
+    const size_t end = HWY_MIN(k + kBlock, K);
+    V even[kRows][kVectors], odd[kRows][kVectors];
+    const auto clear = [&](V(&chains)[kRows][kVectors]) HWY_ATTR __attribute__((always_inline)) {
+#pragma GCC unroll 32
+      for (size_t i = 0; i < kSums; ++i) chains[i / kVectors][i % kVectors] = hn::Zero(d);
+    };
+    if constexpr (kTogether) {
+      clear(even);
+      clear(odd);
+      for (size_t i = k; i < end; i += 2) {
+        AddInput<PairLane::kFirst, kGates>(d, x, w, i, width, even);
+        AddInput<PairLane::kSecond, kGates>(d, x, w, i + 1, width, odd);
+      }
+    } else {
+      clear(even);
+      for (size_t i = k; i < end; i += 2) AddInput<PairLane::kFirst, kGates>(d, x, w, i, width, even);
+#pragma GCC unroll 32
+      for (size_t i = 0; i < kSums; ++i) hn::Store(even[i / kVectors][i % kVectors], d, evens + i * kLanes);
+      clear(odd);
+      for (size_t i = k; i < end; i += 2) AddInput<PairLane::kSecond, kGates>(d, x, w, i + 1, width, odd);
+    }
+#pragma GCC unroll 32
+    for (size_t i = 0; i < kSums; ++i) {
+      V chain = odd[i / kVectors][i % kVectors];
+      if constexpr (kTogether) {
+        chain = hn::Add(even[i / kVectors][i % kVectors], chain);
+      } else {
+        chain = hn::Add(hn::Load(d, evens + i * kLanes), chain);
+      }
+      const V before = k == 0 ? hn::Zero(d) : hn::Load(d, sums + i * kLanes);
+      hn::Store(hn::Add(before, chain), d, sums + i * kLanes);
+    }
+  }
+}
+
+}  // namespace ONEGRU_ARITHMETIC
+}  // namespace HWY_NAMESPACE
+}  // namespace onegru
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,8 @@
+// The kernels for matrices stored as BFloat16 and inputs rounded to it, once for each SIMD target.
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "native/kernels/kernels_bf16_rounded.cc"
+#define ONEGRU_COMPUTED float
+#define ONEGRU_STORED RoundedBrain
+#define ONEGRU_KERNEL RoundedBFloat16Kernel
+#include "native/kernels/kernels-inl.h"
