@@ -217,7 +217,7 @@ def _activation(name: str) -> Pointwise:
 
 
 _ALPHA = "alpha"
-_UNARY = (
+_WITHOUT_VALUE = (
     *("Mish", "HardSwish", "Sign", "Round", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
     *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Mean"),
 )
@@ -241,7 +241,7 @@ register(
         settings=True,
     ),
     Pointwise("Erf", keeps_zeros=True),
-    *(Pointwise(kind) for kind in _UNARY if kind not in AS_OPERATORS),
+    *(Pointwise(kind) for kind in _WITHOUT_VALUE if kind not in AS_OPERATORS),
     *(Pointwise("Selu", None, "alpha gamma"), Pointwise("Celu", None, _ALPHA)),
     *(
         Pointwise("Gelu", None, "approximate"),

@@ -17,7 +17,7 @@ from onegru.engines.storage import quantizable
 from onegru.formats.onnx.dequantized import int8_opset, quantized_inputs
 from onegru.formats.onnx.validate import is_onnx
 from onegru.operators.onnx import NEWEST
-from onegru.rewriting.nodes.form import GruNodeConfig, require
+from onegru.rewriting.nodes.node_config import GruNodeConfig, require
 from onegru.rewriting.nodes.scope import Draft
 
 _SWAPPED = (1, 0, 2)
@@ -25,36 +25,36 @@ _TO_TIME_FIRST = (1, 2, 0, 3)
 _TO_BATCH_FIRST = (2, 0, 1, 3)
 
 
-def to_layout(new: Draft, form: GruNodeConfig, layout: int) -> GruNodeConfig:
+def to_layout(new: Draft, config: GruNodeConfig, layout: int) -> GruNodeConfig:
     """Change the layout, and add Transposes unless they cancel out."""
-    inputs = {port: _swapped_input(new, form, port) for port in ("X", "initial_h") if port in form.inputs}
+    inputs = {port: _swapped_input(new, config, port) for port in ("X", "initial_h") if port in config.inputs}
     outputs = {}
-    if "Y" in form.outputs:
+    if "Y" in config.outputs:
         # From the node's layout to the graph's layout, and back.
         perm, back = (_TO_TIME_FIRST, _TO_BATCH_FIRST) if layout else (_TO_BATCH_FIRST, _TO_TIME_FIRST)
-        outputs["Y"] = _swapped_output(new, form, "Y", perm, back)
-    if "Y_h" in form.outputs:
-        outputs["Y_h"] = _swapped_output(new, form, "Y_h", _SWAPPED, _SWAPPED)
-    return replace(form.with_names(inputs, outputs), layout=layout)
+        outputs["Y"] = _swapped_output(new, config, "Y", perm, back)
+    if "Y_h" in config.outputs:
+        outputs["Y_h"] = _swapped_output(new, config, "Y_h", _SWAPPED, _SWAPPED)
+    return replace(config.with_names(inputs, outputs), layout=layout)
 
 
-def _swapped_input(new: Draft, form: GruNodeConfig, port: str) -> str:
-    producer = new.scope.producers.get(form.inputs[port])
+def _swapped_input(new: Draft, config: GruNodeConfig, port: str) -> str:
+    producer = new.scope.producers.get(config.inputs[port])
     if producer is not None and _perm(producer) == _SWAPPED:
-        new.scope.retired.add(form.inputs[port])
+        new.scope.retired.add(config.inputs[port])
         return str(producer.input[0])
-    return new.op("Transpose", [form.inputs[port]], port, perm=_SWAPPED)
+    return new.op("Transpose", [config.inputs[port]], port, perm=_SWAPPED)
 
 
 def _swapped_output(
-    new: Draft, form: GruNodeConfig, port: str, perm: tuple[int, ...], back: tuple[int, ...]
+    new: Draft, config: GruNodeConfig, port: str, perm: tuple[int, ...], back: tuple[int, ...]
 ) -> str:
-    scope, value = new.scope, form.outputs[port]
+    scope, value = new.scope, config.outputs[port]
     consumers = scope.consumers.get(value, [])
     if len(consumers) == 1 and value not in scope.outputs and _perm(consumers[0]) == back:
         new.dropped.add(consumers[0].output[0])
         return str(consumers[0].output[0])
-    return _returned(new, form, port, "Transpose", perm=perm)
+    return _returned(new, config, port, "Transpose", perm=perm)
 
 
 def _perm(node: NodeProto) -> tuple[int, ...] | None:
@@ -64,41 +64,41 @@ def _perm(node: NodeProto) -> tuple[int, ...] | None:
     return tuple(next((item.ints for item in node.attribute if item.name == "perm"), ()))
 
 
-def to_float16(new: Draft, form: GruNodeConfig) -> GruNodeConfig:
+def to_float16(new: Draft, config: GruNodeConfig) -> GruNodeConfig:
     """Convert the node to float16, with Casts around it."""
-    dtype, _ = require(new.scope, form, "float16")
+    dtype, _ = require(new.scope, config, "float16")
     inputs = {}
     for port in ("X", "W", "R", "B", "initial_h"):
-        if port not in form.inputs:
+        if port not in config.inputs:
             continue
-        array = new.scope.constant(form.inputs[port])
+        array = new.scope.constant(config.inputs[port])
         if array is None:
-            inputs[port] = new.op("Cast", [form.inputs[port]], port, dtype="float16")
+            inputs[port] = new.op("Cast", [config.inputs[port]], port, dtype="float16")
         else:
-            inputs[port] = new.scope.shared(f"{form.inputs[port]}/float16", _as_float16(form, array))
-    outputs = {port: _returned(new, form, port, "Cast", dtype=dtype) for port in form.outputs}
-    return replace(form.with_names(inputs, outputs), dtype="float16")
+            inputs[port] = new.scope.shared(f"{config.inputs[port]}/float16", _as_float16(config, array))
+    outputs = {port: _returned(new, config, port, "Cast", dtype=dtype) for port in config.outputs}
+    return replace(config.with_names(inputs, outputs), dtype="float16")
 
 
-def _returned(new: Draft, form: GruNodeConfig, port: str, kind: str, **attributes: Any) -> str:
+def _returned(new: Draft, config: GruNodeConfig, port: str, kind: str, **attributes: Any) -> str:
     """Add a node after an output of the GRU node; return the output's new name."""
     value = new.fresh(port)
-    new.op_after(kind, [value], port, form.outputs[port], **attributes)
+    new.op_after(kind, [value], port, config.outputs[port], **attributes)
     return value
 
 
-def _as_float16(form: GruNodeConfig, array: Array) -> Array:
+def _as_float16(config: GruNodeConfig, array: Array) -> Array:
     with default_float_mode(), np.errstate(over="ignore"):
         converted = array.astype(np.float16)
     lost = np.isfinite(array.astype(np.float64)) & ~np.isfinite(converted)
     if np.any(lost):
         raise SpecError.of(
-            "float16", f"{form.label} has a weight of {array[lost][0]:g}; must be within ±65504"
+            "float16", f"{config.label} has a weight of {array[lost][0]:g}; must be within ±65504"
         )
     return converted
 
 
-def to_int8(new: Draft, form: GruNodeConfig, group: int) -> GruNodeConfig:
+def to_int8(new: Draft, config: GruNodeConfig, group: int) -> GruNodeConfig:
     """Store W and R as int8 with a scale per row, or per `group` weights of a row."""
     scope = new.scope
     if scope.opset < (least := int8_opset(group)):
@@ -108,35 +108,35 @@ def to_int8(new: Draft, form: GruNodeConfig, group: int) -> GruNodeConfig:
         )
     inputs = {}
     for port in ("W", "R"):
-        name = form.inputs[port]
-        array = quantizable("quantize", f"{form.label}: {port}", scope.constant(name), group)
+        name = config.inputs[port]
+        array = quantizable("quantize", f"{config.label}: {port}", scope.constant(name), group)
         q, scale, attributes = quantized_inputs(array, group)
         values = [scope.shared(f"{name}/int8", q), scope.shared(f"{name}/scale", scale)]
         inputs[port] = new.op("DequantizeLinear", values, port, **attributes)
         if q.ndim == 2:
             inputs[port] = new.op("Reshape", [inputs[port], scope.integers(*array.shape)], port)
-    return form.with_names(inputs)
+    return config.with_names(inputs)
 
 
-def to_two_directions(new: Draft, form: GruNodeConfig) -> list[GruNodeConfig]:
+def to_two_directions(new: Draft, config: GruNodeConfig) -> list[GruNodeConfig]:
     """Split a bidirectional node into a forward and a reverse node."""
     scope = new.scope
-    axes = NEWEST.direction_axes(form.layout)
+    axes = NEWEST.direction_axes(config.layout)
     halves: list[GruNodeConfig] = []
     for index, direction in enumerate(("forward", "reverse")):
         half = replace(
-            form,
-            base=f"{form.base}/{direction}",
+            config,
+            base=f"{config.base}/{direction}",
             direction=direction,
-            activations=(form.activations[index],),
+            activations=(config.activations[index],),
         )
         inputs = {}
-        for port, name in form.inputs.items():
+        for port, name in config.inputs.items():
             what, place = f"{direction}/{port}", scope.integers(index)
             has_part = port in axes
             inputs[port] = new.folded("Gather", [name, place], what, axis=axes[port]) if has_part else name
-        outputs = {port: scope.names.fresh(f"{half.base}/{port}") for port in form.outputs}
+        outputs = {port: scope.names.fresh(f"{half.base}/{port}") for port in config.outputs}
         halves.append(replace(half, name=scope.names.fresh(half.base), inputs=inputs, outputs=outputs))
-    for port, output in form.outputs.items():
+    for port, output in config.outputs.items():
         new.op_after("Concat", [half.outputs[port] for half in halves], port, output, axis=axes[port])
     return halves

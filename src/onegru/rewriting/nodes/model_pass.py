@@ -36,7 +36,7 @@ from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
 from onegru.rewriting.external_data import embed_external, left_external, one_file
 from onegru.rewriting.nodes.changes import to_float16, to_int8, to_layout, to_two_directions
 from onegru.rewriting.nodes.decompose import decompose
-from onegru.rewriting.nodes.form import GruNodeConfig, node_of, operator_at, read_form
+from onegru.rewriting.nodes.node_config import GruNodeConfig, node_of, operator_at, read_config
 from onegru.rewriting.nodes.opset import convert_nodes, is_same
 from onegru.rewriting.nodes.plan import Changes, NodeChanges, is_quantized, plan_node, written_attributes
 from onegru.rewriting.nodes.scope import Draft, Scope, value_types
@@ -146,7 +146,7 @@ class _Rewriter:
         if self.changes.runtime is not None and least < DECOMPOSED_OPSET:
             scope = self._scope(self.model.graph, None, least)
             plans = [
-                self._plan(scope, read_form(scope, node, self.old))[0]
+                self._plan(scope, read_config(scope, node, self.old))[0]
                 for node in all_nodes(self.model.graph.node)
                 if is_gru(node)
             ]
@@ -219,42 +219,42 @@ class _Rewriter:
     def _rewrite_node(self, new: Draft, node: NodeProto) -> list[NodeProto]:
         """Add the nodes around a GRU node to `new`; return the GRU nodes."""
         scope = new.scope
-        form = read_form(scope, node, self.old)
-        plan, reasons = self._plan(scope, form)
-        name = node.name or form.base
-        self.dtypes |= {dtype for dtype in (form.dtype, *plan & {"float16", QUANTIZED}) if dtype}
+        config = read_config(scope, node, self.old)
+        plan, reasons = self._plan(scope, config)
+        name = node.name or config.base
+        self.dtypes |= {dtype for dtype in (config.dtype, *plan & {"float16", QUANTIZED}) if dtype}
         if not plan:
             self.nodes.append((name, (), reasons))
             return [node]
         done: list[str] = []
-        scope.retired.update(form.inputs[port] for port in _WEIGHTS if port in form.inputs)
+        scope.retired.update(config.inputs[port] for port in _WEIGHTS if port in config.inputs)
         if "layout" in plan:
-            done.append(f"layout {form.layout} became {1 - form.layout}")
-            form = to_layout(new, form, 1 - form.layout)
+            done.append(f"layout {config.layout} became {1 - config.layout}")
+            config = to_layout(new, config, 1 - config.layout)
         if "float16" in plan:
-            done.append(f"{form.dtype} became float16")
-            form = to_float16(new, form)
+            done.append(f"{config.dtype} became float16")
+            config = to_float16(new, config)
         if {"decompose", QUANTIZED} <= plan:
             raise SpecError.of(
                 "quantize",
-                f"{form.label} must be decomposed for {self.changes.runtime}, so no GRU node remains to "
+                f"{config.label} must be decomposed for {self.changes.runtime}, so no GRU node remains to "
                 "quantize",
             )
         if "decompose" in plan:
-            decompose(new, form)
+            decompose(new, config)
             count = sum(item.op_type == "Scan" for item in new.nodes)
             loops = f"with {count} Scan{'s'[: count - 1]}" if count else "step by step"
             self.nodes.append((name, (*done, f"decomposed into other operators, {loops}"), reasons))
             return []
-        forms = [form]
+        configs = [config]
         if "split" in plan:
             done.append("bidirectional became a forward and a reverse node")
-            forms = to_two_directions(new, form)
+            configs = to_two_directions(new, config)
         if QUANTIZED in plan:
             done.append(self._in_int8)
-            forms = [to_int8(new, item, self.changes.group_size) for item in forms]
-        nodes = [node_of(scope, item) for item in forms]
-        written = written_attributes(form, self.new) if len(nodes) == 1 else []
+            configs = [to_int8(new, item, self.changes.group_size) for item in configs]
+        nodes = [node_of(scope, item) for item in configs]
+        written = written_attributes(config, self.new) if len(nodes) == 1 else []
         self.nodes.append((name, tuple(done + written), reasons))
         return nodes
 
@@ -265,18 +265,18 @@ class _Rewriter:
 
     def _quantized(self, scope: Scope, node: NodeProto) -> list[NodeProto]:
         """Store W and R of an AUGRU node as int8, without other changes."""
-        form = read_form(scope, node, self.old)
-        new = Draft(scope, form.base)
-        scope.retired.update(form.inputs[port] for port in ("W", "R"))
-        form = to_int8(new, form, self.changes.group_size)
+        config = read_config(scope, node, self.old)
+        new = Draft(scope, config.base)
+        scope.retired.update(config.inputs[port] for port in ("W", "R"))
+        config = to_int8(new, config, self.changes.group_size)
         made = deepcopy(node)
-        made.input[1], made.input[2] = form.inputs["W"], form.inputs["R"]
+        made.input[1], made.input[2] = config.inputs["W"], config.inputs["R"]
         self.dtypes |= {"float32", QUANTIZED}
-        self.nodes.append((node.name or form.base, (self._in_int8,), ()))
+        self.nodes.append((node.name or config.base, (self._in_int8,), ()))
         return [*new.nodes, made]
 
-    def _plan(self, scope: Scope, form: GruNodeConfig) -> tuple[NodeChanges, tuple[str, ...]]:
-        return plan_node(scope, form, self.changes, self.old, self.source)
+    def _plan(self, scope: Scope, config: GruNodeConfig) -> tuple[NodeChanges, tuple[str, ...]]:
+        return plan_node(scope, config, self.changes, self.old, self.source)
 
     # Unused nodes and constants
 

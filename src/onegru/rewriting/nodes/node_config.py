@@ -66,7 +66,7 @@ def operator_at(opset: int) -> Operator:
     return operator
 
 
-def read_form(scope: Scope, node: NodeProto, opset: int) -> GruNodeConfig:
+def read_config(scope: Scope, node: NodeProto, opset: int) -> GruNodeConfig:
     """Read a GRU node of this opset, or an AUGRU node."""
     operator = AUGRU if is_augru(node) else operator_at(opset)
     label = describe(node)
@@ -140,59 +140,59 @@ def _check_constants(
         raise SpecError(f"{place}W, R and B have several types; must have one type")
 
 
-def attributes_of(form: GruNodeConfig, opset: int) -> dict[str, object]:
+def attributes_of(config: GruNodeConfig, opset: int) -> dict[str, object]:
     """Return the node's attributes at this opset, with explicit defaults where runtimes differ."""
     operator = operator_at(opset)
-    stated = {name for name, value in form.stated.items() if name in operator.attributes and value != []}
-    wanted = gru_attributes(form, form.direction, form.activations, form.layout, stated)
-    if "output_sequence" in operator.attributes and "Y" in form.outputs:
+    stated = {name for name, value in config.stated.items() if name in operator.attributes and value != []}
+    wanted = gru_attributes(config, config.direction, config.activations, config.layout, stated)
+    if "output_sequence" in operator.attributes and "Y" in config.outputs:
         wanted["output_sequence"] = 1
-    check_opset(opset, wanted, form.dtype, form.label)
+    check_opset(opset, wanted, config.dtype, config.label)
     return wanted
 
 
-def node_of(scope: Scope, form: GruNodeConfig) -> NodeProto:
+def node_of(scope: Scope, config: GruNodeConfig) -> NodeProto:
     """Return the node in its scope's opset. Raises the errors of `attributes_of`."""
     operator = operator_at(scope.opset)
-    inputs = [scope.used(form.inputs.get(port.name, "")) for port in operator.inputs]
+    inputs = [scope.used(config.inputs.get(port.name, "")) for port in operator.inputs]
     outputs = [
-        form.outputs.get(port.name)
-        or (scope.names.fresh(f"{form.base}/{port.name}") if port.required else "")
+        config.outputs.get(port.name)
+        or (scope.names.fresh(f"{config.base}/{port.name}") if port.required else "")
         for port in operator.outputs
     ]
-    attributes = attributes_of(form, scope.opset)
-    node = deepcopy(form.origin)
+    attributes = attributes_of(config, scope.opset)
+    node = deepcopy(config.origin)
     for field in ("input", "output", "attribute"):
         node.ClearField(field)
-    node.name = form.name
+    node.name = config.name
     node.input.extend(trimmed(inputs))
     node.output.extend(trimmed(outputs))
     node.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in attributes.items())
     return node
 
 
-def facts_of(scope: Scope, form: GruNodeConfig, attributes: Mapping[str, object]) -> Facts:
+def facts_of(scope: Scope, config: GruNodeConfig, attributes: Mapping[str, object]) -> Facts:
     """Return the facts for the table of known issues."""
-    node = GruStep(form.name, operator_at(scope.opset), attributes, form.inputs, form.outputs)
+    node = GruStep(config.name, operator_at(scope.opset), attributes, config.inputs, config.outputs)
     node = with_sizes({0: node}, scope.shape, lambda: scope.flow)[0]
-    weights = [scope.constant(form.inputs[name]) for name in ("W", "R", "B") if name in form.inputs]
+    weights = [scope.constant(config.inputs[name]) for name in ("W", "R", "B") if name in config.inputs]
     return Facts(
-        operator="GRU" if form.attention is None else AUGRU.name,
+        operator="GRU" if config.attention is None else AUGRU.name,
         version=operator_at(scope.opset).version,
         attributes=attributes,
-        dtype=form.dtype,
-        present=frozenset((*form.inputs, *form.outputs)),
+        dtype=config.dtype,
+        present=frozenset((*config.inputs, *config.outputs)),
         fixed_shape=None if node.x_shape is None else None not in node.x_shape,
         constant_weights=True if all(array is not None for array in weights) else None,
         full_length=node.full_length,
     )
 
 
-def require(scope: Scope, form: GruNodeConfig, what: str) -> tuple[str, int]:
+def require(scope: Scope, config: GruNodeConfig, what: str) -> tuple[str, int]:
     """Return the element type and hidden size, for a change that needs them."""
-    if form.dtype is None or form.hidden_size is None:
-        unknown = "element type" if form.dtype is None else "hidden_size"
+    if config.dtype is None or config.hidden_size is None:
+        unknown = "element type" if config.dtype is None else "hidden_size"
         raise FormatError(
-            f"{scope.source.name}: {form.label}: {what}: its {unknown} is unknown; must be known"
+            f"{scope.source.name}: {config.label}: {what}: its {unknown} is unknown; must be known"
         )
-    return form.dtype, form.hidden_size
+    return config.dtype, config.hidden_size
