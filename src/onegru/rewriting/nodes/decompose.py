@@ -29,14 +29,18 @@ from onegru.rewriting.nodes.scope import Draft, Scope
 _MOST_UNROLLED = 8  # steps
 
 
-def decompose(draft: Draft, config: GruNodeConfig) -> None:
-    """Add nodes that replace a GRU node with at least one step."""
+def decompose(draft: Draft, config: GruNodeConfig, _: object) -> list[GruNodeConfig]:
+    """Add nodes that replace a GRU node with at least one step; none remains."""
     if (scope := draft.scope).opset < DECOMPOSED_OPSET:
         raise SpecError.of(
             "opset", f"{scope.opset}; must be at least {DECOMPOSED_OPSET} to decompose {config.label}"
         )
     dtype, hidden_size = require(scope, config, "decompose")
     _Expansion(draft, config, dtype, hidden_size).expand()
+    count = sum(item.op_type == "Scan" for item in draft.nodes)
+    loops = f"with {count} Scan{'s'[: count - 1]}" if count else "step by step"
+    draft.done.append(f"decomposed into other operators, {loops}")
+    return []
 
 
 @dataclass

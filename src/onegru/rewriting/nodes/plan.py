@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx
-from onnx import NodeProto
 
 from onegru.core.activations import DEFAULT_ACTIVATIONS
-from onegru.core.compare import QUANTIZED
 from onegru.core.errors import SpecError
 from onegru.formats.onnx.validate import Source, is_gru
+from onegru.rewriting.nodes.changes import CHANGES, Changes
 from onegru.rewriting.nodes.node_config import GruNodeConfig, attributes_of, facts_of, operator_at
 from onegru.rewriting.nodes.scope import Scope
 from onegru.runtimes.known_issues import verdicts
 
 #: Changes to a node; "fill" writes explicit defaults where runtimes differ.
 NodeChanges = frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Requested changes to the GRU nodes of a model; see `onegru.rewriting.rewrite.rewrite`."""
-
-    opset: int | None = None
-    layout: int | None = None
-    float16: bool = False
-    quantize: bool | frozenset[str] = False
-    group_size: int = 0
-    split: bool = False
-    decompose: bool = False
-    runtime: str | None = None
-
-    @property
-    def decomposes_augru(self) -> bool:
-        """Whether AUGRU nodes are decomposed. OpenVINO needs this, because it does not read functions."""
-        return self.decompose or self.runtime == "openvino"
 
 
 def plan_node(
@@ -62,13 +42,6 @@ def plan_node(
     return wanted | {"fill", "decompose"}, reasons
 
 
-def is_quantized(node: NodeProto, changes: Changes) -> bool:
-    """Whether to store a node's weights as int8."""
-    names = changes.quantize
-    name = node.name or next(filter(None, node.output), "")
-    return names if isinstance(names, bool) else name in names
-
-
 def _openvino_issues(scope: Scope, config: GruNodeConfig) -> tuple[str, ...]:
     """Return OpenVINO 2026.4's issues that depend on neighboring nodes, which the table does not cover."""
     found = []
@@ -83,19 +56,7 @@ def _openvino_issues(scope: Scope, config: GruNodeConfig) -> tuple[str, ...]:
 
 def _asked(scope: Scope, config: GruNodeConfig, changes: Changes, old: int) -> NodeChanges:
     """Return the requested changes that have an effect on this node."""
-    found: set[str] = set()
-    if changes.decompose:
-        found.add("decompose")
-    if changes.layout is not None and changes.layout != config.layout:
-        found.add("layout")
-    if changes.layout is None and config.layout and scope.opset < 14 and not changes.decompose:
-        found.add("layout")
-    if changes.float16 and config.dtype != "float16":
-        found.add("float16")
-    if is_quantized(config.origin, changes):
-        found.add(QUANTIZED)
-    if changes.split and config.direction == "bidirectional":
-        found.add("split")
+    found = {name for name, change in CHANGES.items() if change.is_asked(scope, config, changes)}
     if found or changes.runtime is None or operator_at(old).version != operator_at(scope.opset).version:
         found.add("fill")
     return frozenset(found)
@@ -116,16 +77,9 @@ def _has_issues(scope: Scope, config: GruNodeConfig, plan: NodeChanges, changes:
         return False
     if changes.runtime == "openvino" and ("split" in plan or _openvino_issues(scope, config)):
         return True  # the two halves would share X
-    if "layout" in plan:
-        config = replace(config, layout=1 - config.layout)
-    if "float16" in plan:
-        config = replace(config, dtype="float16")
     configs = [config]
-    if "split" in plan:
-        configs = [
-            replace(config, direction=direction, activations=(pair,))
-            for direction, pair in zip(("forward", "reverse"), config.activations, strict=True)
-        ]
+    for change in (change for name, change in CHANGES.items() if name in plan):
+        configs = [part for item in configs for part in change.preview(item)]
     facts = [facts_of(scope, item, attributes_of(item, scope.opset)) for item in configs]
     return any(item.runtime == changes.runtime for fact in facts for item in verdicts(fact))
 

@@ -123,6 +123,7 @@ class Draft:
         nodes: the new nodes, in order.
         after: the nodes after the GRU node, if one remains after `nodes`.
         dropped: outputs of Transposes that the GRU node now has itself.
+        done: descriptions of the changes.
     """
 
     def __init__(self, scope: Scope, base: str) -> None:
@@ -131,6 +132,7 @@ class Draft:
         self.nodes: list[NodeProto] = []
         self.after: list[NodeProto] = []
         self.dropped: set[str] = set()
+        self.done: list[str] = []
 
     def fresh(self, what: str) -> str:
         """Return a new name."""
