@@ -2,24 +2,77 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from rich.console import Console
 
+import onegru
+from onegru.cli import options
+from onegru.cli.fuse import show_fusing_hint
+from onegru.cli.inputs import explained, gather_inputs
+from onegru.cli.options import Number, option
+from onegru.cli.outputs import print_json
+from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
+from onegru.core.arguments import integer
 from onegru.core.compare import compare, merged
 from onegru.core.dtypes import Array, contiguous, is_int8
 from onegru.core.errors import FormatError, OneGRUError, needs_extra
-from onegru.engines.native import get_num_threads
+from onegru.core.wording import count, duration
+from onegru.engines.native import MOST_THREADS, get_num_threads, set_num_threads
 from onegru.formats.format import format_of
 from onegru.formats.opened import Opened
 from onegru.models.inspect import report
 from onegru.models.model import Model
-from onegru.system.turns import take_turns
+from onegru.system.turns import cpu_share, take_turns
+
+_BUSY = 0.9  # the share of a CPU below which times say more of other processes
+
+Rounds = Annotated[int, option("--rounds N", "Number of measurements of each runtime.", min=1, max=1000)]
+BenchThreads = Annotated[
+    Number, option("--threads N", "Number of threads of each runtime. Default: all cores.", min=1)
+]
+
+
+def bench_command(
+    model: options.Model,
+    inputs: options.Inputs = None,
+    random: options.Seed = None,
+    dims: options.Dims = None,
+    default_dim: options.DefaultDim = None,
+    rounds: Rounds = 7,
+    threads: BenchThreads = None,
+    weight_storage: options.WeightStorage = None,
+    activation_storage: options.ActivationStorage = None,
+    as_json: options.Json = False,
+) -> None:
+    """Time a model in onegru and in its own runtime, alternating between them.
+
+    Example: onegru bench model.onnx --random 0 --dim batch=1
+    """
+    if threads is not None:
+        set_num_threads(integer("--threads", threads, 1, MOST_THREADS))
+    with ProgressBar(f"loading {model.name}"):
+        loaded = onegru.load(model, weight_storage=weight_storage, activation_storage=activation_storage)
+    values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
+    with explained(loaded, random_names), ProgressBar(f"timing {model.name}"):
+        share = cpu_share()
+        timings = measure(loaded, values, rounds)
+        share = min(share, cpu_share())
+    _show_timings(Screen(), timings, onegru.get_num_threads(), share, as_json=as_json)
+    if not as_json:
+        show_fusing_hint(Screen(), loaded)
+        if weight_storage is None and _holds_int8(loaded):
+            say(
+                Screen(),
+                "GRUs of this file store int8 weights; add --weight-storage int8 to compute with them",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +101,7 @@ def measure(model: Model, inputs: Mapping[str, Array], rounds: int) -> list[Timi
     elif file is not None:
         try:
             theirs = {runtime: (_openvino if runtime == "openvino" else _onnxruntime)(file, inputs)}
-            if runtime == "onnxruntime" and holds_int8(model):
+            if runtime == "onnxruntime" and _holds_int8(model):
                 theirs[_IN_FLOAT32] = _onnxruntime(file, inputs, folded_weights=True)
             differences |= {name: _difference(ours, call()) for name, call in theirs.items()}
             calls |= theirs
@@ -69,7 +122,7 @@ Call = Callable[[], Mapping[str, Array]]
 _IN_FLOAT32 = "onnxruntime, float32 weights"
 
 
-def holds_int8(model: Model) -> bool:
+def _holds_int8(model: Model) -> bool:
     """Whether the file of a model stores int8 weights of GRUs."""
     return any(is_int8(item.lossless_storage) for item in report(model))
 
@@ -132,3 +185,33 @@ def _difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float
         if isinstance(array, np.ndarray) and array.dtype.kind == "f"
     ]
     return merged(items).max_abs if any(item.compared for item in items) else None
+
+
+def _show_timings(
+    console: Console, timings: Sequence[Timing], threads: int, cpu_share: float, *, as_json: bool
+) -> None:
+    """A line for each runtime."""
+    if as_json:
+        found = {"threads": threads, "cpu_share": cpu_share}
+        print_json({**found, "runtimes": [dataclasses.asdict(item) for item in timings]})
+        return
+    table = ruled_table(["runtime"], ["median", "low", "high", "difference"])
+    for item in timings:
+        if item.median is None or item.low is None or item.high is None:
+            say(console, f"{item.runtime}: {safe(item.refuses or '')}")
+            continue
+        difference = "" if item.difference is None else f"{item.difference:.2g}"
+        times = map(duration, (item.median, item.low, item.high))
+        name, separator, way = item.runtime.partition(",")
+        table.add_row(f"{name} {item.version}{separator}{way}", *times, difference)
+    console.print(table)
+    first = timings[0].median
+    for item in timings[1:]:
+        if item.median is not None and first:
+            name, _, way = item.runtime.partition(",")
+            subject = f"{name}'s time{' with' * bool(way)}{way}"
+            say(console, f"{subject} is {item.median / first:.2f} times onegru's")
+    if cpu_share < _BUSY:
+        words = f"this process had its CPU only {cpu_share:.0%} of the time, so the times are too long"
+        say(console, f"[yellow]{words}[/]; repeat it on an idle machine")
+    say(console, f"each may use {count(threads, 'thread')}")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from onegru.cli import options
+from onegru.cli.options import PRECISION, Text, Texts, argument, option, path, timeout
 from onegru.cli.outputs import check_target, print_json
 from onegru.cli.screen import ProgressBar, Screen, fits, ruled_table, safe, say
 from onegru.conformance.case import Case
@@ -26,16 +29,54 @@ from onegru.conformance.results import (
     document,
     write_results,
 )
+from onegru.conformance.runtimes import registry as kit
 from onegru.conformance.runtimes.registry import configs
 from onegru.conformance.runtimes.run import SECONDS, run_cases
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
+from onegru.peers.registry import PRECISIONS
 
 conformance = typer.Typer(
     help="List, run and export the conformance suite.",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+Cases = Annotated[
+    Texts, option("--case PATTERN", "Only cases with this name; can contain *, ? and [...]. Repeat for more.")
+]
+Operators = Annotated[
+    Texts, option("--operator NAME", "Only cases of this operator, such as GRU-14, or GRU for all versions.")
+]
+KitRuntimes = Annotated[
+    Texts,
+    option(
+        "--runtime NAME",
+        f"Runtime to test: {', '.join(kit.RUNTIMES)}, or module:function or FILE.py:function for your "
+        "function. Repeat for several. Default: all installed runtimes.",
+    ),
+]
+Providers = Annotated[
+    Texts,
+    option(
+        "--provider NAME",
+        "Execution provider of ONNX Runtime, without the CPU provider as a fallback. Repeat for several. "
+        "Default: the CPU provider.",
+    ),
+]
+KitEngines = Annotated[
+    Texts,
+    option(f"--engine {' or '.join(kit.ENGINES)}", "Engine of onegru. Repeat for several. Default: native."),
+]
+KitPrecision = Annotated[
+    Text, option(PRECISION, f"Inference precision of OpenVINO. Default: {PRECISIONS[0]}.")
+]
+KitTimeout = Annotated[float, timeout("Time limit for a case, in seconds.")]
+NoRefusals = Annotated[bool, option("--no-refusals", "Exit with code 1 if a runtime rejects a case.")]
+KitOutput = Annotated[Path | None, option("-o, --output FILE", "File for all results, as JSON.", parser=path)]
+KitHtml = Annotated[Path | None, option("--html FILE", "File for all results, as an HTML page.", parser=path)]
+KitFolder = Annotated[Path, argument("DIR", "Target folder; must be new or empty.", parser=path)]
+
 
 # What stands for a factor and its level, for cases without any unusual one and with several.
 _USUAL, _SEVERAL = ("no unusual feature", ""), ("several unusual features", "")
@@ -51,9 +92,7 @@ def _main(context: typer.Context) -> None:
 
 
 @conformance.command("list", short_help="List the cases.")
-def list_command(
-    cases: options.Cases = None, operators: options.Operators = None, as_json: options.Json = False
-) -> None:
+def list_command(cases: Cases = None, operators: Operators = None, as_json: options.Json = False) -> None:
     """List the cases with the feature that each one checks and its source in the specification.
 
     Example: onegru conformance list --operator GRU-14 --case "*lengths*"
@@ -74,16 +113,16 @@ def _case_json(case: Case) -> dict[str, object]:
 
 @conformance.command("run", short_help="Run the cases in runtimes.")
 def run_command(
-    cases: options.Cases = None,
-    operators: options.Operators = None,
-    runtimes: options.KitRuntimes = None,
-    providers: options.Providers = None,
-    engines: options.KitEngines = None,
-    precision: options.KitPrecision = None,
-    timeout: options.KitTimeout = SECONDS,
-    no_refusals: options.NoRefusals = False,
-    output: options.KitOutput = None,
-    html: options.KitHtml = None,
+    cases: Cases = None,
+    operators: Operators = None,
+    runtimes: KitRuntimes = None,
+    providers: Providers = None,
+    engines: KitEngines = None,
+    precision: KitPrecision = None,
+    timeout: KitTimeout = SECONDS,
+    no_refusals: NoRefusals = False,
+    output: KitOutput = None,
+    html: KitHtml = None,
     as_json: options.Json = False,
 ) -> None:
     """Run the cases in each runtime, and report the features that it supports correctly.
@@ -97,9 +136,9 @@ def run_command(
     Example: onegru conformance run --runtime onnxruntime --operator GRU-14 --html report.html
     """
     chosen = chosen_cases(cases or (), operators or ())
-    for option, path, suffix, other in (("-o", output, ".json", html), ("--html", html, ".html", output)):
-        if path is not None:
-            check_target(f"{option} {path}", path, [suffix], filter(None, [other]))
+    for name, file, suffix, other in (("-o", output, ".json", html), ("--html", html, ".html", output)):
+        if file is not None:
+            check_target(f"{name} {file}", file, [suffix], filter(None, [other]))
     runners = configs(runtimes or (), providers or (), engines or (), precision)
     counts = [sum(kind_of_case(case) in item.kinds for case in chosen) for item in runners]
     if not any(counts):
@@ -132,9 +171,7 @@ def run_command(
 
 
 @conformance.command("export", short_help="Write the cases as files.")
-def export_command(
-    folder: options.KitFolder, cases: options.Cases = None, operators: options.Operators = None
-) -> None:
+def export_command(folder: KitFolder, cases: Cases = None, operators: Operators = None) -> None:
     """Write the cases as files: ONNX backend tests and OpenVINO IRs.
 
     Each case has its inputs, its outputs in float64, and a tolerance for each value. Read case.json first.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from onegru.cli import options
 from onegru.cli.model_changes import opened
+from onegru.cli.options import Number, Text, Texts, argument, option
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ProgressBar, Screen, safe, say
 from onegru.cli.tables import left_out_words, show_comparisons
@@ -29,19 +32,50 @@ from onegru.models.load_layers import left_out
 from onegru.models.select_layers import read_source
 from onegru.runtimes.known_issues import Verdict
 
+_layers = partial(option, group="Of an ONNX or OpenVINO target")
+
+LayerSource = Annotated[
+    Path, argument("SOURCE", "Model (.onnx, .xml) or checkpoint (.safetensors, .pt, .keras, .tflite).")
+]
+LayerTarget = Annotated[Path, argument("TARGET", f"Target file: {', '.join(SUFFIXES)}.")]
+LayerNodes = Annotated[
+    Texts, option("--node NAME", "GRU to convert. Repeat for a stack, lowest layer first. Default: all.")
+]
+KerasVersion = Annotated[
+    Text,
+    option("--keras-version 2.3", "Version of Keras that saved SOURCE, if the file does not contain it."),
+]
+LayerOpset = Annotated[Number, _layers("--opset N", "Opset of an ONNX target, 1 to 22.")]
+LayerLayout = Annotated[
+    Number, _layers("--layout", "Layout of an ONNX target: 0 for time first, 1 for batch first.")
+]
+Cell = Annotated[bool | None, _layers("--cell", "Write cells, which run one step, to an IR.")]
+InitialH = Annotated[
+    bool | None, _layers("--initial-h/--no-initial-h", "Add inputs for initial states. Default: yes.")
+]
+Lengths = Annotated[
+    bool | None,
+    _layers(
+        "--lengths/--no-lengths",
+        "Add an input for sequence lengths (OpenVINO ignores it for dynamic shapes). Default: no.",
+    ),
+]
+BatchSize = Annotated[Number, _layers("--batch-size SIZE", "Fixed batch size. Default: dynamic.")]
+SeqLength = Annotated[Number, _layers("--seq-length SIZE", "Fixed number of steps. Default: dynamic.")]
+
 
 def convert_command(
-    source: options.LayerSource,
-    target: options.LayerTarget,
-    nodes: options.LayerNodes = None,
-    keras_version: options.KerasVersion = None,
-    opset: options.LayerOpset = None,
-    layout: options.LayerLayout = None,
-    cell: options.Cell = None,
-    initial_h: options.InitialH = None,
-    lengths: options.Lengths = None,
-    batch_size: options.BatchSize = None,
-    seq_length: options.SeqLength = None,
+    source: LayerSource,
+    target: LayerTarget,
+    nodes: LayerNodes = None,
+    keras_version: KerasVersion = None,
+    opset: LayerOpset = None,
+    layout: LayerLayout = None,
+    cell: Cell = None,
+    initial_h: InitialH = None,
+    lengths: Lengths = None,
+    batch_size: BatchSize = None,
+    seq_length: SeqLength = None,
     overwrite: options.Overwrite = False,
     as_json: options.TargetJson = False,
 ) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
+from typing import Annotated
 
 from rich.console import Console
 
 from onegru.cli import options
 from onegru.cli.inputs import gather_inputs, open_sizes, parse_axes, parse_pairs
 from onegru.cli.model_changes import opened, refuse, show_rewriting
+from onegru.cli.options import GROUP_SIZE, QUANTIZED_NODES, Number, Texts, option
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
 from onegru.core.dtypes import Array
@@ -21,19 +24,43 @@ from onegru.quantization.quantize import quantize
 from onegru.quantization.report import Quantization, table_rows
 from onegru.quantization.subject import MODES
 
+_samples = partial(option, group="Samples for the measurement")
+
+MinSnr = Annotated[
+    float | None,
+    option(
+        "--min-snr DB", "Quantize only GRUs that keep the SNR of every output at or above this value, in dB."
+    ),
+]
+QuantizedNodes = Annotated[Texts, option(*QUANTIZED_NODES)]
+GroupSize = Annotated[Number, option(*GROUP_SIZE)]
+SampleInputs = Annotated[
+    Texts,
+    _samples(
+        "-i, --input [NAME=]FILE", "Input, as for `onegru run`. Default: random, which is not representative."
+    ),
+]
+Samples = Annotated[
+    Texts, _samples("--samples FILE", "Parquet files, a folder or a pattern; each row is a sample.")
+]
+SampleColumns = Annotated[
+    Texts, _samples("--column NAME=COLUMN", "Column for an input. Default: the input's name.")
+]
+SampleRows = Annotated[Number, _samples("--rows N", "Maximum number of rows. Default: 100.", min=1)]
+
 
 def quantize_command(
     source: options.Source,
     target: options.Target,
-    min_snr_db: options.MinSnr = None,
-    nodes: options.QuantizedNodes = None,
-    group_size: options.GroupSize = None,
+    min_snr_db: MinSnr = None,
+    nodes: QuantizedNodes = None,
+    group_size: GroupSize = None,
     opset: options.Opset = None,
-    inputs: options.SampleInputs = None,
-    samples: options.Samples = None,
-    columns: options.SampleColumns = None,
+    inputs: SampleInputs = None,
+    samples: Samples = None,
+    columns: SampleColumns = None,
     axes: options.Axes = None,
-    rows: options.SampleRows = None,
+    rows: SampleRows = None,
     dims: options.CheckDims = None,
     default_dim: options.CheckDefaultDim = None,
     tolerance: options.CheckTolerance = None,

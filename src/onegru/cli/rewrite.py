@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 from onegru.cli import options
 from onegru.cli.model_changes import check_of, opened, show_rewriting
+from onegru.cli.options import Number, Text, argument, option
 from onegru.cli.screen import ProgressBar
-from onegru.rewriting.rewrite import rewrite
+from onegru.rewriting.rewrite import RUNTIMES, rewrite
+
+
+def _runtimes(incomplete: str) -> list[str]:
+    return [name for name in RUNTIMES if name.startswith(incomplete)]
+
+
+OnnxSource = Annotated[Path, argument("SOURCE", "ONNX model (.onnx).")]
+OnnxTarget = Annotated[Path, argument("TARGET", "Target file (.onnx).")]
+Layout = Annotated[Number, option("--layout", "Layout of the GRUs: 0 for time first, 1 for batch first.")]
+Float16 = Annotated[bool, option("--float16", "Convert GRU nodes to float16, with Casts around them.")]
+Split = Annotated[
+    bool, option("--bidirectional-split", "Split each bidirectional node into a forward and a reverse node.")
+]
+Decompose = Annotated[bool, option("--decompose", "Replace GRU and AUGRU nodes with elementary operators.")]
+Runtime = Annotated[
+    Text,
+    option(
+        "--for RUNTIME",
+        "Change only nodes that onnxruntime or openvino gets wrong.",
+        autocompletion=_runtimes,
+    ),
+]
 
 
 def rewrite_command(
-    source: options.OnnxSource,
-    target: options.OnnxTarget,
+    source: OnnxSource,
+    target: OnnxTarget,
     opset: options.Opset = None,
-    layout: options.Layout = None,
-    float16: options.Float16 = False,
-    split: options.Split = False,
-    decompose: options.Decompose = False,
-    runtime: options.Runtime = None,
+    layout: Layout = None,
+    float16: Float16 = False,
+    split: Split = False,
+    decompose: Decompose = False,
+    runtime: Runtime = None,
     inputs: options.CheckInputs = None,
     dims: options.CheckDims = None,
     default_dim: options.CheckDefaultDim = None,

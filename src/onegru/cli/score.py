@@ -4,17 +4,73 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from onegru.cli import options
 from onegru.cli.inputs import parse_axes, parse_pairs
+from onegru.cli.options import ANY_FILE, Number, Text, Texts, argument, option, path
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import CountingBar, ProgressBar, Screen, safe, say
 from onegru.core.errors import SpecError
 from onegru.core.wording import count, duration
+
+ScoreModel = Annotated[Path, argument("MODEL", ANY_FILE)]
+ScoreFiles = Annotated[list[str], argument("INPUT...", "Parquet files, folders or patterns.")]
+ScoreFolder = Annotated[Path, option("-o, --out FOLDER", "Folder for the results, as Parquet.", parser=path)]
+ScoreColumns = Annotated[
+    Texts,
+    option(
+        "-i, --input, --column NAME=COLUMN",
+        "Column for an input of the model, such as X=events. Default: the input's name.",
+    ),
+]
+Results = Annotated[
+    Texts,
+    option(
+        "--output, --result NAME[=COLUMN]",
+        "An output to write, and what to call its column. By default all of a model; of layers Y_h, the last "
+        "state. Layers also have Y, all states, and states, the last ones of all layers.",
+    ),
+]
+Keep = Annotated[str, option("--keep COLUMN,...", "Columns to copy to the results, such as id,day.")]
+ScoreNodes = Annotated[
+    Texts,
+    option("--node NAME", "GRU to run, if the file has several. Repeat for a stack, lowest layer first."),
+]
+OnError = Annotated[
+    str,
+    option(
+        "--on-error raise or skip or null",
+        "What to do with rows that are null, empty, of another width, or hold a NaN: an error, no row, or a "
+        "row without outputs.",
+    ),
+]
+Memory = Annotated[str, option("--memory SIZE", "Memory limit, such as 500MB.")]
+Pad = Annotated[
+    bool,
+    option(
+        "--pad",
+        "Let rows of different lengths share a batch of a whole model, which must ignore what comes after a "
+        "row's end. Layers always do.",
+    ),
+]
+Batch = Annotated[Number, option("--batch STEPS", "Steps of a batch, including padding.", min=1)]
+ScoreThreads = Annotated[
+    Number, option("--threads N", "Number of compute threads. Default: all cores.", min=1)
+]
+Ray = Annotated[
+    Text,
+    option(
+        "--ray ADDRESS",
+        "A Ray cluster to compute on: auto, HOST:PORT, or local for one on this machine's CPUs. Then "
+        "--memory and --threads (1 by default) are those of each worker.",
+    ),
+]
+
 
 if TYPE_CHECKING:
     from onegru.scoring.score import Scoring
@@ -25,22 +81,22 @@ _UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMG", 1)}
 
 
 def score_command(
-    model: options.ScoreModel,
-    inputs: options.ScoreFiles,
-    output: options.ScoreFolder,
-    columns: options.ScoreColumns = None,
-    results: options.Results = None,
-    keep: options.Keep = "",
-    nodes: options.ScoreNodes = None,
+    model: ScoreModel,
+    inputs: ScoreFiles,
+    output: ScoreFolder,
+    columns: ScoreColumns = None,
+    results: Results = None,
+    keep: Keep = "",
+    nodes: ScoreNodes = None,
     axes: options.Axes = None,
-    on_error: options.OnError = "raise",
+    on_error: OnError = "raise",
     weight_storage: options.WeightStorage = None,
     activation_storage: options.ActivationStorage = None,
-    memory: options.Memory = "1GiB",
-    pad: options.Pad = False,
-    batch: options.Batch = None,
-    threads: options.ScoreThreads = None,
-    ray: options.Ray = None,
+    memory: Memory = "1GiB",
+    pad: Pad = False,
+    batch: Batch = None,
+    threads: ScoreThreads = None,
+    ray: Ray = None,
     as_json: options.Json = False,
 ) -> None:
     """Run a model over the sequences in Parquet files, and write the results as Parquet.

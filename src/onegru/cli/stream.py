@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Annotated
+
 from onegru.cli import options
 from onegru.cli.model_changes import check_of, opened, refuse, show_rewriting
+from onegru.cli.options import GROUP_SIZE, OPSET, QUANTIZED_NODES, Number, Texts, option
 from onegru.cli.screen import ProgressBar, Screen, safe, say
 from onegru.core.dtypes import in_groups
 from onegru.core.errors import SpecError
 from onegru.quantization.report import int8_usage
 from onegru.rewriting.make_streaming import make_streaming
 
+_int8 = partial(option, group="Weights in int8")
+
+Time = Annotated[Texts, option("--time INPUT=AXIS", "Time axis of an input, if it cannot be inferred.")]
+Delay = Annotated[bool, option("--delay", "Allow look-ahead: outputs can come some steps later.")]
+InInt8 = Annotated[bool, _int8("--quantize", "Store the weights W and R of GRU nodes as int8.")]
+StreamNodes = Annotated[Texts, _int8(*QUANTIZED_NODES)]
+StreamGroupSize = Annotated[Number, _int8(*GROUP_SIZE)]
+StreamOpset = Annotated[Number, _int8(*OPSET)]
+
 
 def stream_command(
     source: options.Source,
     target: options.Target,
-    time: options.Time = None,
-    delay: options.Delay = False,
-    quantize: options.InInt8 = False,
-    nodes: options.StreamNodes = None,
-    group_size: options.StreamGroupSize = None,
-    opset: options.StreamOpset = None,
+    time: Time = None,
+    delay: Delay = False,
+    quantize: InInt8 = False,
+    nodes: StreamNodes = None,
+    group_size: StreamGroupSize = None,
+    opset: StreamOpset = None,
     inputs: options.CheckInputs = None,
     dims: options.CheckDims = None,
     default_dim: options.CheckDefaultDim = None,

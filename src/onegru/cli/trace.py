@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated
 
 import numpy as np
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.console import Console
 import onegru
 from onegru.cli import options
 from onegru.cli.inputs import explained, gather_inputs, input_files
+from onegru.cli.options import Number, Text, Texts, option
 from onegru.cli.outputs import check_not_read, check_target, print_json
 from onegru.cli.screen import ProgressBar, Screen, ruled_table, safe, say
 from onegru.core.errors import SpecError
@@ -26,6 +27,21 @@ from onegru.models.fusing import fusing_hint
 from onegru.models.model import Model
 from onegru.system.atomic_write import write_files
 
+TraceNode = Annotated[Text, option("--node NAME", "GRU node. Required if the model has several.")]
+Row = Annotated[
+    Number,
+    option(
+        "--row N", "Row of the batch. Default: the page shows row 0, and statistics cover all rows.", min=0
+    ),
+]
+Direction = Annotated[Text, option("--direction", "forward or reverse. Default: all directions.")]
+OtherTrace = Annotated[Path | None, option("--against FILE.npz", "Trace of another run to compare with.")]
+TraceOutputs = Annotated[
+    Texts,
+    option("-o, --output FILE", "File to write: .npz with the values, or .html, a page that shows them."),
+]
+
+
 _MOST_UNITS = 12
 
 
@@ -35,11 +51,11 @@ def trace_command(
     random: options.Seed = None,
     dims: options.Dims = None,
     default_dim: options.DefaultDim = None,
-    node: options.TraceNode = None,
-    row: options.Row = None,
-    direction: options.Direction = None,
-    against: options.OtherTrace = None,
-    outputs: options.TraceOutputs = None,
+    node: TraceNode = None,
+    row: Row = None,
+    direction: Direction = None,
+    against: OtherTrace = None,
+    outputs: TraceOutputs = None,
     weight_storage: options.WeightStorage = None,
     activation_storage: options.ActivationStorage = None,
     as_json: options.Json = False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -11,11 +12,13 @@ from rich.console import Console
 import onegru
 from onegru.cli import options
 from onegru.cli.inputs import explained, gather_inputs
+from onegru.cli.options import PRECISION, Texts, option, timeout
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import ProgressBar, Screen, safe, say
 from onegru.cli.tables import Run, show_comparisons
 from onegru.core.compare import compared_words, merged
 from onegru.core.wording import count
+from onegru.peers.registry import RUNTIMES
 from onegru.verification.results import (
     Fault,
     LayerResult,
@@ -24,19 +27,56 @@ from onegru.verification.results import (
     Verification,
 )
 
+VerifySeed = Annotated[
+    int, option("--random SEED", "Seed for random values of the inputs that are not given.", min=0)
+]
+Reference = Annotated[
+    Path | None,
+    option("--against REFERENCE", "Model (.onnx, .xml) or checkpoint (.pt, .safetensors) to compare with."),
+]
+ReferenceNodes = Annotated[
+    Texts,
+    option("--node NAME", "GRU of REFERENCE to compare with. Repeat for several, in the model's order."),
+]
+VerifyTolerance = Annotated[
+    float | None,
+    option(
+        "--tolerance X",
+        "The most that an element of an output may be off, relative to max(1, its absolute value). By "
+        "default 1e-5 for float32, 1e-12 for float64, 0.01 for float16 and 0.05 for bfloat16, or more where "
+        "the model enlarges a rounding of its inputs to more.",
+        min=0.0,
+    ),
+]
+VerifyTimeout = Annotated[float, timeout("Time limit for a runtime, in seconds.")]
+VerifyRuntimes = Annotated[
+    Texts,
+    option(
+        "--runtime NAME",
+        f"Runtime to compare: {', '.join(item.name for item in RUNTIMES)}; repeat for several. Default: "
+        "every one that is installed and reads such files.",
+    ),
+]
+VerifyPrecision = Annotated[
+    str,
+    option(
+        PRECISION, "Inference precision of OpenVINO: f32, or default, which is bfloat16 on some processors."
+    ),
+]
+
 
 def verify_command(
     model: options.Model,
     inputs: options.Inputs = None,
-    random: options.VerifySeed = 0,
+    random: VerifySeed = 0,
     dims: options.Dims = None,
     default_dim: options.DefaultDim = None,
-    against: options.Reference = None,
-    nodes: options.ReferenceNodes = None,
-    tolerance: options.VerifyTolerance = None,
-    timeout: options.VerifyTimeout = 60.0,
-    runtimes: options.VerifyRuntimes = None,
-    precision: options.VerifyPrecision = "f32",
+    against: Reference = None,
+    nodes: ReferenceNodes = None,
+    tolerance: VerifyTolerance = None,
+    timeout: VerifyTimeout = 60.0,
+    runtimes: VerifyRuntimes = None,
+    precision: VerifyPrecision = "f32",
     as_json: options.Json = False,
 ) -> None:
     """Run a model in onegru and in every installed runtime, and report where they differ.
