@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, ValueInfoProto
 
 import onegru
 from onegru import FormatError, SpecError
-from onegru.cli.bench import measure
+from onegru.cli.commands.bench import measure
 from onegru.core.compare import TOLERANCE_REWRITTEN
 from onegru.core.dtypes import Array
 from onegru.formats.onnx.parse import parse_onnx, read_onnx

@@ -17,23 +17,23 @@ import typer
 import onegru
 from onegru._native import UnsupportedError
 from onegru.cli import options
-from onegru.cli.bench import bench_command
-from onegru.cli.conformance import conformance
-from onegru.cli.convert import convert_command
-from onegru.cli.fuse import fuse_command, show_decomposed, show_fusing_hint
+from onegru.cli.commands.bench import bench_command
+from onegru.cli.commands.conformance import conformance
+from onegru.cli.commands.convert import convert_command
+from onegru.cli.commands.fuse import fuse_command, show_decomposed, show_fusing_hint
+from onegru.cli.commands.quantize import quantize_command
+from onegru.cli.commands.rewrite import rewrite_command
+from onegru.cli.commands.score import score_command
+from onegru.cli.commands.stream import stream_command
+from onegru.cli.commands.trace import trace_command
+from onegru.cli.commands.verify import verify_command
 from onegru.cli.inputs import explained, gather_inputs
 from onegru.cli.model_changes import PlainHelp
 from onegru.cli.next_steps import next_steps
 from onegru.cli.options import Texts, option
 from onegru.cli.outputs import check_targets, print_run, write_outputs
-from onegru.cli.quantize import quantize_command
-from onegru.cli.rewrite import rewrite_command
-from onegru.cli.score import score_command
 from onegru.cli.screen import ProgressBar, Screen
-from onegru.cli.stream import stream_command
 from onegru.cli.tables import show_next_steps, show_report, show_run, show_targets
-from onegru.cli.trace import trace_command
-from onegru.cli.verify import verify_command
 from onegru.core.wording import printable
 from onegru.runtimes.openvino import openvino_operator
 from onegru.timeline.unread import warn_of_unread

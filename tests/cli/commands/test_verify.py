@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import onegru
-from onegru.cli.verify import _format_pair
+from onegru.cli.commands.verify import _format_pair
 from tests.support import mutants
 from tests.support.files.onnx_models import I, gru, model, node, save, tensor, value, weights
 from tests.support.layers import make_gru

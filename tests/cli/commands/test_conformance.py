@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onegru.cli.conformance import chosen_cases, features
+from onegru.cli.commands.conformance import chosen_cases, features
 from onegru.conformance.cases import kit_cases
 from onegru.conformance.results import read_results
 from onegru.conformance.runtimes import registry

@@ -1,4 +1,4 @@
-"""`onegru quantize` of an IR; tests/cli/test_rewrite.py has ONNX models."""
+"""`onegru quantize` of an IR; tests/cli/commands/test_rewrite.py has ONNX models."""
 
 from __future__ import annotations
 

@@ -404,7 +404,7 @@ def test_the_report_counts_every_run(convert: Cli) -> None:
 
 def test_tiny_numbers_are_many_apart(convert: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     checks = [Comparison("Y", max_abs=3e-8, max_ulp=8262945430, tolerance=1e-6, compared=9, steps=7)]
-    monkeypatch.setattr("onegru.cli.convert.convert_layers", lambda *_: checks)
+    monkeypatch.setattr("onegru.cli.commands.convert.convert_layers", lambda *_: checks)
     onegru.save_layers(make_gru(), "a.safetensors")
     onegru.save_layers(make_gru(), "b.onnx")
     out = convert("a.safetensors", "b.onnx", "--overwrite").out

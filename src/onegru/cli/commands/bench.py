@@ -15,7 +15,7 @@ from rich.console import Console
 
 import onegru
 from onegru.cli import options
-from onegru.cli.fuse import show_fusing_hint
+from onegru.cli.commands.fuse import show_fusing_hint
 from onegru.cli.inputs import explained, gather_inputs
 from onegru.cli.options import Number, option
 from onegru.cli.outputs import print_json
