@@ -314,9 +314,9 @@ class Planner(PlannerPart):
             return
         if kind == "Resize" and self.analysis.call(op).is_given(3):
             return  # its sizes were looked at
-        if kind == "CumSum" and move.hazard and not self.analysis.call(op).get("reverse"):
+        if operator.accumulates is not None and move.hazard and not self.analysis.call(op).get("reverse"):
             if self.context.is_alone(op.inputs[0], move.axis):
-                self.context.changes.summed.append((op, move.axis))
+                self.context.changes.accumulated.append((op, move.axis))
             else:
                 self.context.refuse("unknown", NOT_ALONE)
             return

@@ -86,7 +86,8 @@ class SizesPlanner(PlannerPart):
         others = {name for name in others & self.analysis.dynamic if self.context.sizes_in(name) is None}
         if not others:
             self.context.made.update(filter(None, op.outputs))
-            self.context.places.update(filter(None, op.outputs if counts or op.kind == "CumSum" else ()))
+            if counts or operator_of(op.kind).accumulates is not None:
+                self.context.places.update(filter(None, op.outputs))
         elif counts and not others <= self.context.streamed:
             self.context.refuse(
                 "mixes", "combines the step index with an input that has no time axis, such as lengths"
