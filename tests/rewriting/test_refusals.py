@@ -10,7 +10,7 @@ import pytest
 
 import onegru
 from onegru.core.dtypes import Array
-from onegru.formats.onnx import gru_step
+from onegru.formats.onnx.writing import gru_step
 from onegru.rewriting.nodes import node_config
 from onegru.rewriting.rewrite import rewrite
 from tests.support.files.onnx_models import I, graph, gru, model, node, numbers, save, value, weights

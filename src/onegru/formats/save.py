@@ -117,7 +117,7 @@ def save_layers(
         content = (pytorch_bytes if kind == ".pt" else keras_bytes)(layers, path)
     elif kind == ".onnx":
         with needs_extra("onnx", "onnx", str(path)):
-            from onegru.formats.onnx.writer import onnx_bytes
+            from onegru.formats.onnx.writing.writer import onnx_bytes
         content = onnx_bytes(parts, int(opset or NEWEST.version), int(layout or 0), interface)
     else:
         from onegru.formats.openvino.writing.writer import write_ir

@@ -12,9 +12,9 @@ from onegru.formats.format import format_of
 from onegru.formats.opened import open_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
+from onegru.models.layer_files.select import layers_of_model, read_source
 from onegru.models.load import load
 from onegru.models.model import Model
-from onegru.models.select_layers import layers_of_model, read_source
 from onegru.scoring.program import LayersProgram, Program
 from onegru.timeline.unread import warn_of_unread
 

@@ -16,9 +16,9 @@ import onegru
 from onegru import GRU, FormatError, SpecError, Stack
 from onegru.core.compare import Comparison
 from onegru.layers.stack import layers_of
-from onegru.models import convert_layers as checking
-from onegru.models.convert_layers import convert_layers
-from onegru.models.select_layers import layers_of_model, read_source
+from onegru.models.layer_files import convert as checking
+from onegru.models.layer_files.convert import convert_layers
+from onegru.models.layer_files.select import layers_of_model, read_source
 from onegru.runtimes.known_issues import MEASURED
 from tests.support.files.keras_files import arrays, entry, write_h5
 from tests.support.files.keras_files import model as keras_model
@@ -196,7 +196,8 @@ def test_a_difference_leaves_nothing(
     faulty = GRU(weights.W, R, weights.B)
     save = onegru.save_layers
     monkeypatch.setattr(
-        "onegru.models.convert_layers.save_layers", lambda _, path, **options: save(faulty, path, **options)
+        "onegru.models.layer_files.convert.save_layers",
+        lambda _, path, **options: save(faulty, path, **options),
     )
     as_layers = ["--initial-h"] if name == "b.onnx" else []  # else the model would be rewritten as a whole
     result = convert("a.onnx", name, "--overwrite", *as_layers)

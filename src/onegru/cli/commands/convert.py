@@ -25,11 +25,11 @@ from onegru.formats.opened import Kind
 from onegru.formats.save import SUFFIXES
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
-from onegru.models.convert_layers import convert_layers
 from onegru.models.inspect import report
+from onegru.models.layer_files.convert import convert_layers
+from onegru.models.layer_files.load import left_out
+from onegru.models.layer_files.select import read_source
 from onegru.models.load import load
-from onegru.models.load_layers import left_out
-from onegru.models.select_layers import read_source
 from onegru.runtimes.known_issues import Verdict
 
 _layers = partial(option, group="Of an ONNX or OpenVINO target")

@@ -20,8 +20,8 @@ from onnx import TensorProto
 
 from onegru.core.errors import SpecError
 from onegru.core.spec import reversed_directions
-from onegru.formats.onnx.edit import code_of
-from onegru.formats.onnx.gru_step import gru_step
+from onegru.formats.onnx.writing.edit import code_of
+from onegru.formats.onnx.writing.gru_step import gru_step
 from onegru.operators.onnx import DECOMPOSED_OPSET
 from onegru.rewriting.nodes.node_config import GruNodeConfig, require
 from onegru.rewriting.nodes.scope import Draft, Scope
@@ -307,7 +307,7 @@ class _Expansion:
 
 
 class _Body(Draft):
-    """Nodes of a Scan's subgraph or of unrolled steps; see `onegru.formats.onnx.gru_step.StepNodes`."""
+    """Nodes of a Scan's subgraph or of unrolled steps, as `StepNodes` in `gru_step`."""
 
     def __init__(self, scope: Scope, base: str, dtype: str, hidden_size: int) -> None:
         super().__init__(scope, base)

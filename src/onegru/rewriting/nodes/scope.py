@@ -14,10 +14,10 @@ from onnx import GraphProto, NodeProto, TypeProto
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.table import evaluate
-from onegru.formats.onnx.edit import code_of, node_with_lists
 from onegru.formats.onnx.flow import flow_of
 from onegru.formats.onnx.validate import Source
 from onegru.formats.onnx.values import Names, Values, all_graphs
+from onegru.formats.onnx.writing.edit import code_of, node_with_lists
 
 
 def value_types(graph: GraphProto) -> dict[str, TypeProto]:

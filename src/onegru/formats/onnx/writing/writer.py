@@ -14,8 +14,8 @@ from onegru.core.errors import SpecError
 from onegru.core.spec import Spec, Weights
 from onegru.formats.graph import STATES_KEY, STATES_WORD
 from onegru.formats.onnx.dequantized import int8_opset, quantized_inputs
-from onegru.formats.onnx.edit import node_with_lists
 from onegru.formats.onnx.validate import trimmed
+from onegru.formats.onnx.writing.edit import node_with_lists
 from onegru.formats.writing import Interface, Layers, suffixes
 from onegru.operators.onnx import GRU_VERSIONS, check_opset, gru_attributes, gru_version
 from onegru.operators.schema import Operator

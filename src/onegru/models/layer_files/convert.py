@@ -28,11 +28,11 @@ from onegru.formats.opened import Kind, open_layers
 from onegru.formats.save import save_layers
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
+from onegru.models.layer_files.load import load_layers
+from onegru.models.layer_files.select import joined
 from onegru.models.load import load
-from onegru.models.load_layers import load_layers
 from onegru.models.model import Model
 from onegru.models.random_inputs import random_call
-from onegru.models.select_layers import joined
 from onegru.operators.schema import CANONICAL_AXES, Role
 from onegru.system.atomic_write import naming, write_files
 

@@ -19,8 +19,8 @@ from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack, layers_of
 from onegru.models.fusing import fusing_hint
 from onegru.models.gru_node import GruNode
+from onegru.models.layer_files.load import distinct_layers, load_layers
 from onegru.models.load import load
-from onegru.models.load_layers import distinct_layers, load_layers
 from onegru.models.model import Model
 from onegru.models.random_inputs import draw_inputs
 from onegru.operators.schema import CANONICAL_AXES, WEIGHTS
