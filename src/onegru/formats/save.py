@@ -108,7 +108,7 @@ def save_layers(
     sizes = [None if size is None else int(size) for size in (batch_size, seq_length)]
     interface = Interface(initial_h is None or bool(initial_h), bool(sequence_lens), *sizes)
     if kind == ".safetensors":
-        from onegru.formats.safetensors import safetensors_bytes
+        from onegru.formats.checkpoints.safetensors import safetensors_bytes
 
         content = safetensors_bytes(parts, isinstance(layers, Stack))
     elif kind in (".pt", ".keras"):

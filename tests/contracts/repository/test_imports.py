@@ -72,7 +72,7 @@ OPTIONAL = {
     "ml_dtypes": ("core.dtypes",),
     "keras": ("frameworks.keras", "frameworks.export"),
     "flax": ("frameworks.flax",),
-    "safetensors": ("formats.checkpoint", "formats.safetensors"),
+    "safetensors": ("formats.checkpoints.checkpoint", "formats.checkpoints.safetensors"),
     "h5py": ("formats.keras",),
     "torch": (
         "torch.*",

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
+from onegru.dataflow.loops.port_loops import LOOP, TENSOR_ITERATOR
 from onegru.dataflow.operator import Op
-from onegru.dataflow.port_loops import LOOP, TENSOR_ITERATOR
 from onegru.dataflow.table import Hazard, Move, operator_of
 from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.dataflow.table.windows import adds_no_bias

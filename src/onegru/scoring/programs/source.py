@@ -15,7 +15,7 @@ from onegru.layers.stack import Stack, layers_of
 from onegru.models.layer_files.select import layers_of_model, read_source
 from onegru.models.load import load
 from onegru.models.model import Model
-from onegru.scoring.program import LayersProgram, Program
+from onegru.scoring.programs.program import LayersProgram, Program
 from onegru.timeline.unread import warn_of_unread
 
 
@@ -47,7 +47,7 @@ def open_program(
         source = model
     if isinstance(source, Model):
         warn_of_unread(source.graph)
-        from onegru.scoring.model_program import ModelProgram
+        from onegru.scoring.programs.model_program import ModelProgram
 
         return ModelProgram(source, inputs, outputs, axes, pad)
     if axes:

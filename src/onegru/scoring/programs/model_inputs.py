@@ -14,7 +14,7 @@ from onegru.formats.graph import TensorInfo, by_name, initial_states
 from onegru.models.model import Model
 from onegru.models.random_inputs import input_letters
 from onegru.scoring.columns import Field
-from onegru.scoring.program import check_names
+from onegru.scoring.programs.program import check_names
 
 _BATCH = {"batch", "batch_size", "batchsize", "b", "n", "bs"}
 _TIME = {"time", "times", "t", "seq", "seq_len", "seq_length", "sequence", "sequence_length", "length"}

@@ -13,10 +13,10 @@ import numpy as np
 from onegru.core.dtypes import Array, bfloat16
 from onegru.core.errors import FormatError, MissingExtraError, SpecError, needs_extra
 from onegru.core.wording import an
+from onegru.formats.checkpoints.pytorch import Tensor, Unknown, array_of, read_torch
+from onegru.formats.checkpoints.safetensors import read_layers, read_metadata
+from onegru.formats.checkpoints.shards import shards_of
 from onegru.formats.opened import Kind, Opened
-from onegru.formats.pytorch import Tensor, Unknown, array_of, read_torch
-from onegru.formats.safetensors import read_layers, read_metadata
-from onegru.formats.shards import shards_of
 from onegru.frameworks.pytorch import (
     find_groups,
     form_name,

@@ -12,8 +12,8 @@ import pytest
 
 import onegru
 from onegru import GRU, FormatError, Stack
-from onegru.formats import checkpoint
-from onegru.formats.safetensors import read_layers
+from onegru.formats.checkpoints import checkpoint
+from onegru.formats.checkpoints.safetensors import read_layers
 from onegru.layers.stack import layers_of
 from tests.support.cases import DTYPES
 from tests.support.layers import I, make_gru, make_stack, same_layers

@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.loop import Loop
+from onegru.dataflow.loops.loop import Loop
+from onegru.dataflow.loops.read_loop import read_loop
 from onegru.dataflow.operator import LoopIndex
-from onegru.dataflow.read_loop import read_loop
 from tests.support.fusing import Net, Step, check_fused, directions, flow, fused, kinds
 
 pytest.importorskip("onnxruntime")

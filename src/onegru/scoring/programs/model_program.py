@@ -17,8 +17,8 @@ from onegru.formats.graph import by_name
 from onegru.models.model import Model
 from onegru.models.random_inputs import WAYS, draw_numbers
 from onegru.scoring.columns import Field
-from onegru.scoring.model_inputs import Axes, ModelInputs
-from onegru.scoring.program import check_names
+from onegru.scoring.programs.model_inputs import Axes, ModelInputs
+from onegru.scoring.programs.program import check_names
 
 # Sizes of two runs that reveal an output's axes: rows and steps. No size occurs twice.
 _ROWS, _STEPS = (2, 5), (3, 7)

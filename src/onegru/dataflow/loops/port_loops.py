@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.loop import (
+from onegru.dataflow.loops.loop import (
     Carried,
     Collected,
     Loop,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onegru.dataflow.flow import Flow
-from onegru.dataflow.loop import (
+from onegru.dataflow.loops.loop import (
     NO_LIMIT,
     Carried,
     Collected,
@@ -15,8 +15,8 @@ from onegru.dataflow.loop import (
     simplified,
     starts,
 )
+from onegru.dataflow.loops.port_loops import read_ir_loop
 from onegru.dataflow.operator import Op, Shape, Size
-from onegru.dataflow.port_loops import read_ir_loop
 
 
 def read_loop(flow: Flow, op: Op) -> Loop | None:
