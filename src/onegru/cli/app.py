@@ -54,7 +54,6 @@ RunOutputs = Annotated[
 ]
 Engine = Annotated[str, option("--engine", "Engine for the GRUs: auto, native or reference.")]
 
-
 _INTERRUPTED = 130  # the exit code of shells and typer for Ctrl-C
 
 
@@ -157,9 +156,7 @@ def _as_given(error: onegru.OneGRUError) -> str:
 
 def _unread() -> int:
     """Return the exit code if the reader of the output closes it early."""
-    os.dup2(
-        os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-    )  # so that Python writes nothing more at exit
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python then writes nothing more
     return 0
 
 

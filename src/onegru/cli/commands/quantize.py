@@ -108,11 +108,7 @@ def quantize_command(
 
 
 def _read(
-    source: Opened,
-    samples: list[str],
-    columns: list[str] | None,
-    axes: list[str] | None,
-    rows: int | None,
+    source: Opened, samples: list[str], columns: list[str] | None, axes: list[str] | None, rows: int | None
 ) -> list[dict[str, Array]]:
     """Inputs from the rows of Parquet files."""
     from onegru.scoring.samples import ROWS, read_samples  # which needs pyarrow

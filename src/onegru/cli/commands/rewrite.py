@@ -11,11 +11,6 @@ from onegru.cli.options import Number, Text, argument, option
 from onegru.cli.screen import ProgressBar
 from onegru.rewriting.rewrite import RUNTIMES, rewrite
 
-
-def _runtimes(incomplete: str) -> list[str]:
-    return [name for name in RUNTIMES if name.startswith(incomplete)]
-
-
 OnnxSource = Annotated[Path, argument("SOURCE", "ONNX model (.onnx).")]
 OnnxTarget = Annotated[Path, argument("TARGET", "Target file (.onnx).")]
 Layout = Annotated[Number, option("--layout", "Layout of the GRUs: 0 for time first, 1 for batch first.")]
@@ -29,7 +24,7 @@ Runtime = Annotated[
     option(
         "--for RUNTIME",
         "Change only nodes that onnxruntime or openvino gets wrong.",
-        autocompletion=_runtimes,
+        autocompletion=lambda incomplete: [name for name in RUNTIMES if name.startswith(incomplete)],
     ),
 ]
 

@@ -19,13 +19,7 @@ from onegru.cli.tables import Run, show_comparisons
 from onegru.core.compare import compared_words, merged
 from onegru.core.wording import count
 from onegru.peers.registry import RUNTIMES
-from onegru.verification.results import (
-    Fault,
-    LayerResult,
-    ReferenceComparison,
-    RuntimeResult,
-    Verification,
-)
+from onegru.verification.results import Fault, LayerResult, ReferenceComparison, RuntimeResult, Verification
 
 VerifySeed = Annotated[
     int, option("--random SEED", "Seed for random values of the inputs that are not given.", min=0)

@@ -17,14 +17,7 @@ from onegru.formats.checkpoints.pytorch import Tensor, Unknown, array_of, read_t
 from onegru.formats.checkpoints.safetensors import read_layers, read_metadata
 from onegru.formats.checkpoints.shards import shards_of
 from onegru.formats.opened import Kind, Opened
-from onegru.frameworks.pytorch import (
-    find_groups,
-    form_name,
-    is_recurrent,
-    may_be_form,
-    module_of,
-    read_group,
-)
+from onegru.frameworks.pytorch import find_groups, form_name, is_recurrent, may_be_form, module_of, read_group
 from onegru.layers.gru import GRU
 from onegru.layers.stack import Stack
 from onegru.layers.torch_form import KEY, LONGEST
@@ -216,11 +209,7 @@ def _of_module(module: Unknown, name: str) -> dict[object, object]:
 
 
 def _tensors(
-    path: Opened,
-    content: _Nested,
-    prefix: str,
-    depth: int,
-    seen: dict[int, tuple[object, str]],
+    path: Opened, content: _Nested, prefix: str, depth: int, seen: dict[int, tuple[object, str]]
 ) -> Iterator[tuple[str, object]]:
     """Find tensors, unknown objects and forms in nested containers, by their names joined with dots.
 

@@ -35,9 +35,9 @@ from onegru.models.fusing import fusing_hint
 from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
 from onegru.rewriting.external_data import embed_external, left_external, one_file
 from onegru.rewriting.nodes.changes import CHANGES, Changes, to_int8
-from onegru.rewriting.nodes.node_config import GruNodeConfig, node_of, operator_at, read_config
+from onegru.rewriting.nodes.node_config import node_of, operator_at, read_config
 from onegru.rewriting.nodes.opset import convert_nodes, is_same
-from onegru.rewriting.nodes.plan import NodeChanges, plan_node, written_attributes
+from onegru.rewriting.nodes.plan import plan_node, written_attributes
 from onegru.rewriting.nodes.scope import Draft, Scope, value_types
 
 _WEIGHTS = ("W", "R", "B", "initial_h")  # inputs that can be constants
@@ -142,7 +142,7 @@ class _Rewriter:
         if self.changes.runtime is not None and least < DECOMPOSED_OPSET:
             scope = self._scope(self.model.graph, None, least)
             plans = [
-                self._plan(scope, read_config(scope, node, self.old))[0]
+                plan_node(scope, read_config(scope, node, self.old), self.changes, self.old)[0]
                 for node in all_nodes(self.model.graph.node)
                 if is_gru(node)
             ]
@@ -216,7 +216,7 @@ class _Rewriter:
         """Add the nodes around a GRU node to `new`; return the GRU nodes."""
         scope = new.scope
         config = read_config(scope, node, self.old)
-        plan, reasons = self._plan(scope, config)
+        plan, reasons = plan_node(scope, config, self.changes, self.old)
         name = node.name or config.base
         self.dtypes |= {dtype for dtype in (config.dtype, *plan & {"float16", QUANTIZED}) if dtype}
         if not plan:
@@ -247,9 +247,6 @@ class _Rewriter:
         self.dtypes |= {"float32", QUANTIZED}
         self.nodes.append((node.name or config.base, tuple(new.done), ()))
         return [*new.nodes, made]
-
-    def _plan(self, scope: Scope, config: GruNodeConfig) -> tuple[NodeChanges, tuple[str, ...]]:
-        return plan_node(scope, config, self.changes, self.old, self.source)
 
     # Unused nodes and constants
 

@@ -9,7 +9,7 @@ import onnx
 
 from onegru.core.activations import DEFAULT_ACTIVATIONS
 from onegru.core.errors import SpecError
-from onegru.formats.onnx.validate import Source, is_gru
+from onegru.formats.onnx.validate import is_gru
 from onegru.rewriting.nodes.changes import CHANGES, Changes
 from onegru.rewriting.nodes.node_config import GruNodeConfig, attributes_of, facts_of, operator_at
 from onegru.rewriting.nodes.scope import Scope
@@ -20,7 +20,7 @@ NodeChanges = frozenset[str]
 
 
 def plan_node(
-    scope: Scope, config: GruNodeConfig, changes: Changes, old: int, source: Source
+    scope: Scope, config: GruNodeConfig, changes: Changes, old: int
 ) -> tuple[NodeChanges, tuple[str, ...]]:
     """Return the changes that a node needs, and the target runtime's known issues with the source."""
     is_augru = config.attention is not None
@@ -35,7 +35,7 @@ def plan_node(
         return wanted, ()
     if config.dtype == "float64" and changes.runtime == "openvino" and "float16" not in wanted:
         reason = "computes float64 in float32 for all operators"
-        raise source.error(f"{config.label}: openvino {reason}; cannot be worked around")
+        raise scope.source.error(f"{config.label}: openvino {reason}; cannot be worked around")
     for more in () if is_augru else _ways(config, changes):
         if not _has_issues(scope, config, wanted | more, changes):
             return wanted | more, reasons
