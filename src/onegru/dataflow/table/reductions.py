@@ -251,5 +251,6 @@ register(
     BatchNorm("openvino::BatchNormInference", "epsilon"),
     Quantization("QuantizeLinear", "axis block_size output_dtype precision saturate"),
     Dequantization("DequantizeLinear", "axis block_size output_dtype"),
-    *(DynamicQuantization("DynamicQuantizeLinear"), Accumulation("CumSum", np.add)),
+    DynamicQuantization("DynamicQuantizeLinear"),
+    *(Accumulation("CumSum", np.add), Accumulation("CumProd", np.multiply)),
 )
