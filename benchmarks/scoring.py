@@ -128,7 +128,7 @@ def score_turn(folder: Path, out: Path, threads: int) -> Entry:
 def stack_turn(folder: Path, out: Path, threads: int) -> Entry:
     """The layers alone, on padded batches of rows of similar length that are there before."""
     from onegru.scoring.batches import STEPS, batches
-    from onegru.scoring.program import LayersProgram
+    from onegru.scoring.programs.program import LayersProgram
 
     onegru.set_num_threads(threads)
     rows = read_sample(folder)

@@ -1,5 +1,5 @@
 // Layers in a .safetensors file as onegru.save_layers writes it: tensors layers.0.W, layers.0.R, layers.0.B and so on,
-// and what else makes the layers as JSON in its metadata. See src/onegru/formats/safetensors.py.
+// and what else makes the layers as JSON in its metadata. See src/onegru/formats/checkpoints/safetensors.py.
 
 #ifndef ONEGRU_NATIVE_C_FILE_H_
 #define ONEGRU_NATIVE_C_FILE_H_

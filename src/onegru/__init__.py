@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from onegru.layers.padding import pad
     from onegru.models.inference_session import InferenceSession
     from onegru.models.inspect import inspect
-    from onegru.models.load_layers import load_layers
+    from onegru.models.layer_files.load import load_layers
     from onegru.quantization.quantize import quantize
     from onegru.rewriting.check import Check
     from onegru.rewriting.fuse import fuse
@@ -96,7 +96,7 @@ _LATER = {
     "from_torch": "onegru.frameworks.pytorch",
     "fuse": "onegru.rewriting.fuse",
     "inspect": "onegru.models.inspect",
-    "load_layers": "onegru.models.load_layers",
+    "load_layers": "onegru.models.layer_files.load",
     "make_streaming": "onegru.rewriting.make_streaming",
     "pad": "onegru.layers.padding",
     "quantize": "onegru.quantization.quantize",

@@ -15,8 +15,8 @@ import pytest
 import onegru
 from onegru import FormatError, SpecError
 from onegru.formats.opened import open_layers
-from onegru.models.load_layers import left_out
-from onegru.models.select_layers import read_source
+from onegru.models.layer_files.load import left_out
+from onegru.models.layer_files.select import read_source
 from tests.support.files.keras_files import H, arrays, entry, keras_3, model, write_archive, write_h5
 from tests.support.machine.systems import posix
 

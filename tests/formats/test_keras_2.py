@@ -12,7 +12,7 @@ import pytest
 import onegru
 from onegru import FormatError, SpecError
 from onegru.core.dtypes import Array
-from onegru.models.select_layers import read_source
+from onegru.models.layer_files.select import read_source
 from tests.support.files.keras_files import H, I, arrays, entry, model, write_archive, write_h5
 
 Function = Callable[[Array], Array]

@@ -18,7 +18,7 @@ import pytest
 import onegru
 from onegru import FormatError, SpecError
 from onegru.formats.opened import Kind, open_file
-from tests.formats.test_pytorch import state
+from tests.formats.checkpoints.test_pytorch import state
 from tests.formats.tflite.make_files import FOLDER
 from tests.support.files.ir_files import write_case
 from tests.support.files.keras_files import keras_3

@@ -105,7 +105,7 @@ def test_refuses_what_is_no_layer(tmp_path: Path) -> None:
 
 
 def test_refuses_what_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onegru.formats.onnx import writer
+    from onegru.formats.onnx.writing import writer
 
     monkeypatch.setattr(writer, "_MAX_BYTES", 100)
     with pytest.raises(SpecError, match="must be below 2 GiB"):

@@ -13,8 +13,8 @@ import onegru
 from onegru import FormatError
 from onegru.core.dtypes import Array
 from onegru.formats.opened import open_layers
-from onegru.models.load_layers import left_out
-from onegru.models.select_layers import read_source
+from onegru.models.layer_files.load import left_out
+from onegru.models.layer_files.select import read_source
 from tests.support.files.torch_files import Call, Global, Raw, Writer, write_checkpoint
 
 H, I = 4, 3

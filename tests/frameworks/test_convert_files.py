@@ -15,8 +15,8 @@ pytest.importorskip("keras")
 pytest.importorskip("safetensors")
 
 import onegru
-from onegru.models.convert_layers import convert_layers
-from onegru.models.select_layers import joined, read_source
+from onegru.models.layer_files.convert import convert_layers
+from onegru.models.layer_files.select import joined, read_source
 
 I, H = 5, 6
 KINDS = (".onnx", ".xml", ".safetensors", ".pt", ".keras")

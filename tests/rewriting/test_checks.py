@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, ValueInfoProto
 
 import onegru
 from onegru import FormatError, SpecError
-from onegru.cli.bench import measure
+from onegru.cli.commands.bench import measure
 from onegru.core.compare import TOLERANCE_REWRITTEN
 from onegru.core.dtypes import Array
 from onegru.formats.onnx.parse import parse_onnx, read_onnx
@@ -23,7 +23,7 @@ from onegru.formats.opened import open_model
 from onegru.models.random_inputs import pick_inputs
 from onegru.rewriting.check import Check
 from onegru.rewriting.compare import check_result
-from onegru.scoring.model_program import ModelProgram
+from onegru.scoring.programs.model_program import ModelProgram
 from tests.support.decomposed.draw import decomposed
 from tests.support.files.onnx_models import H, I, graph, gru, model, node, save, value, weights
 from tests.support.int8_files import store_in_int8

@@ -15,7 +15,7 @@ from onegru.core.dtypes import Array
 from onegru.core.wording import count
 from onegru.fusion.search import Fused, NearMiss
 from onegru.models import fusing
-from onegru.models.select_layers import read_source
+from onegru.models.layer_files.select import read_source
 from onegru.rewriting import fuse as fuse_module
 from tests.support.decomposed.draw import Decomposed, decomposed, near_miss
 from tests.support.files.onnx_models import I, graph, gru, model, node, save, value, weights

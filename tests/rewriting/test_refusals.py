@@ -10,8 +10,8 @@ import pytest
 
 import onegru
 from onegru.core.dtypes import Array
-from onegru.formats.onnx import gru_step
-from onegru.rewriting.nodes import form
+from onegru.formats.onnx.writing import gru_step
+from onegru.rewriting.nodes import node_config
 from onegru.rewriting.rewrite import rewrite
 from tests.support.files.onnx_models import I, graph, gru, model, node, numbers, save, value, weights
 from tests.support.rewrite_cases import Case
@@ -194,7 +194,7 @@ def test_sizes_may_be_numpys(tmp_path: Path) -> None:
 
 def test_an_attribute_that_rewriting_would_lose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As that of an opset that brings a new one."""
-    monkeypatch.setattr(form, "_ATTRIBUTES", form._ATTRIBUTES - {"hidden_size"})
+    monkeypatch.setattr(node_config, "_ATTRIBUTES", node_config._ATTRIBUTES - {"hidden_size"})
     with pytest.raises(
         onegru.SpecError, match=r"GRU node 'gru': has attribute hidden_size, which onegru cannot rewrite$"
     ):

@@ -1464,3 +1464,14 @@ def test_nothing_to_carry(tmp_path: Path) -> None:
     net.last = net.add("Tanh", "X")
     with pytest.raises(SpecError, match="has no state to carry from one chunk to the next"):
         onegru.make_streaming(save(tmp_path, net.proto()), tmp_path / "t.onnx", time={"X": 2})
+
+
+@pytest.mark.parametrize("exclusive", [0, 1])
+def test_a_product_from_the_first_step(exclusive: int, tmp_path: Path) -> None:
+    net = Network(np.random.default_rng(1))
+    X, axis = net.swapped("X"), net.constant(0, np.int64)
+    net.nodes.append(node("CumProd", [X, axis], ["P"], name="p", exclusive=exclusive))
+    net.nodes.append(node("GRU", ["P", net.weights(1, 9, C), net.weights(1, 9, 3)], ["Z"], hidden_size=3))
+    proto = graph(net.nodes, [value("X", shape=["batch", C, "time"])], ["Z"], net.constants)
+    made = onegru.make_streaming(save(tmp_path, model(proto, opset=26)))  # compares chunks with the whole
+    assert made.outputs and "p_prod_in" in made.nodes[0].done[0]

@@ -17,8 +17,8 @@ from onegru import Activation, FormatError, Spec, SpecError
 from onegru.core.activations import ACTIVATIONS
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.core.spec import DIRECTIONS, Weights, reversed_directions
-from onegru.models.convert_layers import convert_layers
-from onegru.models.select_layers import joined
+from onegru.models.layer_files.convert import convert_layers
+from onegru.models.layer_files.select import joined
 
 I, H, T, B = 3, 2, 4, 2
 

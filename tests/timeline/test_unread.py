@@ -14,7 +14,7 @@ from onegru import SpecWarning
 from onegru.cli import app
 from onegru.engines.interface import DEFAULT_OPTIONS
 from onegru.models.load import graph_of
-from onegru.scoring.source import open_program
+from onegru.scoring.programs.source import open_program
 from onegru.timeline.unread import find_unread
 from tests.support.files.onnx_models import I, graph, gru, model, node, save, value, weights
 

@@ -17,27 +17,25 @@ import typer
 import onegru
 from onegru._native import UnsupportedError
 from onegru.cli import options
-from onegru.cli.bench import holds_int8, measure
-from onegru.cli.conformance import conformance
-from onegru.cli.convert import convert_command
-from onegru.cli.fuse import fuse_command, show_decomposed, show_fusing_hint
+from onegru.cli.commands.bench import bench_command
+from onegru.cli.commands.conformance import conformance
+from onegru.cli.commands.convert import convert_command
+from onegru.cli.commands.fuse import fuse_command, show_decomposed, show_fusing_hint
+from onegru.cli.commands.quantize import quantize_command
+from onegru.cli.commands.rewrite import rewrite_command
+from onegru.cli.commands.score import score_command
+from onegru.cli.commands.stream import stream_command
+from onegru.cli.commands.trace import trace_command
+from onegru.cli.commands.verify import verify_command
 from onegru.cli.inputs import explained, gather_inputs
 from onegru.cli.model_changes import PlainHelp
 from onegru.cli.next_steps import next_steps
+from onegru.cli.options import Texts, option
 from onegru.cli.outputs import check_targets, print_run, write_outputs
-from onegru.cli.quantize import quantize_command
-from onegru.cli.rewrite import rewrite_command
-from onegru.cli.score import score_command
-from onegru.cli.screen import ProgressBar, Screen, say
-from onegru.cli.stream import stream_command
-from onegru.cli.tables import show_next_steps, show_report, show_run, show_targets, show_timings
-from onegru.cli.trace import trace_command
-from onegru.cli.verify import verify_command
-from onegru.core.arguments import integer
+from onegru.cli.screen import ProgressBar, Screen
+from onegru.cli.tables import show_next_steps, show_report, show_run, show_targets
 from onegru.core.wording import printable
-from onegru.engines.native import MOST_THREADS, set_num_threads
 from onegru.runtimes.openvino import openvino_operator
-from onegru.system.turns import cpu_share
 from onegru.timeline.unread import warn_of_unread
 
 app = typer.Typer(
@@ -47,6 +45,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
+
+RunInputs = Annotated[
+    Texts, option("-i, --input [NAME=]FILE", "Input: NAME=x.npy, NAME=x.pb, or x.npz for several inputs.")
+]
+RunOutputs = Annotated[
+    Texts, option("-o, --output [NAME=]FILE", "File for the outputs: out.npz for all, NAME=y.npy for one.")
+]
+Engine = Annotated[str, option("--engine", "Engine for the GRUs: auto, native or reference.")]
 
 _INTERRUPTED = 130  # the exit code of shells and typer for Ctrl-C
 
@@ -136,23 +142,21 @@ def _as_given(error: onegru.OneGRUError) -> str:
     if argument is None:
         return words
     given = {item.partition("=")[0] for item in sys.argv[1:]}
-    for option in (*_OPTIONS.get(argument, ()), f"--{argument.replace('_', '-')}"):
-        if option in given:
+    for name in (*_OPTIONS.get(argument, ()), f"--{argument.replace('_', '-')}"):
+        if name in given:
             # At the beginning, or after the names of a file and a node, which may contain any text.
             split = words.partition if words.startswith(f"{argument}: ") else words.rpartition
             place, found, said = split(f"{argument}: ")
             # On the command line, None means that the option is not given.
             said = re.sub(r"; must be None\b", "; remove it", said)
             said = re.sub(r" or None$", " or not given", said)
-            return f"{place}{option}: {said}" if found else words
+            return f"{place}{name}: {said}" if found else words
     return words
 
 
 def _unread() -> int:
     """Return the exit code if the reader of the output closes it early."""
-    os.dup2(
-        os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-    )  # so that Python writes nothing more at exit
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python then writes nothing more
     return 0
 
 
@@ -168,12 +172,12 @@ def _show_warning(message: Warning | str, *details: object, **more: object) -> N
 @app.command("run", short_help="Run a model.", cls=PlainHelp)
 def run_command(
     model: options.Model,
-    inputs: options.RunInputs = None,
+    inputs: RunInputs = None,
     random: options.Seed = None,
     dims: options.Dims = None,
     default_dim: options.DefaultDim = None,
-    outputs: options.RunOutputs = None,
-    engine: options.Engine = "auto",
+    outputs: RunOutputs = None,
+    engine: Engine = "auto",
     weight_storage: options.WeightStorage = None,
     activation_storage: options.ActivationStorage = None,
     as_json: options.Json = False,
@@ -213,43 +217,8 @@ def inspect_command(file: options.File, as_json: options.Json = False) -> None:
         show_next_steps(Screen(), next_steps(found))
 
 
-@app.command("bench", short_help="Time a model.", cls=PlainHelp)
-def bench_command(
-    model: options.Model,
-    inputs: options.Inputs = None,
-    random: options.Seed = None,
-    dims: options.Dims = None,
-    default_dim: options.DefaultDim = None,
-    rounds: options.Rounds = 7,
-    threads: options.BenchThreads = None,
-    weight_storage: options.WeightStorage = None,
-    activation_storage: options.ActivationStorage = None,
-    as_json: options.Json = False,
-) -> None:
-    """Time a model in onegru and in its own runtime, alternating between them.
-
-    Example: onegru bench model.onnx --random 0 --dim batch=1
-    """
-    if threads is not None:
-        set_num_threads(integer("--threads", threads, 1, MOST_THREADS))
-    with ProgressBar(f"loading {model.name}"):
-        loaded = onegru.load(model, weight_storage=weight_storage, activation_storage=activation_storage)
-    values, random_names = gather_inputs(loaded, inputs or [], random, dims or [], default_dim)
-    with explained(loaded, random_names), ProgressBar(f"timing {model.name}"):
-        share = cpu_share()
-        timings = measure(loaded, values, rounds)
-        share = min(share, cpu_share())
-    show_timings(Screen(), timings, onegru.get_num_threads(), share, as_json=as_json)
-    if not as_json:
-        show_fusing_hint(Screen(), loaded)
-        if weight_storage is None and holds_int8(loaded):
-            say(
-                Screen(),
-                "GRUs of this file store int8 weights; add --weight-storage int8 to compute with them",
-            )
-
-
 for _name, _help, _command in (
+    ("bench", "Time a model.", bench_command),
     ("trace", "Show the gate values of a GRU.", trace_command),
     ("convert", "Convert GRU layers to another file format.", convert_command),
     ("rewrite", "Change the form of an ONNX model's GRUs.", rewrite_command),

@@ -11,7 +11,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from onegru.cli.bench import Timing
 from onegru.cli.outputs import print_json
 from onegru.cli.screen import fits, ruled_table, safe, say
 from onegru.core.compare import Comparison
@@ -26,7 +25,6 @@ from onegru.models.model import Model
 from onegru.models.report import GruReport
 from onegru.runtimes.openvino import OpenvinoOperator
 
-_BUSY = 0.9  # the share of a CPU below which times say more of other processes
 _NOISELESS = 100.0  # an SNR above this value, in dB, is only rounding
 _MANY = 10**6  # a larger difference in ULP is shown as "many"; it occurs between tiny numbers
 _MOST_LEFT_OUT = 20  # names of tensors
@@ -114,36 +112,6 @@ def show_next_steps(console: Console, steps: Iterable[tuple[str, str]]) -> None:
     if steps := list(steps):
         width = max(len(what) for what, _ in steps)
         say(console, "", *(f"{what.ljust(width)}  {safe(command)}" for what, command in steps))
-
-
-def show_timings(
-    console: Console, timings: Sequence[Timing], threads: int, cpu_share: float, *, as_json: bool
-) -> None:
-    """A line for each runtime."""
-    if as_json:
-        found = {"threads": threads, "cpu_share": cpu_share}
-        print_json({**found, "runtimes": [dataclasses.asdict(item) for item in timings]})
-        return
-    table = ruled_table(["runtime"], ["median", "low", "high", "difference"])
-    for item in timings:
-        if item.median is None or item.low is None or item.high is None:
-            say(console, f"{item.runtime}: {safe(item.refuses or '')}")
-            continue
-        difference = "" if item.difference is None else f"{item.difference:.2g}"
-        times = map(duration, (item.median, item.low, item.high))
-        name, separator, way = item.runtime.partition(",")
-        table.add_row(f"{name} {item.version}{separator}{way}", *times, difference)
-    console.print(table)
-    first = timings[0].median
-    for item in timings[1:]:
-        if item.median is not None and first:
-            name, _, way = item.runtime.partition(",")
-            subject = f"{name}'s time{' with' * bool(way)}{way}"
-            say(console, f"{subject} is {item.median / first:.2f} times onegru's")
-    if cpu_share < _BUSY:
-        words = f"this process had its CPU only {cpu_share:.0%} of the time, so the times are too long"
-        say(console, f"[yellow]{words}[/]; repeat it on an idle machine")
-    say(console, f"each may use {count(threads, 'thread')}")
 
 
 def show_targets(console: Console, targets: Targets, operator: OpenvinoOperator, *, as_json: bool) -> None:

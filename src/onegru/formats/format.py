@@ -126,13 +126,13 @@ class KerasFormat(Format):
 
 class _Checkpoint(Format):
     def left_out(self, file: Opened, grus: Collection[str], keras_version: str | None) -> tuple[str, ...]:
-        from onegru.formats.checkpoint import other_tensors
+        from onegru.formats.checkpoints.checkpoint import other_tensors
 
         return other_tensors(file, grus or self.read_layers(file, None, None))
 
     def files(self, file: Opened) -> list[Path]:
         """See `Format.files`."""
-        from onegru.formats.shards import shards_of
+        from onegru.formats.checkpoints.shards import shards_of
 
         return list(dict.fromkeys([file.path, *(shard.path for shard in shards_of(file))]))
 
@@ -144,7 +144,7 @@ class PytorchFormat(_Checkpoint):
         self, file: Opened, name: str | None, keras_version: str | None
     ) -> dict[str, GRU | Stack]:
         """See `Format.read_layers`."""
-        from onegru.formats.checkpoint import read_pytorch
+        from onegru.formats.checkpoints.checkpoint import read_pytorch
 
         return read_pytorch(file, name)
 
@@ -156,7 +156,7 @@ class SafetensorsFormat(_Checkpoint):
         self, file: Opened, name: str | None, keras_version: str | None
     ) -> dict[str, GRU | Stack]:
         """See `Format.read_layers`."""
-        from onegru.formats.checkpoint import read_safetensors
+        from onegru.formats.checkpoints.checkpoint import read_safetensors
 
         return read_safetensors(file, name)
 

@@ -108,7 +108,7 @@ def save_layers(
     sizes = [None if size is None else int(size) for size in (batch_size, seq_length)]
     interface = Interface(initial_h is None or bool(initial_h), bool(sequence_lens), *sizes)
     if kind == ".safetensors":
-        from onegru.formats.safetensors import safetensors_bytes
+        from onegru.formats.checkpoints.safetensors import safetensors_bytes
 
         content = safetensors_bytes(parts, isinstance(layers, Stack))
     elif kind in (".pt", ".keras"):
@@ -117,7 +117,7 @@ def save_layers(
         content = (pytorch_bytes if kind == ".pt" else keras_bytes)(layers, path)
     elif kind == ".onnx":
         with needs_extra("onnx", "onnx", str(path)):
-            from onegru.formats.onnx.writer import onnx_bytes
+            from onegru.formats.onnx.writing.writer import onnx_bytes
         content = onnx_bytes(parts, int(opset or NEWEST.version), int(layout or 0), interface)
     else:
         from onegru.formats.openvino.writing.writer import write_ir

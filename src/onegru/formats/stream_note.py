@@ -24,7 +24,7 @@ class State:
     input: str  # the input that takes it
     output: str  # the output that gives the next one
     node: str  # the node whose state or earlier steps it is
-    first: tuple[int | str, ...]  # its shape before the first run; names stand for sizes of the other inputs
+    first_shape: tuple[int | str, ...]  # before the first run; names stand for sizes of other inputs
     steps: int | None = None  # how many steps of time it holds; None for the state of a recurrence
     start: Array | None = None  # what it is before the first run, perhaps one row for all; None for zeros
 
@@ -40,7 +40,7 @@ def write_note(
     """The note of a model."""
     document: dict[str, Any] = {
         "states": [
-            {"input": item.input, "output": item.output, "shape": item.first}
+            {"input": item.input, "output": item.output, "shape": item.first_shape}
             | ({"initial": _as_json(initial[item.input])} if item.input in initial else {})
             for item in states
         ],

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.loops.port_loops import takes_parts
+from onegru.dataflow.loops.read_loop import read_loop
 from onegru.dataflow.operator import Op
-from onegru.dataflow.port_loops import takes_parts
-from onegru.dataflow.read_loop import read_loop
 from onegru.dataflow.replace import needed_values, replace_ops
 from onegru.dataflow.walk import reachable
 from onegru.fusion.cells.cell import MissError

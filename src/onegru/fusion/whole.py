@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from onegru.core.dtypes import Array
-from onegru.dataflow.loop import Carried, Collected, Loop
+from onegru.dataflow.loops.loop import Carried, Collected, Loop
 from onegru.dataflow.operator import Op
 from onegru.dataflow.replace import needed_values
 from onegru.dataflow.table import UnknownOpError

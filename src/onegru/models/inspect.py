@@ -16,7 +16,7 @@ from onegru.formats.graph import TensorInfo, nested_words
 from onegru.formats.opened import Kind, Opened, open_layers
 from onegru.layers.gru import GRU
 from onegru.models.fusing import find_in_file, tflite_graph
-from onegru.models.load_layers import gru_nodes, left_out, load_layers, named_layers
+from onegru.models.layer_files.load import gru_nodes, left_out, load_layers, named_layers
 from onegru.models.model import Model
 from onegru.models.report import GruReport, report_nodes
 from onegru.models.streaming import streaming_words

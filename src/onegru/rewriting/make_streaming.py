@@ -80,7 +80,8 @@ def make_streaming(
         result = rewrite_ir(file, named, wanted, time, wait)
     else:
         with needs_extra("onnx", "onnx", str(file)):
-            from onegru.rewriting.nodes.plan import Changes, check_opset
+            from onegru.rewriting.nodes.changes import Changes
+            from onegru.rewriting.nodes.plan import check_opset
             from onegru.rewriting.streaming_onnx import rewrite_onnx
         if opset is not None:
             check_opset(opset)

@@ -146,7 +146,7 @@ def rewrite(
 def rewrite_file(
     file: Opened, target: str | os.PathLike[str] | None, check: Check | None, **changes: Any
 ) -> Rewriting:
-    """Apply `onegru.rewriting.nodes.plan.Changes` to the GRU nodes of an ONNX model."""
+    """Apply `onegru.rewriting.nodes.changes.Changes` to the GRU nodes of an ONNX model."""
     path, named = as_target(file, target, ".onnx")
     if file.kind is not Kind.ONNX:
         raise FormatError(f"{file}: {file.kind.words}; must be an ONNX model")
@@ -155,8 +155,9 @@ def rewrite_file(
         from onegru.formats.onnx.validate import Source, model_of
         from onegru.rewriting.compare import check_result
         from onegru.rewriting.external_data import write_model
+        from onegru.rewriting.nodes.changes import Changes
         from onegru.rewriting.nodes.model_pass import rewrite_model
-        from onegru.rewriting.nodes.plan import Changes, check_opset
+        from onegru.rewriting.nodes.plan import check_opset
     if changes.get("opset") is not None:
         check_opset(changes["opset"])
     place = Source.of(file)

@@ -15,8 +15,8 @@ from onegru.models.model import Model
 from onegru.models.streaming import forms_of_onnx
 from onegru.rewriting.check import Check
 from onegru.rewriting.external_data import embed_external, left_external, one_file, write_model
+from onegru.rewriting.nodes.changes import Changes
 from onegru.rewriting.nodes.model_pass import Rewritten, rewrite_model
-from onegru.rewriting.nodes.plan import Changes
 from onegru.rewriting.streaming import Chunked, check_chunks, made_from
 
 

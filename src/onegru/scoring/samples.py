@@ -19,8 +19,8 @@ from onegru.models.load import load
 from onegru.models.model import Model
 from onegru.scoring.columns import Field, Gathered, check_type
 from onegru.scoring.dataset import find_files, naming, opened
-from onegru.scoring.model_inputs import ModelInputs
-from onegru.scoring.program import LayersProgram
+from onegru.scoring.programs.model_inputs import ModelInputs
+from onegru.scoring.programs.program import LayersProgram
 from onegru.scoring.scorer import columns_of, find_faults
 
 #: How many rows are read, unless more are asked for.

@@ -16,8 +16,8 @@ from onegru.core.machine import memory_size
 from onegru.scoring.dataset import Part, Plan, find_files, make_plan
 from onegru.scoring.folder import Folder, refuse_differences
 from onegru.scoring.pipeline import Job, Progress
+from onegru.scoring.programs.source import model_digest
 from onegru.scoring.scorer import Scorer
-from onegru.scoring.source import model_digest
 
 #: How much memory a run may take, unless it is told otherwise.
 MEMORY = 1 << 30

@@ -23,8 +23,8 @@ from onegru.models.model import Model
 from onegru.scoring.batches import MOST_STEPS, STEPS, Assembly, arrow_type, batches, padded, plain_lists
 from onegru.scoring.columns import Field, Gathered, bytes_of, check_type, find_bad_rows, step_counts
 from onegru.scoring.parallel import BatchMap, batch_map
-from onegru.scoring.program import Program
-from onegru.scoring.source import open_program
+from onegru.scoring.programs.program import Program
+from onegru.scoring.programs.source import open_program
 
 # What the error of a row says that you can do.
 _GOES_ON = "; on_error (--on-error) can skip such rows"

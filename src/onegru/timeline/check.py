@@ -110,7 +110,7 @@ def _planned(finder: LossFinder) -> list[Finding]:
     """What the plan of a streaming model refuses or counts on, but for steps that a model may carry."""
     try:
         plan = Planner(finder.analysis, finder.time, delay=False).plan()
-        counted = [op for op, _ in (*plan.summed, *plan.numbered)]
+        counted = [op for op, _ in (*plan.accumulated, *plan.numbered)]
         return plan.lasting + [finding_of(op, "remembers", "counts from the first step") for op in counted]
     except SpecError:  # an input with time along several axes
         return []

@@ -10,8 +10,8 @@ from onegru.core.compare import Comparison
 from onegru.core.errors import OneGRUError, SpecError
 from onegru.core.wording import count
 from onegru.formats.opened import open_layers
+from onegru.models.layer_files.load import distinct_layers, load_layers, named_layers
 from onegru.models.load import load
-from onegru.models.load_layers import distinct_layers, load_layers, named_layers
 from onegru.models.model import Model
 from onegru.verification.compare_grus import compare_calls, is_alike, of_layer, on_random_inputs, trace_pair
 from onegru.verification.compare_runtimes import Tolerances, compare_outputs

@@ -221,3 +221,16 @@ def test_the_data_paths_name_functions_that_exist() -> None:
         tree = ast.parse((ROOT / "src" / "onegru" / module).read_text(encoding="utf-8"))
         defined = {item.name for item in tree.body if isinstance(item, ast.FunctionDef | ast.ClassDef)}
         assert defined.issuperset(re.findall(r"\w+", names)), module
+
+
+def test_code_names_exist() -> None:
+    """Files, functions, classes and constants in the documents for developers, such as `Model.stream`."""
+    folders = ("src", "native", "tests", "benchmarks", "docs/generate")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
+    code = "\n".join(path.read_text("utf-8") for path in files if path.suffix in (".py", ".h", ".cc"))
+    code = re.sub(r'""".*?"""|(?:#|//) [^\n]*', "", code, flags=re.DOTALL)
+    known = {"x_in", *re.findall(r"\w+", code), *(path.name for path in (*files, *ROOT.iterdir()))}
+    for path in sorted((ROOT / "docs" / "development").rglob("*.md")):
+        for name in re.findall(r"`(\w[\w-]*(?:(?:\.|::)\w+)*)`", path.read_text("utf-8")):
+            is_file = re.search(r"\.(py|h|cc|md|toml|txt)$", name)
+            assert known.issuperset([name] if is_file else re.split(r"\W+", name)), f"{path.name}: {name}"

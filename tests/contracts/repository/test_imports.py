@@ -60,7 +60,7 @@ OPTIONAL = {
     "google": ("formats.onnx.*", "rewriting.*"),  # protobuf, which onnx itself needs
     "onnxruntime": ("runtimes.execution_provider", "formats.onnx.whole.session", "models.inference_session"),
     "openvino": (
-        "cli.bench",
+        "cli.commands.bench",
         "runtimes.openvino_op",
         "runtimes.openvino_replace",
         "runtimes.openvino_failures",
@@ -72,7 +72,7 @@ OPTIONAL = {
     "ml_dtypes": ("core.dtypes",),
     "keras": ("frameworks.keras", "frameworks.export"),
     "flax": ("frameworks.flax",),
-    "safetensors": ("formats.checkpoint", "formats.safetensors"),
+    "safetensors": ("formats.checkpoints.checkpoint", "formats.checkpoints.safetensors"),
     "h5py": ("formats.keras",),
     "torch": (
         "torch.*",

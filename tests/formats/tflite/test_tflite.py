@@ -15,8 +15,8 @@ import pytest
 import onegru
 from onegru.core.errors import FormatError, OneGRUError
 from onegru.layers.gru import GRU
-from onegru.models.convert_layers import convert_layers
-from onegru.models.select_layers import read_source
+from onegru.models.layer_files.convert import convert_layers
+from onegru.models.layer_files.select import read_source
 from tests.formats.tflite.make_files import ACTIVATIONS, FOLDER, FORMS, INPUT, arrays
 
 tflite = pytest.importorskip("tflite")

@@ -208,6 +208,7 @@ class Operator:
     dtype: str | int | None = None  # see `dtype_of`
     resizes: ClassVar[bool] = False  # whether it may change the size of an axis that stays
     window: Literal["", "conv", "pool"] = ""  # whether it is a convolution or a pooling
+    accumulates: float | None = None  # where it adds up or multiplies along an axis, what it begins with
     filled_by: int | None = None  # the input that says how often it repeats a number
     # Of a recurrence, the input of each initial state and the output of the last one.
     states: tuple[tuple[int, int], ...] = ()

@@ -217,7 +217,7 @@ def _activation(name: str) -> Pointwise:
 
 
 _ALPHA = "alpha"
-_UNARY = (
+_WITHOUT_VALUE = (
     *("Mish", "HardSwish", "Sign", "Round", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
     *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Mean"),
 )
@@ -233,15 +233,9 @@ register(
     Pointwise("Ceil", _unary(np.ceil), keeps_zeros=True, of_sizes=max),
     Pointwise("Not", _unary(np.logical_not), dtype="bool"),
     *map(_activation, AS_OPERATORS),
-    Pointwise(
-        "Clip",
-        _clip,
-        "min max",
-        max_inputs=3,
-        settings=True,
-    ),
+    Pointwise("Clip", _clip, "min max", max_inputs=3, settings=True),
     Pointwise("Erf", keeps_zeros=True),
-    *(Pointwise(kind) for kind in _UNARY if kind not in AS_OPERATORS),
+    *(Pointwise(kind) for kind in _WITHOUT_VALUE if kind not in AS_OPERATORS),
     *(Pointwise("Selu", None, "alpha gamma"), Pointwise("Celu", None, _ALPHA)),
     *(
         Pointwise("Gelu", None, "approximate"),

@@ -202,24 +202,30 @@ class DynamicQuantization(Operator):
         return along(call, range(call.rank()), message=_OVER)
 
 
-class CumSum(SameShape):
+class Accumulation(SameShape):
+    """One that combines each element with all before it along an axis."""
+
     parameters: Mapping[str, Parameter] = {"axis": Parameter(1)}
     max_inputs: int = 2
     computes: bool = True
     dtype: str | int | None = 0
 
+    def __init__(self, kind: str, combine: np.ufunc) -> None:
+        super().__init__(kind, "exclusive reverse", accumulates=combine.identity)
+        self.combine = combine
+
     def value(self, call: Arrays) -> Sequence[Array]:
         (axis,), x = call.known("axis") or (0,), call.array()
         x = np.flip(x, axis) if call.get("reverse") else x
-        y = np.cumsum(x, axis, dtype=x.dtype)
-        if call.get("exclusive"):  # the sums before each
+        y = self.combine.accumulate(x, axis, dtype=x.dtype)
+        if call.get("exclusive"):  # what comes before each
             y = np.roll(y, 1, axis)
-            y[(slice(None),) * (axis % y.ndim) + (slice(0, 1),)] = 0
+            y[(slice(None),) * (axis % y.ndim) + (slice(0, 1),)] = self.accumulates
         return [np.flip(y, axis) if call.get("reverse") else y]
 
     def along(self, call: Call) -> Iterable[Move]:
         axes = call.known("axis") or ()
-        return along(call, axes, "remembers", "adds up from the first step of each run")
+        return along(call, axes, "remembers", "accumulates from the first step of each run")
 
 
 _AXIS = "axis epsilon stash_type"
@@ -245,5 +251,6 @@ register(
     BatchNorm("openvino::BatchNormInference", "epsilon"),
     Quantization("QuantizeLinear", "axis block_size output_dtype precision saturate"),
     Dequantization("DequantizeLinear", "axis block_size output_dtype"),
-    *(DynamicQuantization("DynamicQuantizeLinear"), CumSum("CumSum", "exclusive reverse")),
+    DynamicQuantization("DynamicQuantizeLinear"),
+    *(Accumulation("CumSum", np.add), Accumulation("CumProd", np.multiply)),
 )

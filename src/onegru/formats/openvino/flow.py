@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from onegru.dataflow.flow import Flow
+from onegru.dataflow.loops.port_loops import LOOP, LoopPorts, SliceSpec
 from onegru.dataflow.names import fresh_name
 from onegru.dataflow.operator import Op, Shape, Size
-from onegru.dataflow.port_loops import LOOP, LoopPorts, SliceSpec
 from onegru.formats.graph import Dimension
 from onegru.formats.openvino.constants import Constants
 from onegru.formats.openvino.fields import ELEMENT_TYPES, AttributeParser

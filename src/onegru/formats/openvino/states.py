@@ -108,7 +108,7 @@ def hide_states(root: ET.Element, weights: Array) -> Array:
         data.attrib = {"variable_id": state.input, "variable_type": words, "variable_shape": shape}
         read.attrib |= {"type": "ReadValue", "version": "opset6"}
         if state.start is not None or "?" in shape:  # without an initial value, a variable starts from zeros
-            start = np.zeros([int(size) for size in state.first]) if state.start is None else state.start
+            start = np.zeros(list(map(int, state.first_shape))) if state.start is None else state.start
             raw = start.astype(numpy_dtype(ELEMENT_TYPES[words]).newbyteorder("<")).tobytes()
             parts += [np.zeros(-sum(map(len, parts)) % ALIGNED, np.uint8), np.frombuffer(raw, np.uint8)]
             place = sum(map(len, parts)) - len(raw)

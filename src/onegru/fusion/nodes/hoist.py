@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onegru.dataflow.loop import Loop
+from onegru.dataflow.loops.loop import Loop
 from onegru.dataflow.operator import LoopIndex, Op, Shape
 from onegru.dataflow.table import Call, UnknownOpError, operator_of
 from onegru.dataflow.table.cutting import Slice

@@ -8,12 +8,12 @@ from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from onegru.core.dtypes import Array, numpy_dtype
 from onegru.dataflow.flow import Flow
-from onegru.formats.onnx.edit import node_of
 from onegru.formats.onnx.flow import flow_of, graph_types
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.parse import model_opset
 from onegru.formats.onnx.validate import Source, replace_nodes
 from onegru.formats.onnx.values import names_in
+from onegru.formats.onnx.writing.edit import node_of
 from onegru.fusion.fuse import fuse_flow
 from onegru.fusion.search import Progress, Search
 from onegru.operators.onnx import AUGRU_OPSET, OLDEST_OPSET

@@ -1,60 +1,114 @@
-"""Change layout, types or directions of one GRU node.
+"""Changes of one GRU node, and the table `CHANGES` of them.
 
-Each function takes a `GruNodeConfig`, returns one or two new ones, and adds the required nodes around it.
+Each function takes a `GruNodeConfig`, returns those that remain, and adds the required nodes around them.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import NodeProto
 
+from onegru.core.compare import QUANTIZED
 from onegru.core.dtypes import Array, default_float_mode
 from onegru.core.errors import SpecError
 from onegru.engines.storage import quantizable
 from onegru.formats.onnx.dequantized import int8_opset, quantized_inputs
 from onegru.formats.onnx.validate import is_onnx
 from onegru.operators.onnx import NEWEST
-from onegru.rewriting.nodes.form import GruNodeConfig, require
-from onegru.rewriting.nodes.scope import Draft
+from onegru.rewriting.nodes.decompose import decompose
+from onegru.rewriting.nodes.node_config import GruNodeConfig, require
+from onegru.rewriting.nodes.scope import Draft, Scope
 
 _SWAPPED = (1, 0, 2)
 _TO_TIME_FIRST = (1, 2, 0, 3)
 _TO_BATCH_FIRST = (2, 0, 1, 3)
 
 
-def to_layout(new: Draft, form: GruNodeConfig, layout: int) -> GruNodeConfig:
-    """Change the layout, and add Transposes unless they cancel out."""
-    inputs = {port: _swapped_input(new, form, port) for port in ("X", "initial_h") if port in form.inputs}
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Requested changes to the GRU nodes of a model; see `onegru.rewriting.rewrite.rewrite`."""
+
+    opset: int | None = None
+    layout: int | None = None
+    float16: bool = False
+    quantize: bool | frozenset[str] = False
+    group_size: int = 0
+    split: bool = False
+    decompose: bool = False
+    runtime: str | None = None
+
+    @property
+    def decomposes_augru(self) -> bool:
+        """Whether AUGRU nodes are decomposed. OpenVINO needs this, because it does not read functions."""
+        return self.decompose or self.runtime == "openvino"
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether weights must be constants, if they can."""
+        return bool(self.quantize or self.float16 or self.split or self.decompose)
+
+    def quantizes(self, node: NodeProto) -> bool:
+        """Whether to store a node's weights as int8."""
+        name = node.name or next(filter(None, node.output), "")
+        return self.quantize if isinstance(self.quantize, bool) else name in self.quantize
+
+
+class Change(NamedTuple):
+    """A row of `CHANGES`."""
+
+    #: Whether it is requested and has an effect on a node.
+    is_asked: Callable[[Scope, GruNodeConfig, Changes], object]
+    #: Adds nodes and a description to the draft; returns the GRU nodes that remain.
+    apply: Callable[[Draft, GruNodeConfig, Changes], list[GruNodeConfig]]
+    #: The same without nodes and names, to look up known issues.
+    preview: Callable[[GruNodeConfig], list[GruNodeConfig]] = lambda config: [config]
+
+
+def _asks_layout(scope: Scope, config: GruNodeConfig, changes: Changes) -> bool:
+    if changes.layout is None:
+        return config.layout == 1 and scope.opset < 14 and not changes.decompose
+    return changes.layout != config.layout
+
+
+def _to_layout(new: Draft, config: GruNodeConfig, _: Changes) -> list[GruNodeConfig]:
+    """Change the layout to the other one, and add Transposes unless they cancel out."""
+    new.done.append(f"layout {config.layout} became {1 - config.layout}")
+    inputs = {port: _swapped_input(new, config, port) for port in ("X", "initial_h") if port in config.inputs}
     outputs = {}
-    if "Y" in form.outputs:
+    if "Y" in config.outputs:
         # From the node's layout to the graph's layout, and back.
-        perm, back = (_TO_TIME_FIRST, _TO_BATCH_FIRST) if layout else (_TO_BATCH_FIRST, _TO_TIME_FIRST)
-        outputs["Y"] = _swapped_output(new, form, "Y", perm, back)
-    if "Y_h" in form.outputs:
-        outputs["Y_h"] = _swapped_output(new, form, "Y_h", _SWAPPED, _SWAPPED)
-    return replace(form.with_names(inputs, outputs), layout=layout)
+        perm, back = (_TO_BATCH_FIRST, _TO_TIME_FIRST)[:: -1 if config.layout == 0 else 1]
+        outputs["Y"] = _swapped_output(new, config, "Y", perm, back)
+    if "Y_h" in config.outputs:
+        outputs["Y_h"] = _swapped_output(new, config, "Y_h", _SWAPPED, _SWAPPED)
+    return _other_layout(config.with_names(inputs, outputs))
 
 
-def _swapped_input(new: Draft, form: GruNodeConfig, port: str) -> str:
-    producer = new.scope.producers.get(form.inputs[port])
+def _other_layout(config: GruNodeConfig) -> list[GruNodeConfig]:
+    return [replace(config, layout=1 - config.layout)]
+
+
+def _swapped_input(new: Draft, config: GruNodeConfig, port: str) -> str:
+    producer = new.scope.producers.get(config.inputs[port])
     if producer is not None and _perm(producer) == _SWAPPED:
-        new.scope.retired.add(form.inputs[port])
+        new.scope.retired.add(config.inputs[port])
         return str(producer.input[0])
-    return new.op("Transpose", [form.inputs[port]], port, perm=_SWAPPED)
+    return new.op("Transpose", [config.inputs[port]], port, perm=_SWAPPED)
 
 
 def _swapped_output(
-    new: Draft, form: GruNodeConfig, port: str, perm: tuple[int, ...], back: tuple[int, ...]
+    new: Draft, config: GruNodeConfig, port: str, perm: tuple[int, ...], back: tuple[int, ...]
 ) -> str:
-    scope, value = new.scope, form.outputs[port]
+    scope, value = new.scope, config.outputs[port]
     consumers = scope.consumers.get(value, [])
     if len(consumers) == 1 and value not in scope.outputs and _perm(consumers[0]) == back:
         new.dropped.add(consumers[0].output[0])
         return str(consumers[0].output[0])
-    return _returned(new, form, port, "Transpose", perm=perm)
+    return _returned(new, config, port, "Transpose", perm=perm)
 
 
 def _perm(node: NodeProto) -> tuple[int, ...] | None:
@@ -64,79 +118,97 @@ def _perm(node: NodeProto) -> tuple[int, ...] | None:
     return tuple(next((item.ints for item in node.attribute if item.name == "perm"), ()))
 
 
-def to_float16(new: Draft, form: GruNodeConfig) -> GruNodeConfig:
+def _to_half(new: Draft, config: GruNodeConfig, _: Changes) -> list[GruNodeConfig]:
     """Convert the node to float16, with Casts around it."""
-    dtype, _ = require(new.scope, form, "float16")
+    dtype = require(new.scope, config, "float16")[0]
+    new.done.append(f"{dtype} became float16")
     inputs = {}
     for port in ("X", "W", "R", "B", "initial_h"):
-        if port not in form.inputs:
+        if port not in config.inputs:
             continue
-        array = new.scope.constant(form.inputs[port])
+        array = new.scope.constant(config.inputs[port])
         if array is None:
-            inputs[port] = new.op("Cast", [form.inputs[port]], port, dtype="float16")
+            inputs[port] = new.op("Cast", [config.inputs[port]], port, dtype="float16")
         else:
-            inputs[port] = new.scope.shared(f"{form.inputs[port]}/float16", _as_float16(form, array))
-    outputs = {port: _returned(new, form, port, "Cast", dtype=dtype) for port in form.outputs}
-    return replace(form.with_names(inputs, outputs), dtype="float16")
+            inputs[port] = new.scope.shared(f"{config.inputs[port]}/float16", _as_float16(config, array))
+    outputs = {port: _returned(new, config, port, "Cast", dtype=dtype) for port in config.outputs}
+    return _in_half(config.with_names(inputs, outputs))
 
 
-def _returned(new: Draft, form: GruNodeConfig, port: str, kind: str, **attributes: Any) -> str:
+def _in_half(config: GruNodeConfig) -> list[GruNodeConfig]:
+    return [replace(config, dtype="float16")]
+
+
+def _returned(new: Draft, config: GruNodeConfig, port: str, kind: str, **attributes: Any) -> str:
     """Add a node after an output of the GRU node; return the output's new name."""
     value = new.fresh(port)
-    new.op_after(kind, [value], port, form.outputs[port], **attributes)
+    new.op_after(kind, [value], port, config.outputs[port], **attributes)
     return value
 
 
-def _as_float16(form: GruNodeConfig, array: Array) -> Array:
+def _as_float16(config: GruNodeConfig, array: Array) -> Array:
     with default_float_mode(), np.errstate(over="ignore"):
         converted = array.astype(np.float16)
     lost = np.isfinite(array.astype(np.float64)) & ~np.isfinite(converted)
     if np.any(lost):
         raise SpecError.of(
-            "float16", f"{form.label} has a weight of {array[lost][0]:g}; must be within ±65504"
+            "float16", f"{config.label} has a weight of {array[lost][0]:g}; must be within ±65504"
         )
     return converted
 
 
-def to_int8(new: Draft, form: GruNodeConfig, group: int) -> GruNodeConfig:
-    """Store W and R as int8 with a scale per row, or per `group` weights of a row."""
-    scope = new.scope
+def to_int8(new: Draft, config: GruNodeConfig, changes: Changes) -> list[GruNodeConfig]:
+    """Store W and R as int8 with a scale per row, or per group of weights of a row."""
+    scope, group = new.scope, changes.group_size
     if scope.opset < (least := int8_opset(group)):
         what = f"weights in int8{', in groups' if group else ''}"
         raise SpecError.of(
             "opset", f"{scope.opset}; must be at least {least} for {what}; add --opset {least}"
         )
+    new.done.append(f"W and R became int8, with a scale for each {f'{group} weights of a ' * (group > 0)}row")
     inputs = {}
     for port in ("W", "R"):
-        name = form.inputs[port]
-        array = quantizable("quantize", f"{form.label}: {port}", scope.constant(name), group)
+        name = config.inputs[port]
+        array = quantizable("quantize", f"{config.label}: {port}", scope.constant(name), group)
         q, scale, attributes = quantized_inputs(array, group)
         values = [scope.shared(f"{name}/int8", q), scope.shared(f"{name}/scale", scale)]
         inputs[port] = new.op("DequantizeLinear", values, port, **attributes)
         if q.ndim == 2:
             inputs[port] = new.op("Reshape", [inputs[port], scope.integers(*array.shape)], port)
-    return form.with_names(inputs)
+    return [config.with_names(inputs)]
 
 
-def to_two_directions(new: Draft, form: GruNodeConfig) -> list[GruNodeConfig]:
+def _split(new: Draft, config: GruNodeConfig, _: Changes) -> list[GruNodeConfig]:
     """Split a bidirectional node into a forward and a reverse node."""
+    new.done.append("bidirectional became a forward and a reverse node")
     scope = new.scope
-    axes = NEWEST.direction_axes(form.layout)
+    axes = NEWEST.direction_axes(config.layout)
     halves: list[GruNodeConfig] = []
-    for index, direction in enumerate(("forward", "reverse")):
-        half = replace(
-            form,
-            base=f"{form.base}/{direction}",
-            direction=direction,
-            activations=(form.activations[index],),
-        )
-        inputs = {}
-        for port, name in form.inputs.items():
+    for index, half in enumerate(_halves(config)):
+        direction, inputs = half.direction, {}
+        for port, name in config.inputs.items():
             what, place = f"{direction}/{port}", scope.integers(index)
             has_part = port in axes
             inputs[port] = new.folded("Gather", [name, place], what, axis=axes[port]) if has_part else name
-        outputs = {port: scope.names.fresh(f"{half.base}/{port}") for port in form.outputs}
+        outputs = {port: scope.names.fresh(f"{half.base}/{port}") for port in config.outputs}
         halves.append(replace(half, name=scope.names.fresh(half.base), inputs=inputs, outputs=outputs))
-    for port, output in form.outputs.items():
+    for port, output in config.outputs.items():
         new.op_after("Concat", [half.outputs[port] for half in halves], port, output, axis=axes[port])
     return halves
+
+
+def _halves(config: GruNodeConfig) -> list[GruNodeConfig]:
+    return [
+        replace(config, base=f"{config.base}/{direction}", direction=direction, activations=(pair,))
+        for direction, pair in zip(("forward", "reverse"), config.activations, strict=True)
+    ]
+
+
+#: All changes in the order in which they are applied, by their names in a plan.
+CHANGES = {
+    "layout": Change(_asks_layout, _to_layout, _other_layout),
+    "float16": Change(lambda _, node, asked: asked.float16 and node.dtype != "float16", _to_half, _in_half),
+    "decompose": Change(lambda _, node, asked: asked.decompose, decompose, lambda node: []),
+    "split": Change(lambda _, node, asked: asked.split and len(node.activations) == 2, _split, _halves),
+    QUANTIZED: Change(lambda _, node, asked: asked.quantizes(node.origin), to_int8),
+}

@@ -20,23 +20,27 @@ from onnx import TensorProto
 
 from onegru.core.errors import SpecError
 from onegru.core.spec import reversed_directions
-from onegru.formats.onnx.edit import code_of
-from onegru.formats.onnx.gru_step import gru_step
+from onegru.formats.onnx.writing.edit import code_of
+from onegru.formats.onnx.writing.gru_step import gru_step
 from onegru.operators.onnx import DECOMPOSED_OPSET
-from onegru.rewriting.nodes.form import GruNodeConfig, require
+from onegru.rewriting.nodes.node_config import GruNodeConfig, require
 from onegru.rewriting.nodes.scope import Draft, Scope
 
 _MOST_UNROLLED = 8  # steps
 
 
-def decompose(draft: Draft, form: GruNodeConfig) -> None:
-    """Add nodes that replace a GRU node with at least one step."""
+def decompose(draft: Draft, config: GruNodeConfig, _: object) -> list[GruNodeConfig]:
+    """Add nodes that replace a GRU node with at least one step; none remains."""
     if (scope := draft.scope).opset < DECOMPOSED_OPSET:
         raise SpecError.of(
-            "opset", f"{scope.opset}; must be at least {DECOMPOSED_OPSET} to decompose {form.label}"
+            "opset", f"{scope.opset}; must be at least {DECOMPOSED_OPSET} to decompose {config.label}"
         )
-    dtype, hidden_size = require(scope, form, "decompose")
-    _Expansion(draft, form, dtype, hidden_size).expand()
+    dtype, hidden_size = require(scope, config, "decompose")
+    _Expansion(draft, config, dtype, hidden_size).expand()
+    count = sum(item.op_type == "Scan" for item in draft.nodes)
+    loops = f"with {count} Scan{'s'[: count - 1]}" if count else "step by step"
+    draft.done.append(f"decomposed into other operators, {loops}")
+    return []
 
 
 @dataclass
@@ -55,23 +59,23 @@ class _Weights:
 class _Expansion:
     """The decomposition of one node."""
 
-    def __init__(self, draft: Draft, form: GruNodeConfig, dtype: str, hidden_size: int) -> None:
+    def __init__(self, draft: Draft, config: GruNodeConfig, dtype: str, hidden_size: int) -> None:
         self.draft = draft
         self.scope = draft.scope
-        self.form = form
+        self.config = config
         self.stored = dtype
         self.dtype = "float64" if dtype == "float64" else "float32"
         self.H = hidden_size
-        self.reversed = reversed_directions(form.direction)
-        shape = self.scope.shape(form.origin.input[0])  # original input, because new values have no shape yet
-        T = None if shape is None or len(shape) != 3 else shape[1 if form.stated.get("layout") else 0]
+        self.reversed = reversed_directions(config.direction)
+        shape = self.scope.shape(config.origin.input[0])  # new values have no shape yet
+        T = None if shape is None or len(shape) != 3 else shape[1 if config.stated.get("layout") else 0]
         self.steps = T if T is not None and 1 <= T <= _MOST_UNROLLED else None
 
     def expand(self) -> None:
-        draft, form = self.draft, self.form
+        draft, config = self.draft, self.config
         # Casts are adjacent, because ONNX Runtime 1.31 crashes on some Transposes between two Casts.
-        X = self._computed(form.inputs["X"], "X")
-        if form.layout:
+        X = self._computed(config.inputs["X"], "X")
+        if config.layout:
             X = draft.op("Transpose", [X], "X", perm=[1, 0, 2])
         shape = "" if self.steps else draft.op("Shape", [X], "shape")
         self.masks, alive = self._masks(shape)
@@ -88,9 +92,9 @@ class _Expansion:
             end, Y = loop(index, weights, first, products)
             Ys.append(Y)
             ends.append(draft.op("Where", [alive, end, self._number(0.0)], f"{index}/end") if alive else end)
-        if "Y" in form.outputs:
+        if "Y" in config.outputs:
             self._finish(Ys, 1, [2, 0, 1, 3], "Y")
-        if "Y_h" in form.outputs:
+        if "Y_h" in config.outputs:
             self._finish(ends, 0, [1, 0, 2], "Y_h")
 
     # Around the loop
@@ -107,11 +111,11 @@ class _Expansion:
     def _masks(self, shape: str) -> tuple[list[str], str | None]:
         """Return masks of the valid steps, and a mask [B, 1] of rows with at least one step."""
         # A Scan gets one mask [T, B, 1], steps get a mask [B, 1] each; without lengths there are none.
-        if "sequence_lens" not in self.form.inputs:
+        if "sequence_lens" not in self.config.inputs:
             return [], None
         draft, scope = self.draft, self.scope
         zero, one = (scope.integer(value) for value in (0, 1))
-        lengths = draft.op("Cast", [self.form.inputs["sequence_lens"]], "lengths", dtype="int64")
+        lengths = draft.op("Cast", [self.config.inputs["sequence_lens"]], "lengths", dtype="int64")
         lengths = draft.op("Unsqueeze", [lengths], "lengths_column", axes=[1])
         if self.steps:
             masks = [draft.op("Less", [scope.integer(t), lengths], "mask") for t in range(self.steps)]
@@ -123,23 +127,23 @@ class _Expansion:
 
     def _scores(self) -> str:
         """Return the attention scores [T, B, 1]; empty without attention."""
-        if self.form.attention is None:
+        if self.config.attention is None:
             return ""
-        A = self._computed(self.form.inputs["A"], "A")
-        return self.draft.op("Transpose", [A], "A", perm=[1, 0, 2]) if self.form.layout else A
+        A = self._computed(self.config.inputs["A"], "A")
+        return self.draft.op("Transpose", [A], "A", perm=[1, 0, 2]) if self.config.layout else A
 
     def _first(self, index: int, shape: str) -> str:
         """Return the initial state [B, H]; zeros of unrolled steps are one row that broadcasts."""
         draft, scope = self.draft, self.scope
-        if "initial_h" not in self.form.inputs and self.steps:
+        if "initial_h" not in self.config.inputs and self.steps:
             return scope.shared("onegru/zeros", np.zeros((1, self.H), self.dtype))
-        if "initial_h" not in self.form.inputs:
+        if "initial_h" not in self.config.inputs:
             rows = draft.op("Gather", [shape, scope.integers(1)], f"{index}/rows")
             sizes = draft.op("Concat", [rows, scope.integers(self.H)], f"{index}/sizes", axis=0)
             zeros = onnx.numpy_helper.from_array(np.zeros(1, self.dtype))
             return draft.op("ConstantOfShape", [sizes], f"{index}/first", value=zeros)
-        given, axis = self.form.inputs["initial_h"], 1 if self.form.layout else 0
-        if len(self.form.activations) == 1:
+        given, axis = self.config.inputs["initial_h"], 1 if self.config.layout else 0
+        if len(self.config.activations) == 1:
             first = draft.op("Squeeze", [given], f"{index}/initial_h", axes=[axis])
         else:
             first = draft.op("Gather", [given, scope.integer(index)], f"{index}/initial_h", axis=axis)
@@ -147,13 +151,13 @@ class _Expansion:
 
     def _finish(self, parts: Sequence[str], axis: int, perm: Sequence[int], port: str) -> None:
         """Join the directions in the node's type and layout, under the output's name."""
-        draft, form = self.draft, self.form
+        draft, config = self.draft, self.config
         steps: list[Callable[[str, str], str]] = []
-        if form.layout:
+        if config.layout:
             steps.append(lambda value, output: draft.op("Transpose", [value], port, output, perm=list(perm)))
         if self.stored != self.dtype:
             steps.append(lambda value, output: draft.op("Cast", [value], port, output, dtype=self.stored))
-        last = form.outputs[port]
+        last = config.outputs[port]
         joined = "" if steps else last
         many = len(parts) > 1
         values = [
@@ -167,17 +171,17 @@ class _Expansion:
     # Weights
 
     def _weights(self, index: int) -> _Weights:
-        form = self.form
+        config = self.config
         # A constant W stays in its type; a loop's R does not, because OpenVINO needs a constant in the loop.
         W = self._computed(self._matrix("W", index), f"{index}/W")
         matrix = self._matrix("R", index)
-        is_after = form.linear_before_reset
+        is_after = config.linear_before_reset
         parts = [matrix] if is_after else [self._cut(matrix, 0, 2, 1), self._cut(matrix, 2, 3, 1)]
         R = tuple(self._folded_cast(part, f"{index}/R") for part in parts)
-        if "B" not in form.inputs:
+        if "B" not in config.inputs:
             return _Weights(W, R, None, None)
         folded = self.draft.folded
-        B = folded("Gather", [form.inputs["B"], self.scope.integer(index)], f"{index}/B", axis=0)
+        B = folded("Gather", [config.inputs["B"], self.scope.integer(index)], f"{index}/B", axis=0)
         B = self._folded_cast(B, f"{index}/B")
         if is_after:
             sums = folded("Add", [self._cut(B, 0, 2), self._cut(B, 3, 5)], f"{index}/biases")
@@ -189,7 +193,7 @@ class _Expansion:
     def _matrix(self, name: str, index: int) -> str:
         """Return W or R of one direction, transposed: [I, 3H] or [H, 3H]."""
         folded, what = self.draft.folded, f"{index}/{name}"
-        value = folded("Gather", [self.form.inputs[name], self.scope.integer(index)], what, axis=0)
+        value = folded("Gather", [self.config.inputs[name], self.scope.integer(index)], what, axis=0)
         return folded("Transpose", [value], what, perm=[1, 0])
 
     def _cut(self, value: str, first: int, end: int, axis: int = 0) -> str:
@@ -208,7 +212,7 @@ class _Expansion:
     def _unrolled(self, index: int, weights: _Weights, state: str, products: str) -> tuple[str, str]:
         """Like `_scan`, with unrolled steps."""
         T, masks, scores = self.steps or 1, self.masks, self.scores
-        nodes = _Body(self.scope, f"{self.form.base}/{index}", self.dtype, self.H)
+        nodes = _Body(self.scope, f"{self.config.base}/{index}", self.dtype, self.H)
         names = [f"XW_{t}" for t in range(T)]
         parts = nodes.split(products, [1] * T, names, axis=0) if T > 1 else [products]
         attended = [scores] * T
@@ -223,7 +227,7 @@ class _Expansion:
                 output = nodes.op("Where", [masks[t], new, self._number(0.0)], f"y_{t}")
                 new = nodes.op("Where", [masks[t], new, state], f"h_{t}")
             state = new
-            if "Y" in self.form.outputs:
+            if "Y" in self.config.outputs:
                 Y[t] = nodes.op("Unsqueeze", [output], f"y_{t}", axes=[0])
         joined = Y[0] if T == 1 or not Y[0] else nodes.op("Concat", Y, "states", axis=0)
         self.draft.nodes += nodes.nodes
@@ -232,7 +236,7 @@ class _Expansion:
     def _scan(self, index: int, weights: _Weights, first: str, products: str) -> tuple[str, str]:
         """Return the last state [B, H], and the states of all steps [T, B, H] if Y is an output."""
         draft, masks, scores = self.draft, self.masks, self.scores
-        body = _Body(self.scope, f"{self.form.base}/{index}", self.dtype, self.H)
+        body = _Body(self.scope, f"{self.config.base}/{index}", self.dtype, self.H)
         state, row = body.fresh("h"), body.fresh("x")
         inside = body.fresh("inside") if masks else ""
         a = body.fresh("a") if scores else ""
@@ -242,7 +246,7 @@ class _Expansion:
         if masks:
             output = body.op("Where", [inside, new, self._number(0.0)], "y")
             new = body.op("Where", [inside, new, state], "h_kept")
-        elif "Y" in self.form.outputs:
+        elif "Y" in self.config.outputs:
             output = body.op("Identity", [new], "y")  # a value can only be one output of a subgraph
         code = code_of(self.dtype)
         info = onnx.helper.make_tensor_value_info
@@ -261,7 +265,7 @@ class _Expansion:
         for name, inner, kind, size in scanned:
             taken.append(name)
             inputs.append(info(inner, kind, [None, size]))
-        if "Y" in self.form.outputs:
+        if "Y" in self.config.outputs:
             outputs.append(info(output, code, [None, self.H]))
             given.append(draft.fresh(f"{index}/states"))
         graph = onnx.helper.make_graph(body.nodes, draft.fresh(f"{index}/step"), inputs, outputs)
@@ -289,21 +293,21 @@ class _Expansion:
 
     def _step(self, body: _Body, index: int, h: str, x: str, weights: _Weights, a: str) -> str:
         """Return the state after one step, with attention scores `a`."""
-        H, activations = self.H, self.form.activations[index]
+        H, activations = self.H, self.config.activations[index]
         x_zr, x_n = body.split(x, [2 * H, H], ["x_zr", "x_h"])
         product = body.op("MatMul", [h, weights.R[0]], "hR")
-        attended: dict[str, Any] = {"attention": self.form.attention, "a": a}
-        if not self.form.linear_before_reset:
-            R_n, clip = weights.R[1], self.form.clip
+        attended: dict[str, Any] = {"attention": self.config.attention, "a": a}
+        if not self.config.linear_before_reset:
+            R_n, clip = weights.R[1], self.config.clip
             return gru_step(body, activations, clip, (x_zr, x_n), h, product, R_n=R_n, **attended)
         h_zr, h_n = body.split(product, [2 * H, H], ["h_zr", "h_h"])
         if weights.inner is not None:
             h_n = body.op("Add", [h_n, weights.inner], "h_h_B")
-        return gru_step(body, activations, self.form.clip, (x_zr, x_n), h, h_zr, h_n=h_n, **attended)
+        return gru_step(body, activations, self.config.clip, (x_zr, x_n), h, h_zr, h_n=h_n, **attended)
 
 
 class _Body(Draft):
-    """Nodes of a Scan's subgraph or of unrolled steps; see `onegru.formats.onnx.gru_step.StepNodes`."""
+    """Nodes of a Scan's subgraph or of unrolled steps, as `StepNodes` in `gru_step`."""
 
     def __init__(self, scope: Scope, base: str, dtype: str, hidden_size: int) -> None:
         super().__init__(scope, base)

@@ -34,14 +34,11 @@ from onegru.formats.onnx.values import Names, all_graphs
 from onegru.models.fusing import fusing_hint
 from onegru.operators.onnx import DECOMPOSED_OPSET, OLDEST_OPSET
 from onegru.rewriting.external_data import embed_external, left_external, one_file
-from onegru.rewriting.nodes.changes import to_float16, to_int8, to_layout, to_two_directions
-from onegru.rewriting.nodes.decompose import decompose
-from onegru.rewriting.nodes.form import GruNodeConfig, node_of, operator_at, read_form
+from onegru.rewriting.nodes.changes import CHANGES, Changes, to_int8
+from onegru.rewriting.nodes.node_config import node_of, operator_at, read_config
 from onegru.rewriting.nodes.opset import convert_nodes, is_same
-from onegru.rewriting.nodes.plan import Changes, NodeChanges, is_quantized, plan_node, written_attributes
+from onegru.rewriting.nodes.plan import plan_node, written_attributes
 from onegru.rewriting.nodes.scope import Draft, Scope, value_types
-
-_IN_INT8 = "W and R became int8, with a scale for each {}"
 
 _WEIGHTS = ("W", "R", "B", "initial_h")  # inputs that can be constants
 
@@ -95,11 +92,10 @@ class _Rewriter:
             self.notes.append("functions that contain GRU nodes were inlined")
         self.notes += embed_external(source, self.model, size)
         self.old = model_opset(source, self.model)
-        takes_weights = changes.quantize or changes.float16 or changes.split or changes.decompose
-        takes_weights = takes_weights or self.decomposes_augru
-        if takes_weights and fold_dequantized(source, self.model, self.old) and changes.quantize is not True:
+        reads_weights = changes.reads_weights or self.decomposes_augru
+        if reads_weights and fold_dequantized(source, self.model, self.old) and changes.quantize is not True:
             self.notes.append("quantized weights were dequantized")
-        if takes_weights:
+        if reads_weights:
             held = sum(len(tensor.raw_data) for tensor in all_tensors(self.model))
             self.retired = fold_weights(source, self.model, self.old, max(size, held))
             if self.retired:
@@ -146,7 +142,7 @@ class _Rewriter:
         if self.changes.runtime is not None and least < DECOMPOSED_OPSET:
             scope = self._scope(self.model.graph, None, least)
             plans = [
-                self._plan(scope, read_form(scope, node, self.old))[0]
+                plan_node(scope, read_config(scope, node, self.old), self.changes, self.old)[0]
                 for node in all_nodes(self.model.graph.node)
                 if is_gru(node)
             ]
@@ -207,7 +203,7 @@ class _Rewriter:
                 core = self._rewrite_node(new, node)
                 nodes += [*new.nodes, *core, *new.after]
                 dropped |= new.dropped
-            elif is_augru(node) and is_quantized(node, self.changes):
+            elif is_augru(node) and self.changes.quantizes(node):
                 nodes += self._quantized(scope, node)
             else:
                 nodes.append(node)
@@ -219,64 +215,38 @@ class _Rewriter:
     def _rewrite_node(self, new: Draft, node: NodeProto) -> list[NodeProto]:
         """Add the nodes around a GRU node to `new`; return the GRU nodes."""
         scope = new.scope
-        form = read_form(scope, node, self.old)
-        plan, reasons = self._plan(scope, form)
-        name = node.name or form.base
-        self.dtypes |= {dtype for dtype in (form.dtype, *plan & {"float16", QUANTIZED}) if dtype}
+        config = read_config(scope, node, self.old)
+        plan, reasons = plan_node(scope, config, self.changes, self.old)
+        name = node.name or config.base
+        self.dtypes |= {dtype for dtype in (config.dtype, *plan & {"float16", QUANTIZED}) if dtype}
         if not plan:
             self.nodes.append((name, (), reasons))
             return [node]
-        done: list[str] = []
-        scope.retired.update(form.inputs[port] for port in _WEIGHTS if port in form.inputs)
-        if "layout" in plan:
-            done.append(f"layout {form.layout} became {1 - form.layout}")
-            form = to_layout(new, form, 1 - form.layout)
-        if "float16" in plan:
-            done.append(f"{form.dtype} became float16")
-            form = to_float16(new, form)
+        scope.retired.update(config.inputs[port] for port in _WEIGHTS if port in config.inputs)
         if {"decompose", QUANTIZED} <= plan:
             raise SpecError.of(
                 "quantize",
-                f"{form.label} must be decomposed for {self.changes.runtime}, so no GRU node remains to "
+                f"{config.label} must be decomposed for {self.changes.runtime}, so no GRU node remains to "
                 "quantize",
             )
-        if "decompose" in plan:
-            decompose(new, form)
-            count = sum(item.op_type == "Scan" for item in new.nodes)
-            loops = f"with {count} Scan{'s'[: count - 1]}" if count else "step by step"
-            self.nodes.append((name, (*done, f"decomposed into other operators, {loops}"), reasons))
-            return []
-        forms = [form]
-        if "split" in plan:
-            done.append("bidirectional became a forward and a reverse node")
-            forms = to_two_directions(new, form)
-        if QUANTIZED in plan:
-            done.append(self._in_int8)
-            forms = [to_int8(new, item, self.changes.group_size) for item in forms]
-        nodes = [node_of(scope, item) for item in forms]
-        written = written_attributes(form, self.new) if len(nodes) == 1 else []
-        self.nodes.append((name, tuple(done + written), reasons))
-        return nodes
-
-    @property
-    def _in_int8(self) -> str:
-        group = self.changes.group_size
-        return _IN_INT8.format(f"{group} weights of a row" if group else "row")
+        configs = [config]
+        for change in (change for key, change in CHANGES.items() if key in plan):
+            configs = [part for item in configs for part in change.apply(new, item, self.changes)]
+        written = written_attributes(configs[0], self.new) if len(configs) == 1 else []
+        self.nodes.append((name, (*dict.fromkeys(new.done), *written), reasons))
+        return [node_of(scope, item) for item in configs]
 
     def _quantized(self, scope: Scope, node: NodeProto) -> list[NodeProto]:
         """Store W and R of an AUGRU node as int8, without other changes."""
-        form = read_form(scope, node, self.old)
-        new = Draft(scope, form.base)
-        scope.retired.update(form.inputs[port] for port in ("W", "R"))
-        form = to_int8(new, form, self.changes.group_size)
+        config = read_config(scope, node, self.old)
+        new = Draft(scope, config.base)
+        scope.retired.update(config.inputs[port] for port in ("W", "R"))
+        (config,) = to_int8(new, config, self.changes)
         made = deepcopy(node)
-        made.input[1], made.input[2] = form.inputs["W"], form.inputs["R"]
+        made.input[1], made.input[2] = config.inputs["W"], config.inputs["R"]
         self.dtypes |= {"float32", QUANTIZED}
-        self.nodes.append((node.name or form.base, (self._in_int8,), ()))
+        self.nodes.append((node.name or config.base, tuple(new.done), ()))
         return [*new.nodes, made]
-
-    def _plan(self, scope: Scope, form: GruNodeConfig) -> tuple[NodeChanges, tuple[str, ...]]:
-        return plan_node(scope, form, self.changes, self.old, self.source)
 
     # Unused nodes and constants
 

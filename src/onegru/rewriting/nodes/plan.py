@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx
-from onnx import NodeProto
 
 from onegru.core.activations import DEFAULT_ACTIVATIONS
-from onegru.core.compare import QUANTIZED
 from onegru.core.errors import SpecError
-from onegru.formats.onnx.validate import Source, is_gru
-from onegru.rewriting.nodes.form import GruNodeConfig, attributes_of, facts_of, operator_at
+from onegru.formats.onnx.validate import is_gru
+from onegru.rewriting.nodes.changes import CHANGES, Changes
+from onegru.rewriting.nodes.node_config import GruNodeConfig, attributes_of, facts_of, operator_at
 from onegru.rewriting.nodes.scope import Scope
 from onegru.runtimes.known_issues import verdicts
 
@@ -20,113 +19,68 @@ from onegru.runtimes.known_issues import verdicts
 NodeChanges = frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Requested changes to the GRU nodes of a model; see `onegru.rewriting.rewrite.rewrite`."""
-
-    opset: int | None = None
-    layout: int | None = None
-    float16: bool = False
-    quantize: bool | frozenset[str] = False
-    group_size: int = 0
-    split: bool = False
-    decompose: bool = False
-    runtime: str | None = None
-
-    @property
-    def decomposes_augru(self) -> bool:
-        """Whether AUGRU nodes are decomposed. OpenVINO needs this, because it does not read functions."""
-        return self.decompose or self.runtime == "openvino"
-
-
 def plan_node(
-    scope: Scope, form: GruNodeConfig, changes: Changes, old: int, source: Source
+    scope: Scope, config: GruNodeConfig, changes: Changes, old: int
 ) -> tuple[NodeChanges, tuple[str, ...]]:
     """Return the changes that a node needs, and the target runtime's known issues with the source."""
-    is_augru = form.attention is not None
-    wanted = NodeChanges({"decompose"}) if is_augru else _asked(scope, form, changes, old)
+    is_augru = config.attention is not None
+    wanted = NodeChanges({"decompose"}) if is_augru else _asked(scope, config, changes, old)
     if changes.runtime is None:
         return wanted, ()
-    facts = replace(facts_of(scope, form, form.stated), version=operator_at(old).version)
+    facts = replace(facts_of(scope, config, config.stated), version=operator_at(old).version)
     reasons = tuple(item.reason for item in verdicts(facts) if item.runtime == changes.runtime)
     if changes.runtime == "openvino" and not is_augru:
-        reasons += _openvino_issues(scope, form)
+        reasons += _openvino_issues(scope, config)
     if not reasons and not wanted:
         return wanted, ()
-    if form.dtype == "float64" and changes.runtime == "openvino" and "float16" not in wanted:
+    if config.dtype == "float64" and changes.runtime == "openvino" and "float16" not in wanted:
         reason = "computes float64 in float32 for all operators"
-        raise source.error(f"{form.label}: openvino {reason}; cannot be worked around")
-    for more in () if is_augru else _ways(form, changes):
-        if not _has_issues(scope, form, wanted | more, changes):
+        raise scope.source.error(f"{config.label}: openvino {reason}; cannot be worked around")
+    for more in () if is_augru else _ways(config, changes):
+        if not _has_issues(scope, config, wanted | more, changes):
             return wanted | more, reasons
     return wanted | {"fill", "decompose"}, reasons
 
 
-def is_quantized(node: NodeProto, changes: Changes) -> bool:
-    """Whether to store a node's weights as int8."""
-    names = changes.quantize
-    name = node.name or next(filter(None, node.output), "")
-    return names if isinstance(names, bool) else name in names
-
-
-def _openvino_issues(scope: Scope, form: GruNodeConfig) -> tuple[str, ...]:
+def _openvino_issues(scope: Scope, config: GruNodeConfig) -> tuple[str, ...]:
     """Return OpenVINO 2026.4's issues that depend on neighboring nodes, which the table does not cover."""
     found = []
-    if sum(is_gru(node) for node in scope.consumers.get(form.inputs["X"], ())) > 1:
+    if sum(is_gru(node) for node in scope.consumers.get(config.inputs["X"], ())) > 1:
         found.append("miscomputes a GRU that shares its X with another GRU")
-    default = all(pair == DEFAULT_ACTIVATIONS for pair in form.activations)
-    is_loop = form.clip is not None or not default
-    if is_loop and len(form.activations) == 1 and scope.consumers.get(form.outputs.get("Y_h", "")):
+    default = all(pair == DEFAULT_ACTIVATIONS for pair in config.activations)
+    is_loop = config.clip is not None or not default
+    if is_loop and len(config.activations) == 1 and scope.consumers.get(config.outputs.get("Y_h", "")):
         found.append("passes Y_h on in a wrong shape for a batch of 1")
     return tuple(found)
 
 
-def _asked(scope: Scope, form: GruNodeConfig, changes: Changes, old: int) -> NodeChanges:
+def _asked(scope: Scope, config: GruNodeConfig, changes: Changes, old: int) -> NodeChanges:
     """Return the requested changes that have an effect on this node."""
-    found: set[str] = set()
-    if changes.decompose:
-        found.add("decompose")
-    if changes.layout is not None and changes.layout != form.layout:
-        found.add("layout")
-    if changes.layout is None and form.layout and scope.opset < 14 and not changes.decompose:
-        found.add("layout")
-    if changes.float16 and form.dtype != "float16":
-        found.add("float16")
-    if is_quantized(form.origin, changes):
-        found.add(QUANTIZED)
-    if changes.split and form.direction == "bidirectional":
-        found.add("split")
+    found = {name for name, change in CHANGES.items() if change.is_asked(scope, config, changes)}
     if found or changes.runtime is None or operator_at(old).version != operator_at(scope.opset).version:
         found.add("fill")
     return frozenset(found)
 
 
-def _ways(form: GruNodeConfig, changes: Changes) -> Iterator[NodeChanges]:
+def _ways(config: GruNodeConfig, changes: Changes) -> Iterator[NodeChanges]:
     """Yield changes that may give correct results without other operators, the smallest first."""
-    may_change_layout = form.layout and changes.layout is None
+    may_change_layout = config.layout and changes.layout is None
     layouts = ((), ("layout",)) if may_change_layout else ((),)
-    may_split = form.direction == "bidirectional" and changes.runtime != "openvino"
+    may_split = config.direction == "bidirectional" and changes.runtime != "openvino"
     for split in ((), ("split",)) if may_split else ((),):
         yield from (NodeChanges(("fill", *split, *layout)) for layout in layouts)
 
 
-def _has_issues(scope: Scope, form: GruNodeConfig, plan: NodeChanges, changes: Changes) -> bool:
+def _has_issues(scope: Scope, config: GruNodeConfig, plan: NodeChanges, changes: Changes) -> bool:
     """Whether the target runtime is known to fail on a node after these changes."""
     if "decompose" in plan:
         return False
-    if changes.runtime == "openvino" and ("split" in plan or _openvino_issues(scope, form)):
+    if changes.runtime == "openvino" and ("split" in plan or _openvino_issues(scope, config)):
         return True  # the two halves would share X
-    if "layout" in plan:
-        form = replace(form, layout=1 - form.layout)
-    if "float16" in plan:
-        form = replace(form, dtype="float16")
-    forms = [form]
-    if "split" in plan:
-        forms = [
-            replace(form, direction=direction, activations=(pair,))
-            for direction, pair in zip(("forward", "reverse"), form.activations, strict=True)
-        ]
-    facts = [facts_of(scope, item, attributes_of(item, scope.opset)) for item in forms]
+    configs = [config]
+    for change in (change for name, change in CHANGES.items() if name in plan):
+        configs = [part for item in configs for part in change.preview(item)]
+    facts = [facts_of(scope, item, attributes_of(item, scope.opset)) for item in configs]
     return any(item.runtime == changes.runtime for fact in facts for item in verdicts(fact))
 
 
@@ -137,12 +91,12 @@ def check_opset(opset: int) -> None:
         raise SpecError.of("opset", f"{opset!r}; must be in 1…{newest}, the newest that onnx knows")
 
 
-def written_attributes(form: GruNodeConfig, opset: int) -> list[str]:
+def written_attributes(config: GruNodeConfig, opset: int) -> list[str]:
     """Describe the attributes that the node gains, loses or changes."""
-    now = attributes_of(form, opset)
+    now = attributes_of(config, opset)
     words = []
-    for name in sorted({*now, *form.stated} - {"layout"}):
-        had, has = form.stated.get(name), now.get(name)
+    for name in sorted({*now, *config.stated} - {"layout"}):
+        had, has = config.stated.get(name), now.get(name)
         if has is None:
             words.append(f"{name} removed")
         elif had is None:

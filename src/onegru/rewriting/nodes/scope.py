@@ -14,10 +14,10 @@ from onnx import GraphProto, NodeProto, TypeProto
 from onegru.core.dtypes import Array
 from onegru.dataflow.flow import Flow
 from onegru.dataflow.table import evaluate
-from onegru.formats.onnx.edit import code_of, node_with_lists
 from onegru.formats.onnx.flow import flow_of
 from onegru.formats.onnx.validate import Source
 from onegru.formats.onnx.values import Names, Values, all_graphs
+from onegru.formats.onnx.writing.edit import code_of, node_with_lists
 
 
 def value_types(graph: GraphProto) -> dict[str, TypeProto]:
@@ -123,6 +123,7 @@ class Draft:
         nodes: the new nodes, in order.
         after: the nodes after the GRU node, if one remains after `nodes`.
         dropped: outputs of Transposes that the GRU node now has itself.
+        done: descriptions of the changes.
     """
 
     def __init__(self, scope: Scope, base: str) -> None:
@@ -131,6 +132,7 @@ class Draft:
         self.nodes: list[NodeProto] = []
         self.after: list[NodeProto] = []
         self.dropped: set[str] = set()
+        self.done: list[str] = []
 
     def fresh(self, what: str) -> str:
         """Return a new name."""

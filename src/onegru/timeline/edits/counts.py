@@ -1,11 +1,15 @@
-"""Continue sums and step numbers from chunk to chunk."""
+"""Continue sums, products and step numbers from chunk to chunk."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from onegru.dataflow.edit import END, Edit
 from onegru.dataflow.operator import Op
+from onegru.dataflow.table import operator_of
 from onegru.formats.stream_note import State
 from onegru.timeline.planning.plan import FirstSteps
 from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain, unknown
@@ -13,18 +17,19 @@ from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain, unk
 _COMPUTED_BOUNDS = 10  # the opset since which a Slice has them
 
 
-def sum_on(edit: Edit, sizes: SizeNames, op: Op, axis: int) -> State:
-    """Let a sum go on from the last chunk's, which comes in front: the order of all additions stays."""
+def accumulate_on(edit: Edit, sizes: SizeNames, op: Op, axis: int) -> State:
+    """Let a sum or product go on from the last chunk's, which comes in front, so the order stays."""
     label = label_of(op)
     dtype = dtype_of(edit.flow, op, op.inputs[0])
-    state = new_state(edit, op, "sum", dtype, sizes.first_shape(op, op.inputs[0], axis, 1))
+    what, begins = op.kind.removeprefix("Cum").lower(), operator_of(op.kind).accumulates
+    state = new_state(edit, op, what, dtype, sizes.first_shape(op, op.inputs[0], axis, 1))
     parts = [state.input, edit.input_of(op, 0)]
     joined = edit.add("Concat", parts, f"{label}/joined", before=op, axis=axis)
-    sums = edit.add("CumSum", [joined, edit.input_of(op, 1)], f"{label}/sums", before=op)
+    sums = edit.add(op.kind, [joined, edit.input_of(op, 1)], f"{label}/sums", before=op)
     edit.slice(sums, axis, -1, END, f"{label}/last", output=state.output)
     bounds = (0, -1) if op.attributes.get("exclusive") else (1, END)
     edit.become(op, "Slice", [sums, *map(edit.ints, (*bounds, axis))])
-    return state
+    return replace(state, start=np.full([1] * len(state.first_shape), begins) if begins else None)
 
 
 def number_on(edit: Edit, op: Op, step: int) -> State:

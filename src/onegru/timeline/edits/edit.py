@@ -18,7 +18,7 @@ from onegru.dataflow.table.recurrences import recurrent
 from onegru.dataflow.table.windows import Window
 from onegru.formats.stream_note import State
 from onegru.timeline.analysis import TimeAnalysis
-from onegru.timeline.edits.counts import new_state, number_on, size_of, sum_on, take_first
+from onegru.timeline.edits.counts import accumulate_on, new_state, number_on, size_of, take_first
 from onegru.timeline.edits.sizes import SizesRewriter, with_equal_sizes
 from onegru.timeline.planning.plan import Cache, StreamingPlan
 from onegru.timeline.size_names import SizeNames, dtype_of, label_of, plain, unknown
@@ -83,7 +83,7 @@ class StreamingRewriter:
                 self._add_cache(cache)
         for op, axis in plan.unpadded:
             self._unpad(op, axis)
-        self.states += [sum_on(edit, self.sizes, op, axis) for op, axis in plan.summed]
+        self.states += [accumulate_on(edit, self.sizes, op, axis) for op, axis in plan.accumulated]
         self.states += [number_on(edit, op, step) for op, step in plan.numbered]
         for op, index, axis in plan.resized:
             opened.open_size(op, index, axis)

@@ -15,7 +15,6 @@ from onegru.dataflow.flow import Flow
 from onegru.dataflow.nonempty import drop_guards
 from onegru.formats.graph import STREAM_KEY, Graph
 from onegru.formats.onnx.branches import inline_branches
-from onegru.formats.onnx.edit import apply_edit
 from onegru.formats.onnx.flow import flow_of, graph_types
 from onegru.formats.onnx.functions.augru import add_augru_functions
 from onegru.formats.onnx.functions.unfold import unfold_functions
@@ -23,6 +22,7 @@ from onegru.formats.onnx.order import sort_nodes
 from onegru.formats.onnx.parse import model_opset
 from onegru.formats.onnx.validate import Source, drop_named, replace_nodes
 from onegru.formats.onnx.values import names_in
+from onegru.formats.onnx.writing.edit import apply_edit
 from onegru.formats.stream_note import write_note
 from onegru.timeline.analysis import TimeAnalysis
 from onegru.timeline.check import AsItIs

@@ -139,4 +139,4 @@ def with_equal_sizes(sizes: SizeNames, edit: Edit, states: Sequence[State]) -> l
     for declared in (edit.inputs, edit.outputs):
         declared |= {name: replace(item, shape=one(item.shape)) for name, item in declared.items()}
     edit.sizes |= {place: one((size,))[0] for place, size in edit.sizes.items()}
-    return [replace(state, first=one(state.first)) for state in states]
+    return [replace(state, first_shape=one(state.first_shape)) for state in states]

@@ -71,8 +71,8 @@ class StreamingPlan:
     latest: list[Op] = field(default_factory=list)
     # Reshapes whose sizes have a fixed number of steps, at these places
     reshaped: list[tuple[Op, int]] = field(default_factory=list)
-    # sums from the first step on, which need that of the steps before, and the axis
-    summed: list[tuple[Op, int]] = field(default_factory=list)
+    # sums and products from the first step on, which need that of the steps before, and the axis
+    accumulated: list[tuple[Op, int]] = field(default_factory=list)
     # Ranges that number steps, and the number between two
     numbered: list[tuple[Op, int]] = field(default_factory=list)
     # Resizes and Expands that keep time, to a number of steps that is written down: where among their sizes,

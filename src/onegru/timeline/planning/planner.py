@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from onegru.core.errors import SpecError
 from onegru.core.wording import count
+from onegru.dataflow.loops.port_loops import LOOP, TENSOR_ITERATOR
 from onegru.dataflow.operator import Op
-from onegru.dataflow.port_loops import LOOP, TENSOR_ITERATOR
 from onegru.dataflow.table import Hazard, Move, operator_of
 from onegru.dataflow.table.recurrences import recurrence_of
 from onegru.dataflow.table.windows import adds_no_bias
@@ -314,9 +314,9 @@ class Planner(PlannerPart):
             return
         if kind == "Resize" and self.analysis.call(op).is_given(3):
             return  # its sizes were looked at
-        if kind == "CumSum" and move.hazard and not self.analysis.call(op).get("reverse"):
+        if operator.accumulates is not None and move.hazard and not self.analysis.call(op).get("reverse"):
             if self.context.is_alone(op.inputs[0], move.axis):
-                self.context.changes.summed.append((op, move.axis))
+                self.context.changes.accumulated.append((op, move.axis))
             else:
                 self.context.refuse("unknown", NOT_ALONE)
             return

@@ -71,9 +71,8 @@ class SizesPlanner(PlannerPart):
         if not steps or not is_open or not self.context.is_alone(op.outputs[0], 0):
             return False
         extent = self.context.extent(steps[0][0])
-        self.context.extents[op.outputs[0]] = extent.held(
-            extent.left_pad
-        )  # no zeros come in front of numbers
+        held = extent.held(extent.left_pad)  # no zeros come in front of numbers
+        self.context.extents[op.outputs[0]] = held
         self.context.changes.numbered.append((op, step))
         return True
 
@@ -86,7 +85,8 @@ class SizesPlanner(PlannerPart):
         others = {name for name in others & self.analysis.dynamic if self.context.sizes_in(name) is None}
         if not others:
             self.context.made.update(filter(None, op.outputs))
-            self.context.places.update(filter(None, op.outputs if counts or op.kind == "CumSum" else ()))
+            if counts or operator_of(op.kind).accumulates is not None:
+                self.context.places.update(filter(None, op.outputs))
         elif counts and not others <= self.context.streamed:
             self.context.refuse(
                 "mixes", "combines the step index with an input that has no time axis, such as lengths"

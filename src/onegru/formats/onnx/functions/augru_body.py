@@ -18,7 +18,7 @@ from onnx import FunctionProto
 
 from onegru.core.errors import SpecError
 from onegru.core.spec import reversed_directions
-from onegru.formats.onnx.gru_step import gru_step
+from onegru.formats.onnx.writing.gru_step import gru_step
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import read_activations, read_clip
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS, AUGRU_OPSET
@@ -160,7 +160,7 @@ def _filled(text: str, true: set[str], parts: Mapping[str, object]) -> str:
 
 
 class _StepText:
-    """Nodes of a step as text; see `onegru.formats.onnx.gru_step.StepNodes`."""
+    """Nodes of a step as text; see `onegru.formats.onnx.writing.gru_step.StepNodes`."""
 
     def __init__(self, count: str) -> None:
         self.count = count  # the attribute of a Split into halves

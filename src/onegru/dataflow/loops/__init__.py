@@ -1,0 +1,1 @@
+"""Loops of every format, read as recurrences."""

@@ -1,0 +1,186 @@
+"""OpenVINO's TensorIterator and Loop, for the search for recurrences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from onegru.dataflow.flow import Flow
+from onegru.dataflow.loops.loop import (
+    Carried,
+    Collected,
+    Loop,
+    Slices,
+    all_of,
+    find_indices,
+    goes_on,
+    limit,
+    simplified,
+    starts,
+)
+from onegru.dataflow.operator import LoopIndex, Op, Shape, Size
+
+TENSOR_ITERATOR, LOOP = "openvino::TensorIterator", "openvino::Loop"
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSpec:
+    """How a port is cut into the slices of the iterations, or put together from them."""
+
+    axis: int  # the axis that is cut
+    start: int  # the first index; of the last one if negative
+    end: int  # where it ends, in the same way
+    stride: int  # from one slice to the next
+    part_size: int  # the size of a slice
+
+    def step(self, shape: Shape | None) -> int | None:
+        """1 or -1, if the iterations take each slice of size 1 in turn, of a value of this shape."""
+        if self.part_size != 1:
+            return None
+        size = None if shape is None or not -len(shape) <= self.axis < len(shape) else shape[self.axis]
+        last = size if isinstance(size, int) else -1
+        if self.stride == 1 and self.start == 0 and self.end in (-1, last):
+            return 1
+        return -1 if (self.stride, self.start, self.end) == (-1, -1, 0) else None
+
+
+@dataclass(slots=True)
+class LoopPorts:
+    """The connections between the ports of a loop and those of its body, all by their places."""
+
+    # (input, the body's input, how it is cut)
+    slices: list[tuple[int, int, SliceSpec]] = field(default_factory=list)
+    # (input, the body's input, the body's output that is that input in the next iteration)
+    merged: list[tuple[int, int, int]] = field(default_factory=list)
+    invariant: list[tuple[int, int]] = field(default_factory=list)  # (input, the body's input)
+    # (output, the body's output, how it is cut)
+    collected: list[tuple[int, int, SliceSpec]] = field(default_factory=list)
+    last: list[tuple[int, int]] = field(default_factory=list)  # (output, the body's output)
+    iterations: list[int] = field(default_factory=list)  # the body's inputs with the number of the iteration
+    condition: int | None = None  # the body's output that says whether there is another iteration
+
+
+def read_ir_loop(flow: Flow, op: Op) -> Loop | None:
+    """A loop whose number of iterations is known before it runs; None for anything else."""
+    body, ports = op.bodies["body"], op.attributes["ports"]
+    slices: dict[str, Slices] = {}
+    for place, inner, cut in ports.slices:
+        name, shape = op.inputs[place], flow.shape(op.inputs[place])
+        step = cut.step(shape)
+        if step is None or shape is None or not 0 <= cut.axis < len(shape):
+            return None
+        slices[body.inputs[inner]] = Slices(name, cut.axis, step, True)
+    last = {body.resolve(body.outputs[inner]): op.outputs[place] for place, inner in ports.last}
+    carried, written = [], []
+    for place, before, inner in ports.merged:
+        after = body.outputs[inner]
+        if (update := _written(body, body.inputs[before], after)) is not None:
+            written.append((op.inputs[place], last.pop(body.resolve(after), ""), update))
+            continue
+        shapes = flow.shape(op.inputs[place]), body.shape(body.inputs[before]), body.shape(after)
+        if not all(_may_equal(a, b) for a, b in combinations(shapes, 2)):
+            return None
+        carried.append(
+            Carried(op.inputs[place], body.inputs[before], after, last.pop(body.resolve(after), ""))
+        )
+    if any(is_used(flow, name) for name in last.values()):
+        return None
+    collected = []
+    for place, inner, cut in ports.collected:
+        name, shape = body.outputs[inner], body.shape(body.outputs[inner])
+        step = cut.step(None)
+        if shape is None or not 0 <= cut.axis < len(shape) or shape[cut.axis] != 1 or step is None:
+            if is_used(flow, op.outputs[place]):
+                return None
+            continue
+        collected.append(Collected(name, op.outputs[place], cut.axis, step, True))
+    loop = simplified(flow, Loop(op, body, carried, slices, collected))
+    iteration = body.inputs[ports.iterations[0]] if ports.iterations else ""
+    loop.indices = find_indices(loop, iteration)
+    loop.body.set_indices(loop.indices)
+    counts: list[Size | None] = [*_counts(flow, loop)]
+    if op.kind == LOOP:
+        trips = flow.sizes(op.inputs[0])
+        if trips is None or len(trips) != 1 or ports.condition is None:
+            return None
+        is_open = isinstance(trips[0], int) and trips[0] < 0  # only the condition ends it
+        counts.append(limit(flow, loop, body.outputs[ports.condition]) if is_open else trips[0])
+    if len(set(counts)) != 1 or counts[0] is None:
+        return None
+    loop.count = counts[0]
+    if not all(_add_written(loop, flow, *item) for item in written):
+        return None
+    if op.kind == TENSOR_ITERATOR:
+        return loop
+    if ports.condition is None or not starts(flow, op.inputs[1], loop.count):
+        return None
+    return loop if _continues(loop, body.outputs[ports.condition]) else None
+
+
+def _written(body: Flow, before: str, after: str) -> Op | None:
+    """What writes one row into an array that iterations pass on, and that none of them reads otherwise."""
+    # OpenVINO's frontend for TensorFlow makes it of a TensorArray. The first array may have other sizes of
+    # 1, and is expanded in each iteration.
+    update = body.producer(body.resolve(after))
+    if update is None or update.kind != "openvino::ScatterUpdate":
+        return None
+    base = body.resolve(update.inputs[0])
+    expand = body.producer(base)
+    if base != before and (
+        expand is None or expand.kind != "Expand" or body.resolve(expand.inputs[0]) != before
+    ):
+        return None
+    takers = [*body.consumers.get(before, ()), *body.consumers.get(base, ())]
+    is_row = (body.shape(update.inputs[2]) or ())[update.attributes.get("axis", 0) :][:1] == (1,)
+    is_read = any(op is not update and op is not expand and op.kind != "Shape" for op in takers)
+    return None if is_read or not is_row else update
+
+
+def _add_written(loop: Loop, flow: Flow, array: str, name: str, update: Op) -> bool:
+    """Add the rows that a loop writes into an array, or its last one; False if others are read."""
+    axis, shape = update.attributes.get("axis", 0), flow.shape(array)
+    size = shape[axis] if shape is not None and axis < len(shape) else None
+    row, index = loop.body.resolve(update.inputs[2]), loop.body.resolve(update.inputs[1])
+    if size == loop.count and loop.indices.get(index) == LoopIndex(1, 0):
+        loop.collected.append(Collected(row, name, axis, 1, True))
+    elif size == 1 and loop.body.sizes(index) == (0,):
+        loop.carried.append(Carried(array, "", row, name))
+    else:
+        return not is_used(flow, name)
+    return True
+
+
+def takes_parts(flow: Flow, op: Op) -> bool:
+    """Whether an iteration takes more than a slice of some input, or some slices are taken by none."""
+    slices = op.attributes["ports"].slices if "ports" in op.attributes else ()
+    return any(cut.step(flow.shape(op.inputs[place])) is None for place, _, cut in slices)
+
+
+def is_used(flow: Flow, name: str) -> bool:
+    """Whether anybody takes a value."""
+    return bool(name) and (name in flow.outputs or bool(flow.consumers.get(name)))
+
+
+def _may_equal(first: Shape | None, second: Shape | None) -> bool:
+    """Whether nothing that is known of two shapes tells them apart."""
+    if first is None or second is None:
+        return True
+    sizes = zip(first, second, strict=False)
+    return len(first) == len(second) and all(
+        a == b or isinstance(a, str) or isinstance(b, str) for a, b in sizes
+    )
+
+
+def _counts(flow: Flow, loop: Loop) -> list[Size]:
+    found: list[Size] = []
+    for item in loop.slices.values():
+        shape = flow.shape(item.name)
+        if shape is not None:
+            found.append(shape[item.axis])
+    return found
+
+
+def _continues(loop: Loop, name: str) -> bool:
+    """Whether the condition for another iteration holds until the last one."""
+    # Unlike ONNX's, a body is not given the condition.
+    return all(item not in loop.body.inputs and goes_on(loop, item) for item in all_of(loop.body, name))

@@ -1,0 +1,1 @@
+"""Read checkpoints of PyTorch, and safetensors files."""

@@ -1,0 +1,1 @@
+"""Write ONNX models, and change them."""

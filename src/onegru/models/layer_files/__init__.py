@@ -1,0 +1,1 @@
+"""Read layers from files, and convert the files."""

@@ -1,0 +1,198 @@
+"""The inputs of a model for each row, and their axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import SpecError
+from onegru.core.wording import shape_words
+from onegru.formats.graph import TensorInfo, by_name, initial_states
+from onegru.models.model import Model
+from onegru.models.random_inputs import input_letters
+from onegru.scoring.columns import Field
+from onegru.scoring.programs.program import check_names
+
+_BATCH = {"batch", "batch_size", "batchsize", "b", "n", "bs"}
+_TIME = {"time", "times", "t", "seq", "seq_len", "seq_length", "sequence", "sequence_length", "length"}
+_TIME |= {"steps", "time_steps", "timesteps", "num_steps", "frames", "num_frames"}
+_LENGTHS = {"sequence_lens", "sequence_lengths", "seq_lens", "seq_lengths", "seq_len", "lens", "lengths"}
+_LENGTHS |= {"length", "input_lengths", "x_lengths", "x_lens"}
+
+
+class Axes(NamedTuple):
+    """Where the rows and the steps of a tensor are; None if it has none."""
+
+    batch: int | None
+    time: int | None
+
+    @property
+    def front(self) -> list[int]:
+        """The axis of steps, then that of rows, as far as there are any."""
+        return [axis for axis in (self.time, self.batch) if axis is not None]
+
+
+class ModelInputs:
+    """The inputs of a model, as fields of rows.
+
+    Args:
+        model: the model.
+        columns: of its inputs, by name.
+        axes: of inputs, as in `Scorer`.
+        alone: whether it is run on one row at a time: an axis of rows may then be 1 or lacking, that of steps
+            be fixed, and states without a column are zeros.
+
+    Attributes:
+        fields: what it takes of each row.
+        lengths: the input that gets the lengths of sequences.
+
+    Raises:
+        SpecError: there is no such input, or it is unclear or unfit what its axes are.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        columns: Mapping[str, str],
+        axes: Mapping[str, Sequence[str]],
+        *,
+        alone: bool = False,
+    ) -> None:
+        infos = by_name(model.inputs)
+        check_names("inputs", columns, infos)
+        check_names("axes", {name: "" for name in axes}, infos)
+        self.lengths = _find_lengths(model, {infos[name].name for name in columns})
+        own = {infos[name].name: column for name, column in columns.items()}
+        told = {infos[name].name: order for name, order in axes.items()}
+        known = _dimensions(model, self.lengths, told)
+        graph = model.graph
+        states = {*initial_states(graph), *(taken for _, taken in graph.states)} if alone else set()
+        self._zeros: dict[str, Array] = {}
+        fields: list[Field] = []
+        self._axes: dict[str, Axes] = {}
+        for info in model.inputs:
+            may_lack = info.optional or info.name in graph.zero_inputs
+            if info is self.lengths or (may_lack and info.name not in own):
+                continue
+            if info.name in states - own.keys():
+                sizes = graph.starts.get(info.name, info.shape or ())
+                shape = [size if isinstance(size, int) else 1 for size in sizes]
+                self._zeros[info.name] = np.zeros(shape, numpy_dtype(info.dtype))
+                continue
+            place = _place(model, info, told.get(info.name), known, alone)
+            self._axes[info.name] = place
+            column, is_sequence = own.get(info.name, info.name), place.time is not None
+            fields.append(Field(info.name, column, info.dtype, _rest(model, info, place), is_sequence))
+        self.fields = tuple(fields)
+
+    def fed(self, arrays: Mapping[str, Array], lengths: Array) -> dict[str, Array]:
+        """The inputs, in the model's own shapes."""
+        fed = dict(self._zeros)
+        for field in self.fields:
+            place, array = self._axes[field.name], arrays[field.name]
+            array = array.reshape(*array.shape[:-1], *field.shape)
+            if place.batch is None:
+                array = array[:, 0] if field.is_sequence else array[0]
+            fed[field.name] = np.asarray(np.moveaxis(array, range(len(place.front)), place.front), order="C")
+        if self.lengths is not None:
+            fed[self.lengths.name] = lengths.astype(self.lengths.dtype)
+        return fed
+
+
+def _find_lengths(model: Model, given: set[str]) -> TensorInfo | None:
+    """The input that takes the lengths of sequences; None if no input does, or a column feeds it."""
+    taken = {gru.step.value("sequence_lens") for gru in model.gru_nodes}
+    for info in model.inputs:
+        is_vector = info.dtype in ("int32", "int64") and len(info.shape or ()) == 1
+        if is_vector and info.name not in given and (info.value in taken or info.name.lower() in _LENGTHS):
+            return info
+    return None
+
+
+def _dimensions(
+    model: Model, lengths: TensorInfo | None, told: Mapping[str, Sequence[str]]
+) -> dict[object, str]:
+    """Which dimensions are rows ("batch") or steps ("time"): by their names, and by input and axis."""
+    words = {"T": "time", "B": "batch"}
+    known: dict[object, str] = {place: words[letter] for place, letter in input_letters(model).items()}
+    for info in model.inputs:
+        for axis, size in enumerate(info.shape or ()):
+            order = told.get(info.name, ())
+            meaning = order[axis] if axis < len(order) else known.get((info.name, axis), "")
+            if isinstance(size, str) and meaning in words.values():
+                known.setdefault(size, meaning)
+    if lengths is not None and lengths.shape and isinstance(lengths.shape[0], str):
+        known.setdefault(lengths.shape[0], "batch")
+    return known
+
+
+def _place(
+    model: Model, info: TensorInfo, told: Sequence[str] | None, known: Mapping[object, str], alone: bool
+) -> Axes:
+    """Which axes of an input are its rows and its steps."""
+    where = f"{model.path}: input {info.name!r}"
+    if not info.is_tensor or info.dtype in ("str", "unknown"):
+        raise SpecError(f"{where}: {info.dtype}; must be a tensor of numbers")
+    if told is not None:
+        rank = len(told) if info.shape is None else len(info.shape)
+        counts = told.count("batch"), told.count("time")
+        if len(told) != rank or max(counts) > 1 or not counts[0] + alone:
+            must = f'{rank} names, {"at most one" if alone else "one"} of them "batch", at most one "time"'
+            raise SpecError(f"axes[{info.name!r}]: {', '.join(told)}; must be {must}")
+        found = {name: axis for axis, name in enumerate(told) if name in ("batch", "time")}
+        return _checked(where, info, found)
+    ask = f"say which axes they are with axes (--axes {info.name}=batch,time,feature)"
+    if info.shape is None:
+        raise SpecError(f"{where}: of unknown rank; {ask}")
+    found = {}
+    unclear: list[int] = []
+    for axis, size in enumerate(info.shape):
+        meaning = known.get((info.name, axis), "")
+        if isinstance(size, int):
+            if alone and meaning:
+                found[meaning] = axis
+            continue
+        meaning = meaning or known.get(size, "")
+        if not meaning and isinstance(size, str):
+            meaning = "batch" if size.lower() in _BATCH else "time" if size.lower() in _TIME else ""
+        if not meaning:
+            unclear.append(axis)
+        elif meaning in found:
+            unclear += [axis, found[meaning]]
+        else:
+            found[meaning] = axis
+    if len(unclear) == 1 and len(found) == 1 and len(info.shape) > 1:  # the only one that is left
+        found["time" if "batch" in found else "batch"] = unclear.pop()
+    only_one = sum(not isinstance(size, int) for size in info.shape) == 1
+    if len(unclear) == 1 and not found and only_one and not alone:
+        found["batch"] = unclear.pop()
+    if unclear or ("batch" not in found and not alone):
+        words = shape_words(info.shape)
+        what = "which are the rows, and which the steps, is not clear" if unclear else "no open axis of rows"
+        raise SpecError(f"{where}: {words}; {what}; {ask}")
+    return _checked(where, info, found)
+
+
+def _checked(where: str, info: TensorInfo, found: Mapping[str, int]) -> Axes:
+    """The axes."""
+    place = Axes(found.get("batch"), found.get("time"))
+    shape = info.shape or ()
+    rows = shape[place.batch] if shape and place.batch is not None else 1
+    if isinstance(rows, int) and rows != 1:
+        raise SpecError(f"{where}: {shape_words(shape)}, of {rows} rows; must be open, or 1")
+    return place
+
+
+def _rest(model: Model, info: TensorInfo, place: Axes) -> tuple[int, ...]:
+    """The sizes of the other axes, which must be known."""
+    shape = info.shape or ()
+    rest = tuple(size for axis, size in enumerate(shape) if axis not in place)
+    if info.shape is None or not all(isinstance(size, int) and size > 0 for size in rest):
+        words = "?" if info.shape is None else shape_words(info.shape)
+        raise SpecError(
+            f"{model.path}: input {info.name!r}: {words}; all axes but rows and steps must be known"
+        )
+    return tuple(int(size) for size in rest if isinstance(size, int))

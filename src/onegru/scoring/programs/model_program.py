@@ -1,0 +1,166 @@
+"""A whole model over batches of rows; the axes of its outputs are found by trying it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from onegru.core.compare import why_inconclusive
+from onegru.core.dtypes import Array, numpy_dtype
+from onegru.core.errors import FormatError, OneGRUError, SpecError
+from onegru.core.wording import count, shape_words
+from onegru.formats.graph import by_name
+from onegru.models.model import Model
+from onegru.models.random_inputs import WAYS, draw_numbers
+from onegru.scoring.columns import Field
+from onegru.scoring.programs.model_inputs import Axes, ModelInputs
+from onegru.scoring.programs.program import check_names
+
+# Sizes of two runs that reveal an output's axes: rows and steps. No size occurs twice.
+_ROWS, _STEPS = (2, 5), (3, 7)
+# How far the outputs of a row may be apart, padded and alone, where padding is said not to matter: far more
+# than rounding, far less than a mean over steps that are not there.
+_RELATIVE, _ABSOLUTE = 1e-3, 1e-4
+
+
+class ModelProgram:
+    """A whole model.
+
+    Its sequences are the inputs whose steps have an open number; which axis that is, and which one is the
+    rows, follows from the GRU nodes that take the input, from the names of dimensions, or from `axes`. An
+    input of lengths gets the lengths of the sequences. Rows of different lengths share a batch only with
+    `pad`: what a model does with the steps that are not there, its file does not say for certain.
+    """
+
+    is_parallel = False  # the other runtime has its own threads
+
+    def __init__(
+        self,
+        model: Model,
+        inputs: Mapping[str, str],
+        outputs: Mapping[str, str] | None,
+        axes: Mapping[str, Sequence[str]],
+        pad: bool,
+    ) -> None:
+        self._model = model
+        self._inputs = ModelInputs(model, inputs, axes)
+        self.fields = self._inputs.fields
+        if not any(field.is_sequence for field in self.fields):
+            raise SpecError(f"{model.path}: no input has an open number of steps; at least one must")
+        self._places: dict[str, Axes] = {}
+        self.results = self._find_results(outputs)
+        self.equal_lengths = not pad
+        if pad:
+            self._check_padding()
+
+    def run(self, arrays: Mapping[str, Array], lengths: Array) -> Mapping[str, Array]:
+        """Run a batch; see `Program`."""
+        outputs = self._model.run(self._inputs.fed(arrays, lengths))
+        found: dict[str, Array] = {}
+        for result in self.results:
+            found[result.name] = self._checked(result, np.asarray(outputs[result.name]), lengths)
+        return found
+
+    def _checked(self, result: Field, array: Array, lengths: Array) -> Array:
+        """An output, [T, B, width] or [B, width]."""
+        front = self._places[result.name].front
+        sizes = [int(lengths.max()), len(lengths)][-len(front) :]
+        fits = array.ndim > max(front) and [array.shape[axis] for axis in front] == sizes
+        if not fits or array.size != math.prod([*sizes, result.width]):
+            fed = f"{count(len(lengths), 'row')} of {count(int(lengths.max()), 'step')}"
+            must = f"{count(result.width, 'number')} for each {'step' if len(front) > 1 else 'row'}"
+            raise FormatError(
+                f"{self._model.path}: output {result.name!r}: shape {shape_words(array.shape)} for {fed}; "
+                f"must have {must}"
+            )
+        return np.moveaxis(array, front, range(len(front))).reshape(*sizes, result.width)
+
+    # ---- trials
+
+    def _draw(self, rows: int, steps: int, way: str = next(iter(WAYS))) -> dict[str, Array]:
+        """Random values of all fields, as `run` takes them, in one of `WAYS`."""
+        rng = np.random.default_rng(0)
+        return {
+            field.name: draw_numbers(
+                rng,
+                numpy_dtype(field.dtype),
+                (*([steps] if field.is_sequence else []), rows, field.width),
+                way,
+            )
+            for field in self.fields
+        }
+
+    def _find_results(self, wanted: Mapping[str, str] | None) -> tuple[Field, ...]:
+        """The outputs, with their axes as two runs of different sizes show them."""
+        known = by_name(self._model.outputs)
+        if wanted is not None:
+            check_names("outputs", wanted, known)
+        shapes: list[dict[str, Any]] = []
+        for rows, steps in zip(_ROWS, _STEPS, strict=True):
+            lengths = np.full(rows, steps, np.int64)
+            try:
+                shapes.append(self._model.run(self._inputs.fed(self._draw(rows, steps), lengths)))
+            except OneGRUError as error:
+                raise SpecError(
+                    f"{self._model.path}: cannot be run on {rows} rows of {steps} steps ({error}); axes "
+                    "(--axes X=batch,time,feature) may say which axes they are"
+                ) from error.__cause__
+        columns = {name: name for name in known} if wanted is None else wanted
+        results: list[Field] = []
+        for name, column in columns.items():
+            first, second = (np.asarray(trial[known[name].name]) for trial in shapes)
+            sizes = list(zip(first.shape, second.shape, strict=False))
+            counts = [sizes.count(_ROWS), sizes.count(_STEPS), sum(a == b for a, b in sizes)]
+            fits = first.ndim == second.ndim == sum(counts) and counts[0] == 1 and counts[1] <= 1
+            if not fits or (first.dtype.kind not in "biuf" and first.dtype.name != "bfloat16"):
+                if wanted is None:
+                    continue
+                what = f"{first.dtype.name} {shape_words(first.shape)} for 2 rows of 3 steps"
+                raise SpecError(f"output {name!r}: {what}; must be numbers with one axis of rows")
+            place = Axes(sizes.index(_ROWS), sizes.index(_STEPS) if counts[1] else None)
+            self._places[known[name].name] = place
+            shape = tuple(a for axis, (a, _) in enumerate(sizes) if axis not in place and a != 1)
+            dtype = first.dtype.name
+            results.append(Field(known[name].name, column, dtype, shape, place.time is not None))
+        if not results:
+            raise SpecError(f"{self._model.path}: no output has an axis of rows; at least one must")
+        return tuple(results)
+
+    def _check_padding(self) -> None:
+        """Raise SpecError if a short row beside a long one gives something else than alone."""
+        if self._inputs.lengths is None:
+            raise SpecError.of(
+                "pad", f"{self._model.path} has no input for lengths, so it has no effect; remove it"
+            )
+        rows, steps = _ROWS[0], _STEPS[0]
+        lengths = np.array([steps + 4, steps])
+        for way in WAYS:  # until outputs are finite, as NaN is like any other
+            arrays = self._draw(rows, steps + 4, way)
+            with suppress(OneGRUError, ValueError):
+                if not why_inconclusive(self.run(arrays, lengths)):
+                    break
+        else:
+            arrays = self._draw(rows, steps + 4)
+        alone = {
+            field.name: arrays[field.name][:steps, 1:] if field.is_sequence else arrays[field.name][1:]
+            for field in self.fields
+        }
+        try:
+            padded, exact = self.run(arrays, lengths), self.run(alone, lengths[1:])
+        except (OneGRUError, ValueError) as error:
+            what = f"cannot be run on rows of different lengths ({error})"
+            raise SpecError.of("pad", f"{self._model.path}: {what}; remove it") from error
+        if why := why_inconclusive(exact):
+            what = f"{why} on random rows, so that nothing is known of padding"
+            raise SpecError.of("pad", f"{self._model.path}: {what}; remove it")
+        for result in self.results:
+            far, near = padded[result.name], exact[result.name]
+            far, near = (far[:steps, 1], near[:, 0]) if result.is_sequence else (far[1], near[0])
+            far, near = far.astype(np.float64), near.astype(np.float64)
+            if not np.allclose(far, near, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True):
+                what = f"output {result.name!r} of a row depends on how it is padded"
+                raise SpecError.of("pad", f"{self._model.path}: {what}; remove it")
