@@ -145,15 +145,15 @@ class GRU(Freezable, FormInState, nn.RNNBase):
             return Y.squeeze(1), Y_h.squeeze(1)
         return (Y.transpose(0, 1) if self.batch_first else Y), Y_h
 
-    def _run_directly(self, input: Any, hx: Tensor | None) -> Any:
+    def _run_directly(self, input: Any, hx: Tensor | None, attention: Tensor | None = None) -> Any:
         """All layers by kernels that read the tensors where they are, or by PyTorch; None on other routes."""
         X, tensors, T, B = input, None, 0, 0
         if isinstance(input, Tensor) and input.dim() == 3:
             X, own = input.transpose(0, 1) if self.batch_first else input, self._parameters
             T, B, _ = X.shape
-            weights = [own.get(name) for name in self._flat_weights_names]  # None if computed from others
-            if not (self.dropout and self.training) and not any(weight is None for weight in weights):
-                tensors = (X, hx, None, None, None, *self._with_biases(weights))
+            weights = [*map(own.get, self._flat_weights_names)]  # None if computed from others
+            if not (self.dropout and self.training) and type(None) not in map(type, weights):
+                tensors = (X, hx, attention, None, None, *self._with_biases(weights))
         found: Any = None
         match choose_route(self, X, tensors, T, B):
             case Route.FEW_STEPS:
@@ -373,6 +373,10 @@ class AUGRU(GRU):
         if self.batch_first:
             X, scores = X.transpose(0, 1), scores.transpose(0, 1)
             resets = None if resets is None else resets.transpose(0, 1)
+        if lengths is None and resets is None and self.frozen_layers is None:
+            done: tuple[Tensor, Tensor] | None = self._run_directly(input, hx, scores.flatten(1))
+            if done is not None:
+                return done
         Y, Y_h = self._layers(X, hx, lengths, resets, attention=scores)
         return (Y.transpose(0, 1) if self.batch_first else Y), Y_h
 
