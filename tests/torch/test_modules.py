@@ -193,7 +193,7 @@ def test_the_fallback_is_the_same(options: dict[str, Any], to_initial: bool) -> 
     weights = list(module._flat_weights)
     if not module.bias:
         weights = [t for d in range(len(weights) // 2) for t in (*weights[2 * d : 2 * d + 2], None, None)]
-    wanted = fallback.forward(module._form, x, weights, h, lengths, None, resets)
+    wanted = fallback.forward(module._form, (x, h, None, lengths, resets, *weights))
     for a, b in zip(module(x, h, lengths, resets), wanted, strict=True):
         close(a, b)
 

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 from onegru.core.activations import find_kind
+from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.spec import (
     ATTENTIONS,
@@ -21,6 +24,13 @@ from onegru.core.spec import (
 from onegru.operators.attributes import read_attributes
 from onegru.operators.lowering import read_activations, read_clip
 from onegru.operators.onnx import NEWEST
+
+GATES = (1, 0, 2)  # where z, r and n are in PyTorch's order r, z, n
+
+
+def swap_gates(weight: Array) -> Array:
+    """A weight with its gates in the other order: PyTorch's r, z, n or ONNX's z, r, n."""
+    return np.concatenate([np.split(weight, 3)[gate] for gate in GATES])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,33 +6,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-import torch
 from torch import Tensor, nn
 
 from onegru.core.errors import SpecError
 from onegru.core.spec import Attention, Spec
 from onegru.layers.torch_form import TorchForm
 from onegru.torch.arguments import TorchGruConfig, form_of, must_have_attention, spec_of
-from onegru.torch.autograd.few_steps_function import quick_step
-from onegru.torch.autograd.watching import is_mapped
-from onegru.torch.export import is_exporting
+from onegru.torch.autograd.few_steps import run_few_steps
+from onegru.torch.autograd.few_steps_function import train_few_steps
 from onegru.torch.freeze import Freezable
-from onegru.torch.functional import (
-    checked_attention,
-    checked_state,
-    is_recorded,
-    must_be_tensors,
-)
+from onegru.torch.functional import checked_attention, checked_state, must_be_tensors
 from onegru.torch.parts import (
     OwnSignature,
     cast,
     is_pytorchs,
     name_of,
-    prefers_aten,
     promoted,
     type_of,
     words_of,
 )
+from onegru.torch.route import Route, choose_route, is_recorded
 from onegru.torch.state import FormInState
 
 
@@ -77,26 +70,30 @@ class GRUCell(Freezable, FormInState, nn.RNNCellBase):
         Raises:
             SpecError: an argument is invalid.
         """
-        is_frozen = self.frozen_layers is not None
-        if not is_frozen and (done := self._quick(input, hx, None)) is not None:
-            return done
-        must_be_tensors(input=input, hx=hx)
-        B = 1 if input.dim() < 2 else input.shape[0]
-        is_traced = torch.jit.is_tracing() and self._form.matches_nn_gru
-        is_left = is_traced or prefers_aten(self._form, input, 1, B, self.hidden_size)
-        is_left = is_left and not (is_frozen or is_exporting())
-        if is_left and not is_mapped():  # vmap has no rule for PyTorch's operator
-            found: Tensor = nn.GRUCell.forward(self, input, hx)
-            return found
+        if self.frozen_layers is None and isinstance(input, Tensor):
+            done = self._run_directly(input, hx, None)
+            if done is not None:
+                return done
         return _step(self, input, hx, None)
 
-    def _quick(self, input: Any, hx: Any, attention: Any) -> Tensor | None:
-        """A step of few rows, if that is all there is to it."""
+    def _run_directly(self, input: Tensor, hx: Tensor | None, attention: Tensor | None) -> Tensor | None:
+        """A step by kernels that read the tensors where they are, or by PyTorch; None if of other routes."""
         own = self._parameters
         weights = (own.get("weight_ih"), own.get("weight_hh"), own.get("bias_ih"), own.get("bias_hh"))
-        if torch.compiler.is_compiling() or (self.bias and (weights[2] is None or weights[3] is None)):
-            return None  # biases that are computed from others are no parameters
-        return quick_step(self._form, input, hx, attention, weights, self.hidden_size)
+        tensors: Any = (input, hx, attention, None, None, *weights)
+        if input.dim() != 2 or (self.bias and (weights[2] is None or weights[3] is None)):
+            tensors = None  # biases that are computed from others are no parameters
+        B = 1 if input.dim() < 2 else input.shape[0]
+        found: Any = None
+        match choose_route(self, input, tensors, 1, B):
+            case Route.FEW_STEPS:
+                found = run_few_steps(self._form, tensors)
+            case Route.TRAINED_FEW_STEPS:
+                found = train_few_steps(self._form, tensors)
+            case Route.PYTORCH:
+                must_be_tensors(hx=hx)
+                found = (nn.GRUCell.forward(self, input, hx),)
+        return None if found is None else found[0]
 
     @property
     def form(self) -> TorchGruConfig:
@@ -151,7 +148,7 @@ def _step(cell: GRUCell, input: Tensor, hx: Tensor | None, attention: Tensor | N
         raise SpecError.of("hx", f"{h.dtype}; must be {X.dtype}, as the input")
     state = None if h is None else checked_state(cast(h, weight)[None], X, (1, X.shape[1], cell.hidden_size))
     scores = None if attention is None else checked_attention(cast(attention.reshape(1, -1), weight), X)
-    _, Y_h = cell.run_layer(0, cell.form, X, weights, state, None, scores)
+    _, Y_h = cell.run_layer(0, cell.form, (X, state, scores, None, None, *weights))
     return (Y_h[0, 0] if is_one else Y_h[0]).to(wanted)
 
 
@@ -189,6 +186,8 @@ class AUGRUCell(GRUCell):
         scores = attention
         if type(attention) is Tensor and type(input) is Tensor and input.dim() == 2 == attention.dim():
             scores = attention[:, 0] if attention.shape == (input.shape[0], 1) else attention
-        if self.frozen_layers is None and (done := self._quick(input, hx, scores)) is not None:
-            return done
+        if self.frozen_layers is None and isinstance(input, Tensor):
+            done = self._run_directly(input, hx, scores)
+            if done is not None:
+                return done
         return _step(self, input, hx, attention)

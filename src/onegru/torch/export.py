@@ -11,24 +11,18 @@ from torch import Tensor
 from onegru.core.errors import SpecError
 from onegru.operators.onnx import AUGRU, AUGRU_DOMAINS
 from onegru.torch.arguments import TorchGruConfig
+from onegru.torch.autograd.memory import Tensors
 
 _OPSET = 14  # the oldest whose GRU-14 is this one
 
 
-def is_exporting() -> bool:
-    """Whether `torch.onnx.export` looks at this call."""
-    is_watched = torch.jit.is_tracing() or torch.compiler.is_compiling()  # which takes less time to say
-    return is_watched and bool(torch.onnx.is_in_onnx_export())
-
-
 def export_layer(
     form: TorchGruConfig,
-    tensors: Sequence[Tensor | None],
+    tensors: Tensors,
     compute: Callable[[Sequence[Tensor]], tuple[Tensor, Tensor]] | None,
 ) -> tuple[Tensor, Tensor]:
     """A GRU node, with attention an AUGRU node of onegru's domain."""
     X, initial_h, attention, lengths, resets, *weights = tensors
-    assert X is not None
     if resets is not None:
         raise SpecError.of("resets", "given; torch.onnx.export cannot take them, as ONNX's GRU has none")
     D, each = form.num_directions, len(weights) // form.num_directions

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from onegru.core.errors import SpecError
 from onegru.core.spec import Weights
 from onegru.layers.gru import GRU as Layer
-from onegru.torch.arguments import TorchGruConfig
-from onegru.torch.autograd.few_steps import has_memory
+from onegru.torch.arguments import TorchGruConfig, swap_gates
 from onegru.torch.autograd.function import gru_layer
-from onegru.torch.autograd.watching import is_dual, is_known, is_transforming, is_watched
+from onegru.torch.autograd.memory import Tensors, array_if_given, array_of
+from onegru.torch.autograd.watching import is_dual, is_intercepted, is_known, is_transforming
 from onegru.torch.threads import with_threads
 
 
@@ -30,22 +30,11 @@ class Freezable(nn.Module):
     #: Whether it was PyTorch's before.
     replaced_by_freeze = False
 
-    def run_layer(
-        self,
-        number: int,
-        form: TorchGruConfig,
-        X: Tensor,
-        weights: Sequence[Tensor | None],
-        initial_h: Tensor | None,
-        lengths: Tensor | None = None,
-        attention: Tensor | None = None,
-        resets: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    def run_layer(self, number: int, form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor]:
         """A layer of checked arguments; see `onegru.torch.autograd.function.gru_layer`."""
         if self.frozen_layers is None or not is_known():
-            return gru_layer(form, X, weights, initial_h, lengths, attention, resets)
-        layer, given = self.frozen_layers[number], (X, initial_h, lengths, attention, resets)
-        found: tuple[Tensor, Tensor] = _run(self, layer, *given)
+            return gru_layer(form, tensors)
+        found: tuple[Tensor, Tensor] = _run(self, self.frozen_layers[number], *tensors[:5])
         return found
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -75,19 +64,14 @@ def packed_layers(module: Any) -> list[Layer]:
         own = module.weights_of(number)
         dtype = str(own[0].dtype).removeprefix("torch.")
         sides: list[list[Any]] = [
-            [None if w is None else _onnx_order(w) for w in own[4 * d : 4 * d + 4]] for d in range(D)
+            [None if w is None else swap_gates(array_of("weights", w)) for w in own[4 * d : 4 * d + 4]]
+            for d in range(D)
         ]
         W, R = (np.stack([side[place] for side in sides]) for place in (0, 1))
         zeros = np.zeros(W.shape[1], W.dtype)
         B = np.stack([np.concatenate([zeros if b is None else b for b in side[2:]]) for side in sides])
         found.append(Layer.from_canonical(replace(spec, dtype=dtype), Weights(W, R, B)))
     return found
-
-
-def _onnx_order(weight: Tensor) -> Any:
-    """Gates in ONNX's order z, r, n instead of PyTorch's r, z, n."""
-    r, z, n = np.split(_array(weight), 3)
-    return np.concatenate([z, r, n])
 
 
 _REMEDY = "onegru.torch.restore(model) makes it one that trains"
@@ -103,15 +87,15 @@ def _run(
     layer: Layer,
     X: Tensor,
     initial_h: Tensor | None,
-    lengths: Tensor | None,
     attention: Tensor | None,
+    lengths: Tensor | None,
     resets: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The results of a packed layer."""
     given = [tensor for tensor in (X, initial_h, attention) if tensor is not None]
     if is_transforming():
         raise _refusal("and torch.func transforms this call")
-    if torch.jit.is_tracing() or is_dual() or is_watched(*given, lengths):
+    if torch.jit.is_tracing() or is_dual() or is_intercepted(*given, lengths):
         raise _refusal("and something records this call, which would find numbers only")
     if [*map(id, module.parameters())] != [*map(id, module.frozen_parameters)]:
         raise _refusal("and this call brings other parameters")
@@ -122,15 +106,8 @@ def _run(
         raise _refusal("which takes no resets")
     if any(tensor.device.type != "cpu" for tensor in given):
         raise _refusal("for the CPU only")
-    state, steps, scores = (
-        None if item is None else _array(item) for item in (initial_h, lengths, attention)
-    )
-    Y, Y_h = with_threads(layer, _array(X), state, sequence_lens=steps, attention=scores, layout=0)
+    state, steps, scores = (array_if_given("input", item) for item in (initial_h, lengths, attention))
+    x = array_of("input", X)
+    Y, Y_h = with_threads(layer, x, state, sequence_lens=steps, attention=scores, layout=0)
     states = torch.from_numpy(Y)
     return (states[:, 0] if Y.shape[1] == 1 else states.transpose(1, 2).flatten(2)), torch.from_numpy(Y_h)
-
-
-def _array(tensor: Tensor) -> Any:
-    if not has_memory(tensor):
-        raise SpecError.of("input", "a tensor whose memory was freed; must have its numbers")
-    return tensor.detach().resolve_neg().numpy()

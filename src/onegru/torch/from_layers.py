@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from onegru.core.arguments import flag
@@ -12,10 +11,9 @@ from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.layers.gru import GRU as Layer
 from onegru.layers.stack import Stack, layers_of
-from onegru.torch.arguments import must_have_attention
+from onegru.torch.arguments import must_have_attention, swap_gates
 from onegru.torch.modules import AUGRU, GRU
 
-_GATES = (1, 0, 2)  # PyTorch's r, z, n among z, r, n
 _SHARED = ("direction", "hidden_size", "linear_before_reset", "clip", "activations", "attention", "dtype")
 
 
@@ -84,6 +82,4 @@ def _arrays(layer: Layer, d: int) -> dict[str, Array]:
         "bias_ih": weights.B[d, :count],
         "bias_hh": weights.B[d, count:],
     }
-    return {
-        name: np.concatenate([np.split(array, 3)[gate] for gate in _GATES]) for name, array in own.items()
-    }
+    return {name: swap_gates(array) for name, array in own.items()}

@@ -11,7 +11,8 @@ from onegru.core.errors import SpecError
 from onegru.core.spec import Attention
 from onegru.torch.arguments import check_steps, form_of
 from onegru.torch.autograd.function import gru_layer
-from onegru.torch.autograd.watching import is_transformed, is_watched
+from onegru.torch.autograd.watching import is_intercepted, is_transformed
+from onegru.torch.route import is_recorded
 
 
 def gru(
@@ -81,15 +82,9 @@ def gru(
     must_be_tensors(X=X, initial_h=initial_h, lengths=lengths, attention=attention, resets=resets)
     _check(X, weights, form.num_directions)
     H = weights[1].shape[1]  # type: ignore[union-attr]
-    return gru_layer(
-        form,
-        X,
-        list(weights),
-        checked_state(initial_h, X, (form.num_directions, X.shape[1], H)),
-        checked_lengths(lengths, X),
-        checked_attention(attention, X),
-        checked_resets(resets, X),
-    )
+    state = checked_state(initial_h, X, (form.num_directions, X.shape[1], H))
+    lengths, scores = checked_lengths(lengths, X), checked_attention(attention, X)
+    return gru_layer(form, (X, state, scores, lengths, checked_resets(resets, X), *weights))
 
 
 def _check(X: Tensor, weights: Sequence[Tensor | None], num_directions: int) -> None:
@@ -130,11 +125,6 @@ def must_be_tensors(**given: object) -> None:
             raise SpecError.of(name, f"{type(value).__name__}; must be a tensor")
 
 
-def is_recorded() -> bool:
-    """Whether the call is written down, for any sizes and numbers."""
-    return bool(torch.compiler.is_compiling() or torch.jit.is_tracing())
-
-
 def must_have_steps(name: str, X: Tensor) -> None:
     """Raises SpecError if X [T, B, I] has none."""
     if not is_recorded():
@@ -163,7 +153,7 @@ def checked_lengths(lengths: Tensor | None, X: Tensor) -> Tensor | None:
         raise SpecError.of("lengths", "on meta, without numbers; must have them")
     if lengths.dtype not in (torch.int32, torch.int64) or tuple(lengths.shape) != (B,):
         raise SpecError.of("lengths", f"{lengths.dtype} {list(lengths.shape)}; must be int64 or int32 {[B]}")
-    is_hidden = is_recorded() or is_transformed(lengths) or is_watched(lengths)
+    is_hidden = is_recorded() or is_transformed(lengths) or is_intercepted(lengths)
     if not is_hidden and B and not bool(((lengths >= 0) & (lengths <= T)).all()):
         raise SpecError.of("lengths", f"{int(lengths.min())}…{int(lengths.max())}; must be 0…{T}")
     return lengths.to(X.device, torch.int64)

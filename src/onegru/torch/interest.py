@@ -45,11 +45,14 @@ class InterestGRU(nn.Module):
         results = [
             gru_layer(
                 _FORM,
-                group.take(inputs.data),
-                weights,
-                None if start is None else start[:, group.rows],
-                group.lengths,
-                group.take(att_scores.data.reshape(-1)),
+                (
+                    group.take(inputs.data),
+                    None if start is None else start[:, group.rows],
+                    group.take(att_scores.data.reshape(-1)),
+                    group.lengths,
+                    None,
+                    *weights,
+                ),
             )[0]
             for group in groups
         ]

@@ -16,32 +16,29 @@ from onegru.core.errors import SpecError
 from onegru.core.spec import Attention, Spec
 from onegru.layers.torch_form import TorchForm
 from onegru.torch.arguments import TorchGruConfig, form_of, must_have_attention, spec_of
-from onegru.torch.autograd.few_steps_function import quick_call
-from onegru.torch.autograd.watching import is_mapped
-from onegru.torch.export import is_exporting
+from onegru.torch.autograd.few_steps import run_few_steps
+from onegru.torch.autograd.few_steps_function import train_few_steps
 from onegru.torch.freeze import Freezable
 from onegru.torch.functional import (
     checked_attention,
     checked_lengths,
     checked_resets,
     checked_state,
-    is_recorded,
     must_be_tensors,
     must_have_steps,
 )
 from onegru.torch.packed import RowGroup, groups_of, joined, must_be_packed
 from onegru.torch.parts import (
-    OF_16_BITS,
     OwnSignature,
     cast,
     check_axes,
     is_pytorchs,
     name_of,
-    prefers_aten,
     promoted,
     type_of,
     words_of,
 )
+from onegru.torch.route import Route, choose_route, is_exporting, is_recorded
 from onegru.torch.state import FormInState
 
 
@@ -121,18 +118,13 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         Raises:
             SpecError: an argument is invalid.
         """
-        is_frozen = self.frozen_layers is not None
-        is_plain = lengths is None and resets is None and not is_frozen
-        if is_plain and (done := self._quick(input, hx)) is not None:
-            return done
-        is_packed = isinstance(input, PackedSequence)
-        if not is_packed and not isinstance(input, Tensor):
+        is_packed = not isinstance(input, Tensor)
+        if is_packed and not isinstance(input, PackedSequence):
             raise SpecError.of("input", f"{type(input).__name__}; must be a tensor or a PackedSequence")
-        if is_plain and not is_mapped():  # vmap has no rule for PyTorch's operator
-            is_brief = not is_packed and self._prefers_aten(input)
-            if is_brief or (self._form.matches_nn_gru and self._is_for_pytorch(input, is_packed)):
-                given: tuple[Any, Tensor] = nn.GRU.forward(self, input, hx)
-                return given
+        if lengths is None and resets is None and self.frozen_layers is None:
+            done: tuple[Any, Tensor] | None = self._run_directly(input, hx)
+            if done is not None:
+                return done
         must_be_tensors(hx=hx, lengths=lengths, resets=resets)
         if is_packed:
             return self._packed(input, hx, lengths, resets)
@@ -153,34 +145,42 @@ class GRU(Freezable, FormInState, nn.RNNBase):
             return Y.squeeze(1), Y_h.squeeze(1)
         return (Y.transpose(0, 1) if self.batch_first else Y), Y_h
 
-    def _quick(self, input: Any, hx: Tensor | None) -> tuple[Tensor, Tensor] | None:
-        """A call of few steps, if that is all there is to it."""
-        if torch.compiler.is_compiling() or type(input) is not Tensor:
-            return None
-        if input.dim() != 3 or (self.dropout and self.training):
-            return None
-        X, own = input.transpose(0, 1) if self.batch_first else input, self._parameters
-        weights = [own.get(name) for name in self._flat_weights_names]  # None if computed from others
-        if any(weight is None for weight in weights):
-            return None
-        weights = self._with_biases(weights)
-        found = quick_call(self._form, X, hx, weights, self.num_layers, self.hidden_size)
-        return (found[0].transpose(0, 1), found[1]) if found is not None and self.batch_first else found
+    def _run_directly(self, input: Any, hx: Tensor | None, attention: Tensor | None = None) -> Any:
+        """All layers by kernels that read the tensors where they are, or by PyTorch; None on other routes."""
+        X, tensors, T, B = input, None, 0, 0
+        if isinstance(input, Tensor) and input.dim() == 3:
+            X, own = input.transpose(0, 1) if self.batch_first else input, self._parameters
+            T, B, _ = X.shape
+            weights = [*map(own.get, self._flat_weights_names)]  # None if computed from others
+            if not (self.dropout and self.training) and type(None) not in map(type, weights):
+                tensors = (X, hx, attention, None, None, *self._with_biases(weights))
+        found: Any = None
+        match choose_route(self, X, tensors, T, B):
+            case Route.FEW_STEPS:
+                found = self._few_steps(run_few_steps, tensors)
+            case Route.TRAINED_FEW_STEPS:
+                found = self._few_steps(train_few_steps, tensors)
+            case Route.PYTORCH:
+                return nn.GRU.forward(self, input, hx)
+        return (found[0].transpose(0, 1), found[1]) if found and self.batch_first else found
 
-    def _is_for_pytorch(self, input: Any, is_packed: bool) -> bool:
-        """Whether another device or type, a trace or an export wants PyTorch's operator."""
-        tensor = input.data if is_packed else input
-        is_small = tensor.dtype in OF_16_BITS and tensor.dtype == self._weights()[0].dtype
-        if torch.jit.is_tracing() or not (tensor.is_cpu or tensor.is_meta) or is_small:
-            return not torch.is_autocast_enabled(tensor.device.type)
-        # PyTorch's newer exporter makes of nn.GRU a node of fixed sizes, of ours one of open sizes.
-        return is_exporting() and (is_packed or not hasattr(torch.onnx, "ops"))
-
-    def _prefers_aten(self, input: Tensor) -> bool:
-        if input.dim() != 3:
-            return input.dim() == 2 and prefers_aten(self._form, input, input.shape[0], 1, self.hidden_size)
-        B, T = (input.shape[0], input.shape[1]) if self.batch_first else (input.shape[1], input.shape[0])
-        return prefers_aten(self._form, input, T, B, self.hidden_size)
+    def _few_steps(self, run: Any, tensors: Any) -> Any:
+        if self.num_layers == 1:
+            return run(self._form, tensors)
+        X, hx, _, _, _, *weights = tensors
+        D = self._form.num_directions
+        if hx is not None and hx.shape != (self.num_layers * D, X.shape[1], self.hidden_size):
+            return None
+        last = []
+        for number in range(self.num_layers):
+            start = None if hx is None else hx[number * D : (number + 1) * D]
+            own = weights[4 * D * number : 4 * D * (number + 1)]
+            done = run(self._form, (X, start, None, None, None, *own))
+            if done is None:
+                return None
+            X, Y_h = done
+            last.append(Y_h)
+        return X, torch.cat(last)
 
     def _packed(
         self, input: PackedSequence, hx: Tensor | None, lengths: Tensor | None, resets: Tensor | None
@@ -210,6 +210,7 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         lengths: Tensor | None,
         resets: Tensor | None,
         groups: Sequence[RowGroup] | None = None,
+        attention: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """All layers over X [T, B, I]; or over packed data [steps, I] in groups of rows, to packed data."""
         if X.shape[-1] != self.input_size:
@@ -226,25 +227,21 @@ class GRU(Freezable, FormInState, nn.RNNBase):
                 raise SpecError.of("input", f"{X.dtype}; must be {type_of(weight)}")
         states = checked_state(hx, X, (self.num_layers * D, B, self.hidden_size), "hx")
         lengths, resets = checked_lengths(lengths, X), checked_resets(resets, X, self.batch_first)
+        scores = checked_attention(cast(attention, weights[0]), X, self.batch_first)
         each = len(weights) // self.num_layers
         last: list[Tensor] = []
         for number in range(self.num_layers):
             own = self._with_biases(weights[number * each : (number + 1) * each])
             start = None if states is None else states[number * D : (number + 1) * D]
             if groups is None:
-                X, Y_h = self.run_layer(number, self._form, X, own, start, lengths, None, resets)
+                tensors = (X, start, scores, lengths, resets, *own)
+                X, Y_h = self.run_layer(number, self._form, tensors)
             else:
-                parts = [
-                    self.run_layer(
-                        number,
-                        self._form,
-                        g.take(X),
-                        own,
-                        None if start is None else start[:, g.rows],
-                        g.lengths,
-                    )
-                    for g in groups
-                ]
+                parts = []
+                for g in groups:
+                    h = None if start is None else start[:, g.rows]
+                    tensors = (g.take(X), h, None, g.lengths, None, *own)
+                    parts.append(self.run_layer(number, self._form, tensors))
                 X, Y_h = joined(groups, [Y for Y, _ in parts]), torch.cat([h for _, h in parts], 1)
             last.append(Y_h)
             if self.dropout and self.training and number < self.num_layers - 1:
@@ -369,25 +366,18 @@ class AUGRU(GRU):
                 "input", f"shape {list(input.shape)}; must be of 3 axes, {self.input_size} numbers in a row"
             )
         must_have_steps("input", input.transpose(0, 1) if self.batch_first else input)
-        X, scores = input, attention
-        wanted = promoted(X, hx)
         if attention.dim() not in (2, 3):
             raise SpecError.of("attention", f"shape {list(attention.shape)}; must be of 2 or 3 axes")
         check_axes(resets, 2)
+        X, scores = input, attention
         if self.batch_first:
             X, scores = X.transpose(0, 1), scores.transpose(0, 1)
             resets = None if resets is None else resets.transpose(0, 1)
-        weights = self._weights()
-        X = cast(X, weights[0])
-        if weights[0].dtype != X.dtype:
-            raise SpecError.of("input", f"{X.dtype}; must be {type_of(weights[0])}")
-        if not self.bias:
-            weights += [None, None]
-        state = checked_state(cast(hx, weights[0]), X, (1, X.shape[1], self.hidden_size), "hx")
-        lengths, resets = checked_lengths(lengths, X), checked_resets(resets, X, self.batch_first)
-        given = checked_attention(cast(scores, weights[0]), X, self.batch_first)
-        Y, Y_h = self.run_layer(0, self._form, X, weights, state, lengths, given, resets)
-        Y, Y_h = Y.to(wanted), Y_h.to(wanted)
+        if lengths is None and resets is None and self.frozen_layers is None:
+            done: tuple[Tensor, Tensor] | None = self._run_directly(input, hx, scores.flatten(1))
+            if done is not None:
+                return done
+        Y, Y_h = self._layers(X, hx, lengths, resets, attention=scores)
         return (Y.transpose(0, 1) if self.batch_first else Y), Y_h
 
 

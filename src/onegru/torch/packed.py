@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from onegru.core.errors import SpecError
-from onegru.torch.functional import is_recorded
+from onegru.torch.route import is_recorded
 
 #: The numbers that padding may take in all, and how often those that exist in a group.
 _FREE = 1 << 21

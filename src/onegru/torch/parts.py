@@ -1,4 +1,4 @@
-"""Common code of the modules: casts, routes and messages."""
+"""Common code of the modules: casts and messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from onegru.core.errors import SpecError
 from onegru.torch.arguments import TorchGruConfig, form_of
-from onegru.torch.autograd.few_steps import are_few_trained
 
 
 def cast(tensor: Any, like: Tensor) -> Any:
@@ -41,17 +40,6 @@ class OwnSignature:
     def __get__(self, instance: object, owner: Any) -> inspect.Signature:
         signature = inspect.signature(owner.__init__)
         return signature.replace(parameters=list(signature.parameters.values())[1:])
-
-
-OF_16_BITS = (torch.float16, torch.bfloat16)
-
-
-def prefers_aten(form: TorchGruConfig, tensor: Tensor, T: int, B: int, H: int) -> bool:
-    """Whether a call of T steps and B rows is left to PyTorch, which computes the same."""
-    # Compiled code is for any T: nothing may ask for it there.
-    if torch.compiler.is_compiling() or not form.matches_nn_gru or not tensor.is_cpu:
-        return False
-    return torch.is_grad_enabled() and T == 1 and B > 0 and not are_few_trained(T, B, H)
 
 
 def check_axes(resets: Tensor | None, count: int) -> None:

@@ -53,7 +53,7 @@ class FormInState(nn.Module):
             missing_keys.append(key)
 
     def _refusal(self, entry: object, own: TorchForm) -> str:
-        """Why the tensors beside an entry are not this module's; empty if they are."""
+        """Why the tensors of a state dict with this entry are not this module's; empty if they are."""
         try:
             found = own.differences(read_torch_form(entry))
         except SpecError as error:

@@ -17,15 +17,14 @@ import onegru  # noqa: E402
 import onegru.torch as ours  # noqa: E402
 from onegru import _native  # noqa: E402
 from onegru.torch.arguments import form_of  # noqa: E402
-from onegru.torch.autograd import fallback, few_steps  # noqa: E402
+from onegru.torch.autograd import fallback, few_steps, memory  # noqa: E402
 from onegru.torch.autograd.few_steps import (  # noqa: E402
-    are_few,
-    are_few_trained,
     gradients_of_few_steps,
     memory_of,
     run_few_steps,
     run_on_memory,
 )
+from onegru.torch.route import are_few, are_few_trained  # noqa: E402
 
 #: Of the largest number: 6e-6 and 8e-15 in 600 draws.
 BOUNDS = {torch.float32: 5e-5, torch.float64: 1e-12}
@@ -77,7 +76,7 @@ def test_every_form(seed: int) -> None:
     form, (X, h, attention, lengths, resets, *weights) = drawn(seed)
     found = run_few_steps(form, (X, h, attention, lengths, resets, *weights))
     assert found is not None
-    wanted = fallback.forward(form, X, weights, h, lengths, attention, resets)
+    wanted = fallback.forward(form, (X, h, attention, lengths, resets, *weights))
     for mine, right in zip(found[:2], wanted, strict=True):
         scale = max(1.0, float(right.abs().max()) if right.numel() else 0.0)
         torch.testing.assert_close(mine, right, rtol=0, atol=BOUNDS[X.dtype] * scale)
@@ -220,7 +219,8 @@ def test_memory_is_read_alike_in_older_pytorch(seed: int, monkeypatch: pytest.Mo
     """Before its exchange API: by attributes."""
     form, tensors = drawn(seed)
     found = run_few_steps(form, tensors)
-    monkeypatch.setattr(few_steps, "EXCHANGE", None)
+    for module in (few_steps, memory):
+        monkeypatch.setattr(module, "EXCHANGE", None)
     again = run_few_steps(form, tensors)
     assert found is not None and again is not None
     assert all(torch.equal(a, b) for a, b in zip(found[:2], again[:2], strict=True))

@@ -12,6 +12,7 @@ from torch.nn import functional
 from onegru.core.activations import ACTIVATIONS, Activation
 from onegru.core.spec import attended
 from onegru.torch.arguments import TorchGruConfig, check_steps, spec_of
+from onegru.torch.autograd.memory import Tensors
 from onegru.torch.autograd.watching import is_batched_gradient
 
 
@@ -58,16 +59,9 @@ def _apply(activation: Activation, clip: float | None, x: Tensor) -> Tensor:
     return result
 
 
-def forward(
-    form: TorchGruConfig,
-    X: Tensor,
-    weights: Sequence[Tensor | None],
-    initial_h: Tensor | None,
-    lengths: Tensor | None,
-    attention: Tensor | None,
-    resets: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+def forward(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor]:
     """Y [T, B, D·H] and Y_h [D, B, H], as `onegru.torch.autograd.function.gru_layer`."""
+    X, initial_h, attention, lengths, resets, *weights = tensors
     T, B, _ = X.shape
     check_steps("X", T)
     spec = spec_of(form, 1, 1, "float32", attention is not None)
@@ -75,7 +69,6 @@ def forward(
     last: list[Tensor] = []
     for d, backwards in enumerate(spec.reversed_directions):
         W, R, Wb, Rb = weights[4 * d : 4 * d + 4]
-        assert W is not None and R is not None
         H = R.shape[1]
         zeros = X.new_zeros(B, H)
         start = zeros if initial_h is None else initial_h[d]
@@ -113,18 +106,17 @@ def forward(
 
 
 def gradients(
-    form: TorchGruConfig, given: Sequence[Any], outputs: Sequence[Tensor | None], wanted: Sequence[bool]
+    form: TorchGruConfig, given: Sequence[Any], outputs: Tensors, wanted: Sequence[bool]
 ) -> list[Tensor | None]:
     """The gradients of a call, which can be differentiated and transformed again."""
-    lengths, resets = given[3:5]
     values = [*given[:3], *given[5:]]
     places = [place for place, is_wanted in enumerate(wanted) if is_wanted]
 
     def call(*chosen: Tensor) -> tuple[Tensor, Tensor]:
-        X, initial_h, attention, *weights = [
+        own = [
             chosen[places.index(place)] if place in places else value for place, value in enumerate(values)
         ]
-        return forward(form, X, weights, initial_h, lengths, attention, resets)
+        return forward(form, (*own[:3], *given[3:5], *own[3:]))
 
     chosen = [values[place] for place in places]
     results: Sequence[Tensor]

@@ -13,32 +13,12 @@ from torch import Tensor
 from onegru import _native
 from onegru.core.activations import ACTIVATIONS
 from onegru.torch.arguments import TorchGruConfig, spec_of
+from onegru.torch.autograd.memory import ABSENT, TYPES, Rows, Tensors, room_of, rows_of
 from onegru.torch.autograd.watching import EXCHANGE, is_profiled
 
 _NUMBERS = {name: index for index, name in enumerate(ACTIVATIONS)}
-# An address, and strides along the first two axes in bytes.
-_Rows = tuple[int, int, int]
-_ABSENT: _Rows = (0, 0, 0)
 # T, B, I, H, and how many threads PyTorch may use.
 _Sizes = tuple[int, int, int, int, int]
-_TYPES = (torch.float32, torch.float64)
-_STRIDED, _INT64, _BOOL = torch.strided, torch.int64, torch.bool
-
-
-def are_few(T: int, B: int, H: int) -> bool:
-    """Whether a call without gradients runs on parameters that are not packed: only its shape says so.
-
-    Beyond, a call that packs them takes less time. Measured with one thread and two.
-    """
-    small = H <= 64
-    most = (384 if small else 256) if T <= 8 else 128 if small else 64 if H <= 256 else 32
-    return 0 < T * B <= most
-
-
-def are_few_trained(T: int, B: int, H: int) -> bool:
-    """The same of a call with gradients; a single step of more rows takes less time in PyTorch's operator."""
-    most = 128 if T == 1 or T > 64 else 512 if T <= 16 else 256
-    return 0 < T * B <= most
 
 
 class Memory(NamedTuple):
@@ -46,12 +26,12 @@ class Memory(NamedTuple):
 
     sizes: _Sizes  # T, B, I, H, and how many threads PyTorch may use
     # of X, initial_h, attention, lengths, resets and the weights: addresses and strides in bytes
-    rows: Sequence[_Rows]
+    rows: Sequence[Rows]
     kept: Sequence[Any]  # the storages that these are in, while they are read
     is_cell: bool  # whether the first axis of the inputs is the batch
 
 
-def memory_of(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> Memory | None:
+def memory_of(form: TorchGruConfig, tensors: Tensors) -> Memory | None:
     """Where the inputs of a call are; None if a tensor's memory is not plain.
 
     Here alone memory is read by its address: all that says whose it is, and how much, is asked.
@@ -61,21 +41,18 @@ def memory_of(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> Memory 
         return None
     sizes, tensors = sized
     X = tensors[0]
-    assert X is not None
     T, B, I, H, _ = sizes
     shapes = _cell_shapes(B, I, H) if X.dim() == 2 else _shapes(T, B, I, H, form.num_directions)
-    found = _rows_of(tensors, shapes, "rrslb" + "cccc" * form.num_directions, X.dtype)
+    found = rows_of(tensors, shapes, "rrslb" + "cccc" * form.num_directions, X.dtype)
     if found is None:
         return None
     return Memory(sizes, *found, X.dim() == 2)
 
 
-def _sized(
-    form: TorchGruConfig, tensors: Sequence[Tensor | None]
-) -> tuple[_Sizes, Sequence[Tensor | None]] | None:
+def _sized(form: TorchGruConfig, tensors: Tensors) -> tuple[_Sizes, Tensors] | None:
     """T, B, I, H and PyTorch's threads; and the inputs, with lengths and resets as the kernels take them."""
     X, lengths, resets, R = tensors[0], tensors[3], tensors[4], tensors[6]
-    if X is None or R is None or len(tensors) != 5 + 4 * form.num_directions or X.dtype not in _TYPES:
+    if X is None or R is None or len(tensors) != 5 + 4 * form.num_directions or X.dtype not in TYPES:
         return None
     if any(w is None for w in (*tensors[5::4], *tensors[6::4])):  # computed from others
         return None
@@ -103,74 +80,11 @@ def _cell_shapes(B: int, I: int, H: int) -> tuple[tuple[int, ...], ...]:
     return ((B, I), (B, H), (B,), (B,), (1, B), (3 * H, I), (3 * H, H), (3 * H,), (3 * H,))
 
 
-def _rows_of(
-    tensors: Sequence[Tensor | None], shapes: tuple[tuple[int, ...], ...], kinds: str, dtype: torch.dtype
-) -> tuple[list[_Rows], list[Any]] | None:
-    """See `tensor_rows` of the module; None also if a tensor is not strided, or a view that negates.
-
-    With them come the storages, which keep the memory while it is read, whatever another thread makes of the
-    tensors. A storage says how much there is: it may have been freed.
-    """
-    found = _room_of(tensors)
-    if found is None:
-        return None
-    room, storages = found
-    if EXCHANGE is not None:
-        is_double = dtype is torch.float64
-        rows = _native.tensor_rows(EXCHANGE, tuple(tensors), tuple(room), shapes, kinds, is_double)
-        return None if rows is None else (rows, storages)
-    read = [
-        _rows_by_attributes(tensor, begin, end, shape, kind, dtype)
-        for tensor, begin, end, shape, kind in zip(tensors, room[::2], room[1::2], shapes, kinds, strict=True)
-    ]
-    return None if None in read else ([item for item in read if item is not None], storages)
-
-
-def _room_of(tensors: Sequence[Tensor | None]) -> tuple[list[int], list[Any]] | None:
-    """Where the storages of tensors begin and end, and the storages; None if a tensor has no plain one."""
-    room: list[int] = []
-    storages: list[Any] = []
-    for tensor in tensors:
-        if tensor is None:
-            room += (0, 0)
-        elif tensor.layout is _STRIDED and not tensor.is_neg():
-            try:
-                storage = tensor.untyped_storage()
-                begin = storage.data_ptr()
-            except (RuntimeError, NotImplementedError):  # a tensor without memory, as of zeros
-                return None
-            storages.append(storage)
-            room += (begin, begin + storage.nbytes())
-        else:
-            return None
-    return room, storages
-
-
-def _rows_by_attributes(
-    tensor: Tensor | None, begin: int, end: int, shape: tuple[int, ...], kind: str, dtype: torch.dtype
-) -> _Rows | None:
-    """The same of one tensor, where PyTorch is older than that interface."""
-    if tensor is None:
-        return _ABSENT
-    wanted = {"l": _INT64, "b": _BOOL}.get(kind, dtype)
-    if not tensor.is_cpu or tensor.shape != shape or tensor.dtype != wanted:
-        return None
-    strides, size, first = tensor.stride(), tensor.element_size(), tensor.data_ptr()
-    last = sum((n - 1) * by for n, by in zip(shape, strides, strict=True))
-    if tensor.numel() and (not first or first < begin or first + (last + 1) * size > end):
-        return None
-    in_rows = shape[-1] <= 1 or strides[-1] == 1
-    if kind != "s" and not (in_rows if kind == "r" else tensor.is_contiguous()):
-        return None
-    along = (*strides, 0, 0)
-    return first, along[0] * size, along[1] * size
-
-
-def _of_cell(rows: _Rows) -> _Rows:
+def _of_cell(rows: Rows) -> Rows:
     return rows[0], 0, rows[1]
 
 
-def _inputs(memory: Memory, d: int) -> tuple[tuple[int, int, int, int], _Rows, _Rows, _Rows, int, int]:
+def _inputs(memory: Memory, d: int) -> tuple[tuple[int, int, int, int], Rows, Rows, Rows, int, int]:
     """Those of a direction, as the module takes them."""
     X, h, scores, lengths, resets, *weights = memory.rows
     W, R, Wb, Rb = weights[4 * d : 4 * d + 4]
@@ -181,8 +95,8 @@ def _inputs(memory: Memory, d: int) -> tuple[tuple[int, int, int, int], _Rows, _
     return (W[0], R[0], Wb[0], Rb[0]), X, h, scores, lengths[0], resets[0]
 
 
-def run_few_steps(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor] | None:
-    """Y [T, B, D·H] and Y_h [D, B, H] without gradients; None if memory is not plain."""
+def run_few_steps(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor] | None:
+    """Y and Y_h of a layer, or the state of a cell twice; None if a tensor's memory is not plain."""
     sized = _sized(form, tensors)
     if sized is None:
         return None
@@ -198,16 +112,14 @@ def run_few_steps(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tup
     return (Y, Y_h) if done else None
 
 
-def _run_tensors(
-    form: TorchGruConfig, sizes: _Sizes, tensors: Sequence[Tensor | None], Y: Tensor, Y_h: Tensor
-) -> bool:
+def _run_tensors(form: TorchGruConfig, sizes: _Sizes, tensors: Tensors, Y: Tensor, Y_h: Tensor) -> bool:
     """Compute a call without gradients; False if memory is not plain."""
     if EXCHANGE is None:
         memory = memory_of(form, tensors)
         if memory is not None:
             run_on_memory(form, memory, tensors[2] is not None, Y, Y_h)
         return memory is not None
-    found = _room_of(tensors)
+    found = room_of(tensors)
     if found is None:
         return False
     room, kept = found  # the storages stay while they are read, whatever another thread makes of the tensors
@@ -244,7 +156,7 @@ def run_on_memory(
             memory.sizes,
             _native_form(form, d, has_scores),
             *_inputs(memory, d),
-            (kept + d * B * 5 * row, D * B * 5 * row, 5 * row) if kept else _ABSENT,
+            (kept + d * B * 5 * row, D * B * 5 * row, 5 * row) if kept else ABSENT,
             (y + d * row, B * D * row, D * row),
             (last + d * B * row, 0, row),
         )
@@ -252,7 +164,7 @@ def run_on_memory(
 
 def gradients_of_few_steps(
     form: TorchGruConfig,
-    tensors: Sequence[Tensor | None],
+    tensors: Tensors,
     gates: Tensor,
     by: tuple[Tensor | None, Tensor | None],
     wanted: Sequence[bool],
@@ -272,7 +184,7 @@ def gradients_of_few_steps(
             found[place] = X.new_empty(weight.shape)
     dY, dY_h = (None if item is None else item.contiguous() for item in by)
     of_Y = (B, H) if memory.is_cell else (T, B, D * H)
-    others = _rows_of((gates, dY, dY_h), ((T, D, B, 5, H), of_Y, (D, B, H)), "ccc", X.dtype)
+    others = rows_of((gates, dY, dY_h), ((T, D, B, 5, H), of_Y, (D, B, H)), "ccc", X.dtype)
     if others is None:
         return None
     at = [0 if item is None else item.data_ptr() for item in found]
@@ -286,29 +198,18 @@ def gradients_of_few_steps(
             *_inputs(memory, d),
             (kept + d * B * 5 * row, D * B * 5 * row, 5 * row),
             (
-                (y + d * row, B * by_row, by_row) if y else _ABSENT,
-                (y_h + d * B * row, 0, row) if y_h else _ABSENT,
+                (y + d * row, B * by_row, by_row) if y else ABSENT,
+                (y_h + d * B * row, 0, row) if y_h else ABSENT,
             ),
             (
                 (at[0], B * I * size, I * size),
-                (at[1] + d * B * row, 0, row) if at[1] else _ABSENT,
+                (at[1] + d * B * row, 0, row) if at[1] else ABSENT,
                 (at[2], B * size, size),
             ),
             d > 0,
             (at[3 + 4 * d], at[4 + 4 * d], at[5 + 4 * d], at[6 + 4 * d]),
         )
     return found
-
-
-def has_memory(tensor: Tensor) -> bool:
-    """Whether a tensor's storage holds all of its numbers: a program may have freed or cut it."""
-    if not tensor.numel():
-        return True
-    span = tensor.numel() - 1
-    if not tensor.is_contiguous():
-        span = sum((n - 1) * by for n, by in zip(tensor.shape, tensor.stride(), strict=True))
-    last: int = (tensor.storage_offset() + span + 1) * tensor.element_size()
-    return tensor.untyped_storage().nbytes() >= last and bool(tensor.data_ptr())
 
 
 @functools.lru_cache(maxsize=256)

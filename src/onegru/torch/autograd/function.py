@@ -11,57 +11,43 @@ from torch import Tensor
 from onegru.core.errors import SpecError
 from onegru.torch.arguments import TorchGruConfig
 from onegru.torch.autograd import fallback
-from onegru.torch.autograd.compute import TYPES, backward, forward, output_of
-from onegru.torch.autograd.few_steps_function import call_few_steps
-from onegru.torch.autograd.operators import call_backward_operator, call_operator
-from onegru.torch.autograd.saving import by_arguments, pulled, save
-from onegru.torch.autograd.watching import is_dual, is_functionalized, is_transforming, is_watched
-from onegru.torch.export import export_layer, is_exporting
+from onegru.torch.autograd.compute import forward, output_of
+from onegru.torch.autograd.few_steps import run_few_steps
+from onegru.torch.autograd.few_steps_function import train_few_steps
+from onegru.torch.autograd.memory import Tensors
+from onegru.torch.autograd.operators import call_operator, gradients
+from onegru.torch.autograd.saving import by_arguments, save, unpack_saved
+from onegru.torch.autograd.watching import is_intercepted
+from onegru.torch.export import export_layer
+from onegru.torch.route import Route, choose_layer_route, wants_gradients
 
 
-def gru_layer(
-    form: TorchGruConfig,
-    X: Tensor,
-    weights: Sequence[Tensor | None],
-    initial_h: Tensor | None = None,
-    lengths: Tensor | None = None,
-    attention: Tensor | None = None,
-    resets: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """A layer in all its directions."""
-    tensors = (X, initial_h, attention, lengths, resets, *weights)
+def gru_layer(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor]:
+    """Y [T, B, D·H] and Y_h [D, B, H] of a layer in all its directions."""
+    X = tensors[0]
     if any(tensor is not None and tensor.device != X.device for tensor in tensors):
         devices = {str(tensor.device) for tensor in tensors if tensor is not None}
         raise SpecError.of(
             "input", f"on {X.device}, and others on {', '.join(sorted(devices))}; must be on one device"
         )
-    if (
-        X.device.type != "cpu"
-        or X.dtype not in TYPES
-        or any(w is not None and w.dtype != X.dtype for w in weights)
-    ):
-        return fallback.forward(form, X, weights, initial_h, lengths, attention, resets)
-    if is_exporting():
-        return _exported(form, tensors)
-    if is_dual():  # derivatives in forward mode are those of PyTorch's own operators
-        return fallback.forward(form, X, weights, initial_h, lengths, attention, resets)
-    if torch.jit.is_tracing():
-        raise SpecError("trace: torch.jit.trace takes only what torch.nn.GRU computes; must be torch.export")
-    if torch.compiler.is_compiling() or is_functionalized(alone=True):
-        return call_operator(form, tensors)[:2]
-    if is_functionalized():  # and transformed otherwise, which has no rule for an operator
-        return fallback.forward(form, X, weights, initial_h, lengths, attention, resets)
-    saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    kind = _TransformedOnegruGRU if is_transforming() else OnegruGRU
-    if kind is OnegruGRU and not is_watched(*tensors):
-        few = call_few_steps(form, tensors, saves)
-        if few is not None:
-            return few
-    found = kind.apply(form, saves, *tensors)
-    return found[0], found[1]
+    few, kind = None, OnegruGRU
+    match choose_layer_route(tensors):
+        case Route.ELEMENTARY:
+            return fallback.forward(form, tensors)
+        case Route.NODE:
+            return _exported(form, tensors)
+        case Route.OPERATOR:
+            return call_operator(form, tensors)[:2]
+        case Route.FEW_STEPS:
+            few = run_few_steps(form, tensors)
+        case Route.TRAINED_FEW_STEPS:
+            few = train_few_steps(form, tensors)
+        case Route.TRANSFORMED:
+            kind = _TransformedOnegruGRU
+    return few or kind.apply(form, wants_gradients(tensors), *tensors)[:2]
 
 
-def _exported(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
+def _exported(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor]:
     """The layer as a node of ONNX."""
     if torch.compiler.is_compiling():
         return export_layer(form, tensors, None)
@@ -78,21 +64,15 @@ def _exported(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tuple[T
 # --- outside of compiled code
 
 
-def _pulled(ctx: Any, dY: Tensor | None, dY_h: Tensor | None) -> Any:
+def _backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None) -> Any:
     """The gradients by all arguments of a call."""
-    tensors, (Y, gates), wanted, is_again = pulled(ctx, ctx.form, dY, dY_h)
-    if is_again:
-        return by_arguments(fallback.gradients(ctx.form, tensors, (dY, dY_h), wanted))
-    if is_watched(*tensors, Y, dY, dY_h):
-        return by_arguments(call_backward_operator(ctx.form, tensors, Y, dY, dY_h, wanted))
-    return by_arguments(backward(ctx.form, tensors, Y, dY, dY_h, wanted, gates))
+    saved = unpack_saved(ctx, ctx.form, dY, dY_h)
+    return by_arguments(gradients(ctx.form, saved, saved.others[0], (dY, dY_h), saved.others[1]))
 
 
-def _seen_forward(
-    form: TorchGruConfig, tensors: Sequence[Tensor | None], saves: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _seen_forward(form: TorchGruConfig, tensors: Tensors, saves: bool) -> tuple[Tensor, Tensor, Tensor]:
     """As `forward`."""
-    if not is_watched(*tensors):
+    if not is_intercepted(*tensors):
         return forward(form, tensors, saves)
     _, Y_h, Y = call_operator(form, tensors)
     return Y, Y_h, Y.new_empty(0)
@@ -114,7 +94,7 @@ class OnegruGRU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None) -> Any:
         """The gradients by all arguments."""
-        return _pulled(ctx, dY, dY_h)
+        return _backward(ctx, dY, dY_h)
 
 
 class _TransformedOnegruGRU(torch.autograd.Function):
@@ -135,7 +115,7 @@ class _TransformedOnegruGRU(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None, *_: None) -> Any:
-        return _pulled(ctx, dY, dY_h)
+        return _backward(ctx, dY, dY_h)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, form: TorchGruConfig, saves: bool, *tensors: Tensor | None) -> Any:

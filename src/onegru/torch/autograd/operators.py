@@ -14,7 +14,11 @@ from torch import Tensor
 
 from onegru.core.errors import SpecError
 from onegru.torch.arguments import TorchGruConfig, form_from
-from onegru.torch.autograd.compute import TYPES, backward, forward, output_of
+from onegru.torch.autograd import fallback
+from onegru.torch.autograd.compute import backward, forward, output_of
+from onegru.torch.autograd.memory import TYPES, Tensors
+from onegru.torch.autograd.saving import Saved
+from onegru.torch.autograd.watching import is_intercepted
 
 _TENSORS = (
     "Tensor X, Tensor? initial_h, Tensor? attention, Tensor? sequence_lens, Tensor? resets, "
@@ -46,10 +50,9 @@ class _Given(NamedTuple):
         return [*self[:_INPUTS], *(w for own in zip(self.W, self.R, *biases, strict=True) for w in own)]
 
 
-def _given(tensors: Sequence[Tensor | None]) -> _Given:
+def _given(tensors: Tensors) -> _Given:
     """The inverse of `in_a_row`. A bias that only another direction has is zero."""
     X, W = tensors[0], tensors[_INPUTS::4]
-    assert X is not None
     weights: list[list[Tensor]] = []
     for place in range(4):
         own = tensors[_INPUTS + place :: 4]
@@ -59,7 +62,7 @@ def _given(tensors: Sequence[Tensor | None]) -> _Given:
             for item, w in zip(own, W, strict=True)
         ]
         weights.append([item for item in zero if item is not None] if is_there else [])
-    return _Given(X, *tensors[1:_INPUTS], *weights)  # type: ignore[arg-type]
+    return _Given(X, *tensors[1:_INPUTS], *weights)
 
 
 def _check(given: _Given, form: TorchGruConfig) -> None:
@@ -111,7 +114,7 @@ def _backward_operator(*arguments: Any) -> list[Tensor]:
         raise SpecError.of(
             "wanted", f"{list(wanted)}; must be {len(by)}, True only of tensors that are there"
         )
-    found = backward(form, tensors, Y, dY, dY_h, wanted)
+    found = backward(form, tensors, Y, (dY, dY_h), wanted)
     return [item for item in found if item is not None]
 
 
@@ -127,7 +130,7 @@ def _(*arguments: Any) -> list[Tensor]:
     ]
 
 
-def call_operator(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tuple[Tensor, Tensor, Tensor]:
+def call_operator(form: TorchGruConfig, tensors: Tensors) -> tuple[Tensor, Tensor, Tensor]:
     """Y [T, B, D·H], Y_h and Y [T, B, D, H], by the operator."""
     found: tuple[Tensor, Tensor, Tensor] = _operator(*_given(tensors), *form.scalars)
     return found
@@ -135,15 +138,26 @@ def call_operator(form: TorchGruConfig, tensors: Sequence[Tensor | None]) -> tup
 
 def call_backward_operator(
     form: TorchGruConfig,
-    tensors: Sequence[Tensor | None],
+    tensors: Tensors,
     Y: Tensor,
-    dY: Tensor | None,
-    dY_h: Tensor | None,
+    by: Tensors,
     wanted: Sequence[bool],
 ) -> list[Tensor | None]:
     """As `onegru.torch.autograd.compute.backward`, by the operator."""
-    found = iter(_backward_operator(*_given(tensors), Y, dY, dY_h, list(wanted), *form.scalars))
+    found = iter(_backward_operator(*_given(tensors), Y, *by, list(wanted), *form.scalars))
     return [next(found) if is_wanted else None for is_wanted in wanted]
+
+
+def gradients(
+    form: TorchGruConfig, saved: Saved, Y: Tensor, by: Tensors, gates: Tensor | None = None
+) -> list[Tensor | None]:
+    """The gradients of a call: differentiable, by an operator that modes see, or by the kernels."""
+    tensors, _, wanted, create_graph = saved
+    if create_graph:
+        return fallback.gradients(form, tensors, by, wanted)
+    if is_intercepted(*tensors, Y, *by):
+        return call_backward_operator(form, tensors, Y, by, wanted)
+    return backward(form, tensors, Y, by, wanted, gates)
 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
@@ -162,11 +176,11 @@ def _operator_backward(ctx: Any, dY: Tensor | None, dY_h: Tensor | None, _: Any)
     ]
     wanted = [*map(bool, needed[:3]), *by_weights]
     form = form_from(ctx.form)
-    found = call_backward_operator(form, tensors, Y, dY, dY_h, wanted)
+    found = call_backward_operator(form, tensors, Y, (dY, dY_h), wanted)
     lists = [found[3 + place :: 4] for place in range(4)]
     for place, has_any in enumerate(ctx.has_biases, 2):
         lists[place] = lists[place] if has_any else []
-    # What is an empty list is taken for a list of tensors.
+    # PyTorch reads an empty list as a list of tensors.
     rest: list[Any] = [[] if isinstance(item, list) and not item else None for item in ctx.form]
     return (*found[:3], None, None, *lists, *rest)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,12 +10,13 @@ from torch import Tensor
 from onegru.core.errors import SpecError
 from onegru.torch.arguments import TorchGruConfig
 from onegru.torch.autograd.compute import INPUTS, WEIGHTS
-from onegru.torch.autograd.watching import is_transformed, is_watched
+from onegru.torch.autograd.memory import Tensors
+from onegru.torch.autograd.watching import is_intercepted, is_transformed
 
 _CLONED = (3, 4)  # lengths and resets: a program may write to their memory
 
 
-def save(ctx: Any, tensors: Sequence[Tensor | None], *others: Tensor) -> None:
+def save(ctx: Any, tensors: Tensors, *others: Tensor) -> None:
     """Save the inputs of a call for backward, and others behind them.
 
     A program may assign to the `data` of a tensor meanwhile, which then has other memory, and autograd does
@@ -32,40 +32,40 @@ def save(ctx: Any, tensors: Sequence[Tensor | None], *others: Tensor) -> None:
     ctx.save_for_backward(*leaves.values(), *own, *others)
 
 
-class Pulled(NamedTuple):
+class Saved(NamedTuple):
     """What a backward pass starts from."""
 
     # the inputs as they were in the call; to differentiate twice, the inputs themselves
     tensors: list[Tensor | None]
     others: list[Tensor]  # what was saved behind them
     wanted: tuple[bool, ...]  # whether the gradient by X, initial_h, attention and each weight is wanted
-    is_again: bool  # whether the gradients are differentiated or transformed in turn
+    create_graph: bool  # whether the gradients are differentiated or transformed in turn
 
 
-def pulled(ctx: Any, form: TorchGruConfig, *by: Tensor | None) -> Pulled:
+def unpack_saved(ctx: Any, form: TorchGruConfig, *by: Tensor | None) -> Saved:
     """What was saved of a call, given the gradients by its outputs."""
     needed, leaves = ctx.needs_input_grad[2:], ctx.leaves
-    is_again = torch.is_grad_enabled() or any(map(is_transformed, by))
+    create_graph = torch.is_grad_enabled() or any(map(is_transformed, by))
     found = list(ctx.saved_tensors)
     tensors = found[len(leaves) :]
     for place, numbers in zip(leaves, found, strict=False):
-        if not is_again:
+        if not create_graph:
             tensors[place] = numbers
         elif not _is_same(tensors[place], numbers):
             name = (*INPUTS, "", "", *WEIGHTS * form.num_directions)[place]
             raise SpecError.of(name, "data changed since the call; must not change, to differentiate twice")
     inputs = 5 + 4 * form.num_directions
-    return Pulled(tensors[:inputs], tensors[inputs:], (*needed[:3], *needed[5:]), is_again)
+    return Saved(tensors[:inputs], tensors[inputs:], (*needed[:3], *needed[5:]), create_graph)
 
 
-def by_arguments(gradients: Sequence[Tensor | None]) -> Any:
+def by_arguments(gradients: Tensors) -> Any:
     """The gradients by X, initial_h, attention and the weights, in the places of a function's arguments."""
     return None, None, *gradients[:3], None, None, *gradients[3:]
 
 
 def _is_same(tensor: Tensor, numbers: Tensor) -> bool:
     """Whether a tensor still holds these numbers, be it in other memory, as copies by hooks are."""
-    if is_watched(tensor, numbers):
+    if is_intercepted(tensor, numbers):
         return True
     is_alike = tensor.shape == numbers.shape and tensor.dtype == numbers.dtype
     is_own = is_alike and tensor.data_ptr() == numbers.data_ptr()

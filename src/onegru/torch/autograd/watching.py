@@ -35,10 +35,15 @@ def are_plain(tensors: Iterable[Tensor | None]) -> bool:
 
 def is_plain_call() -> bool:
     """Whether no mode, transform or derivative in forward mode has to see this call."""
-    return not (_has_modes() or is_transforming() or is_dual())
+    return not (  # without other functions, which take time
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or torch._ops._len_torch_dispatch_stack_pre_dispatch()
+    )
 
 
-def is_watched(*tensors: Tensor | None) -> bool:
+def is_intercepted(*tensors: Tensor | None) -> bool:
     """Whether something stands between these tensors and their numbers: a mode, a trace, a class of tensors.
 
     It has to see an operator, as it would not see that memory is read.
@@ -110,7 +115,7 @@ def _missing() -> str | None:
     """What PyTorch's private interface lacks; None if it answers every question."""
     tensor = torch.empty(0)
     try:
-        for question in (is_batched_gradient, is_of_zeros, is_transformed, is_watched):
+        for question in (is_batched_gradient, is_of_zeros, is_transformed, is_intercepted):
             question(tensor)
         is_plain_call()
         for kind in ("Vmap", "Functionalize"):
