@@ -22,7 +22,7 @@ Options, given as `("OnegruExecutionProvider", {"threads": "1"})`:
     engine: "auto", "native", or "reference" for the float64 reference.
     weight_storage: "float16" or "bfloat16" to store the weights of float32 nodes in half the memory; "int8"
         to store them in a quarter and to multiply in integers, as `onegru.GRU` describes.
-    activation_storage: "int16" (the default) or "int8", with weights in int8.
+    activation_storage: "int16" (the default) or "int8" with weights in int8, "bfloat16" with bfloat16.
     flush_subnormals: "1" to have states that are almost 0 count as 0, as `onegru.GRU` describes.
 
 The storages may name nodes, one per line, as "first=int8" and "second=bfloat16"; the others keep

@@ -77,7 +77,7 @@ ActivationStorage = Annotated[
     Text,
     option(
         "--activation-storage TYPE",
-        "Type of activations that are multiplied with int8 weights: int16 (default) or int8.",
+        "Type of activations: int16 (default) or int8 with int8 weights, bfloat16 with bfloat16.",
     ),
 ]
 Axes = Annotated[

@@ -42,14 +42,21 @@ _STORAGES = (
 )
 WEIGHT_STORAGES: Mapping[str, Storage] = {storage.name: storage for storage in _STORAGES}
 
-#: Activation types for int8 weights, and the number of int8 values that store one.
-ACTIVATION_STORAGES: Mapping[str, int] = {"int16": 2, "int8": 1}
-DEFAULT_ACTIVATION_STORAGE = "int16"
+#: Types to which activations are rounded before they are multiplied, and the bytes of each.
+ACTIVATION_STORAGES: Mapping[str, int] = {"int16": 2, "int8": 1, "bfloat16": 2}
+DEFAULT_ACTIVATION_STORAGE = "int16"  # with int8 weights
 
 
 def is_int8(weight_storage: object) -> bool:
     """Whether weights are stored as int8 with scales."""
     return any(kept.is_int8 and kept.name == weight_storage for kept in _STORAGES)
+
+
+def may_round(weight_storage: object, activation_storage: object) -> bool:
+    """Whether activations can be rounded to this type before they are multiplied with these weights."""
+    if activation_storage == "bfloat16":
+        return weight_storage == "bfloat16"
+    return activation_storage is not None and is_int8(weight_storage)
 
 
 def group_size(weight_storage: str | None) -> int:

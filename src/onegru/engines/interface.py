@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
 from onegru import _native
-from onegru.core.dtypes import DEFAULT_ACTIVATION_STORAGE, Array, is_int8
+from onegru.core.dtypes import DEFAULT_ACTIVATION_STORAGE, Array, is_int8, may_round
 from onegru.core.spec import Weights
 
 
@@ -42,10 +42,8 @@ class EngineOptions(NamedTuple):
         weights, activations = (
             _told(value, name) for value in (self.weight_storage, self.activation_storage)
         )
-        if not is_int8(weights):
-            activations = None
-        elif activations is None:
-            activations = DEFAULT_ACTIVATION_STORAGE
+        if not may_round(weights, activations):
+            activations = DEFAULT_ACTIVATION_STORAGE if is_int8(weights) else None
         return self._replace(weight_storage=weights, activation_storage=activations)
 
     def for_type(self, dtype: str) -> Self:

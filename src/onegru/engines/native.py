@@ -14,12 +14,11 @@ import numpy as np
 from onegru import _native
 from onegru.core.activations import ACTIVATIONS
 from onegru.core.arguments import integer
-from onegru.core.dtypes import ELEMENT_TYPES, Array, contiguous, group_size, numpy_dtype
+from onegru.core.dtypes import ACTIVATION_STORAGES, ELEMENT_TYPES, Array, contiguous, group_size, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.machine import usable_cores
 from onegru.core.spec import ATTENTIONS, Spec, Weights
 from onegru.engines.interface import EngineOptions, EngineStream, Problem
-from onegru.engines.storage import planes_of
 
 _STORAGES = (*ELEMENT_TYPES, "int8")  # as in native/problem.h
 
@@ -188,7 +187,7 @@ class NativeEngine:
             *layer_arguments(spec),
             ELEMENT_TYPES.index(spec.dtype),
             _STORAGES.index((options.weight_storage or spec.dtype).partition("_")[0]),
-            planes_of(options.activation_storage) or 1,
+            ACTIVATION_STORAGES.get(options.activation_storage or "", 1),
             group_size(options.weight_storage),
             options.flush_subnormals,
             self._dtype,

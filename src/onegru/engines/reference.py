@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from onegru.core.activations import ACTIVATIONS, Activation
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import ACTIVATION_STORAGES, Array
 from onegru.core.elementary import NumpyElementary
 from onegru.core.spec import Spec, Weights, attended
 from onegru.engines.interface import Problem
-from onegru.engines.storage import LEAST_RANGE, quantize_channels
+from onegru.engines.storage import LEAST_RANGE, quantize_channels, rounded_to_bfloat16
 
 Float64 = npt.NDArray[np.float64]
 
@@ -81,16 +81,62 @@ class QuantizedMatrix:
         return products
 
 
+# The inputs of a block, and the number below which a result is zero once it is rounded to float32.
+_BLOCK, _LEAST = 32, 2.0**-126 - 2.0**-151
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedMatrix:
+    """A transposed bfloat16 weight matrix that also rounds its operand to bfloat16.
+
+    A sum takes blocks of 32 inputs. In a block, products of even and of odd places are two chains of fused
+    multiply-adds in float32; the sum of both is added to the sum of the blocks before. All begin at 0, and
+    subnormal numbers are 0. A product of two bfloat16 has 16 bits, so that float64 has each sum exactly, or
+    with bits that do not change its rounding to float32.
+    """
+
+    w: Float64  # bfloat16 numbers, [K, channels]
+
+    __array_ufunc__ = None  # x @ matrix asks the method below
+
+    def __rmatmul__(self, x: Float64) -> Float64:
+        K, channels = self.w.shape
+        blocks = -(-K // _BLOCK)
+        padding = (0, blocks * _BLOCK - K)
+        rows = rounded_to_bfloat16(x.reshape(-1, K).astype(np.float32)).astype(np.float64)
+        inputs = np.pad(_flushed(rows), ((0, 0), padding)).reshape(len(rows), blocks, _BLOCK, 1)
+        weights = np.pad(_flushed(self.w), (padding, (0, 0))).reshape(blocks, _BLOCK, channels)
+        chains = np.zeros((2, len(rows), blocks, channels))
+        for k in range(min(K, _BLOCK)):
+            chains[k % 2] = _to_float32(chains[k % 2] + inputs[:, :, k] * weights[:, k])
+        total = np.zeros((len(rows), channels))
+        for block in range(blocks):
+            total = _to_float32(total + _to_float32(chains[0, :, block] + chains[1, :, block]))
+        return total.reshape(*x.shape[:-1], channels)
+
+
+def _flushed(x: Float64) -> Float64:
+    return np.where(np.abs(x) < _LEAST, np.copysign(0.0, x), x)
+
+
+def _to_float32(x: Float64) -> Float64:
+    """Round to float32; subnormal results are zero."""
+    return _flushed(x).astype(np.float32).astype(np.float64)
+
+
+Operand = Float64 | QuantizedMatrix | RoundedMatrix
+
+
 @dataclass(frozen=True, slots=True)
 class ReferenceWeights:
     """One direction's weights in float64, by the letters of the equations; matrices transposed."""
 
-    Wz: Float64 | QuantizedMatrix
-    Wr: Float64 | QuantizedMatrix
-    Wh: Float64 | QuantizedMatrix
-    Rz: Float64 | QuantizedMatrix
-    Rr: Float64 | QuantizedMatrix
-    Rh: Float64 | QuantizedMatrix
+    Wz: Operand
+    Wr: Operand
+    Wh: Operand
+    Rz: Operand
+    Rr: Operand
+    Rh: Operand
     Wbz: Float64
     Wbr: Float64
     Wbh: Float64
@@ -99,12 +145,18 @@ class ReferenceWeights:
     Rbh: Float64
 
     @classmethod
-    def split(cls, weights: Weights, planes: int = 0, group: int = 0) -> tuple[ReferenceWeights, ...]:
-        """Return the gates of each direction; with `planes`, int8 matrices with a scale per `group`."""
+    def split(
+        cls, weights: Weights, activation_storage: str | None = None, group: int = 0
+    ) -> tuple[ReferenceWeights, ...]:
+        """Return the gates of each direction; other matrices if activations are rounded."""
 
         def gates(matrix: Array, is_state: bool) -> list[Any]:
-            if planes == 0:
-                return [gate.T for gate in np.split(matrix.astype(np.float64), 3)]
+            wide = np.split(matrix.astype(np.float64), 3)
+            if activation_storage is None:
+                return [gate.T for gate in wide]
+            if activation_storage == "bfloat16":
+                return [RoundedMatrix(gate.T) for gate in wide]
+            planes = ACTIVATION_STORAGES[activation_storage]
             q, scale = quantize_channels(matrix, group)
             parts = zip(np.split(q.astype(np.float64), 3), np.split(scale, 3), strict=True)
             return [QuantizedMatrix(w.T, of_w.T, group, planes, is_state) for w, of_w in parts]

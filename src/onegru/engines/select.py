@@ -15,13 +15,14 @@ from onegru.core.dtypes import (
     Array,
     group_size,
     is_int8,
+    may_round,
 )
 from onegru.core.errors import SpecError
 from onegru.core.spec import Spec, Weights
 from onegru.engines import reference
 from onegru.engines.interface import Engine, EngineOptions, EngineStream, Problem
 from onegru.engines.native import NativeEngine
-from onegru.engines.storage import check_storage, planes_of, stored
+from onegru.engines.storage import check_storage, stored
 
 
 class ReferenceEngine:
@@ -35,7 +36,7 @@ class ReferenceEngine:
         storage = options.weight_storage
         self.weights = weights if storage is None else stored(weights, storage)
         self._weights = reference.ReferenceWeights.split(
-            self.weights, planes_of(options.activation_storage), group_size(options.weight_storage)
+            self.weights, options.activation_storage, group_size(options.weight_storage)
         )
         self._least = reference.LEAST_STATES[spec.dtype == "float64"] if options.flush_subnormals else 0.0
 
@@ -82,10 +83,12 @@ def engine_options(
     name = choice("engine", engine, ("auto", *ENGINES))
     storage = _among("weight_storage", weight_storage, tuple(WEIGHT_STORAGES))
     activations = _among("activation_storage", activation_storage, tuple(ACTIVATION_STORAGES))
-    if activations is not None and not is_int8(storage):
-        raise SpecError.of(
-            "activation_storage", f"{activations!r}; must be None unless weight_storage is in int8"
-        )
+    if activations is not None and not may_round(storage, activations):
+        fitting = [item for item in ACTIVATION_STORAGES if may_round(storage, item)]
+        must = f"{' or '.join((*fitting, 'None'))} with weight_storage {storage!r}"
+        if not fitting:
+            must = "None unless weight_storage is in int8 or is bfloat16"
+        raise SpecError.of("activation_storage", f"{activations!r}; must be {must}")
     default = DEFAULT_ACTIVATION_STORAGE if is_int8(storage) else None
     return EngineOptions(name, storage, activations or default, flushes)
 
@@ -93,7 +96,7 @@ def engine_options(
 def model_options(
     engine: object, weight_storage: object, activation_storage: object, flush_subnormals: object = False
 ) -> EngineOptions:
-    """Check the options of a model; nodes that a mapping does not name keep float32 or int16."""
+    """Check the options of a model; nodes that a mapping does not name keep the default."""
     weights = _by_node("weight_storage", weight_storage)
     activations = _by_node("activation_storage", activation_storage)
     named = [item for item in (weights, activations) if isinstance(item, dict)]
@@ -101,11 +104,11 @@ def model_options(
         return engine_options(engine, weights, activations, flush_subnormals)
     for node in dict.fromkeys(node for item in named for node in item):
         own, its = (item.get(node) if isinstance(item, dict) else item for item in (weights, activations))
-        engine_options(engine, own, its if is_int8(own) or isinstance(activations, dict) else None)
+        engine_options(engine, own, its if may_round(own, its) or isinstance(activations, dict) else None)
     if (
         isinstance(weights, dict)
-        and not any(map(is_int8, weights.values()))
-        and not isinstance(activations, dict)
+        and isinstance(activations, str)
+        and not any(may_round(kept, activations) for kept in weights.values())
     ):
         engine_options(engine, None, activations)
     others = engine_options(engine, None, None, flush_subnormals)

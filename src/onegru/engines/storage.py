@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from onegru.core.dtypes import (
-    ACTIVATION_STORAGES,
     BY_SIZE,
     Array,
     default_float_mode,
@@ -51,11 +50,6 @@ def dequantized(q: Array, scale: Array, group: int) -> Array:
     """The numbers that the result of `quantize_channels` stands for."""
     found: Array = q * np.repeat(scale, group or max(q.shape[-1], 1), -1)[..., : q.shape[-1]]
     return found
-
-
-def planes_of(activation_storage: str | None) -> int:
-    """How many int8 hold an input of a product: 2 for int16, 1 for int8; 0 where it is a float."""
-    return 0 if activation_storage is None else ACTIVATION_STORAGES[activation_storage]
 
 
 def check_storage(weights: Weights, weight_storage: str | None) -> None:
@@ -131,6 +125,11 @@ def _in_groups(matrix: Array, group: int) -> Array:
 def stored(weights: Weights, weight_storage: str) -> Weights:
     """The weights of a float32 layer, finite ones for int8, after W and R are rounded to another type."""
     return Weights(_stored(weights.W, weight_storage), _stored(weights.R, weight_storage), weights.B)
+
+
+def rounded_to_bfloat16(matrix: Array) -> Array:
+    """Return float32 numbers rounded to the nearest bfloat16, as float32."""
+    return _stored(matrix, "bfloat16")
 
 
 def lossless_storage(weights: Weights) -> str | None:

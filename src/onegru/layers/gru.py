@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from onegru import _native
 from onegru.core.arguments import integer, shown
-from onegru.core.dtypes import Array
+from onegru.core.dtypes import Array, is_int8
 from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
 from onegru.core.spec import Attention, Direction, Spec, Weights, attention_of
@@ -75,9 +75,10 @@ class GRU(_native.Caller):
             weights and halve the memory that large layers read in each step. "int8" stores 8 bits with one
             scale per row, and multiplies integers. onegru rejects weights that overflow the type, and int8
             rows with an outlier that would round the other weights to 0. Default: None (W's type).
-        activation_storage: with int8 weights, the type to which x, h and r∘h are rounded before they are
-            multiplied, with one scale per row of the batch: "int16", or "int8", which is faster. Must be None
-            for other weights. Default: None ("int16" with int8 weights).
+        activation_storage: the type to which x, h and r∘h are rounded before they are multiplied. With int8
+            weights: "int16", or "int8", which is faster, with one scale per row of the batch. With bfloat16
+            weights: "bfloat16", which multiplies batches much faster on a CPU with AMX, and gives
+            the same bits on every CPU. Default: None ("int16" with int8 weights, else no rounding).
         flush_subnormals: whether a new state below 2^-100 (2^-1000 in float64) becomes 0. While X is 0, the
             state fades to subnormal numbers, which can slow a float32 layer down a hundred times. The results
             are the same on every CPU. Files do not store this option.
@@ -252,7 +253,8 @@ class GRU(_native.Caller):
         layout = f"{self._layout}, {('time', 'batch')[self._layout]} first"
         facts = [("layout", layout), ("engine", self.engine)]
         if self.activation_storage is not None:
-            facts.append(("multiplies", f"in int8, with activations in {self.activation_storage}"))
+            kind = "int8" if is_int8(self.weight_storage) else self.weight_storage
+            facts.append(("multiplies", f"in {kind}, with activations in {self.activation_storage}"))
         return layer_card(self._spec, facts, self.weight_storage)
 
     def __getstate__(self) -> Any:

@@ -43,7 +43,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         engine: what runs the GRU nodes, as in `onegru.GRU`.
         weight_storage: storage type of the weights of float32 GRU nodes, as in `onegru.GRU`: one type
             for all, or a mapping from names of nodes to types; None, or a node left out, for float32.
-        activation_storage: type of activations with int8 weights, as in `onegru.GRU`.
+        activation_storage: type to which activations are rounded, as in `onegru.GRU`.
         flush_subnormals: whether states that are almost 0 count as 0, as in `onegru.GRU`.
         kwargs: as for ONNX Runtime; it falls back to its own GRU only if `enable_fallback` is 1.
 

@@ -44,8 +44,8 @@ def replace_grus(
         weight_storage: the storage type of the weights in float32 layers, as in `onegru.GRU`: one type for
             all layers, or a mapping from friendly names to types. Default: None (float32). Layers that a
             mapping does not name stay float32.
-        activation_storage: the storage type of the activations of layers with int8 weights, as in
-            `onegru.GRU`: one type, or a mapping from friendly names to types. Default: None (int16).
+        activation_storage: the type to which activations are rounded, as in `onegru.GRU`: one type, or a
+            mapping from friendly names to types. Default: None (int16 with int8 weights).
         flush_subnormals: whether to replace subnormal states by 0, as in `onegru.GRU`.
 
     Returns:

@@ -107,7 +107,7 @@ class Quantization(Generic[Quantizable]):
 
     @property
     def activation_storage(self) -> dict[str, str]:
-        """The `activation_storage` of the result for `onegru.load`, by node; only int8 nodes."""
+        """The `activation_storage` of the result for `onegru.load`, by node, if it rounds activations."""
         return {gru.name: kept for gru in self.grus if (kept := MODES[gru.mode][1]) is not None}
 
     def trace(

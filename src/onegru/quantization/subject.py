@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 MODES: Mapping[str, tuple[str | None, str | None]] = {
     "W8A8": ("int8", "int8"),
     "W8A16": ("int8", "int16"),
+    "W16A16": ("bfloat16", "bfloat16"),
     "bfloat16": ("bfloat16", None),
     "float16": ("float16", None),
     "float32": (None, None),

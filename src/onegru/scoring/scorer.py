@@ -107,7 +107,7 @@ class Scorer:
             "skip" the row, or "null" for its outputs.
         weight_storage: storage type of the weights of float32 GRUs in a file, as in `onegru.GRU`; None for
             float32. Layers and models that are given have their own storage.
-        activation_storage: type of activations with int8 weights, as in `onegru.GRU`.
+        activation_storage: type to which activations are rounded, as in `onegru.GRU`.
         num_threads: how many threads the process computes with, as `onegru.set_num_threads`; None to leave
             that as it is. Layers run a batch in each of them: meanwhile, other calls of onegru in the process
             have one thread each.

@@ -92,7 +92,7 @@ def freeze(
         model: a model or a GRU module on the CPU, float32 or float64.
         weight_storage: the type that W and R are kept in, as of `onegru.GRU`: "bfloat16", "float16", "int8",
             "int8_g32", …. Default: None (their own).
-        activation_storage: type of activations with int8 weights, as in `onegru.GRU`.
+        activation_storage: type to which activations are rounded, as in `onegru.GRU`.
 
     Returns:
         what is frozen, and what was skipped and why.

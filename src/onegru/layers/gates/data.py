@@ -15,7 +15,6 @@ from onegru.core.shapes import check_shape, empty
 from onegru.core.spec import Spec
 from onegru.core.wording import count
 from onegru.engines import reference
-from onegru.engines.storage import planes_of
 from onegru.layers.call import Layer, bind, execute
 from onegru.operators.schema import CANONICAL_AXES, Port
 
@@ -146,8 +145,9 @@ def gates_of(
     initial_h = np.zeros((D, B, H), Y.dtype) if problem.initial_h is None else problem.initial_h.copy()
     before = _before(spec, Y, initial_h, lengths)
     raw_z, z, r, n = (np.full_like(Y, np.nan) for _ in range(4))
-    planes, group = planes_of(options.activation_storage), group_size(options.weight_storage)
-    weights = reference.ReferenceWeights.split(layer.prepared_engine.weights, planes, group)
+    weights = reference.ReferenceWeights.split(
+        layer.prepared_engine.weights, options.activation_storage, group_size(options.weight_storage)
+    )
     reference.trace(spec, weights, problem, before, reference.Step(raw_z, z, r, n, Y))
     return kind(spec, z, r, n, Y, initial_h, lengths, raw_z if spec.attention else None, name, source)
 
