@@ -59,8 +59,8 @@ struct Geometry {
 };
 
 // Whether AMX multiplies whole panels: there have to be some.
-constexpr bool AmxCanMultiply(const Geometry& geometry) {
-  return geometry.lanes == amx::kChannels && geometry.H >= 2 * amx::kChannels;
+constexpr bool AmxCanMultiply(const Geometry& geometry, bool of_bfloat16 = false) {
+  return geometry.lanes == amx::kChannels && geometry.H >= (of_bfloat16 ? 1 : 2) * amx::kChannels;
 }
 
 // Whether the inputs of a matrix are stored in pairs.

@@ -36,6 +36,18 @@ inline const unsigned char* InputsForAmx(const unsigned char* row, size_t K) {
   return row + RoundUpTo(kBlock, K) * sizeof(float);
 }
 
+// The first `count` elements of a vector in memory, and zeros.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadFirst(D d, const float* from, size_t count) {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2  // which read no others
+  return hn::MaskedLoad(hn::FirstN(d, count), d, from);
+#else
+  HWY_ALIGN float elements[hn::MaxLanes(D())] = {};
+  std::memcpy(elements, from, count * sizeof(float));
+  return hn::Load(d, elements);
+#endif
+}
+
 // Rounds the K elements of x to bfloat16 in `row`.
 template <class S>
 HWY_NOINLINE void RoundRow(const float* x, size_t K, unsigned char* row) {
@@ -56,10 +68,14 @@ HWY_NOINLINE void RoundRow(const float* x, size_t K, unsigned char* row) {
   };
   const size_t whole = K / kLanes * kLanes, stored = RoundUpTo(kBlock, K);
   for (size_t k = 0; k < whole; k += kLanes) round(hn::BitCast(d32, hn::LoadU(d, x + k)), k);
-  for (size_t k = whole; k < stored; k += kLanes) {
-    HWY_ALIGN float rest[kLanes] = {};
-    if (k < K) std::memcpy(rest, x + k, (K - k) * sizeof(float));
-    round(hn::BitCast(d32, hn::Load(d, rest)), k);
+  size_t done = whole;
+  if (whole != K) {
+    round(hn::BitCast(d32, LoadFirst(d, x + whole, K - whole)), whole);
+    done += kLanes;
+  }
+  for (; done < stored; done += kLanes) {
+    hn::StoreU(hn::Zero(d32), d32, to + done);
+    if constexpr (kHasAmx<S>) hn::StoreU(hn::Zero(d16), d16, to_amx + done);
   }
 }
 
@@ -73,6 +89,7 @@ HWY_INLINE void MultiplyRounded(D d, size_t K, const float* const (&x)[kRows], c
   // Whether both chains fit into registers. Otherwise one follows the other, which reads the weights twice.
   constexpr bool kTogether = 2 * kSums <= (HWY_TARGET == HWY_AVX3 ? 24 : 12);
   HWY_ALIGN float evens[kTogether ? 1 : kSums * kLanes];
+  if (HWY_UNLIKELY(K == 0)) std::memset(sums, 0, kSums * kLanes * sizeof(float));
   for (size_t k = 0; k < K; k += kBlock) {
     const size_t end = HWY_MIN(k + kBlock, K);
     V even[kRows][kVectors], odd[kRows][kVectors];
@@ -95,16 +112,19 @@ HWY_INLINE void MultiplyRounded(D d, size_t K, const float* const (&x)[kRows], c
       clear(odd);
       for (size_t i = k; i < end; i += 2) AddInput<PairLane::kSecond, kGates>(d, x, w, i + 1, width, odd);
     }
+    const auto add_to = [&](auto before) HWY_ATTR __attribute__((always_inline)) {
 #pragma GCC unroll 32
-    for (size_t i = 0; i < kSums; ++i) {
-      V chain = odd[i / kVectors][i % kVectors];
-      if constexpr (kTogether) {
-        chain = hn::Add(even[i / kVectors][i % kVectors], chain);
-      } else {
-        chain = hn::Add(hn::Load(d, evens + i * kLanes), chain);
+      for (size_t i = 0; i < kSums; ++i) {
+        const size_t r = i / kVectors, v = i % kVectors;
+        V first = even[r][v];
+        if constexpr (!kTogether) first = hn::Load(d, evens + i * kLanes);
+        hn::Store(hn::Add(before(i), hn::Add(first, odd[r][v])), d, sums + i * kLanes);
       }
-      const V before = k == 0 ? hn::Zero(d) : hn::Load(d, sums + i * kLanes);
-      hn::Store(hn::Add(before, chain), d, sums + i * kLanes);
+    };
+    if (k == 0) {
+      add_to([&](size_t) HWY_ATTR { return hn::Zero(d); });
+    } else {
+      add_to([&](size_t i) HWY_ATTR { return hn::Load(d, sums + i * kLanes); });
     }
   }
 }

@@ -180,7 +180,7 @@ HWY_INLINE void AddRounded(ItemState<C, S>& s, const void* matrix, size_t K, con
   constexpr size_t kGates = Tile::kGates, kVectors = Tile::kPanels * kGates;
   using D = std::remove_const_t<decltype(tile.d)>;
   constexpr size_t kLanes = hn::MaxLanes(D());
-  HWY_ALIGN C own[Tile::kRows * kVectors * kLanes] = {};
+  HWY_ALIGN C own[Tile::kRows * kVectors * kLanes];
   const C* sums = own;
   size_t pitch = kVectors * kLanes;
   if (kHasAmx<S> && s.summed.from != nullptr) {
