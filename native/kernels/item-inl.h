@@ -48,7 +48,7 @@ inline constexpr bool kProjectsAhead = kCanProjectAhead && !kConvertsInputs<S>;
 // With at least this many rows, and this many rows times inputs, AMX is faster than VNNI (measured on Sapphire Rapids
 // and newer).
 inline constexpr size_t kMinRowsOfAmx = 4, kMinOfAmx = 320;
-// In bfloat16, AMX is faster than multiply-adds for any rows with more inputs (measured on Granite Rapids: 1.07 times
+// In bfloat16, AMX is faster than multiply-adds for any rows with more inputs (measured on an Intel Xeon: 1.07 times
 // for one row and 64 units, 1.7 to 2.2 times for more).
 inline constexpr size_t kMaxInputsWithoutAmx = 8;
 
