@@ -48,6 +48,8 @@ struct Kernel {
 
 // The kernels for a layer, for each target of target_list.h. Throws Unsupported if this build has none.
 const Kernel& KernelFor(const Spec& spec, std::size_t target);
+// Whether this build has kernels for matrices of this type.
+bool HasKernels(ElementType storage);
 const Kernel& Float32Kernel(std::size_t target);
 const Kernel& Float64Kernel(std::size_t target);
 const Kernel& Float16Kernel(std::size_t target);

@@ -25,6 +25,11 @@ constexpr const char kAdvice[] =
 
 }  // namespace
 
+bool HasKernels(ElementType storage) {
+  constexpr bool kHas[] = {ONEGRU_HAS_FLOAT16, ONEGRU_HAS_BFLOAT16, true, ONEGRU_HAS_FLOAT64, ONEGRU_HAS_INT8};
+  return kHas[static_cast<std::size_t>(storage)];
+}
+
 const Kernel& KernelFor(const Spec& spec, std::size_t target) {
   switch (spec.storage) {
     case ElementType::kFloat64:

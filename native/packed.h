@@ -139,6 +139,11 @@ class Packed {
   PackedDirection directions_[2] = {};
 };
 
+// Weights as the constructor takes them, for the chosen target. If those of a large float32 layer are float16 or
+// bfloat16 numbers, as in files of half precision, they are kept so: each step reads half of the memory, and results
+// have the same bits.
+std::shared_ptr<const Packed> PackForRuns(const Spec& spec, const void* W, const void* R, const void* B);
+
 // The most inputs of an int8 product: its sums and their corrections fit into 32 bits.
 inline constexpr std::size_t kMaxInt8Inputs = 1 << 17;
 // The least largest number that is quantized by itself: below, its reciprocal would overflow.

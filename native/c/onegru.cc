@@ -179,13 +179,11 @@ std::unique_ptr<onegru_layer> MakeLayer(const onegru_spec& given, const void* W,
     onegru::CheckStorage("R", {spec.type, sides(spec.H), R, true}, spec.storage, spec.group);
   }
   onegru::CheckCpu();
-  const std::size_t target = onegru::ChosenTargetIndex();
   // Zeros of either type are the same bytes.
   std::vector<double> zeros(B == nullptr ? spec.D * 2 * rows : 0);
   auto layer = std::make_unique<onegru_layer>();
   layer->spec = given;
-  layer->packed = std::make_shared<const Packed>(spec, target, onegru::KernelFor(spec, target).lanes, W, R,
-                                                 B == nullptr ? zeros.data() : B);
+  layer->packed = onegru::PackForRuns(spec, W, R, B == nullptr ? zeros.data() : B);
   return layer;
 }
 

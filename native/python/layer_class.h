@@ -66,8 +66,7 @@ class Layer {
                        flush_subnormals)),
         dtype_(std::move(dtype)),
         descr_(reinterpret_cast<PyArray_Descr*>(dtype_.ptr())),
-        packed_(std::make_shared<const Packed>(spec_, ChosenTargetIndex(), KernelFor(spec_, ChosenTargetIndex()).lanes,
-                                               Checked(W), Checked(R), Checked(B))) {}
+        packed_(PackForRuns(spec_, Checked(W), Checked(R), Checked(B))) {}
 
   // weights: for each direction W [3H, I], R [3H, H], Wb and Rb [3H] or None, contiguous, of the type that is computed
   // in, which are kept. order: where z, r and n are among their gates. packs: whether it is to run, or to compute gates

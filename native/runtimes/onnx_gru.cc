@@ -85,13 +85,10 @@ std::shared_ptr<const Packed> OnnxGru::Pack(const Tensor& W, const Tensor& R, co
     CheckStorage("W", W, spec.storage, options.group);
     CheckStorage("R", R, spec.storage, options.group);
   }
-  const std::size_t target = ChosenTargetIndex();
-  const std::size_t lanes = KernelFor(spec, target).lanes;
   std::vector<float> w, r, b;
   // Zeros of either type are the same bytes.
   std::vector<double> zeros(B.is_given ? 0 : spec.D * 6 * spec.H);
-  return std::make_shared<const Packed>(spec, target, lanes, Widened(W, w), Widened(R, r),
-                                        B.is_given ? Widened(B, b) : zeros.data());
+  return PackForRuns(spec, Widened(W, w), Widened(R, r), B.is_given ? Widened(B, b) : zeros.data());
 }
 
 Call OnnxGru::MakeCall(const Packed& packed, const Tensor& X, const Tensor& sequence_lens, const Tensor& initial_h,
