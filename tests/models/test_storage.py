@@ -235,7 +235,8 @@ def test_refusals(tmp_path: Path) -> None:
         ):
             call(weight_storage="int4")
         with pytest.raises(
-            SpecError, match=r"^activation_storage: 'int8'; must be None unless weight_storage"
+            SpecError,
+            match=r"^activation_storage: 'int8'; must be None unless weight_storage is in int8 or is bfloat16$",
         ):
             call(activation_storage="int8")
     wide = onegru.GRU(np.zeros((1, 3, 131073), np.float32), np.zeros((1, 3, 1), np.float32))

@@ -36,7 +36,7 @@ def test_a_layer() -> None:
     (found,) = report.grus
     assert (found.name, found.mode, found.reason) == ("layer 0", "W8A16", "")
     expected = layer(X)
-    sizes = {"W8A8": 1, "W8A16": 1, "bfloat16": 2, "float16": 2, "float32": 4}
+    sizes = {"W8A8": 1, "W8A16": 1, "W16A16": 2, "bfloat16": 2, "float16": 2, "float32": 4}
     for mode, (kept, activations) in MODES.items():
         outputs = layer.with_storage(kept, activations)(X) if kept else expected
         worst = min(decibels(*pair) for pair in zip(expected, outputs, strict=True))

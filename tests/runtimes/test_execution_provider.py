@@ -244,11 +244,12 @@ print((int(open(statm).read().split()[1]) - before) * os.sysconf("SC_PAGESIZE"))
         ),
         (
             {"weight_storage": "int8", "activation_storage": "int4"},
-            "activation_storage: 'int4'; must be int16, int8 or empty",
+            "activation_storage: 'int4'; must be int16, int8, bfloat16 or empty",
         ),
         (
             {"weight_storage": "float16", "activation_storage": "int8"},
-            "activation_storage: 'int8'; must be empty unless weight_storage is int8",
+            "activation_storage: 'int8'; must be int16 or int8 for weights in int8, "
+            "bfloat16 for weights in bfloat16, or empty",
         ),
         (
             {"weight_storage": "float16", "engine": "reference"},
