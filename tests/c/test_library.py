@@ -35,6 +35,7 @@ pytestmark = needs_library
 STORAGES: list[tuple[str | None, str | None]] = [
     (None, None),
     ("bfloat16", None),
+    ("bfloat16", "bfloat16"),
     ("int8", "int16"),
     ("int8", "int8"),
     ("int8_g32", "int16"),
@@ -164,6 +165,7 @@ def spec(**changes: object) -> CSpec:
 
 FLOAT16 = {"storage__weight_storage": 0}
 INT8 = {"storage__weight_storage": 4, "storage__activation_bits": 16}
+BFLOAT16 = {"storage__weight_storage": 1}
 
 
 @pytest.mark.parametrize(
@@ -189,6 +191,19 @@ INT8 = {"storage__weight_storage": 4, "storage__activation_bits": 16}
         ({"dtype": 3}, "weight_storage: 2; must be dtype"),
         ({"storage__weight_storage": 4}, "activation_bits: 0; must be 8 or 16"),
         ({"storage__activation_bits": 8}, "activation_bits: 8; must be 0"),
+        (
+            {"storage__activation_bits": 16},
+            "activation_bits: 16; must be 0 unless weight_storage is int8, or bfloat16",
+        ),
+        (
+            {**BFLOAT16, "storage__activation_bits": 8},
+            "activation_bits: 8; must be 0, or 16 for inputs that are",
+        ),
+        (
+            {**BFLOAT16, "dtype": 1, "storage__activation_bits": 16},
+            "activation_bits: 16; must be 0 unless weight",
+        ),
+        ({**BFLOAT16, "storage__group": 32}, "group: 32; must be 0"),
         ({**INT8, "storage__group": 6}, "group: 6; must be a multiple of 4"),
         ({"storage__group": 32}, "group: 32; must be 0"),
     ],
