@@ -95,6 +95,24 @@ def test_sums_are_those_of_the_definition(I: int, scale: float) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True])
+def test_products_with_h_are_a_sum_of_their_own(after: bool) -> None:
+    """z of a state of ones: h' = (1 - z)·n + z·h, where n is 0."""
+    layer = normal_gru(
+        50,
+        40,
+        linear_before_reset=after,
+        activations=["Affine", "Affine"],
+        activation_alpha=[1.0, 0.0],
+        activation_beta=[0.0, 0.0],
+    )
+    W, R, B = (getattr(layer.weights, name)[0] for name in "WRB")
+    X, h = draw(1, 21, 50), np.ones((1, 21, 40), f32)
+    bias = B[:40] + B[120:160]
+    wanted = (bias + sums_of(X[0], W[:40].T)) + sums_of(h[0], R[:40].T)
+    assert_bits(pair(layer)[0](X, h)[1][0], wanted)
+
+
+@pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("options", FUNCTIONS, ids=lambda options: " ".join(map(str, options)) or "default")
 @pytest.mark.parametrize("attention", [None, "openvino", "dien"])
 def test_a_step_is_the_references(after: bool, options: dict[str, Any], attention: Any) -> None:
