@@ -399,6 +399,11 @@ def test_options_of_a_file(tmp_path: Path) -> None:
     opened = Layer.open(path, 0, library.options_of(None, 1))
     assert opened.spec.flush_subnormals == 1 and opened.spec.storage.weight_storage == 4
     assert Layer.open(path, 0, library.options_of(None, -1)).spec.flush_subnormals == 0
+    rounds = Layer.open(path, 0, library.options_of(library.storage_of("bfloat16", "bfloat16", "float32")))
+    assert (rounds.spec.storage.weight_storage, rounds.spec.storage.activation_bits) == (1, 16)
+    (layer,) = onegru.load_layers(path).values()
+    X = draw(6, 2, 3)
+    assert_bits(rounds.run(X)[0], layer.with_storage("bfloat16", "bfloat16")(X)[0])
     for options, words in (
         (library.options_of(None, 2), "flush_subnormals: 2; must be 0, 1 or ONEGRU_AS_STORED"),
         (library.options_of(CStorage(-1, 8, 0)), "activation_bits: 8; must be 0 with ONEGRU_AS_STORED"),
