@@ -152,7 +152,9 @@ def at(array: Array | None) -> int | None:
 def storage_of(weight_storage: str | None, activation_storage: str | None, dtype: str) -> CStorage:
     """The storage that arguments of `onegru.GRU` name."""
     kind = (weight_storage or dtype).partition("_")[0]
-    bits = int((activation_storage or "int16")[3:]) if kind == "int8" else 0
+    bits = 16 if activation_storage == "bfloat16" else 0
+    if kind == "int8":
+        bits = int((activation_storage or "int16")[3:])
     return CStorage((*ELEMENT_TYPES, "int8").index(kind), bits, group_size(weight_storage))
 
 

@@ -35,6 +35,7 @@ pytestmark = needs_library
 STORAGES: list[tuple[str | None, str | None]] = [
     (None, None),
     ("bfloat16", None),
+    ("bfloat16", "bfloat16"),
     ("int8", "int16"),
     ("int8", "int8"),
     ("int8_g32", "int16"),
@@ -164,6 +165,7 @@ def spec(**changes: object) -> CSpec:
 
 FLOAT16 = {"storage__weight_storage": 0}
 INT8 = {"storage__weight_storage": 4, "storage__activation_bits": 16}
+BFLOAT16 = {"storage__weight_storage": 1}
 
 
 @pytest.mark.parametrize(
@@ -189,6 +191,19 @@ INT8 = {"storage__weight_storage": 4, "storage__activation_bits": 16}
         ({"dtype": 3}, "weight_storage: 2; must be dtype"),
         ({"storage__weight_storage": 4}, "activation_bits: 0; must be 8 or 16"),
         ({"storage__activation_bits": 8}, "activation_bits: 8; must be 0"),
+        (
+            {"storage__activation_bits": 16},
+            "activation_bits: 16; must be 0 unless weight_storage is int8, or bfloat16",
+        ),
+        (
+            {**BFLOAT16, "storage__activation_bits": 8},
+            "activation_bits: 8; must be 0, or 16 for inputs that are",
+        ),
+        (
+            {**BFLOAT16, "dtype": 1, "storage__activation_bits": 16},
+            "activation_bits: 16; must be 0 unless weight",
+        ),
+        ({**BFLOAT16, "storage__group": 32}, "group: 32; must be 0"),
         ({**INT8, "storage__group": 6}, "group: 6; must be a multiple of 4"),
         ({"storage__group": 32}, "group: 32; must be 0"),
     ],
@@ -384,6 +399,11 @@ def test_options_of_a_file(tmp_path: Path) -> None:
     opened = Layer.open(path, 0, library.options_of(None, 1))
     assert opened.spec.flush_subnormals == 1 and opened.spec.storage.weight_storage == 4
     assert Layer.open(path, 0, library.options_of(None, -1)).spec.flush_subnormals == 0
+    rounds = Layer.open(path, 0, library.options_of(library.storage_of("bfloat16", "bfloat16", "float32")))
+    assert (rounds.spec.storage.weight_storage, rounds.spec.storage.activation_bits) == (1, 16)
+    (layer,) = onegru.load_layers(path).values()
+    X = draw(6, 2, 3)
+    assert_bits(rounds.run(X)[0], layer.with_storage("bfloat16", "bfloat16")(X)[0])
     for options, words in (
         (library.options_of(None, 2), "flush_subnormals: 2; must be 0, 1 or ONEGRU_AS_STORED"),
         (library.options_of(CStorage(-1, 8, 0)), "activation_bits: 8; must be 0 with ONEGRU_AS_STORED"),

@@ -136,6 +136,7 @@ REFUSED = {
     "onegru.readLayer(bytes, 1)": "index: 1; the file has 1",
     'onegru.readLayer("name")': "file: must be a Uint8Array",
     'onegru.readLayer(bytes, 0, { weight_storage: "int4" })': "weight_storage: int4",
+    'make({ weight_storage: "bfloat16", activation_bits: 16 })': "weight_storage: bfloat16; must be float32",
     'make({ direction: "up" })': "direction: up",
     "make({ hidden_size: 0 })": "hidden_size: 0",
     "make({ hidden_size: 5 })": "W: 36 numbers; must be 45",

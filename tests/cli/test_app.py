@@ -46,11 +46,12 @@ def test_engine(cli: Cli) -> None:
 
 def test_storage(cli: Cli) -> None:
     np.save("x.npy", X)
-    options = ("--weight-storage", "int8", "--activation-storage", "int8")
-    assert cli("run", write_gru(), "-i", "x.npy", *options, "-o", "out.npz").code == 0
-    layer = onegru.GRU(**WEIGHTS, weight_storage="int8", activation_storage="int8")
-    same("out.npz", dict(zip(("Y", "Y_h"), layer(X), strict=True)))
-    assert cli("bench", write_gru(), "-i", "x.npy", *options, "--rounds", 1).code == 0
+    for kept in ("int8", "bfloat16"):
+        options = ("--weight-storage", kept, "--activation-storage", kept)
+        assert cli("run", write_gru(), "-i", "x.npy", *options, "-o", "out.npz").code == 0
+        layer = onegru.GRU(**WEIGHTS, weight_storage=kept, activation_storage=kept)
+        same("out.npz", dict(zip(("Y", "Y_h"), layer(X), strict=True)))
+        assert cli("bench", write_gru(), "-i", "x.npy", *options, "--rounds", 1).code == 0
     for command in ("run", "bench"):
         refused = cli(command, write_gru(), "-i", "x.npy", "--weight-storage", "int4")
         refused.refused("--weight-storage: 'int4'; must be float16, bfloat16, int8, int8_g32, ")

@@ -166,6 +166,7 @@ PARTS: Mapping[str, Callable[[], Work]] = {
     "both directions": lambda: _layer(direction="bidirectional"),
     "float64": lambda: _layer(dtype="float64", linear_before_reset=True),
     "int8": lambda: _layer(weight_storage="int8"),
+    "bfloat16": lambda: _layer(weight_storage="bfloat16", activation_storage="bfloat16"),
     "int8 in groups": lambda: _layer(weight_storage="int8_g32", activation_storage="int8"),
     "stream": lambda: _stream,
     "training": lambda: _training,

@@ -27,6 +27,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "int8 weights": (np.float32, {"weight_storage": "int8"}),
     "int8 in groups": (np.float32, {"weight_storage": "int8_g32"}),
     "int8 by int8": (np.float32, {"weight_storage": "int8", "activation_storage": "int8"}),
+    "bfloat16 by bfloat16": (np.float32, {"weight_storage": "bfloat16", "activation_storage": "bfloat16"}),
 }
 
 SIZES = [(3, 4), (13, 20), (36, 36), (8, 64), (70, 67), (64, 130)]
@@ -234,6 +235,9 @@ for dtype in ("float16", "float32", "float64"):
                 lens = rng.integers(0, T + 1, B)
                 for array in layer(X, sequence_lens=lens):
                     digest.update(array.tobytes())
+                if dtype == "float32":
+                    for array in layer.with_storage("bfloat16", "bfloat16")(X, sequence_lens=lens):
+                        digest.update(array.tobytes())
                 if dtype == "float32" and names is None:
                     for storage in (("int8", "int16"), ("int8", "int8"), ("int8_g32", "int8")):
                         stored = layer.with_storage(*storage)
@@ -257,7 +261,7 @@ def run_on(target: str, threads: int = 1, program: str = PROGRAM) -> list[str]:
 
 
 def test_targets_agree_and_are_the_ones_that_ran() -> None:
-    """Those with FMA in float; all of them in int8, whatever multiplies."""
+    """Those with FMA in float and bfloat16, with AMX and without; all of them in int8, by any product."""
     digests: set[str] = set()
     of_int8: set[str] = set()
     for target in _native.available_targets():
@@ -268,13 +272,17 @@ def test_targets_agree_and_are_the_ones_that_ran() -> None:
             digests.add(digest)
     for products in ("vnni",) if _native.is_native() else ("simd", "vnni"):
         limited = f"from onegru import _native\n_native.limit_int8_products({products!r})" + PROGRAM
-        of_int8.add(run_on(_native.available_targets()[0], program=limited)[3])
+        found = run_on(_native.available_targets()[0], program=limited)
+        of_int8.add(found[3])
+        if _native.target_traits(_native.available_targets()[0])[0]:
+            digests.add(found[2])  # with bfloat16 by bfloat16, which AMX multiplies elsewhere
+    if digests:
+        assert len(digests) == 1
     assert len(of_int8) == 1
     if len(_native.available_targets()) == 1:
         pytest.skip("one target alone in this build, so nothing was compared: `make test-targets` does")
     if not digests:
         pytest.skip("no target with FMA on this processor")
-    assert len(digests) == 1
 
 
 def test_the_callers_float_mode_changes_nothing() -> None:

@@ -261,7 +261,7 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"storage": 5}, "weight_storage: 5; must be float16, bfloat16, float32 or int8: 0, 1, 2 or 4"),
     ({"storage": 3}, "weight_storage: 3; must be float16, bfloat16, float32 or int8: 0, 1, 2 or 4"),
     ({"attention": 3}, "attention: 3; must be an onegru_attention, 0…2"),
-    ({"planes": 2}, "activation_bits: 16; must be 0 unless weight_storage is int8"),
+    ({"planes": 2}, "activation_bits: 16; must be 0 unless weight_storage is int8, or bfloat16 in"),
     ({"storage": 4, "planes": 3}, "activation_bits: 24; must be 8 or 16"),
     ({"group": 32}, "group: 32; must be 0 unless weight_storage is int8"),
     ({"storage": 4, "group": 6}, "group: 6; must be a multiple of 4"),

@@ -48,12 +48,14 @@ def test_small_states_are_zero_and_others_stay(dtype: Any, engine: str) -> None:
         assert kept[-1].any()
 
 
-@pytest.mark.parametrize("storage", [None, "float16", "bfloat16", "int8", "int8_g32"])
-def test_the_engines_agree(storage: str | None) -> None:
+@pytest.mark.parametrize(
+    "storage", [(None,), ("float16",), ("bfloat16",), ("int8",), ("int8_g32",), ("bfloat16", "bfloat16")]
+)
+def test_the_engines_agree(storage: tuple[str | None, ...]) -> None:
     X, h = silence()
+    options: Any = dict(zip(("weight_storage", "activation_storage"), storage, strict=False))
     native, reference = (
-        fading(engine=engine, weight_storage=storage, flush_subnormals=True)(X, h)[0]
-        for engine in ("native", "reference")
+        fading(engine=engine, flush_subnormals=True, **options)(X, h)[0] for engine in ("native", "reference")
     )
     assert np.abs(native - reference).max() < 2e-7
     assert not native[-1].any() and not reference[-1].any()

@@ -250,12 +250,12 @@ def test_refusals(engine: str) -> None:
         weight_storage="int8",
     )
     refuse(
-        "activation_storage: 'int8'; must be None unless weight_storage is in int8",
+        "activation_storage: 'int8'; must be None unless weight_storage is in int8 or is bfloat16",
         make,
         activation_storage="int8",
     )
     refuse(
-        "activation_storage: 'int4'; must be int16, int8 or None",
+        "activation_storage: 'int4'; must be int16, int8, bfloat16 or None",
         make,
         weight_storage="int8",
         activation_storage="int4",

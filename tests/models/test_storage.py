@@ -26,6 +26,7 @@ STORAGES = [
     ("int8_g32", None),
     ("int8", "int16"),
     ("int8", "int8"),
+    ("bfloat16", "bfloat16"),
 ]
 LAYER = make_gru(hidden=20, direction="bidirectional", linear_before_reset=True)
 ATTRIBUTES: dict[str, Any] = {"hidden_size": 20, "direction": "bidirectional", "linear_before_reset": 1}
@@ -190,6 +191,23 @@ def test_two_nodes_of_two_types(other: bool, named: bool) -> None:
             {"weight_storage": {"a": "float16"}, "activation_storage": "int8"},
             "activation_storage: 'int8'; must be None unless",
         ),
+        ({"activation_storage": {"a": "bfloat16"}}, "activation_storage: 'bfloat16'; must be None unless"),
+        (
+            {"weight_storage": {"a": "float16", "b": "int8"}, "activation_storage": "bfloat16"},
+            "activation_storage: 'bfloat16'; must be None unless",
+        ),
+        (
+            {"weight_storage": {"a": "bfloat16", "b": "int8"}, "activation_storage": {"b": "bfloat16"}},
+            "activation_storage: 'bfloat16'; must be int16 or int8 or None with weight_storage 'int8'",
+        ),
+        (
+            {"weight_storage": "bfloat16", "activation_storage": {"a": "int8"}},
+            "activation_storage: 'int8'; must be bfloat16 or None with weight_storage 'bfloat16'",
+        ),
+        (
+            {"weight_storage": {"a": "bfloat16"}, "activation_storage": "int8"},
+            "activation_storage: 'int8'; must be None unless",
+        ),
     ],
 )
 def test_refused_mappings(tmp_path: Path, options: Any, message: str) -> None:
@@ -235,7 +253,7 @@ def test_refusals(tmp_path: Path) -> None:
         ):
             call(weight_storage="int4")
         with pytest.raises(
-            SpecError, match=r"^activation_storage: 'int8'; must be None unless weight_storage"
+            SpecError, match=r"^activation_storage: 'int8'; must be None unless weight_storage is in int8 or"
         ):
             call(activation_storage="int8")
     wide = onegru.GRU(np.zeros((1, 3, 131073), np.float32), np.zeros((1, 3, 1), np.float32))

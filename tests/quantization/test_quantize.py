@@ -36,7 +36,7 @@ def test_a_layer() -> None:
     (found,) = report.grus
     assert (found.name, found.mode, found.reason) == ("layer 0", "W8A16", "")
     expected = layer(X)
-    sizes = {"W8A8": 1, "W8A16": 1, "bfloat16": 2, "float16": 2, "float32": 4}
+    sizes = {"W8A8": 1, "W8A16": 1, "W16A16": 2, "bfloat16": 2, "float16": 2, "float32": 4}
     for mode, (kept, activations) in MODES.items():
         outputs = layer.with_storage(kept, activations)(X) if kept else expected
         worst = min(decibels(*pair) for pair in zip(expected, outputs, strict=True))
@@ -135,6 +135,29 @@ def test_a_ratio_is_not_kept_by_chance() -> None:
     files = ("W8A8", "W8A16", "float32")
     assert onegru.quantize(layer, X[:3], min_snr_db=keep, modes=files).grus[0].mode == "float32"
     assert onegru.quantize(layer, X[:3], min_snr_db=keep, modes=["W8A8"]).grus[0].mode == "W8A8"
+
+
+def test_a_model_in_int8_and_bfloat16(tmp_path: Path) -> None:
+    """The report names both options of each node, and a model that is loaded with them is the result."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(two_grus().SerializeToString())
+    sample = {"X": numbers(5, 9, 2, weights()["W"].shape[2])}
+    uniform = onegru.quantize(path, sample)
+    modes = ["W8A16", "W16A16"]
+    keep = sum(uniform.modes[mode].snr for mode in modes) / 2
+    report = onegru.quantize(path, sample, min_snr_db=keep, modes=modes)
+    assert report.chosen.snr >= keep and "W16A16" in {item.mode for item in report.grus}
+    kept = {item.name: MODES[item.mode] for item in report.grus if item.name != "third"}
+    assert report.weight_storage == {name: weight for name, (weight, _) in kept.items()}
+    assert report.activation_storage == {name: activation for name, (_, activation) in kept.items()}
+    options: Any = {"weight_storage": report.weight_storage, "activation_storage": report.activation_storage}
+    wanted = report.result.run(sample)
+    for found in (
+        onegru.load(path, **options).run(sample).values(),
+        onegru.InferenceSession(path, **options).run(None, sample),
+    ):
+        for array, same in zip(found, wanted.values(), strict=True):
+            assert_bits(array, same)
 
 
 def test_a_model(tmp_path: Path) -> None:

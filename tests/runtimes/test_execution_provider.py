@@ -244,11 +244,24 @@ print((int(open(statm).read().split()[1]) - before) * os.sysconf("SC_PAGESIZE"))
         ),
         (
             {"weight_storage": "int8", "activation_storage": "int4"},
-            "activation_storage: 'int4'; must be int16, int8 or empty",
+            "activation_storage: 'int4'; must be int16, int8, bfloat16 or empty",
         ),
         (
             {"weight_storage": "float16", "activation_storage": "int8"},
-            "activation_storage: 'int8'; must be empty unless weight_storage is int8",
+            "activation_storage: 'int8'; must be int16 or int8 for weights in int8, "
+            "bfloat16 for weights in bfloat16, or empty",
+        ),
+        (
+            {"weight_storage": "bfloat16", "activation_storage": "int8"},
+            "activation_storage: 'int8'; must be int16 or int8 for weights in int8, bfloat16 for weights in",
+        ),
+        (
+            {"weight_storage": "int8", "activation_storage": "bfloat16"},
+            "activation_storage: 'bfloat16'; must be int16 or int8 for weights in int8, bfloat16 for",
+        ),
+        (
+            {"weight_storage": "gru=int8", "activation_storage": "gru=bfloat16"},
+            "activation_storage: 'gru=bfloat16'; must be int16 or int8 for weights in int8, bfloat16 for",
         ),
         (
             {"weight_storage": "float16", "engine": "reference"},
@@ -275,7 +288,11 @@ def test_options_are_honoured_or_refused(options: dict[str, str], message: str) 
 
 
 @pytest.mark.parametrize(
-    "storage", [("float16",), ("bfloat16",), ("int8",), ("int8", "int16"), ("int8", "int8"), ("int8_g32",)]
+    "storage",
+    [
+        *[("float16",), ("bfloat16",), ("int8",), ("int8_g32",)],
+        *[("int8", "int16"), ("int8", "int8"), ("bfloat16", "bfloat16")],
+    ],
 )
 def test_storage(storage: tuple[str, ...]) -> None:
     options: dict[str, Any] = dict(zip(("weight_storage", "activation_storage"), storage, strict=False))

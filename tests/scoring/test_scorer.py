@@ -88,16 +88,17 @@ def test_other_types_are_converted(kind: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["m.safetensors", "m.onnx"])
-def test_storage(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("storage", ["int8", "bfloat16"])
+def test_storage(name: str, storage: str, tmp_path: Path) -> None:
     layer, rows = make_gru(hidden=16), sequences()
     onegru.save_layers(layer, tmp_path / name)
     given: dict[str, Any] = {"inputs": {"X": "X"}} if name == "m.onnx" else {}
     scorer = Scorer(
-        tmp_path / name, outputs=["Y_h"], weight_storage="int8", activation_storage="int8", **given
+        tmp_path / name, outputs=["Y_h"], weight_storage=storage, activation_storage=storage, **given
     )
     for used in (scorer, pickle.loads(pickle.dumps(scorer))):
         for row, got in zip(rows, values(used(table(rows))["Y_h"]), strict=True):
-            assert np.array_equal(got.ravel(), alone(layer.with_storage("int8", "int8"), row)["Y_h"])
+            assert np.array_equal(got.ravel(), alone(layer.with_storage(storage, storage), row)["Y_h"])
     with pytest.raises(
         onegru.SpecError, match=r"^weight_storage: 'int8'; must be None if model is not a file"
     ):

@@ -80,15 +80,18 @@ def test_results_are_the_same_and_writes_do_not_show(name: str) -> None:
         assert not torch.equal(tensors(module(*given))[0], found[0])  # of the zeros
 
 
-@pytest.mark.parametrize("storage", ["bfloat16", "int8", "int8_g32"])
-def test_weights_in_other_types(storage: str) -> None:
+@pytest.mark.parametrize(
+    "storage", [("bfloat16",), ("int8",), ("int8_g32",), ("int8", "int8"), ("bfloat16", "bfloat16")]
+)
+def test_weights_in_other_types(storage: tuple[str, ...]) -> None:
     module, x = nn.GRU(32, 32), torch.randn(20, 2, 32)
     layer = onegru.from_torch(module)
     assert isinstance(layer, onegru.GRU)
-    ours.freeze(module, weight_storage=storage)
+    options: Any = dict(zip(("weight_storage", "activation_storage"), storage, strict=False))
+    ours.freeze(module, **options)
     with torch.no_grad():
         Y = module(x)[0]
-    wanted = layer.with_storage(storage)(x.numpy())[0][:, 0]
+    wanted = layer.with_storage(*storage)(x.numpy())[0][:, 0]
     assert (Y.numpy() == wanted).all()
 
 
@@ -170,6 +173,8 @@ def test_arguments_are_checked_where_nothing_is_packed() -> None:
         ours.freeze(model, weight_storage="int4")
     with pytest.raises(onegru.SpecError, match="activation_storage: 'int8'; must be None unless"):
         ours.freeze(model, activation_storage="int8")
+    with pytest.raises(onegru.SpecError, match="activation_storage: 'int8'; must be bfloat16 or None with"):
+        ours.freeze(model, weight_storage="bfloat16", activation_storage="int8")
 
 
 def test_compiled_programs_leave_a_gap() -> None:

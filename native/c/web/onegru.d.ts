@@ -10,7 +10,7 @@ export type ActivationName =
 
 /** How W and R are kept. */
 export interface Storage {
-  /** Default "float32". */
+  /** Default "float32". onegru.js has no kernels for 16-bit weights or activations. */
   weight_storage?: "float32" | "int8";
   /** Of inputs of products with int8: 16, the default, or 8; of float32: 0. */
   activation_bits?: number;

@@ -144,7 +144,7 @@ function placeIn(name, words, word) {
 // The words of onegru_storage.
 function storageWords({ weight_storage = "float32", activation_bits, group = 0 }) {
   const is_int8 = weight_storage === "int8", bits = activation_bits ?? (is_int8 ? 16 : 0);
-  if (!is_int8 && weight_storage !== "float32") fail("weight_storage", `${weight_storage}; must be float32 or int8`);
+  if (!is_int8 && weight_storage !== "float32") fail("weight_storage", `${weight_storage}; must be float32 or int8, because onegru.js has no other kernels`);
   return [is_int8 ? INT8 : FLOAT32, whole("activation_bits", bits, 0, 16), whole("group", group, 0)];
 }
 

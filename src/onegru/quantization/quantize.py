@@ -80,7 +80,8 @@ def quantize(
             runtimes compute with their float32 values. The file is first compared with the source on the
             first sample. Default: None, write nothing.
         mode: the storage of all GRUs: "W8A8" or "W8A16" (int8 weights with activations in int8 or int16),
-            "bfloat16" or "float16" (weights only), or "float32". Default: "W8A16".
+            "W16A16" (weights and activations in bfloat16), "bfloat16" or "float16" (weights only), or
+            "float32". Default: "W8A16".
         min_snr_db: the lowest signal-to-noise ratio in dB that each output may have on these samples, in
             place of `mode`. All GRUs start with W8A8. While the noise is too large, the GRU that adds most of
             it gets more bits. Then each GRU gets fewer bits again where the ratio allows it. W8A8 is used

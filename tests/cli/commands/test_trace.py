@@ -59,9 +59,10 @@ def test_against_another_run(trace: Cli) -> None:
     assert "other run" in Path("b.html").read_text(encoding="utf-8")
     document = trace(name, "--random", 1, *DIMS[2:], "--against", "a.npz", "--json").document()
     assert document["against"]["largest_difference"]["forward"]["h"] > 0.01
-    kept = ("--weight-storage", "int8", "--activation-storage", "int8")
-    document = trace(name, *DIMS, *kept, "--against", "a.npz", "--json").document()
-    assert 1e-5 < document["against"]["largest_difference"]["forward"]["h"] < 0.05
+    for storage in ("int8", "bfloat16"):
+        kept = ("--weight-storage", storage, "--activation-storage", storage)
+        document = trace(name, *DIMS, *kept, "--against", "a.npz", "--json").document()
+        assert 1e-5 < document["against"]["largest_difference"]["forward"]["h"] < 0.05
 
 
 def test_one_of_several_nodes(trace: Cli) -> None:
