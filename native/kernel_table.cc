@@ -39,7 +39,11 @@ const Kernel& KernelFor(const Spec& spec, std::size_t target) {
       if constexpr (ONEGRU_HAS_FLOAT16) return Float16Kernel(target);
       ThrowMissing("float16 weights");
     case ElementType::kBFloat16:
-      if constexpr (ONEGRU_HAS_BFLOAT16) return (spec.rounds_inputs ? RoundedBFloat16Kernel : BFloat16Kernel)(target);
+      if constexpr (ONEGRU_HAS_BFLOAT16) {
+        if (!spec.rounds_inputs) return BFloat16Kernel(target);
+        MayUseAmx(target, true);  // asks the system for AMX now, as a step must not
+        return RoundedBFloat16Kernel(target);
+      }
       ThrowMissing("bfloat16 weights");
     case ElementType::kInt8:
       if constexpr (ONEGRU_HAS_INT8) {

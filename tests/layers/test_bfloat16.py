@@ -343,7 +343,7 @@ def test_refusals(engine: Any) -> None:
         refuse(needs, make, weight_storage=storage, activation_storage="bfloat16")
     for storage in ("int8", "int8_g32"):
         message = (
-            f"activation_storage: 'bfloat16'; must be int16 or int8 or None with weight_storage '{storage}'"
+            f"activation_storage: 'bfloat16'; must be int16, int8 or None with weight_storage '{storage}'"
         )
         refuse(message, make, weight_storage=storage, activation_storage="bfloat16")
     for activations in ("int8", "int16"):

@@ -198,7 +198,7 @@ def test_two_nodes_of_two_types(other: bool, named: bool) -> None:
         ),
         (
             {"weight_storage": {"a": "bfloat16", "b": "int8"}, "activation_storage": {"b": "bfloat16"}},
-            "activation_storage: 'bfloat16'; must be int16 or int8 or None with weight_storage 'int8'",
+            "activation_storage: 'bfloat16'; must be int16, int8 or None with weight_storage 'int8'",
         ),
         (
             {"weight_storage": "bfloat16", "activation_storage": {"a": "int8"}},

@@ -31,6 +31,8 @@ Float64 = npt.NDArray[np.float64]
 
 #: The least states that are not flushed, of layers that are computed in float32 and in float64.
 LEAST_STATES = 2.0**-100, 2.0**-1000
+#: The least state of a layer that rounds activations to bfloat16: subnormal states are zero.
+LEAST_NORMAL = 2.0**-126
 
 # About what `trace` takes at once, in bytes.
 _TRACED_BYTES = 64 << 20

@@ -38,7 +38,10 @@ class ReferenceEngine:
         self._weights = reference.ReferenceWeights.split(
             self.weights, options.activation_storage, group_size(options.weight_storage)
         )
-        self._least = reference.LEAST_STATES[spec.dtype == "float64"] if options.flush_subnormals else 0.0
+        rounds = options.activation_storage == "bfloat16"
+        self._least = reference.LEAST_NORMAL if rounds else 0.0
+        if options.flush_subnormals:
+            self._least = reference.LEAST_STATES[spec.dtype == "float64"]
 
     def run(self, problem: Problem) -> None:
         """Write the outputs of `problem`."""
@@ -85,7 +88,7 @@ def engine_options(
     activations = _among("activation_storage", activation_storage, tuple(ACTIVATION_STORAGES))
     if activations is not None and not may_round(storage, activations):
         fitting = [item for item in ACTIVATION_STORAGES if may_round(storage, item)]
-        must = f"{' or '.join((*fitting, 'None'))} with weight_storage {storage!r}"
+        must = f"{', '.join(fitting)} or None with weight_storage {storage!r}"
         if not fitting:
             must = "None unless weight_storage is in int8 or is bfloat16"
         raise SpecError.of("activation_storage", f"{activations!r}; must be {must}")
