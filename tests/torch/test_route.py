@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import onegru.torch as ours  # noqa: E402
-from onegru.torch import cells, modules  # noqa: E402
+from onegru.torch import cells, modules, route  # noqa: E402
 from onegru.torch.autograd import function  # noqa: E402
 
 
@@ -21,15 +21,15 @@ def routes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def noted(choose: Callable[..., Any]) -> Callable[..., Any]:
         def run(*given: Any) -> Any:
-            route = choose(*given)
-            found.append(route.name)
-            return route
+            chosen = choose(*given)
+            found.append(chosen.name)
+            return chosen
 
         return run
 
-    monkeypatch.setattr(modules, "choose_route", noted(modules.choose_route))
-    monkeypatch.setattr(cells, "choose_route", noted(cells.choose_route))
-    monkeypatch.setattr(function, "choose_layer_route", noted(function.choose_layer_route))
+    monkeypatch.setattr(modules, "choose_route", noted(route.choose_route))
+    monkeypatch.setattr(cells, "choose_route", noted(route.choose_route))
+    monkeypatch.setattr(function, "choose_layer_route", noted(route.choose_layer_route))
     return found
 
 
