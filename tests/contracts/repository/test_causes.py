@@ -13,7 +13,7 @@ from tests.support.files.onnx_models import graph, model, save, value
 SOURCE = Path(onegru.__file__).parent
 
 # An interrupt is no failure; its traceback says only where it arrived.
-WITHOUT = {("cli/score.py", "KeyboardInterrupt")}
+WITHOUT = {("cli/commands/score.py", "KeyboardInterrupt")}
 
 
 def test_only_interrupts_are_raised_without_their_cause() -> None:
