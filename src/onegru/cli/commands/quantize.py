@@ -134,6 +134,7 @@ def _document(found: Quantization[Model]) -> dict[str, object]:
 def _show_measured(console: Console, measured: Quantization[Model], inputs: str, is_chosen: bool) -> None:
     """A table of the modes that onegru can run GRUs in, and how to run the target as was chosen."""
     table = ruled_table(["GRU"], MODES)
+    table.padding = (0, 0)  # so that all modes fit 80 columns
     if is_chosen:
         table.add_column("kept in")
     for row in table_rows(measured):
