@@ -78,6 +78,7 @@ def sums_of(x: Array, w: Array) -> Array:
     return total
 
 
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize("scale", [1.0, 2.0**-60, 2.0**-64, 2.0**60])
 @pytest.mark.parametrize("I", SIZES)
 def test_sums_are_those_of_the_definition(I: int, scale: float) -> None:
@@ -112,6 +113,7 @@ def test_products_with_h_are_a_sum_of_their_own(after: bool) -> None:
     assert_bits(pair(layer)[0](X, h)[1][0], wanted)
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("options", FUNCTIONS, ids=lambda options: " ".join(map(str, options)) or "default")
 @pytest.mark.parametrize("attention", [None, "openvino", "dien"])
@@ -135,6 +137,7 @@ def test_a_step_is_the_references(after: bool, options: dict[str, Any], attentio
     assert error.max() < 5e-4
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_sequence_stays_near_the_reference_and_the_float_layer(after: bool, direction: Any) -> None:
