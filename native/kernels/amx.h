@@ -1,7 +1,8 @@
 // Products by AMX, Intel's instructions for tiles: up to 16 rows of 64 inputs in int8, or 32 in bfloat16, times as many
 // inputs of 16 channels.
 //
-// The kernels for AVX-512 multiply by them where there are several rows. Results do not depend on AMX.
+// The kernels for AVX-512 multiply by them: in int8 where there are several rows, in bfloat16 for any rows. Results do
+// not depend on AMX.
 
 #ifndef ONEGRU_NATIVE_KERNELS_AMX_H_
 #define ONEGRU_NATIVE_KERNELS_AMX_H_

@@ -365,7 +365,8 @@ struct ActiveRows {
   }
 
   HWY_NOINLINE bool Poll() {
-    amx::Release();  // a signal handler may want the tiles
+    amx::Release();                   // a signal handler may want the tiles
+    SetFloatMode(kDefaultFloatMode);  // for the code that the token may run
     token->Ask();
     SetFloatMode(FloatModeOf(spec));  // a signal handler may have changed it
     work_until_poll = token->stopped() ? 0 : work_per_poll;

@@ -204,7 +204,7 @@ def _halves(config: GruNodeConfig) -> list[GruNodeConfig]:
     ]
 
 
-#: All changes in the order in which they are applied, by their names in a plan.
+#: All changes, by name in a plan; `rewrite` applies them in this order.
 CHANGES = {
     "layout": Change(_asks_layout, _to_layout, _other_layout),
     "float16": Change(lambda _, node, asked: asked.float16 and node.dtype != "float16", _to_half, _in_half),

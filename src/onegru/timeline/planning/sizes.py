@@ -71,7 +71,7 @@ class SizesPlanner(PlannerPart):
         if not steps or not is_open or not self.context.is_alone(op.outputs[0], 0):
             return False
         extent = self.context.extent(steps[0][0])
-        held = extent.held(extent.left_pad)  # no zeros come in front of numbers
+        held = extent.held(extent.left_pad)  # numbers of steps have no padding before them
         self.context.extents[op.outputs[0]] = held
         self.context.changes.numbered.append((op, step))
         return True

@@ -55,8 +55,8 @@ def rows_of(
 ) -> tuple[list[Rows], list[Any]] | None:
     """See `tensor_rows` of the module; None also if a tensor is not strided, or a view that negates.
 
-    With them come the storages, which keep the memory while it is read, whatever another thread makes of the
-    tensors. A storage says how much there is: it may have been freed.
+    Also returns the storages: they keep the memory alive while it is read, even if another thread changes the
+    tensors. The size of a storage shows whether its memory was freed.
     """
     found = room_of(tensors)
     if found is None:
