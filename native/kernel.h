@@ -39,6 +39,11 @@ struct Kernel {
   void (*lead)(const WorkItem& item);
   // Takes part in an epoch of an item that another thread leads. scratch: this member's own.
   void (*join)(const WorkItem& item, Epoch& epoch, std::size_t member, unsigned char* scratch);
+  // Sets up an item's sequence in `memory`, sequence_bytes bytes, without a claim or a crew. `run` leads it once for
+  // each call that differs only in its arrays.
+  std::size_t sequence_bytes;
+  void (*set_up)(const WorkItem& item, void* memory);
+  void (*run)(void* memory);
   // Computes two shares on one thread, alternating step by step to hide latency. Neither has more than rows_at_once
   // rows.
   void (*run_pair)(const WorkItem& first, const WorkItem& second);
@@ -129,7 +134,7 @@ struct ScratchPlan {
  private:
   std::size_t Reserve(bool wanted, std::size_t size) {
     const std::size_t at = bytes;
-    if (wanted) bytes += (size + 127) / 128 * 128;
+    if (wanted) bytes += RoundUpTo(kAlignment, size);
     return at;
   }
 };
@@ -145,10 +150,30 @@ struct ForeignPool {
 // Runs a call, on this thread or several: ours, or those of `pool`. `call.token` may stop it.
 void Run(const std::shared_ptr<const Packed>& packed, const Call& call, const ForeignPool* pool = nullptr);
 
-// Runs a call of a stream, without lengths, on this thread, in memory of the caller's: nothing is allocated, locked, or
-// asked of the system. scratch: StreamScratch(packed, rows) bytes, where rows is B or more.
-void RunAlone(const Packed& packed, const Call& call, unsigned char* scratch);
-std::size_t StreamScratch(const Packed& packed, std::size_t rows);
+// The calls of a stream of one direction, without lengths, on one thread and in the stream's memory: nothing is
+// allocated, locked, or asked of the system. The plan and the kernel's set-up are kept until B or T changes.
+class StreamCalls {
+ public:
+  // memory: Bytes(packed, rows) bytes for calls of at most `rows` rows.
+  StreamCalls(const Packed& packed, unsigned char* memory);
+  StreamCalls(const StreamCalls&) = delete;  // the set-up refers to call_ and item_
+  StreamCalls& operator=(const StreamCalls&) = delete;
+
+  static std::size_t Bytes(const Packed& packed, std::size_t rows);
+  // The next call. It keeps its values, so that a short call sets only those that change.
+  Call& next() { return call_; }
+  void Run();
+
+ private:
+  void SetUp();
+
+  const Packed& packed_;
+  const Kernel& kernel_;
+  unsigned char* const memory_;
+  std::size_t B_ = 0, T_ = 0;  // of the call that is set up
+  Call call_{};
+  WorkItem item_{};
+};
 
 // The most scratch of a call of this layer, for any T and at most `most_threads` threads.
 std::size_t ScratchBound(const Packed& packed, std::size_t B, std::size_t most_threads);

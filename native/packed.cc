@@ -16,9 +16,7 @@
 namespace onegru {
 namespace {
 
-constexpr std::size_t kAlignment = 128;  // two cache lines, which some CPUs fetch together
-
-std::size_t RoundUp(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+std::size_t RoundUp(std::size_t bytes) { return RoundUpTo(kAlignment, bytes); }
 
 // The initial value of each sum. With reset before, all biases of n are outside r.
 template <class T>
@@ -83,7 +81,7 @@ AlignedBytes AllocateAligned(std::size_t bytes) {
   // going.
   const std::size_t huge = bytes / system::kHugePage * system::kHugePage;
   const std::size_t alignment = huge ? system::kHugePage : kAlignment;
-  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  bytes = RoundUp(bytes);
   void* const memory = system::Allocate(bytes, alignment, huge);
   if (memory == nullptr) throw std::bad_alloc();
   std::memset(memory, 0, bytes);

@@ -34,7 +34,9 @@ struct AlignedDelete {
 };
 using AlignedBytes = std::unique_ptr<unsigned char, AlignedDelete>;
 
-// Memory at the start of a cache line, zeroed.
+// The alignment of memory and of its parts: two cache lines, which some CPUs fetch together.
+inline constexpr std::size_t kAlignment = 128;
+// Aligned memory, zeroed.
 AlignedBytes AllocateAligned(std::size_t bytes);
 
 // Its divisions are done once, as a call of a single step would notice them.

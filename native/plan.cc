@@ -107,6 +107,10 @@ bool ShouldSplitUnits(const Spec& spec, const Call& call, const Plan& plan, std:
 bool g_always_by_units = false;
 #endif
 
+bool GainsFromSplitting(const Spec& spec) {
+  return 3 * spec.H * spec.H * SizeOf(spec.storage) > CacheBytes() / 3;
+}
+
 std::chrono::nanoseconds LeastTime(const Spec& spec, const Call& call) {
   constexpr double kFlopsPerNanosecond = 100, kBytesPerNanosecond = 40;
   const double numbers = 3.0 * static_cast<double>(spec.D) * static_cast<double>(spec.H) *
@@ -237,7 +241,7 @@ std::size_t ScratchBound(const Packed& packed, std::size_t B, std::size_t most_t
   return most;
 }
 
-std::size_t StreamScratch(const Packed& packed, std::size_t rows) {
+std::size_t StreamScratchBound(const Packed& packed, std::size_t rows) {
   const auto bytes = [&](std::size_t n) { return Scratch(packed, MakeStreamPlan(packed, LongestCall(n))).bytes; };
   std::size_t most = bytes(rows);
   // A call of fewer rows may take more at once: of 64, all; of 70, half.

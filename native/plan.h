@@ -22,6 +22,9 @@ inline double Flops(const Spec& spec, const Call& call) {
          static_cast<double>(call.B) * static_cast<double>(call.T);
 }
 
+// The measured least FLOPs of calls that are worth sharing.
+inline constexpr double kFlopsToShareCall = 1.2e5;
+
 // The least time that a fast core needs for a call, to compute or to read its matrices.
 std::chrono::nanoseconds LeastTime(const Spec& spec, const Call& call);
 
@@ -38,8 +41,13 @@ struct Plan {
 };
 
 Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads);
+// Whether threads that share the units of a layer read its matrices from their second-level caches much faster than one
+// thread does.
+bool GainsFromSplitting(const Spec& spec);
 // The plan of a stream, which keeps its scratch: it projects fewer steps together.
 Plan MakeStreamPlan(const Packed& packed, const Call& call);
+// The most scratch of a stream's calls of at most `rows` rows.
+std::size_t StreamScratchBound(const Packed& packed, std::size_t rows);
 
 #if defined(ONEGRU_STALL)
 extern bool g_always_by_units;  // for tests, on any machine

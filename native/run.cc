@@ -15,15 +15,14 @@
 namespace onegru {
 namespace {
 
-// The measured least FLOPs of calls that are worth sharing, and worth waking threads for.
-constexpr double kFlopsToShare = 1.2e5;
+// The measured least FLOPs of calls that are worth waking threads for.
 constexpr double kFlopsToWake = 4.0e6;
 
 // The number of threads that are worth inviting. The caller invites them one after another, which takes about as long
-// per thread as kFlopsToShare take to compute. So a call ends soonest with n threads if n² = flops / kFlopsToShare.
-// This has not been measured for more than two threads.
+// per thread as kFlopsToShareCall take to compute. So a call ends soonest with n threads if n² = flops /
+// kFlopsToShareCall. This has not been measured for more than two threads.
 std::size_t UsefulThreads(double flops) {
-  return static_cast<std::size_t>(std::clamp(std::sqrt(flops / kFlopsToShare), 2.0, double{kMaxThreads}));
+  return static_cast<std::size_t>(std::clamp(std::sqrt(flops / kFlopsToShareCall), 2.0, double{kMaxThreads}));
 }
 // If a thread calls again within this time, waking a worker in advance is worthwhile.
 constexpr std::chrono::microseconds kBackToBackGap{200};
@@ -357,10 +356,27 @@ thread_local ForeignPoolProbe t_pool_probe;
 
 }  // namespace
 
-void RunAlone(const Packed& packed, const Call& call, unsigned char* scratch) {
-  const Plan plan = MakeStreamPlan(packed, call);
+// The kept sequence comes first in a stream's memory, then its scratch.
+StreamCalls::StreamCalls(const Packed& packed, unsigned char* memory)
+    : packed_(packed), kernel_(KernelOf(packed)), memory_(memory) {}
+
+std::size_t StreamCalls::Bytes(const Packed& packed, std::size_t rows) {
+  return RoundUpTo(kAlignment, KernelOf(packed).sequence_bytes) + StreamScratchBound(packed, rows);
+}
+
+void StreamCalls::Run() {
+  const DefaultFloatMode mode;
+  if (call_.B != B_ || call_.T != T_) SetUp();
+  kernel_.run(memory_);
+}
+
+void StreamCalls::SetUp() {
   const std::vector<std::int32_t> no_order;  // no memory
-  RunAlone(packed, call, plan, no_order, scratch, plan.interleave_directions ? CallerBytes(packed, plan) : 0);
+  unsigned char* const scratch = memory_ + RoundUpTo(kAlignment, kernel_.sequence_bytes);
+  item_ = WorkItemOf(packed_, call_, MakeStreamPlan(packed_, call_), no_order, 0, scratch);
+  kernel_.set_up(item_, memory_);
+  B_ = call_.B;
+  T_ = call_.T;
 }
 
 void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const ForeignPool* pool) {
@@ -375,7 +391,7 @@ void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const F
     return t_pool_probe.IsDue() ? std::clamp<std::size_t>(pool->threads, 1, kMaxThreads) : 1;
   };
   // Helpers may be late, and have no memory for saved gates.
-  const bool is_alone = flops < kFlopsToShare || loan.is_nested() || call.gates.data != nullptr;
+  const bool is_alone = flops < kFlopsToShareCall || loan.is_nested() || call.gates.data != nullptr;
   const std::size_t allowed = is_alone ? 1 : std::min(most(), UsefulThreads(flops));
   const Plan plan = MakePlan(*packed, call, allowed);
   if (plan.threads() == 1) {

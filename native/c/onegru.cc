@@ -30,8 +30,10 @@ using onegru::ContiguousRows;
 using onegru::IllegalGru;
 using onegru::LayerFile;
 using onegru::Packed;
+using onegru::Rows;
 using onegru::Source;
 using onegru::Spec;
+using onegru::StreamCalls;
 
 struct onegru_layer {
   onegru_spec spec;
@@ -41,10 +43,10 @@ struct onegru_layer {
 struct onegru_stream {
   std::shared_ptr<const Packed> packed;
   std::size_t rows;
-  AlignedBytes memory;   // scratch of the steps, and the states
+  AlignedBytes memory;  // of the calls, and the states
+  StreamCalls calls;
   unsigned char* state;  // [rows, H] of the type that is computed in
   unsigned char* taken;  // [rows]: whether a call has named the row
-  unsigned turn = 0;
 
   std::size_t row_bytes() const { return packed->spec().H * ComputedSize(packed->spec().type); }
 };
@@ -88,17 +90,17 @@ onegru_status Guarded(Work&& work) noexcept {
   }
 }
 
-// The bytes of `count` elements; SIZE_MAX if they cannot be addressed.
+// The bytes of elements; SIZE_MAX if they cannot be addressed. Without divisions, which short calls would notice.
 std::size_t Bytes(std::size_t size, std::initializer_list<std::size_t> axes) {
-  if (std::find(axes.begin(), axes.end(), 0) != axes.end()) return 0;
+  bool overflows = false, is_empty = false;
   for (const std::size_t axis : axes) {
-    if (size > std::numeric_limits<std::size_t>::max() / axis) return std::numeric_limits<std::size_t>::max();
-    size *= axis;
+    overflows |= __builtin_mul_overflow(size, axis, &size);
+    is_empty |= axis == 0;
   }
-  return size;
+  return is_empty ? 0 : overflows ? std::numeric_limits<std::size_t>::max() : size;
 }
 
-// An array that a program has given, its elements of `size` bytes.
+// An array that a program has given. `size`: the bytes of an element, a power of two.
 struct Array {
   const char* name;
   const void* data;
@@ -108,7 +110,7 @@ struct Array {
   const char* Problem(bool is_wanted) const {
     if (data == nullptr) return is_wanted && bytes != 0 ? "null; must be given" : nullptr;
     const auto address = reinterpret_cast<std::uintptr_t>(data);
-    if (address % size != 0) return "not aligned to its elements";
+    if ((address & (size - 1)) != 0) return "not aligned to its elements";
     if (bytes > std::numeric_limits<std::uintptr_t>::max() - address) return "larger than memory";
     return nullptr;
   }
@@ -219,6 +221,13 @@ void ReadLayers(const onegru::LayerFile& file, const onegru_options& options, st
   while (read.size() < file.count()) read.push_back(ReadLayer(file, read.size(), options));
   *count = read.size();
   for (std::size_t i = 0; i < read.size(); ++i) layers[i] = read[i].release();
+}
+
+// Sets the rows of a contiguous array [T, B], of `row` bytes each.
+void SetRows(Rows& rows, const void* data, std::size_t B, std::size_t row) {
+  rows.data = static_cast<char*>(const_cast<void*>(data));
+  rows.time = static_cast<std::ptrdiff_t>(B * row);
+  rows.row = static_cast<std::ptrdiff_t>(row);
 }
 
 }  // namespace
@@ -369,14 +378,18 @@ onegru_status onegru_stream_create(const onegru_layer* layer, size_t rows, onegr
     if (spec.D != 1 || spec.reversed[0]) throw IllegalGru("layer: runs backwards; only forward layers make streams");
     constexpr std::size_t kMostRows = std::numeric_limits<std::int32_t>::max();
     if (rows < 1 || rows > kMostRows) throw IllegalGru("rows: " + std::to_string(rows) + "; must be 1…2^31 - 1");
-    const std::size_t scratch = onegru::StreamScratch(*layer->packed, rows);
+    const std::size_t bytes = StreamCalls::Bytes(*layer->packed, rows);
     const std::size_t row_bytes = spec.H * ComputedSize(spec.type) + 1;
-    if (rows > (std::numeric_limits<std::size_t>::max() / 2 - scratch) / row_bytes) throw std::bad_alloc();
-    AlignedBytes memory = onegru::AllocateAligned(scratch + rows * row_bytes);
-    unsigned char* const state = memory.get() + scratch;
-    auto made = std::unique_ptr<onegru_stream>(
-        new onegru_stream{layer->packed, rows, std::move(memory), state, state + rows * (row_bytes - 1)});
-    *stream = made.release();
+    if (rows > (std::numeric_limits<std::size_t>::max() / 2 - bytes) / row_bytes) throw std::bad_alloc();
+    AlignedBytes memory = onegru::AllocateAligned(bytes + rows * row_bytes);
+    unsigned char* const start = memory.get();
+    unsigned char* const state = start + bytes;
+    *stream = new onegru_stream{layer->packed,           rows,  std::move(memory),
+                                {*layer->packed, start}, state, state + rows * (row_bytes - 1)};
+    Call& call = (*stream)->calls.next();
+    SetRows(call.initial_h, state, 0, (*stream)->row_bytes());
+    call.Y_h = call.initial_h;
+    call.wide_state = true;
   });
 }
 
@@ -389,7 +402,7 @@ onegru_status onegru_stream_run(onegru_stream* stream, size_t T, const int32_t* 
   if (stream == nullptr) return FailOf("stream", "null; must be given");
   const Spec& spec = stream->packed->spec();
   const std::size_t size = SizeOf(spec.type);
-  Call call{};
+  Call& call = stream->calls.next();
   call.T = T;
   call.B = row == nullptr ? stream->rows : n;
   if (call.B > stream->rows) return FailOf("n", "more rows than the stream has");
@@ -412,15 +425,12 @@ onegru_status onegru_stream_run(onegru_stream* stream, size_t T, const int32_t* 
     if (distinct != n) return FailOf("row", "each must be a row of the stream, and named once");
   }
   if (T == 0 || call.B == 0) return ONEGRU_OK;  // the state stays
-  call.X = ContiguousRows(X, "TB", T, 1, call.B, spec.I * size);
-  call.Y = ContiguousRows(Y, "TB", T, 1, call.B, spec.H * size);
-  if (spec.attention) call.attention = ContiguousRows(attention, "TB", T, 1, call.B, size);
-  call.initial_h = ContiguousRows(stream->state, "B", T, 1, stream->rows, stream->row_bytes());
-  call.Y_h = call.initial_h;
+  SetRows(call.X, X, call.B, spec.I * size);
+  SetRows(call.Y, Y, call.B, spec.H * size);
+  if (spec.attention) SetRows(call.attention, attention, call.B, size);
   call.state_rows = row;
-  call.wide_state = true;
-  call.sweep_parity = stream->turn++;
-  return Guarded([&] { onegru::RunAlone(*stream->packed, call, stream->memory.get()); });
+  ++call.sweep_parity;
+  return Guarded([&] { stream->calls.Run(); });
 }
 
 onegru_status onegru_stream_get_state(const onegru_stream* stream, void* h) {

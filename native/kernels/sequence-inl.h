@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
+#include <type_traits>
 
 #include "hwy/highway.h"
 #include "native/kernels/step-inl.h"
@@ -108,6 +110,7 @@ class Sequence {
   }
 
   void ReleaseTiles() { s_.ReleaseTiles(); }
+  const WorkItem& item() const { return s_.item; }
 
  private:
   // A step of one row and one panel is too short to poll for cancellation each time.
@@ -258,6 +261,20 @@ void LeadItem(const WorkItem& item) {
 }
 
 template <class C, class S>
+void SetUp(const WorkItem& item, void* memory) {
+  static_assert(std::is_trivially_destructible_v<Sequence<C, S>> && alignof(Sequence<C, S>) <= kAlignment);
+  new (memory) Sequence<C, S>(item, ScratchOwner::kCaller, item.scratch);
+}
+
+template <class C, class S>
+void RunAgain(void* memory) {
+  auto& sequence = *static_cast<Sequence<C, S>*>(memory);
+  const KernelFloatMode mode(sequence.item());
+  sequence.Lead();
+  sequence.ReleaseTiles();
+}
+
+template <class C, class S>
 void JoinItem(const WorkItem& item, Epoch& epoch, size_t member, unsigned char* scratch) {
   const KernelFloatMode mode(item);
   Sequence<C, S> sequence(item, ScratchOwner::kMember, scratch);
@@ -289,7 +306,14 @@ void ActivateAll(const Activation& activation, size_t count, const void* x, void
 
 template <class C, class S>
 constexpr Kernel MakeKernel() {
-  return {hn::MaxLanes(hn::ScalableTag<C>()), &LeadItem<C, S>, &JoinItem<C, S>, &RunPair<C, S>, &ActivateAll<C>};
+  return {hn::MaxLanes(hn::ScalableTag<C>()),
+          &LeadItem<C, S>,
+          &JoinItem<C, S>,
+          sizeof(Sequence<C, S>),
+          &SetUp<C, S>,
+          &RunAgain<C, S>,
+          &RunPair<C, S>,
+          &ActivateAll<C>};
 }
 
 }  // namespace ONEGRU_ARITHMETIC

@@ -7,6 +7,7 @@
 #include <new>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "native/python/bindings.h"
 #include "native/python/layer.h"
@@ -283,6 +284,20 @@ void BindCalls(nb::module_& m) {
           },
           nb::arg("X").none(), nb::arg("attention").none(), nb::arg("out").none(),
           "Y of plain steps; None, with nothing done, of others.");
+  m.def(
+      "run_stack",
+      [](nb::handle steppers, nb::handle X, bool batch_first) -> nb::object {
+        std::vector<const Stream*> streams;
+        for (const nb::handle item : nb::iter(steppers)) {
+          if (!nb::isinstance<Stepper>(item) || !nb::inst_ready(item)) return nb::none();
+          streams.push_back(nb::inst_ptr<Stepper>(item)->stream);
+          if (streams.back() == nullptr) return nb::none();
+        }
+        const nb::object Y = streams.empty() ? nb::object() : TryStack(streams, X, batch_first);
+        return Y.is_valid() ? Y : nb::none();
+      },
+      nb::arg("steppers"), nb::arg("X").none(), nb::arg("batch_first"),
+      "Runs streams on top of each other on several threads; None, with nothing done, if that is not faster.");
 }
 
 }  // namespace onegru

@@ -5,6 +5,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <vector>
+
 namespace onegru {
 
 class Layer;
@@ -41,6 +43,9 @@ struct StepArguments {
 // Throws the exception of a signal handler that ran during the call.
 nanobind::object TryCall(const Layer& layer, const CallArguments& given);
 nanobind::object TrySteps(Stream& stream, const StepArguments& given);
+// The same for streams on top of each other, of which the first takes X [T, B, I], or [B, T, I] with `batch_first`, if
+// they run faster together than one after another. Returns the Y of the last.
+nanobind::object TryStack(const std::vector<const Stream*>& streams, nanobind::handle X, bool batch_first);
 
 // The C++ object of a Python object; null for None.
 const Layer* LayerIn(nanobind::handle object);

@@ -72,20 +72,18 @@ Locked::Locked() {
   }
 }
 
-bool IsWatched(const Spec& spec, const Call& call) { return Flops(spec, call) >= kFlopsToWatch; }
+bool IsWatched(double flops) { return flops >= kFlopsToWatch; }
 
-void RunUnlocked(const std::shared_ptr<const Packed>& packed, const Call& call) {
+void RunUnlocked(bool is_watched, const std::function<void(CancellationToken*)>& run) {
   bool stopped = false;
   {
     Unlocked unlocked;
-    if (IsWatched(packed->spec(), call)) {
+    if (is_watched) {
       SignalToken token(unlocked);
-      Call watched = call;
-      watched.token = &token;
-      Run(packed, watched);
+      run(&token);
       stopped = token.stopped();
     } else {
-      Run(packed, call);
+      run(nullptr);
     }
   }
   if (stopped) throw nb::python_error();

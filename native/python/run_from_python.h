@@ -5,6 +5,7 @@
 
 #include <Python.h>
 
+#include <functional>
 #include <memory>
 
 #include "native/kernel.h"
@@ -44,18 +45,25 @@ class Locked {
 };
 
 // Whether a call is long enough to be watched for signals.
-bool IsWatched(const Spec& spec, const Call& call);
+bool IsWatched(double flops);
 
-void RunUnlocked(const std::shared_ptr<const Packed>& packed, const Call& call);
+// Calls `run` without the interpreter's lock, with a token if the work is watched. Throws the exception of a signal
+// handler that ran meanwhile.
+void RunUnlocked(bool is_watched, const std::function<void(CancellationToken*)>& run);
 
 // Below this many FLOPs a call takes less time than a release of the interpreter's lock.
 inline constexpr double kFlopsToRelease = 1.0e6;
 
-// Runs a call. Throws the exception of a signal handler that ran during the call. Inline, because tiny calls are slower
+// Runs a call, watched if it is long. Inline, because tiny calls are slower
 // with another function call.
 inline void RunFromPython(const std::shared_ptr<const Packed>& packed, const Call& call) {
-  if (Flops(packed->spec(), call) < kFlopsToRelease) return Run(packed, call);
-  RunUnlocked(packed, call);
+  const double flops = Flops(packed->spec(), call);
+  if (flops < kFlopsToRelease) return Run(packed, call);
+  RunUnlocked(IsWatched(flops), [&](CancellationToken* token) {
+    Call watched = call;
+    watched.token = token;
+    Run(packed, watched);
+  });
 }
 
 }  // namespace onegru

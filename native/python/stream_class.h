@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -53,13 +54,17 @@ class Stream {
     call_.T = 1;
   }
 
+  const Layer& layer() const { return layer_; }
+  // A call of the states of all rows, without other arrays.
+  const Call& call() const { return call_; }
+
   nb::object Try(const StepArguments& given) {
     const Spec& spec = layer_.spec();
     PyArray_Descr* const descr = layer_.descr();
     const int rank = given.is_one_step ? 2 : 3;
     PyArrayObject* const x = AsInput(given.X, descr, rank);
     if (x == nullptr || PyArray_DIM(x, rank - 1) != static_cast<npy_intp>(spec.I)) return {};
-    Call call = call_;  // a copy: concurrent use, though not allowed, must not corrupt memory
+    Call call = call_;  // a copy, as of RunShortCall
     Integers<std::int32_t> rows;
     if (IsGiven(given.rows)) {
       const auto last = static_cast<std::int64_t>(call.B) - 1;
@@ -105,7 +110,7 @@ class Stream {
 
   // Any number of steps of some rows: X [T, n, I], attention [T, n] or None, rows [n] int32 (each at most once) or
   // None for all, Y [T, 1, n, H]; checked by the caller.
-  void Run(nb::handle X, nb::handle attention, nb::handle rows, nb::handle Y) const {
+  void Run(nb::handle X, nb::handle attention, nb::handle rows, nb::handle Y) {
     Call call = call_;
     PyArrayObject* const x = Required(X, 3);
     call.T = static_cast<std::size_t>(PyArray_DIM(x, 0));
@@ -119,9 +124,11 @@ class Stream {
   }
 
  private:
-  // A stopped call leaves the state as it was: some rows may already have a new one.
-  void RunOrRestore(const Call& call) const {
-    if (!IsWatched(layer_.spec(), call)) return layer_.Run(call);
+  void RunOrRestore(Call& call) {
+    const double flops = Flops(layer_.spec(), call);
+    if (flops < kFlopsToShareCall && RunShortCall(call)) return;
+    if (!IsWatched(flops)) return layer_.Run(call);
+    // A stopped call leaves the state as it was: some rows may already have a new one.
     char* const state = call_.Y_h.data;
     const std::vector<char> before(state, state + call_.B * static_cast<std::size_t>(call_.Y_h.row));
     try {
@@ -132,10 +139,38 @@ class Stream {
     }
   }
 
+  // Runs a call in the stream's memory, because its set-up would take longer than its steps. Returns false if another
+  // thread does so: concurrent use, though not allowed, must not corrupt memory.
+  bool RunShortCall(Call& call) {
+    if (is_busy_.exchange(true, std::memory_order_acquire)) return false;
+    const std::unique_ptr<std::atomic<bool>, Leave> leave(&is_busy_);
+    if (calls_ == nullptr) SetUpShortCalls();
+    call.sweep_parity = turn_++;
+    calls_->next() = call;
+    calls_->Run();
+    return true;
+  }
+  struct Leave {
+    void operator()(std::atomic<bool>* is_busy) const { is_busy->store(false, std::memory_order_release); }
+  };
+
+  // Allocates memory for the most rows that a short call has.
+  void SetUpShortCalls() {
+    Call step{};
+    step.T = step.B = 1;
+    const auto most = static_cast<std::size_t>(kFlopsToShareCall / Flops(layer_.spec(), step));
+    memory_ = AllocateAligned(StreamCalls::Bytes(layer_.packed(), std::min(call_.B, most)));
+    calls_ = std::make_unique<StreamCalls>(layer_.packed(), memory_.get());
+  }
+
   nb::object layer_object_;
   nb::object state_object_;
   const Layer& layer_;
   Call call_{};
+  AlignedBytes memory_;
+  std::unique_ptr<StreamCalls> calls_;  // of short calls
+  std::atomic<bool> is_busy_{false};
+  unsigned turn_ = 0;
 };
 
 }  // namespace onegru

@@ -268,12 +268,12 @@ void CheckTargets() {
 }
 
 // The memory of a stream is for any number of steps, however many rows it has.
-void CheckStreamScratch() {
+void CheckStreamBytes() {
   if (sizeof(std::size_t) < 8) return;
   const auto packed = Pack(MakeProblem(0), ChosenTargetIndex());
-  const std::size_t of_few = StreamScratch(*packed, 64);
+  const std::size_t of_few = StreamCalls::Bytes(*packed, 64);
   for (const std::size_t rows : {std::size_t{1} << 24, (std::size_t{1} << 24) + 1, std::size_t{3} << 24}) {
-    Check(StreamScratch(*packed, rows) >= of_few, "scratch of many rows", rows);
+    Check(StreamCalls::Bytes(*packed, rows) >= of_few, "scratch of many rows", rows);
   }
 }
 
@@ -376,7 +376,7 @@ int Main(int argc, char** argv) {
   }
   CheckPool();
   CheckHugeSizes();
-  CheckStreamScratch();
+  CheckStreamBytes();
   CheckTargets();
   CheckFuzzed(problems);
   return !AllGood();

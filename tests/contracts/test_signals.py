@@ -116,6 +116,35 @@ def test_an_interrupted_stream_is_where_it_was(threads: int) -> None:
     assert run(STREAM, threads).split() == ["True", "True"]
 
 
+STACK = """
+onegru.set_num_threads(2)
+stack = onegru.Stack([make(64, 128), make(128, 128)])
+stream = stack.stream(2)
+X = np.ones((60_000, 2, 64), np.float32)
+stream.run(X[:100])
+before = stream.state
+late = []
+while len(late) < 5 and min(late, default=1) > 0.15:
+    for call in (stack, stream.run):
+        sent = after(0.15)
+        try:
+            call(X)
+            print("not interrupted")
+        except KeyboardInterrupt:
+            late.append(time.perf_counter() - sent[0])
+        assert all(np.array_equal(a, b) for a, b in zip(stream.state, before))
+again = stack.stream(2)
+again.state = before
+print(stream.run(X[:300]).tobytes() == again.run(X[:300]).tobytes())
+print("late" if min(late, default=0) > 0.2 else "in time", late)
+"""
+
+
+def test_an_interrupt_ends_a_stack_on_several_threads() -> None:
+    found = run(STACK)
+    assert found.startswith("True\nin time"), found
+
+
 HANDLER = """
 import ctypes
 layer = make(32, 96)

@@ -119,12 +119,13 @@ def make(I, H, after=False, direction="forward"):
 def tasks():
     return len(os.listdir("/proc/self/task"))
 
-# By rows, by units, by directions.
+# By rows, by units, by directions, and by layers.
+STACK = onegru.Stack([make(40, 96), make(96, 128, True)])
 CASES = [(make(40, 64), (20, 16)), (make(64, 192, True), (40, 1)), (make(64, 160), (40, 2)),
          (make(32, 96, True, "bidirectional"), (30, 3))]
 
 def digest():
-    found = hashlib.sha256()
+    found = hashlib.sha256(STACK(np.ones((200, 2, 40), np.float32))[0].tobytes())
     for layer, (T, B) in CASES:
         X = np.random.default_rng(T).standard_normal((T, B, layer.spec.input_size), np.float32)
         for array in layer(X):

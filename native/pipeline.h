@@ -1,0 +1,31 @@
+// Runs layers on top of each other: while a thread computes a chunk of steps of a layer, another computes the chunk
+// before of the layer above.
+
+#ifndef ONEGRU_NATIVE_PIPELINE_H_
+#define ONEGRU_NATIVE_PIPELINE_H_
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "native/kernel.h"
+
+namespace onegru {
+
+// A forward layer, and its call over all steps: without lengths, with a state in the compute type. Its X is the Y of
+// the layer below.
+struct StackedLayer {
+  std::shared_ptr<const Packed> packed;
+  Call call;
+};
+
+// The number of threads that run the layers fastest; 1 if a pipeline is slower than one layer after another. T and B are
+// those of all calls.
+std::size_t PipelineThreads(const std::vector<StackedLayer>& layers);
+
+// Returns false if `token` stopped the call.
+bool RunPipeline(const std::vector<StackedLayer>& layers, std::size_t threads, CancellationToken* token);
+
+}  // namespace onegru
+
+#endif  // ONEGRU_NATIVE_PIPELINE_H_

@@ -1,0 +1,83 @@
+// Runs the streams of a stack together.
+
+#include <cstring>
+#include <vector>
+
+#include "native/pipeline.h"
+#include "native/python/layer.h"
+#include "native/python/run_from_python.h"
+#include "native/python/stream_class.h"
+
+namespace nb = nanobind;
+
+namespace onegru {
+namespace {
+
+// The layers with their calls of T steps, without X and Y; none if X [T, B, I] does not fit.
+std::vector<StackedLayer> LayersOf(const std::vector<const Stream*>& streams, npy_intp T, npy_intp B, npy_intp I) {
+  std::vector<StackedLayer> layers;
+  for (const Stream* const stream : streams) {
+    const Layer& layer = stream->layer();
+    const Spec& spec = layer.spec();
+    const bool fits = static_cast<npy_intp>(spec.I) == I && static_cast<npy_intp>(stream->call().B) == B;
+    if (!fits || spec.attention || layer.descr() != streams.front()->layer().descr()) return {};
+    layers.push_back({layer.shared(), stream->call()});
+    layers.back().call.T = static_cast<std::size_t>(T);
+    I = static_cast<npy_intp>(spec.H);
+  }
+  return layers;
+}
+
+// The states of the layers, which a stopped call must not change.
+class SavedStates {
+ public:
+  explicit SavedStates(const std::vector<StackedLayer>& layers) : layers_(layers) {
+    for (const StackedLayer& layer : layers) states_.emplace_back(layer.call.Y_h.data, End(layer));
+  }
+  void Restore() const {
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      std::memcpy(layers_[i].call.Y_h.data, states_[i].data(), states_[i].size());
+    }
+  }
+
+ private:
+  static char* End(const StackedLayer& layer) { return layer.call.Y_h.at(0, 0, layer.call.B); }
+
+  const std::vector<StackedLayer>& layers_;
+  std::vector<std::vector<char>> states_;
+};
+
+}  // namespace
+
+nb::object TryStack(const std::vector<const Stream*>& streams, nb::handle X, bool batch_first) {
+  PyArray_Descr* const descr = streams.front()->layer().descr();
+  PyArrayObject* const x = AsInput(X.ptr(), descr, 3);
+  if (x == nullptr) return {};
+  const int time = batch_first ? 1 : 0, row = 1 - time;
+  const npy_intp T = PyArray_DIM(x, time), B = PyArray_DIM(x, row);
+  std::vector<StackedLayer> layers = LayersOf(streams, T, B, PyArray_DIM(x, 2));
+  const std::size_t threads = layers.empty() ? 1 : PipelineThreads(layers);
+  if (threads == 1) return {};
+  std::vector<nb::object> outputs;
+  Rows below = RowsOf(x, time, -1, row);
+  double flops = 0;
+  for (StackedLayer& layer : layers) {
+    const bool swaps = batch_first && outputs.size() + 1 == layers.size();
+    const auto H = static_cast<npy_intp>(layer.packed->spec().H);
+    outputs.push_back(NewArray(descr, swaps ? Shape{4, {B, T, 1, H}} : Shape{4, {T, 1, B, H}}));
+    if (!outputs.back().is_valid()) return {};
+    layer.call.X = below;
+    layer.call.Y = below = RowsOf(AsArray(outputs.back()), swaps ? 1 : 0, -1, swaps ? 0 : 2);
+    flops += Flops(layer.packed->spec(), layer.call);
+  }
+  const SavedStates states(layers);
+  try {
+    RunUnlocked(IsWatched(flops), [&](CancellationToken* token) { RunPipeline(layers, threads, token); });
+  } catch (const nb::python_error&) {
+    states.Restore();
+    throw;
+  }
+  return outputs.back();
+}
+
+}  // namespace onegru
