@@ -95,6 +95,26 @@ def test_weights_in_other_types(storage: tuple[str, ...]) -> None:
     assert (Y.numpy() == wanted).all()
 
 
+def test_layers_that_share_threads_have_the_same_bits() -> None:
+    module = nn.GRU(40, 96, num_layers=3, batch_first=True)
+    x, h = torch.randn(2, 120, 40), torch.randn(3, 2, 96)
+    ours.freeze(module)
+    found = []
+    try:
+        for threads in (1, 2):
+            onegru.set_num_threads(threads)
+            with torch.no_grad():
+                found.append([*module(x, h), *module(x)])
+    finally:
+        onegru.set_num_threads(None)
+    assert all(map(torch.equal, *found))
+    assert found[0][1].shape == (3, 2, 96)
+    ours.restore(module)
+    plain = module(x, h)
+    torch.testing.assert_close(found[0][0], plain[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[0][1], plain[1], rtol=1e-5, atol=1e-5)
+
+
 def test_training_is_refused() -> None:
     module, x = nn.GRU(I, H), torch.randn(4, 2, I)
     ours.freeze(module)

@@ -228,6 +228,11 @@ class GRU(Freezable, FormInState, nn.RNNBase):
         states = checked_state(hx, X, (self.num_layers * D, B, self.hidden_size), "hx")
         lengths, resets = checked_lengths(lengths, X), checked_resets(resets, X, self.batch_first)
         scores = checked_attention(cast(attention, weights[0]), X, self.batch_first)
+        is_plain = (
+            groups is None and resets is None and scores is None and not (self.dropout and self.training)
+        )
+        if is_plain and (found := self.run_layers(X, states, lengths)) is not None:
+            return found[0].to(wanted), found[1].to(wanted)
         each = len(weights) // self.num_layers
         last: list[Tensor] = []
         for number in range(self.num_layers):
