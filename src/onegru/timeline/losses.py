@@ -9,7 +9,7 @@ from onegru.dataflow.operator import Op, Size
 from onegru.dataflow.table import Elements, Hazard, Move, movers, operator_of
 from onegru.dataflow.table.cutting import Slice
 from onegru.dataflow.table.recurrences import recurrent
-from onegru.dataflow.walk import moved_from, moved_to
+from onegru.dataflow.walk import moved_from, moved_to, reachable
 from onegru.timeline.analysis import COPIES, PARTS, TimeAnalysis, time_axis
 from onegru.timeline.axes import Axis
 from onegru.timeline.finding import Finding, finding_of
@@ -144,29 +144,25 @@ class LossFinder:
                     yield finding_of(op, "unknown", "ends in a state that is changed before the next run")
 
     def _where_time_begins(self, op: Op) -> Op | None:
-        """The operator behind which the time of a recurrence begins; None if it is an input's."""
-        axes, waiting, seen = self.analysis.known.get(op.inputs[0]), [op], {id(op)}
-        time = set() if axes is None or len(axes) != 3 else self.analysis.axes.main(axes[time_axis(op)])
-        begins = op
-        while waiting:
-            current, begins_here = waiting.pop(), True
-            for name in current.taken():
-                if name not in self.analysis.dynamic or name in self.analysis.states:
-                    continue
-                axes = self.analysis.known.get(name)
-                is_along = any(self.analysis.axes.goes_along(axis, time) for axis in axes or ())
-                if not time:
-                    is_along = axes is None or current is op
-                if not is_along:
-                    continue
-                before = self.flow.producer(name)
-                if before is None:
-                    return None
-                begins_here = False
-                if id(before) not in seen:
-                    seen.add(id(before))
-                    waiting.append(before)
-            begins = current if begins_here else begins
+        """The operator that gives a recurrence its time; None if that is an input's."""
+        known, axes, producers = self.analysis.known, self.analysis.axes, self.flow.producers
+        sequence, begins = known.get(op.inputs[0]), op
+        time = axes.main(sequence[time_axis(op)]) if sequence is not None and len(sequence) == 3 else set()
+
+        def before(current: Op | None) -> list[Op | None]:
+            return [
+                producers.get(name)
+                for name in (() if current is None else current.taken())
+                if name in self.analysis.dynamic and name not in self.analysis.states
+                if any(axes.goes_along(axis, time) for axis in known.get(name) or ())
+                or (not time and (current is op or known.get(name) is None))
+            ]
+
+        first: list[Op | None] = [op]
+        for current in reachable(first, before):
+            if current is None:
+                return None
+            begins = begins if before(current) else current
         return begins
 
     def _judge(self, op: Op) -> Iterator[tuple[Hazard, str]]:
