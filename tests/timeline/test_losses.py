@@ -250,6 +250,33 @@ def test_what_differs_is_never_silent(make: Make) -> None:
     assert verdict(model)[0] != "passes"
 
 
+def test_the_index_of_each_step() -> None:
+    net = StreamNet()
+    kind, words = verdict(net.end(net.gru(positions(net, "x"), "h", "h_out")))
+    assert (
+        kind == "refused" and "computes with the index of each step, which starts over in each run" in words
+    )
+
+
+def test_what_forgets_steps_and_counts_them_is_refused() -> None:
+    """A convolution may be given its past, but no chunk knows how many steps the whole has."""
+    net = StreamNet()
+    model = net.end(net.gru(counted(net, conv()(net, "x")), "h", "h_out"))
+    assert not chunks_agree(model, {"h_out": "h"})
+    kind, words = verdict(model)
+    assert kind == "refused" and "as Div node 'Div_5' computes with the number of steps" in words
+    kind, words = verdict(model, {"h_out": "h"})
+    assert kind == "warned" and "Conv node 'Conv_1' reads 3 steps; no state" in words and "Div_5" in words
+
+
+def test_an_input_with_time_along_two_axes() -> None:
+    net = StreamNet()
+    net.inputs["mask"], net.outputs["other"] = ["T", "T"], None
+    net.op("Relu", "mask", output="other")
+    kind, words = verdict(net.end(net.gru("x", "h", "h_out")))
+    assert kind == "refused" and "as input node 'mask' has time along several axes" in words
+
+
 def test_each_step_beside_every_other() -> None:
     net = StreamNet()
     rows = net.op("Transpose", net.gru("x", "h", "h_out"), perm=[1, 0, 2])
@@ -389,6 +416,21 @@ def test_lengths_of_a_run_s_own_steps_pass() -> None:
     model = with_lengths(0)
     assert verdict(model) == ("passes", "")
     assert chunks_agree(model, {"h_out": "h"})
+
+
+def test_lengths_of_steps_that_wait_in_a_cache_pass() -> None:
+    net = StreamNet()
+    net.inputs["cache"] = net.outputs["cache_out"] = [2, B, I]
+    joined = net.op("Concat", "cache", "x", axis=0)
+    net.op("Slice", joined, *map(net.const, ([-2], [_FAR], [0])), output="cache_out")
+    late = net.op("Slice", joined, *map(net.const, ([0], [-2], [0])))
+    steps = net.op("Cast", net.op("Shape", "x", start=0, end=1), to=onnx.TensorProto.INT32)
+    lengths = net.op("Expand", steps, net.const([B]))
+    y = net.gru(late, "h", "h_out")
+    next(node for node in net.nodes if node.op_type == "GRU").input[4] = lengths
+    model = net.end(y)
+    assert verdict(model) == ("passes", "")
+    assert chunks_agree(model, _CACHED)
 
 
 @pytest.mark.parametrize("model", [with_lengths(1), with_lengths(0, fixed=True)], ids=["one less", "fixed"])

@@ -187,7 +187,8 @@ class TimeAnalysis:
         found = list(axes or map(self.axes.new, [""] * rank))
         for place, size in enumerate(sizes, rank - len(sizes)):
             parts = str(size).split(TIMES)
-            if sum(part in self.measured for part in parts) != 1:
+            numbers = [part for part in parts if part.isdecimal()]
+            if len(numbers) != len(parts) - 1 or self.measured.keys().isdisjoint(parts):
                 continue  # of a product, the order is not known: it is that of what it is joined with
             axis = tuple(
                 factor

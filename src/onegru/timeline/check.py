@@ -7,19 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onegru.core.errors import BROKEN, SpecError, SpecWarning
-from onegru.dataflow.table import Elements, movers, operator_of
 from onegru.formats.graph import Graph
-from onegru.timeline.analysis import TimeAnalysis, time_axis
-from onegru.timeline.finding import Finding, finding_of
+from onegru.timeline.analysis import TimeAnalysis
+from onegru.timeline.finding import Finding
 from onegru.timeline.losses import LossFinder
 from onegru.timeline.pairs import pair_by_name
-from onegru.timeline.planning.planner import Planner
 from onegru.timeline.read import Timeline, read_timeline
 
 _MOST_NAMED = 5  # nodes in a message
-
-#: What takes a part of the only step of a run, and so loses none.
-_TAKES_PARTS = movers(Elements.CUT) | {"GatherElements", "GatherND"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +69,6 @@ def judge(graph: Graph, state: Mapping[str, str] | None = None) -> AsItIs:
     try:
         finder = LossFinder(TimeAnalysis(timeline.flow, states, timeline.opset))
         losses = finder.findings()
-        is_single = bool(finder.time) and finder.is_single
-        if is_single:
-            losses = [loss for loss in losses if not _keeps_one_step(finder, loss)]
-        elif not losses and finder.time:
-            losses = _planned(finder)
         inputs = {name: finder.timed(value) for name, value in timeline.inputs.items()}
         outputs = {name: finder.timed(value) for name, value in timeline.outputs.items()}
     except BROKEN:
@@ -90,7 +80,7 @@ def judge(graph: Graph, state: Mapping[str, str] | None = None) -> AsItIs:
         tuple(losses),
         {name: axes[0] for name, axes in inputs.items() if axes and name not in state.values()},
         {name: axes[0] if axes else None for name, axes in outputs.items() if name not in state},
-        is_single,
+        finder.is_single,
         bool(finder.time),
     )
 
@@ -106,16 +96,6 @@ def check_time(found: AsItIs, *, refuses: bool) -> None:
         warnings.warn(f"{found.path}: {found.warning}", SpecWarning, stacklevel=4)
 
 
-def _planned(finder: LossFinder) -> list[Finding]:
-    """What the plan of a streaming model refuses or counts on, but for steps that a model may carry."""
-    try:
-        plan = Planner(finder.analysis, finder.time, delay=False).plan()
-        counted = [op for op, _ in (*plan.accumulated, *plan.numbered)]
-        return plan.lasting + [finding_of(op, "remembers", "counts from the first step") for op in counted]
-    except SpecError:  # an input with time along several axes
-        return []
-
-
 def _named_states(graph: Graph, timeline: Timeline | None) -> dict[str, str]:
     """The outputs that are states by their names, and the inputs that take them."""
     if timeline is None:
@@ -124,44 +104,6 @@ def _named_states(graph: Graph, timeline: Timeline | None) -> dict[str, str]:
     inputs = [info for info in graph.inputs if info.name not in known]
     outputs = [info for info in graph.outputs if info.name not in known]
     return pair_by_name(inputs, outputs, timeline.flow, (timeline.inputs, timeline.outputs))
-
-
-def _keeps_one_step(finder: LossFinder, loss: Finding) -> bool:
-    """Whether a finding does not apply to a model that always runs one step."""
-    # There is no other step in such a run to be left out, reversed or counted, and what reads earlier ones
-    # reads them in states. Left is what begins from scratch in each run: recurrences, sums from the first
-    # step, and steps that are padded or constant.
-    op = next((op for op in finder.analysis.ops if finding_of(op, loss.hazard, loss.message) == loss), None)
-    if op is None:  # an output, of more steps than one
-        return _has_one_step(finder, loss.name, finder.timed(loss.name))
-    operator, moves = operator_of(op.kind), finder.analysis.moves[id(op)]
-    if operator.states:  # it cannot run through steps of the last run again, if its input has but one
-        is_through = loss.hazard == "unknown" and moves is not None
-        return is_through and _has_one_step(finder, op.inputs[0], [time_axis(op)])
-    if op.bodies or "::" in op.label:
-        return False
-    if moves is None:
-        return True
-    if op.kind == "Concat":
-        return op.inputs[0] in finder.streamed and all(
-            name in finder.streamed or name in finder.analysis.from_states for name in op.inputs
-        )
-    along = [
-        move
-        for move in moves
-        if op.inputs[move.input] in finder.streamed and move.axis in finder.timed(op.inputs[move.input])
-    ]
-    takes_more = any(move.pad_begin < 0 or move.pad_end < 0 or move.reach for move in along)
-    if takes_more and _has_one_step(finder, op.inputs[0], finder.timed(op.inputs[0])):
-        return False  # no state put others in front
-    is_padded = any(move.pad_begin > 0 or move.pad_end > 0 for move in along)
-    return op.kind in _TAKES_PARTS or (bool(operator.window) and not is_padded)
-
-
-def _has_one_step(finder: LossFinder, value: str, axes: Sequence[int]) -> bool:
-    """Whether a value has one step along time axes."""
-    shape = finder.flow.shape(value)
-    return bool(axes) and shape is not None and all(shape[axis] == 1 for axis in axes)
 
 
 def _words(losses: Sequence[Finding]) -> str:

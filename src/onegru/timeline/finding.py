@@ -18,6 +18,11 @@ class Finding:
     name: str  # its name
     message: str  # what it does, behind its name
 
+    @property
+    def subject(self) -> tuple[str, str]:
+        """What it is about."""
+        return self.operator, self.name
+
     def __str__(self) -> str:
         return f"{self.operator} node {self.name!r} {self.message}"
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
+from onegru.core.errors import SpecError
 from onegru.dataflow.operator import Op, Size
-from onegru.dataflow.table import Hazard, Move, operator_of
+from onegru.dataflow.table import Elements, Hazard, Move, movers, operator_of
 from onegru.dataflow.table.cutting import Slice
 from onegru.dataflow.table.recurrences import recurrent
-from onegru.dataflow.walk import moved_from, moved_to
+from onegru.dataflow.walk import moved_from, moved_to, reachable
 from onegru.timeline.analysis import COPIES, PARTS, TimeAnalysis, time_axis
 from onegru.timeline.axes import Axis
 from onegru.timeline.finding import Finding, finding_of
+from onegru.timeline.planning.context import ONE_FOR_ALL, UNKNOWN
+from onegru.timeline.planning.plan import StreamingPlan
+from onegru.timeline.planning.planner import Planner
 
 _NONE: frozenset[str] = frozenset()
 
+#: What takes a part of the only step of a run, and so loses none.
+_TAKES_PARTS = movers(Elements.CUT) | {"GatherElements", "GatherND"}
+
 
 class LossFinder:
-    """What each operator along the time axis would lose."""
+    """Finds what a plan refuses, and where a model would lose steps that no state carries."""
 
     def __init__(self, analysis: TimeAnalysis) -> None:
         self.analysis = analysis
@@ -29,48 +36,95 @@ class LossFinder:
             place = time_axis(op)
             if id(op) in self.carried and axes is not None and shape is not None and len(axes) == 3:
                 roots.append((axes[place], shape[place]))
-        self.has_roots = bool(roots)
         # The factors of axes that are time; empty if no recurrence carries a state.
         self.time = {factor for axis, _ in roots for factor in analysis.axes.main(axis)}
-        self.is_single = all(size == 1 for _, size in roots)  # whether a run takes one step
+        self.is_single = bool(roots) and all(size == 1 for _, size in roots)  # whether a run takes one step
         self.streamed = {name for name in analysis.inputs if name not in analysis.states and self.timed(name)}
-        self.lengths: set[str] = set()
+        self.planner, self.plan = Planner(analysis, self.time, delay=False), StreamingPlan()
         self.lead: dict[str, int] = {}  # steps in front of a run's own
-        self.hazards: list[tuple[Hazard, str]] = []  # of the operator at hand
 
     def findings(self) -> list[Finding]:
         """Return what a run in chunks of time computes in another way than one run."""
-        is_single = self.is_single and self.has_roots
-        found = [] if is_single else list(dict.fromkeys(self._of_states()))
+        found = [] if self.is_single else list(dict.fromkeys(self._of_states()))
         if not self.time:
-            if is_single:
-                return found
             why = "starts over in each run, if it runs along time, which is not known"
             return found + [
                 finding_of(op, "unknown", why) for op in self.analysis.recurrent if id(op) not in self.carried
             ]
-        needed = self.analysis.needed(self.analysis.recurrent)
+        planned = [] if self.is_single else self._planned()
+        needed, own = self.analysis.needed(self.analysis.recurrent), list[Finding]()
         for op in self.analysis.ops:
-            if any(name in self.streamed or name in self.lengths for name in op.taken()) or (
-                self.analysis.moves[id(op)] is None or id(op) in self.analysis.lost
-            ):
-                self.hazards = []
-                self._judge(op)
-                if self.hazards and needed.intersection(op.outputs):
-                    found.append(finding_of(op, *self.hazards[0]))
+            hazards = [hazard for hazard in self._judge(op) if not self._keeps_step(op, hazard[0])]
+            if hazards and needed.intersection(op.outputs):
+                own.append(finding_of(op, *hazards[0]))
         for name in self.flow.outputs:
-            if self.lead.get(name) and name not in self.analysis.states.values():
+            is_new = name not in self.analysis.states.values() and not self._has_one_step(name)
+            if self.lead.get(name) and is_new:
                 why = f"gives {self.lead[name]} steps of the last run again"
-                found.append(Finding("unknown", "output", name, why))
-        return found
+                own.append(Finding("unknown", "output", name, why))
+        if not found and not own:
+            counted = [op for op, _ in (*self.plan.accumulated, *self.plan.numbered)]
+            return planned + [finding_of(op, "remembers", "counts from the first step") for op in counted]
+        # Once an operator has lost steps, the effect of later ones may be unknown.
+        named = {item.subject for item in own}
+        own += [item for item in planned if item.message != UNKNOWN and item.subject not in named]
+        order = {finding_of(op, "unknown", "").subject: number for number, op in enumerate(self.analysis.ops)}
+        return found + sorted(own, key=lambda item: order.get(item.subject, len(order)))
+
+    def _planned(self) -> list[Finding]:
+        """What the plan of a streaming model refuses, but for steps that a model may carry."""
+        try:
+            self.plan = self.planner.plan()
+        except SpecError as error:
+            name = next((name for name in self.analysis.inputs if repr(name) in str(error)), "")
+            if len(self.planner.context.timed(name)) > 1:
+                return [Finding("mixes", "input", name, "has time along several axes")]
+            return [Finding("unknown", "input", name, "takes another number of steps than other inputs")]
+        return self.plan.lasting
+
+    def _keeps_step(self, op: Op, hazard: Hazard) -> bool:
+        """Whether a model always runs one step, and an operator loses none of it."""
+        # There is no other step in such a run to be left out, reversed or counted, and what reads earlier
+        # ones reads them in states. Left is what begins from scratch in each run: recurrences, sums from the
+        # first step, and steps that are padded or constant.
+        operator, moves = operator_of(op.kind), self.analysis.moves[id(op)]
+        if not self.is_single or hazard in ("reverses", "mixes"):
+            return self.is_single
+        if operator.states:  # it cannot run through steps of the last run again, if its input has but one
+            return (
+                hazard == "unknown" and moves is not None and self._has_one_step(op.inputs[0], time_axis(op))
+            )
+        if op.bodies or "::" in op.label:
+            return False
+        if moves is None:
+            return True
+        if op.kind == "Concat":
+            return op.inputs[0] in self.streamed and all(
+                name in self.streamed or name in self.analysis.from_states for name in op.inputs
+            )
+        along = [move for move in moves if self._is_along(op, move)]
+        takes_more = any(move.pad_begin < 0 or move.pad_end < 0 or move.reach for move in along)
+        if takes_more and self._has_one_step(op.inputs[0]):
+            return False  # no state put others in front
+        is_padded = any(move.pad_begin > 0 or move.pad_end > 0 for move in along)
+        return op.kind in _TAKES_PARTS or (bool(operator.window) and not is_padded)
+
+    def _has_one_step(self, value: str, *axes: int) -> bool:
+        """Whether a value of a model of one step has one along these axes, or along time."""
+        shape, places = self.flow.shape(value), axes or self.timed(value)
+        return (
+            self.is_single and bool(places) and shape is not None and all(shape[axis] == 1 for axis in places)
+        )
+
+    def _is_along(self, op: Op, move: Move) -> bool:
+        """Whether time goes along an axis of an operator."""
+        name = op.inputs[move.input]
+        return name in self.streamed and move.axis in self.timed(name)
 
     def timed(self, name: str) -> list[int]:
         """The axes of a value that are time."""
         axes = self.analysis.known.get(name) or ()
         return [place for place, axis in enumerate(axes) if self.analysis.axes.goes_along(axis, self.time)]
-
-    def _note(self, hazard: Hazard, message: str) -> None:
-        self.hazards.append((hazard, message))
 
     def _of_states(self) -> Iterator[Finding]:
         """What is wrong with recurrences that carry states, whatever is along time elsewhere."""
@@ -78,7 +132,7 @@ class LossFinder:
             if id(op) not in self.carried:
                 continue
             if (unknown := self._where_time_begins(op)) is not None:
-                yield finding_of(unknown, "unknown", "has an unknown effect along time")
+                yield finding_of(unknown, "unknown", UNKNOWN)
             for first, last in recurrent(op).states:
                 given = self.analysis.moved_to(op.outputs[last], PARTS) | self.analysis.moved_to(
                     op.outputs[0], PARTS
@@ -90,105 +144,64 @@ class LossFinder:
                     yield finding_of(op, "unknown", "ends in a state that is changed before the next run")
 
     def _where_time_begins(self, op: Op) -> Op | None:
-        """The operator behind which the time of a recurrence begins; None if it is an input's."""
-        axes, waiting, seen = self.analysis.known.get(op.inputs[0]), [op], {id(op)}
-        time = set() if axes is None or len(axes) != 3 else self.analysis.axes.main(axes[time_axis(op)])
-        begins = op
-        while waiting:
-            current, begins_here = waiting.pop(), True
-            for name in current.taken():
-                if name not in self.analysis.dynamic or name in self.analysis.states:
-                    continue
-                axes = self.analysis.known.get(name)
-                is_along = any(self.analysis.axes.goes_along(axis, time) for axis in axes or ())
-                if not time:
-                    is_along = axes is None or current is op
-                if not is_along:
-                    continue
-                before = self.flow.producer(name)
-                if before is None:
-                    return None
-                begins_here = False
-                if id(before) not in seen:
-                    seen.add(id(before))
-                    waiting.append(before)
-            begins = current if begins_here else begins
+        """The operator that gives a recurrence its time; None if that is an input's."""
+        known, axes, producers = self.analysis.known, self.analysis.axes, self.flow.producers
+        sequence, begins = known.get(op.inputs[0]), op
+        time = axes.main(sequence[time_axis(op)]) if sequence is not None and len(sequence) == 3 else set()
+
+        def before(current: Op | None) -> list[Op | None]:
+            return [
+                producers.get(name)
+                for name in (() if current is None else current.taken())
+                if name in self.analysis.dynamic and name not in self.analysis.states
+                if any(axes.goes_along(axis, time) for axis in known.get(name) or ())
+                or (not time and (current is op or known.get(name) is None))
+            ]
+
+        first: list[Op | None] = [op]
+        for current in reachable(first, before):
+            if current is None:
+                return None
+            begins = begins if before(current) else current
         return begins
 
-    def _data_of(self, op: Op) -> list[str]:
-        """The inputs of an operator that are not sizes; notes which outputs count steps."""
-        kind = op.kind
-        data = [name for place, name in enumerate(op.inputs) if place not in operator_of(kind).size_inputs]
-        counts = bool(self.lengths.intersection(data)) and not self.streamed.intersection(op.taken())
-        if counts or kind in ("Shape", "Size"):
-            self.lengths.update(name for name in op.outputs if name and self._counts_time(name))
-        return data
-
-    def _judge(self, op: Op) -> None:
+    def _judge(self, op: Op) -> Iterator[tuple[Hazard, str]]:
         """What is wrong with an operator; notes what its outputs are."""
         outputs = [name for name in op.outputs if name]
-        inputs = [name for name in op.inputs if name]
-        kind, moves, data = op.kind, self.analysis.moves[id(op)], self._data_of(op)
-        if kind in ("Shape", "Size"):
+        kind, moves = op.kind, self.analysis.moves[id(op)]
+        is_streamed = not self.streamed.isdisjoint(op.taken())
+        if kind in ("Shape", "Size") or not (is_streamed or moves is None or id(op) in self.analysis.lost):
             return
-        if not self.streamed.intersection(op.taken()) and not (moves is None or id(op) in self.analysis.lost):
-            return
-        is_streamed = bool(self.streamed.intersection(op.taken()))
-        if is_streamed:
-            self.streamed.update(outputs)
+        self.streamed.update(outputs if is_streamed else ())
         timed = {name: self.timed(name) for name in (*op.taken(), *outputs)}
         gives_time = any(timed[name] for name in outputs)
         if moves is None:
             takes_time = any(timed[name] and name in self.streamed for name in op.taken())
             if gives_time or takes_time:
-                self._note("unknown", "has an unknown effect along time")
+                yield "unknown", UNKNOWN
             return
-        self.lead.update(dict.fromkeys(outputs, max((self.lead.get(name, 0) for name in inputs), default=0)))
-        lost = {
-            self.analysis.axes.find(factor) for factor in self.analysis.lost.get(id(op), ())
-        }  # which others have joined since
-        if lost & self.time and not self.is_single:
-            self._note("unknown", "splits time into several axes")
+        self.lead.update(dict.fromkeys(outputs, max(self.lead.get(name, 0) for name in op.inputs)))
         if kind == "Concat" and (along := self._along_time(op)) is not None:
-            self._judge_concat(op, along)
+            yield from self._judge_concat(op, along)
             return
         if id(op) in self.analysis.lost or kind == "Flatten" or self.analysis.all_steps(op) is not None:
             return
         if operator_of(kind).states:
-            self._judge_recurrence(op, moves, timed)
+            yield from self._judge_recurrence(op, moves)
             return
         for move in moves:
-            if op.inputs[move.input] in self.streamed and move.axis in timed[op.inputs[move.input]]:
-                self._judge_move(op, move)
-        if self.is_single:
-            return
-        for name in data:
-            if gives_time and name in self.lengths:
-                self._note("mixes", "computes with the number of steps in a run")
-            elif name not in self.streamed and name not in self.analysis.from_states:
-                continue
-            elif gives_time and not timed[name]:
-                self._note("mixes", "applies one value of a run to all of its steps")
-            elif name not in self.streamed and timed[name]:
-                self._note("remembers", "takes steps of the last run")
-        if any(len(timed[name]) > 1 for name in outputs):
-            self._note("mixes", "combines each step of a run with every other")
+            if self._is_along(op, move):
+                yield from self._judge_move(op, move)
+        for name in op.inputs if gives_time and not self.is_single else ():
+            if name in self.planner.context.places and self.plan.numbered:
+                yield "mixes", "computes with the index of each step, which starts over in each run"
+            elif name in self.analysis.from_states and name not in self.streamed:
+                yield ("remembers", "takes steps of the last run") if timed[name] else ("mixes", ONE_FOR_ALL)
 
-    def _counts_time(self, name: str) -> bool:
-        """Whether integers may depend on how many steps a run has."""
-        sizes = self.flow.sizes(name)
-        if self.flow.constant(name) is not None:
-            return False
-        named = [self.analysis.axes.named(size) for size in sizes or () if isinstance(size, str)]
-        return sizes is None or any(
-            axis is None or self.analysis.axes.goes_along(axis, self.time) for axis in named
-        )
-
-    def _judge_move(self, op: Op, move: Move) -> None:
+    def _judge_move(self, op: Op, move: Move) -> Iterator[tuple[Hazard, str]]:
         """What is wrong if time goes along an axis of an operator."""
         if move.hazard:
-            if not (self.is_single and move.hazard in ("reverses", "mixes")):
-                self._note(move.hazard, move.message)
+            yield move.hazard, move.message
             return
         if not (move.pad_begin or move.pad_end or move.reach):
             return
@@ -196,46 +209,36 @@ class LossFinder:
         lead = self.lead.get(op.inputs[move.input], 0) + move.pad_begin + min(move.pad_end, 0) - move.reach
         self.lead[name] = max(0, lead)
         if move.pad_begin > 0 or move.pad_end > 0 or lead < 0:
-            self._note("remembers", f"{move.message}; no state carries those of earlier runs")
+            yield "remembers", f"{move.message}; no state carries those of earlier runs"
 
-    def _judge_recurrence(self, op: Op, moves: list[Move], timed: Mapping[str, list[int]]) -> None:
-        sequence = op.inputs[0]
+    def _judge_recurrence(self, op: Op, moves: list[Move]) -> Iterator[tuple[Hazard, str]]:
+        sequence, is_carried = op.inputs[0], id(op) in self.carried
         if not self.is_single and self._stops_early(op):
-            self._note("unknown", "stops at lengths that count from the first step of each run")
+            yield "unknown", "stops at lengths that count from the first step of each run"
         if self.lead.get(sequence):
-            self._note("unknown", f"runs through {self.lead[sequence]} steps of the last run again")
+            yield "unknown", f"runs through {self.lead[sequence]} steps of the last run again"
         for move in moves:
-            if sequence not in self.streamed or move.axis not in timed[sequence] or move.output:
+            if sequence not in self.streamed or move.axis not in self.timed(sequence) or move.output:
                 continue
-            self._judge_move(op, move)
-            is_along = move is moves[0]
-            if is_along and id(op) not in self.carried:
-                self._note(
-                    "remembers", "starts from its initial state in each run; no state carries its last one"
-                )
-        if not self.is_single:
-            for first, _ in recurrent(op).states:
-                name = op.input(first)
-                if name in self.streamed and id(op) not in self.carried:
-                    self._note("mixes", "starts from a value of the same run")
+            yield from self._judge_move(op, move)
+            if move is moves[0] and not is_carried:
+                yield "remembers", "starts from its initial state in each run; no state carries its last one"
+        for first, _ in recurrent(op).states:
+            if op.input(first) in self.streamed and not is_carried:
+                yield "mixes", "starts from a value of the same run"
 
     def _stops_early(self, op: Op) -> bool:
         """Whether a recurrence has lengths that are not the number of steps, and that no input gives."""
         name = op.input(recurrent(op).lengths)
-        if not name or (name in self.analysis.dynamic and name not in self.lengths):
+        is_given = name in self.analysis.dynamic and name not in self.planner.context.counting
+        if not name or is_given or op in self.plan.full_length:
             return False
-        copied = map(self.flow.sizes, moved_from(self.flow, name, COPIES))
-        sizes = next((item for item in copied if item is not None), None)
-        axes, shape = self.analysis.known.get(op.inputs[0]), self.analysis.shape(op.inputs[0])
-        if sizes is None or shape is None or axes is None:
-            return True
-        along = time_axis(op)
-        steps = self.analysis.axes.main(axes[along])
-        named = [self.analysis.axes.named(size) if isinstance(size, str) else None for size in sizes]
-        return any(
-            size != shape[along] and (axis is None or self.analysis.axes.main(axis) != steps)
-            for size, axis in zip(sizes, named, strict=True)
-        )
+        # A plan does not count the steps that a model carries from the last run.
+        copied = map(self.analysis.sizes_in, moved_from(self.flow, name, COPIES))
+        sizes = next((item for item in copied if item is not None), (0,))
+        axes, measured = self.analysis.axes, self.analysis.measured
+        steps = axes.main((self.analysis.known.get(op.inputs[0]) or ((),) * 3)[time_axis(op)])
+        return any(size not in measured or axes.main(measured[str(size)][0]) != steps for size in sizes)
 
     # Steps in front of a run's own
 
@@ -248,21 +251,21 @@ class LossFinder:
         names = [name for name in op.inputs if name in self.streamed]
         return axis if any(axis in self.timed(name) for name in names) else None
 
-    def _judge_concat(self, op: Op, axis: int) -> None:
+    def _judge_concat(self, op: Op, axis: int) -> Iterator[tuple[Hazard, str]]:
         """A Concat along time: carried steps come first, and the last ones of all are the next run's."""
         first = op.inputs[0]
         shape = self.flow.shape(first)
         count = shape[axis] if shape is not None else None
         is_front = len(op.inputs) == 2 and first not in self.streamed and op.inputs[1] in self.streamed
         if not is_front or not isinstance(count, int):
-            self._note("remembers", "joins steps of a run with others")
+            yield "remembers", "joins steps of a run with others"
             return
         self.lead[op.outputs[0]] = count + self.lead.get(op.inputs[1], 0)
         states = self.analysis.from_states.get(first, _NONE)
         if not any(
             self._is_kept(op.outputs[0], axis, count, self.analysis.states[state]) for state in states
         ):
-            self._note("remembers", f"puts {count} steps before each run; no state carries the last ones")
+            yield "remembers", f"puts {count} steps before each run; no state carries the last ones"
 
     def _is_kept(self, joined: str, axis: int, count: int, state: str) -> bool:
         """Whether the last steps of a value become a state's next value."""

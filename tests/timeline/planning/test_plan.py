@@ -463,3 +463,19 @@ def test_a_share_of_the_steps_is_no_number(
     _, proto = network(make, fixed)
     with pytest.raises(SpecError, match="cannot run in chunks, as"):
         onegru.load(save(tmp_path, proto)).stream(rewrite=True, delay=True)
+
+
+def test_ones_for_steps_and_a_share_of_features_are_not_followed(tmp_path: Path) -> None:
+    """A product of a size and a number that is computed from another size is no axis."""
+
+    def make(net: PerturbedModel) -> str:
+        share = net.add("Div", net.add("Gather", net.add("Shape", net.last), net.ints(1)), net.ints(2))
+        ones = net.add("ConstantOfShape", net.add("Mul", steps_of(net, net.last), share))
+        ones = net.add("Reshape", ones, net.ints(1, C // 2, -1))
+        return net.add("Add", net.last, net.add("ReduceMean", ones, axes=[1]))
+
+    _, proto = network(make, False)
+    with pytest.raises(
+        SpecError, match=r"cannot run in chunks, as Add node 'add\d+' computes with the number"
+    ):
+        onegru.load(save(tmp_path, proto)).stream(rewrite=True)

@@ -11,6 +11,8 @@ from onegru.timeline.planning.plan import StreamingPlan, TimeExtent
 
 COUNTS = "computes with the number of steps in a run, or with numbers for each of them"
 NOT_ALONE = "takes earlier steps along an axis that is not time alone"
+UNKNOWN = "has an unknown effect along time"
+ONE_FOR_ALL = "applies one value of a run to all of its steps"
 _AT_ONCE = "a layer of each step must take all at once, as Dense does without TimeDistributed"
 IN_LOOP = f"is a loop, which is not followed along time: {_AT_ONCE}"
 ONE_BY_ONE = f"cuts out one step of a fixed number, as others do: {_AT_ONCE}"

@@ -16,7 +16,15 @@ from onegru.formats.graph import Graph
 from onegru.timeline.analysis import TimeAnalysis, time_axis
 from onegru.timeline.find_time import find_time
 from onegru.timeline.finding import Finding, finding_of
-from onegru.timeline.planning.context import COUNTS, IN_LOOP, NOT_ALONE, PlanContext, PlannerPart
+from onegru.timeline.planning.context import (
+    COUNTS,
+    IN_LOOP,
+    NOT_ALONE,
+    ONE_FOR_ALL,
+    UNKNOWN,
+    PlanContext,
+    PlannerPart,
+)
 from onegru.timeline.planning.padding import PaddingPlanner
 from onegru.timeline.planning.plan import Cache, StreamingPlan, TimeExtent
 from onegru.timeline.planning.recurrences import RecurrencesPlanner
@@ -166,7 +174,7 @@ class Planner(PlannerPart):
             self.context.newest.update(outputs)
             return
         if moves is None or any(self.analysis.known.get(name) is None for name in (*with_steps, *outputs)):
-            self.context.refuse("unknown", IN_LOOP if kind in _LOOPS else "has an unknown effect along time")
+            self.context.refuse("unknown", IN_LOOP if kind in _LOOPS else UNKNOWN)
             return
         if (axes := self.analysis.all_steps(op)) is not None and axes[0] in timed[op.inputs[0]]:
             self.context.changes.whole.append((op, axes[1]))
@@ -238,11 +246,11 @@ class Planner(PlannerPart):
                     if not {(place, axis, True), (place, axis, output)} & said and not (
                         operator_of(kind).window == "pool" and output
                     ):
-                        self.context.refuse("unknown", "has an unknown effect along time")
+                        self.context.refuse("unknown", UNKNOWN)
         has_own_words = operator_of(kind).states and time_axis(op) in timed[op.inputs[0]]  # an initial state
         is_timed = any(timed[name] for name in op.outputs if name)
         if is_timed and not has_own_words and not self.context.newest.isdisjoint(op.taken()):
-            self.context.refuse("mixes", "applies one value of a run to all of its steps")
+            self.context.refuse("mixes", ONE_FOR_ALL)
 
     def _check_constants(self, op: Op, timed: Mapping[str, list[int]]) -> None:
         """What takes its own numbers for each step, as a table of positions."""
