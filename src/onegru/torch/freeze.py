@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from onegru.core.dtypes import Array
 from onegru.core.errors import SpecError
 from onegru.core.spec import Weights
 from onegru.layers.gru import GRU as Layer
@@ -45,7 +44,9 @@ class Freezable(nn.Module):
         """All layers together, which may share the threads; None if there are not several frozen ones."""
         if self.frozen_layers is None or len(self.frozen_layers) == 1 or not is_known():
             return None
-        found: tuple[Tensor, Tensor] = _run_all(self, Stack(self.frozen_layers), X, initial_h, lengths)
+        found: tuple[Tensor, Tensor] = _run(
+            self, Stack(self.frozen_layers), X, initial_h, None, lengths, None
+        )
         return found
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -92,10 +93,18 @@ def _refusal(why: str, remedy: str = _REMEDY) -> SpecError:
     return SpecError.of("model", f"frozen, {why}; {remedy}")
 
 
-def _check_call(
-    module: Freezable, given: Sequence[Tensor], lengths: Tensor | None, resets: Tensor | None
-) -> None:
-    """Refuse a call that packed weights cannot compute."""
+@torch.compiler.disable  # type: ignore[untyped-decorator, unused-ignore]
+def _run(
+    module: Freezable,
+    run: Layer | Stack,
+    X: Tensor,
+    initial_h: Tensor | None,
+    attention: Tensor | None,
+    lengths: Tensor | None,
+    resets: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The results of a packed layer, or of all."""
+    given = [tensor for tensor in (X, initial_h, attention) if tensor is not None]
     if is_transforming():
         raise _refusal("and torch.func transforms this call")
     if torch.jit.is_tracing() or is_dual() or is_intercepted(*given, lengths):
@@ -109,43 +118,9 @@ def _check_call(
         raise _refusal("which takes no resets")
     if any(tensor.device.type != "cpu" for tensor in given):
         raise _refusal("for the CPU only")
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator, unused-ignore]
-def _run(
-    module: Freezable,
-    layer: Layer,
-    X: Tensor,
-    initial_h: Tensor | None,
-    attention: Tensor | None,
-    lengths: Tensor | None,
-    resets: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """The results of a packed layer."""
-    given = [tensor for tensor in (X, initial_h, attention) if tensor is not None]
-    _check_call(module, given, lengths, resets)
     state, steps, scores = (array_if_given("input", item) for item in (initial_h, lengths, attention))
     x = array_of("input", X)
-    Y, Y_h = with_threads(layer, x, state, sequence_lens=steps, attention=scores, layout=0)
-    return _joined(Y), torch.from_numpy(Y_h)
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator, unused-ignore]
-def _run_all(
-    module: Freezable, stack: Stack, X: Tensor, initial_h: Tensor | None, lengths: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """The results of packed layers on top of each other."""
-    _check_call(module, [tensor for tensor in (X, initial_h) if tensor is not None], lengths, None)
-    x, state, steps = (
-        array_of("input", X),
-        array_if_given("input", initial_h),
-        array_if_given("input", lengths),
-    )
-    Y, last = with_threads(stack, x, state, sequence_lens=steps, layout=0)
-    return _joined(Y), torch.from_numpy(np.concatenate(last))
-
-
-def _joined(Y: Array) -> Tensor:
-    """The outputs [T, B, D·H] of Y [T, D, B, H]."""
-    states = torch.from_numpy(Y)
-    return states[:, 0] if Y.shape[1] == 1 else states.transpose(1, 2).flatten(2)
+    options: dict[str, Any] = {} if scores is None else {"attention": scores}
+    Y, last = with_threads(run, x, state, sequence_lens=steps, layout=0, **options)
+    states, Y_h = torch.from_numpy(Y), np.concatenate(last) if isinstance(last, tuple) else last
+    return (states[:, 0] if Y.shape[1] == 1 else states.transpose(1, 2).flatten(2)), torch.from_numpy(Y_h)
