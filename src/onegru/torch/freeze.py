@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -96,7 +96,7 @@ def _refusal(why: str, remedy: str = _REMEDY) -> SpecError:
 @torch.compiler.disable  # type: ignore[untyped-decorator, unused-ignore]
 def _run(
     module: Freezable,
-    run: Layer | Stack,
+    run: Callable[..., Any],
     X: Tensor,
     initial_h: Tensor | None,
     attention: Tensor | None,
