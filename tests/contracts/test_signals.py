@@ -307,3 +307,27 @@ for n in range(300):
 def test_a_fork_in_the_middle_of_a_call(calls: int) -> None:
     """By a handler: the child goes on with the call, without the helpers, whatever they were doing."""
     run(FORK.replace("range(300)", f"range({calls})"))
+
+
+SUBNORMAL = """
+layer = make(32, 96).with_storage("bfloat16", "bfloat16")
+X, out = arrays(layer, 4000, 16)
+onegru.set_num_threads(int(sys.argv[1]))
+expected = [array.copy() for array in layer(X, out=out)]
+smallest, found = 5e-324, []
+def handler(signum, frame):
+    found.append(smallest * 1.0 == smallest)
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.03, 0.03)
+begin = time.perf_counter()
+while len(found) < 4 and time.perf_counter() - begin < 60:
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(layer(X, out=out), expected))
+    found.append(smallest * 1.0 == smallest)
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(len(found) > 3, all(found))
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_handler_sees_subnormal_numbers_while_bfloat16_flushes_them(threads: int) -> None:
+    assert run(SUBNORMAL, threads).split() == ["True", "True"]
