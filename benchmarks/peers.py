@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -65,6 +66,14 @@ def onegru_bfloat16(case: Case, arrays: Mapping[str, Array], threads: int) -> Pr
     return Prepared(lambda: layer(X, h0, out=out), lambda: out)
 
 
+def onegru_rounded(case: Case, arrays: Mapping[str, Array], threads: int) -> Prepared:
+    """Weights and activations in bfloat16."""
+    options = {"weight_storage": "bfloat16", "activation_storage": "bfloat16"}
+    layer, X, h0 = _layer(case, arrays, threads, **options), arrays["X"], arrays["h0"]
+    out = _outputs(case)
+    return Prepared(lambda: layer(X, h0, out=out), lambda: out)
+
+
 def onegru_step(case: Case, arrays: Mapping[str, Array], threads: int) -> Prepared:
     """A stream; its state goes on from call to call, so that only the first step is checked."""
     stream = _layer(case, arrays, threads).stream(case.shape.B)
@@ -117,15 +126,21 @@ def spinning_session() -> Call:
     return lambda: session.run(None, feed)
 
 
-def openvino(case: Case, arrays: Mapping[str, Array], threads: int) -> Prepared:
+def openvino_default(case: Case, arrays: Mapping[str, Array], threads: int) -> Prepared:
+    """Without a precision: OpenVINO computes in bfloat16 on CPUs with AMX."""
+    return openvino(case, arrays, threads, {})
+
+
+def openvino(
+    case: Case,
+    arrays: Mapping[str, Array],
+    threads: int,
+    precision: Mapping[str, str] = MappingProxyType({"INFERENCE_PRECISION_HINT": "f32"}),
+) -> Prepared:
     import openvino
 
     core = openvino.Core()
-    settings = {
-        "INFERENCE_NUM_THREADS": threads,
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
-    }
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", **precision}
     file = _onnx_file(case, arrays)  # OpenVINO may go on to read the weights there
     compiled = core.compile_model(core.read_model(file), "CPU", settings)
     request = compiled.create_infer_request()
@@ -190,8 +205,10 @@ PEERS: Mapping[str, Preparer] = {
     "onegru step": onegru_step,
     "onegru alloc": onegru_alloc,
     "onegru bfloat16": onegru_bfloat16,
+    "onegru W16A16": onegru_rounded,
     "onnxruntime": onnx_runtime,
     "openvino": openvino,
+    "openvino default": openvino_default,
     "torch": torch,
 }
 

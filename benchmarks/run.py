@@ -21,7 +21,7 @@ from benchmarks.drawn import AGAINST, measure_drawn, measure_rows
 from benchmarks.limits import cache_shares, least_seconds
 from benchmarks.models.cases import CASES, Case
 from benchmarks.paced import measure_paced
-from benchmarks.page.figures import mean_of, way_ratios, way_words
+from benchmarks.page.figures import OTHERS, mean_of, way_ratios, way_words
 from benchmarks.page.machines import read_machines
 from benchmarks.peers import PEERS, version
 from benchmarks.processors import microarchitecture
@@ -31,6 +31,8 @@ from benchmarks.turns import ROOT, Worker, exact_results, shown, take_turns, wor
 from benchmarks.ways import measure_ways
 from benchmarks.whole import WHOLE, WHOLE_CASES, exact
 
+#: Whether OpenVINO's default precision is bfloat16.
+HAS_AMX = "amx_bf16" in Path("/proc/cpuinfo").read_text()
 PARTS = ("tables", "whole", "ways", "paced", "beside", "drawn")
 
 
@@ -42,6 +44,8 @@ def applies(name: str, case: Case) -> bool:
         return shape.T == 1
     if name == "onegru bfloat16":
         return shape.B == 1 and shape.H >= 512
+    if name in ("onegru W16A16", "openvino default"):
+        return shape.B > 1 and HAS_AMX
     if name == "torch":
         return case.linear_before_reset
     return True
@@ -150,7 +154,7 @@ def main() -> None:
                     print(f"{way_words(*key)}, threads {threads}, {len(ratios)} models: {told}")
             elif part == "paced":
                 measure_paced(
-                    record, threads, ["onegru", *(p for p in wanted or found if "onegru" not in p)], options
+                    record, threads, ["onegru", *(p for p in wanted or found if p in OTHERS)], options
                 )
             else:
                 measure_drawn(record, threads, wanted or ["onegru", AGAINST], options)

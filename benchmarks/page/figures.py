@@ -16,6 +16,7 @@ from benchmarks.models.cases import Case
 from benchmarks.ways import WAYS
 
 __all__ = [
+    "IN_BFLOAT16",
     "OTHERS",
     "Entry",
     "Parts",
@@ -44,6 +45,8 @@ Parts = dict[str, Entry]
 
 OURS = ("onegru", "onegru step")
 OTHERS = ("onnxruntime", "openvino", "torch")
+#: Those that compute in bfloat16.
+IN_BFLOAT16 = ("onegru W16A16", "openvino default")
 
 
 def times(entry: Entry, names: Sequence[str], kind: str = "median") -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.models.cases import Case, Shape
 from benchmarks.page.figures import (
+    IN_BFLOAT16,
     OTHERS,
     Parts,
     drawn_ratios,
@@ -61,12 +62,18 @@ def _paced(parts: Parts, threads: str) -> list[float]:
     return [ratio(entry) for entry in entries if entry["pace"] == "every 10 ms"]
 
 
+def _in_bfloat16(parts: Parts, threads: str) -> list[float]:
+    found = [times(entry, IN_BFLOAT16) for entry in of_kind(parts, "tables", "case", threads)]
+    return [pair[IN_BFLOAT16[1]] / pair[IN_BFLOAT16[0]] for pair in found if len(pair) == 2]
+
+
 _FASTEST = "fastest other runtime"
 #: The rows of the first table and of the picture: the baseline, and all ratios.
 ROWS: Mapping[str, tuple[str, Callable[[Parts, str], list[float]]]] = {
     "one step of a small layer": (_FASTEST, _tables(is_small_step)),
     "GRUs of real models": (_FASTEST, _tables()),
     "GRUs of random shapes": ("ONNX Runtime", drawn_ratios),
+    "batches in bfloat16 (AMX)": ("OpenVINO at its default precision", _in_bfloat16),
     "whole ONNX models": ("ONNX Runtime", _whole("onnx")),
     "whole OpenVINO models": ("OpenVINO", _whole(_IR)),
     "a call every 10 ms": (_FASTEST, _paced),
@@ -110,6 +117,8 @@ def story(machines: Machines) -> list[str]:
         "- **Cases**: GRUs of real models, which the kernels were tuned for, and 300 random shapes, which "
         "they were not tuned for. Both reset modes are measured. Real models are compared with the fastest "
         "other runtime in each case, and random shapes with ONNX Runtime.",
+        "- **bfloat16**: OpenVINO computes in bfloat16 by default on CPUs with AMX. The row compares it with "
+        "onegru's bfloat16 weights and activations in all cases with several rows.",
         "- **Second measurement**: random shapes with a ratio below 1.05 were measured again for longer. Low "
         "ratios are therefore more reliable, and biased slightly upwards.",
         "- **Whole models**: `onegru.load` is compared with the file's own runtime. OpenVINO gets fixed "

@@ -8,6 +8,7 @@ from benchmarks.beside import CONTENDERS
 from benchmarks.drawn import AGAINST, ROWS_STEPS
 from benchmarks.models.cases import MOST_FLOPS, SIZES
 from benchmarks.page.figures import (
+    IN_BFLOAT16,
     OTHERS,
     Entry,
     Parts,
@@ -54,7 +55,8 @@ def table(entries: list[Entry], threads: str, limits: Entry) -> list[str]:
         f"{name} {rate / 1e9:.0f} GB/s" + (f" ({size >> 10} KB per core)" if size else "")
         for name, size, rate in limits["levels"]
     )
-    names = ("onegru", "onegru step", "onegru alloc", "onegru bfloat16", *OTHERS)
+    names = ["onegru", "onegru step", "onegru alloc", "onegru bfloat16", *OTHERS]
+    names += [name for name in IN_BFLOAT16 if any(times(entry, [name]) for entry in entries)]
     lines = [
         f"### {threads_of(threads)}",
         "",
