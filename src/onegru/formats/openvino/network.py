@@ -282,6 +282,7 @@ class _SizedRequest:
                 if array.size:
                     self._request.set_tensor(port, openvino.Tensor(array, shared_memory=True))
         self._ends = [array.reshape(-1)[-1:].view(np.uint8) for array in self._outputs if array.size]
+        self._unwritten = {bytes([_UNWRITTEN] * end.size) for end in self._ends}
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         for own, array in zip(self._inputs, arrays, strict=True):
@@ -292,7 +293,7 @@ class _SizedRequest:
             for end in self._ends:
                 end.fill(_UNWRITTEN)
             _infer_here(self._request)
-            if any(end.tobytes().count(_UNWRITTEN) == end.size for end in self._ends):
+            if not self._unwritten.isdisjoint([end.tobytes() for end in self._ends]):
                 compiled.lost.append(self)
         if compiled.lost and not is_forked:
             infer(self._request)
