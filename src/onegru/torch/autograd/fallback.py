@@ -19,7 +19,7 @@ from onegru.torch.autograd.watching import is_batched_gradient
 class _Elementary:
     """The elementary functions of tensors, as `onegru.core.elementary.Elementary`."""
 
-    # Where a function has a kink, the gradient is that from below, or 0, as in the kernels.
+    # At a kink, the gradient is that of native/kernels/derivatives-inl.h: from the left, and 0 for HardSigmoid.
 
     add = staticmethod(torch.add)
     mul = staticmethod(torch.mul)
@@ -39,9 +39,10 @@ class _Elementary:
         return torch.where(x <= bound, bound, x)
 
     def minimum(self, x: Tensor, bound: float) -> Tensor:
-        return torch.where(x > bound, bound, x)
+        return torch.where(x >= bound, bound, x)
 
-    def below(self, x: Tensor, bound: float, then: Tensor | float, otherwise: Tensor | float) -> Tensor:
+    def below(self, x: Tensor, bound: float, then: float, otherwise: Tensor) -> Tensor:
+        otherwise = torch.where(x == bound, otherwise.detach(), otherwise)  # at the bound, no gradient
         return torch.where(x < bound, then, otherwise)
 
     def bent(self, x: Tensor, negative: Tensor, positive: Tensor) -> Tensor:
