@@ -24,7 +24,7 @@ struct WorkItem {
   std::size_t stride;                                     // the distance of rows in `order`
   std::size_t rows;                                       // how many
   std::size_t rows_at_once;                               // how many are processed together
-  std::size_t steps_at_once;                              // at most, how many rows of X are projected together
+  std::size_t x_rows_at_once;                             // at most, how many rows of X are projected together
   unsigned char* scratch;                                 // the leader's
   Claim* claim = nullptr;                                 // the helper's, if one has the item
   Crew* crew = nullptr;                                   // the threads that may split its units
@@ -44,7 +44,7 @@ struct Kernel {
   std::size_t sequence_bytes;
   void (*set_up)(const WorkItem& item, void* memory);
   void (*run)(void* memory);
-  // Computes two shares on one thread, alternating step by step to hide latency. Neither has more than rows_at_once
+  // Computes two items on one thread, alternating step by step to hide latency. Neither has more than rows_at_once
   // rows.
   void (*run_pair)(const WorkItem& first, const WorkItem& second);
   // y[i] = f(x[i]), count a multiple of lanes; for tests of accuracy.
@@ -67,8 +67,9 @@ const Kernel& Int8By16VnniKernel(std::size_t target);
 
 // For how many steps of a single row the products with x are computed together, ahead of time.
 inline constexpr std::size_t kAheadRows = 8;
-// A matrix of this many bytes does not stay in the second-level cache, so one pass over W serves this many rows of X.
+// A matrix of this many bytes is larger than second-level caches.
 inline constexpr std::size_t kLargeMatrix = 8 << 20;
+// The number of rows of X that one pass over such a W serves.
 inline constexpr std::size_t kRowsPerSweepOfLargeW = 64;
 
 // A row of K inputs in int8: its scale, then planes of this many bytes, in whole cache lines, as AMX reads them.
@@ -107,27 +108,27 @@ struct ScratchPlan {
 
   // `computed`: the size of a number.
   ScratchPlan(ScratchOwner owner, const Packed& packed, std::size_t computed, std::size_t rows_at_once,
-              std::size_t steps_at_once) {
+              std::size_t x_rows_at_once) {
     const Spec& spec = packed.spec();
     const std::size_t row = packed.geometry().padded() * computed;
     const bool steps = owner != ScratchOwner::kMember, own = owner != ScratchOwner::kEpoch;
     const bool copies = owner == ScratchOwner::kHelper || SizeOf(spec.type) != computed;
     const std::size_t before = spec.linear_before_reset ? 0 : 1;
-    const std::size_t chunks = 2 * steps_at_once;  // one under way and the next
+    const std::size_t chunks = 2 * x_rows_at_once;  // one under way and the next
     h = Reserve(steps, (own ? 2 : 4) * rows_at_once * row);
     rh = Reserve(steps, before * rows_at_once * row);
     z = Reserve(steps, before * rows_at_once * row);
-    xp = Reserve(steps, steps_at_once * 3 * row);
+    xp = Reserve(steps, x_rows_at_once * 3 * row);
     attention = Reserve(steps && spec.attention, chunks * computed);
-    x = Reserve(steps && (!own || copies), (own ? steps_at_once : chunks) * spec.I * computed);
+    x = Reserve(steps && (!own || copies), (own ? x_rows_at_once : chunks) * spec.I * computed);
     x_rows = Reserve(own, chunks * sizeof(void*));
     h_rows = Reserve(own, rows_at_once * sizeof(void*));
     x_block = Reserve(own, kAheadRows * spec.I * computed);
     const bool converts = own && (spec.storage == ElementType::kInt8 || spec.rounds_inputs);
-    x_converted = Reserve(converts, steps_at_once * ConvertedRow(spec, spec.I));
+    x_converted = Reserve(converts, x_rows_at_once * ConvertedRow(spec, spec.I));
     h_converted = Reserve(converts, rows_at_once * ConvertedRow(spec, spec.H));
     sums = Reserve(converts, amx::kTiles * amx::kRows * amx::kChannels * sizeof(std::int32_t));
-    y = Reserve(owner == ScratchOwner::kHelper, steps_at_once * spec.H * SizeOf(spec.type));
+    y = Reserve(owner == ScratchOwner::kHelper, x_rows_at_once * spec.H * SizeOf(spec.type));
     states = Reserve(owner == ScratchOwner::kHelper, rows_at_once * row);
   }
 

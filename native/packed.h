@@ -39,7 +39,8 @@ inline constexpr std::size_t kAlignment = 128;
 // Aligned memory, zeroed.
 AlignedBytes AllocateAligned(std::size_t bytes);
 
-// Its divisions are done once, as a call of a single step would notice them.
+// How the units of a layer are cut into panels. The divisions are done once, as a call of a single step would notice
+// them.
 struct Geometry {
   constexpr Geometry() = default;
   constexpr Geometry(std::size_t units, std::size_t lanes)

@@ -19,8 +19,8 @@ struct StackedLayer {
   Call call;
 };
 
-// The number of threads that run the layers fastest; 1 if a pipeline is slower than one layer after another. T and B are
-// those of all calls.
+// The number of threads that run the layers fastest; 1 if a pipeline is slower than one layer after another. T and B
+// are those of all calls.
 std::size_t PipelineThreads(const std::vector<StackedLayer>& layers);
 
 // Returns false if `token` stopped the call.

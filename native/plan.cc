@@ -16,13 +16,14 @@ namespace {
 
 // Bytes of the products with x: a part of any CPU's second-level cache.
 constexpr std::size_t kProjectionBytes = 192 * 1024;
-// So many rows at once even where their products take more: with fewer, R is swept more often. Measured for R beyond
-// the second-level cache: 1.0 to 1.15 times as fast as within those bytes, and more where the next cache is slower.
+// The most rows of a block. A block has this many even if their products exceed kProjectionBytes, because fewer rows
+// mean more passes over R. Measured for R beyond the second-level cache: 1.0 to 1.15 times as fast as within those
+// bytes, and more where the next cache is slower.
 constexpr std::size_t kMaxRowsAtOnce = 64;
 // Numbers of X that are multiplied together: a sweep of one panel over them takes some milliseconds.
 constexpr std::size_t kMaxInputsAtOnce = 1 << 22;
 // Room for the products of two chunks of a single row, however large they are.
-constexpr std::size_t kMinStepsAtOnce = 2 * kAheadRows;
+constexpr std::size_t kMinXRowsAtOnce = 2 * kAheadRows;
 // Up to these limits a step takes as long as its longest dependency chain, and two chains take no longer than one:
 // vectors of a step, and bytes of both directions' matrices R.
 constexpr std::size_t kMaxVectorsOfPair = 4;
@@ -33,18 +34,18 @@ constexpr std::size_t kMaxBytesOfPair = 24 * 1024;
 // do at any time.
 constexpr double kFlopsToSplitStep = 2.0e4;
 
-// Splitting steps by units, to halve what each core reads, must be so much faster as predicted: threads that meet in
-// each step suffer more from a busy machine. From so many rows of a thread on no core waits for its matrices.
+// Splitting units must be predicted to be this much faster, because threads with a barrier in each step suffer more on
+// a busy machine. With at least kMinRowsWithoutWait rows for each thread, no core waits for its matrices.
 constexpr double kMinGain = 1.25;
-constexpr std::size_t kMaxRowsThatWait = 32;
+constexpr std::size_t kMinRowsWithoutWait = 32;
 
-// A meeting of two takes a microsecond, measured. Each member reads a line of each other, so that of more is assumed to
-// take longer by the number of members: no machine with more than two cores was measured.
-double SecondsOfMeeting(double members) { return 0.5e-6 * members; }
+// A barrier of two members takes a microsecond, measured. Each member reads a cache line of each other member, so the
+// time is assumed to grow with their number: no machine with more than two cores was measured.
+double SecondsOfBarrier(double members) { return 0.5e-6 * members; }
 
-// The most members whose work and meetings together take the least time. The work of m members takes 1/m of the step;
-// its sum with a meeting of m is least where m² is the step's FLOPs by those of a member for which two are worth it.
-std::size_t MostMembers(double step) {
+// The number of members whose work and barriers together take the least time: step / m + m · kFlopsToSplitStep is least
+// for m = √(step / kFlopsToSplitStep).
+std::size_t UsefulMembers(double step) {
   return static_cast<std::size_t>(std::max(2.0, std::sqrt(step / kFlopsToSplitStep)));
 }
 
@@ -89,15 +90,15 @@ bool ShouldSplitUnits(const Spec& spec, const Call& call, const Plan& plan, std:
   if (g_always_by_units) return true;
 #endif
   const std::size_t rows = (call.B + plan.row_groups - 1) / plan.row_groups;
-  if (3 * spec.H * spec.H * SizeOf(spec.storage) / plan.members <= CacheBytes() || rows >= kMaxRowsThatWait)
+  if (3 * spec.H * spec.H * SizeOf(spec.storage) / plan.members <= CacheBytes() || rows >= kMinRowsWithoutWait)
     return false;
   const Core& core = TheCore();
-  const auto meetings = [&](std::size_t members) {
-    return (spec.linear_before_reset ? 1 : 2) * SecondsOfMeeting(static_cast<double>(members));
+  const auto barriers = [&](std::size_t members) {
+    return (spec.linear_before_reset ? 1 : 2) * SecondsOfBarrier(static_cast<double>(members));
   };
   const double now = core.Seconds(spec, rows, 1.0 / static_cast<double>(plan.members)) +
-                     (plan.members > 1 ? meetings(plan.members) : 0);
-  const double units = core.Seconds(spec, call.B, 1.0 / static_cast<double>(threads)) + meetings(threads);
+                     (plan.members > 1 ? barriers(plan.members) : 0);
+  const double units = core.Seconds(spec, call.B, 1.0 / static_cast<double>(threads)) + barriers(threads);
   return kMinGain * static_cast<double>(plan.directions) * units < now;
 }
 
@@ -107,9 +108,7 @@ bool ShouldSplitUnits(const Spec& spec, const Call& call, const Plan& plan, std:
 bool g_always_by_units = false;
 #endif
 
-bool GainsFromSplitting(const Spec& spec) {
-  return 3 * spec.H * spec.H * SizeOf(spec.storage) > CacheBytes() / 3;
-}
+bool GainsFromSplitting(const Spec& spec) { return 3 * spec.H * spec.H * SizeOf(spec.storage) > CacheBytes() / 3; }
 
 std::chrono::nanoseconds LeastTime(const Spec& spec, const Call& call) {
   constexpr double kFlopsPerNanosecond = 100, kBytesPerNanosecond = 40;
@@ -134,7 +133,7 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
     const double H = static_cast<double>(spec.H), rows = 6.0 * H * static_cast<double>(call.B);
     const bool is_single = call.T == 1;  // whose products with x are split, too
     const std::size_t members =
-        std::min({each, panels, MostMembers(rows * (is_single ? H + static_cast<double>(spec.I) : H))});
+        std::min({each, panels, UsefulMembers(rows * (is_single ? H + static_cast<double>(spec.I) : H))});
     const bool is_large = rows * H / static_cast<double>(members) >= kFlopsToSplitStep;
     if (is_large || (is_single && panels >= 2 * members)) plan.members = members;
   }
@@ -147,19 +146,19 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
   const std::size_t least_of_large = spec.storage == ElementType::kInt8 ? kLargeMatrix / 4 : kLargeMatrix;
   const bool large = 3 * spec.H * spec.H * SizeOf(spec.storage) >= least_of_large;
   const auto all_rows = [&] {
-    return std::clamp(kMaxInputsAtOnce / (spec.I + 1), kMinStepsAtOnce, std::min((rows + 7) / 8 * 8, kMaxRowsAtOnce));
+    return std::clamp(kMaxInputsAtOnce / (spec.I + 1), kMinXRowsAtOnce, std::min((rows + 7) / 8 * 8, kMaxRowsAtOnce));
   };
-  const std::size_t least = large ? kRowsPerSweepOfLargeW : rows <= kMinStepsAtOnce ? kMinStepsAtOnce : all_rows();
+  const std::size_t least = large ? kRowsPerSweepOfLargeW : rows <= kMinXRowsAtOnce ? kMinXRowsAtOnce : all_rows();
   const auto rows_that_fit = [&] { return std::min(kProjectionBytes / row_bytes, kMaxInputsAtOnce / (spec.I + 1)); };
   // Without divisions, which small calls would notice. T may be so large that the product overflows.
-  const bool fits = rows <= kMinStepsAtOnce && call.T <= kMinStepsAtOnce && rows * call.T <= kMinStepsAtOnce;
+  const bool fits = rows <= kMinXRowsAtOnce && call.T <= kMinXRowsAtOnce && rows * call.T <= kMinXRowsAtOnce;
   const std::size_t fit = fits ? least : std::clamp<std::size_t>(rows_that_fit() / 8 * 8, least, 1024);
   plan.rows_at_once = std::min({rows, fit, kMaxRowsAtOnce});
   if (plan.rows_at_once < rows) {  // all alike, as a block of a few rows takes as long as reading R
     const std::size_t blocks = (rows + plan.rows_at_once - 1) / plan.rows_at_once;
     plan.rows_at_once = std::min(plan.rows_at_once, ((rows + blocks - 1) / blocks + 3) / 4 * 4);
   }
-  plan.steps_at_once = std::max(kMinStepsAtOnce, std::min(fit, plan.rows_at_once * call.T));
+  plan.x_rows_at_once = std::max(kMinXRowsAtOnce, std::min(fit, plan.rows_at_once * call.T));
   plan.interleave_directions = spec.D == 2 && plan.threads() == 1 && panels * call.B <= kMaxVectorsOfPair &&
                                plan.rows_at_once == call.B &&
                                6 * spec.H * spec.H * SizeOf(spec.storage) <= kMaxBytesOfPair;
@@ -168,7 +167,7 @@ Plan MakePlan(const Packed& packed, const Call& call, std::size_t threads) {
 
 Plan MakeStreamPlan(const Packed& packed, const Call& call) {
   Plan plan = MakePlan(packed, call, 1);
-  plan.steps_at_once = std::min(plan.steps_at_once, kMinStepsAtOnce * plan.rows_at_once);
+  plan.x_rows_at_once = std::min(plan.x_rows_at_once, kMinXRowsAtOnce * plan.rows_at_once);
   return plan;
 }
 
@@ -199,14 +198,14 @@ WorkItem WorkItemOf(const Packed& packed, const Call& call, const Plan& plan, co
   item.stride = in_order ? groups : 1;
   item.rows = in_order ? (call.B - group + groups - 1) / groups : call.B * (group + 1) / groups - begin;
   item.rows_at_once = plan.rows_at_once;
-  item.steps_at_once = plan.steps_at_once;
+  item.x_rows_at_once = plan.x_rows_at_once;
   item.scratch = scratch;
   return item;
 }
 
 Scratch::Scratch(const Packed& packed, const Plan& plan) {
   const auto bytes_of = [&](ScratchOwner owner) {
-    return ScratchPlan(owner, packed, ComputedSize(packed.spec().type), plan.rows_at_once, plan.steps_at_once).bytes;
+    return ScratchPlan(owner, packed, ComputedSize(packed.spec().type), plan.rows_at_once, plan.x_rows_at_once).bytes;
   };
   const std::size_t D = packed.spec().D;
   const bool splits = plan.members > 1;

@@ -1,9 +1,8 @@
 // The division of a call into parts that run in parallel, with their sizes and their memory.
 //
-// First what needs no communication between threads: directions, then rows of the batch. Then, for few rows, the
-// hidden units of one direction, with a meeting after each step; those first, and one direction after the other, where
-// each core would else read matrices in each step that its second-level cache does not hold, and waits for them. None
-// of this changes a result.
+// First directions, then rows of the batch: these need no communication. For few rows, the units of one direction, with
+// a barrier after each step. If the second-level cache cannot hold a core's matrices, and the core would wait for them
+// in each step, all threads split the units of one direction after the other instead. The result never changes.
 
 #ifndef ONEGRU_NATIVE_PLAN_H_
 #define ONEGRU_NATIVE_PLAN_H_
@@ -33,7 +32,7 @@ struct Plan {
   std::size_t row_groups;  // the number of groups of rows
   std::size_t members;     // the number of threads that may split the units of an item
   std::size_t rows_at_once;
-  std::size_t steps_at_once;
+  std::size_t x_rows_at_once;
   bool interleave_directions;    // one thread computes both directions, step by step in turn
   bool directions_sequentially;  // all members compute both directions, one after the other; only the caller leads
 

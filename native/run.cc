@@ -161,7 +161,7 @@ class CallJob final : public Job {
       ++done;
     }
     const std::chrono::nanoseconds each = (std::chrono::steady_clock::now() - begin) / done;
-    const std::size_t chunks = 1 + call_.B / plan_.row_groups * call_.T / plan_.steps_at_once;
+    const std::size_t chunks = 1 + call_.B / plan_.row_groups * call_.T / plan_.x_rows_at_once;
     for (std::size_t i = 0; i < shares_; ++i) AwaitOrReclaim(call, i, kMinSpin + each / chunks);
     closed_.store(true, std::memory_order_release);
     if (plan_.members > 1) {
@@ -300,7 +300,7 @@ thread_local Jobs t_jobs;
 
 std::size_t CallerBytes(const Packed& packed, const Plan& plan) {
   return ScratchPlan(ScratchOwner::kCaller, packed, ComputedSize(packed.spec().type), plan.rows_at_once,
-                     plan.steps_at_once)
+                     plan.x_rows_at_once)
       .bytes;
 }
 
@@ -371,7 +371,7 @@ void StreamCalls::Run() {
 }
 
 void StreamCalls::SetUp() {
-  const std::vector<std::int32_t> no_order;  // no memory
+  const std::vector<std::int32_t> no_order;  // empty, so it allocates nothing
   unsigned char* const scratch = memory_ + RoundUpTo(kAlignment, kernel_.sequence_bytes);
   item_ = WorkItemOf(packed_, call_, MakeStreamPlan(packed_, call_), no_order, 0, scratch);
   kernel_.set_up(item_, memory_);

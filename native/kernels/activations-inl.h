@@ -97,7 +97,7 @@ struct Reduced {
   V p;
 };
 
-// Of kFactor·x, a power of two, which is exact and so need not be waited for.
+// Reduces kFactor·x. kFactor is a power of two, so that kFactor·x is exact and n can be computed from x.
 template <int kShift, int kFactor = 1, class D, class V>
 HWY_INLINE Reduced<V> ReduceExp(D d, V x) {
   using T = hn::TFromD<D>;

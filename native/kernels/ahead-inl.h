@@ -26,9 +26,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline constexpr bool kCanProjectAhead = kLargeTiles;
 // A member's part of R must exceed the first-level cache by enough that loading it takes most of the time.
 inline constexpr size_t kMinBytesAhead = 96 * 1024;
-// A chunk costs the same however few steps it has: the second one must be worth it.
+// A chunk costs the same however few steps it has, so more than half of the second chunk must be needed.
 inline constexpr size_t kMinStepsAhead = kAheadRows * 3 / 2 + 1;
-// How many panels of 1, 2 or 3 gates go side by side then.
+// The number of panels of a tile of 1, 2 or 3 gates while the projection is pipelined; see the bound in AddRecurrent.
 inline constexpr size_t kWideAhead[] = {0, 4, 2, 1};
 
 template <class C, class S>
@@ -63,7 +63,7 @@ class Ahead {
   HWY_NOINLINE void MultiplyBoth(D d, size_t K, const C* input, const S* const* panels,
                                  V (&result)[1][kPanels * kGates]) {
     constexpr size_t kStreams = kPanels * kGates;
-    constexpr size_t kInputs = kSums / kStreams;  // of R to one of W: as many multiplications
+    constexpr size_t kInputs = kSums / kStreams;  // of R for each input of W: equally many multiply-adds
     passed_ += K * kStreams;
     const size_t due = (passed_ * I_ + kSums * H_ - 1) / (kSums * H_) - done_;
     const size_t count = HWY_MIN(HWY_MIN(due, I_ - k_), K / kInputs);
@@ -144,7 +144,7 @@ class Ahead {
 
   template <class D>
   HWY_INLINE hn::Vec<D> WeightsOfX(D d, const S* panel, size_t k, size_t gate) const {
-    if constexpr (std::is_same_v<S, Brain>) {
+    if constexpr (std::is_same_v<S, StoredBFloat16>) {
       if (k == I_ / 2 * 2) return WeightsOf<PairLane::kUnpaired, 3>(d, panel, k, gate, kLanes);
       return k % 2 == 0 ? WeightsOf<PairLane::kFirst, 3>(d, panel, k, gate, kLanes)
                         : WeightsOf<PairLane::kSecond, 3>(d, panel, k, gate, kLanes);

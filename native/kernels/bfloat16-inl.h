@@ -82,8 +82,8 @@ HWY_NOINLINE void RoundRow(const float* x, size_t K, unsigned char* row) {
 // sums[row][panel * kGates + gate] = the sums of rows of K rounded inputs with panels of packed weights; vectors, in
 // memory.
 template <size_t kRows, size_t kPanels, size_t kGates, class D, class Width>
-HWY_INLINE void MultiplyRounded(D d, size_t K, const float* const (&x)[kRows], const Brain* const (&w)[kPanels],
-                                Width width, float* HWY_RESTRICT sums) {
+HWY_INLINE void MultiplyRounded(D d, size_t K, const float* const (&x)[kRows],
+                                const StoredBFloat16* const (&w)[kPanels], Width width, float* HWY_RESTRICT sums) {
   using V = hn::Vec<D>;
   constexpr size_t kVectors = kPanels * kGates, kLanes = hn::MaxLanes(D()), kSums = kRows * kVectors;
   // Whether both chains fit into registers. Otherwise one follows the other, which reads the weights twice.

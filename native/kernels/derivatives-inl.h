@@ -16,7 +16,8 @@ namespace HWY_NAMESPACE {
 inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The derivative of an activation at x, where it is y; where there are two, that from below, or 0.
+// The derivative of an activation at x, where its value is y. At a kink it is the derivative from the left;
+// HardSigmoid's is 0 at both kinks.
 template <class D, class V>
 HWY_NOINLINE V Derivative(D d, const Activation& activation, V x, V y) {
   using T = hn::TFromD<D>;

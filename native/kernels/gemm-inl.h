@@ -29,7 +29,7 @@ struct Uninterrupted {
 template <class C, size_t kGates_>
 struct Gemm {
   static constexpr size_t kGates = kGates_, kSums = 1;
-  static constexpr size_t kOfTwoPanels = RowsOfTwoPanels<C>(kGates);
+  static constexpr size_t kRowsForPanelPairs = RowsForPanelPairs<C>(kGates);
   static constexpr bool kOutlineEpilogue = false;
   struct Gate {
     C* to;          // [index][stride]
@@ -107,7 +107,7 @@ inline constexpr size_t kBytesOfPanels = 20 * 1024;
 template <class C, size_t kGates>
 HWY_NOINLINE void Product(Gemm<C, kGates> op, size_t rows) {
   const size_t row = kGates * PanelsOfSweep(kGates) * op.geometry.lanes * sizeof(C);
-  size_t most = rows <= kMaxRows ? HWY_MAX(op.K, 1) : kBytesOfPanels / row;
+  size_t most = rows <= kMaxRowsOfOneTile ? HWY_MAX(op.K, 1) : kBytesOfPanels / row;
   if (op.segment != 0) most = HWY_MAX(most / op.segment, 1) * op.segment;
   do {
     op.count = HWY_MIN(most, op.K - op.begin);

@@ -43,11 +43,11 @@ inline bool AreWithinUnit(Function f, Function g) {
 
 // Whether the input projection may be pipelined.
 template <class S>
-inline constexpr bool kProjectsAhead = kCanProjectAhead && !kConvertsInputs<S>;
+inline constexpr bool kCanPipeline = kCanProjectAhead && !kConvertsInputs<S>;
 
 // With at least this many rows, and this many rows times inputs, AMX is faster than VNNI (measured on Sapphire Rapids
 // and newer).
-inline constexpr size_t kMinRowsOfAmx = 4, kMinOfAmx = 320;
+inline constexpr size_t kMinRowsOfAmx = 4, kMinRowsTimesInputsOfAmx = 320;
 // In bfloat16, AMX is faster than multiply-adds for any rows with more inputs (measured on an Intel Xeon: 1.07 times
 // for one row and 64 units, 1.7 to 2.2 times for more).
 inline constexpr size_t kMaxInputsWithoutAmx = 8;
@@ -78,9 +78,9 @@ struct StepState : ActiveRows<C> {
         is_default(f.function == Function::kSigmoid && g.function == Function::kTanh &&
                    this->spec.clip == std::numeric_limits<double>::infinity()) {}
 
-  bool IsAhead() const { return input_projection == InputProjection::kPipelined; }
+  bool IsPipelined() const { return input_projection == InputProjection::kPipelined; }
   // The most rows of a chunk.
-  size_t MostOfChunk() const { return IsAhead() ? kAheadRows : this->item.steps_at_once; }
+  size_t MaxXRowsOfChunk() const { return IsPipelined() ? kAheadRows : this->item.x_rows_at_once; }
 
   const PackedDirection weights;
   const Activation f, g;
@@ -90,7 +90,7 @@ struct StepState : ActiveRows<C> {
   size_t x_count = 0;             // rows of X that are multiplied together
   size_t chunk = 0;               // the number of prepared chunks
   bool is_first_of_chunk = true;  // of the current step
-  size_t projected = 0;           // xp is complete up to this step
+  size_t chunk_end = 0;           // the step at which the next chunk begins
   const C* attention_step = nullptr;
   // No state is beyond 1.
   const bool is_bounded =
@@ -100,7 +100,7 @@ struct StepState : ActiveRows<C> {
   const C* xp_step = nullptr;       // xp of this step
   C* xp_ahead = nullptr;            // xp of the next chunk
   const C** x_from = nullptr;       // the rows of X that are multiplied
-  // The sums of a tile whose epilogue is out of line.
+  // The sums of a tile whose epilogue is out of line, and of int8 those between two groups of weights.
   HWY_ALIGN C tile_sums[kMaxSums * kLanesOf<C>];
 };
 
@@ -112,20 +112,21 @@ struct ItemState : StepState<C> {
 
   // Whether AMX computes the products of `rows` rows with a matrix of K inputs.
   bool UsesAmx(size_t rows, size_t K) {
-    const bool is_faster = kIsRounded<S> ? K > kMaxInputsWithoutAmx
-                                         : rows >= kMinRowsOfAmx && K > amx::kInputs / 4 && rows * K >= kMinOfAmx;
+    const bool is_faster = kIsRounded<S>
+                               ? K > kMaxInputsWithoutAmx
+                               : rows >= kMinRowsOfAmx && K > amx::kInputs / 4 && rows * K >= kMinRowsTimesInputsOfAmx;
     const bool uses = kHasAmx<S> && may_use_amx && is_faster;
-    has_tiles |= uses;
+    used_amx |= uses;
     return uses;
   }
   // Called at the end. A thread without tiles does not call amx::Release: in a library that was loaded at run time, its
   // first access to a thread-local variable would allocate memory.
-  void ReleaseTiles() {
-    if (has_tiles) amx::Release();
+  void ReleaseAmx() {
+    if (used_amx) amx::Release();
   }
 
   Ahead<C, S> ahead;
-  bool has_tiles = false;  // this thread may have configured tiles
+  bool used_amx = false;  // this thread may have configured tiles
   const bool may_use_amx = kHasAmx<S> && MayUseAmx(this->item.packed->target(), kIsRounded<S>) &&
                            this->spec.group == 0 && AmxCanMultiply(this->geometry, kIsRounded<S>);
   Summed summed{};

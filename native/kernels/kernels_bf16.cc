@@ -3,6 +3,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "native/kernels/kernels_bf16.cc"
 #define ONEGRU_COMPUTED float
-#define ONEGRU_STORED Brain
+#define ONEGRU_STORED StoredBFloat16
 #define ONEGRU_KERNEL BFloat16Kernel
 #include "native/kernels/kernels-inl.h"

@@ -3,6 +3,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "native/kernels/kernels_bf16_rounded.cc"
 #define ONEGRU_COMPUTED float
-#define ONEGRU_STORED RoundedBrain
+#define ONEGRU_STORED StoredRoundedBFloat16
 #define ONEGRU_KERNEL RoundedBFloat16Kernel
 #include "native/kernels/kernels-inl.h"

@@ -3,6 +3,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "native/kernels/kernels_f16.cc"
 #define ONEGRU_COMPUTED float
-#define ONEGRU_STORED Half
+#define ONEGRU_STORED StoredFloat16
 #define ONEGRU_KERNEL Float16Kernel
 #include "native/kernels/kernels-inl.h"

@@ -23,18 +23,18 @@ inline namespace ONEGRU_ARITHMETIC {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Storage of 16 bits by its meaning; the bits themselves are uint16_t.
-struct Half {
+struct StoredFloat16 {
   std::uint16_t bits;
 };
-struct Brain {
+struct StoredBFloat16 {
   std::uint16_t bits;
 };
 // Matrices in bfloat16 whose inputs are rounded to bfloat16; see bfloat16-inl.h.
-struct RoundedBrain {
+struct StoredRoundedBFloat16 {
   std::uint16_t bits;
 };
 template <class S>
-inline constexpr bool kIsRounded = std::is_same_v<S, RoundedBrain>;
+inline constexpr bool kIsRounded = std::is_same_v<S, StoredRoundedBFloat16>;
 
 template <class D>
 HWY_INLINE hn::Vec<D> LoadWeights(D d, const hn::TFromD<D>* from) {
@@ -42,7 +42,7 @@ HWY_INLINE hn::Vec<D> LoadWeights(D d, const hn::TFromD<D>* from) {
 }
 
 template <class D>
-HWY_INLINE hn::Vec<D> LoadWeights(D d, const Brain* from) {
+HWY_INLINE hn::Vec<D> LoadWeights(D d, const StoredBFloat16* from) {
   const hn::Rebind<std::uint16_t, D> d16;
   const hn::RebindToUnsigned<D> d32;
   const auto bits = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from));
@@ -55,7 +55,7 @@ HWY_INLINE hn::Vec<D> LoadWeights(D d, const Brain* from) {
 inline constexpr bool kHasHalf = ONEGRU_HAS_HALF;
 
 template <class D>
-HWY_INLINE hn::Vec<D> LoadWeights(D d, const Half* from) {
+HWY_INLINE hn::Vec<D> LoadWeights(D d, const StoredFloat16* from) {
 #if ONEGRU_HAS_HALF
   const hn::Rebind<hwy::float16_t, D> d16;
   return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
@@ -74,13 +74,14 @@ HWY_INLINE hn::Vec<D> LoadWeights(D d, const Half* from) {
 #endif
 }
 
-// Which of two inputs side by side k is; kUnpaired: the last of an odd number.
+// The place of input k in its pair of bfloat16. kUnpaired: k has no pair, as in all other types, and as the last of an
+// odd number.
 enum class PairLane { kFirst, kSecond, kUnpaired };
 
 // The weights of input k and one of kGates gates; see packed.h.
 template <PairLane kLane, size_t kGates, class D, class S>
 HWY_INLINE hn::Vec<D> WeightsOf(D d, const S* panel, size_t k, size_t gate, size_t units) {
-  if constexpr (!std::is_same_v<S, Brain> || kLane == PairLane::kUnpaired) {
+  if constexpr (!std::is_same_v<S, StoredBFloat16> || kLane == PairLane::kUnpaired) {
     return LoadWeights(d, panel + (k * kGates + gate) * units);
   } else {
     const hn::RebindToUnsigned<D> d32;
@@ -145,7 +146,7 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
 #pragma GCC unroll 16
   for (size_t p = 0; p < kPanels; ++p) w[p] = panels[p];
   size_t k = 0;
-  if constexpr (std::is_same_v<S, Brain>) {
+  if constexpr (std::is_same_v<S, StoredBFloat16>) {
 #pragma GCC unroll 2
     for (; k < K / 2 * 2; k += 2) {
       AddInput<PairLane::kFirst, kGates>(d, x, w, k, width, sums);
@@ -156,7 +157,7 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
       return;
     }
   }
-  if constexpr (std::is_same_v<S, Half> && !kHasHalf) {  // converting takes long anyway
+  if constexpr (std::is_same_v<S, StoredFloat16> && !kHasHalf) {  // converting takes long anyway
     for (; k < K; ++k) AddInput<PairLane::kUnpaired, kGates>(d, x, w, k, width, sums);
   } else {
 #pragma GCC unroll 4
@@ -169,7 +170,8 @@ HWY_INLINE void Multiply(D d, size_t K, const hn::TFromD<D>* const* inputs, cons
 template <PairLane kLane, size_t kRows, size_t kVectors, class D, class S, class V>
 HWY_INLINE void AddJoint(D d, const hn::TFromD<D>* const (&x)[kRows], const S* panel, size_t k, size_t units,
                          V (&sums)[kRows][kVectors]) {
-  constexpr size_t kEach = hn::MaxLanes(D()) * (std::is_same_v<S, Brain> && kLane != PairLane::kUnpaired ? 2 : 1);
+  constexpr size_t kEach =
+      hn::MaxLanes(D()) * (std::is_same_v<S, StoredBFloat16> && kLane != PairLane::kUnpaired ? 2 : 1);
   V weights[kVectors];
 #pragma GCC unroll 2
   for (size_t v = 0; v < kVectors; ++v) weights[v] = WeightsOf<kLane, 1>(d, panel + v * kEach, k, 0, units);
@@ -188,7 +190,7 @@ HWY_INLINE void MultiplyJoint(D d, size_t K, const hn::TFromD<D>* const* inputs,
 #pragma GCC unroll 16
   for (size_t r = 0; r < kRows; ++r) x[r] = inputs[r];
   size_t k = 0;
-  if constexpr (std::is_same_v<S, Brain>) {
+  if constexpr (std::is_same_v<S, StoredBFloat16>) {
     for (; k < K / 2 * 2; k += 2) {
       AddJoint<PairLane::kFirst>(d, x, panel, k, 3 * width, sums);
       AddJoint<PairLane::kSecond>(d, x, panel, k + 1, 3 * width, sums);

@@ -190,12 +190,12 @@ HWY_INLINE void AddRounded(ItemState<C, S>& s, const void* matrix, size_t K, con
   } else {
     const size_t stored = RoundUpTo(kBlock, K), stride = RoundedRow(K);
     const C* x[Tile::kRows];
-    const Brain* panels[Tile::kPanels];
+    const StoredBFloat16* panels[Tile::kPanels];
 #pragma GCC unroll 16
     for (size_t r = 0; r < Tile::kRows; ++r) x[r] = reinterpret_cast<const C*>(rows + (tile.row + r) * stride);
 #pragma GCC unroll 16
     for (size_t p = 0; p < Tile::kPanels; ++p) {
-      panels[p] = static_cast<const Brain*>(matrix) + s.geometry.offset(tile.panel + p, stored, kGates);
+      panels[p] = static_cast<const StoredBFloat16*>(matrix) + s.geometry.offset(tile.panel + p, stored, kGates);
     }
     MultiplyRounded<Tile::kRows, Tile::kPanels, kGates>(tile.d, K, x, panels, tile.width, own);
   }
@@ -220,9 +220,9 @@ HWY_INLINE void AddConverted(ItemState<C, S>& s, const void* matrix, const Chann
   }
 }
 
-// start() sets the tile's sums; then rows of h, or of r∘h, times a packed matrix are added, and beside it is done what
-// is due ahead.
-template <bool kBesideAhead, class Tile, class C, class S, class Start>
+// start() sets the tile's sums. Then rows of h, or of r∘h, times a packed matrix are added. kWithPipelined: the next
+// part of the pipelined input projection is computed, too.
+template <bool kWithPipelined, class Tile, class C, class S, class Start>
 HWY_INLINE void AddRecurrent(ItemState<C, S>& s, const void* matrix, const Channels& channels, Tile& tile,
                              Start&& start) {
   if constexpr (kConvertsInputs<S>) {
@@ -230,7 +230,7 @@ HWY_INLINE void AddRecurrent(ItemState<C, S>& s, const void* matrix, const Chann
   } else {
     start();
     using D = std::remove_const_t<decltype(tile.d)>;
-    if constexpr (kBesideAhead && Tile::kRows == 1 && Tile::kPanels * Tile::kGates <= 4 &&
+    if constexpr (kWithPipelined && Tile::kRows == 1 && Tile::kPanels * Tile::kGates <= 4 &&
                   std::is_same_v<std::remove_const_t<decltype(tile.width)>, FullWidth<D>>) {
       if (s.ahead.waiting()) {
         const S* panels[Tile::kPanels];

@@ -27,13 +27,13 @@ template <class C, class S>
 void StartChunks(ItemState<C, S>& s, size_t members) {
   s.chunk = 0;
   s.is_first_of_chunk = true;
-  s.projected = s.step;
+  s.chunk_end = s.step;
   s.ahead.Drop();
   s.y_step = 0;
   s.is_few = s.count == 1 && !s.shared && s.geometry.panels() <= kFewPanels;
   // Each member must make the same decision, because all members share xp, and its layout depends on this decision.
   const size_t part_of_R = s.padded / members * 3 * s.spec.H * sizeof(S);
-  const bool is_ahead = kProjectsAhead<S> && s.count == 1 && s.steps - s.step >= kMinStepsAhead &&
+  const bool is_ahead = kCanPipeline<S> && s.count == 1 && s.steps - s.step >= kMinStepsAhead &&
                         part_of_R >= kMinBytesAhead && part_of_R < kLargeMatrix;
   const bool is_by_step = s.is_few && s.owner == ScratchOwner::kCaller && s.geometry.panels() == 1 && s.spec.D == 1 &&
                           s.spec.I <= kMaxInputsByStep && s.steps > 1;
@@ -58,7 +58,7 @@ HWY_INLINE void PrefetchRowsAfter(const ItemState<C, S>& s, const Tile& tile) {
 template <class C, class S>
 struct ProjectOp {
   static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
-  static constexpr size_t kOfTwoPanels = RowsOfTwoPanels<S>(kGates);
+  static constexpr size_t kRowsForPanelPairs = RowsForPanelPairs<S>(kGates);
   static constexpr bool kOutlineEpilogue = false;
   ItemState<C, S>& s;
 
@@ -147,7 +147,7 @@ void ProjectJoint(ItemState<C, S>& s, size_t rows) {
     bias[i] = static_cast<const C*>(s.weights.bx)[panel * 3 * kLanesOf<C> + i / width * kLanesOf<C> + i % width];
   }
   // There are only three tile shapes, so the last tile may compute some rows twice.
-  constexpr size_t kMost = HWY_MIN(RowsOfSweep(kVectors), kMaxSums / kVectors), kSome = HWY_MIN(4, kMost);
+  constexpr size_t kMost = HWY_MIN(MaxRowsOfSweep(kVectors), kMaxSums / kVectors), kSome = HWY_MIN(4, kMost);
   for (size_t row = 0, count; row < rows; row += count) {
     const size_t left = rows - row;
     count = left > kSome && rows >= kMost ? kMost : left > 2 && rows >= kSome ? kSome : 2;
@@ -194,7 +194,7 @@ void Project(ItemState<C, S>& s, size_t rows, size_t first) {
 template <class C, class S>
 void ProjectChunk(ItemState<C, S>& s, size_t place, size_t rows, C* to, size_t first) {
   s.x_from = s.x_rows + place;
-  s.x_count = 0;
+  s.x_count = 0;  // PrefetchRowsAfter does nothing
   s.xp_to = to;
   if (s.PollCancel(rows * (s.last - s.first))) Project(s, rows, first);
 }
@@ -222,36 +222,36 @@ HWY_INLINE void ConvertInputs(ItemState<C, S>& s, size_t rows) {
 // Prepares a chunk of as many steps as fit into xp.
 template <class C, class S>
 HWY_INLINE void PrepareChunk(ItemState<C, S>& s) {
-  const size_t place = s.ChunkSlot(s.chunk, s.item.steps_at_once);
-  s.x_count = s.GatherInputs(s.projected, s.item.steps_at_once, s.chunk, !s.shared);
+  const size_t place = s.ChunkPlace(s.chunk, s.item.x_rows_at_once);
+  s.x_count = s.GatherInputs(s.chunk_end, s.item.x_rows_at_once, s.chunk, !s.shared);
   s.Close();
   s.x_from = s.x_rows + place;
-  s.attention_step = s.attention + s.ScoreSlot(s.chunk, s.item.steps_at_once);
+  s.attention_step = s.attention + s.ScorePlace(s.chunk, s.item.x_rows_at_once);
   s.xp_step = s.xp_to = s.xp;
   ConvertInputs(s, s.x_count);
-  const bool is_by_tile = s.projected == s.step + 1 && !s.UsesAmx(s.x_count, s.spec.I) &&
-                          !s.UsesAmx(s.x_count, s.spec.H) &&
-                          !(IsJoint(s, s.x_count) && s.first == s.geometry.full_panels());
-  const bool is_one_tile = s.x_count <= kMaxRows / kSumsEach<S>;
-  s.input_projection = !is_by_tile   ? InputProjection::kChunked
+  const bool is_fused = s.chunk_end == s.step + 1 && !s.UsesAmx(s.x_count, s.spec.I) &&
+                        !s.UsesAmx(s.x_count, s.spec.H) &&
+                        !(IsJoint(s, s.x_count) && s.first == s.geometry.full_panels());
+  const bool is_one_tile = s.x_count <= kMaxRowsOfOneTile / kSumsEach<S>;
+  s.input_projection = !is_fused     ? InputProjection::kChunked
                        : is_one_tile ? InputProjection::kFusedPerTile
                                      : InputProjection::kFusedPerPanel;
-  if (s.PollCancel(s.x_count * (s.last - s.first)) && !is_by_tile) Project(s, s.x_count, s.first);
+  if (s.PollCancel(s.x_count * (s.last - s.first)) && !is_fused) Project(s, s.x_count, s.first);
 }
 
 // Prepares a chunk of a pipelined projection. Except for the first chunk, most of it is already complete.
 template <class C, class S>
 void PrepareAhead(ItemState<C, S>& s) {
   const hn::ScalableTag<C> d;
-  const size_t whole = HWY_MIN(s.last, s.geometry.full_panels());
-  const size_t place = s.ChunkSlot(s.chunk, kAheadRows), next = s.ChunkSlot(s.chunk + 1, kAheadRows);
+  const size_t full_end = HWY_MIN(s.last, s.geometry.full_panels());
+  const size_t place = s.ChunkPlace(s.chunk, kAheadRows), next = s.ChunkPlace(s.chunk + 1, kAheadRows);
   const bool first = s.chunk == 0;
   size_t end = s.step;
   size_t rows = first ? s.GatherInputs(end, kAheadRows, s.chunk, !s.shared) : 0;
-  s.projected = end = HWY_MIN(s.step + kAheadRows, s.steps);
+  s.chunk_end = end = HWY_MIN(s.step + kAheadRows, s.steps);
   const size_t next_rows = s.GatherInputs(end, kAheadRows, s.chunk + 1, !s.shared);
   s.Close();
-  s.attention_step = s.attention + s.ScoreSlot(s.chunk, kAheadRows);
+  s.attention_step = s.attention + s.ScorePlace(s.chunk, kAheadRows);
   if (first) {
     s.xp_step = s.xp;
     ProjectChunk(s, place, rows, s.xp, s.first);
@@ -261,13 +261,13 @@ void PrepareAhead(ItemState<C, S>& s) {
   }
   if (next_rows == 0) return;
   s.xp_ahead = s.xp_step == s.xp ? s.xp + kAheadRows * 3 * s.padded : s.xp;
-  ProjectChunk(s, next, next_rows, s.xp_ahead, whole);
+  ProjectChunk(s, next, next_rows, s.xp_ahead, full_end);
   for (size_t r = 0; r < kAheadRows; ++r) {
     const C* const x = r < next_rows ? s.x_rows[next + r] : nullptr;
     C* const to = s.x_block + r;
     for (size_t k = 0; k < s.spec.I; ++k) to[k * kAheadRows] = x == nullptr ? C{0} : x[k];
   }
-  s.ahead.Start(static_cast<const S*>(s.weights.W), s.spec.I, s.spec.H, s.geometry, s.first, whole, s.x_block,
+  s.ahead.Start(static_cast<const S*>(s.weights.W), s.spec.I, s.spec.H, s.geometry, s.first, full_end, s.x_block,
                 static_cast<const C*>(s.weights.bx), s.xp_ahead);
 }
 
@@ -275,8 +275,8 @@ void PrepareAhead(ItemState<C, S>& s) {
 template <class C, class S>
 HWY_INLINE void PrepareNext(ItemState<C, S>& s) {
   s.is_first_of_chunk = true;
-  if constexpr (kProjectsAhead<S>) {
-    s.IsAhead() ? PrepareAhead(s) : PrepareChunk(s);
+  if constexpr (kCanPipeline<S>) {
+    s.IsPipelined() ? PrepareAhead(s) : PrepareChunk(s);
   } else {
     PrepareChunk(s);
   }
@@ -309,7 +309,7 @@ void EndStep(ItemState<C, S>& s) {
 template <class C, class S, class Tile>
 HWY_INLINE void ProjectTile(ItemState<C, S>& s, const Tile& tile) {
   constexpr size_t kRows = Tile::kRows, kPanels = Tile::kPanels;
-  if constexpr (kRows <= HWY_MAX(kMaxRows / kSumsEach<S>, 1)) {
+  if constexpr (kRows <= HWY_MAX(kMaxRowsOfOneTile / kSumsEach<S>, 1)) {
     if (s.input_projection != InputProjection::kFusedPerTile) return;
     const ProjectOp<C, S> op{s};
     if constexpr (kRows == 1 || kRows * kPanels * 3 * kSumsEach<S> <= kMaxSums) {

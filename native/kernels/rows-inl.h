@@ -68,7 +68,7 @@ struct ActiveRows {
   HWY_INLINE bool IsLong(size_t rows) const { return static_cast<std::int64_t>(rows) > work_per_poll; }
 
   ScratchPlan PlanOf(ScratchOwner owner) const {
-    return {owner, *item.packed, sizeof(C), item.rows_at_once, item.steps_at_once};
+    return {owner, *item.packed, sizeof(C), item.rows_at_once, item.x_rows_at_once};
   }
 
   // Switches to this thread's own scratch.
@@ -154,19 +154,22 @@ struct ActiveRows {
     }
   }
 
-  // The first place of a chunk's rows of X in x_rows and x, which hold two chunks in turn.
-  size_t ChunkSlot(size_t chunk, size_t each) const { return shared || each == kAheadRows ? (chunk & 1) * each : 0; }
+  // The first place of a chunk's rows of X in x_rows and x, which hold two chunks in turn. each: the rows of a chunk;
+  // kAheadRows only if the projection is pipelined, because plans have more.
+  size_t ChunkPlace(size_t chunk, size_t each) const { return shared || each == kAheadRows ? (chunk & 1) * each : 0; }
 
   // The first place of a chunk's attention scores. With a pipelined projection, the X of a chunk is no longer needed
   // when its steps begin, and is overwritten while other members may still read the scores.
-  size_t ScoreSlot(size_t chunk, size_t each) const {
-    return each == kAheadRows ? (chunk & 3) * each : ChunkSlot(chunk, each);
+  size_t ScorePlace(size_t chunk, size_t each) const {
+    return each == kAheadRows ? (chunk & 3) * each : ChunkPlace(chunk, each);
   }
 
   // Finds the rows of X for a chunk of steps from `step` on, at most `most` rows. Copies or converts them and the
   // attention scores if necessary. Advances `step` to the end of the chunk, and returns the number of rows.
-  size_t GatherInputs(size_t& step, size_t most, size_t chunk, bool copies) {
-    const size_t place = ChunkSlot(chunk, most), scores = ScoreSlot(chunk, most);
+  // reads_inputs: false if the leader has already copied them to the epoch's scratch; then only their addresses are
+  // set.
+  size_t GatherInputs(size_t& step, size_t most, size_t chunk, bool reads_inputs) {
+    const size_t place = ChunkPlace(chunk, most), scores = ScorePlace(chunk, most);
     size_t rows = 0, running = count;
     if (!copies_inputs && !shared && call.lengths == nullptr && item.order == nullptr && !spec.attention) {
       for (; step < steps && (rows == 0 || rows + running <= most); ++step) {
@@ -180,17 +183,17 @@ struct ActiveRows {
       while (Length(running - 1) <= step) --running;
       if (rows != 0 && rows + running > most) break;
       for (size_t slot = 0; slot < running; ++slot, ++rows)
-        GatherInput(step, slot, place + rows, scores + rows, copies);
+        GatherInput(step, slot, place + rows, scores + rows, reads_inputs);
     }
     return rows;
   }
 
-  void GatherInput(size_t step, size_t slot, size_t place, size_t place_of_score, bool copies) {
+  void GatherInput(size_t step, size_t slot, size_t place, size_t place_of_score, bool reads_inputs) {
     const size_t t = TimeOf(slot, step);
     C* const copy = x + place * spec.I;
-    const char* const source = copies || !shared ? call.X.at(t, 0, Row(slot)) : nullptr;
+    const char* const source = reads_inputs || !shared ? call.X.at(t, 0, Row(slot)) : nullptr;
     x_rows[place] = shared || copies_inputs ? copy : reinterpret_cast<const C*>(source);
-    if (!copies) return;
+    if (!reads_inputs) return;
     if (shared || copies_inputs) Read(source, spec.I, copy);
     if (spec.attention) Read(call.attention.at(t, 0, Row(slot)), 1, attention + place_of_score);
   }
@@ -340,7 +343,7 @@ struct ActiveRows {
   bool in_line = false;              // whether this step's rows of Y are equally spaced
   char* y_to = nullptr;              // the first of these rows
   std::ptrdiff_t y_pitch = 0;        // the distance between them, in bytes
-  C* h[4];                           // the states [slot][padded], buffers in rotation
+  C* h[4];                           // the states [slot][padded]; before step i, h[i & h_mask]
   size_t h_mask = 1;
   C* rh;                       // r∘h [slot][padded], reset before
   C* z;                        // z [slot][padded], reset before

@@ -1,5 +1,6 @@
 // Runs a work item: for each block of rows, for each chunk of steps, project X; for each step, compute the tiles and,
-// with other threads, wait at a barrier. Lead, Advance and Step are these three loops.
+// with other threads, wait at a barrier. Lead has the loop over blocks. Advance prepares a chunk when it is due, and
+// runs one step by Step.
 
 #include <algorithm>
 #include <chrono>
@@ -83,7 +84,7 @@ class Sequence {
     if (s_.input_projection == InputProjection::kPerStep) {
       if (s_.step % kStepsPerPoll == 0 && !s_.PollCancel(kStepsPerPoll)) return false;
       PrepareStep(s_);
-    } else if (s_.step == s_.projected) {
+    } else if (s_.step == s_.chunk_end) {
       if (s_.IsStopped()) return false;
       if (!s_.Commit()) return false;
       PrepareNext(s_);
@@ -93,6 +94,7 @@ class Sequence {
       while (s_.active > 0 && s_.Length(s_.active - 1) <= s_.step);
       ChooseYWriter();
     }
+    // Without the leader and the late member.
     if (!Step()) return s_.IsLeader() && Regroup(epoch_->members - 2);
     EndStep(s_);
     return true;
@@ -109,7 +111,7 @@ class Sequence {
     return true;
   }
 
-  void ReleaseTiles() { s_.ReleaseTiles(); }
+  void ReleaseAmx() { s_.ReleaseAmx(); }
   const WorkItem& item() const { return s_.item; }
 
  private:
@@ -138,9 +140,9 @@ class Sequence {
       next->begin = s_.begin;
       next->step = s_.step;
       size_t step = s_.step;
-      const size_t most = s_.MostOfChunk();
+      const size_t most = s_.MaxXRowsOfChunk();
       s_.GatherInputs(step, most, 0, true);
-      if (s_.IsAhead()) s_.GatherInputs(step, most, 1, true);
+      if (s_.IsPipelined()) s_.GatherInputs(step, most, 1, true);
       began_ = std::chrono::steady_clock::now();
       meetings_ = 0;
       crew.Start();
@@ -180,18 +182,18 @@ class Sequence {
 
   // Reads the inputs of the next chunk for all members, as the leader, before the barrier at the end of this chunk.
   bool GatherInputsOfNextChunk() {
-    if (!s_.IsLeader() || s_.step + 1 != s_.projected) return true;
+    if (!s_.IsLeader() || s_.step + 1 != s_.chunk_end) return true;
     if (s_.item.crew->waiting() != 0 && s_.item.crew->HasMemory()) {
-      epoch_->end_step.store(s_.projected, std::memory_order_relaxed);
+      epoch_->end_step.store(s_.chunk_end, std::memory_order_relaxed);
       return true;
     }
-    size_t step = s_.projected;
-    if (s_.IsAhead()) step = HWY_MIN(step + kAheadRows, s_.steps);
+    size_t step = s_.chunk_end;
+    if (s_.IsPipelined()) step = HWY_MIN(step + kAheadRows, s_.steps);
     if (step == s_.steps) return true;
-    const size_t most = s_.MostOfChunk();
+    const size_t most = s_.MaxXRowsOfChunk();
     if (!s_.Open()) return false;
     // s_.chunk is already the next chunk; a pipelined projection needs the chunk after it.
-    s_.GatherInputs(step, most, s_.IsAhead() ? s_.chunk + 1 : s_.chunk, true);
+    s_.GatherInputs(step, most, s_.IsPipelined() ? s_.chunk + 1 : s_.chunk, true);
     s_.Close();
     return true;
   }
@@ -200,31 +202,33 @@ class Sequence {
   // as fast. Rows of at most a cache line are written by tiles. Flushed states are written after they are flushed.
   void ChooseYWriter() {
     const bool is_wanted = s_.call.Y.data != nullptr && s_.IsLeader();
-    s_.y_by_tile = is_wanted && !s_.spec.flush_subnormals && (s_.active <= kMaxRows || s_.spec.H * sizeof(C) <= 64);
+    s_.y_by_tile =
+        is_wanted && !s_.spec.flush_subnormals && (s_.active <= kMaxRowsOfOneTile || s_.spec.H * sizeof(C) <= 64);
     s_.y_by_row = is_wanted && (s_.shared || !s_.y_by_tile);
   }
 
   // Computes a step. Returns false if a member is late; the states before the step are then unchanged.
   bool Step() {
-    if constexpr (kProjectsAhead<S>) {
-      if (s_.IsAhead()) return StepWith<true>();
+    if constexpr (kCanPipeline<S>) {
+      if (s_.IsPipelined()) return StepWith<true>();
     }
     return StepWith<false>();
   }
 
-  template <bool kBesideAhead>
+  template <bool kWithPipelined>
   HWY_INLINE bool StepWith() {
     if (s_.active > 1) s_.LocateRowsOfY();
     if (s_.spec.linear_before_reset) {
-      StepResetAfter<kBesideAhead>(s_);
+      StepResetAfter<kWithPipelined>(s_);
     } else {
-      GatesResetBefore<kBesideAhead>(s_);
-      if (HWY_UNLIKELY(s_.shared) && !ArriveAndWait()) return false;  // r∘h is complete
-      StateResetBefore<kBesideAhead>(s_);
+      GatesResetBefore<kWithPipelined>(s_);
+      if (HWY_UNLIKELY(s_.shared) && !ArriveAndWait()) return false;
+      // Now r∘h is complete.
+      StateResetBefore<kWithPipelined>(s_);
     }
     if (HWY_UNLIKELY(s_.spec.flush_subnormals)) FlushStates(s_);
-    if (HWY_UNLIKELY(s_.shared) && (!GatherInputsOfNextChunk() || !ArriveAndWait()))
-      return false;  // the new state is complete
+    if (HWY_UNLIKELY(s_.shared) && (!GatherInputsOfNextChunk() || !ArriveAndWait())) return false;
+    // Now the new state is complete.
     if (HWY_UNLIKELY(s_.y_by_row)) WriteUnits(s_);
     return true;
   }
@@ -257,7 +261,7 @@ void LeadItem(const WorkItem& item) {
   const ScratchOwner owner = item.claim == nullptr ? ScratchOwner::kCaller : ScratchOwner::kHelper;
   Sequence<C, S> sequence(item, owner, item.scratch);
   sequence.Lead();
-  sequence.ReleaseTiles();
+  sequence.ReleaseAmx();
 }
 
 template <class C, class S>
@@ -271,7 +275,7 @@ void RunAgain(void* memory) {
   auto& sequence = *static_cast<Sequence<C, S>*>(memory);
   const KernelFloatMode mode(sequence.item());
   sequence.Lead();
-  sequence.ReleaseTiles();
+  sequence.ReleaseAmx();
 }
 
 template <class C, class S>
@@ -279,7 +283,7 @@ void JoinItem(const WorkItem& item, Epoch& epoch, size_t member, unsigned char* 
   const KernelFloatMode mode(item);
   Sequence<C, S> sequence(item, ScratchOwner::kMember, scratch);
   sequence.Join(epoch, member);
-  sequence.ReleaseTiles();
+  sequence.ReleaseAmx();
 }
 
 template <class C, class S>
@@ -292,8 +296,8 @@ void RunPair(const WorkItem& first, const WorkItem& second) {
   }
   a.End();
   b.End();
-  a.ReleaseTiles();
-  b.ReleaseTiles();
+  a.ReleaseAmx();
+  b.ReleaseAmx();
 }
 
 template <class C>

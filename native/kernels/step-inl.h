@@ -170,7 +170,7 @@ HWY_INLINE bool Saves(const StepState<C>& s) {
 
 // The epilogue of an Op, which does not depend on the type of the matrices.
 template <class C>
-struct AfterStages {
+struct ResetAfterStages {
   static constexpr size_t kGates = 3;
   StepState<C>& s;
 
@@ -192,15 +192,15 @@ struct AfterStages {
   }
 };
 
-template <class C, class S, bool kBesideAhead>
-struct AfterOp {
+template <class C, class S, bool kWithPipelined>
+struct ResetAfterOp {
   static constexpr size_t kGates = 3, kSums = kSumsEach<S>;
-  static constexpr size_t kOfTwoPanels = RowsOfTwoPanels<S>(kGates);
+  static constexpr size_t kRowsForPanelPairs = RowsForPanelPairs<S>(kGates);
   static constexpr bool kOutlineEpilogue = true;
   ItemState<C, S>& s;
 
-  AfterStages<C> Stages() const { return {s}; }
-  AfterOp<C, S, false> NotBesideAhead() const { return {s}; }
+  ResetAfterStages<C> Stages() const { return {s}; }
+  ResetAfterOp<C, S, false> WithoutPipelined() const { return {s}; }
 
   ConvertedProduct Product() const
     requires kHasAmx<S>
@@ -216,14 +216,14 @@ struct AfterOp {
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {
     ProjectTile(s, tile);
-    AddRecurrent<kBesideAhead>(s, s.weights.R, s.weights.of_R, tile, [&]() HWY_ATTR {
+    AddRecurrent<kWithPipelined>(s, s.weights.R, s.weights.of_R, tile, [&]() HWY_ATTR {
       tile.ForEach(ONEGRU_AT { at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR), at.n = Bn(s, at); });
     });
   }
 };
 
 template <class C>
-struct GatesStages {
+struct ResetBeforeGatesStages {
   static constexpr size_t kGates = 2;
   StepState<C>& s;
 
@@ -242,15 +242,15 @@ struct GatesStages {
   }
 };
 
-template <class C, class S, bool kBesideAhead>
-struct GatesOp {
+template <class C, class S, bool kWithPipelined>
+struct ResetBeforeGatesOp {
   static constexpr size_t kGates = 2, kSums = kSumsEach<S>;
-  static constexpr size_t kOfTwoPanels = RowsOfTwoPanels<S>(kGates);
+  static constexpr size_t kRowsForPanelPairs = RowsForPanelPairs<S>(kGates);
   static constexpr bool kOutlineEpilogue = true;
   ItemState<C, S>& s;
 
-  GatesStages<C> Stages() const { return {s}; }
-  GatesOp<C, S, false> NotBesideAhead() const { return {s}; }
+  ResetBeforeGatesStages<C> Stages() const { return {s}; }
+  ResetBeforeGatesOp<C, S, false> WithoutPipelined() const { return {s}; }
 
   ConvertedProduct Product() const
     requires kHasAmx<S>
@@ -266,14 +266,14 @@ struct GatesOp {
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {
     ProjectTile(s, tile);
-    AddRecurrent<kBesideAhead>(s, s.weights.R, s.weights.of_R, tile, [&]() HWY_ATTR {
+    AddRecurrent<kWithPipelined>(s, s.weights.R, s.weights.of_R, tile, [&]() HWY_ATTR {
       tile.ForEach(ONEGRU_AT { at.z = Xp(s, at, kZ), at.r = Xp(s, at, kR); });
     });
   }
 };
 
 template <class C>
-struct StateStages {
+struct ResetBeforeStateStages {
   static constexpr size_t kGates = 1;
   StepState<C>& s;
 
@@ -290,15 +290,15 @@ struct StateStages {
   }
 };
 
-template <class C, class S, bool kBesideAhead>
-struct StateOp {
+template <class C, class S, bool kWithPipelined>
+struct ResetBeforeStateOp {
   static constexpr size_t kGates = 1, kSums = kSumsEach<S>;
-  static constexpr size_t kOfTwoPanels = RowsOfTwoPanels<S>(kGates);
+  static constexpr size_t kRowsForPanelPairs = RowsForPanelPairs<S>(kGates);
   static constexpr bool kOutlineEpilogue = true;
   ItemState<C, S>& s;
 
-  StateStages<C> Stages() const { return {s}; }
-  StateOp<C, S, false> NotBesideAhead() const { return {s}; }
+  ResetBeforeStateStages<C> Stages() const { return {s}; }
+  ResetBeforeStateOp<C, S, false> WithoutPipelined() const { return {s}; }
 
   ConvertedProduct Product() const
     requires kHasAmx<S>
@@ -308,8 +308,8 @@ struct StateOp {
 
   template <class Tile>
   HWY_INLINE void Sum(Tile& tile) const {
-    AddRecurrent<kBesideAhead>(s, s.weights.N, s.weights.of_N, tile,
-                               [&]() HWY_ATTR { tile.ForEach(ONEGRU_AT { at.n = Xp(s, at, kN); }); });
+    AddRecurrent<kWithPipelined>(s, s.weights.N, s.weights.of_N, tile,
+                                 [&]() HWY_ATTR { tile.ForEach(ONEGRU_AT { at.n = Xp(s, at, kN); }); });
   }
 };
 
@@ -317,15 +317,15 @@ struct StateOp {
 #undef ONEGRU_STAGES_OF
 #if defined(ONEGRU_OWNS_STAGES)
 #define ONEGRU_STAGES_OF(stages, rows, D) \
-  template void FinishStored<rows>(stages, D, const ONEGRU_COMPUTED*, size_t, size_t, size_t, size_t);
+  template void RunStoredPart<rows>(stages, D, const ONEGRU_COMPUTED*, size_t, size_t, size_t, size_t);
 #else
 #define ONEGRU_STAGES_OF(stages, rows, D) \
-  extern template void FinishStored<rows>(stages, D, const ONEGRU_COMPUTED*, size_t, size_t, size_t, size_t);
+  extern template void RunStoredPart<rows>(stages, D, const ONEGRU_COMPUTED*, size_t, size_t, size_t, size_t);
 #endif
-#define ONEGRU_STAGES(rows, D)                            \
-  ONEGRU_STAGES_OF(AfterStages<ONEGRU_COMPUTED>, rows, D) \
-  ONEGRU_STAGES_OF(GatesStages<ONEGRU_COMPUTED>, rows, D) \
-  ONEGRU_STAGES_OF(StateStages<ONEGRU_COMPUTED>, rows, D)
+#define ONEGRU_STAGES(rows, D)                                       \
+  ONEGRU_STAGES_OF(ResetAfterStages<ONEGRU_COMPUTED>, rows, D)       \
+  ONEGRU_STAGES_OF(ResetBeforeGatesStages<ONEGRU_COMPUTED>, rows, D) \
+  ONEGRU_STAGES_OF(ResetBeforeStateStages<ONEGRU_COMPUTED>, rows, D)
 #if !ONEGRU_FEW_TILES  // which have at most two rows
 ONEGRU_STAGES(2, hn::ScalableTag<ONEGRU_COMPUTED>)
 ONEGRU_STAGES(3, hn::ScalableTag<ONEGRU_COMPUTED>)
@@ -338,10 +338,10 @@ ONEGRU_STAGES(4, hn::Half<hn::ScalableTag<ONEGRU_COMPUTED>>)
 #endif
 #undef ONEGRU_STAGES
 
-template <bool kBesideAhead, class Op, class C, class S>
+template <bool kWithPipelined, class Op, class C, class S>
 HWY_INLINE void ForOurTiles(ItemState<C, S>& s, const Op& op) {
   const bool backwards = ((s.step + s.call.sweep_parity) & 1) != 0;
-  if constexpr (kBesideAhead) {
+  if constexpr (kWithPipelined) {
     ForTiles<kWideAhead[Op::kGates]>(hn::ScalableTag<C>(), s.geometry, 1, s.first, s.last, backwards, op);
   } else if (s.is_few) {
     ForFew(hn::ScalableTag<C>(), s.geometry, op);
@@ -351,23 +351,23 @@ HWY_INLINE void ForOurTiles(ItemState<C, S>& s, const Op& op) {
 }
 
 // Reset after: all of the step.
-template <bool kBesideAhead, class C, class S>
+template <bool kWithPipelined, class C, class S>
 HWY_INLINE void StepResetAfter(ItemState<C, S>& s) {
   PrepareStates(s, s.State(s.step, 0));
-  ForOurTiles<kBesideAhead>(s, AfterOp<C, S, kBesideAhead>{s});
+  ForOurTiles<kWithPipelined>(s, ResetAfterOp<C, S, kWithPipelined>{s});
 }
 
 // Reset before: z and r∘h; then, once all members have r∘h, n and h.
-template <bool kBesideAhead, class C, class S>
+template <bool kWithPipelined, class C, class S>
 HWY_INLINE void GatesResetBefore(ItemState<C, S>& s) {
   PrepareStates(s, s.State(s.step, 0));
-  ForOurTiles<kBesideAhead>(s, GatesOp<C, S, kBesideAhead>{s});
+  ForOurTiles<kWithPipelined>(s, ResetBeforeGatesOp<C, S, kWithPipelined>{s});
 }
 
-template <bool kBesideAhead, class C, class S>
+template <bool kWithPipelined, class C, class S>
 HWY_INLINE void StateResetBefore(ItemState<C, S>& s) {
   PrepareStates(s, s.rh);
-  ForOurTiles<kBesideAhead>(s, StateOp<C, S, kBesideAhead>{s});
+  ForOurTiles<kWithPipelined>(s, ResetBeforeStateOp<C, S, kWithPipelined>{s});
 }
 
 // Sets this member's units of the new states to zero where they are below kLeastState. By a comparison, not by the

@@ -99,13 +99,15 @@ inline constexpr bool kFewTiles = true;
 inline constexpr bool kFewTiles = false;
 #endif
 
-// The most rows of a tile, with one sum for each channel.
-inline constexpr size_t kMaxRows = kLargeTiles ? 8 : kFewTiles ? 2 : 4;
+// With up to this many rows, all rows form one tile. int8 of two planes has two sums for each row, so half as many.
+inline constexpr size_t kMaxRowsOfOneTile = kLargeTiles ? 8 : kFewTiles ? 2 : 4;
 
-// The rows and panels of the tiles of a sweep over more rows, by the number of gates. Two multiply-adds begin in a
-// cycle and each takes four, so that more than eight sums must be under way; twelve leave room for weights in 16
-// registers. Six rows of two vectors read fewer weights than four rows of three.
-constexpr size_t RowsOfSweep(size_t gates) { return !kLargeTiles && !kFewTiles && gates < 3 ? 6 : kMaxRows; }
+// A sweep computes a panel, or a few, for more rows than one tile has. These are the most rows of its tiles, and its
+// panels. Two multiply-adds begin in a cycle and each takes four, so that at least eight sums must be under way; twelve
+// leave room for weights in 16 registers. Six rows of two vectors read fewer weights than four rows of three.
+constexpr size_t MaxRowsOfSweep(size_t gates) {
+  return !kLargeTiles && !kFewTiles && gates < 3 ? 6 : kMaxRowsOfOneTile;
+}
 constexpr size_t PanelsOfSweep(size_t gates) { return gates > 1 ? 1 : 2; }
 
 // The number of rows of the next tile, usually the most. If the last tile would have at most half of the most rows, the
@@ -119,12 +121,13 @@ constexpr size_t RowsOfNext(size_t left) {
 }
 
 // The number of adjacent panels in a tile that has all rows: enough sums to hide the latency of a multiply-add, but not
-// more than there are registers. Measured on AVX-512, for one row:
-// of 3 gates, 2 panels are up to 1.3 times as fast as 1 where two multiply-adds begin in a cycle (Zen 5), 4 cost
-// 15 % more than 1 at H = 64 (Zen 4); of 2 gates, 4 panels are 2 to 5 % slower in single steps and 1.1 times as
-// fast over time only at H = 64. Asking for weights 16 steps ahead is 2 to 10 % slower, from caches and from
-// memory alike.
-constexpr size_t PanelsBeside(size_t gates, size_t rows) {
+// more than there are registers. rows: rows times Op::kSums. All storage types and the gradients use this function.
+//
+// Measured on AVX-512, for one row: of 3 gates, 2 panels are up to 1.3 times as fast as 1 where two multiply-adds begin
+// in a cycle (Zen 5), and 4 cost 15 % more than 1 at H = 64 (Zen 4). Of 2 gates, 4 panels are 2 to 5 % slower in single
+// steps, and 1.1 times as fast over time only at H = 64. Prefetching the weights of input k + 16 is 2 to 10 % slower,
+// from caches and from memory.
+constexpr size_t PanelsOfOneTile(size_t gates, size_t rows) {
   if (kLargeTiles) {
     if (gates == 3) return rows <= 3 ? 2 : 1;
     if (gates == 2) return rows <= 6 ? 2 : 1;
@@ -136,7 +139,7 @@ constexpr size_t PanelsBeside(size_t gates, size_t rows) {
   return rows <= 3 ? 4 : 2;
 }
 
-// Calls f with a number of rows of a tile as a constant; it is from kMin to kMax.
+// Calls f with `rows` as a compile-time constant. It must be from kMin to kMax: fewer would become kMin.
 template <size_t kMin, size_t kMax, class F>
 HWY_INLINE void WithRows(size_t rows, F&& f) {
   if constexpr (kMin < kMax) {
@@ -157,21 +160,24 @@ HWY_INLINE void WithTag(D d, size_t width, F&& f) {
 }
 
 // An Op describes one fused operation on tiles. Sum(tile) is the matrix product, with kSums sums for each channel and
-// row. Gates(rows) and Finish(rows) of its Stages() are the epilogue. kOutlineEpilogue is true if the epilogue is most
-// of its code. Begin(d, rows, panel, width), if it exists, runs before the tiles of a panel. Each loop of a stage does
-// one operation for all vectors before the next operation: an activation is a long dependency chain, and the CPU
-// overlaps two chains only if they are close together.
+// row, and kGates vectors of channels for each panel. kRowsForPanelPairs: see RowsForPanelPairs. Gates(rows) and
+// Finish(rows) of its Stages() are the epilogue. kOutlineEpilogue is true if the epilogue is most of its code. `s` has
+// IsLong and PollCancel, and tile_sums if kOutlineEpilogue. Begin(d, rows, panel, width), if it exists, runs before the
+// tiles of a panel if the rows do not fit in one tile. Product(), if it exists, has the operands for AMX.
+//
+// Each loop of a stage does one operation for all vectors before the next operation: an activation is a long dependency
+// chain, and the CPU overlaps two chains only if they are close together.
 
 // Runs the epilogue for up to four rows at a time, because more would not leave enough registers.
 template <size_t kFrom, class Op, class Tile>
-HWY_INLINE void FinishRows(const Op& op, Tile& tile) {
+HWY_INLINE void RunEpilogue(const Op& op, Tile& tile) {
   if constexpr (kFrom < Tile::kRows) {
     constexpr size_t kParts = (Tile::kRows + 3) / 4, kEach = (Tile::kRows + kParts - 1) / kParts;
     constexpr size_t kTo = HWY_MIN(kFrom + kEach, Tile::kRows);
     const RowsOfTile<Tile, kFrom, kTo> rows{tile};
     op.Stages().Gates(rows);
     op.Stages().Finish(rows);
-    FinishRows<kTo>(op, tile);
+    RunEpilogue<kTo>(op, tile);
   }
 }
 
@@ -179,14 +185,14 @@ template <size_t kRows, size_t kPanels, class Op, class D, class Width>
 HWY_INLINE void ComputeTile(const Op& op, D d, size_t row, size_t panel, Width width) {
   Tile<kRows, kPanels, Op::kGates, D, Width> tile(d, row, panel, width);
   op.Sum(tile);
-  FinishRows<0>(op, tile);
+  RunEpilogue<0>(op, tile);
 }
 
 // The epilogue of kRows rows of a panel whose sums were stored, `stride` vectors per row. Most of the code of a step is
 // here, so all tile shapes and all types of matrices share it.
 template <size_t kRows, class Stages, class D>
-HWY_NOINLINE void FinishStored(Stages stages, D d, const hn::TFromD<D>* sums, size_t stride, size_t row, size_t panel,
-                               size_t width) {
+HWY_NOINLINE void RunStoredPart(Stages stages, D d, const hn::TFromD<D>* sums, size_t stride, size_t row, size_t panel,
+                                size_t width) {
   constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<hn::TFromD<D>>());
   Tile<kRows, 1, Stages::kGates, D, size_t> tile(d, row, panel, width);
 #pragma GCC unroll 16
@@ -203,18 +209,18 @@ HWY_NOINLINE void FinishStored(Stages stages, D d, const hn::TFromD<D>* sums, si
 
 // The epilogue of a whole tile: two to four rows of a panel at a time, with vectors that may be shorter than the sums.
 template <size_t kFrom, size_t kPanel, class Tile, class Stages, class D>
-HWY_INLINE void FinishParts(Stages stages, D d, const Tile& tile, const hn::TFromD<D>* sums) {
+HWY_INLINE void RunStoredEpilogue(Stages stages, D d, const Tile& tile, const hn::TFromD<D>* sums) {
   constexpr size_t kParts = (Tile::kRows + 3) / 4, kEach = (Tile::kRows + kParts - 1) / kParts;
   constexpr size_t kRows = HWY_MIN(kEach, Tile::kRows - kFrom), kStride = Tile::kPanels * Tile::kGates;
   constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<hn::TFromD<D>>());
   constexpr bool kIsLast = kPanel + 1 == Tile::kPanels;
   static_assert(kRows >= 2);
-  FinishStored<kRows>(stages, d, sums + (kFrom * kStride + kPanel * Tile::kGates) * kLanes, kStride, tile.row + kFrom,
-                      tile.panel + kPanel, kIsLast ? size_t{tile.width} : kLanes);
+  RunStoredPart<kRows>(stages, d, sums + (kFrom * kStride + kPanel * Tile::kGates) * kLanes, kStride, tile.row + kFrom,
+                       tile.panel + kPanel, kIsLast ? size_t{tile.width} : kLanes);
   if constexpr (!kIsLast) {
-    FinishParts<kFrom, kPanel + 1>(stages, d, tile, sums);
+    RunStoredEpilogue<kFrom, kPanel + 1>(stages, d, tile, sums);
   } else if constexpr (kFrom + kRows < Tile::kRows) {
-    FinishParts<kFrom + kRows, 0>(stages, d, tile, sums);
+    RunStoredEpilogue<kFrom + kRows, 0>(stages, d, tile, sums);
   }
 }
 
@@ -227,9 +233,9 @@ HWY_NOINLINE ONEGRU_NO_CLONES void OutOfLineTile(Op op, D d, size_t row, size_t 
     const bool is_half = kMayBeHalf && width <= kLanes / 2;
     Tile<kRows, kPanels, Op::kGates, D, Width> tile(d, row, panel, width);
     op.Sum(tile);
-    // With two rows, a call and stored sums would be too large a part of a short step. In a narrow panel, divisions of
-    // whole vectors would cost even more.
-    if (kRows == 2 && !is_half) return FinishRows<0>(op, tile);
+    // With two rows, a call and stored sums would be too large a part of a short step. This does not hold for a panel
+    // of at most half a vector, because the divisions of the activations would take whole vectors, which costs more.
+    if (kRows == 2 && !is_half) return RunEpilogue<0>(op, tile);
     hn::TFromD<D>* const sums = op.s.tile_sums;
 #pragma GCC unroll 16
     for (size_t r = 0; r < kRows; ++r) {
@@ -237,9 +243,9 @@ HWY_NOINLINE ONEGRU_NO_CLONES void OutOfLineTile(Op op, D d, size_t row, size_t 
       for (size_t v = 0; v < kVectors; ++v) hn::Store(tile.sums[r][v], d, sums + (r * kVectors + v) * kLanes);
     }
     if constexpr (kMayBeHalf) {
-      if (is_half) return FinishParts<0, 0>(op.Stages(), hn::Half<D>(), tile, sums);
+      if (is_half) return RunStoredEpilogue<0, 0>(op.Stages(), hn::Half<D>(), tile, sums);
     }
-    if constexpr (kRows > 2) FinishParts<0, 0>(op.Stages(), d, tile, sums);
+    if constexpr (kRows > 2) RunStoredEpilogue<0, 0>(op.Stages(), d, tile, sums);
   } else {
     ComputeTile<kRows, kPanels>(op, d, row, panel, width);
   }
@@ -264,13 +270,13 @@ HWY_INLINE void BeginPanel(const Op& op, D d, size_t rows, size_t panel, Width w
   if constexpr (requires { op.Begin(d, rows, panel, width); }) op.Begin(d, rows, panel, width);
 }
 
-// Computes kPanels adjacent panels, by tiles of rows from row `first` on.
+// Computes kPanels adjacent panels, by tiles of rows from row `first_row` on.
 template <size_t kMin, size_t kPanels = 1, class Op, class D, class Width>
-HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width width, size_t first = 0) {
+HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width width, size_t first_row = 0) {
   constexpr size_t kFit = kMaxSums / (kPanels * Op::kGates);
-  constexpr size_t kMax = HWY_MAX(HWY_MIN(RowsOfSweep(Op::kGates), kFit) / Op::kSums, 1);
+  constexpr size_t kMax = HWY_MAX(HWY_MIN(MaxRowsOfSweep(Op::kGates), kFit) / Op::kSums, 1);
   BeginPanel(op, d, rows, panel, width);
-  for (size_t row = first; row < rows;) {
+  for (size_t row = first_row; row < rows;) {
     const size_t count = RowsOfNext<kMax>(rows - row);
     WithRows<kMin, kMax>(count, [&](auto n) HWY_ATTR {
       if constexpr (n == 1) {
@@ -283,13 +289,13 @@ HWY_INLINE void SweepRows(const Op& op, D d, size_t rows, size_t panel, Width wi
   }
 }
 
-// Computes all rows as one tile, for the panels [first, last) in groups of kWide. The smaller the groups, the more
+// Computes all rows as one tile, for the panels [first, last) in groups of kGroup. The smaller the groups, the more
 // panels stay in the first-level cache from one step to the next.
-template <size_t kRows, size_t kWide, class Op, class D, class PollCancel>
+template <size_t kRows, size_t kGroup, class Op, class D, class PollCancel>
 HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
   const FullWidth<D> whole;
-  const size_t wides = (last - first) / kWide * kWide;
-  const auto some = [&](auto panels, size_t panel) HWY_ATTR {
+  const size_t in_groups = (last - first) / kGroup * kGroup;
+  const auto compute = [&](auto panels, size_t panel) HWY_ATTR {
     if constexpr (kRows == 1) {
       ComputeTile<1, panels>(op, d, 0, panel, whole);
     } else {
@@ -297,34 +303,34 @@ HWY_INLINE void SweepPanels(const Op& op, D d, size_t first, size_t last, bool b
     }
   };
   const auto rest = [&]() HWY_ATTR {
-    size_t panel = first + wides;
-    if constexpr (kWide > 4) {
-      if (panel + 4 <= last) some(std::integral_constant<size_t, 4>(), panel), panel += 4;
+    size_t panel = first + in_groups;
+    if constexpr (kGroup > 4) {
+      if (panel + 4 <= last) compute(std::integral_constant<size_t, 4>(), panel), panel += 4;
     }
-    if constexpr (kWide > 2) {
-      if (panel + 2 <= last) some(std::integral_constant<size_t, 2>(), panel), panel += 2;
+    if constexpr (kGroup > 2) {
+      if (panel + 2 <= last) compute(std::integral_constant<size_t, 2>(), panel), panel += 2;
     }
-    if (panel < last) some(std::integral_constant<size_t, 1>(), panel);
+    if (panel < last) compute(std::integral_constant<size_t, 1>(), panel);
   };
   if (backwards) rest();
-  for (size_t i = 0; i < wides && poll(kWide); i += kWide) {
-    some(std::integral_constant<size_t, kWide>(), first + (backwards ? wides - kWide - i : i));
+  for (size_t i = 0; i < in_groups && poll(kGroup); i += kGroup) {
+    compute(std::integral_constant<size_t, kGroup>(), first + (backwards ? in_groups - kGroup - i : i));
   }
   if (!backwards) rest();
 }
 
-// Of how many rows the last ones take two panels side by side: those of one would be too few sums to hide a
-// multiply-add's latency, and as many more do not fit into registers. Five of three gates, seven of two; 0: none. In
-// pairs of bfloat16 that does not pay.
+// The number of rows that SweepPanelPairs computes; 0: none. With three gates, 5 rows would be tiles of 3 and 2 rows,
+// and 2 rows of one panel have too few sums to hide the latency of a multiply-add, so the last 2 rows take two panels.
+// With two gates, 7 rows would be tiles of 4 and 3. Pairs of bfloat16 gain nothing.
 template <class S>
-constexpr size_t RowsOfTwoPanels(size_t gates) {
-  if (kLargeTiles || kFewTiles || kConvertsInputs<S> || std::is_same_v<S, Brain>) return 0;
+constexpr size_t RowsForPanelPairs(size_t gates) {
+  if (kLargeTiles || kFewTiles || kConvertsInputs<S> || std::is_same_v<S, StoredBFloat16>) return 0;
   return gates == 3 ? 5 : gates == 2 ? 7 : 0;
 }
 
-// So many rows: the first by a tile of one panel, the last by one of two.
+// Takes two panels at a time: the first kFirst rows as a tile of each panel, the last kLast rows as one tile of both.
 template <size_t kRows, class Op, class D, class PollCancel>
-HWY_INLINE void SweepTwoPanels(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
+HWY_INLINE void SweepPanelPairs(const Op& op, D d, size_t first, size_t last, bool backwards, PollCancel&& poll) {
   constexpr size_t kLast = kMaxSums / (2 * Op::kGates), kFirst = kRows - kLast;
   const FullWidth<D> whole;
   for (size_t i = 0, count; i < last - first && poll(2); i += count) {
@@ -342,7 +348,7 @@ HWY_INLINE void SweepTwoPanels(const Op& op, D d, size_t first, size_t last, boo
   }
 }
 
-// A matrix of this many bytes does not stay in the second-level cache, so the next panel is prefetched.
+// From this size of a matrix on, prefetching the next panel into the second-level cache pays.
 inline constexpr size_t kLargeForAmx = 1 << 19;
 
 // Computes full panels with AMX: first the sums of some panels and rows, then the tiles of these rows, which load them.
@@ -413,9 +419,9 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
                          const Op& op) {
   const size_t full = HWY_MAX(first, HWY_MIN(last, geometry.full_panels()));
   if (rows == 0) return;
-  // Of more rows than one, the fewest of a tile.
-  constexpr size_t kMinOfSweep = HWY_MAX(RowsOfSweep(Op::kGates) / Op::kSums / 2, 1);
-  constexpr size_t kMinOfMore = HWY_MIN(2, kMinOfSweep);
+  // The fewest rows of a tile in a sweep: with more rows than one tile has, and with two rows or more.
+  constexpr size_t kMinRowsOfSweep = HWY_MAX(MaxRowsOfSweep(Op::kGates) / Op::kSums / 2, 1);
+  constexpr size_t kMinRowsOfSeveral = HWY_MIN(2, kMinRowsOfSweep);
   const bool is_long = op.s.IsLong(rows * (last - first));
   const auto poll = [&](size_t panels) HWY_ATTR { return HWY_LIKELY(!is_long) || op.s.PollCancel(rows * panels); };
   const auto narrow = [&]() HWY_ATTR {
@@ -425,13 +431,13 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     if (kWideForOne != 0 || rows == 1) {
       WithTag(d, width, [&](auto tag) HWY_ATTR {
         if constexpr (kWideForOne != 0) {
-          ComputeRow(op.NotBesideAhead(), tag, full, width);
+          ComputeRow(op.WithoutPipelined(), tag, full, width);
         } else {
           ComputeRow(op, tag, full, width);
         }
       });
     } else if constexpr (kWideForOne == 0) {
-      SweepRows<kMinOfMore>(op, d, rows, full, width);
+      SweepRows<kMinRowsOfSeveral>(op, d, rows, full, width);
     }
   };
   const auto by_amx = [&]() HWY_ATTR {
@@ -448,14 +454,15 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     SweepPanels<1, kWideForOne>(op, d, first, full, backwards, poll);
   } else if (by_amx()) {
     // done
-  } else if (rows <= kMaxRows / Op::kSums) {
-    WithRows<1, kMaxRows / Op::kSums>(rows, [&](auto n) HWY_ATTR {
-      SweepPanels<n, PanelsBeside(Op::kGates, n * Op::kSums)>(op, d, first, full, backwards, poll);
+  } else if (rows <= kMaxRowsOfOneTile / Op::kSums) {
+    WithRows<1, kMaxRowsOfOneTile / Op::kSums>(rows, [&](auto n) HWY_ATTR {
+      SweepPanels<n, PanelsOfOneTile(Op::kGates, n * Op::kSums)>(op, d, first, full, backwards, poll);
     });
-  } else if (Op::kOfTwoPanels != 0 && rows == Op::kOfTwoPanels) {
-    if constexpr (Op::kOfTwoPanels != 0) SweepTwoPanels<Op::kOfTwoPanels>(op, d, first, full, backwards, poll);
+  } else if (Op::kRowsForPanelPairs != 0 && rows == Op::kRowsForPanelPairs) {
+    if constexpr (Op::kRowsForPanelPairs != 0)
+      SweepPanelPairs<Op::kRowsForPanelPairs>(op, d, first, full, backwards, poll);
   } else {
-    constexpr size_t kMin = kMinOfSweep, kWide = PanelsOfSweep(Op::kGates);
+    constexpr size_t kMin = kMinRowsOfSweep, kWide = PanelsOfSweep(Op::kGates);
     // Three panels rather than two and one, whose few sums would wait for their multiply-adds.
     constexpr bool kTakesThree = kWide == 2 && !kLargeTiles && !kFewTiles;
     const bool takes_three = kTakesThree && full - first >= 3 && (full - first) % 2 == 1;
@@ -463,7 +470,7 @@ HWY_INLINE void ForTiles(D d, const Geometry& geometry, size_t rows, size_t firs
     const auto single = [&]() HWY_ATTR {
       if constexpr (kTakesThree) {
         if (takes_three) {
-          if (poll(3)) SweepRows<kMinOfMore, 3>(op, d, rows, first + wides, FullWidth<D>());
+          if (poll(3)) SweepRows<kMinRowsOfSeveral, 3>(op, d, rows, first + wides, FullWidth<D>());
           return;
         }
       }

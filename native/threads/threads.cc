@@ -50,14 +50,14 @@ enum State : std::uint32_t {
 
 struct alignas(64) Worker {
   std::atomic<std::uint32_t> state{kFree};
-  std::atomic<std::uint32_t> wake_epoch{0};  // increased to wake the worker
+  std::atomic<std::uint32_t> wake_count{0};  // increased to wake the worker
   std::atomic<bool> asleep{false};
   std::atomic<int> thread{0};
   // Written by the caller that has reserved it.
   Job* job = nullptr;
   int caller_cpu = -1;
   system::ScopedCpuExclusion cpu_exclusion;
-  std::chrono::steady_clock::time_point woken_at{};  // for this invitation; the epoch if the worker was awake
+  std::chrono::steady_clock::time_point woken_at{};  // for this invitation; zero if the worker was awake
   int missed_invitations = 0;                        // withdrawn in a row
   std::atomic<std::int64_t> delay{kInitialDelay.count()};
 
@@ -94,9 +94,9 @@ struct alignas(64) Worker {
       } else if (spins < kSpinsWhenIdle + kYieldsWhenIdle) {
         system::Yield();
       } else {
-        const std::uint32_t seen = wake_epoch.load(std::memory_order_relaxed);
+        const std::uint32_t seen = wake_count.load(std::memory_order_relaxed);
         asleep.store(true, std::memory_order_seq_cst);
-        if (state.load(std::memory_order_seq_cst) != kInvited) wake_epoch.wait(seen, std::memory_order_seq_cst);
+        if (state.load(std::memory_order_seq_cst) != kInvited) wake_count.wait(seen, std::memory_order_seq_cst);
         asleep.store(false, std::memory_order_relaxed);
         cpu_exclusion.End();
         spins = 0;
@@ -105,8 +105,8 @@ struct alignas(64) Worker {
   }
 
   void Wake() {
-    wake_epoch.fetch_add(1, std::memory_order_seq_cst);
-    wake_epoch.notify_one();
+    wake_count.fetch_add(1, std::memory_order_seq_cst);
+    wake_count.notify_one();
   }
 };
 

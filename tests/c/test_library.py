@@ -1,4 +1,4 @@
-"""libonegru through ctypes: the kit's cases and drawn layers, with the bits of the Python package."""
+"""libonegru through ctypes: the suite's cases and drawn layers, with the bits of the Python package."""
 
 from __future__ import annotations
 

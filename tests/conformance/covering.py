@@ -1,6 +1,6 @@
 """Covering arrays: few rows in which every pair of levels of any two factors occurs.
 
-`python -m tests.conformance.covering` writes them to the kit, whose cases are the same in every release.
+`python -m tests.conformance.covering` writes them to the suite, whose cases are the same in every release.
 
 Source: the greedy algorithm of D. M. Cohen et al., The AETG System, IEEE Transactions on Software Engineering
 23(7), 1997: each row is the best of some that are put together level by level.

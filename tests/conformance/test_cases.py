@@ -1,4 +1,4 @@
-"""The cases of the kit: what they cover, and that what they expect is right."""
+"""The cases of the suite: what they cover, and that what they expect is right."""
 
 from __future__ import annotations
 

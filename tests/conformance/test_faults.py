@@ -1,4 +1,4 @@
-"""Faults planted in a copy of the reference, one after another: each is caught by a case of the kit."""
+"""Faults planted in a copy of the reference, one after another: each is caught by a case of the suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of known issues against how runtimes did on the kit, which docs/conformance.json has.
+"""The table of known issues against how runtimes did on the suite, which docs/conformance.json has.
 
 Where a case fails, a rule must say so; where one passes, none may.
 """

@@ -78,7 +78,7 @@ def test_the_document(tmp_path: Path) -> None:
 def test_other_files(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "r.json"
     path.write_bytes(text)
-    with pytest.raises(FormatError, match=r"r\.json: not results of the conformance kit"):
+    with pytest.raises(FormatError, match=r"r\.json: not results of the conformance suite"):
         read_results(path)
 
 

@@ -1,4 +1,4 @@
-"""What the table of known issues says of nodes that the kit has not; tests/conformance has the rest."""
+"""What the table of known issues says of nodes that the suite has not; tests/conformance has the rest."""
 
 from __future__ import annotations
 

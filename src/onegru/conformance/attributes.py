@@ -55,12 +55,11 @@ def lacks_parameters(operator: Operator, level: Level) -> bool:
     given = level("parameters")
     if given not in ("defaults", "first alone"):
         return False
-    needy = "ScaledTanh"
-    for parameter in ("alpha", "beta"):
-        names = takers(functions_of(operator, level), parameter)
-        if needy in names[given == "first alone" :]:
-            return True
-    return False
+    return any(
+        ACTIVATIONS[name].default(parameter) is None
+        for parameter in ("alpha", "beta")
+        for name in takers(functions_of(operator, level), parameter)[given == "first alone" :]
+    )
 
 
 def _activations(operator: Operator, level: Level) -> dict[str, Any]:

@@ -161,7 +161,7 @@ class Case:
                 found = expect_on_grid(name, found)
             if found.is_sharp(self.dtype):
                 return _Drawn(given, inputs, stored, found)
-        raise OneGRUError(f"{self.name}: no inputs that pin its outputs; must not be in the kit")
+        raise OneGRUError(f"{self.name}: no inputs that pin its outputs; must not be in the suite")
 
 
 def _lower(case: Case, inputs: Mapping[str, Array]) -> Lowered:

@@ -6,8 +6,7 @@
 - Any two levels of any two factors together, in each version, as covering arrays. Values and sizes that crash
   runtimes are excluded.
 - Edges: sizes of 0 and 1 with everything that changes axes. Extremes: infinities, NaN, huge and tiny values
-with
-  everything that bounds them. Long sequences in each type.
+  with everything that bounds them. Long sequences in each type.
 
 Quantized cases are separate, because they test how weights and inputs reach the node.
 """
@@ -31,10 +30,10 @@ from onegru.operators.onnx import AUGRU, GRU_VERSIONS
 from onegru.operators.openvino import OPERATORS
 from onegru.operators.schema import Operator
 
-#: The operators that the kit is about, in the order of its cases.
+#: The operators that the suite is about, in the order of its cases.
 KIT_OPERATORS: tuple[Operator, ...] = (*GRU_VERSIONS.values(), AUGRU, *OPERATORS.values())
 
-# The functions whose results are bounded, so that infinities and huge numbers have limits.
+# Functions with bounded results, so that infinities have limits. ScaledTanh's bounds depend on alpha.
 _BOUNDED = frozenset({"ScaledTanh"} | {kind.name for kind in ACTIVATIONS.values() if kind.bounds})
 
 # What is tried in full, every level named with every other, by operator. The version of ONNX's GRU is the one

@@ -54,7 +54,7 @@ def onnx_model(case: Case) -> ModelProto:
     Raises:
         MissingExtraError: onnx is not installed.
     """
-    with needs_extra("onnx", "onnx", "an ONNX case of the kit"):
+    with needs_extra("onnx", "onnx", "an ONNX case of the suite"):
         from onnx import helper, numpy_helper
 
         from onegru.formats.onnx.functions.augru import add_augru_functions

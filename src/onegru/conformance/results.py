@@ -132,7 +132,7 @@ def read_results(path: str | os.PathLike[str]) -> list[RuntimeResults]:
         read = parse_json(path.read_bytes())
         return [_results(entry, read["cases"]) for entry in read["runtimes"]]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise FormatError(f"{path}: not results of the conformance kit ({error})") from error
+        raise FormatError(f"{path}: not results of the conformance suite ({error})") from error
 
 
 def _listed(texts: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """The activation functions of the ONNX specification, as a table.
 
-Source: ONNX's GRU, section "Activation functions"; defaults are those of the ONNX operators of the same
-names, Affine's those of a former ONNX operator. ScaledTanh has no defaults.
+Source: section "Activation functions" of ONNX's GRU. The defaults are those of the ONNX operators with these
+names. Affine was an operator in early versions of ONNX. ScaledTanh has no defaults.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ActivationKind:
 
     name: str  # as ONNX spells it
     formula: str  # in the symbols of the ONNX specification
-    # the formula, written with elementary functions, of x, alpha and beta
+    # computes the formula from (elementary functions, x, alpha, beta)
     compute: Callable[[Elementary, Any, float, float], Any]
     takes: tuple[str, ...] = ()  # the parameters that the function takes, in order: "alpha", "beta" or both
     defaults: tuple[tuple[str, float], ...] = ()  # the defaults of those parameters that have one
@@ -32,7 +32,7 @@ class ActivationKind:
     keeps_zero: bool = False  # whether f(0) = 0 for all parameters
     is_odd: bool = False  # whether f(-x) = -f(x) for all parameters
     is_operator: bool = True  # whether ONNX has an operator of this name
-    # what others call it where it takes no parameters, by their names
+    # its names in Keras, Flax and OpenVINO, if it has no parameters; others are in frameworks/layouts.py
     called: Mapping[str, str] = field(default_factory=dict)
 
     def default(self, parameter: str) -> float | None:
@@ -138,8 +138,8 @@ ACTIVATIONS: dict[str, ActivationKind] = {kind.name: kind for kind in _KINDS}
 AS_OPERATORS = tuple(kind.name for kind in _KINDS if kind.is_operator)
 
 
-def names_in(framework: str) -> dict[str, str]:
-    """What a framework calls functions without parameters, and their ONNX names."""
+def onnx_names_in(framework: str) -> dict[str, str]:
+    """The ONNX names of functions without parameters, by a framework's names."""
     return {kind.called[framework]: kind.name for kind in _KINDS if framework in kind.called}
 
 

@@ -1,6 +1,7 @@
-"""The elementary functions of activation functions, for several kinds of numbers.
+"""The elementary functions that activation functions consist of.
 
-NumPy's arrays are here; PyTorch's tensors and the nodes of an ONNX graph stand where they are needed.
+This module computes them for NumPy arrays. onegru.torch.autograd.fallback does so for tensors, and
+onegru.formats.onnx.writing.gru_step for the nodes of an ONNX graph.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Elementary(Protocol):
         """The larger of a value and 0."""
 
     def expm1_of_negative(self, x: Any) -> Any:
-        """The function e^x - 1 where x ≤ 0, and any number above."""
+        """The function e^x - 1 where x ≤ 0; elsewhere an arbitrary number, which the caller must not use."""
 
     def softplus(self, x: Any) -> Any:
         """The function log(1 + e^x), which does not overflow."""
@@ -55,7 +56,7 @@ class Elementary(Protocol):
         """One value where x < 0, another where x > 0; they are equal at 0."""
 
     def finite(self, x: Any) -> Any:
-        """The same, with a large number instead of infinity."""
+        """The value, with a large number of the same sign instead of an infinity."""
 
 
 class NumpyElementary:

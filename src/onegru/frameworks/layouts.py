@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from onegru.core.activations import Activation, names_in
+from onegru.core.activations import Activation, onnx_names_in
 from onegru.core.dtypes import to_float32
 
 #: A block of the canonical weights: W, R, or the bias of one of them, Wb or Rb.
@@ -59,7 +59,7 @@ _EVERYWHERE = {
 
 
 def _named(framework: str) -> dict[str, Activation]:
-    return {name: Activation(kind) for name, kind in names_in(framework).items()} | _EVERYWHERE
+    return {name: Activation(kind) for name, kind in onnx_names_in(framework).items()} | _EVERYWHERE
 
 
 PYTORCH = Framework(

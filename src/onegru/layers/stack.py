@@ -147,9 +147,8 @@ class Stack:
     ) -> tuple[Array, tuple[Array, ...]] | None:
         """Run the layers together on several threads; None for other calls, and where it is not faster."""
         layout = self._layout if layout is None else integer("layout", layout, 0, 1)
-        if not isinstance(X, np.ndarray) or X.ndim != 3 or sequence_lens is not None or len(self) == 1:
-            return None
-        if any(layer.spec.direction != "forward" for layer in self):
+        is_simple = sequence_lens is None and all(layer.spec.direction == "forward" for layer in self)
+        if not is_simple or not isinstance(X, np.ndarray) or X.ndim != 3 or len(self) == 1:
             return None
         B, threads = X.shape[1 - layout], _native.num_threads()
         flops = X.shape[0] * X.shape[1] * self._flops_of_row
@@ -161,16 +160,14 @@ class Stack:
         for stream, state in zip(streams, states, strict=True):
             if state is None:
                 continue
-            if not isinstance(state, np.ndarray) or state.dtype != X.dtype or state.ndim != 3:
-                return None
-            if state.swapaxes(0, layout).shape != (1, B, stream.hidden_size):
+            shape = (B, 1, stream.hidden_size) if layout else (1, B, stream.hidden_size)
+            if not isinstance(state, np.ndarray) or (state.dtype, state.shape) != (X.dtype, shape):
                 return None
             stream.state = state[:, 0] if layout else state[0]
         if (Y := _native.run_stack(streams, X, layout == 1)) is None:
             return None
-        return Y, tuple(
-            np.expand_dims(stream.state.astype(X.dtype, copy=False), layout) for stream in streams
-        )
+        last = (stream.state.astype(X.dtype, copy=False) for stream in streams)
+        return Y, tuple(np.expand_dims(state, layout) for state in last)
 
     def trace(
         self,

@@ -22,6 +22,8 @@ from onegru.models.lengths import LengthsInput, find_lengths, steps_of
 from onegru.models.model import Model
 from onegru.operators.schema import CANONICAL_AXES, Role
 
+#: Sizes of dynamic steps, rows and other dimensions.
+Sizes = tuple[int, int, int]
 #: Sizes of dynamic dimensions, by name, and full shapes of inputs.
 Dims = Mapping[str, int | tuple[int, ...]]
 
@@ -43,7 +45,7 @@ def check_random_inputs(inputs: object, dims: Dims | None, seed: object) -> Dims
     }
 
 
-def size_plans(model: Model) -> Iterator[tuple[int, int, int]]:
+def size_plans(model: Model) -> Iterator[Sizes]:
     """Yield sizes to try for dynamic dimensions, the most likely first: steps, rows, all others."""
     least = max((steps for _, steps in model.graph.least_steps.values()), default=1)
     plans = [(7, 3, 4), (1, 1, 1), (16, 1, 16), (64, 2, 64)]
@@ -68,11 +70,7 @@ class Drawn(NamedTuple):
 
 
 def draw_inputs(
-    model: Model,
-    seed: int,
-    sizes: tuple[int, int, int],
-    dims: Dims | None = None,
-    others: Sequence[Model] = (),
+    model: Model, seed: int, sizes: Sizes, dims: Dims | None = None, others: Sequence[Model] = ()
 ) -> Drawn:
     """Generate random inputs, with finite outputs if possible.
 
@@ -91,11 +89,7 @@ _AGAIN, _TURNS = 1 << 20, 4  # seed increment for other random inputs, and how o
 
 
 def draw_twice(
-    model: Model,
-    seed: int,
-    sizes: tuple[int, int, int],
-    dims: Dims | None = None,
-    others: Sequence[Model] = (),
+    model: Model, seed: int, sizes: Sizes, dims: Dims | None = None, others: Sequence[Model] = ()
 ) -> Drawn:
     """Call `draw_inputs`, and count the output values that change with other random inputs."""
     drawn = draw_inputs(model, seed, sizes, dims, others)
@@ -135,7 +129,7 @@ def pick_inputs(
     dims: Dims,
     default: int | None = None,
     argument: str = "dims",
-    sizes: tuple[int, int, int] | None = None,
+    sizes: Sizes | None = None,
 ) -> tuple[dict[str, Array], dict[str, int]]:
     """Generate random arrays for inputs that are neither given nor have a default."""
     known = {
@@ -162,7 +156,7 @@ def pick_inputs(
 def _shapes_missing(
     model: Model,
     given: Mapping[str, Array],
-    plan: tuple[int, int, int],
+    plan: Sizes,
     dims: Dims,
     known: Mapping[str, int],
     argument: str,

@@ -1,9 +1,9 @@
 """Known issues of other runtimes: what they refuse or miscompute, as rules over the facts of one node.
 
-Every rule was observed: the cases of the conformance kit (`onegru.conformance`) were run on the versions in
+Every rule was observed: the cases of the conformance suite (`onegru.conformance`) were run on the versions in
 MEASURED. ONNX Runtime ran on its CPU provider. OpenVINO ran on its CPU plugin, with inference precision
 float32, on the ONNX file or on an IR file. "onnx" is ONNX's own reference evaluator. Nodes that no rule names
-gave what the kit expects, within its tolerance.
+gave what the suite expects, within its tolerance.
 
 Not listed, because it depends on the arrays, or on other nodes, and not on the node:
 
@@ -23,6 +23,8 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from onegru.core.activations import ACTIVATIONS
 
 Effect = Literal["refuses", "miscomputes"]
 
@@ -79,7 +81,7 @@ class Rule:
 
 
 def verdicts(facts: Facts) -> list[Verdict]:
-    """The known issues with this node, in the order of the table; only refusals of a runtime that refuses."""
+    """The known issues with this node; of a runtime that refuses it, only the refusals."""
     found = [rule for rule in (*RULES, *_WITHOUT_FUNCTION) if rule.applies(facts)]
     refusing = {rule.runtime for rule in found if rule.effect == "refuses"}
     return [
@@ -91,7 +93,7 @@ def verdicts(facts: Facts) -> list[Verdict]:
 
 # ---- predicates ----
 
-_TAKES_ALPHA = frozenset({"affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"})
+_TAKES_ALPHA = frozenset(name.lower() for name, kind in ACTIVATIONS.items() if "alpha" in kind.takes)
 _OPENVINO_HAS = frozenset({"relu", "sigmoid", "tanh"})
 _DEFAULT = ["sigmoid", "tanh"]
 
@@ -129,7 +131,7 @@ def _clips_to_threshold(facts: Facts) -> bool:
     return any(name == "thresholdedrelu" and abs(alpha) == clip for name, alpha in takers)
 
 
-def _turns_axes(facts: Facts) -> bool:
+def _is_backward_or_batch_first(facts: Facts) -> bool:
     return facts.attributes.get("direction", "forward") != "forward" or _is_batch_first(facts)
 
 
@@ -263,7 +265,7 @@ _ISSUES: Mapping[tuple[str, Effect, Collection[str]], Sequence[tuple[str, Callab
         ('does not know the direction "foward"', _spells_foward),
     ),
     ("onnx", "refuses", _AUGRU): (
-        ("has only a forward Scan over first axes, for AUGRU's function", _turns_axes),
+        ("has only a forward Scan over first axes, for AUGRU's function", _is_backward_or_batch_first),
     ),
     ("onnx", "miscomputes", _ONNX): (
         ("ignores activations: always uses Sigmoid and Tanh", _has_other_activations_than_default),
@@ -276,7 +278,7 @@ RULES: tuple[Rule, ...] = tuple(
     Rule(*key, reason, condition) for key, issues in _ISSUES.items() for reason, condition in issues
 )
 
-# Exporters write AUGRU nodes without their function, which the conformance kit's files always have.
+# Exporters write AUGRU nodes without their function, which the conformance suite's files always have.
 _WITHOUT_FUNCTION = tuple(
     Rule(
         runtime,

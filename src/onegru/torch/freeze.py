@@ -44,9 +44,8 @@ class Freezable(nn.Module):
         """All layers together, which may share the threads; None if there are not several frozen ones."""
         if self.frozen_layers is None or len(self.frozen_layers) == 1 or not is_known():
             return None
-        found: tuple[Tensor, Tensor] = _run(
-            self, Stack(self.frozen_layers), X, initial_h, None, lengths, None
-        )
+        stack = Stack(self.frozen_layers)
+        found: tuple[Tensor, Tensor] = _run(self, stack, X, initial_h, None, lengths, None)
         return found
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:

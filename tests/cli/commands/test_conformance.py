@@ -1,4 +1,4 @@
-"""The commands of the conformance kit."""
+"""The commands of the conformance suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real runtimes on a few cases: that the kit's files reach them, and their results come back."""
+"""The real runtimes on a few cases: that the suite's files reach them, and their results come back."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The runtimes that take the kit's cases, each in a separate process."""
+"""The runtimes that take the suite's cases, each in a separate process."""

@@ -40,7 +40,7 @@ class FunctionRuntime(Runtime):
 
     def refuses(self, subject: ModelUnderTest) -> str | None:
         """Why it is not tried on this subject."""
-        return None if isinstance(subject, CaseSubject) else "is tried only on the kit's cases"
+        return None if isinstance(subject, CaseSubject) else "is tried only on the suite's cases"
 
     def start(self) -> None:
         """Import the function."""

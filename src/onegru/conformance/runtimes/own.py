@@ -1,4 +1,4 @@
-"""onegru itself, on the kit's files."""
+"""onegru itself, on the suite's files."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from onegru.peers.registry import PRECISIONS
 from onegru.peers.registry import RUNTIMES as FILE_RUNTIMES
 from onegru.runtimes.execution_provider import get_ep_name
 
-#: Every runtime that the kit knows, by name.
+#: Every runtime that the suite knows, by name.
 RUNTIMES: Mapping[str, Runtime] = {
     runtime.name: runtime for runtime in (Onegru(), *FILE_RUNTIMES, TorchGru())
 }
@@ -33,7 +33,7 @@ _BOTH = (ONNX, IR)
 
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
-    """A runtime as the kit runs it."""
+    """A runtime as the suite runs it."""
 
     runtime: Runtime  # what runs a case
     options: Mapping[str, str] = field(default_factory=dict)  # what it is asked for, as text

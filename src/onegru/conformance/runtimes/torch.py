@@ -33,7 +33,7 @@ class TorchGru(Runtime):
 
     def refuses(self, subject: ModelUnderTest) -> str | None:
         """Why it is not tried on this subject."""
-        return None if isinstance(subject, CaseSubject) else "is tried only on the kit's cases"
+        return None if isinstance(subject, CaseSubject) else "is tried only on the suite's cases"
 
     def run(self, subject: ModelUnderTest, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs."""

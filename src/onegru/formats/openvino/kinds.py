@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onegru.core.activations import names_in
+from onegru.core.activations import onnx_names_in
 from onegru.core.dtypes import Array
 from onegru.core.errors import FormatError
 from onegru.dataflow.flow import Flow
@@ -30,7 +30,7 @@ from onegru.operators.openvino import OPERATORS
 UNARY = {
     **{"Not": "LogicalNot", "Neg": "Negative"},
     **{name: name for name in ("Exp", "Log", "Abs", "Sqrt")},
-    **{kind: layer for layer, kind in names_in("OpenVINO").items()},
+    **{kind: layer for layer, kind in onnx_names_in("OpenVINO").items()},
 }
 #: Further operators with one input, which are read but not written.
 MORE_UNARY = {

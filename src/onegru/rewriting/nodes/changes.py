@@ -64,7 +64,7 @@ class Change(NamedTuple):
     is_asked: Callable[[Scope, GruNodeConfig, Changes], object]
     #: Adds nodes and a description to the draft; returns the GRU nodes that remain.
     apply: Callable[[Draft, GruNodeConfig, Changes], list[GruNodeConfig]]
-    #: The same without nodes and names, to look up known issues.
+    #: Returns the configurations that `apply` would return, without names, to look up their known issues.
     preview: Callable[[GruNodeConfig], list[GruNodeConfig]] = lambda config: [config]
 
 

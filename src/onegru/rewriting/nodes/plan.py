@@ -15,19 +15,19 @@ from onegru.rewriting.nodes.node_config import GruNodeConfig, attributes_of, fac
 from onegru.rewriting.nodes.scope import Scope
 from onegru.runtimes.known_issues import verdicts
 
-#: Changes to a node; "fill" writes explicit defaults where runtimes differ.
+#: Names of rows of `CHANGES`, or "fill", which writes explicit defaults where runtimes differ.
 NodeChanges = frozenset[str]
 
 
 def plan_node(
-    scope: Scope, config: GruNodeConfig, changes: Changes, old: int
+    scope: Scope, config: GruNodeConfig, changes: Changes, source_opset: int
 ) -> tuple[NodeChanges, tuple[str, ...]]:
     """Return the changes that a node needs, and the target runtime's known issues with the source."""
     is_augru = config.attention is not None
-    wanted = NodeChanges({"decompose"}) if is_augru else _asked(scope, config, changes, old)
+    wanted = NodeChanges({"decompose"}) if is_augru else _asked(scope, config, changes, source_opset)
     if changes.runtime is None:
         return wanted, ()
-    facts = replace(facts_of(scope, config, config.stated), version=operator_at(old).version)
+    facts = replace(facts_of(scope, config, config.stated), version=operator_at(source_opset).version)
     reasons = tuple(item.reason for item in verdicts(facts) if item.runtime == changes.runtime)
     if changes.runtime == "openvino" and not is_augru:
         reasons += _openvino_issues(scope, config)
@@ -54,10 +54,14 @@ def _openvino_issues(scope: Scope, config: GruNodeConfig) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _asked(scope: Scope, config: GruNodeConfig, changes: Changes, old: int) -> NodeChanges:
+def _asked(scope: Scope, config: GruNodeConfig, changes: Changes, source_opset: int) -> NodeChanges:
     """Return the requested changes that have an effect on this node."""
     found = {name for name, change in CHANGES.items() if change.is_asked(scope, config, changes)}
-    if found or changes.runtime is None or operator_at(old).version != operator_at(scope.opset).version:
+    if (
+        found
+        or changes.runtime is None
+        or operator_at(source_opset).version != operator_at(scope.opset).version
+    ):
         found.add("fill")
     return frozenset(found)
 

@@ -85,7 +85,7 @@ class Scope(Values):
         return self._shared[key]
 
     def used(self, name: str) -> str:
-        """Return the name of an input of a node; if it is a new constant, add that to the graph."""
+        """Return the name of an input of a node. If it is a new constant, add it to the graph first."""
         if name not in self.unused:
             return name
         tensor = onnx.numpy_helper.from_array(np.asarray(self.unused.pop(name), order="C"), name)
@@ -120,8 +120,8 @@ class Draft:
         base: the prefix of new names.
 
     Attributes:
-        nodes: the new nodes, in order.
-        after: the nodes after the GRU node, if one remains after `nodes`.
+        nodes: the new nodes before the GRU nodes that remain, in order.
+        after: the new nodes after them, in order.
         dropped: outputs of Transposes that the GRU node now has itself.
         done: descriptions of the changes.
     """

@@ -19,7 +19,7 @@ from onegru.torch.autograd.watching import is_batched_gradient
 class _Elementary:
     """The elementary functions of tensors, as `onegru.core.elementary.Elementary`."""
 
-    # At a kink, the gradient is that of native/kernels/derivatives-inl.h: from the left, and 0 for HardSigmoid.
+    # At a kink, the gradient is that of the kernels: from the left, and 0 for HardSigmoid.
 
     add = staticmethod(torch.add)
     mul = staticmethod(torch.mul)
