@@ -18,6 +18,7 @@ std::vector<StackedLayer> LayersOf(const std::vector<const Stream*>& streams, np
   std::vector<StackedLayer> layers;
   for (const Stream* const stream : streams) {
     const Layer& layer = stream->layer();
+    layer.RequirePacked();
     const Spec& spec = layer.spec();
     const bool fits = static_cast<npy_intp>(spec.I) == I && static_cast<npy_intp>(stream->call().B) == B;
     if (!fits || spec.attention || layer.descr() != streams.front()->layer().descr()) return {};

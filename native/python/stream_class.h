@@ -156,6 +156,7 @@ class Stream {
 
   // Allocates memory for the most rows that a short call has.
   void SetUpShortCalls() {
+    layer_.RequirePacked();
     Call step{};
     step.T = step.B = 1;
     const auto most = static_cast<std::size_t>(kFlopsToShareCall / Flops(layer_.spec(), step));
