@@ -145,6 +145,9 @@ struct ForeignPool {
 // Runs a call, on this thread or several: ours, or those of `pool`. `call.token` may stop it.
 void Run(const std::shared_ptr<const Packed>& packed, const Call& call, const ForeignPool* pool = nullptr);
 
+// Runs a direction of a call, on this thread.
+void RunDirection(const Packed& packed, const Call& call, std::size_t d);
+
 // Runs a call of a stream, without lengths, on this thread, in memory of the caller's: nothing is allocated, locked, or
 // asked of the system. scratch: StreamScratch(packed, rows) bytes, where rows is B or more.
 void RunAlone(const Packed& packed, const Call& call, unsigned char* scratch);
