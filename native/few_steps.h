@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "native/problem.h"
 
@@ -57,6 +58,10 @@ struct FewStepsKernel {
 const FewStepsKernel& FewStepsFor(ElementType type, std::size_t target);
 const FewStepsKernel& Float32FewSteps(std::size_t target);
 const FewStepsKernel& Float64FewSteps(std::size_t target);
+
+// The directions of a call, one after the other, or at the same time if that pays; the bits are the same.
+void RunDirections(const FewStepsKernel& kernel, std::span<const FewSteps> directions);
+void RunDirections(const FewStepsKernel& kernel, bool is_double, std::span<const FewStepsGradients> directions);
 
 }  // namespace onegru
 

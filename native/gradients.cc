@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "native/assert.h"
 #include "native/float_mode.h"
 #include "native/kernel.h"
 #include "native/memory_pool.h"
+#include "native/own_rows.h"
 #include "native/plan.h"
 #include "native/threads/tasks.h"
 #include "native/threads/threads.h"
@@ -24,6 +26,12 @@ constexpr std::size_t kMinRows = 256;
 constexpr double kFlopsToShare = 4.0e5;
 constexpr std::size_t kLine = 64;
 
+// The steps of the longest row.
+std::size_t StepsOf(const GradientCall& call) {
+  if (call.B == 0 || call.lengths == nullptr) return call.B == 0 ? 0 : call.T;
+  return static_cast<std::size_t>(*std::max_element(call.lengths, call.lengths + call.B));
+}
+
 // Cuts memory into parts.
 class Parts {
  public:
@@ -35,10 +43,12 @@ class Parts {
   std::size_t bytes = 0;
 };
 
-// The gradients of one direction.
+// The gradients of one direction, in chunks of steps from the last to the first. A chunk has two stages, whose tasks
+// may run at the same time, and as those of the other direction.
 class Direction {
  public:
-  Direction(const Packed& packed, const GradientCall& call, std::size_t d)
+  // shares: of each stage, at most.
+  Direction(const Packed& packed, const GradientCall& call, std::size_t d, std::size_t shares)
       : packed_(packed),
         call_(call),
         spec_(packed.spec()),
@@ -47,33 +57,65 @@ class Direction {
         size_(ComputedSize(spec_.type)),
         lanes_(kernel_.lanes),
         h_(Padded(spec_.H)),
-        x_(Padded(spec_.I)) {
+        x_(Padded(spec_.I)),
+        shares_(shares) {
     order_.resize(call.B);
     std::iota(order_.begin(), order_.end(), 0);
     if (call.lengths != nullptr) {
       std::stable_sort(order_.begin(), order_.end(),
                        [&](std::int32_t a, std::int32_t b) { return call.lengths[a] > call.lengths[b]; });
     }
-    steps_ = call.B == 0 ? 0 : Length(0);
+    steps_ = StepsOf(call);
     const std::size_t row = (x_ + (call_.gates.data == nullptr ? 9 : 5) * h_) * size_;
     const std::size_t rows = std::max(kBytesOfChunk / row, kMinRows);
     chunk_steps_ =
         std::min(std::max<std::size_t>(rows / std::max<std::size_t>(call.B, 1), 1), std::max<std::size_t>(steps_, 1));
     chunk_rows_ = chunk_steps_ * call.B;
-    const double work = static_cast<double>(steps_) * static_cast<double>(call.B) * 6.0 * static_cast<double>(spec_.H) *
-                        static_cast<double>(spec_.I + spec_.H);
-    threads_ = work < kFlopsToShare ? 1 : UncontendedThreads();
+    end_ = steps_;
+    if (steps_ != 0) Allocate();
   }
 
-  void Run() {
-    if (steps_ == 0) return;
-    Allocate();
-    std::size_t end = steps_;
-    while (end != 0) {
-      const std::size_t begin = (end - 1) / chunk_steps_ * chunk_steps_;
-      Chunk(begin, end);
-      end = begin;
+  // Prepares the next chunk; false after the last.
+  bool NextChunk() {
+    if (end_ == 0) return false;
+    const std::size_t begin = (end_ - 1) / chunk_steps_ * chunk_steps_;
+    active_.clear();
+    first_.clear();
+    std::size_t rows = 0, active = call_.B;
+    for (std::size_t step = begin; step < end_; ++step) {
+      while (active > 0 && Length(active - 1) <= step) --active;
+      active_.push_back(active);
+      first_.push_back(rows);
+      rows += active;
     }
+    chunk_.begin = begin;
+    chunk_.end = end_;
+    chunk_.active = active_.data();
+    chunk_.first = first_.data();
+    chunk_.rows = rows;
+    end_ = begin;
+    return true;
+  }
+
+  std::size_t row_tasks() const { return groups_; }
+  void RunRows(std::size_t i) const {
+    kernel_.rows(chunk_, call_.B * i / groups_, call_.B * (i + 1) / groups_, scratch_ + i * scratch_size_);
+  }
+
+  std::size_t weight_tasks() const {
+    const auto& by = call_.by[d_];
+    const bool wanted = by.W != nullptr || by.R != nullptr || by.Wb != nullptr || by.Rb != nullptr;
+    return wanted ? std::min(panels(), shares_) : 0;
+  }
+  void RunWeights(std::size_t i) const {
+    const std::size_t tasks = weight_tasks();
+    if (i >= tasks) return;  // those of the other direction
+    kernel_.weights(chunk_, panels() * i / tasks, panels() * (i + 1) / tasks, scratch_ + i * scratch_size_);
+  }
+
+  // Writes the gradients by the weights.
+  void Finish() const {
+    if (steps_ == 0) return;
     const auto& by = call_.by[d_];
     const GateOrder& order = call_.order;
     const std::size_t places[] = {order.z, order.r, order.n};
@@ -86,6 +128,10 @@ class Direction {
 
  private:
   std::size_t Padded(std::size_t units) const { return (units + lanes_ - 1) / lanes_ * lanes_; }
+  std::size_t panels() const {
+    const std::size_t panel = 3 * lanes_;
+    return (x_ + panel - 1) / panel + (h_ + panel - 1) / panel;
+  }
   std::size_t Length(std::size_t slot) const {
     return call_.lengths == nullptr ? call_.T : static_cast<std::size_t>(call_.lengths[order_[slot]]);
   }
@@ -108,7 +154,7 @@ class Direction {
     chunk_.begin = 0;
     chunk_.end = chunk_steps_;
     const bool after = spec_.linear_before_reset;
-    groups_ = std::min(threads_, call_.B);
+    groups_ = std::min(shares_, call_.B);
     // The two stages take turns.
     scratch_size_ = std::max(kernel_.scratch_size(chunk_, (call_.B + groups_ - 1) / groups_),
                              (kernel_.weights_scratch_size(chunk_, chunk_rows_) + kLine - 1) / kLine * kLine);
@@ -123,7 +169,7 @@ class Direction {
     const std::size_t by_x = parts.Take(call_.dX.data == nullptr ? 0 : kernel_.packed_size(3 * h_, spec_.I));
     const std::size_t by_rh = parts.Take(after ? 0 : kernel_.packed_size(h_, spec_.H));
     const std::size_t dW = parts.Take(3 * h_ * x_ * size_), dR = parts.Take(3 * h_ * h_ * size_);
-    const std::size_t dB = parts.Take(4 * h_ * size_), scratch = parts.Take(threads_ * scratch_size_);
+    const std::size_t dB = parts.Take(4 * h_ * size_), scratch = parts.Take(shares_ * scratch_size_);
     memory_ = AllocatePooled(parts.bytes + 256);  // loads of full vectors may read past the end
     unsigned char* const base = memory_.get();
     chunk_.x = base + x;
@@ -148,33 +194,6 @@ class Direction {
     chunk_.by_rh = base + by_rh;
   }
 
-  void Chunk(std::size_t begin, std::size_t end) {
-    active_.clear();
-    first_.clear();
-    std::size_t rows = 0, active = call_.B;
-    for (std::size_t step = begin; step < end; ++step) {
-      while (active > 0 && Length(active - 1) <= step) --active;
-      active_.push_back(active);
-      first_.push_back(rows);
-      rows += active;
-    }
-    chunk_.begin = begin;
-    chunk_.end = end;
-    chunk_.active = active_.data();
-    chunk_.first = first_.data();
-    chunk_.rows = rows;
-    ForEach(groups_, threads_, [&](std::size_t i) {
-      kernel_.rows(chunk_, call_.B * i / groups_, call_.B * (i + 1) / groups_, scratch_ + i * scratch_size_);
-    });
-    const auto& by = call_.by[d_];
-    if (by.W == nullptr && by.R == nullptr && by.Wb == nullptr && by.Rb == nullptr) return;
-    const std::size_t panel = 3 * lanes_, panels = (x_ + panel - 1) / panel + (h_ + panel - 1) / panel;
-    const std::size_t tasks = std::min(panels, threads_);
-    ForEach(tasks, threads_, [&](std::size_t i) {
-      kernel_.weights(chunk_, panels * i / tasks, panels * (i + 1) / tasks, scratch_ + i * scratch_size_);
-    });
-  }
-
   // Copies z, r and n, blocks of rows at `from`, to their places, without the padding.
   void Unpad(const void* from, const std::size_t (&blocks)[3], const std::size_t (&places)[3], std::size_t rows,
              std::size_t padded_rows, std::size_t columns, std::size_t padded, void* to) const {
@@ -191,38 +210,84 @@ class Direction {
   const GradientCall& call_;
   const Spec& spec_;
   const GradientKernel& kernel_;
-  const std::size_t d_, size_, lanes_, h_, x_;
+  const std::size_t d_, size_, lanes_, h_, x_, shares_;
   std::vector<std::int32_t> order_;
   std::vector<std::size_t> active_, first_;
   std::vector<void*> gates_;
-  std::size_t steps_ = 0, chunk_steps_ = 0, chunk_rows_ = 0, threads_ = 1, groups_ = 1, scratch_size_ = 0;
+  std::size_t steps_ = 0, end_ = 0, chunk_steps_ = 0, chunk_rows_ = 0, groups_ = 1, scratch_size_ = 0;
   PooledBytes memory_;
   GradientChunk chunk_{};
   void *dW_ = nullptr, *dR_ = nullptr, *dB_ = nullptr;
   unsigned char* scratch_ = nullptr;
 };
 
+// Computes directions of the same steps, one, or both at the same time.
+void RunTogether(Direction& first, Direction* second, std::size_t threads) {
+  const std::size_t count = second == nullptr ? 1 : 2;
+  const auto direction = [&](std::size_t i) -> Direction& { return i % count == 0 ? first : *second; };
+  const std::size_t of_weights = std::max(first.weight_tasks(), direction(count - 1).weight_tasks());
+  for (;;) {
+    for (std::size_t d = 0; d < count; ++d) {
+      if (!direction(d).NextChunk()) return;
+    }
+    ForEach(count * first.row_tasks(), threads, [&](std::size_t i) { direction(i).RunRows(i / count); });
+    ForEach(count * of_weights, threads, [&](std::size_t i) { direction(i).RunWeights(i / count); });
+  }
+}
+
+// How many shares of a direction keep all threads busy with both.
+std::size_t SharesOfBoth(std::size_t threads) { return threads % 2 == 0 ? threads / 2 : threads; }
+
+template <class C>
+void RunBoth(const Packed& packed, const GradientCall& call, std::size_t threads) {
+  GradientCall of_second = call;
+  std::optional<OwnRows<C>> dX, d_attention;
+  if (call.dX.data != nullptr) dX.emplace(call.T, call.B, packed.spec().I, &of_second.dX);
+  if (call.d_attention.data != nullptr) d_attention.emplace(call.T, call.B, 1, &of_second.d_attention);
+  Direction first(packed, call, 0, SharesOfBoth(threads)), second(packed, of_second, 1, SharesOfBoth(threads));
+  RunTogether(first, &second, threads);
+  first.Finish();
+  second.Finish();
+  if (dX) dX->AddToShared();
+  if (d_attention) d_attention->AddToShared();
+}
+
 }  // namespace
 
 void RunSaving(const std::shared_ptr<const Packed>& packed, const Call& call) {
-  const std::size_t parts = Flops(packed->spec(), call) < kFlopsToShare
-                                ? 1
-                                : std::min(UncontendedThreads(), std::max<std::size_t>(call.B, 1));
-  ForEach(parts, parts, [&](std::size_t i) {
-    const std::size_t begin = call.B * i / parts;
+  const std::size_t threads = Flops(packed->spec(), call) < kFlopsToShare ? 1 : UncontendedThreads();
+  const std::size_t directions = threads == 1 ? 1 : packed->spec().D;
+  const std::size_t groups =
+      std::min(directions == 1 ? threads : SharesOfBoth(threads), std::max<std::size_t>(call.B, 1));
+  ForEach(directions * groups, threads, [&](std::size_t i) {
+    const std::size_t group = i / directions, begin = call.B * group / groups;
     Call part = call;
-    part.B = call.B * (i + 1) / parts - begin;
+    part.B = call.B * (group + 1) / groups - begin;
     for (Rows* const rows : {&part.X, &part.initial_h, &part.attention, &part.Y, &part.Y_h, &part.gates}) {
       if (rows->data != nullptr) rows->data = rows->at(0, 0, begin);
     }
     if (part.lengths != nullptr) part.lengths += begin;
-    onegru::Run(packed, part);
+    if (directions == 1) return onegru::Run(packed, part);
+    RunDirection(*packed, part, i % directions);
   });
 }
 
 void Gradients(const Packed& packed, const GradientCall& call) {
   const DefaultFloatMode mode;
-  for (std::size_t d = 0; d < packed.spec().D; ++d) Direction(packed, call, d).Run();
+  const Spec& spec = packed.spec();
+  const std::size_t steps = StepsOf(call);
+  const double work = static_cast<double>(steps) * static_cast<double>(call.B) * 6.0 * static_cast<double>(spec.H) *
+                      static_cast<double>(spec.I + spec.H);
+  const std::size_t threads = work < kFlopsToShare ? 1 : UncontendedThreads();
+  if (spec.D == 2 && threads > 1) {
+    return spec.type == ElementType::kFloat64 ? RunBoth<double>(packed, call, threads)
+                                              : RunBoth<float>(packed, call, threads);
+  }
+  for (std::size_t d = 0; d < spec.D; ++d) {
+    Direction own(packed, call, d, threads);
+    RunTogether(own, nullptr, threads);
+    own.Finish();
+  }
 }
 
 }  // namespace onegru

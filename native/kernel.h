@@ -151,6 +151,9 @@ struct ForeignPool {
 // Runs a call, on this thread or several: ours, or those of `pool`. `call.token` may stop it.
 void Run(const std::shared_ptr<const Packed>& packed, const Call& call, const ForeignPool* pool = nullptr);
 
+// Runs a direction of a call, on this thread.
+void RunDirection(const Packed& packed, const Call& call, std::size_t d);
+
 // The calls of a stream of one direction, without lengths, on one thread and in the stream's memory: nothing is
 // allocated, locked, or asked of the system. The plan and the kernel's set-up are kept until B or T changes.
 class StreamCalls {

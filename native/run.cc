@@ -379,6 +379,18 @@ void StreamCalls::SetUp() {
   T_ = call_.T;
 }
 
+void RunDirection(const Packed& packed, const Call& given, std::size_t d) {
+  if (given.B == 0 || (given.T == 0 && given.Y_h.data == nullptr)) return;
+  Call call = given;
+  const WorkspaceLoan loan;
+  call.sweep_parity = (*loan).next_sweep_parity++;
+  const Plan plan = MakePlan(packed, call, 1);
+  OrderByLength(call, (*loan).order);
+  unsigned char* const scratch = (*loan).scratch.AtLeast(CallerBytes(packed, plan));
+  const DefaultFloatMode mode;
+  KernelOf(packed).lead(WorkItemOf(packed, call, plan, (*loan).order, d, scratch));
+}
+
 void Run(const std::shared_ptr<const Packed>& packed, const Call& given, const ForeignPool* pool) {
   if (given.B == 0 || (given.T == 0 && given.Y_h.data == nullptr)) return;
   Call call = given;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "native/few_steps.h"
@@ -36,19 +37,22 @@ Rows RowsOf(const nb::tuple& given) {
 
 void* At(nb::handle address) { return reinterpret_cast<void*>(nb::cast<Address>(address)); }
 
-// A call, and its lengths as they are now: another thread may write to the caller's.
-struct OwnCall {
-  FewSteps steps;
-  std::vector<std::int64_t> lengths;
-
-  void TakeLengths() {
-    if (steps.lengths == nullptr) return;
-    lengths.assign(steps.lengths, steps.lengths + steps.B);
-    for (std::int64_t& length : lengths) {
-      length = std::clamp<std::int64_t>(length, 0, static_cast<std::int64_t>(steps.T));
+// Lengths as they are now, for all directions: another thread may write to the caller's.
+class OwnLengths {
+ public:
+  void Take(FewSteps* s) {
+    if (s->lengths == nullptr) return;
+    if (lengths_.empty()) {
+      lengths_.assign(s->lengths, s->lengths + s->B);
+      for (std::int64_t& length : lengths_) {
+        length = std::clamp<std::int64_t>(length, 0, static_cast<std::int64_t>(s->T));
+      }
     }
-    steps.lengths = lengths.data();
+    s->lengths = lengths_.data();
   }
+
+ private:
+  std::vector<std::int64_t> lengths_;
 };
 
 // What a direction computes.
@@ -72,24 +76,26 @@ void TakeSizes(const nb::tuple& sizes, FewSteps* s) {
   s->threads = nb::cast<std::size_t>(sizes[4]);
 }
 
-FewSteps CallOf(const nb::tuple& sizes, const nb::tuple& form, const nb::tuple& weights, const nb::tuple& X,
-                const nb::tuple& initial_h, const nb::tuple& attention, Address lengths, Address resets,
-                const nb::tuple& gates) {
+// A direction's form, weights, X, initial_h, attention, lengths, resets and gates; `count` with what follows.
+FewSteps CallOf(const nb::tuple& sizes, const nb::tuple& given, std::size_t count) {
+  if (given.size() != count) throw std::invalid_argument("directions: values must be " + std::to_string(count));
+  const auto item = [&](std::size_t i) { return nb::cast<nb::tuple>(given[i]); };
+  const nb::tuple weights = item(1);
   if (weights.size() != 4) throw std::invalid_argument("weights: must be 4");
   FewSteps s{};
   TakeSizes(sizes, &s);
-  TakeForm(form, &s);
+  TakeForm(item(0), &s);
   s.W = At(weights[0]);
   s.R = At(weights[1]);
   s.Wb = At(weights[2]);
   s.Rb = At(weights[3]);
   if (s.R == nullptr || (s.W == nullptr && s.I != 0)) throw std::invalid_argument("weights: W or R is absent");
-  s.X = RowsOf(X);
-  s.initial_h = RowsOf(initial_h);
-  s.attention = RowsOf(attention);
-  s.lengths = reinterpret_cast<const std::int64_t*>(lengths);
-  s.resets = reinterpret_cast<const std::uint8_t*>(resets);
-  s.gates = RowsOf(gates);
+  s.X = RowsOf(item(2));
+  s.initial_h = RowsOf(item(3));
+  s.attention = RowsOf(item(4));
+  s.lengths = static_cast<const std::int64_t*>(At(given[5]));
+  s.resets = static_cast<const std::uint8_t*>(At(given[6]));
+  s.gates = RowsOf(item(7));
   return s;
 }
 
@@ -170,7 +176,8 @@ void BindFewSteps(nb::module_& m) {
         TensorCall call;
         const std::size_t D = forms.size();
         if (exchange == nullptr || !call.Read(*exchange, tensors, room, s, is_cell, is_double, D)) return false;
-        std::vector<OwnCall> steps;
+        std::vector<FewSteps> steps;
+        OwnLengths lengths;
         const auto bytes = static_cast<std::ptrdiff_t>(s.H * (is_double ? sizeof(double) : sizeof(float)));
         const auto count = static_cast<std::ptrdiff_t>(D), B = static_cast<std::ptrdiff_t>(s.B);
         for (std::ptrdiff_t d = 0; d < count; ++d) {
@@ -178,12 +185,12 @@ void BindFewSteps(nb::module_& m) {
           call.Take(static_cast<std::size_t>(d), &s);
           s.Y = {reinterpret_cast<char*>(Y) + d * bytes, B * count * bytes, 0, count * bytes};
           s.Y_h = {reinterpret_cast<char*>(Y_h) + d * B * bytes, 0, 0, bytes};
-          steps.push_back({s, {}});
-          steps.back().TakeLengths();
+          lengths.Take(&s);
+          steps.push_back(s);
         }
         const nb::gil_scoped_release release;
         const DefaultFloatMode mode;
-        for (const OwnCall& own : steps) KernelOf(is_double).run(own.steps);
+        for (const FewSteps& own : steps) KernelOf(is_double).run(own);
         return true;
       },
       nb::arg("api"), nb::arg("tensors"), nb::arg("room"), nb::arg("sizes"), nb::arg("forms"), nb::arg("is_cell"),
@@ -192,51 +199,61 @@ void BindFewSteps(nb::module_& m) {
       "memory of its shape.");
   m.def(
       "few_steps",
-      [](bool is_double, nb::tuple sizes, nb::tuple form, nb::tuple weights, nb::tuple X, nb::tuple initial_h,
-         nb::tuple attention, Address lengths, Address resets, nb::tuple gates, nb::tuple Y, nb::tuple Y_h) {
-        OwnCall call{CallOf(sizes, form, weights, X, initial_h, attention, lengths, resets, gates), {}};
-        call.TakeLengths();
-        call.steps.Y = RowsOf(Y);
-        call.steps.Y_h = RowsOf(Y_h);
+      [](bool is_double, nb::tuple sizes, nb::tuple directions) {
+        if (directions.size() - 1 > 1) throw std::invalid_argument("directions: must be 1 or 2");
+        std::vector<FewSteps> steps;
+        OwnLengths lengths;
+        for (nb::handle own : directions) {
+          const auto given = nb::cast<nb::tuple>(own);
+          FewSteps& s = steps.emplace_back(CallOf(sizes, given, 10));
+          lengths.Take(&s);
+          s.Y = RowsOf(nb::cast<nb::tuple>(given[8]));
+          s.Y_h = RowsOf(nb::cast<nb::tuple>(given[9]));
+        }
         const nb::gil_scoped_release release;
         const DefaultFloatMode mode;
-        KernelOf(is_double).run(call.steps);
+        RunDirections(KernelOf(is_double), steps);
       },
-      nb::arg("is_double"), nb::arg("sizes"), nb::arg("form"), nb::arg("weights"), nb::arg("X"), nb::arg("initial_h"),
-      nb::arg("attention"), nb::arg("lengths"), nb::arg("resets"), nb::arg("gates"), nb::arg("Y"), nb::arg("Y_h"),
-      "Steps of one direction on weights that are not packed. Addresses with strides in bytes, (address, time, row); "
-      "0 for what is absent.");
+      nb::arg("is_double"), nb::arg("sizes"), nb::arg("directions"),
+      "Steps on weights that are not packed. directions: for each one its form, weights, X, initial_h, attention, "
+      "lengths, resets, gates, Y and Y_h. Addresses with strides in bytes, (address, time, row); 0 for what is "
+      "absent.");
   m.def(
       "few_steps_gradients",
-      [](bool is_double, nb::tuple sizes, nb::tuple form, nb::tuple weights, nb::tuple X, nb::tuple initial_h,
-         nb::tuple attention, Address lengths, Address resets, nb::tuple gates, nb::tuple by_outputs,
-         nb::tuple by_inputs, bool adds, nb::tuple by_weights) {
-        FewStepsGradients g{};
-        OwnCall call{CallOf(sizes, form, weights, X, initial_h, attention, lengths, resets, gates), {}};
-        call.TakeLengths();
-        g.call = call.steps;
-        if (by_outputs.size() != 2 || by_inputs.size() != 3 || by_weights.size() != 4 || g.call.gates.data == nullptr) {
-          throw std::invalid_argument("by_outputs, by_inputs, by_weights: must be 2, 3 and 4; gates must be there");
+      [](bool is_double, nb::tuple sizes, nb::tuple directions) {
+        if (directions.size() - 1 > 1) throw std::invalid_argument("directions: must be 1 or 2");
+        std::vector<FewStepsGradients> gradients;
+        OwnLengths lengths;
+        for (nb::handle own : directions) {
+          const auto given = nb::cast<nb::tuple>(own);
+          FewStepsGradients g{};
+          g.call = CallOf(sizes, given, 12);
+          lengths.Take(&g.call);
+          const auto by_outputs = nb::cast<nb::tuple>(given[8]), by_inputs = nb::cast<nb::tuple>(given[9]),
+                     by_weights = nb::cast<nb::tuple>(given[11]);
+          if (by_outputs.size() != 2 || by_inputs.size() != 3 || by_weights.size() != 4 ||
+              g.call.gates.data == nullptr) {
+            throw std::invalid_argument("by_outputs, by_inputs, by_weights: must be 2, 3 and 4; gates must be there");
+          }
+          g.dY = RowsOf(nb::cast<nb::tuple>(by_outputs[0]));
+          g.dY_h = RowsOf(nb::cast<nb::tuple>(by_outputs[1]));
+          g.dX = RowsOf(nb::cast<nb::tuple>(by_inputs[0]));
+          g.d_initial_h = RowsOf(nb::cast<nb::tuple>(by_inputs[1]));
+          g.d_attention = RowsOf(nb::cast<nb::tuple>(by_inputs[2]));
+          g.adds = nb::cast<bool>(given[10]);
+          g.dW = At(by_weights[0]);
+          g.dR = At(by_weights[1]);
+          g.dWb = At(by_weights[2]);
+          g.dRb = At(by_weights[3]);
+          gradients.push_back(g);
         }
-        g.dY = RowsOf(nb::cast<nb::tuple>(by_outputs[0]));
-        g.dY_h = RowsOf(nb::cast<nb::tuple>(by_outputs[1]));
-        g.dX = RowsOf(nb::cast<nb::tuple>(by_inputs[0]));
-        g.d_initial_h = RowsOf(nb::cast<nb::tuple>(by_inputs[1]));
-        g.d_attention = RowsOf(nb::cast<nb::tuple>(by_inputs[2]));
-        g.adds = adds;
-        g.dW = At(by_weights[0]);
-        g.dR = At(by_weights[1]);
-        g.dWb = At(by_weights[2]);
-        g.dRb = At(by_weights[3]);
         const nb::gil_scoped_release release;
         const DefaultFloatMode mode;
-        KernelOf(is_double).gradients(g);
+        RunDirections(KernelOf(is_double), is_double, gradients);
       },
-      nb::arg("is_double"), nb::arg("sizes"), nb::arg("form"), nb::arg("weights"), nb::arg("X"), nb::arg("initial_h"),
-      nb::arg("attention"), nb::arg("lengths"), nb::arg("resets"), nb::arg("gates"), nb::arg("by_outputs"),
-      nb::arg("by_inputs"), nb::arg("adds"), nb::arg("by_weights"),
-      "The gradients of such steps: by outputs (Y, Y_h), by inputs (X, initial_h, attention), which are added to or "
-      "written, and by weights, which are written.");
+      nb::arg("is_double"), nb::arg("sizes"), nb::arg("directions"),
+      "The gradients of such steps. directions: as above up to gates, then by outputs (Y, Y_h), by inputs (X, "
+      "initial_h, attention), whether those are added to, and by weights.");
 }
 
 }  // namespace onegru

@@ -151,28 +151,32 @@ bool Same(const Gradient& a, const Gradient& b, const Problem& p) {
 
 #if !defined(__wasi__)
 // One that is worth sharing.
-Trained MakeLargeTrained() {
+Trained MakeLargeTrained(std::size_t D) {
   Trained trained(0);
   Problem& p = trained.p;
   const std::size_t T = 12, B = 24, I = 24, H = 40;
   p.spec = {};
-  p.spec.I = I, p.spec.H = H, p.spec.D = 1, p.spec.clip = HUGE_VAL, p.spec.planes = 1;
-  p.spec.f[0].function = Function::kSigmoid, p.spec.g[0].function = Function::kTanh;
+  p.spec.I = I, p.spec.H = H, p.spec.D = D, p.spec.clip = HUGE_VAL, p.spec.planes = 1;
+  p.spec.reversed[1] = true;
+  for (std::size_t d = 0; d < D; ++d) {
+    p.spec.f[d].function = Function::kSigmoid, p.spec.g[d].function = Function::kTanh;
+  }
   p.spec.type = p.spec.storage = ElementType::kFloat32;
   p.T = T, p.B = B, p.has_lengths = p.has_initial_h = false;
-  for (auto [to, count] : {std::pair{&p.W, 3 * H * I}, std::pair{&p.R, 3 * H * H}, std::pair{&p.bias, 6 * H}}) {
+  for (auto [to, count] :
+       {std::pair{&p.W, D * 3 * H * I}, std::pair{&p.R, D * 3 * H * H}, std::pair{&p.bias, D * 6 * H}}) {
     to->clear();
     for (std::size_t i = 0; i < count; ++i) to->push_back(Rounded(p.spec.type, 0.1 * trained.random.Unit()));
   }
   p.X.Make(p.spec.type, T, 1, B, I), p.X.Fill(trained.random, 1);
-  trained.dY.Make(p.spec.type, T, 1, B, H), trained.dY.Fill(trained.random, 1);
-  trained.dY_h.Make(p.spec.type, 1, 1, B, H), trained.dY_h.Fill(trained.random, 1);
+  trained.dY.Make(p.spec.type, T, D, B, H), trained.dY.Fill(trained.random, 1);
+  trained.dY_h.Make(p.spec.type, 1, D, B, H), trained.dY_h.Fill(trained.random, 1);
   return trained;
 }
 
 // Forks at any moment of a training step; its children take one, too.
-void CheckForksBesideTraining(std::size_t target) {
-  const Trained trained = MakeLargeTrained();
+void CheckForksBesideTraining(std::size_t target, std::size_t D) {
+  const Trained trained = MakeLargeTrained(D);
   SetNumThreads(1);
   const Gradient expected = Differentiate(trained, target, true);
   SetNumThreads(2);
@@ -197,7 +201,7 @@ void CheckForksBesideTraining(std::size_t target) {
 
 // A helper that the system suspends in a task is waited for, but not by a thread that keeps its CPU.
 void CheckLateHelper(std::size_t target) {
-  const Trained trained = MakeLargeTrained();
+  const Trained trained = MakeLargeTrained(1);
   SetNumThreads(2);
   static std::thread::id caller;
   static std::atomic<int> naps;
@@ -234,7 +238,7 @@ void CheckLateHelper(std::size_t target) {
 void CheckGradients(std::size_t target, std::size_t problems) {
   const char* const name = CompiledTargets()[target].name;
 #if !defined(__wasi__)
-  CheckForksBesideTraining(target);
+  for (const std::size_t D : {1, 2}) CheckForksBesideTraining(target, D);
   if (kForks) CheckLateHelper(target);  // on Windows, std::clock() also counts the time that a thread sleeps
 #endif
   for (std::size_t number = 0; number < problems; ++number) {

@@ -5,10 +5,10 @@
 // returned, so a job owns all memory that helpers access, and lives until the last helper has left. All callers share
 // the workers. The number of helpers never changes a result. A forked child starts without workers and creates its own.
 //
-// A thread waits only for work that a running thread is about to finish: a window (team.h), or a task of gradients
-// (gradients.cc), which adds to sums in place and cannot be repeated. Such a task is a share of a chunk and takes
-// milliseconds at most. If the system suspends the helper in it, the caller waits until it runs again. Waiting threads
-// yield their CPU.
+// A thread waits only for work that a running thread is about to finish: a window (team.h), or a task of training
+// (gradients.cc, few_steps.cc), which adds to sums in place and cannot be repeated. Such a task is a share of a chunk
+// or a direction of a short call, and takes milliseconds at most. If the system suspends the helper in it, the caller
+// waits until it runs again. Waiting threads yield their CPU.
 
 #ifndef ONEGRU_NATIVE_THREADS_THREADS_H_
 #define ONEGRU_NATIVE_THREADS_THREADS_H_

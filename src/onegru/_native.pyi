@@ -55,34 +55,10 @@ def few_steps_of_tensors(
     Y_h: int,
 ) -> bool: ...
 def few_steps(
-    is_double: bool,
-    sizes: tuple[int, int, int, int, int],
-    form: tuple[Any, ...],
-    weights: tuple[int, int, int, int],
-    X: tuple[int, int, int],
-    initial_h: tuple[int, int, int],
-    attention: tuple[int, int, int],
-    lengths: int,
-    resets: int,
-    gates: tuple[int, int, int],
-    Y: tuple[int, int, int],
-    Y_h: tuple[int, int, int],
+    is_double: bool, sizes: tuple[int, int, int, int, int], directions: tuple[tuple[Any, ...], ...]
 ) -> None: ...
 def few_steps_gradients(
-    is_double: bool,
-    sizes: tuple[int, int, int, int, int],
-    form: tuple[Any, ...],
-    weights: tuple[int, int, int, int],
-    X: tuple[int, int, int],
-    initial_h: tuple[int, int, int],
-    attention: tuple[int, int, int],
-    lengths: int,
-    resets: int,
-    gates: tuple[int, int, int],
-    by_outputs: tuple[tuple[int, int, int], tuple[int, int, int]],
-    by_inputs: tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]],
-    adds: bool,
-    by_weights: tuple[int, int, int, int],
+    is_double: bool, sizes: tuple[int, int, int, int, int], directions: tuple[tuple[Any, ...], ...]
 ) -> None: ...
 def activate(function: int, alpha: float, beta: float, x: NDArray[Any], y: NDArray[Any]) -> None: ...
 

@@ -86,18 +86,15 @@ def test_results_and_gradients_are_those_of_packed_weights(seed: int, after: boo
         ),
         *(to_initial, attention == "dien"),
     )
+    sizes = (T, B, I, H, threads)
     given: Any = (
-        *(
-            is_double,
-            (T, B, I, H, threads),
-            form,
-            tuple(item.ctypes.data for item in own if item is not None),
-        ),
+        form,
+        tuple(item.ctypes.data for item in own if item is not None),
         *(rows(X), states(initial_h), rows(scores), 0 if lengths is None else lengths.ctypes.data),
         *(0 if mask is None else mask.ctypes.data, rows(gates)),
     )
     run: Any = _native.few_steps
-    run(*given, rows(Y), states(Y_h))
+    run(is_double, sizes, ((*given, rows(Y), states(Y_h)),))
 
     def check(mine: Array, right: Array, rows: int = 0) -> None:
         scale = max(1.0, float(np.abs(right).max(initial=0))) * max(1.0, rows / 95)
@@ -114,13 +111,14 @@ def test_results_and_gradients_are_those_of_packed_weights(seed: int, after: boo
     dX, d_h, d_scores = (np.full(shape, 0 if seed % 2 else 9, dtype) for shape in (X.shape, (B, H), (T, B)))
     by_weights = [np.empty_like(item) for item in own if item is not None]
     run = _native.few_steps_gradients
-    run(
-        *given,
-        (rows(dY), states(dY_h)),
-        (rows(dX), states(d_h if initial_h is not None else None), rows(d_scores if attention else None)),
-        seed % 2 == 1,  # added to zeros
-        tuple(item.ctypes.data for item in by_weights),
+    by_inputs = (
+        rows(dX),
+        states(d_h if initial_h is not None else None),
+        rows(d_scores if attention else None),
     )
+    adds = seed % 2 == 1  # to zeros
+    addresses = tuple(item.ctypes.data for item in by_weights)
+    run(is_double, sizes, ((*given, (rows(dY), states(dY_h)), by_inputs, adds, addresses),))
     check(dX, found["X"])
     if initial_h is not None:
         check(d_h, found["initial_h"][0])

@@ -178,6 +178,39 @@ def test_the_bits_do_not_depend_on_threads(lbr: bool) -> None:
             assert array.tobytes() == other[name].tobytes(), name
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_two_directions_at_once_change_no_bits(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    T, B, I, H = (int(rng.integers(*sizes)) for sizes in ((90, 140), (1, 5), (1, 60), (40, 60)))
+    dtype = str(rng.choice(["float32", "float64"]))
+
+    def drawn(*shape: int) -> Array:
+        return rng.standard_normal(shape).astype(dtype)
+
+    has_attention, pairs = seed % 2 == 1, ((activation("Sigmoid"), activation("Tanh")),) * 2
+    spec = Spec(I, H, dtype, "bidirectional", bool(rng.random() < 0.5), None, pairs, has_attention)
+    weights = [
+        DirectionWeights(*(drawn(*shape) / 8 for shape in ((3 * H, I), (3 * H, H), (3 * H,), (3 * H,))))
+        for _ in range(2)
+    ]
+    resets = Resets(rng.random((T, B)) < 0.1, True) if seed % 3 else None
+    lengths = rng.integers(0, T + 1, B) if B > 2 else None
+    scores = rng.random((T, B)).astype(dtype) if has_attention else None
+    call = Call(drawn(T, B, I), drawn(2, B, H), lengths, scores, resets)
+    case = Case(spec, weights, (1, 0, 2), call, drawn(T, 2, B, H), drawn(2, B, H))
+    before = onegru.get_num_threads()
+    try:
+        found = []
+        for count in (1, 2, 2, 3, 4):
+            onegru.set_num_threads(count)
+            found.append(case.gradients(saves=seed % 4 != 0 and resets is None))
+    finally:
+        onegru.set_num_threads(before)
+    for other in found[1:]:
+        for name, array in found[0].items():
+            assert array.tobytes() == other[name].tobytes(), name
+
+
 def test_only_what_is_wanted() -> None:
     case = draw(3)
     Y, *_ = case.layer.forward(case.call)

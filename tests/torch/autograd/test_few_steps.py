@@ -258,7 +258,7 @@ def test_training_a_few_steps_is_pytorchs(steps: int, monkeypatch: pytest.Monkey
         Y = Y.mul_(1.5)  # in place, which no other number may see
         ((Y**2).sum() + Y_h.sin().sum()).backward(retain_graph=True)
         ((Y**2).sum() + Y_h.sin().sum()).backward()
-    assert len(calls) == 2 * 2 * 2
+    assert [len(directions) for _, _, directions in calls] == [2] * (2 * 2)
     torch.testing.assert_close(mine.x.grad, theirs.x.grad, rtol=1e-4, atol=1e-5)
     for (name, a), (_, b) in zip(mine.named_parameters(), theirs.named_parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5, msg=name)
@@ -309,9 +309,13 @@ def test_weights_that_are_too_few() -> None:
     module.bias = True
     with torch.no_grad(), pytest.raises(Exception, match=r"."):
         module(torch.randn(2, 1, 4))
+    direction = (), (0, 0), *[(0, 0, 0)] * 3, 0, 0, *[(0, 0, 0)] * 3
     with pytest.raises(ValueError, match="must be 4"):
-        call: Any = _native.few_steps
-        call(False, (1, 1, 1, 1), (), (0, 0), *[(0, 0, 0)] * 3, 0, 0, *[(0, 0, 0)] * 3)
+        _native.few_steps(False, (1, 1, 1, 1, 1), (direction,))
+    with pytest.raises(ValueError, match="must be 10"):
+        _native.few_steps(False, (1, 1, 1, 1, 1), (direction[1:],))
+    with pytest.raises(ValueError, match="1 or 2"):
+        _native.few_steps(False, (1, 1, 1, 1, 1), ())
 
 
 @pytest.mark.parametrize("steps", [2, 40])

@@ -150,16 +150,17 @@ def run_on_memory(
     (_, B, _, H, _), D, size = memory.sizes, form.num_directions, Y.element_size()
     y, last, row = Y.data_ptr(), Y_h.data_ptr(), H * size
     kept = 0 if gates is None else gates.data_ptr()
-    for d in range(D):
-        _native.few_steps(
-            size == 8,
-            memory.sizes,
+    directions = tuple(
+        (
             _native_form(form, d, has_scores),
             *_inputs(memory, d),
             (kept + d * B * 5 * row, D * B * 5 * row, 5 * row) if kept else ABSENT,
             (y + d * row, B * D * row, D * row),
             (last + d * B * row, 0, row),
         )
+        for d in range(D)
+    )
+    _native.few_steps(size == 8, memory.sizes, directions)
 
 
 def gradients_of_few_steps(
@@ -190,10 +191,8 @@ def gradients_of_few_steps(
     at = [0 if item is None else item.data_ptr() for item in found]
     y, y_h, row = others[0][1][0], others[0][2][0], H * size
     kept, by_row, I = others[0][0][0], D * row, memory.sizes[2]
-    for d in range(D):
-        _native.few_steps_gradients(
-            size == 8,
-            memory.sizes,
+    directions = tuple(
+        (
             _native_form(form, d, tensors[2] is not None),
             *_inputs(memory, d),
             (kept + d * B * 5 * row, D * B * 5 * row, 5 * row),
@@ -209,6 +208,9 @@ def gradients_of_few_steps(
             d > 0,
             (at[3 + 4 * d], at[4 + 4 * d], at[5 + 4 * d], at[6 + 4 * d]),
         )
+        for d in range(D)
+    )
+    _native.few_steps_gradients(size == 8, memory.sizes, directions)
     return found
 
 
