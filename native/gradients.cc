@@ -37,7 +37,7 @@ class Parts {
  public:
   std::size_t Take(std::size_t size) {
     const std::size_t at = bytes;
-    bytes += (size + 127) / 128 * 128;
+    bytes += RoundUpTo(kAlignment, size);
     return at;
   }
   std::size_t bytes = 0;
