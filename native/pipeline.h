@@ -12,8 +12,8 @@
 
 namespace onegru {
 
-// A forward layer, and its call over all steps: without lengths, with a state in the compute type. Its X is the Y of
-// the layer below.
+// A forward layer, and its call over all steps: without lengths, with a state in the compute type. Only the first has X
+// and only the last has Y, because each layer reads the outputs of the layer below.
 struct StackedLayer {
   std::shared_ptr<const Packed> packed;
   Call call;
@@ -23,8 +23,8 @@ struct StackedLayer {
 // are those of all calls.
 std::size_t PipelineThreads(const std::vector<StackedLayer>& layers);
 
-// Returns false if `token` stopped the call.
-bool RunPipeline(const std::vector<StackedLayer>& layers, std::size_t threads, CancellationToken* token);
+// Runs all layers, until `token` stops the call.
+void RunPipeline(const std::vector<StackedLayer>& layers, std::size_t threads, CancellationToken* token);
 
 }  // namespace onegru
 

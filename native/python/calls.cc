@@ -286,9 +286,10 @@ void BindCalls(nb::module_& m) {
           "Y of plain steps; None, with nothing done, of others.");
   m.def(
       "run_stack",
-      [](nb::handle steppers, nb::handle X, bool batch_first) -> nb::object {
+      [](nb::object steppers, nb::handle X, bool batch_first) -> nb::object {
         std::vector<const Stream*> streams;
-        for (const nb::handle item : nb::iter(steppers)) {
+        const nb::tuple kept(steppers);  // while other threads run
+        for (const nb::handle item : kept) {
           if (!nb::isinstance<Stepper>(item) || !nb::inst_ready(item)) return nb::none();
           streams.push_back(nb::inst_ptr<Stepper>(item)->stream);
           if (streams.back() == nullptr) return nb::none();

@@ -59,18 +59,13 @@ nb::object TryStack(const std::vector<const Stream*>& streams, nb::handle X, boo
   std::vector<StackedLayer> layers = LayersOf(streams, T, B, PyArray_DIM(x, 2));
   const std::size_t threads = layers.empty() ? 1 : PipelineThreads(layers);
   if (threads == 1) return {};
-  std::vector<nb::object> outputs;
-  Rows below = RowsOf(x, time, -1, row);
   double flops = 0;
-  for (StackedLayer& layer : layers) {
-    const bool swaps = batch_first && outputs.size() + 1 == layers.size();
-    const auto H = static_cast<npy_intp>(layer.packed->spec().H);
-    outputs.push_back(NewArray(descr, swaps ? Shape{4, {B, T, 1, H}} : Shape{4, {T, 1, B, H}}));
-    if (!outputs.back().is_valid()) return {};
-    layer.call.X = below;
-    layer.call.Y = below = RowsOf(AsArray(outputs.back()), swaps ? 1 : 0, -1, swaps ? 0 : 2);
-    flops += Flops(layer.packed->spec(), layer.call);
-  }
+  for (const StackedLayer& layer : layers) flops += Flops(layer.packed->spec(), layer.call);
+  const auto H = static_cast<npy_intp>(layers.back().packed->spec().H);
+  const nb::object output = NewArray(descr, batch_first ? Shape{4, {B, T, 1, H}} : Shape{4, {T, 1, B, H}});
+  if (!output.is_valid()) return {};
+  layers.front().call.X = RowsOf(x, time, -1, row);
+  layers.back().call.Y = batch_first ? RowsOf(AsArray(output), 1, -1, 0) : RowsOf(AsArray(output), 0, -1, 2);
   const SavedStates states(layers);
   try {
     RunUnlocked(IsWatched(flops), [&](CancellationToken* token) { RunPipeline(layers, threads, token); });
@@ -78,7 +73,7 @@ nb::object TryStack(const std::vector<const Stream*>& streams, nb::handle X, boo
     states.Restore();
     throw;
   }
-  return outputs.back();
+  return output;
 }
 
 }  // namespace onegru

@@ -225,6 +225,32 @@ def test_a_forked_child_computes_the_same_bits() -> None:
     assert done.stdout.startswith("True"), done.stdout
 
 
+FORK_OF_A_STACK = """
+onegru.set_num_threads(2)
+small = np.ones((200, 2, 40), np.float32)
+expected = STACK(small)[0]
+waited = []
+for _ in range(3):
+    busy = threading.Thread(target=lambda: STACK(np.ones((200_000, 2, 40), np.float32)))
+    busy.start()
+    time.sleep(0.1)
+    begin = time.perf_counter()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        os._exit(0 if np.array_equal(STACK(small)[0], expected) else 1)
+    waited.append(time.perf_counter() - begin)
+    assert os.waitpid(child, 0)[1] == 0
+    busy.join()
+print("in time" if min(waited) < 0.2 else "late", waited)
+"""
+
+
+@linux
+def test_a_fork_waits_for_no_more_than_a_chunk_of_a_stack() -> None:
+    assert output_of(LAYERS + FORK_OF_A_STACK).startswith("in time")
+
+
 FIRST_CALLS = """
 np.random.default_rng(1)
 def digest():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,3 +116,49 @@ def test_wrong_arguments_have_the_messages_of_other_calls() -> None:
         stack(X, [None, np.ones((1, 2, 96))])
     with pytest.raises(onegru.SpecError, match="layout: 2"):
         stack(X, layout=2)
+
+
+class Doubling(GRU):
+    """A layer whose calls compute something else."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        Y, Y_h = super().__call__(*args, **options)
+        return Y * 2, Y_h
+
+
+def test_layers_of_a_subclass_are_called() -> None:
+    layers = [Doubling(layer.weights.W, layer.weights.R, layer.weights.B) for layer in make_pair()]
+    stack, X = Stack(layers), np.ones((200, 1, 40), "f")
+    found = []
+    for threads in (1, 2):
+        onegru.set_num_threads(threads)
+        found.append(stack(X)[0])
+    assert np.array_equal(*found)
+
+
+def make_pair() -> Stack:
+    """Two layers that run at the same time on two threads."""
+    return make(np.random.default_rng(4), "float32", 40, [96, 96])
+
+
+def test_arguments_that_other_calls_check() -> None:
+    stack, X = make_pair(), np.ones((200, 1, 40), "f")
+    masked: Any = np.ma.masked_array(np.ones((1, 1, 96), "f"), True)
+    onegru.set_num_threads(2)
+    with pytest.raises(onegru.SpecError, match="layer 0: X: type float64; must be float32"):
+        stack(X.astype("d"), [np.ones((1, 1, 96))] * 2)
+    with pytest.raises(onegru.SpecError, match="layer 0: initial_h: a masked array"):
+        stack(X, [masked, None])
+
+
+def test_a_state_of_float16_may_overflow() -> None:
+    layers = []
+    for I, H in ((40, 96), (96, 96)):
+        W, R, B = (np.zeros(shape, np.float16) for shape in ((1, 3 * H, I), (1, 3 * H, H), (1, 6 * H)))
+        W[:, 2 * H :] = 8
+        layers.append(GRU(W, R, B, activations=["Sigmoid", "Relu"]))
+    onegru.set_num_threads(2)
+    with warnings.catch_warnings(), np.errstate(all="raise"):
+        warnings.simplefilter("error")
+        _, last = Stack(layers)(np.ones((200, 1, 40), np.float16))
+    assert np.isinf(last[1]).all()

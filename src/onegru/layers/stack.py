@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from onegru import _native
 from onegru.core.arguments import integer
-from onegru.core.dtypes import Array, as_float_array
+from onegru.core.dtypes import Array, as_float_array, numpy_dtype
 from onegru.core.errors import SpecError
 from onegru.core.pickling import state_of
 from onegru.core.shapes import arrange, output, side_by_side
@@ -143,12 +143,14 @@ class Stack:
         return Y, tuple(last)
 
     def _run_pipeline(
-        self, X: ArrayLike, initial_h: Any, sequence_lens: Any, layout: int | None
+        self, X: Any, initial_h: Any, sequence_lens: Any, layout: int | None
     ) -> tuple[Array, tuple[Array, ...]] | None:
         """Run the layers together on several threads; None for other calls, and where it is not faster."""
         layout = self._layout if layout is None else integer("layout", layout, 0, 1)
-        is_simple = sequence_lens is None and all(layer.spec.direction == "forward" for layer in self)
-        if not is_simple or not isinstance(X, np.ndarray) or X.ndim != 3 or len(self) == 1:
+        is_plain = type(X) is np.ndarray and X.ndim == 3 and X.dtype == numpy_dtype(self[0].spec.dtype)
+        # A subclass may change what a call computes.
+        is_forward = all(type(layer) is GRU and layer.spec.direction == "forward" for layer in self)
+        if not is_plain or not is_forward or sequence_lens is not None or len(self) == 1:
             return None
         B, threads = X.shape[1 - layout], _native.num_threads()
         flops = X.shape[0] * X.shape[1] * self._flops_of_row
@@ -161,12 +163,13 @@ class Stack:
             if state is None:
                 continue
             shape = (B, 1, stream.hidden_size) if layout else (1, B, stream.hidden_size)
-            if not isinstance(state, np.ndarray) or (state.dtype, state.shape) != (X.dtype, shape):
+            if type(state) is not np.ndarray or (state.dtype, state.shape) != (X.dtype, shape):
                 return None
             stream.state = state[:, 0] if layout else state[0]
         if (Y := _native.run_stack(streams, X, layout == 1)) is None:
             return None
-        last = (stream.state.astype(X.dtype, copy=False) for stream in streams)
+        with np.errstate(all="ignore"):  # float16 may overflow
+            last = [stream.state.astype(X.dtype, copy=False) for stream in streams]
         return Y, tuple(np.expand_dims(state, layout) for state in last)
 
     def trace(
@@ -300,7 +303,10 @@ class StackStream:
         Raises:
             SpecError: an argument is invalid. No layer has taken a step then.
         """
-        if out is None and (Y := _native.run_stack(self._streams, X, False)) is not None:
+        is_plain = out is None and {*map(type, self._streams)} == {
+            Stream
+        }  # a subclass may change what it does
+        if is_plain and (Y := _native.run_stack(self._streams, X, False)) is not None:
             return Y[:, 0]
         return self._through(lambda stream, Y: stream.run(Y), X, out)
 

@@ -154,12 +154,7 @@ def pick_inputs(
 
 
 def _shapes_missing(
-    model: Model,
-    given: Mapping[str, Array],
-    plan: Sizes,
-    dims: Dims,
-    known: Mapping[str, int],
-    argument: str,
+    model: Model, given: Mapping[str, Array], plan: Sizes, dims: Dims, known: Mapping[str, int], argument: str
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
     """Return the shapes of the random inputs, and the sizes that come from `plan`."""
     # States of a streaming file have their initial sizes.
