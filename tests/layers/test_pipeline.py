@@ -133,7 +133,7 @@ def test_layers_of_a_subclass_are_called() -> None:
     for threads in (1, 2):
         onegru.set_num_threads(threads)
         found.append(stack(X)[0])
-    assert np.array_equal(*found)
+    assert np.array_equal(found[0], found[1])
 
 
 def make_pair() -> Stack:
