@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ __all__ = ["Fuzzer", "campaign"]
 _KEPT = Path("build/fuzz")
 
 # After so many faults a fuzzer ends: it would go on finding the same.
+_PATIENCE = 60.0  # seconds after the end
 _MOST_FAULTS = 3
 
 # Seconds and MB that an input may take. As long as it may be from the start: short ones say little here.
@@ -91,16 +93,20 @@ def _fuzz(name: str, fuzzer: Fuzzer, seconds: float) -> _Figures:
         began = time.monotonic()
         # libFuzzer ends without cleaning up.
         with log.open("wb") as stream, tempfile.TemporaryDirectory(prefix="onegru-fuzz-") as place:
-            found = subprocess.run(
-                [*fuzzer.command, *options],
-                stderr=stream,
-                stdout=stream,
-                env={**os.environ, "TMPDIR": place},
-            )
+            try:
+                code = subprocess.run(
+                    [*fuzzer.command, *options],
+                    stderr=stream,
+                    stdout=stream,
+                    env={**os.environ, "TMPDIR": place},
+                    timeout=left + _PATIENCE,
+                ).returncode
+            except subprocess.TimeoutExpired:  # of native code, which libFuzzer cannot always end
+                code = -signal.SIGKILL
         figures.seconds += time.monotonic() - began
         text = log.read_text(errors="replace")
         _count(text, figures)
-        if found.returncode == 0:
+        if code == 0:
             continue
         # An exception of Python ends libFuzzer too, but by way of atheris.
         if fuzzer.may_crash and "Uncaught Python exception" not in text:
